@@ -1,0 +1,143 @@
+"""The kinds of value that a recipe key takes.
+
+Each kind carries, as its description, the words that an error message says after "must be".
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+
+FOREIGN = "foreign"
+"""Validation context flag: data, model and platform are the caller's, so their names are free."""
+
+CUSTOM_TRAINER = "custom_trainer"
+"""Validation context flag: the caller's trainer trains the clients, with its own optimizer."""
+
+_LARGEST = 2**31 - 1
+_DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+
+
+def _decimal(value: object) -> object:
+    """Read ``5e-4``, which YAML 1.1 and so PyYAML take for text, as the number it is."""
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        return float(value)
+    return value
+
+
+def _path(value: str | None) -> str | None:
+    if value is None:
+        return None
+    if not value or "\0" in value or len(value) > 4096:
+        raise ValueError("not a path")
+    try:
+        Path(value).expanduser()
+    except RuntimeError as error:
+        raise ValueError("no such home directory") from error
+    return value
+
+
+def _batching(value: object) -> object:
+    # YAML 1.1 reads a bare off as false.
+    return "off" if value is False else value
+
+
+def _one_of(*names: str, unless: str = FOREIGN) -> Callable[[str, ValidationInfo], str]:
+    def check(value: str, info: ValidationInfo) -> str:
+        if value not in names and not (info.context or {}).get(unless):
+            raise ValueError("not one of ours")
+        return value
+
+    return check
+
+
+def _gpu_list(value: str | None) -> str | None:
+    if value is not None and not re.fullmatch(r"[^:;]+:\d+(,\d+)*(;[^:;]+:\d+(,\d+)*)*", value):
+        raise ValueError("not FedML's format")
+    return value
+
+
+Flag = Annotated[bool, Field(description="true or false")]
+OptFlag = Annotated[bool | None, Field(description="true, false or null")]
+Text = Annotated[str, Field(description="text (quote what YAML reads otherwise)")]
+OptText = Annotated[str | None, Field(description="text (quote what YAML reads otherwise) or null")]
+PathText = Annotated[str, AfterValidator(_path), Field(description="a path")]
+OptPathText = Annotated[str | None, AfterValidator(_path), Field(description="a path or null")]
+Anything = Annotated[object, Field(description="anything")]
+
+Count = Annotated[int, Field(ge=1, le=_LARGEST, description="a whole number of at least 1")]
+OptCount = Annotated[
+    int | None, Field(ge=1, le=_LARGEST, description="a whole number of at least 1, or null")
+]
+Natural = Annotated[int, Field(ge=0, le=_LARGEST, description="a whole number of at least 0")]
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1, description="a whole number from 0 to 2^32 - 1")]
+
+Positive = Annotated[
+    float,
+    BeforeValidator(_decimal),
+    Field(gt=0, allow_inf_nan=False, description="a finite number greater than 0"),
+]
+OptPositive = Annotated[
+    float | None,
+    BeforeValidator(_decimal),
+    Field(gt=0, allow_inf_nan=False, description="a finite number greater than 0, or null"),
+]
+NonNegative = Annotated[
+    float,
+    BeforeValidator(_decimal),
+    Field(ge=0, allow_inf_nan=False, description="a finite number of at least 0"),
+]
+OptNonNegative = Annotated[
+    float | None,
+    BeforeValidator(_decimal),
+    Field(ge=0, allow_inf_nan=False, description="a finite number of at least 0, or null"),
+]
+OptDecay = Annotated[
+    float | None,
+    BeforeValidator(_decimal),
+    Field(ge=0, lt=1, description="a number of at least 0 and less than 1, or null"),
+]
+
+Dataset = Annotated[
+    str,
+    AfterValidator(_one_of("mnist", "cifar10", "digits")),
+    Field(description="one of mnist, cifar10, digits"),
+]
+Model = Annotated[
+    str,
+    AfterValidator(_one_of("nnnn_mnist", "nnnn_cifar10", "nnnn_digits")),
+    Field(description="one of nnnn_mnist, nnnn_cifar10, nnnn_digits"),
+]
+PartitionMethod = Annotated[
+    str, AfterValidator(_one_of("iid", "n_class")), Field(description="iid or n_class")
+]
+TrainingType = Annotated[
+    str,
+    AfterValidator(_one_of("simulation", "cross_silo")),
+    Field(description="simulation or cross_silo"),
+]
+ClientOptimizer = Annotated[
+    str, AfterValidator(_one_of("sgd", unless=CUSTOM_TRAINER)), Field(description="sgd")
+]
+Precision = Annotated[
+    Literal["fp32", "tf32", "bf16", "fp64"], Field(description="one of fp32, tf32, bf16, fp64")
+]
+PartitionSizes = Annotated[
+    Literal["balanced", "power_law"], Field(description="balanced or power_law")
+]
+ClientWeighting = Annotated[Literal["uniform", "samples"], Field(description="uniform or samples")]
+ClientBatching = Annotated[
+    Literal["auto", "off"] | Count,
+    BeforeValidator(_batching),
+    Field(description="auto, off or a whole number of clients of at least 1"),
+]
+OptGpuList = Annotated[
+    str | None,
+    AfterValidator(_gpu_list),
+    Field(description="FedML's host:processes on each GPU, as in gpu1:0,1,1,2;gpu2:3, or null"),
+]
+OptDeviceType = Annotated[
+    Literal["cpu", "gpu", "mps"] | None, Field(description="one of cpu, gpu, mps, or null")
+]
