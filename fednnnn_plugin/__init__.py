@@ -1,0 +1,43 @@
+"""FedNNNN, norm-normalised federated learning (Nagura, Bian, Sato 2020), as a FedML plugin.
+
+Importing the package imports neither FedML nor torch: each public name loads its module on first
+use.
+"""
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "FedNNNN": "server.optimizers",
+    "NormNorm": "server.optimizers",
+    "Momentum": "server.optimizers",
+    "UpdateAccumulator": "server.accumulator",
+    "partition": "data.partition",
+    "register": "fedml.hook",
+    "UserError": "errors",
+}
+
+__all__ = [
+    "FedNNNN",
+    "Momentum",
+    "NormNorm",
+    "UpdateAccumulator",
+    "UserError",
+    "__version__",
+    "partition",
+    "register",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

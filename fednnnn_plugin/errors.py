@@ -1,0 +1,9 @@
+"""The one exception type for mistakes that a user can mend."""
+
+
+class UserError(ValueError):
+    """Bad input: each line of the message names what was given, where, and what is allowed.
+
+    Commands print the message without a traceback and exit with status 2. It does not derive
+    from ``KeyError``: FedML re-raises that as a message about ``args.rank``.
+    """

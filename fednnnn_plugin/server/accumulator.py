@@ -1,0 +1,321 @@
+"""Streaming aggregation of client models: the average update and the NWDA norms."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from .exact import ExactSum, FixedPointSum
+from .norms import CHUNK, by_module, chunk_square, owner, pieces, squared_norm
+
+
+@dataclass(frozen=True)
+class LayerNorms:
+    """The two norms of one module: ``N`` and ``E`` of its own parameters."""
+
+    mean_update_norm: float
+    mean_client_norm: float
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one round of clients adds up to.
+
+    Attributes:
+        mean_update: ``S = Σ α_k Δ_k`` (eq. 3), by parameter name, in the parameter's dtype,
+            in float32 at least.
+        mean_update_norm: ``N = ‖S‖₂`` (eq. 4) of the whole model.
+        mean_client_norm: ``E = Σ α_k ‖Δ_k‖₂`` (eq. 5); ``N ≤ E`` (proposition 1).
+        layers: both norms of every module that owns trainable parameters.
+        buffers: every other entry of the model state: floating ones averaged with ``α_k``, integer
+            ones the maximum over clients.
+        clients: how many clients were accepted.
+        rejected: how many were not.
+        client_norms: minimum, median and maximum of ``‖Δ_k‖₂``.
+    """
+
+    mean_update: dict[str, Tensor]
+    mean_update_norm: float
+    mean_client_norm: float
+    layers: dict[str, LayerNorms]
+    buffers: dict[str, Tensor]
+    clients: int
+    rejected: int
+    client_norms: tuple[float, float, float]
+
+
+class UpdateAccumulator:
+    r"""Adds client models one at a time, in memory that does not grow with their number.
+
+    For clients ``w_k`` with weights ``a_k`` and ``α_k = a_k / Σ a`` it gives (paper, eqs. 2 to 5)
+
+    .. math::
+        Δ_k = w_k - w_t, \quad S = \sum_k α_k Δ_k, \quad N = \lVert S \rVert_2, \quad
+        E = \sum_k α_k \lVert Δ_k \rVert_2
+
+    over the trainable parameters, of the whole model and of each module.
+
+    The result has the same bits whatever the order of the clients and however they were dealt to
+    accumulators that were merged (see :class:`~fednnnn_plugin.server.exact.FixedPointSum`). Every
+    element of a client's contribution is rounded once, by at most ``2^-32`` of that client's
+    largest element. The exact range: up to 32,768 clients, each with differences that are finite
+    in the parameter's dtype and a norm that is finite in float64; a client outside is rejected.
+
+    Buffers are averaged as they are, not as differences, and the average is kept between the
+    clients' minimum and maximum of each element: a running variance stays positive.
+
+    Args:
+        global_state: ``w_t`` with its buffers; name -> tensor. It is read, not copied: leave it as
+            it is until :meth:`finish`.
+        trainable: names in ``global_state`` that were trained: floating point, any shape.
+
+    Raises:
+        UserError: a trainable name that is not in the state or not floating point.
+
+    Example:
+        >>> import torch
+        >>> acc = UpdateAccumulator({"w": torch.zeros(2)}, ["w"])
+        >>> acc.add({"w": torch.tensor([3.0, 0.0])}, 1.0)
+        True
+        >>> acc.add({"w": torch.tensor([0.0, 4.0])}, 1.0)
+        True
+        >>> update = acc.finish()
+        >>> update.mean_update["w"], update.mean_update_norm, update.mean_client_norm
+        (tensor([1.5000, 2.0000]), 2.5, 3.5)
+    """
+
+    def __init__(self, global_state: Mapping[str, Tensor], trainable: Collection[str]) -> None:
+        wanted = set(trainable)
+        if missing := sorted(wanted - set(global_state)):
+            raise UserError(f"UpdateAccumulator: trainable: {missing}: not in the global state")
+        self._global = {name: tensor.detach() for name, tensor in global_state.items()}
+        self._trainable = [name for name in self._global if name in wanted]
+        for name in self._trainable:
+            if not self._global[name].is_floating_point():
+                raise UserError(
+                    f"UpdateAccumulator: trainable: {name}: {self._global[name].dtype}: must be "
+                    "floating point"
+                )
+        rest = [name for name in self._global if name not in wanted]
+        self._averaged = [name for name in rest if self._global[name].is_floating_point()]
+        self._maximal = [name for name in rest if name not in self._averaged]
+
+        device = next((tensor.device for tensor in self._global.values()), torch.device("cpu"))
+        self._updates = FixedPointSum(self._size(self._trainable), device)
+        self._buffers = FixedPointSum(self._size(self._averaged), device)
+        self._lowest: dict[str, Tensor] = {}
+        self._highest: dict[str, Tensor] = {}
+        self._weight = ExactSum()
+        self._norm = ExactSum()
+        self._layer_norms = {owner(name): ExactSum() for name in self._trainable}
+        self._norms: list[float] = []
+        self.rejected = 0
+
+    @property
+    def clients(self) -> int:
+        """How many clients were accepted so far."""
+        return len(self._norms)
+
+    def add(self, client_state: Mapping[str, Tensor], weight: float) -> bool:
+        """Add one client's model; it is read only.
+
+        Args:
+            client_state: ``w_k``: the names and shapes of the global state; buffers included.
+            weight: ``a_k``, positive and finite: 1 for every client, or its number of samples.
+
+        Returns:
+            False if the client was rejected: an element (of a buffer, too) is NaN or infinite, or
+            the update is beyond the exact range. Nothing of it was added but ``rejected``.
+
+        Raises:
+            UserError: missing or extra names, another shape or kind of number, a weight that is
+                not positive and finite.
+        """
+        weight = _checked_weight(weight)
+        self._check(client_state)
+        squares, largest = self._measure(client_state)
+        largest_buffer = _largest(client_state[name] for name in self._averaged)
+        norm = math.sqrt(sum(squares.values()))
+        if not all(map(math.isfinite, (norm, largest, largest_buffer))):
+            self.rejected += 1
+            return False
+
+        self._updates.add(self._update_chunks(client_state), weight, largest)
+        self._buffers.add(self._buffer_chunks(client_state), weight, largest_buffer)
+        self._extend(client_state, client_state)
+        self._weight.add(weight)
+        self._norm.add(norm, weight)
+        for module, layer_norm in by_module(squares).items():
+            self._layer_norms[module].add(layer_norm, weight)
+        self._norms.append(norm)
+        return True
+
+    def reject(self, clients: int = 1) -> None:
+        """Count clients that failed before they had a model to add."""
+        self.rejected += clients
+
+    def merge(self, other: UpdateAccumulator) -> None:
+        """Add the partial sums of another accumulator over the same global state."""
+        self._check(other._global)
+        self._updates.merge(other._updates)
+        self._buffers.merge(other._buffers)
+        self._extend(other._lowest, other._highest)
+        self._weight.units += other._weight.units
+        self._norm.units += other._norm.units
+        for module, total in other._layer_norms.items():
+            self._layer_norms[module].units += total.units
+        self._norms.extend(other._norms)
+        self.rejected += other.rejected
+
+    def finish(self) -> Update:
+        """Divide by the exact sum of the accepted weights.
+
+        Raises:
+            UserError: no client was accepted.
+        """
+        if not self._norms:
+            raise UserError(f"no client update to average: {self.rejected} rejected, none accepted")
+        mean = {
+            # In float32 at least: a half-precision S would round to nothing beside its model.
+            name: torch.empty_like(
+                self._global[name],
+                dtype=torch.promote_types(self._global[name].dtype, torch.float32),
+                memory_format=torch.contiguous_format,
+            )
+            for name in self._trainable
+        }
+        self._updates.mean_into(mean.values(), self._weight)
+        squares = {name: squared_norm(tensor) for name, tensor in mean.items()}
+        update_norms = by_module(squares)
+        client_norms = {name: total / self._weight for name, total in self._layer_norms.items()}
+        mean_client_norm = self._norm / self._weight
+        return Update(
+            mean_update=mean,
+            # Proposition 1 holds for the exact values; rounding must not break it by an ulp.
+            mean_update_norm=min(math.sqrt(sum(squares.values())), mean_client_norm),
+            mean_client_norm=mean_client_norm,
+            layers={
+                module: LayerNorms(min(update_norms[module], client_norm), client_norm)
+                for module, client_norm in client_norms.items()
+            },
+            buffers=self._finish_buffers(),
+            clients=len(self._norms),
+            rejected=self.rejected,
+            client_norms=(min(self._norms), statistics.median(self._norms), max(self._norms)),
+        )
+
+    def _finish_buffers(self) -> dict[str, Tensor]:
+        averages = {
+            name: torch.empty_like(self._global[name], memory_format=torch.contiguous_format)
+            for name in self._averaged
+        }
+        self._buffers.mean_into(averages.values(), self._weight)
+        for name, average in averages.items():
+            average.clamp_(self._lowest[name], self._highest[name])
+        maxima = {name: self._highest[name].clone() for name in self._maximal}
+        merged = averages | maxima
+        return {name: merged[name] for name in self._global if name in merged}
+
+    def _size(self, names: Collection[str]) -> int:
+        return sum(self._global[name].numel() for name in names)
+
+    def _check(self, state: Mapping[str, Tensor]) -> None:
+        if state.keys() != self._global.keys():
+            missing = sorted(self._global.keys() - state.keys())
+            extra = sorted(state.keys() - self._global.keys())
+            raise UserError(f"client model: missing entries {missing}, unknown entries {extra}")
+        for name, ours in self._global.items():
+            theirs = state[name]
+            if not isinstance(theirs, Tensor):
+                raise UserError(f"client model: {name}: {type(theirs).__name__}: must be a tensor")
+            if theirs.shape != ours.shape:
+                raise UserError(
+                    f"client model: {name}: shape {tuple(theirs.shape)}: must be "
+                    f"{tuple(ours.shape)}"
+                )
+            if theirs.is_floating_point() != ours.is_floating_point() or theirs.is_complex():
+                raise UserError(f"client model: {name}: {theirs.dtype}: must be {ours.dtype}")
+
+    def _differences(self, state: Mapping[str, Tensor]) -> Iterator[tuple[str, int, Tensor]]:
+        """Yield (parameter, offset in the flat update, piece of ``w_k - w_t`` in float64).
+
+        The difference is taken in float32 at least. Each piece is overwritten by the next.
+        """
+        offset = 0
+        for name in self._trainable:
+            ours = self._global[name].reshape(-1)
+            theirs = state[name].detach().to(ours.device).reshape(-1)
+            dtype = torch.promote_types(
+                torch.promote_types(ours.dtype, theirs.dtype), torch.float32
+            )
+            length = min(len(ours), CHUNK) if ours.device.type == "cpu" else len(ours)
+            scratch = torch.empty(length, dtype=dtype, device=ours.device)
+            doubles = torch.empty(length, dtype=torch.float64, device=ours.device)
+            for mine, client in zip(pieces(ours), pieces(theirs), strict=True):
+                if not len(mine):
+                    continue
+                difference = torch.sub(client, mine, out=scratch[: len(mine)])
+                yield name, offset, doubles[: len(mine)].copy_(difference)
+                offset += len(mine)
+
+    def _measure(self, state: Mapping[str, Tensor]) -> tuple[dict[str, float], float]:
+        """Return ``‖Δ‖²`` of every parameter (not finite where ``Δ`` is not) and ``max|Δ|``."""
+        names, rows = [], []
+        for name, _, difference in self._differences(state):
+            names.append(name)
+            rows.append(torch.stack([chunk_square(difference), *difference.aminmax()]))
+        squares = dict.fromkeys(self._trainable, 0.0)
+        largest = 0.0
+        for name, (square, lowest, highest) in zip(
+            names, torch.stack(rows).tolist() if rows else [], strict=True
+        ):
+            squares[name] += square
+            largest = max(largest, -lowest, highest)
+        return squares, largest
+
+    def _update_chunks(self, state: Mapping[str, Tensor]) -> Iterator[tuple[int, Tensor]]:
+        for _, offset, difference in self._differences(state):
+            yield offset, difference
+
+    def _buffer_chunks(self, state: Mapping[str, Tensor]) -> Iterator[tuple[int, Tensor]]:
+        offset = 0
+        for name in self._averaged:
+            values = state[name].detach().reshape(-1)
+            yield offset, values.to(self._buffers.device, torch.float64, copy=True)
+            offset += len(values)
+
+    def _extend(self, lowest: Mapping[str, Tensor], highest: Mapping[str, Tensor]) -> None:
+        """Widen the range that the buffers of the clients span."""
+        for bounds, values, names, pick in (
+            (self._lowest, lowest, self._averaged, torch.minimum),
+            (self._highest, highest, self._averaged + self._maximal, torch.maximum),
+        ):
+            for name in names:
+                value = values[name].detach().to(self._global[name])
+                bounds[name] = pick(bounds[name], value) if name in bounds else value.clone()
+
+
+def _largest(tensors: Iterable[Tensor]) -> float:
+    """Return ``max|x|``; NaN where there is one."""
+    maxima = [
+        torch.linalg.vector_norm(tensor.detach(), torch.inf).to("cpu", torch.float64)
+        for tensor in tensors
+        if tensor.numel()
+    ]
+    return torch.stack(maxima).max().item() if maxima else 0.0
+
+
+def _checked_weight(weight: float) -> float:
+    try:
+        value = float(weight)
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if isinstance(weight, bool) or not (math.isfinite(value) and value > 0):
+        raise UserError(f"client weight: {weight!r}: must be a positive finite number")
+    return value
