@@ -1,5 +1,6 @@
 """Bounded reading of YAML: plain values only, and never more work than a recipe needs."""
 
+import re
 from pathlib import Path
 
 import yaml
@@ -23,9 +24,14 @@ _NUMBERS = {
 }
 # A date, a merge sign or a value sign is text here: no key takes one.
 _TEXT = {f"{_TAG}{name}" for name in ("str", "timestamp", "merge", "value")}
+# An escaped half of a character, which no file can hold.
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+# PyYAML lets these through, for instance for the escape "\\UFFFFFFFF" or the version %YAML 1.1e9.
+_SCANNER_SLIPS = (ValueError, OverflowError, IndexError)
 
 
-class NotReadableError(ValueError):
+class NotReadableError(Exception):
     """The text is not YAML, or not YAML that a recipe may contain; one line, with its place."""
 
 
@@ -70,6 +76,8 @@ def read_yaml(text: str) -> object:
         place = error.problem_mark.line + 1 if error.problem_mark else 1
         reason = printable(error.problem or error.context or "cannot be read")
         raise NotReadableError(f"line {place}: not YAML: {reason}") from None
+    except _SCANNER_SLIPS as error:
+        raise NotReadableError(f"not YAML: {printable(str(error))}") from None
     return None if node is None else _value(node)
 
 
@@ -111,7 +119,7 @@ def _mapping(node: MappingNode) -> dict[str, object]:
 
 
 def _scalar(node: ScalarNode) -> object:
-    if node.tag in _TEXT:
+    if node.tag in _TEXT and not _SURROGATE.search(node.value):
         return str(node.value)
     if node.tag == f"{_TAG}null":
         return None

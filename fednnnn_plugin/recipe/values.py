@@ -74,30 +74,22 @@ OptCount = Annotated[
 Natural = Annotated[int, Field(ge=0, le=_LARGEST, description="a whole number of at least 0")]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1, description="a whole number from 0 to 2^32 - 1")]
 
-Positive = Annotated[
-    float,
-    BeforeValidator(_decimal),
-    Field(gt=0, allow_inf_nan=False, description="a finite number greater than 0"),
-]
+# The ranges stand inside: a range beside a reader of 5e-4 would be checked on null as well.
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Decay = Annotated[float, Field(ge=0, lt=1)]
+_READ = BeforeValidator(_decimal)
+
+Positive = Annotated[_Positive, _READ, Field(description="a finite number greater than 0")]
 OptPositive = Annotated[
-    float | None,
-    BeforeValidator(_decimal),
-    Field(gt=0, allow_inf_nan=False, description="a finite number greater than 0, or null"),
+    _Positive | None, _READ, Field(description="a finite number greater than 0, or null")
 ]
-NonNegative = Annotated[
-    float,
-    BeforeValidator(_decimal),
-    Field(ge=0, allow_inf_nan=False, description="a finite number of at least 0"),
-]
+NonNegative = Annotated[_NonNegative, _READ, Field(description="a finite number of at least 0")]
 OptNonNegative = Annotated[
-    float | None,
-    BeforeValidator(_decimal),
-    Field(ge=0, allow_inf_nan=False, description="a finite number of at least 0, or null"),
+    _NonNegative | None, _READ, Field(description="a finite number of at least 0, or null")
 ]
 OptDecay = Annotated[
-    float | None,
-    BeforeValidator(_decimal),
-    Field(ge=0, lt=1, description="a number of at least 0 and less than 1, or null"),
+    _Decay | None, _READ, Field(description="a number of at least 0 and less than 1, or null")
 ]
 
 Dataset = Annotated[

@@ -1,0 +1,189 @@
+"""Mutated recipes end in a recipe or in `UserError`, one line a problem: never in anything else.
+
+``FEDNNNN_FUZZ_RECIPES`` sets how many recipes are tried.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.recipe import (
+    SECTIONS,
+    Recipe,
+    dump_recipe,
+    list_recipes,
+    load_recipe,
+    recipe_from_args,
+)
+
+COUNT = int(os.environ.get("FEDNNNN_FUZZ_RECIPES", "400"))
+
+fuzz = settings(
+    max_examples=COUNT,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+
+TEXTS = [path.read_text() for path in list_recipes()]
+KEYS = [f"{name}.{key}" for name, model in SECTIONS.items() for key in model.model_fields]
+
+ODD = st.sampled_from(
+    [
+        *("", "~", "null", "true", "off", "yes", "[]", "{}", "[[1], {a: b}]", "{a: {b: c}}"),
+        *("0", "-0", "-1", "1e999", "5e-4", ".inf", "-.inf", ".nan", "0x10", "0o17", "1_000"),
+        *("1:30:00", "2024-01-01", "2024-13-45", "9" * 200, "9" * 5000),
+        *("&a x", "*a", "<<", "=", "|\n  x", ">-\n  x", "'", '"', "@", "`", "? a", "- a", "a: b"),
+        *("!!int x", "!!float 1", "!!binary z", "!!timestamp x", "!!python/object/apply:os.x []"),
+        *('"\\ud800"', '"\\UFFFFFFFF"', "%YAML 9.9", "---", "...", "\t", "# x"),
+        *("\0", "\x85", "\u2028", "\ufeff", "é" * 300, "../../etc/passwd", "~nobody/x", "FedAvg"),
+    ]
+)
+JUNK = st.one_of(
+    ODD,
+    st.text(max_size=30),
+    st.integers().map(str),
+    st.floats().map(repr),
+    st.sampled_from(KEYS),
+)
+VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(),
+        st.text(max_size=20),
+        st.dates(),
+        st.binary(max_size=5),
+    ),
+    lambda children: st.one_of(
+        st.lists(children, max_size=3), st.dictionaries(st.text(max_size=5), children, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@st.composite
+def mutated_lines(draw: st.DrawFn) -> bytes:
+    """A recipe with lines replaced, dropped, doubled, moved or indented otherwise."""
+    lines = draw(st.sampled_from(TEXTS)).splitlines()
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(lines) - 1))
+        key, _, value = lines[at].partition(":")
+        lines[at] = draw(
+            st.one_of(
+                JUNK.map(lambda junk, key=key: f"{key}: {junk}"),
+                JUNK.map(lambda junk, value=value: f"  {junk}:{value}"),
+                st.sampled_from(
+                    ["", lines[at] * 2, f"{lines[at]}\n{lines[at]}", lines[at].strip()]
+                ),
+                st.sampled_from(lines),
+                JUNK,
+            )
+        )
+    return "\n".join(lines).encode("utf-8", "surrogatepass")
+
+
+@st.composite
+def mutated_bytes(draw: st.DrawFn) -> bytes:
+    """A recipe with bytes cut out, put in or flipped."""
+    content = bytearray(draw(st.sampled_from(TEXTS)).encode())
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(content)))
+        upto = draw(st.integers(at, min(at + 40, len(content))))
+        content[at:upto] = draw(st.binary(max_size=12))
+    return bytes(content)
+
+
+@st.composite
+def mutated_values(draw: st.DrawFn) -> bytes:
+    """A well-formed recipe with any value at any known or unknown key."""
+    sections = yaml.safe_load(draw(st.sampled_from(TEXTS)))
+    for _ in range(draw(st.integers(1, 4))):
+        section, key = draw(st.sampled_from(KEYS)).split(".")
+        keys = sections.setdefault(section, {})
+        if isinstance(keys, dict):
+            keys[draw(st.sampled_from([key, key, key, key[:-1], key.upper()]))] = draw(VALUES)
+        if draw(st.integers(0, 9)) == 0:
+            sections[section] = draw(VALUES)
+    return yaml.safe_dump(sections, allow_unicode=draw(st.booleans())).encode(
+        "utf-8", "surrogatepass"
+    )
+
+
+def loaded(path: Path, overrides: list[str] | None = None) -> Recipe | None:
+    """The recipe, or None after a well-formed `UserError`."""
+    try:
+        return load_recipe(path, overrides or [])
+    except UserError as error:
+        check_lines(error, (f"{path}: ", "--set ", "... and "))
+        return None
+
+
+def check_lines(error: UserError, starts: tuple[str, ...]) -> None:
+    lines = str(error).split("\n")
+    assert all(line.isprintable() and line.startswith(starts) for line in lines), lines
+    assert max(map(len, lines)) < 1000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fuzz")
+
+
+@fuzz
+@given(content=st.one_of(mutated_lines(), mutated_bytes(), mutated_values()))
+def test_a_mutated_recipe_loads_or_is_refused_in_lines(folder: Path, content: bytes) -> None:
+    path = folder / "fuzzed.yaml"
+    path.write_bytes(content)
+    recipe = loaded(path)
+    if recipe is not None:
+        path.write_text(dump_recipe(recipe), encoding="utf-8")
+        assert dump_recipe(load_recipe(path)) == dump_recipe(recipe)
+
+
+@settings(fuzz, max_examples=max(COUNT // 4, 1))
+@given(
+    text=st.sampled_from(TEXTS),
+    overrides=st.lists(
+        st.one_of(
+            JUNK,
+            st.tuples(st.sampled_from(KEYS), JUNK).map("=".join),
+            st.tuples(JUNK, JUNK).map("=".join),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+)
+def test_any_override_is_applied_or_refused_in_lines(
+    folder: Path, text: str, overrides: list[str]
+) -> None:
+    path = folder / "overridden.yaml"
+    path.write_text(text)
+    loaded(path, overrides)
+
+
+class Namespace:
+    """FedML's Arguments, with any attributes."""
+
+    def __init__(self, **attributes: object) -> None:
+        self.__dict__.update(attributes)
+
+
+@settings(fuzz, max_examples=max(COUNT // 4, 1))
+@given(
+    text=st.sampled_from(TEXTS),
+    changes=st.dictionaries(
+        st.sampled_from([key.split(".")[1] for key in KEYS]), VALUES, max_size=4
+    ),
+)
+def test_any_namespace_is_taken_or_refused(text: str, changes: dict[str, object]) -> None:
+    flat = {key: value for keys in yaml.safe_load(text).values() for key, value in keys.items()}
+    try:
+        recipe_from_args(Namespace(**{**flat, **changes}))
+    except UserError as error:
+        check_lines(error, ("args: ", "... and "))

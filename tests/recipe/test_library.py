@@ -1,0 +1,65 @@
+"""Finding recipes by path and by name."""
+
+from pathlib import Path
+
+import pytest
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.recipe import find_recipe, list_recipes, load_recipe
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mnist_noniid_b_fednnnn",
+        "mnist_noniid_b_fednnnn.yaml",
+        "recipes/mnist_noniid_b_fednnnn.yaml",
+    ],
+)
+def test_a_packaged_recipe_is_found_from_anywhere(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe(find_recipe(text)).name == "mnist_noniid_b_fednnnn"
+
+
+def test_an_existing_path_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "recipes" / "mnist_noniid_b_fednnnn.yaml"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    assert find_recipe("recipes/mnist_noniid_b_fednnnn.yaml").resolve() == mine
+    assert find_recipe(str(mine)) == mine
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mnist_noniid_b_fednnn",
+        "other/mnist_noniid_b_fednnnn.yaml",
+        "recipes/mnist_noniid_fednnnn.yaml",
+    ],
+)
+def test_a_wrong_name_names_the_nearest(text: str) -> None:
+    with pytest.raises(UserError, match="mnist_noniid_b_fednnnn") as caught:
+        find_recipe(text)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{text}: no such file and no recipe of that name; the nearest are ")
+
+
+@pytest.mark.parametrize("text", ["", "\0", "n" * 5000, "a\nb", "/", ".."])
+def test_odd_names_end_in_a_path_or_in_one_line(text: str) -> None:
+    try:
+        found = find_recipe(text)
+    except UserError as error:
+        (line,) = str(error).splitlines()
+        assert line.isprintable()
+    else:
+        with pytest.raises(UserError, match="a directory"):
+            load_recipe(found)
+
+
+def test_the_list_is_sorted_and_whole() -> None:
+    names = [path.stem for path in list_recipes()]
+    assert names == sorted(names)
+    assert {"cifar10_single_client", "digits_noniid_ub_fednnnn"} <= set(names)

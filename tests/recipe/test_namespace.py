@@ -1,0 +1,153 @@
+"""FedML's flat namespace to a recipe, as an unmodified entry script has it."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.recipe import list_recipes, recipe_from_args
+
+NEEDED: dict[str, Any] = {
+    "federated_optimizer": "FedNNNN",
+    "beta": "7e-1",
+    "gamma": 0.8,
+    "client_num_in_total": 5,
+    "client_num_per_round": 3,
+    "comm_round": 2,
+    "epochs": 1,
+    "batch_size": 4,
+    "learning_rate": "5e-2",
+}
+
+
+def args(**more: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{**NEEDED, **more})
+
+
+def test_absent_keys_take_the_defaults_and_text_numbers_are_read() -> None:
+    recipe = recipe_from_args(args())
+    assert recipe.name == "FedNNNN"
+    assert (recipe.train_args.beta, recipe.train_args.learning_rate) == (0.7, 0.05)
+    assert recipe.train_args.client_weighting == "uniform"
+    assert recipe.validation_args.frequency_of_the_test == 1
+    assert recipe.comm_args.backend == "sp"
+
+
+def test_the_name_is_the_configuration_files() -> None:
+    assert recipe_from_args(args(yaml_config_file="config/fedml_config.yaml")).name == (
+        "fedml_config"
+    )
+
+
+def test_the_callers_own_data_model_and_platform_are_free() -> None:
+    recipe = recipe_from_args(
+        args(
+            dataset="femnist",
+            model="resnet18_gn",
+            partition_method="hetero",
+            training_type="cross_cloud",
+            backend="MQTT_S3",
+            start_round=4,
+            save_path="model.safetensors",
+        )
+    )
+    assert (recipe.data_args.dataset, recipe.model_args.model) == ("femnist", "resnet18_gn")
+    assert recipe.data_args.partition_method == "hetero"
+    assert recipe.train_args.start_round == 4
+    assert recipe.tracking_args.save_path == "model.safetensors"
+
+
+def test_what_is_not_ours_is_ignored() -> None:
+    foreign = {
+        "comm": object(),
+        "worker_num": 9,  # set by FedML: to m, or to the size of the MPI world
+        "process_id": 2,
+        "enable_defense": True,
+        "client_id_list": object(),
+        "is_mobile": object(),
+        "gpu_id": None,
+    }
+    assert recipe_from_args(args(**foreign)) == recipe_from_args(args())
+    assert recipe_from_args(args(**foreign)).device_args.worker_num is None
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("True", True), ("false", False), ("1", True), (False, False)]
+)
+def test_using_mlops_comes_unparsed_from_the_environment(given: object, *, meant: bool) -> None:
+    assert recipe_from_args(args(using_mlops=given)).common_args.using_mlops is meant
+
+
+def test_a_method_given_by_the_caller_replaces_the_namespaces() -> None:
+    fedavg = args(federated_optimizer="FedAvg")
+    with pytest.raises(UserError, match="'FedAvg': must be one of FedNNNN"):
+        recipe_from_args(fedavg)
+    assert recipe_from_args(fedavg, method="FedNNNN").train_args.gamma == 0.8
+    norm = recipe_from_args(fedavg, method="NormNorm").train_args
+    assert (norm.federated_optimizer, norm.beta, norm.gamma) == ("NormNorm", 0.7, None)
+
+
+def test_another_client_optimizer_needs_the_callers_trainer() -> None:
+    adam = args(client_optimizer="adam")
+    with pytest.raises(UserError, match="'adam': must be sgd"):
+        recipe_from_args(adam)
+    assert recipe_from_args(adam, custom_trainer=True).train_args.client_optimizer == "adam"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"beta": None}, "fedml.yaml: train_args.beta: missing; FedNNNN needs it"),
+        ({"beta": -1}, "fedml.yaml: train_args.beta: -1: must be a finite number greater than 0"),
+        ({"client_num_per_round": 9}, "train_args.client_num_per_round: 9: must be at most"),
+        ({"comm_round": None}, "train_args.comm_round: missing; must be a whole number"),
+        ({"random_seed": object()}, "common_args.random_seed: a object: must be a whole number"),
+        ({"learning_rate": 10**400}, "train_args.learning_rate: a huge number: must be a finite"),
+    ],
+)
+def test_mistakes_are_lines_with_the_files_name(change: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UserError) as caught:
+        recipe_from_args(args(yaml_config_file="fedml.yaml", **change))
+    (line,) = str(caught.value).splitlines()
+    assert expected in line
+
+
+THROUGH_FEDML = """
+import sys
+from pathlib import Path
+import fedml
+from fedml.arguments import load_arguments
+from fedml.device import get_device
+from fednnnn_plugin.recipe import load_recipe, recipe_from_args
+
+for path in map(Path, sys.argv[1:]):
+    sys.argv = ["main.py", "--cf", str(path)]
+    args = load_arguments()
+    assert args.worker_num == args.client_num_per_round
+    get_device(args)
+    made, loaded = recipe_from_args(args), load_recipe(path)
+    assert made.data_args.cache_dir == loaded.data_args.cache_dir
+    folder = {"data_cache_dir": ""}
+    made, loaded = (
+        r.model_copy(update={"data_args": r.data_args.model_copy(update=folder)})
+        for r in (made, loaded)
+    )
+    assert made == loaded, path
+print("all the same")
+"""
+
+
+@pytest.mark.slow
+def test_fedmls_own_arguments_load_every_recipe() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", THROUGH_FEDML, *map(str, list_recipes())],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "FEDNNNN_PLUGIN_DISABLE": "1"},
+    )
+    assert done.stdout.endswith("all the same\n"), done.stderr

@@ -1,0 +1,180 @@
+"""Every packaged recipe against the paper's tables, typed in here once more."""
+
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fednnnn_plugin.recipe import (
+    SECTIONS,
+    Recipe,
+    dump_recipe,
+    list_recipes,
+    load_recipe,
+    recipe_from_args,
+)
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+# tab:params, "Summary of Hyperparameters Used in the Experiment (Common in Scenarios)"
+#            rounds  C  K    B   E  eta   lambda
+COMMON = {
+    "mnist": (100, 1, 100, 50, 5, 0.05, 0.0),
+    "cifar10": (250, 1, 100, 50, 5, 0.05, 5e-4),
+}
+# tab:params2, scenario-wise; columns: IID-B, NonIID-B, IID-UB, NonIID-UB, each (MNIST, CIFAR10)
+SCENARIOS = [("iid", "b"), ("noniid", "b"), ("iid", "ub"), ("noniid", "ub")]
+SCENARIO_WISE = {
+    ("fedprox", "prox_mu"): [0.005, 0.015, 0.015, 0.015, 0.005, 0.005, 0.02, 0.01],
+    ("normnorm", "beta"): [1.1, 0.6, 1.0, 0.6, 1.0, 0.7, 0.9, 0.7],
+    ("momentum", "gamma"): [0.8, 0.9, 0.9, 0.9, 0.7, 0.9, 0.8, 0.8],
+    ("fednnnn", "beta"): [0.6, 0.7, 0.7, 0.6, 0.7, 0.8, 0.7, 0.7],
+    ("fednnnn", "gamma"): [0.7, 0.8, 0.8, 0.7, 0.7, 0.8, 0.8, 0.6],
+}
+METHODS = {
+    "fedavg": "PaperFedAvg",
+    "fedprox": "PaperFedProx",
+    "normnorm": "NormNorm",
+    "momentum": "Momentum",
+    "fednnnn": "FedNNNN",
+}
+PAPER = [
+    (dataset, classes, sizes, method)
+    for dataset in COMMON
+    for classes, sizes in SCENARIOS
+    for method in METHODS
+]
+OTHERS = [
+    *(f"digits_noniid_b_{method}" for method in METHODS),
+    "digits_noniid_ub_fednnnn",
+    "mnist_single_client",
+    "cifar10_single_client",
+]
+
+
+def load(name: str) -> Recipe:
+    return load_recipe(RECIPES / f"{name}.yaml")
+
+
+def flattened(path: Path) -> types.SimpleNamespace:
+    """The namespace that FedML's Arguments makes of a file."""
+    sections = yaml.safe_load(path.read_text())
+    flat = {key: value for keys in sections.values() for key, value in keys.items()}
+    return types.SimpleNamespace(yaml_config_file=str(path), **flat)
+
+
+def test_there_are_the_forty_conditions_and_eight_more() -> None:
+    expected = {"_".join(parts) for parts in PAPER} | set(OTHERS)
+    assert len(expected) == 48
+    assert [path.stem for path in list_recipes()] == sorted(expected)
+
+
+@pytest.mark.parametrize(("dataset", "classes", "sizes", "method"), PAPER)
+def test_holds_the_papers_values(dataset: str, classes: str, sizes: str, method: str) -> None:
+    recipe = load(f"{dataset}_{classes}_{sizes}_{method}")
+    train, data = recipe.train_args, recipe.data_args
+
+    rounds, share, clients, batch, epochs, rate, decay = COMMON[dataset]
+    assert train.comm_round == rounds
+    assert train.client_num_in_total == clients
+    assert train.client_num_per_round == max(share * clients, 1)
+    assert train.batch_size == batch
+    assert train.epochs == epochs
+    assert train.learning_rate == rate
+    assert train.weight_decay == decay
+    assert train.client_optimizer == "sgd"
+    assert train.client_weighting == "uniform"
+
+    column = 2 * SCENARIOS.index((classes, sizes)) + ["mnist", "cifar10"].index(dataset)
+    assert train.federated_optimizer == METHODS[method]
+    for key in ("beta", "gamma", "prox_mu"):
+        values = SCENARIO_WISE.get((method, key))
+        assert getattr(train, key) == (values[column] if values else None), key
+
+    assert data.dataset == dataset
+    assert recipe.model_args.model == f"nnnn_{dataset}"
+    assert data.partition_method == {"iid": "iid", "noniid": "n_class"}[classes]
+    assert data.partition_sizes == {"b": "balanced", "ub": "power_law"}[sizes]
+    assert data.classes_per_client == 2
+    assert data.power_law_exponent == 1.0
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
+def test_the_single_client_has_all_the_data_and_the_papers_settings(dataset: str) -> None:
+    train = load(f"{dataset}_single_client").train_args
+    reference = load(f"{dataset}_iid_b_fedavg").train_args
+    alone: dict[str, Any] = {"client_num_in_total": 1, "client_num_per_round": 1}
+    assert train == reference.model_copy(update=alone)
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name.startswith("digits")])
+def test_digits_run_thirty_rounds_on_twenty_clients_of_two_classes(name: str) -> None:
+    recipe = load(name)
+    train, data = recipe.train_args, recipe.data_args
+    assert (train.client_num_in_total, train.client_num_per_round) == (20, 20)
+    assert (train.batch_size, train.epochs, train.comm_round) == (10, 5, 30)
+    assert train.federated_optimizer == METHODS[name.rsplit("_", 1)[1]]
+    assert (data.dataset, recipe.model_args.model) == ("digits", "nnnn_digits")
+    assert (data.partition_method, data.classes_per_client) == ("n_class", 2)
+    unbalanced = "_ub_" in name
+    assert data.partition_sizes == ("power_law" if unbalanced else "balanced")
+    assert data.power_law_exponent == (0.7 if unbalanced else 1.0)
+
+
+def test_the_digits_recipes_differ_in_the_method_alone() -> None:
+    method = {"federated_optimizer": "PaperFedAvg", "beta": None, "gamma": None, "prox_mu": None}
+    same = [
+        recipe.model_copy(
+            update={"name": "", "train_args": recipe.train_args.model_copy(update=method)}
+        )
+        for recipe in (load(f"digits_noniid_b_{name}") for name in METHODS)
+    ]
+    assert all(recipe == same[0] for recipe in same)
+
+
+@pytest.mark.parametrize("path", list_recipes(), ids=lambda path: path.stem)
+def test_every_recipe_suits_every_machine(path: Path) -> None:
+    recipe = load_recipe(path)
+    assert recipe.name == path.stem
+    assert recipe.common_args.training_type == "simulation"
+    assert recipe.common_args.random_seed == 0
+    assert recipe.common_args.using_mlops is False
+    assert recipe.data_args.download is True
+    assert recipe.data_args.data_cache_dir == "~/fedml_data"
+    assert recipe.validation_args.frequency_of_the_test == 1
+    assert recipe.device_args.using_gpu is True
+    assert recipe.comm_args.backend == "sp"
+    assert recipe.tracking_args.enable_wandb is False
+
+
+@pytest.mark.parametrize("path", list_recipes(), ids=lambda path: path.stem)
+def test_fedmls_namespace_gives_the_same_recipe(path: Path) -> None:
+    args = flattened(path)
+    args.worker_num = 7  # FedML's own doing
+    assert recipe_from_args(args) == load_recipe(path)
+
+
+@pytest.mark.parametrize("path", list_recipes(), ids=lambda path: path.stem)
+def test_has_what_fedml_reads_without_asking(path: Path) -> None:
+    args = flattened(path)
+    for key in ("gpu_id", "gpu_mapping_file", "gpu_mapping_key", "enable_wandb", "backend"):
+        assert hasattr(args, key), key
+    # FedML's torch code computes with these: PyYAML must have read numbers.
+    assert isinstance(args.learning_rate, float)
+    assert isinstance(args.weight_decay, float)
+
+
+@pytest.mark.parametrize("path", list_recipes(), ids=lambda path: path.stem)
+def test_survives_a_dump(path: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(path)
+    copy = tmp_path / path.name
+    copy.write_text(dump_recipe(recipe))
+    assert load_recipe(copy) == recipe
+    assert dump_recipe(load_recipe(copy)) == dump_recipe(recipe)
+
+
+def test_no_key_has_two_sections() -> None:
+    keys = [key for model in SECTIONS.values() for key in model.model_fields]
+    assert len(keys) == len(set(keys))
