@@ -9,17 +9,20 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe.problems import build, joined, unknown_key, unknown_section
 from fednnnn_plugin.recipe.reading import NotReadableError, read_file, read_yaml
 from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
+from fednnnn_plugin.recipe.values import CUSTOM_TRAINER, FOREIGN
 from fednnnn_plugin.recipe.wording import printable, shown
 
 _SECRETS = {"wandb_key", "mlops_api_key"}
 
 
-def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(path: Path, overrides: Sequence[str] = (), *, foreign: bool = False) -> Recipe:
     """Load and validate a recipe.
 
     Args:
         path: a YAML file with the sections that FedML has.
         overrides: ``section.key=value``, the value in YAML; they replace the file's values.
+        foreign: take names of data, models and platforms that are not ours, as the run folder of
+            an entry script may hold them.
 
     Raises:
         UserError: a line for each problem: file, key, value, what is allowed.
@@ -39,7 +42,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     def origin(key: str) -> str:
         return f"--set {key}" if key in overridden else f"{where}: {key}"
 
-    return build({"name": path.stem, **values}, origin, {})
+    context = {FOREIGN: foreign, CUSTOM_TRAINER: foreign}
+    return build({"name": path.stem, **values}, origin, context)
 
 
 def dump_recipe(recipe: Recipe) -> str:

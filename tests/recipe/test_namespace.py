@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe import list_recipes, recipe_from_args
+from fednnnn_plugin.recipe import dump_recipe, list_recipes, load_recipe, recipe_from_args
 
 NEEDED: dict[str, Any] = {
     "federated_optimizer": "FedNNNN",
@@ -43,7 +44,7 @@ def test_the_name_is_the_configuration_files() -> None:
     )
 
 
-def test_the_callers_own_data_model_and_platform_are_free() -> None:
+def test_the_callers_own_data_model_and_platform_are_free(tmp_path: Path) -> None:
     recipe = recipe_from_args(
         args(
             dataset="femnist",
@@ -59,6 +60,12 @@ def test_the_callers_own_data_model_and_platform_are_free() -> None:
     assert recipe.data_args.partition_method == "hetero"
     assert recipe.train_args.start_round == 4
     assert recipe.tracking_args.save_path == "model.safetensors"
+
+    stored = tmp_path / "FedNNNN.yaml"
+    stored.write_text(dump_recipe(recipe))
+    assert load_recipe(stored, foreign=True) == recipe
+    with pytest.raises(UserError, match="'femnist': must be one of mnist"):
+        load_recipe(stored)
 
 
 def test_what_is_not_ours_is_ignored() -> None:
