@@ -1,0 +1,1 @@
+"""Everything that touches FedML: the import hook, the patches, the simulator, the data loaders."""

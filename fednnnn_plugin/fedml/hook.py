@@ -1,0 +1,110 @@
+"""The import hook: patches FedML's modules right after FedML's own code has run.
+
+``fednnnn_plugin.pth`` runs in every interpreter that starts. It puts a finder of a few lines on
+``sys.meta_path``, which does nothing until ``fedml`` is asked for and then imports this module:
+other programs never load this package, so it costs them 0.6 ms and cannot break them, and if the
+package is gone FedML is imported as if it had never been there.
+"""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+# FedML's modules that are patched, and the function of fednnnn_plugin.fedml.patches that does it.
+# ``import fedml`` loads FedML's runner, data, model and device modules: one patch does those.
+TARGETS = {
+    "fedml": "patch_core",
+    "fedml.simulation.sp.fedopt.optrepo": "patch_optimizer_registry",
+    "fedml.simulation.mpi.fedopt.optrepo": "patch_optimizer_registry",
+    "fedml.simulation.mpi.fedopt_seq.optrepo": "patch_optimizer_registry",
+    "fedml.cli.modules.run": "patch_run_group",
+}
+
+
+class PatchingFinder:
+    """A ``sys.meta_path`` finder that lets the others find a target and wraps its loader."""
+
+    @staticmethod
+    def find_spec(
+        fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a module in ``TARGETS``; ``None``, not ours to find, for any other."""
+        if fullname not in TARGETS:
+            return None
+        for finder in list(sys.meta_path):
+            if finder is not PatchingFinder and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(fullname, path, target)
+                if spec is not None:
+                    if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                        spec.loader = _PatchingLoader(spec.loader)
+                    return spec
+        return None
+
+
+class _PatchingLoader(Loader):
+    """Runs a module by its own loader, leaves that loader in its place, then patches the module."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        try:
+            _patch(module)
+        except Exception as error:
+            # An error of ours must not take FedML down with it; register() raises it again.
+            warnings.warn(
+                f"fednnnn-plugin could not patch {module.__name__} and is off: {error!r}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def _patch(module: ModuleType) -> None:
+    from fednnnn_plugin.fedml import patches
+
+    getattr(patches, TARGETS[module.__name__])(module)
+
+
+def install(placeholder: object = None) -> None:
+    """Put the finder on ``sys.meta_path``, once.
+
+    Args:
+        placeholder: the finder of ``fednnnn_plugin.pth``, whose place it takes.
+    """
+    sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not placeholder]
+    if PatchingFinder not in sys.meta_path:
+        sys.meta_path.insert(0, PatchingFinder)
+
+
+def register() -> None:
+    """Make FedML know this package's names; safe to call again, before or after ``import fedml``.
+
+    It happens by itself wherever the package is installed. Call it where the hook did not run:
+    under ``FEDNNNN_PLUGIN_DISABLE=1``, ``python -S``, or with the package on ``PYTHONPATH`` only.
+    It does not import FedML: what is imported is patched now, the rest when it is imported.
+
+    Raises:
+        UserError: FedML is missing, is not the version whose inside we patch, or lacks a patch
+            point; FedML then works as it does without this package, and only our names fail.
+    """
+    from fednnnn_plugin.fedml import compatibility
+
+    install()
+    for name in TARGETS:
+        module = sys.modules.get(name)
+        if module is not None:
+            _patch(module)
+    compatibility.require()

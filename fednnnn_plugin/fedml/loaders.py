@@ -1,0 +1,131 @@
+"""Our data in the shape that FedML's loops expect: eight values, with loaders of (x, y) batches."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.seeds import derive_seed
+
+#: Images a batch of test data; the result does not depend on it.
+TEST_BATCH = 500
+
+FedMLDataset = list[Any]
+"""[train size, test size, train loader, test loader, {client: size}, {client: train loader},
+{client: test loader}, number of classes]"""
+
+
+class ImageSubset(Dataset[tuple[Tensor, Tensor]]):
+    """Some of the staged images, by index, uncopied.
+
+    Args:
+        images: float32 [n, C, H, W].
+        labels: int64 [n].
+        indices: int64 [m], positions into both.
+    """
+
+    def __init__(self, images: Tensor, labels: Tensor, indices: Tensor) -> None:
+        self.images, self.labels, self.indices = images, labels, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, position: int) -> tuple[Tensor, Tensor]:
+        index = self.indices[position]
+        return self.images[index], self.labels[index]
+
+    def batch(self, positions: list[int]) -> tuple[Tensor, Tensor]:
+        """Return images [b, C, H, W] and labels [b] by one indexing, not one an image."""
+        index = self.indices[torch.tensor(positions, dtype=torch.int64)]
+        return self.images[index], self.labels[index]
+
+
+class ImageLoader(DataLoader[tuple[Tensor, Tensor]]):
+    """A DataLoader that indexes whole batches and never draws from torch's global generator.
+
+    Args:
+        subset: the images; the last batch may be short.
+        batch_size: images a batch, at least 1.
+        seed: shuffles every pass, each differently; ``None`` keeps the order.
+    """
+
+    dataset: ImageSubset
+
+    def __init__(self, subset: ImageSubset, batch_size: int, seed: int | None = None) -> None:
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        super().__init__(
+            subset,
+            batch_size=batch_size,
+            shuffle=generator is not None,
+            generator=generator,
+        )
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:  # type: ignore[override]
+        assert self.batch_sampler is not None
+        for positions in self.batch_sampler:
+            yield self.dataset.batch(positions)
+
+    def reseed(self, seed: int) -> None:
+        """Make the coming passes depend on ``seed`` alone, not on the passes so far."""
+        if self.generator is not None:
+            self.generator.manual_seed(seed)
+
+
+class ClientLoader(ImageLoader):
+    """One client's training images, which also tells the engine where they come from.
+
+    The engine trains on the tensors themselves if every loader of a data set is one of these;
+    FedML's own trainers, and a user's, iterate over it like over any other DataLoader.
+    """
+
+    def __init__(self, data: FederatedData, client: int, batch_size: int, seed: int) -> None:
+        indices = data.client_indices[client]
+        super().__init__(
+            ImageSubset(data.train_images, data.train_labels, indices), batch_size, seed
+        )
+        self.data, self.client = data, client
+
+
+def fedml_dataset(data: FederatedData, batch_size: int, seed: int) -> FedMLDataset:
+    """Return the eight values of a FedML data set.
+
+    FedML's loops test on every client's local test data and add up what they count. Client k's is
+    the test images k, k + K, k + 2K, …: the sums are those of one pass over the test set, where
+    the whole set for every client would cost K passes, and None would drop clients from FedML's
+    training accuracy too.
+
+    Args:
+        data: the staged images and the clients' indices.
+        batch_size: images a batch of training data.
+        seed: of the loaders' shuffles; each client's differ.
+    """
+    clients = range(data.num_clients)
+    test_positions = torch.arange(len(data.test_labels))
+    test = ImageSubset(data.test_images, data.test_labels, test_positions)
+    everything = ImageSubset(
+        data.train_images, data.train_labels, torch.arange(len(data.train_labels))
+    )
+    return [
+        len(data.train_labels),
+        len(data.test_labels),
+        ImageLoader(everything, batch_size, derive_seed(seed, "loader", client=-1)),
+        ImageLoader(test, TEST_BATCH),
+        {k: data.client_size(k) for k in clients},
+        {
+            k: ClientLoader(data, k, batch_size, derive_seed(seed, "loader", client=k))
+            for k in clients
+        },
+        {
+            k: ImageLoader(
+                ImageSubset(
+                    data.test_images, data.test_labels, test_positions[k :: data.num_clients]
+                ),
+                TEST_BATCH,
+            )
+            for k in clients
+        },
+        data.num_classes,
+    ]

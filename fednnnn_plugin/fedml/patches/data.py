@@ -1,0 +1,66 @@
+"""Our partitioner in ``fedml.data.load``."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.fedml import compatibility
+from fednnnn_plugin.fedml.patches.wrapping import wrap
+
+DATASETS = ("mnist", "cifar10", "digits")
+PARTITION_METHODS = ("iid", "n_class")
+
+
+def apply() -> None:
+    """Let ``fedml.data.load`` split our data sets where ``partition_method`` is one of ours."""
+    wrap(("fedml.data", "fedml.data.data_loader"), "load", _load)
+
+
+def _load(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
+    method = getattr(args, "partition_method", None)
+    if method not in PARTITION_METHODS:
+        return original(args, *rest, **named)
+    compatibility.require()
+    dataset = getattr(args, "dataset", None)
+    if dataset not in DATASETS:
+        raise UserError(
+            f"data_args.dataset: {dataset!r}: partition_method {method} splits one of "
+            f"{', '.join(DATASETS)}; for another data set name one of FedML's partition methods"
+        )
+    return load(args)
+
+
+def load(args: Any) -> tuple[list[Any], int]:
+    """Load and split a data set of ours.
+
+    Args:
+        args: FedML's arguments, under any optimizer: ours, FedML's own, or the user's.
+
+    Returns:
+        FedML's eight values (see ``loaders.fedml_dataset``), and the number of classes.
+
+    Raises:
+        UserError: a value out of range, a split that is impossible, or data that is not there.
+    """
+    from fednnnn_plugin.data import DataSpec, load_federated
+    from fednnnn_plugin.fedml.loaders import fedml_dataset
+    from fednnnn_plugin.recipe import recipe_from_args
+
+    # Only the data settings are read, so the method is any that needs no coefficient.
+    recipe = recipe_from_args(args, method="PaperFedAvg", custom_trainer=True)
+    settings, seed = recipe.data_args, recipe.common_args.random_seed
+    data = load_federated(
+        DataSpec(
+            dataset=settings.dataset,
+            data_cache_dir=settings.cache_dir,
+            download=settings.download,
+            partition_method=settings.partition_method,
+            partition_sizes=settings.partition_sizes,
+            classes_per_client=settings.classes_per_client,
+            power_law_exponent=settings.power_law_exponent,
+            min_samples=settings.min_samples,
+            num_clients=recipe.train_args.client_num_in_total,
+            seed=seed,
+        )
+    )
+    return fedml_dataset(data, recipe.train_args.batch_size, seed), data.num_classes

@@ -1,0 +1,20 @@
+"""``fedml.device.get_device`` under one of our methods."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fednnnn_plugin.fedml import compatibility
+from fednnnn_plugin.fedml.patches.runner import is_ours
+from fednnnn_plugin.fedml.patches.wrapping import wrap
+
+
+def apply() -> None:
+    """Choose the device ourselves in simulations of our methods."""
+    wrap(("fedml.device", "fedml.device.device"), "get_device", _get_device)
+
+
+def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
+    if not is_ours(args):
+        return original(args, *rest, **named)
+    compatibility.require()
+    raise NotImplementedError

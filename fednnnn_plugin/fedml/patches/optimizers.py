@@ -1,0 +1,38 @@
+"""The server optimizers in FedML's ``OptRepo``, of which it has three equal copies.
+
+``OptRepo.repo`` maps lower-case names to the direct subclasses of ``torch.optim.Optimizer`` that
+exist when the module is imported. ``get_opt_names()`` rebuilds it with the names as they are
+written, after which FedML's ``name2cls``, which lowers the name that it is given, finds nothing.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from fednnnn_plugin.fedml import compatibility
+from fednnnn_plugin.fedml.patches.wrapping import wrapper
+
+
+def apply(optrepo: ModuleType) -> None:
+    """Register our optimizers in ``optrepo.OptRepo`` and let ``name2cls`` ignore the case.
+
+    The list that ``get_opt_names()`` returns keeps FedML's spelling, and gains our names.
+    """
+    registry = getattr(optrepo, "OptRepo", None)
+    for name in ("repo", "name2cls", "get_opt_names", "supported_parameters"):
+        if not hasattr(registry, name):
+            compatibility.report_missing(f"{optrepo.__name__}.OptRepo.{name}")
+    if registry is None or compatibility.problem() is not None:
+        return
+    # Imported here: a FedML that we leave alone must not find them among torch's subclasses.
+    from fednnnn_plugin.server.optimizers import FedNNNN, Momentum, NormNorm
+
+    for optimizer in (FedNNNN, NormNorm, Momentum):
+        registry.repo.setdefault(optimizer.__name__.lower(), optimizer)
+    registry.name2cls = classmethod(wrapper(registry.name2cls.__func__, _name2cls))
+
+
+def _name2cls(original: Callable[..., Any], registry: Any, name: str) -> Any:
+    by_lower_name = {known.lower(): optimizer for known, optimizer in registry.repo.items()}
+    found = by_lower_name.get(name.lower())
+    return original(registry, name) if found is None else found

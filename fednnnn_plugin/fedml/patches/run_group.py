@@ -1,0 +1,81 @@
+"""``fedml run RECIPE.yaml``, beside FedML's ``list``, ``logs``, ``status`` and ``stop``."""
+
+import sys
+from types import ModuleType
+from typing import IO, Any
+
+import click
+
+from fednnnn_plugin.fedml import compatibility
+
+
+class RecipeGroup(click.Group):
+    """FedML's ``run`` group, which becomes the recipe command where a recipe is named.
+
+    That is: an argument ends in .yaml or .yml, and what follows the group's own options is none
+    of its subcommands. Options may come before the recipe.
+    """
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Return the recipe command's context instead of the group's where a recipe is named."""
+        if not self._names_recipe(info_name, args):
+            return super().make_context(info_name, args, parent, **extra)
+        if (reason := compatibility.problem()) is not None:
+            raise _RefusedError(reason)
+        from fednnnn_plugin.cli import run_command
+
+        return run_command.make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run what the context was made for."""
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Add the one line on recipes to FedML's help."""
+        super().format_epilog(ctx, formatter)
+        formatter.write_paragraph()
+        formatter.write_text(
+            "A recipe runs with: fedml run RECIPE.yaml [OPTIONS]; see fedml run RECIPE.yaml --help."
+        )
+
+    def _names_recipe(self, info_name: str | None, args: list[str]) -> bool:
+        if not any(arg.endswith((".yaml", ".yml")) for arg in args):
+            return False
+        with click.Context(self, info_name=info_name) as scratch:
+            scratch.allow_interspersed_args = False
+            try:
+                _, rest, _ = self.make_parser(scratch).parse_args(list(args))
+            except click.UsageError:  # an option that the group does not have, so the recipe's
+                return True
+        return not rest or rest[0] not in self.commands
+
+
+class _RefusedError(click.ClickException):
+    """A mistake that the user can mend: one line, exit status 2."""
+
+    exit_code = 2
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(self.message, file=file or sys.stderr)
+
+
+def apply(run: ModuleType) -> None:
+    """Replace ``fedml_run`` by a group of the same commands, options and help; it takes recipes."""
+    group = getattr(run, "fedml_run", None)
+    if not isinstance(group, click.Group):
+        compatibility.report_missing(f"{run.__name__}.fedml_run")
+        return
+    if isinstance(group, RecipeGroup):
+        return
+    replacement = RecipeGroup.__new__(RecipeGroup)
+    replacement.__dict__.update(group.__dict__)
+    run.fedml_run = replacement  # type: ignore[attr-defined]
+    cli = sys.modules.get("fedml.cli.cli")
+    if cli is not None:  # FedML's command was imported before the plugin was registered
+        cli.cli.add_command(replacement)

@@ -1,0 +1,92 @@
+"""Real processes with the plugin installed, and a package of FedML's shape that loads at once."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+_OPTREPO = """
+import torch
+class OptRepo:
+    repo = {x.__name__.lower(): x for x in torch.optim.Optimizer.__subclasses__()}
+    @classmethod
+    def name2cls(cls, name): return cls.repo[name.lower()]
+    @classmethod
+    def get_opt_names(cls): return list(cls.repo)
+    @classmethod
+    def supported_parameters(cls, opt): return []
+"""
+
+_FAKE = {
+    "__init__.py": "__version__ = 'VERSION'\nfrom fedml import device, data, model, runner\n"
+    "from fedml.runner import FedMLRunner\n",
+    "runner.py": "class FedMLRunner:\n"
+    "    def __init__(self, args, *rest): self.runner = self._init_simulation_runner(args, *rest)\n"
+    "    def _init_simulation_runner(self, args, *rest): return ('own', args, *rest)\n",
+    "data/__init__.py": "from .data_loader import load\n",
+    "data/data_loader.py": "def load(args): return 'own', args\n",
+    "model/__init__.py": "from .model_hub import create\n",
+    "model/model_hub.py": "def create(args, output_dim): return 'own', args, output_dim\n",
+    "device/__init__.py": "from .device import get_device\n",
+    "device/device.py": "def get_device(args): return 'own', args\n",
+    "simulation/sp/fedopt/optrepo.py": _OPTREPO,
+    "simulation/mpi/fedopt/optrepo.py": _OPTREPO,
+    "simulation/mpi/fedopt_seq/optrepo.py": _OPTREPO,
+    "cli/modules/run.py": "import click\n"
+    "@click.group('run')\n@click.option('--version', '-v')\ndef fedml_run(version):\n    pass\n"
+    "@fedml_run.command('list')\n@click.argument('name', required=False)\n"
+    "def list_runs(name):\n    click.echo('own list')\n",
+}
+
+FakeFedML = Callable[..., Path]
+RunPython = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def fake_fedml(tmp_path: Path) -> FakeFedML:
+    """Write a fake FedML and return the folder that holds it, to be put on ``PYTHONPATH``."""
+
+    def write(version: str = "0.9.6", missing: str = "") -> Path:
+        """``missing`` is a file to leave out, or ``file:name``, a name to leave out of it."""
+        file, _, name = missing.partition(":")
+        folder = tmp_path / "fake"
+        for path, source in _FAKE.items():
+            if path == file and not name:
+                continue
+            target = folder / "fedml" / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            body = source.replace("VERSION", version)
+            target.write_text(body.replace(name, f"gone{name}") if path == file else body)
+        metadata = folder / f"fedml-{version}.dist-info" / "METADATA"
+        metadata.parent.mkdir()
+        metadata.write_text(f"Metadata-Version: 2.1\nName: fedml\nVersion: {version}\n")
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> RunPython:
+    """Run Python in an empty folder; the plugin acts, or not, as for any user who installed it."""
+
+    def run(
+        *arguments: str, path: Path | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        variables = {k: v for k, v in os.environ.items() if k != "FEDNNNN_PLUGIN_DISABLE"}
+        variables |= environment | ({"PYTHONPATH": str(path)} if path else {})
+        folder = tmp_path / "work"
+        folder.mkdir(exist_ok=True)
+        return subprocess.run(
+            [sys.executable, *arguments],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env=variables,
+            timeout=120,
+            check=False,
+        )
+
+    return run
