@@ -7,3 +7,10 @@ class UserError(ValueError):
     Commands print the message without a traceback and exit with status 2. It does not derive
     from ``KeyError``: FedML re-raises that as a message about ``args.rank``.
     """
+
+
+class RunError(RuntimeError):
+    """A run that cannot go on, through no fault in its settings; the message is one line.
+
+    Commands print it without a traceback and exit with status 1. The last checkpoint is in place.
+    """

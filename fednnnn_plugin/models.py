@@ -11,8 +11,8 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .errors import UserError
-from .seeds import isolated_generators
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.seeds import isolated_generators
 
 
 class NNNNMnist(nn.Module):

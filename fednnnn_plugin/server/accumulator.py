@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import UserError
-from .exact import ExactSum, FixedPointSum
-from .norms import CHUNK, by_module, chunk_square, owner, pieces, squared_norm
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.exact import ExactSum, FixedPointSum
+from fednnnn_plugin.server.norms import CHUNK, by_module, chunk_square, owner, pieces, squared_norm
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ class UpdateAccumulator:
         global_state: ``w_t`` with its buffers; name -> tensor. It is read, not copied: leave it as
             it is until :meth:`finish`.
         trainable: names in ``global_state`` that were trained: floating point, any shape.
+        max_client_norm: ``c``: a longer update counts as ``Δ_k · c / ‖Δ_k‖`` in S, E and the
+            records; None leaves every update as it is.
 
     Raises:
         UserError: a trainable name that is not in the state or not floating point.
@@ -90,7 +92,12 @@ class UpdateAccumulator:
         (tensor([1.5000, 2.0000]), 2.5, 3.5)
     """
 
-    def __init__(self, global_state: Mapping[str, Tensor], trainable: Collection[str]) -> None:
+    def __init__(
+        self,
+        global_state: Mapping[str, Tensor],
+        trainable: Collection[str],
+        max_client_norm: float | None = None,
+    ) -> None:
         wanted = set(trainable)
         if missing := sorted(wanted - set(global_state)):
             raise UserError(f"UpdateAccumulator: trainable: {missing}: not in the global state")
@@ -115,12 +122,19 @@ class UpdateAccumulator:
         self._norm = ExactSum()
         self._layer_norms = {owner(name): ExactSum() for name in self._trainable}
         self._norms: list[float] = []
-        self.rejected = 0
+        self._max_client_norm = max_client_norm
+        self.non_finite = 0
+        self.failed = 0
 
     @property
     def clients(self) -> int:
         """How many clients were accepted so far."""
         return len(self._norms)
+
+    @property
+    def rejected(self) -> int:
+        """How many clients were not."""
+        return self.non_finite + self.failed
 
     def add(self, client_state: Mapping[str, Tensor], weight: float) -> bool:
         """Add one client's model; it is read only.
@@ -131,7 +145,7 @@ class UpdateAccumulator:
 
         Returns:
             False if the client was rejected: an element (of a buffer, too) is NaN or infinite, or
-            the update is beyond the exact range. Nothing of it was added but ``rejected``.
+            the update is beyond the exact range. It only counts in ``rejected``.
 
         Raises:
             UserError: missing or extra names, another shape or kind of number, a weight that is
@@ -143,22 +157,25 @@ class UpdateAccumulator:
         largest_buffer = _largest(client_state[name] for name in self._averaged)
         norm = math.sqrt(sum(squares.values()))
         if not all(map(math.isfinite, (norm, largest, largest_buffer))):
-            self.rejected += 1
+            self.non_finite += 1
             return False
 
-        self._updates.add(self._update_chunks(client_state), weight, largest)
+        shrink = 1.0
+        if self._max_client_norm is not None and norm > self._max_client_norm:
+            shrink = self._max_client_norm / norm
+        self._updates.add(self._update_chunks(client_state), weight * shrink, largest)
         self._buffers.add(self._buffer_chunks(client_state), weight, largest_buffer)
         self._extend(client_state, client_state)
         self._weight.add(weight)
-        self._norm.add(norm, weight)
+        self._norm.add(norm * shrink, weight)
         for module, layer_norm in by_module(squares).items():
-            self._layer_norms[module].add(layer_norm, weight)
-        self._norms.append(norm)
+            self._layer_norms[module].add(layer_norm * shrink, weight)
+        self._norms.append(norm * shrink)
         return True
 
-    def reject(self, clients: int = 1) -> None:
-        """Count clients that failed before they had a model to add."""
-        self.rejected += clients
+    def fail(self) -> None:
+        """Count a client that had no model to add: its training raised, or gave another shape."""
+        self.failed += 1
 
     def merge(self, other: UpdateAccumulator) -> None:
         """Add the partial sums of another accumulator over the same global state."""
@@ -171,7 +188,8 @@ class UpdateAccumulator:
         for module, total in other._layer_norms.items():
             self._layer_norms[module].units += total.units
         self._norms.extend(other._norms)
-        self.rejected += other.rejected
+        self.non_finite += other.non_finite
+        self.failed += other.failed
 
     def finish(self) -> Update:
         """Divide by the exact sum of the accepted weights.

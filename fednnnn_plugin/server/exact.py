@@ -14,8 +14,8 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from ..errors import UserError
-from .norms import pieces
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.norms import pieces
 
 _UNIT = 2 * 1074  # every product of two finite doubles is a multiple of 2^-2148
 

@@ -8,6 +8,7 @@ lists no other. The mathematics is :func:`_server_step`, written once.
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable, Iterable
 from typing import Any, overload
 
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..errors import UserError
-from .norms import global_norm
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.norms import global_norm
 
 #: ``N ≤ NEAR_ZERO · E`` counts as N = 0: below it float32 leaves only rounding noise in S.
 NEAR_ZERO = 1e-6
@@ -53,6 +54,8 @@ class FedNNNN(Optimizer):
         tensor(2.4500)
     """
 
+    degenerate = False
+
     def __init__(
         self,
         params: Params,
@@ -67,7 +70,6 @@ class FedNNNN(Optimizer):
             "gamma": _checked_gamma(gamma, momentum),
         }
         super().__init__(params, defaults)
-        self.degenerate = False
 
     @overload
     def step(self, closure: None = None, *, mean_client_norm: float | None = None) -> None: ...
@@ -101,10 +103,11 @@ class NormNorm(Optimizer):
         UserError: a value out of range; at ``step``: β or E is missing.
     """
 
+    degenerate = False
+
     def __init__(self, params: Params, lr: float = 1.0, beta: float | None = None) -> None:
         defaults = {"lr": _checked_lr(lr), "beta": _checked_beta(beta)}
         super().__init__(params, defaults)
-        self.degenerate = False
 
     @overload
     def step(self, closure: None = None, *, mean_client_norm: float | None = None) -> None: ...
@@ -139,6 +142,8 @@ class Momentum(Optimizer):
         UserError: a value out of range; at ``step``: γ is missing.
     """
 
+    degenerate = False
+
     def __init__(
         self,
         params: Params,
@@ -148,7 +153,6 @@ class Momentum(Optimizer):
     ) -> None:
         defaults = {"lr": _checked_lr(lr), "gamma": _checked_gamma(gamma, momentum)}
         super().__init__(params, defaults)
-        self.degenerate = False
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -179,12 +183,18 @@ def _server_step(
     ratio = 1.0
     if "beta" in optimizer.defaults:
         ratio = _norm_ratio(optimizer, mean_client_norm)
+    # All groups are read before any moves: a missing value leaves the model as it was.
+    factors = [
+        (
+            ratio * (_required(optimizer, group, "beta") if "beta" in group else 1.0),
+            _required(optimizer, group, "gamma") if "gamma" in group else 0.0,
+        )
+        for group in optimizer.param_groups
+    ]
     optimizer.degenerate = ratio == 0.0
-    for group in optimizer.param_groups:
-        scale = ratio * (_required(optimizer, group, "beta") if "beta" in group else 1.0)
-        gamma = _required(optimizer, group, "gamma") if "gamma" in group else 0.0
-        if optimizer.degenerate:
-            continue
+    if optimizer.degenerate:
+        return loss
+    for group, (scale, gamma) in zip(optimizer.param_groups, factors, strict=True):
         for parameter in group["params"]:
             if parameter.grad is not None:
                 _move(optimizer, parameter, scale, gamma, group["lr"])
@@ -236,14 +246,19 @@ def _required(optimizer: Optimizer, group: dict[str, Any], name: str) -> float:
     return float(value)
 
 
+def _number(value: object) -> float:
+    """Return a number; NaN for what is none: PyYAML, and so FedML, reads 5e-4 as a string."""
+    return float(value) if isinstance(value, numbers.Real) else math.nan
+
+
 def _checked_lr(lr: float) -> float:
-    if not (math.isfinite(lr) and lr > 0):
+    if not 0 < _number(lr) < math.inf:
         raise UserError(f"lr: {lr!r}: must be finite and greater than 0")
     return lr
 
 
 def _checked_beta(beta: float | None) -> float | None:
-    if beta is not None and not (math.isfinite(beta) and beta > 0):
+    if beta is not None and not 0 < _number(beta) < math.inf:
         raise UserError(f"beta: {beta!r}: must be finite and greater than 0")
     return beta
 
@@ -252,6 +267,6 @@ def _checked_gamma(gamma: float | None, momentum: float | None) -> float | None:
     if gamma is not None and momentum is not None and gamma != momentum:
         raise UserError(f"gamma: {gamma!r}, momentum: {momentum!r}: two names of γ; give one")
     value = momentum if gamma is None else gamma
-    if value is not None and not 0 <= value < 1:
+    if value is not None and not 0 <= _number(value) < 1:
         raise UserError(f"gamma: {value!r}: must be at least 0 and less than 1")
     return value

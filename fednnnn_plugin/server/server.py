@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ..errors import UserError
-from .accumulator import Update, UpdateAccumulator
-from .norms import by_module, squared_norm
-from .optimizers import FedNNNN, Momentum, NormNorm, ServerOptimizer
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.accumulator import Update
+from fednnnn_plugin.server.norms import by_module, squared_norm
+from fednnnn_plugin.server.optimizers import FedNNNN, Momentum, NormNorm, ServerOptimizer
 
 MOMENTUM = "momentum."
 
@@ -76,16 +76,15 @@ class Server:
     def __init__(
         self, rule: ServerRule, state: Mapping[str, Tensor], trainable: Collection[str]
     ) -> None:
-        self.served = {name: tensor.detach().clone() for name, tensor in state.items()}
+        self.served = {
+            name: tensor.detach().clone(memory_format=torch.contiguous_format)
+            for name, tensor in state.items()
+        }
         self.evaluation = dict(self.served)
         self._parameters = {
             name: Parameter(self.served[name]) for name in self.served if name in set(trainable)
         }
         self._optimizer = rule.optimizer(self._parameters.values())
-
-    def accumulator(self) -> UpdateAccumulator:
-        """Start a round's sum over the served model."""
-        return UpdateAccumulator(self.served, self._parameters.keys())
 
     @torch.no_grad()
     def apply(self, update: Update) -> ServerMove:

@@ -1,0 +1,142 @@
+"""The ``fednnnn`` command; ``fedml run RECIPE.yaml`` is its ``run``.
+
+Exit status: 0 done, 2 a mistake of the user's (one line each), 1 a run that cannot go on,
+130 and 143 interrupted by SIGINT and SIGTERM.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn, ParamSpec
+
+import click
+
+from fednnnn_plugin import __version__
+from fednnnn_plugin.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from fednnnn_plugin.engine.folder import Mode
+    from fednnnn_plugin.recipe import Recipe
+
+P = ParamSpec("P")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def main() -> None:
+    """FedNNNN, norm-normalised federated learning, for FedML."""
+
+
+def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
+    """Print the user's mistakes without a traceback and exit with the right status."""
+
+    @wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except UserError as error:
+            _leave(str(error), 2)
+        except RunError as error:
+            _leave(str(error), 1)
+        except OSError as error:  # a full disk, a vanished folder
+            where = f"{error.filename}: " if error.filename else ""
+            _leave(f"{where}{error.strerror or error}", 1)
+        except KeyboardInterrupt:
+            _leave("interrupted; go on with --resume", 130)
+        except _Terminated:
+            _leave("terminated; go on with --resume", 143)
+
+    return wrapped
+
+
+def _leave(message: str, status: int) -> NoReturn:
+    for line in message.splitlines():
+        click.echo(line, err=True)
+    sys.exit(status)
+
+
+class _Terminated(BaseException):
+    """SIGTERM arrived; like KeyboardInterrupt, not an error to recover from."""
+
+
+@contextmanager
+def _sigterm_raised() -> Iterator[None]:
+    def terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@main.command("run", context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("recipe", metavar="RECIPE.yaml")
+@click.option(
+    "--set",
+    "overrides",
+    metavar="section.key=value",
+    multiple=True,
+    help="Override a recipe key, such as train_args.comm_round=3; may be repeated.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["sp", "MPI"]),
+    help="Standalone or MPI-distributed; under mpirun it is MPI by itself.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="The run folder; default runs/<recipe>-seed<seed>.",
+)
+@click.option("--resume", is_flag=True, help="Go on from the newest checkpoint.")
+@click.option("--overwrite", is_flag=True, help="Replace a run that the folder already holds.")
+@one_line_errors
+def run_command(
+    recipe: str,
+    overrides: tuple[str, ...],
+    backend: str | None,
+    output: Path | None,
+    resume: bool,
+    overwrite: bool,
+) -> None:
+    """Run a recipe: a federation from its YAML file to a run folder.
+
+    RECIPE.yaml is a file, or the name of a recipe that comes with the package
+    (see `fednnnn recipes`).
+    """
+    from fednnnn_plugin.recipe import find_recipe, load_recipe
+
+    if resume and overwrite:
+        raise UserError("--resume, --overwrite: give one of them")
+    loaded = load_recipe(find_recipe(recipe), overrides)
+    mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"
+    with _sigterm_raised():
+        _run(loaded, output or default_folder(loaded), mode, backend)
+
+
+def default_folder(recipe: Recipe) -> Path:
+    """Return ``runs/<recipe>-seed<seed>``."""
+    return Path("runs") / f"{recipe.name}-seed{recipe.common_args.random_seed}"
+
+
+def _run(recipe: Recipe, folder: Path, mode: Mode, backend: str | None) -> None:
+    from fednnnn_plugin.engine.progress import ProgressDisplay
+    from fednnnn_plugin.engine.launch import run_recipe
+
+    with ProgressDisplay(recipe.train_args.comm_round) as display:
+        summary = run_recipe(recipe, folder, mode, display.show)
+    if summary is None:
+        click.echo(f"{folder}: the run is finished already")
+        return
+    click.echo(
+        f"{folder}: accuracy {summary.final_test_acc:.4f} after {summary.rounds} rounds, "
+        f"best {summary.best_test_acc:.4f} in round {summary.best_round}"
+    )

@@ -1,0 +1,103 @@
+"""Checkpoints: what a run needs to go on, in files that tell when they are damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import safetensors.torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fednnnn_plugin.engine.files import write_atomically
+
+_log = logging.getLogger(__name__)
+_NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{32})\.safetensors")
+_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands after its last finished round.
+
+    The generators need no state: every draw comes from one seeded by (seed, purpose, round,
+    client).
+    """
+
+    round: int
+    integrated_norm: float
+    wall_seconds: float
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The served model and the momentum, and how far the run is."""
+
+    progress: Progress
+    server: dict[str, Tensor]
+
+
+class CheckpointFolder:
+    """Keeps the newest two checkpoints; each file's name holds the digest of its content."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def save(self, server: Mapping[str, Tensor], progress: Progress) -> None:
+        """Write a checkpoint, then drop all but the newest two."""
+        self.path.mkdir(exist_ok=True)
+        content = safetensors.torch.save(
+            {name: tensor.detach().contiguous().cpu() for name, tensor in server.items()},
+            metadata={"progress": json.dumps(asdict(progress))},
+        )
+        digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+        name = f"round-{progress.round:06d}-{digest}.safetensors"
+        write_atomically(self.path / name, content)
+        for old in self._newest_first():
+            if old.name != name and self._round(old) >= progress.round:
+                old.unlink()  # left by a run that was resumed from an earlier one
+        for old in self._newest_first()[_KEPT:]:
+            old.unlink()
+
+    def load(self) -> Checkpoint | None:
+        """Return the newest checkpoint that is whole; warn of damaged ones."""
+        for path in self._newest_first():
+            try:
+                return _read(path)
+            except (OSError, ValueError, SafetensorError) as error:
+                _log.warning("%s: damaged checkpoint, trying the one before: %s", path, error)
+        return None
+
+    def _newest_first(self) -> list[Path]:
+        if not self.path.is_dir():
+            return []
+        return sorted(
+            (path for path in self.path.iterdir() if _NAME.fullmatch(path.name)),
+            key=self._round,
+            reverse=True,
+        )
+
+    @staticmethod
+    def _round(path: Path) -> int:
+        return int(path.name.split("-")[1])
+
+
+def _read(path: Path) -> Checkpoint:
+    content = path.read_bytes()
+    match = _NAME.fullmatch(path.name)
+    if match is None or hashlib.blake2b(content, digest_size=16).hexdigest() != match[2]:
+        raise ValueError("its content does not match the digest in its name")
+    with safe_open(path, framework="pt") as file:
+        fields = json.loads((file.metadata() or {}).get("progress", "null"))
+    if not isinstance(fields, dict) or fields.keys() != Progress.__annotations__.keys():
+        raise ValueError("it does not say which round it is of")
+    progress = Progress(**fields)
+    if progress.round != int(match[1]) or not math.isfinite(progress.integrated_norm):
+        raise ValueError("it is of another round than its name says")
+    return Checkpoint(progress, safetensors.torch.load(content))

@@ -1,0 +1,206 @@
+"""Training a round's clients, and testing a model, in one process."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.engine.batches import Batch, ClientBatches
+from fednnnn_plugin.engine.evaluation import Evaluation, Tally, evaluation, tally
+from fednnnn_plugin.engine.state import State, load, named_tensors
+from fednnnn_plugin.seeds import isolated_generators, torch_generator
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+#: Takes a client's model, or why it has none, as soon as its training ends. One call at a time;
+#: the tensors are overwritten after it returns.
+Consume = Callable[[int, State | Exception], None]
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A model for one thread to train, and its live tensors by name."""
+
+    model: nn.Module
+    tensors: dict[str, Tensor]
+
+
+class ClientTraining(Protocol):
+    """How one client trains."""
+
+    def __call__(
+        self, replica: Replica, round_number: int, client: int, stopping: threading.Event
+    ) -> State:
+        """Return the client's model, trained from the replica's, which it may change."""
+
+
+class Stopped(Exception):
+    """The round is being abandoned."""
+
+
+def draw_cohort(seed: int, round_number: int, num_clients: int, cohort_size: int) -> list[int]:
+    """Draw m of K clients uniformly without replacement, in increasing order."""
+    generator = torch_generator(seed, "cohort", round_number)
+    return sorted(torch.randperm(num_clients, generator=generator)[:cohort_size].tolist())
+
+
+class SGDTraining:
+    """Trains the replica with :class:`LocalSGD` on the client's batches."""
+
+    def __init__(self, sgd: LocalSGD, batches: ClientBatches) -> None:
+        self._sgd = sgd
+        self._batches = batches
+
+    def __call__(
+        self, replica: Replica, round_number: int, client: int, stopping: threading.Event
+    ) -> State:
+        """Return the replica's tensors, trained."""
+        epochs = self._batches.epochs(client, round_number)
+        self._sgd.train(replica.model, (_until(stopping, batches) for batches in epochs))
+        return replica.tensors
+
+
+class Cohort:
+    """Trains clients ``workers`` at a time; a client trains on one thread.
+
+    So its bits depend neither on how many train beside it nor on the number of cores. Memory: one
+    model a worker, whatever the size of the cohort.
+
+    Args:
+        model: copied for every worker; in the dtype and on the device of the batches.
+        training: how one client trains.
+        batches: for the test set.
+        workers: clients side by side.
+        seed: for a model, data or training that may draw from the global generators: each client
+            then trains alone, with the generators seeded for it and restored after.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        training: ClientTraining,
+        batches: ClientBatches,
+        *,
+        workers: int = 1,
+        seed: int | None = None,
+    ) -> None:
+        self._training = training
+        self._batches = batches
+        self._seed = seed
+        self._workers = workers if seed is None else 1
+        self._replicas: queue.SimpleQueue[Replica] = queue.SimpleQueue()
+        for _ in range(self._workers):
+            replica = copy.deepcopy(model)
+            self._replicas.put(Replica(replica, named_tensors(replica)))
+        self._consuming = threading.Lock()
+        self._stopping = threading.Event()
+        self._pool = ThreadPoolExecutor(self._workers, "client", _use_one_thread)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopping.set()
+        self._pool.shutdown(cancel_futures=True)
+        # A worker's set_num_threads is also what threads started later begin with.
+        torch.set_num_threads(torch.get_num_threads())
+
+    def train(
+        self, served: State, round_number: int, clients: Sequence[int], consume: Consume
+    ) -> None:
+        """Train the clients from ``served``, in any order.
+
+        An exception that training raises goes to ``consume``; one that ``consume`` raises, or an
+        interrupt, abandons the round and is raised here.
+        """
+
+        def train_one(client: int) -> None:
+            with self._replica(served) as replica, self._generators(round_number, client):
+                outcome: State | Exception
+                try:
+                    outcome = self._training(replica, round_number, client, self._stopping)
+                except Stopped:
+                    return
+                except Exception as error:
+                    _log.warning("round %d: client %d", round_number, client, exc_info=True)
+                    outcome = error
+                with self._consuming:
+                    consume(client, outcome)
+
+        self._all([self._pool.submit(train_one, client) for client in clients])
+
+    def test(self, state: State) -> Evaluation:
+        """Test a model on the test set."""
+
+        def test_part(batches: Iterable[Batch]) -> list[Tally]:
+            with self._replica(state) as replica, self._generators(0, 0):
+                replica.model.eval()
+                return [tally(replica.model, batch) for batch in batches]
+
+        parts = _parts(self._batches.test(), self._workers)
+        tallies = self._all([self._pool.submit(test_part, part) for part in parts])
+        return evaluation(tally for part in tallies for tally in part)
+
+    @contextmanager
+    def _replica(self, state: State) -> Iterator[Replica]:
+        replica = self._replicas.get()
+        try:
+            load(replica.tensors, state)
+            yield replica
+        finally:
+            self._replicas.put(replica)
+
+    def _generators(self, round_number: int, client: int) -> AbstractContextManager[None]:
+        if self._seed is None:
+            return nullcontext()
+        return isolated_generators(self._seed, "client", round_number, client)
+
+    def _all(self, futures: list[Future[T]]) -> list[T]:
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            self._stopping.set()
+            for future in futures:
+                future.cancel()
+            wait(futures)
+            raise
+        return [future.result() for future in futures]
+
+
+def _use_one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _until(stopping: threading.Event, batches: Iterable[Batch]) -> Iterator[Batch]:
+    for batch in batches:
+        if stopping.is_set():
+            raise Stopped
+        yield batch
+
+
+def _parts(batches: Iterable[Batch], count: int) -> list[Iterable[Batch]]:
+    """Cut the batches into ``count`` runs of neighbours; one run is left as it is."""
+    if count == 1:
+        return [batches]
+    listed = list(batches)
+    size = -(-len(listed) // count) or 1
+    return [listed[start : start + size] for start in range(0, len(listed), size)]

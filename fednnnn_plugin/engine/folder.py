@@ -1,0 +1,87 @@
+"""The run folder: one run's files, and nobody else's."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from filelock import FileLock, Timeout
+
+from fednnnn_plugin.engine.checkpoint import CheckpointFolder
+from fednnnn_plugin.engine.files import write_atomically
+from fednnnn_plugin.engine.records import MetricsFile
+from fednnnn_plugin.errors import UserError
+
+Mode = Literal["new", "resume", "overwrite"]
+
+
+class RunFolder:
+    """Paths of a run's files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe = path / "recipe.yaml"
+        self.metrics = MetricsFile(path / "metrics.jsonl")
+        self.summary = path / "summary.json"
+        self.model = path / "model.safetensors"
+        self.checkpoints = CheckpointFolder(path / "checkpoint")
+        self.log = path / "fedml.log"
+
+    @property
+    def _files(self) -> tuple[Path, ...]:
+        return (
+            self.recipe,
+            self.metrics.path,
+            self.summary,
+            self.model,
+            self.checkpoints.path,
+            self.log,
+        )
+
+    @contextmanager
+    def locked(self, mode: Mode) -> Iterator[None]:
+        """Create the folder and keep other runs out of it while this one lasts.
+
+        A lock is the kernel's, so it ends with its process.
+
+        Raises:
+            UserError: the folder holds a run and ``mode`` is ``"new"``; another run is writing to
+                it; it cannot be created or written to.
+        """
+        if mode == "new" and any(path.exists() for path in self._files):
+            raise UserError(
+                f"--output: {self.path}: it already holds a run; go on with --resume, replace it "
+                "with --overwrite, or choose another folder"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path / ".lock", timeout=0)
+            lock.acquire()
+        except Timeout:
+            raise UserError(f"--output: {self.path}: another run is writing to it") from None
+        except OSError as error:
+            raise UserError(
+                f"--output: {self.path}: cannot be written to: {error.strerror}"
+            ) from None
+        try:
+            for left_over in self.path.rglob(".*.tmp"):
+                left_over.unlink()
+            if mode == "overwrite":
+                self._clear()
+            yield
+        finally:
+            lock.release()
+
+    def _clear(self) -> None:
+        for path in self._files:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def write_recipe(self, text: str) -> None:
+        """Write the resolved recipe."""
+        write_atomically(self.recipe, text.encode())

@@ -1,0 +1,60 @@
+"""The processes that share a round's clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from fednnnn_plugin.server.accumulator import UpdateAccumulator
+
+
+class Ranks(Protocol):
+    """Every rank trains; rank 0 also holds the server."""
+
+    rank: int
+    size: int
+    local_size: int  # ranks on this machine
+
+    def start(self, round_number: int | None) -> int:
+        """Return the last finished round that rank 0 gives."""
+
+    def serve(self, state: Mapping[str, Tensor]) -> None:
+        """Overwrite ``state`` with rank 0's."""
+
+    def deal(self, clients: Sequence[int], work: Sequence[int]) -> list[int]:
+        """Return this rank's share of the clients; ``work`` is what each costs."""
+
+    def reduce(self, part: UpdateAccumulator) -> UpdateAccumulator | None:
+        """Return the sum of all ranks' parts on rank 0, None elsewhere."""
+
+
+class Solo:
+    """Standalone: the one process has all clients."""
+
+    rank = 0
+    size = 1
+    local_size = 1
+
+    def start(self, round_number: int | None) -> int:
+        """Return what was given."""
+        assert round_number is not None
+        return round_number
+
+    def serve(self, state: Mapping[str, Tensor]) -> None:
+        """Leave the state as it is."""
+
+    def deal(self, clients: Sequence[int], work: Sequence[int]) -> list[int]:
+        """Return all clients, heaviest first: the last ones to run are then short."""
+        return heaviest_first(clients, work)
+
+    def reduce(self, part: UpdateAccumulator) -> UpdateAccumulator:
+        """Return the part."""
+        return part
+
+
+def heaviest_first(clients: Sequence[int], work: Sequence[int]) -> list[int]:
+    """Sort clients by falling work, equal ones by number."""
+    cost = dict(zip(clients, work, strict=True))
+    return sorted(clients, key=lambda client: (-cost[client], client))

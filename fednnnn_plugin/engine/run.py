@@ -1,0 +1,322 @@
+"""One run: from a recipe, a model and data to a run folder."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.engine.batches import ClientBatches, LoaderBatches, LoaderData, TensorBatches
+from fednnnn_plugin.engine.cohort import ClientTraining, Cohort, Replica, SGDTraining
+from fednnnn_plugin.engine.device import side_by_side
+from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.federation import Federation, Schedule
+from fednnnn_plugin.engine.files import write_atomically
+from fednnnn_plugin.engine.folder import Mode, RunFolder
+from fednnnn_plugin.engine.numerics import numerics
+from fednnnn_plugin.engine.ranks import Ranks, Solo
+from fednnnn_plugin.engine.records import RoundRecord
+from fednnnn_plugin.engine.state import State, aliases, named_tensors, trainable_names
+from fednnnn_plugin.engine.summary import Summary, read_rounds, versions
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.models import MODELS
+from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
+from fednnnn_plugin.server.server import Server, ServerRule
+
+_log = logging.getLogger(__name__)
+
+OnRound = Callable[[RoundRecord], None]
+
+
+class ForeignTrainer(Protocol):
+    """A user's own local training, such as a FedML ``ClientTrainer``."""
+
+    def train(self, client: int, state: State, round_number: int) -> State:
+        """Return the client's model, trained from ``state``, which may not be kept."""
+
+    def test(self, state: State) -> Evaluation | None:
+        """Test a model; None leaves that to the engine."""
+
+
+def run_federation(
+    recipe: Recipe,
+    *,
+    model: nn.Module,
+    data: FederatedData | LoaderData,
+    device: torch.device,
+    folder: Path,
+    mode: Mode = "new",
+    trainer: ForeignTrainer | None = None,
+    ranks: Ranks | None = None,
+    on_round: OnRound | None = None,
+) -> Summary | None:
+    """Run a recipe's federation and keep it in a run folder.
+
+    Our networks on staged tensors train several clients side by side; a model, data or trainer
+    that we do not know trains one client at a time, with the global generators seeded for it.
+
+    Args:
+        recipe: the settings; its data and model sections are the caller's to follow.
+        model: ``w_0``; it is left as it is.
+        data: clients and test set.
+        device: where to train.
+        folder: the run folder.
+        mode: ``"resume"`` goes on from the newest whole checkpoint (from the start if there is
+            none); ``"overwrite"`` replaces a run; ``"new"`` refuses to.
+        trainer: replaces the engine's local training.
+        ranks: the processes that share the clients; this one alone by default.
+        on_round: called with each round's record, on rank 0.
+
+    Returns:
+        The summary on rank 0; None elsewhere, and where a resumed run was finished already.
+
+    Raises:
+        UserError: settings that do not fit the data or the folder.
+        RunError: the run cannot go on; its last checkpoint is in place.
+    """
+    ranks = ranks or Solo()
+    sgd = _local_sgd(recipe)
+    model = copy.deepcopy(model).to(device, sgd.dtype)
+    with (
+        numerics(sgd.precision),
+        _cohort(recipe, sgd, model, data, device, trainer, ranks) as cohort,
+    ):
+
+        def test(state: State) -> Evaluation:
+            return (trainer.test(state) if trainer else None) or cohort.test(state)
+
+        federation = Federation(
+            _schedule(recipe, data),
+            Server(_rule(recipe), named_tensors(model), trainable_names(model)),
+            trainable_names(model),
+            cohort,
+            ranks,
+            test,
+        )
+        if ranks.rank:
+            _follow(federation, ranks)
+            return None
+        run = _Run(recipe, RunFolder(folder), federation, aliases(model), device, ranks)
+        with run.folder.locked(mode), _logged_to(run.folder.log):
+            return run.resume_or_start(mode, on_round)
+
+
+class _Run:
+    """Rank 0's side of a run: its files."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        federation: Federation,
+        tied: dict[str, str],
+        device: torch.device,
+        ranks: Ranks,
+    ) -> None:
+        self.recipe = recipe
+        self.folder = folder
+        self._federation = federation
+        self._tied = tied
+        self._device = device
+        self._ranks = ranks
+        self._saved = 0
+
+    def resume_or_start(self, mode: Mode, on_round: OnRound | None) -> Summary | None:
+        if mode == "resume" and self.folder.recipe.exists():
+            self._check_recipe()
+            if read_rounds(self.folder.summary) >= self._federation.rounds:
+                self._ranks.start(self._federation.rounds)
+                return None
+            self._restore()
+        self.folder.write_recipe(dump_recipe(self.recipe))
+        self.folder.metrics.cut(self._federation.progress.round)
+        self._ranks.start(self._federation.progress.round)
+        try:
+            self._rounds(on_round)
+        except BaseException:
+            self._save()
+            raise
+        self._save()
+        return self._summarise()
+
+    def _check_recipe(self) -> None:
+        stored = load_recipe(self.folder.recipe)
+        changed = [
+            line
+            for line in differences(stored, self.recipe)
+            if not line.startswith("train_args.comm_round:")
+        ]
+        if changed:
+            raise UserError(
+                "\n".join(
+                    f"--resume: {self.folder.recipe}: {line}: only train_args.comm_round may differ"
+                    for line in changed
+                )
+            )
+
+    def _restore(self) -> None:
+        checkpoint = self.folder.checkpoints.load()
+        if checkpoint is None:
+            _log.warning("%s: no checkpoint: starting from round 1", self.folder.path)
+            return
+        self._federation.server.load_state_dict(checkpoint.server)
+        self._federation.progress = checkpoint.progress
+        self._saved = checkpoint.progress.round
+
+    def _rounds(self, on_round: OnRound | None) -> None:
+        while self._federation.progress.round < self._federation.rounds:
+            record = self._federation.run_round()
+            assert record is not None
+            self.folder.metrics.append(record)
+            if record.round % self.recipe.train_args.checkpoint_every == 0:
+                self._save()
+            if on_round:
+                on_round(record)
+
+    def _save(self) -> None:
+        """Write a checkpoint and the evaluation model of the last finished round."""
+        progress = self._federation.progress
+        if progress.round == self._saved:
+            return
+        self.folder.metrics.sync()
+        evaluation = {
+            name: tensor.contiguous() for name, tensor in self._federation.server.evaluation.items()
+        }
+        tied = {name: evaluation[first].clone() for name, first in self._tied.items()}
+        write_atomically(self.folder.model, safetensors.torch.save(evaluation | tied))
+        self.folder.checkpoints.save(self._federation.server.state_dict(), progress)
+        self._saved = progress.round
+
+    def _summarise(self) -> Summary:
+        tested = self.folder.metrics.tested()
+        best_round, best = max(tested, key=lambda entry: (entry[1], -entry[0]))
+        summary = Summary(
+            recipe=self.recipe.name,
+            seed=self.recipe.common_args.random_seed,
+            rounds=self._federation.rounds,
+            best_test_acc=best,
+            best_round=best_round,
+            final_test_acc=tested[-1][1],
+            backend="sp" if isinstance(self._ranks, Solo) else "MPI",
+            ranks=self._ranks.size,
+            device=_device_name(self._device),
+            wall_seconds=self._federation.progress.wall_seconds,
+            versions=versions(),
+        )
+        summary.write(self.folder.summary)
+        return summary
+
+
+def _follow(federation: Federation, ranks: Ranks) -> None:
+    """Train on a rank that keeps no files."""
+    federation.progress = replace(federation.progress, round=ranks.start(None))
+    while federation.progress.round < federation.rounds:
+        federation.run_round()
+
+
+class _ForeignTraining:
+    def __init__(self, trainer: ForeignTrainer) -> None:
+        self._trainer = trainer
+
+    def __call__(
+        self, replica: Replica, round_number: int, client: int, _stopping: threading.Event
+    ) -> State:
+        return self._trainer.train(client, replica.tensors, round_number)
+
+
+def _cohort(
+    recipe: Recipe,
+    sgd: LocalSGD,
+    model: nn.Module,
+    data: FederatedData | LoaderData,
+    device: torch.device,
+    trainer: ForeignTrainer | None,
+    ranks: Ranks,
+) -> Cohort:
+    seed = recipe.common_args.random_seed
+    batches: ClientBatches
+    if isinstance(data, FederatedData):
+        batches = TensorBatches(data, sgd, seed, device)
+    else:
+        batches = LoaderBatches(data, sgd, device)
+    training: ClientTraining = _ForeignTraining(trainer) if trainer else SGDTraining(sgd, batches)
+    known = type(model) in MODELS.values() and isinstance(data, FederatedData) and not trainer
+    workers = side_by_side(device, ranks.local_size, recipe.device_args.worker_num)
+    return Cohort(
+        model.to(memory_format=torch.channels_last) if known else model,
+        training,
+        batches,
+        workers=min(workers, recipe.train_args.client_num_per_round),
+        seed=None if known else seed,
+    )
+
+
+def _local_sgd(recipe: Recipe) -> LocalSGD:
+    train = recipe.train_args
+    return LocalSGD(
+        epochs=train.epochs,
+        batch_size=train.batch_size,
+        learning_rate=train.learning_rate,
+        weight_decay=train.weight_decay,
+        prox_mu=train.prox_mu or 0.0,
+        precision=train.precision,
+    )
+
+
+def _rule(recipe: Recipe) -> ServerRule:
+    train = recipe.train_args
+    return ServerRule(train.federated_optimizer, beta=train.beta, gamma=train.gamma)
+
+
+def _schedule(recipe: Recipe, data: FederatedData | LoaderData) -> Schedule:
+    train, validation = recipe.train_args, recipe.validation_args
+    if data.num_clients != train.client_num_in_total:
+        raise UserError(
+            f"train_args.client_num_in_total: {train.client_num_in_total}: the data set has "
+            f"{data.num_clients} clients"
+        )
+    return Schedule(
+        rounds=train.comm_round,
+        client_sizes=tuple(data.client_size(client) for client in range(data.num_clients)),
+        cohort_size=train.client_num_per_round,
+        seed=recipe.common_args.random_seed,
+        weighting=train.client_weighting,
+        test_every=validation.frequency_of_the_test,
+        test_served=validation.test_served,
+        max_client_failures=train.max_client_failures,
+        max_client_norm=train.max_client_norm,
+    )
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return str(device)
+
+
+@contextmanager
+def _logged_to(path: Path) -> Iterator[None]:
+    """Send every log record of the process, FedML's included, to the run's log file."""
+    root = logging.getLogger()
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(min(level, logging.INFO) or logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+        handler.close()
