@@ -68,7 +68,7 @@ def _lines(entry: Any) -> Iterator[tuple[str, str]]:
         return
     section, *rest = (str(part) for part in entry["loc"])
     if not rest:
-        yield section, f": {_section_text(section, entry)}"
+        yield printable(section), f": {_section_text(section, entry)}"
         return
     key = rest[0]
     where = f"{section}.{printable(key)}"

@@ -267,12 +267,14 @@ def test_a_missing_or_misshapen_section(recipe_file: Path, section: str) -> None
         ("trian_args: {}\n", "trian_args: unknown section; the nearest known one is train_args"),
         ("beta: 1\n", "beta: not a section; it is a key of train_args"),
         ("name: x\n", "name: unknown section"),
+        ('"\\xad\\n\\e[2J": x\n', "\\xad\\n\\x1b[2J: unknown section"),
     ],
 )
 def test_an_unknown_section(recipe_file: Path, extra: str, expected: str) -> None:
     recipe_file.write_text(MINIMAL + extra)
     (line,) = message(recipe_file).splitlines()
     assert line.startswith(f"{recipe_file}: {expected}")
+    assert line.isprintable()
 
 
 @pytest.mark.parametrize(
