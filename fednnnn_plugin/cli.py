@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -22,6 +23,8 @@ from fednnnn_plugin.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from fednnnn_plugin.engine.folder import Mode
+    from fednnnn_plugin.engine.ranks import Ranks
+    from fednnnn_plugin.engine.summary import Summary
     from fednnnn_plugin.recipe import Recipe
 
 P = ParamSpec("P")
@@ -40,25 +43,30 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
-        except UserError as error:
-            _leave(str(error), 2)
-        except RunError as error:
-            _leave(str(error), 1)
-        except OSError as error:  # a full disk, a vanished folder
-            where = f"{error.filename}: " if error.filename else ""
-            _leave(f"{where}{error.strerror or error}", 1)
-        except KeyboardInterrupt:
-            _leave("interrupted; go on with --resume", 130)
-        except _Terminated:
-            _leave("terminated; go on with --resume", 143)
+        except (UserError, RunError, OSError, KeyboardInterrupt, _Terminated) as error:
+            sys.exit(_report(error))
 
     return wrapped
 
 
-def _leave(message: str, status: int) -> NoReturn:
-    for line in message.splitlines():
-        click.echo(line, err=True)
-    sys.exit(status)
+def _report(error: BaseException) -> int:
+    """Print what went wrong; return the exit status."""
+    match error:
+        case UserError():
+            message, status = str(error), 2
+        case RunError():
+            message, status = str(error), 1
+        case OSError():  # a full disk, a vanished folder
+            where = f"{error.filename}: " if error.filename else ""
+            message, status = f"{where}{error.strerror or error}", 1
+        case KeyboardInterrupt():
+            message, status = "interrupted; go on with --resume", 130
+        case _Terminated():
+            message, status = "terminated; go on with --resume", 143
+        case _:
+            message, status = "".join(traceback.format_exception(error)), 1
+    click.echo(message, err=True)
+    return status
 
 
 class _Terminated(BaseException):
@@ -128,15 +136,37 @@ def default_folder(recipe: Recipe) -> Path:
 
 
 def _run(recipe: Recipe, folder: Path, mode: Mode, backend: str | None) -> None:
+    from fednnnn_plugin.engine.launch import choose_ranks, run_recipe
     from fednnnn_plugin.engine.progress import ProgressDisplay
-    from fednnnn_plugin.engine.launch import run_recipe
 
-    with ProgressDisplay(recipe.train_args.comm_round) as display:
-        summary = run_recipe(recipe, folder, mode, display.show)
+    ranks = choose_ranks(backend)
+    with (
+        _others_ended(ranks),
+        ProgressDisplay(recipe.train_args.comm_round) as display,
+    ):
+        summary = run_recipe(recipe, folder, mode, ranks=ranks, on_round=display.show)
+    if ranks.rank == 0:
+        click.echo(_closing_line(folder, summary))
+
+
+def _closing_line(folder: Path, summary: Summary | None) -> str:
     if summary is None:
-        click.echo(f"{folder}: the run is finished already")
-        return
-    click.echo(
+        return f"{folder}: the run is finished already"
+    return (
         f"{folder}: accuracy {summary.final_test_acc:.4f} after {summary.rounds} rounds, "
         f"best {summary.best_test_acc:.4f} in round {summary.best_round}"
     )
+
+
+@contextmanager
+def _others_ended(ranks: Ranks) -> Iterator[None]:
+    """End the other ranks where this one raises: they would wait for it for ever."""
+    try:
+        yield
+    except BaseException as error:
+        if ranks.size > 1:
+            status = _report(error)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            ranks.abort(status)
+        raise

@@ -12,17 +12,28 @@ from fednnnn_plugin.errors import UserError
 _log = logging.getLogger(__name__)
 
 
-def choose_device(*, wants_gpu: bool, gpu_id: int = 0) -> torch.device:
-    """Return the GPU that was asked for, or the CPU, saying so, where there is none.
+def visible_gpus() -> int:
+    """Return how many GPUs this process can use."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def choose_device(*, wants_gpu: bool, gpu_id: int = 0, say: bool = True) -> torch.device:
+    """Return the GPU that was asked for, or the CPU where there is none.
+
+    Args:
+        wants_gpu: a GPU is asked for.
+        gpu_id: which.
+        say: warn of the fall-back.
 
     Raises:
         UserError: there are GPUs, but not this one.
     """
     if not wants_gpu:
         return torch.device("cpu")
-    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    visible = visible_gpus()
     if not visible:
-        _log.warning("device_args.using_gpu: no GPU is visible: running on the CPU")
+        if say:
+            _log.warning("device_args.using_gpu: no GPU is visible: running on the CPU")
         return torch.device("cpu")
     if gpu_id >= visible:
         raise UserError(f"device_args.gpu_id: {gpu_id}: must be below {visible}, the visible GPUs")

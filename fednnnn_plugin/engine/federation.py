@@ -156,10 +156,10 @@ class Federation:
                     reason = error
             part.fail()
             _log.warning("round %d: client %d failed: %s", number, client, reason)
-            if part.failed > schedule.max_client_failures:
+            if part.tally.failed > schedule.max_client_failures:
                 raise RunError(
                     f"round {number}: client {client} failed ({_one_line(reason)}): "
-                    f"{part.failed} in this round, max_client_failures allows "
+                    f"{part.tally.failed} in this round, max_client_failures allows "
                     f"{schedule.max_client_failures}"
                 )
 
@@ -171,9 +171,9 @@ class Federation:
         return part, adding
 
     def _check(self, number: int, total: UpdateAccumulator) -> None:
-        if total.failed > self._schedule.max_client_failures:
+        if total.tally.failed > self._schedule.max_client_failures:
             raise RunError(
-                f"round {number}: {total.failed} clients failed, max_client_failures allows "
+                f"round {number}: {total.tally.failed} clients failed, max_client_failures allows "
                 f"{self._schedule.max_client_failures}"
             )
         if not total.clients:

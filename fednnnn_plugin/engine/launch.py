@@ -1,15 +1,21 @@
-"""From a recipe alone to a run: the data and model that it names, on the device that it asks for."""
+"""From a recipe alone to a run: its data and model, on the device that it asks for."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from fednnnn_plugin.data.federated import DataSpec, FederatedData, load_federated
-from fednnnn_plugin.engine.device import choose_device
+from fednnnn_plugin.engine.device import choose_device, visible_gpus
 from fednnnn_plugin.engine.folder import Mode
+from fednnnn_plugin.engine.gpu_mapping import gpu_of_rank, parse_mapping, read_mapping
+from fednnnn_plugin.engine.mpi import launched_ranks, world
 from fednnnn_plugin.engine.ranks import Ranks, Solo
 from fednnnn_plugin.engine.run import OnRound, run_federation
 from fednnnn_plugin.engine.summary import Summary
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe
 
@@ -31,20 +37,68 @@ def data_spec(recipe: Recipe) -> DataSpec:
     )
 
 
+def choose_ranks(backend: str | None) -> Ranks:
+    """Return the processes of this run: MPI's under ``mpirun``, else this one alone.
+
+    Args:
+        backend: ``"sp"`` or ``"MPI"`` where it was asked for.
+
+    Raises:
+        UserError: MPI without mpi4py: N processes would each run alone.
+    """
+    launched = launched_ranks()
+    if backend == "sp" and launched > 1:
+        raise UserError(f"--backend sp: {launched} processes were launched: start one, or use MPI")
+    if backend == "MPI" or launched > 1:
+        return world()
+    return Solo()
+
+
+def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:
+    """Return the device of this rank: the mapped GPU, the only GPU asked for, or the CPU.
+
+    Several ranks without a mapping take the visible GPUs of their machine in turn.
+    """
+    settings = recipe.device_args
+    gpu = settings.gpu_id
+    if settings.wants_gpu and settings.gpu_util_parse is not None:
+        mapping = parse_mapping(settings.gpu_util_parse)
+        gpu = gpu_of_rank(mapping, ranks.rank, ranks.size, "device_args.gpu_util_parse")
+    elif settings.wants_gpu and settings.gpu_mapping_file is not None:
+        path = Path(settings.gpu_mapping_file).expanduser()
+        mapping = read_mapping(path, settings.gpu_mapping_key)
+        gpu = gpu_of_rank(mapping, ranks.rank, ranks.size, "device_args.gpu_mapping_file")
+    elif ranks.size > 1 and (visible := visible_gpus()):
+        gpu = ranks.local_rank % visible
+    return choose_device(wants_gpu=settings.wants_gpu, gpu_id=gpu, say=ranks.rank == 0)
+
+
+def load_data(recipe: Recipe, ranks: Ranks) -> FederatedData:
+    """Load a recipe's data; one rank of each machine downloads and decodes, then the others."""
+    spec = data_spec(recipe)
+    if ranks.local_rank == 0:
+        data = load_federated(spec)
+        ranks.wait()
+        return data
+    ranks.wait()
+    return load_federated(replace(spec, download=False))
+
+
 def run_recipe(
-    recipe: Recipe, folder: Path, mode: Mode = "new", on_round: OnRound | None = None
+    recipe: Recipe,
+    folder: Path,
+    mode: Mode = "new",
+    *,
+    ranks: Ranks | None = None,
+    on_round: OnRound | None = None,
 ) -> Summary | None:
-    """Run a recipe in this process; see :func:`~fednnnn_plugin.engine.run.run_federation`."""
-    ranks: Ranks = Solo()
-    device = choose_device(
-        wants_gpu=recipe.device_args.wants_gpu, gpu_id=recipe.device_args.gpu_id
-    )
-    data: FederatedData = load_federated(data_spec(recipe))
+    """Run a recipe on these ranks; see :func:`~fednnnn_plugin.engine.run.run_federation`."""
+    ranks = ranks or Solo()
     return run_federation(
         recipe,
         model=create_model(recipe.model_args.model, recipe.common_args.random_seed),
-        data=data,
-        device=device,
+        data=load_data(recipe, ranks),
+        device=rank_device(recipe, ranks),
         folder=folder,
         mode=mode,
         ranks=ranks,

@@ -15,10 +15,17 @@ class Ranks(Protocol):
 
     rank: int
     size: int
-    local_size: int  # ranks on this machine
+    local_rank: int  # among the ranks of this machine
+    local_size: int
 
     def start(self, round_number: int | None) -> int:
         """Return the last finished round that rank 0 gives."""
+
+    def wait(self) -> None:
+        """Return when every rank has called this."""
+
+    def abort(self, status: int) -> None:
+        """End the processes of the other ranks, and this one."""
 
     def serve(self, state: Mapping[str, Tensor]) -> None:
         """Overwrite ``state`` with rank 0's."""
@@ -35,12 +42,19 @@ class Solo:
 
     rank = 0
     size = 1
+    local_rank = 0
     local_size = 1
 
     def start(self, round_number: int | None) -> int:
         """Return what was given."""
         assert round_number is not None
         return round_number
+
+    def wait(self) -> None:
+        """Return at once."""
+
+    def abort(self, status: int) -> None:
+        """Leave it to the caller to end: there are no others."""
 
     def serve(self, state: Mapping[str, Tensor]) -> None:
         """Leave the state as it is."""

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.exact import ExactSum, FixedPointSum
+from fednnnn_plugin.server.bounds import BufferBounds
+from fednnnn_plugin.server.exact import FixedPointSum
 from fednnnn_plugin.server.norms import CHUNK, by_module, chunk_square, owner, pieces, squared_norm
+from fednnnn_plugin.server.tally import ClientTally
 
 
 @dataclass(frozen=True)
@@ -111,30 +113,23 @@ class UpdateAccumulator:
                 )
         rest = [name for name in self._global if name not in wanted]
         self._averaged = [name for name in rest if self._global[name].is_floating_point()]
-        self._maximal = [name for name in rest if name not in self._averaged]
 
         device = next((tensor.device for tensor in self._global.values()), torch.device("cpu"))
-        self._updates = FixedPointSum(self._size(self._trainable), device)
-        self._buffers = FixedPointSum(self._size(self._averaged), device)
-        self._lowest: dict[str, Tensor] = {}
-        self._highest: dict[str, Tensor] = {}
-        self._weight = ExactSum()
-        self._norm = ExactSum()
-        self._layer_norms = {owner(name): ExactSum() for name in self._trainable}
-        self._norms: list[float] = []
         self._max_client_norm = max_client_norm
-        self.non_finite = 0
-        self.failed = 0
+        self.updates = FixedPointSum(self._size(self._trainable), device)
+        self.buffers = FixedPointSum(self._size(self._averaged), device)
+        self.bounds = BufferBounds({name: self._global[name] for name in rest}, self._averaged)
+        self.tally = ClientTally.of(map(owner, self._trainable))
 
     @property
     def clients(self) -> int:
         """How many clients were accepted so far."""
-        return len(self._norms)
+        return len(self.tally.norms)
 
     @property
     def rejected(self) -> int:
         """How many clients were not."""
-        return self.non_finite + self.failed
+        return self.tally.rejected
 
     def add(self, client_state: Mapping[str, Tensor], weight: float) -> bool:
         """Add one client's model; it is read only.
@@ -157,39 +152,29 @@ class UpdateAccumulator:
         largest_buffer = _largest(client_state[name] for name in self._averaged)
         norm = math.sqrt(sum(squares.values()))
         if not all(map(math.isfinite, (norm, largest, largest_buffer))):
-            self.non_finite += 1
+            self.tally.non_finite += 1
             return False
 
         shrink = 1.0
         if self._max_client_norm is not None and norm > self._max_client_norm:
             shrink = self._max_client_norm / norm
-        self._updates.add(self._update_chunks(client_state), weight * shrink, largest)
-        self._buffers.add(self._buffer_chunks(client_state), weight, largest_buffer)
-        self._extend(client_state, client_state)
-        self._weight.add(weight)
-        self._norm.add(norm * shrink, weight)
-        for module, layer_norm in by_module(squares).items():
-            self._layer_norms[module].add(layer_norm * shrink, weight)
-        self._norms.append(norm * shrink)
+        self.updates.add(self._update_chunks(client_state), weight * shrink, largest)
+        self.buffers.add(self._buffer_chunks(client_state), weight, largest_buffer)
+        self.bounds.add(client_state)
+        self.tally.add(squares, weight, shrink)
         return True
 
     def fail(self) -> None:
         """Count a client that had no model to add: its training raised, or gave another shape."""
-        self.failed += 1
+        self.tally.failed += 1
 
     def merge(self, other: UpdateAccumulator) -> None:
         """Add the partial sums of another accumulator over the same global state."""
         self._check(other._global)
-        self._updates.merge(other._updates)
-        self._buffers.merge(other._buffers)
-        self._extend(other._lowest, other._highest)
-        self._weight.units += other._weight.units
-        self._norm.units += other._norm.units
-        for module, total in other._layer_norms.items():
-            self._layer_norms[module].units += total.units
-        self._norms.extend(other._norms)
-        self.non_finite += other.non_finite
-        self.failed += other.failed
+        self.updates.merge(other.updates)
+        self.buffers.merge(other.buffers)
+        self.bounds.merge(other.bounds)
+        self.tally.merge(other.tally)
 
     def finish(self) -> Update:
         """Divide by the exact sum of the accepted weights.
@@ -197,7 +182,8 @@ class UpdateAccumulator:
         Raises:
             UserError: no client was accepted.
         """
-        if not self._norms:
+        tally = self.tally
+        if not tally.norms:
             raise UserError(f"no client update to average: {self.rejected} rejected, none accepted")
         mean = {
             # In float32 at least: a half-precision S would round to nothing beside its model.
@@ -208,11 +194,11 @@ class UpdateAccumulator:
             )
             for name in self._trainable
         }
-        self._updates.mean_into(mean.values(), self._weight)
+        self.updates.mean_into(mean.values(), tally.weight)
         squares = {name: squared_norm(tensor) for name, tensor in mean.items()}
         update_norms = by_module(squares)
-        client_norms = {name: total / self._weight for name, total in self._layer_norms.items()}
-        mean_client_norm = self._norm / self._weight
+        client_norms = {name: total / tally.weight for name, total in tally.layer_norms.items()}
+        mean_client_norm = tally.norm / tally.weight
         return Update(
             mean_update=mean,
             # Proposition 1 holds for the exact values; rounding must not break it by an ulp.
@@ -223,9 +209,9 @@ class UpdateAccumulator:
                 for module, client_norm in client_norms.items()
             },
             buffers=self._finish_buffers(),
-            clients=len(self._norms),
-            rejected=self.rejected,
-            client_norms=(min(self._norms), statistics.median(self._norms), max(self._norms)),
+            clients=len(tally.norms),
+            rejected=tally.rejected,
+            client_norms=(min(tally.norms), statistics.median(tally.norms), max(tally.norms)),
         )
 
     def _finish_buffers(self) -> dict[str, Tensor]:
@@ -233,12 +219,13 @@ class UpdateAccumulator:
             name: torch.empty_like(self._global[name], memory_format=torch.contiguous_format)
             for name in self._averaged
         }
-        self._buffers.mean_into(averages.values(), self._weight)
+        self.buffers.mean_into(averages.values(), self.tally.weight)
         for name, average in averages.items():
-            average.clamp_(self._lowest[name], self._highest[name])
-        maxima = {name: self._highest[name].clone() for name in self._maximal}
-        merged = averages | maxima
-        return {name: merged[name] for name in self._global if name in merged}
+            average.clamp_(self.bounds.lowest[name], self.bounds.highest[name])
+        return {
+            name: averages[name] if name in averages else highest.clone()
+            for name, highest in self.bounds.highest.items()
+        }
 
     def _size(self, names: Collection[str]) -> int:
         return sum(self._global[name].numel() for name in names)
@@ -305,18 +292,8 @@ class UpdateAccumulator:
         offset = 0
         for name in self._averaged:
             values = state[name].detach().reshape(-1)
-            yield offset, values.to(self._buffers.device, torch.float64, copy=True)
+            yield offset, values.to(self.buffers.device, torch.float64, copy=True)
             offset += len(values)
-
-    def _extend(self, lowest: Mapping[str, Tensor], highest: Mapping[str, Tensor]) -> None:
-        """Widen the range that the buffers of the clients span."""
-        for bounds, values, names, pick in (
-            (self._lowest, lowest, self._averaged, torch.minimum),
-            (self._highest, highest, self._averaged + self._maximal, torch.maximum),
-        ):
-            for name in names:
-                value = values[name].detach().to(self._global[name])
-                bounds[name] = pick(bounds[name], value) if name in bounds else value.clone()
 
 
 def _largest(tensors: Iterable[Tensor]) -> float:

@@ -8,7 +8,7 @@ is exact; rounding happens once per term, before it meets any other, and once at
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fractions import Fraction
 
 import torch
@@ -30,6 +30,10 @@ class ExactSum:
         """Add the exact product of two finite doubles."""
         (a, b), (c, d) = x.as_integer_ratio(), y.as_integer_ratio()
         self.units += (a * c << _UNIT) // (b * d)
+
+    def merge(self, other: ExactSum) -> None:
+        """Add another sum."""
+        self.units += other.units
 
     def __truediv__(self, other: ExactSum) -> float:
         """Return the quotient of two sums, correctly rounded."""
@@ -122,11 +126,26 @@ class FixedPointSum:
                 offset = end
 
     def integers(self, bin_: int) -> Tensor:
-        """Return a bin's sum in units of its grid, as the int64 tensor that holds it."""
+        """Return a bin's sum in units of its grid: int64, zero if the bin is not in use."""
+        if bin_ not in self.bins:
+            return torch.zeros(self.size, dtype=torch.int64, device=self.device)
         constant = self._constants[bin_] * self._ROUND_BITS
         self._constants[bin_] = 0
         # Two's complement wraps around: a multiple of 2^64 makes no difference.
         return self.bins[bin_].sub_((constant + 2**63) % 2**64 - 2**63)
+
+    def replace(self, integers: Mapping[int, Tensor], terms: int) -> None:
+        """Take over the bins of a sum of ``terms`` terms, as :meth:`integers` gives them."""
+        self.terms = 0
+        self._admit(terms)
+        self.bins = {bin_: total.to(self.device) for bin_, total in integers.items()}
+        self._constants = dict.fromkeys(integers, 0)
+
+    @classmethod
+    def kept(cls, bins: Collection[int]) -> tuple[int, ...]:
+        """Return those of some bins that a sum over all of them keeps, highest first."""
+        highest = max(bins, default=0)
+        return tuple(sorted((b for b in bins if b > highest - cls.KEPT_BINS), reverse=True))
 
     def _admit(self, terms: int) -> None:
         if self.terms + terms > self.MAX_TERMS:
@@ -138,11 +157,10 @@ class FixedPointSum:
 
     def _keep(self, bins: set[int]) -> bool:
         """Make room for ``bins``; drop what falls below the kept ones. True if all are kept."""
-        highest = max(self.bins.keys() | bins, default=0)
-        for bin_ in [b for b in self.bins if b <= highest - self.KEPT_BINS]:
+        kept = self.kept(self.bins.keys() | bins)
+        for bin_ in self.bins.keys() - set(kept):
             del self.bins[bin_], self._constants[bin_]
-        kept = {b for b in bins if b > highest - self.KEPT_BINS}
-        for bin_ in kept - self.bins.keys():
+        for bin_ in bins & set(kept) - self.bins.keys():
             self.bins[bin_] = torch.zeros(self.size, dtype=torch.int64, device=self.device)
             self._constants[bin_] = 0
-        return kept == bins
+        return bins <= self.bins.keys()

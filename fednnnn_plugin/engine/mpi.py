@@ -1,0 +1,148 @@
+"""Many processes: every rank trains, one sum is reduced; four collectives a round, none a client.
+
+1. ``serve``: rank 0 broadcasts the served model.
+2. ``flags``: all exchange headers of fixed size: scalars, counts, and which bins are in use.
+3. ``sum``: the int64 sums are reduced to rank 0, exactly.
+4. ``maximum``: the bounds of the buffers are, for models that have buffers.
+
+What a rank sends does not grow with the number of its clients.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fednnnn_plugin.engine.ranks import heaviest_first
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.accumulator import UpdateAccumulator
+from fednnnn_plugin.server.wire import Header, merged, pack_sums, unpack
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm, Request
+
+#: What launchers tell a process about how many they started.
+_WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_BLOCK = 1_024
+_POLL_SECONDS = 0.001
+
+
+def launched_ranks() -> int:
+    """Return how many processes an MPI launcher started; 1 without one."""
+    sizes = [os.environ.get(name, "") for name in _WORLD_SIZES]
+    return max((int(size) for size in sizes if size.isdecimal()), default=1)
+
+
+def world() -> MpiRanks:
+    """Return all ranks of this job.
+
+    Raises:
+        UserError: mpi4py, or the MPI library that it needs, is missing.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"--backend MPI: mpi4py does not import ({reason}): install fednnnn-plugin[mpi]"
+        ) from None
+    return MpiRanks(MPI.COMM_WORLD)
+
+
+def deal(clients: Sequence[int], work: Sequence[int], ranks: int) -> list[list[int]]:
+    """Deal clients, heaviest first, each to the rank with the least work so far.
+
+    No rank then has more than 4/3 of the best possible maximum (Graham 1969).
+
+    Returns:
+        The clients of each rank; the same on every rank.
+    """
+    cost = dict(zip(clients, work, strict=True))
+    hands: list[list[int]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for client in heaviest_first(clients, work):
+        least = loads.index(min(loads))
+        hands[least].append(client)
+        loads[least] += cost[client]
+    return hands
+
+
+class MpiRanks:
+    """The ranks of an MPI communicator."""
+
+    def __init__(self, comm: Intracomm) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self._comm = comm
+        self._capacity = _BLOCK
+        self.rank: int = comm.Get_rank()
+        self.size: int = comm.Get_size()
+        local = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_rank: int = local.Get_rank()
+        self.local_size: int = local.Get_size()
+        local.Free()
+
+    def start(self, round_number: int | None) -> int:
+        """Return the last finished round that rank 0 gives."""
+        value = np.array([round_number or 0], dtype=np.int64)
+        self._comm.Bcast(value)
+        return int(value[0])
+
+    def wait(self) -> None:
+        """Return when every rank has called this."""
+        self._await(self._comm.Ibarrier())
+
+    def serve(self, state: Mapping[str, Tensor]) -> None:
+        """Overwrite ``state`` with rank 0's."""
+        flat = torch.cat([tensor.reshape(-1).view(torch.uint8).cpu() for tensor in state.values()])
+        self._await(self._comm.Ibcast(flat.numpy()))
+        if self.rank:
+            sizes = [tensor.numel() * tensor.element_size() for tensor in state.values()]
+            for tensor, content in zip(state.values(), flat.split(sizes), strict=True):
+                # A copy is aligned for the dtype that the bytes are of.
+                tensor.copy_(content.clone().view(tensor.dtype).view(tensor.shape))
+
+    def deal(self, clients: Sequence[int], work: Sequence[int]) -> list[int]:
+        """Return this rank's share of the clients."""
+        self._capacity = -(-len(clients) // _BLOCK) * _BLOCK
+        return deal(clients, work, self.size)[self.rank]
+
+    def reduce(self, part: UpdateAccumulator) -> UpdateAccumulator | None:
+        """Return the sum of all ranks' parts on rank 0, None elsewhere."""
+        content = np.frombuffer(Header.of(part).encode(self._capacity), dtype=np.uint8)
+        contents = np.empty((self.size, len(content)), dtype=np.uint8)
+        self._await(self._comm.Iallgather(content, contents))
+        modules = list(part.tally.layer_norms)
+        total = merged([Header.decode(row.tobytes(), modules) for row in contents])
+        sums = self._reduce(pack_sums(part, total), self._mpi.SUM)
+        bounds = self._reduce(part.bounds.encode(), self._mpi.MAX)
+        if self.rank:
+            return None
+        unpack(part, total, sums, bounds)
+        return part
+
+    @staticmethod
+    def _await(request: Request) -> None:
+        """Wait for the slowest rank without taking a core from it, and open to signals."""
+        while not request.Test():
+            time.sleep(_POLL_SECONDS)
+
+    def _reduce(self, values: Tensor, operation: object) -> Tensor:
+        """Reduce int64 values to rank 0, in place."""
+        if len(values):
+            if self.rank:
+                self._comm.Reduce(values.numpy(), None, operation)
+            else:
+                self._comm.Reduce(self._mpi.IN_PLACE, values.numpy(), operation)
+        return values
+
+    def abort(self, status: int) -> None:
+        """End all ranks of the job."""
+        self._comm.Abort(status)
