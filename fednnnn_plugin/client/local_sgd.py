@@ -69,14 +69,19 @@ class LocalSGD:
             for inputs, labels in batches:
                 with self.autocast(inputs.device):
                     loss = F.cross_entropy(model(inputs), labels)
-                gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+                gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
+                    loss, parameters, allow_unused=True
+                )
                 self._step(parameters, gradients, anchors)
                 steps += 1
         return steps
 
     @torch.no_grad()
     def _step(
-        self, parameters: list[nn.Parameter], gradients: tuple[Tensor, ...], anchors: list[Tensor]
+        self,
+        parameters: list[nn.Parameter],
+        gradients: tuple[Tensor | None, ...],
+        anchors: list[Tensor],
     ) -> None:
         for index, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
             if gradient is None:  # a parameter that the loss does not reach stays

@@ -25,7 +25,7 @@ from fednnnn_plugin.server.accumulator import UpdateAccumulator
 from fednnnn_plugin.server.wire import Header, merged, pack_sums, unpack
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm, Request
+    from mpi4py.MPI import Intracomm, Op, Request
 
 #: What launchers tell a process about how many they started.
 _WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -134,7 +134,7 @@ class MpiRanks:
         while not request.Test():
             time.sleep(_POLL_SECONDS)
 
-    def _reduce(self, values: Tensor, operation: object) -> Tensor:
+    def _reduce(self, values: Tensor, operation: Op) -> Tensor:
         """Reduce int64 values to rank 0, in place."""
         if len(values):
             if self.rank:

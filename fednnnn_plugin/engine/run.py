@@ -230,7 +230,7 @@ class _ForeignTraining:
         self._trainer = trainer
 
     def __call__(
-        self, replica: Replica, round_number: int, client: int, _stopping: threading.Event
+        self, replica: Replica, round_number: int, client: int, stopping: threading.Event
     ) -> State:
         return self._trainer.train(client, replica.tensors, round_number)
 
