@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn, ParamSpec
 import click
 
 from fednnnn_plugin import __version__
+from fednnnn_plugin.engine.launcher import launched_rank
 from fednnnn_plugin.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from fednnnn_plugin.recipe import Recipe
 
 P = ParamSpec("P")
+
+# Most mistakes are seen by all ranks at once: rank 0 then reports first, and ends the others.
+_HEAD_START = 1.0
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -44,13 +49,14 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except (UserError, RunError, OSError, KeyboardInterrupt, _Terminated) as error:
-            sys.exit(_report(error))
+            status = _report(error, silent=launched_rank() > 0)  # every rank has the same one
+            sys.exit(status)
 
     return wrapped
 
 
-def _report(error: BaseException) -> int:
-    """Print what went wrong; return the exit status."""
+def _report(error: BaseException, *, silent: bool = False) -> int:
+    """Print what went wrong, unless ``silent``; return the exit status."""
     match error:
         case UserError():
             message, status = str(error), 2
@@ -65,7 +71,8 @@ def _report(error: BaseException) -> int:
             message, status = "terminated; go on with --resume", 143
         case _:
             message, status = "".join(traceback.format_exception(error)), 1
-    click.echo(message, err=True)
+    if not silent:
+        click.echo(message, err=True)
     return status
 
 
@@ -165,6 +172,8 @@ def _others_ended(ranks: Ranks) -> Iterator[None]:
         yield
     except BaseException as error:
         if ranks.size > 1:
+            if ranks.rank and isinstance(error, UserError):
+                time.sleep(_HEAD_START)
             status = _report(error)
             sys.stdout.flush()
             sys.stderr.flush()

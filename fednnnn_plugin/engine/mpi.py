@@ -10,7 +10,6 @@ What a rank sends does not grow with the number of its clients.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -27,16 +26,8 @@ from fednnnn_plugin.server.wire import Header, merged, pack_sums, unpack
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm, Op, Request
 
-#: What launchers tell a process about how many they started.
-_WORLD_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _BLOCK = 1_024
 _POLL_SECONDS = 0.001
-
-
-def launched_ranks() -> int:
-    """Return how many processes an MPI launcher started; 1 without one."""
-    sizes = [os.environ.get(name, "") for name in _WORLD_SIZES]
-    return max((int(size) for size in sizes if size.isdecimal()), default=1)
 
 
 def world() -> MpiRanks:
