@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.util
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from fednnnn_plugin.errors import UserError
@@ -84,7 +85,8 @@ def _version() -> str | None:
         return "of an unknown version"
 
 
-def _check_files(folders: "list[str]") -> None:
+def _check_files(folders: Iterable[str]) -> None:
+    folders = list(folders)
     for file in FILES:
         if not any(Path(folder, file).is_file() for folder in folders):
             report_missing(f"fedml/{file}")

@@ -1,6 +1,6 @@
 """Our data in the shape that FedML's loops expect: eight values, with loaders of (x, y) batches."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ class ImageLoader(DataLoader[tuple[Tensor, Tensor]]):
             generator=generator,
         )
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:  # type: ignore[override]
+    def __iter__(self) -> Any:
         assert self.batch_sampler is not None
         for positions in self.batch_sampler:
             yield self.dataset.batch(positions)
@@ -89,6 +89,23 @@ class ClientLoader(ImageLoader):
         self.data, self.client = data, client
 
 
+class TestLoader(ImageLoader):
+    """Test images, in their order.
+
+    Args:
+        data: the staged images.
+        step: take every ``step``-th image ...
+        start: ... from this one on.
+    """
+
+    __test__ = False  # not a test of pytest's
+
+    def __init__(self, data: FederatedData, start: int = 0, step: int = 1) -> None:
+        indices = torch.arange(start, len(data.test_labels), step)
+        super().__init__(ImageSubset(data.test_images, data.test_labels, indices), TEST_BATCH)
+        self.data = data
+
+
 def fedml_dataset(data: FederatedData, batch_size: int, seed: int) -> FedMLDataset:
     """Return the eight values of a FedML data set.
 
@@ -102,30 +119,32 @@ def fedml_dataset(data: FederatedData, batch_size: int, seed: int) -> FedMLDatas
         batch_size: images a batch of training data.
         seed: of the loaders' shuffles; each client's differ.
     """
-    clients = range(data.num_clients)
-    test_positions = torch.arange(len(data.test_labels))
-    test = ImageSubset(data.test_images, data.test_labels, test_positions)
-    everything = ImageSubset(
-        data.train_images, data.train_labels, torch.arange(len(data.train_labels))
-    )
+    total = data.num_clients
+    clients = range(total)
+    train = ImageSubset(data.train_images, data.train_labels, torch.arange(len(data.train_labels)))
+    shuffle = [derive_seed(seed, "loader", client=k) for k in (*clients, total)]
     return [
         len(data.train_labels),
         len(data.test_labels),
-        ImageLoader(everything, batch_size, derive_seed(seed, "loader", client=-1)),
-        ImageLoader(test, TEST_BATCH),
+        ImageLoader(train, batch_size, shuffle[total]),
+        TestLoader(data),
         {k: data.client_size(k) for k in clients},
-        {
-            k: ClientLoader(data, k, batch_size, derive_seed(seed, "loader", client=k))
-            for k in clients
-        },
-        {
-            k: ImageLoader(
-                ImageSubset(
-                    data.test_images, data.test_labels, test_positions[k :: data.num_clients]
-                ),
-                TEST_BATCH,
-            )
-            for k in clients
-        },
+        {k: ClientLoader(data, k, batch_size, shuffle[k]) for k in clients},
+        {k: TestLoader(data, start=k, step=total) for k in clients},
         data.num_classes,
     ]
+
+
+def staged_data(dataset: FedMLDataset) -> FederatedData | None:
+    """Return the tensors behind a data set of ``fedml_dataset``, or None if any loader is not its.
+
+    A user may have replaced some, which are then to be iterated over.
+    """
+    test, local = dataset[3], dataset[5]
+    if not isinstance(test, TestLoader) or not isinstance(local, Mapping):
+        return None
+    ours = local.keys() == set(range(test.data.num_clients)) and all(
+        isinstance(loader, ClientLoader) and loader.data is test.data and loader.client == client
+        for client, loader in local.items()
+    )
+    return test.data if ours else None

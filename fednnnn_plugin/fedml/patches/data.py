@@ -5,6 +5,7 @@ from typing import Any
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import compatibility
+from fednnnn_plugin.fedml.patches.runner import is_ours
 from fednnnn_plugin.fedml.patches.wrapping import wrap
 
 DATASETS = ("mnist", "cifar10", "digits")
@@ -42,25 +43,14 @@ def load(args: Any) -> tuple[list[Any], int]:
     Raises:
         UserError: a value out of range, a split that is impossible, or data that is not there.
     """
-    from fednnnn_plugin.data import DataSpec, load_federated
+    from fednnnn_plugin.engine.launch import load_data
+    from fednnnn_plugin.engine.ranks import Solo
     from fednnnn_plugin.fedml.loaders import fedml_dataset
+    from fednnnn_plugin.fedml.processes import simulation_ranks
     from fednnnn_plugin.recipe import recipe_from_args
 
-    # Only the data settings are read, so the method is any that needs no coefficient.
+    # Of the settings only those of the data are used, so the method is one without coefficients.
     recipe = recipe_from_args(args, method="PaperFedAvg", custom_trainer=True)
-    settings, seed = recipe.data_args, recipe.common_args.random_seed
-    data = load_federated(
-        DataSpec(
-            dataset=settings.dataset,
-            data_cache_dir=settings.cache_dir,
-            download=settings.download,
-            partition_method=settings.partition_method,
-            partition_sizes=settings.partition_sizes,
-            classes_per_client=settings.classes_per_client,
-            power_law_exponent=settings.power_law_exponent,
-            min_samples=settings.min_samples,
-            num_clients=recipe.train_args.client_num_in_total,
-            seed=seed,
-        )
-    )
-    return fedml_dataset(data, recipe.train_args.batch_size, seed), data.num_classes
+    data = load_data(recipe, simulation_ranks(recipe) if is_ours(args) else Solo())
+    seed, batch_size = recipe.common_args.random_seed, recipe.train_args.batch_size
+    return fedml_dataset(data, batch_size, seed), data.num_classes

@@ -1,4 +1,8 @@
-"""``fedml.device.get_device`` under one of our methods."""
+"""``fedml.device.get_device`` under one of our methods.
+
+FedML's own logs all arguments for ``sp``, and for ``MPI`` wants a mapping that is as long as the
+world, and gives the CPU without one.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,4 +21,9 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
     if not is_ours(args):
         return original(args, *rest, **named)
     compatibility.require()
-    raise NotImplementedError
+    from fednnnn_plugin.engine.launch import rank_device
+    from fednnnn_plugin.fedml.processes import simulation_ranks
+    from fednnnn_plugin.recipe import recipe_from_args
+
+    recipe = recipe_from_args(args, custom_trainer=True)
+    return rank_device(recipe, simulation_ranks(recipe))

@@ -41,7 +41,7 @@ class RecipeGroup(click.Group):
         super().format_epilog(ctx, formatter)
         formatter.write_paragraph()
         formatter.write_text(
-            "A recipe runs with: fedml run RECIPE.yaml [OPTIONS]; see fedml run RECIPE.yaml --help."
+            "RECIPE.yaml [OPTIONS] runs a recipe: see fedml run RECIPE.yaml --help."
         )
 
     def _names_recipe(self, info_name: str | None, args: list[str]) -> bool:

@@ -1,0 +1,84 @@
+"""A FedML ``ClientTrainer`` as the engine's local training."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.state import State, aliases
+from fednnnn_plugin.fedml.loaders import ImageLoader
+from fednnnn_plugin.seeds import derive_seed
+
+# What FedML's own trainers' tests return, and what its loops read.
+_METRICS = ("test_correct", "test_loss", "test_total")
+
+
+class ClientTrainerAdapter:
+    """Calls a user's trainer in FedML's order, one client at a time.
+
+    Args:
+        trainer: the user's.
+        model: the one that the federation is of; the trainer's has the same names.
+        args: FedML's arguments; ``round_idx`` is set in them, from 0 as in FedML.
+        device: where to train.
+        train_loaders: every client's batches.
+        test_loaders: every client's local test data; a client may have none.
+        sizes: every client's number of samples.
+        test_loader: what the trainer's own ``test`` is given.
+        seed: of the shuffles of our loaders; the engine seeds the global generators.
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        model: nn.Module,
+        args: Any,
+        device: torch.device,
+        *,
+        train_loaders: Mapping[int, Any],
+        test_loaders: Mapping[int, Any] | None,
+        sizes: Mapping[int, int],
+        test_loader: Any,
+        seed: int,
+    ) -> None:
+        self._trainer, self._args, self._device = trainer, args, device
+        self._train_loaders, self._test_loaders = train_loaders, test_loaders or {}
+        self._sizes, self._test_loader, self._seed = sizes, test_loader, seed
+        self._tied = aliases(model)
+
+    def train(self, client: int, state: State, round_number: int) -> State:
+        """Return what the trainer makes of ``state``."""
+        trainer, args, device = self._trainer, self._args, self._device
+        batches = self._train_loaders[client]
+        if isinstance(batches, ImageLoader):
+            batches.reseed(derive_seed(self._seed, "loader", round_number, client))
+        args.round_idx = round_number - 1
+        trainer.set_id(client)
+        trainer.update_dataset(batches, self._test_loaders.get(client), self._sizes[client])
+        trainer.set_model_params(self._parameters(state))
+        trainer.on_before_local_training(batches, device, args)
+        trainer.train(batches, device, args)
+        trainer.on_after_local_training(batches, device, args)
+        return {
+            name: tensor.detach().to(state[name].device) if name in state else tensor
+            for name, tensor in trainer.get_model_params().items()
+            if name not in self._tied
+        }
+
+    def test(self, state: State) -> Evaluation | None:
+        """Return what the trainer's own test finds, or None if it does not count as FedML's do."""
+        self._trainer.set_model_params(self._parameters(state))
+        metrics = self._trainer.test(self._test_loader, self._device, self._args)
+        if not isinstance(metrics, Mapping) or not metrics.keys() >= set(_METRICS):
+            return None
+        correct, loss, total = (float(metrics[name]) for name in _METRICS)
+        return Evaluation(correct / total, loss / total) if total else None
+
+    def _parameters(self, state: State) -> OrderedDict[str, Tensor]:
+        # A copy: the engine's tensors are the served model itself.
+        full = OrderedDict((name, tensor.clone()) for name, tensor in state.items())
+        full.update((name, full[first]) for name, first in self._tied.items())
+        return full

@@ -1,0 +1,25 @@
+"""The processes of a simulation that a FedML script starts."""
+
+from functools import cache
+
+from fednnnn_plugin.engine.launch import choose_ranks
+from fednnnn_plugin.engine.ranks import Ranks
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.recipe import Recipe
+
+
+def simulation_ranks(recipe: Recipe) -> Ranks:
+    """Return this process alone, or MPI's, as ``comm_args.backend`` says.
+
+    Raises:
+        UserError: a backend of FedML's that our methods do not run on; ``sp`` under ``mpirun``.
+    """
+    backend = recipe.comm_args.backend
+    if backend not in ("sp", "MPI"):
+        raise UserError(f"comm_args.backend: {backend!r}: a simulation of ours runs on sp or MPI")
+    return _ranks(backend)
+
+
+@cache  # making them is a collective call of all processes
+def _ranks(backend: str) -> Ranks:
+    return choose_ranks(backend)

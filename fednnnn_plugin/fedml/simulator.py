@@ -1,0 +1,149 @@
+"""What ``FedMLRunner`` runs for our methods: the engine, on FedML's data, model and trainer."""
+
+import logging
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from fednnnn_plugin.cli import default_folder
+from fednnnn_plugin.engine.folder import Mode
+from fednnnn_plugin.engine.progress import ProgressDisplay
+from fednnnn_plugin.engine.run import run_federation
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.fedml.client_trainer import ClientTrainerAdapter
+from fednnnn_plugin.fedml.engine_data import engine_data, test_batches
+from fednnnn_plugin.fedml.loaders import FedMLDataset
+from fednnnn_plugin.fedml.processes import simulation_ranks
+from fednnnn_plugin.fedml.screen import quiet_fedml
+from fednnnn_plugin.recipe import Recipe, recipe_from_args
+
+_log = logging.getLogger(__name__)
+
+# FedML's create_model_trainer does tag and next-word prediction for these.
+_OTHER_TASKS = ("stackoverflow_lr", "stackoverflow_nwp", "fed_shakespeare")
+# FedML's single-process loops leave these out without a word.
+_HOOKS = ("enable_attack", "enable_defense", "enable_dp", "enable_fhe", "enable_contribution")
+
+
+class Simulator:
+    """A simulation of ours, with the interface of FedML's simulators.
+
+    The run folder is ``runs/<file>-seed<seed>``. A script may set, before it makes the runner,
+    ``args.output`` (another folder), ``args.resume = True`` or ``args.overwrite = True``: what
+    ``fedml run`` takes as options.
+
+    Args:
+        args: FedML's arguments.
+        device: where to train.
+        dataset: FedML's eight values; loaders may be any iterables of (x, y) batches.
+        model: w_0, any module; :meth:`run` leaves the evaluation model in it, as FedML's
+            simulators leave theirs.
+        client_trainer: replaces the engine's local training; the data sets that FedML trains in
+            another way than classification keep FedML's trainer.
+        server_aggregator: must be None: our methods are the server rule.
+
+    Raises:
+        UserError: a setting that is missing or out of range (a line for each), or does not fit.
+    """
+
+    def __init__(
+        self,
+        args: Any,
+        device: torch.device,
+        dataset: FedMLDataset,
+        model: nn.Module,
+        client_trainer: Any = None,
+        server_aggregator: Any = None,
+    ) -> None:
+        client_trainer = client_trainer or _task_trainer(model, args)
+        self._recipe = recipe_from_args(args, custom_trainer=client_trainer is not None)
+        _check(self._recipe, args, client_trainer, server_aggregator)
+        self._ranks = simulation_ranks(self._recipe)
+        self._folder = Path(getattr(args, "output", None) or default_folder(self._recipe))
+        self._mode = _mode(args)
+        self._device = torch.device(device)
+        self._model = model
+        self._data = engine_data(dataset, self._recipe.train_args.client_num_in_total)
+        self._trainer = None
+        if client_trainer is not None:
+            self._trainer = ClientTrainerAdapter(
+                client_trainer,
+                model,
+                args,
+                self._device,
+                train_loaders=dataset[5],
+                test_loaders=dataset[6],
+                sizes=dataset[4],
+                test_loader=test_batches(dataset),
+                seed=self._recipe.common_args.random_seed,
+            )
+
+    def run(self) -> None:
+        """Run the federation; under MPI rank 0 has its folder and its model."""
+        try:
+            self._run()
+        except BaseException:
+            if self._ranks.size > 1:  # the other ranks would wait for this one for ever
+                traceback.print_exc()
+                self._ranks.abort(1)
+            raise
+
+    def _run(self) -> None:
+        with quiet_fedml(), ProgressDisplay(self._recipe.train_args.comm_round) as display:
+            run_federation(
+                self._recipe,
+                model=self._model,
+                data=self._data,
+                device=self._device,
+                folder=self._folder,
+                mode=self._mode,
+                trainer=self._trainer,
+                ranks=self._ranks,
+                on_round=display.show,
+            )
+            if self._ranks.rank == 0:
+                sys.stdout.write(f"run folder: {self._folder}\n")
+                evaluation = safetensors.torch.load_file(self._folder / "model.safetensors")
+                self._model.load_state_dict(evaluation)
+
+
+def _check(recipe: Recipe, args: Any, client_trainer: Any, server_aggregator: Any) -> None:
+    method = recipe.train_args.federated_optimizer
+    for hook in _HOOKS:
+        if getattr(args, hook, False):
+            raise UserError(
+                f"{hook}: true: a simulation of {method} runs none of FedML's security and privacy "
+                "hooks; leave it out or false"
+            )
+    if server_aggregator is not None:
+        raise UserError(
+            f"server_aggregator: {type(server_aggregator).__name__}: a simulation of {method} "
+            "aggregates by that method; leave server_aggregator out"
+        )
+    if client_trainer is not None and method == "PaperFedProx":
+        _log.warning(
+            "client_trainer: %s trains the clients: the proximal term of PaperFedProx is its own "
+            "to add (args.prox_mu)",
+            type(client_trainer).__name__,
+        )
+
+
+def _mode(args: Any) -> Mode:
+    resume, overwrite = (bool(getattr(args, name, False)) for name in ("resume", "overwrite"))
+    if resume and overwrite:
+        raise UserError("args.resume, args.overwrite: set one of them")
+    return "resume" if resume else "overwrite" if overwrite else "new"
+
+
+def _task_trainer(model: nn.Module, args: Any) -> Any:
+    """Return FedML's own trainer for its tasks that are not classification, else None."""
+    if getattr(args, "dataset", None) not in _OTHER_TASKS:
+        return None
+    from fedml.ml.trainer.trainer_creator import create_model_trainer
+
+    return create_model_trainer(model, args)

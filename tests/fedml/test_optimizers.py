@@ -1,0 +1,69 @@
+"""The server optimizers in each of FedML's three registries."""
+
+from importlib import import_module
+
+import pytest
+import torch
+
+import fednnnn_plugin as fp
+
+PLACES = ("sp.fedopt", "mpi.fedopt", "mpi.fedopt_seq")
+OURS = {"FedNNNN": fp.FedNNNN, "NormNorm": fp.NormNorm, "Momentum": fp.Momentum}
+
+
+@pytest.fixture(params=PLACES)
+def repo(request: pytest.FixtureRequest):
+    """One of FedML's registries, as its own import leaves it and the patch finds it."""
+    module = import_module(f"fedml.simulation.{request.param}.optrepo")
+    fp.register()
+    repo = module.OptRepo
+    repo.repo = {name.lower(): optimizer for name, optimizer in repo.repo.items()}
+    return repo
+
+
+@pytest.mark.parametrize("rebuilt", [False, True], ids=["before", "after get_opt_names"])
+def test_names_are_found_in_any_case(repo, rebuilt: bool) -> None:
+    if rebuilt:
+        assert {*OURS, "SGD", "Adam"} <= set(repo.get_opt_names())
+    for name, optimizer in {**OURS, "SGD": torch.optim.SGD, "Adam": torch.optim.Adam}.items():
+        for written in (name, name.lower(), name.upper()):
+            assert repo.name2cls(written) is optimizer
+    with pytest.raises(KeyError):
+        repo.name2cls("no such optimizer")
+
+
+def test_parameters_are_listed(repo) -> None:
+    assert {"lr", "beta", "gamma", "momentum"} <= set(repo.supported_parameters("FedNNNN"))
+    assert {"lr", "beta"} <= set(repo.supported_parameters(fp.NormNorm))
+    assert {"lr", "gamma", "momentum"} <= set(repo.supported_parameters("momentum"))
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_single_process_fedopt_builds_them_and_learns_at_the_step_what_is_missing(
+    repo, name: str
+) -> None:
+    weight = torch.nn.Parameter(torch.zeros(2))
+    server = repo.name2cls(name)([weight], lr=1.0)
+    weight.grad = torch.ones(2)
+    with pytest.raises(fp.UserError, match=f"^{name}.step: "):
+        server.step()
+
+
+def test_mpi_fedopt_steps_with_momentum(repo) -> None:
+    """FedOpt makes a new optimizer every round and carries the state over: d₂ = γ d₁ + S₂."""
+    weight = torch.nn.Parameter(torch.zeros(2))
+    server = repo.name2cls("Momentum")(iter([weight]), lr=1.0, momentum=0.5)
+    for update, expected in (([1.0, 0.0], [1.0, 0.0]), ([0.0, 1.0], [1.5, 1.0])):
+        server.zero_grad()
+        state = server.state_dict()
+        weight.grad = -torch.tensor(update)
+        server = repo.name2cls("Momentum")(iter([weight]), lr=1.0, momentum=0.5)
+        server.load_state_dict(state)
+        server.step()
+        assert weight.tolist() == expected
+
+
+def test_registering_again_wraps_nothing_twice(repo) -> None:
+    before = repo.__dict__["name2cls"].__func__
+    fp.register()
+    assert repo.__dict__["name2cls"].__func__ is before
