@@ -174,7 +174,7 @@ def _others_ended(ranks: Ranks) -> Iterator[None]:
         if ranks.size > 1:
             if ranks.rank and isinstance(error, UserError):
                 time.sleep(_HEAD_START)
-            status = _report(error)
+            status = _report(error, silent=ranks.rank > 0 and isinstance(error, _Terminated))
             sys.stdout.flush()
             sys.stderr.flush()
             ranks.abort(status)
