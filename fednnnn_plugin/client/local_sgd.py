@@ -86,8 +86,10 @@ class LocalSGD:
         for index, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
             if gradient is None:  # a parameter that the loss does not reach stays
                 continue
+            # Not in place: autograd may give two parameters one tensor, or one that is expanded.
+            step = gradient
             if self.weight_decay:
-                gradient.add_(parameter, alpha=self.weight_decay)
+                step = step.add(parameter, alpha=self.weight_decay)
             if anchors:
-                gradient.add_(parameter - anchors[index], alpha=self.prox_mu)
-            parameter.add_(gradient, alpha=-self.learning_rate)
+                step = step.add(parameter - anchors[index], alpha=self.prox_mu)
+            parameter.add_(step, alpha=-self.learning_rate)

@@ -1,0 +1,159 @@
+"""Local training: two steps by hand, then against torch.optim.SGD."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.models import create_model
+
+Batches = list[list[tuple[Tensor, Tensor]]]
+
+
+def batches(epochs: int, samples: int, batch_size: int, dtype: torch.dtype) -> Batches:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(samples, 1, 8, 8, generator=generator, dtype=torch.float64).to(dtype)
+    labels = torch.randint(10, (samples,), generator=generator)
+    return [
+        [
+            (images[picked], labels[picked])
+            for picked in torch.randperm(samples, generator=generator).split(batch_size)
+        ]
+        for _ in range(epochs)
+    ]
+
+
+def test_two_steps_worked_by_hand() -> None:
+    """Logits (w₀x, w₁x) with x = 2, η = 0.5, λ = 0.25, μ = 0.75, from w_t = (0, 0).
+
+    Step 1, label 0: p = (½, ½), ∇ℓ = x (p - (1, 0)) = (-1, 1); w = (½, -½).
+    Step 2, label 1: p₀ = 1/(1 + e^-2), ∇ℓ = (2 p₀, -2 p₀); decay and proximal term add
+    (λ + μ) w = (½, -½); w = (½ - ½ (2 p₀ + ½), …) = (¼ - p₀, p₀ - ¼).
+    """
+    model = nn.Linear(1, 2, bias=False, dtype=torch.float64)
+    nn.init.zeros_(model.weight)
+    x = torch.tensor([[2.0]], dtype=torch.float64)
+    sgd = LocalSGD(2, 1, 0.5, weight_decay=0.25, prox_mu=0.75, precision="fp64")
+    steps = sgd.train(model, [[(x, torch.tensor([0]))], [(x, torch.tensor([1]))]])
+    p0 = 1 / (1 + math.exp(-2))
+    assert steps == 2
+    assert model.weight.flatten().tolist() == pytest.approx([0.25 - p0, p0 - 0.25], rel=1e-14)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 5e-3])
+@pytest.mark.parametrize("prox_mu", [0.0, 0.3])
+def test_it_is_torch_sgd_on_the_loss_with_the_proximal_term(
+    weight_decay: float, prox_mu: float
+) -> None:
+    epochs = batches(epochs=3, samples=23, batch_size=5, dtype=torch.float64)
+    model, reference = (create_model("nnnn_digits", seed=0).double() for _ in range(2))
+    start = [p.detach().clone() for p in reference.parameters()]
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1, weight_decay=weight_decay)
+    for images, labels in (batch for epoch in epochs for batch in epoch):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(reference(images), labels)
+        for parameter, anchor in zip(reference.parameters(), start, strict=True):
+            loss = loss + prox_mu / 2 * (parameter - anchor).square().sum()
+        loss.backward()
+        optimizer.step()
+
+    sgd = LocalSGD(3, 5, 0.1, weight_decay=weight_decay, prox_mu=prox_mu, precision="fp64")
+    assert sgd.train(model, epochs) == 3 * 5
+    for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    moved = max((p - a).abs().max() for p, a in zip(model.parameters(), start, strict=True))
+    assert moved > 0.01
+
+
+def test_a_short_batch_counts_as_much_as_a_full_one() -> None:
+    """Each step follows its own batch's mean loss: one sample moves the model as five do."""
+    full = batches(1, 5, 5, torch.float64)[0][0]
+    short = (full[0][:1], full[1][:1])
+    repeated = (short[0].repeat(5, 1, 1, 1), short[1].repeat(5))
+    models = []
+    for last in (short, repeated):
+        model = create_model("nnnn_digits", seed=0).double()
+        assert LocalSGD(1, 5, 0.1, precision="fp64").train(model, [[full, last]]) == 2
+        models.append(model)
+    for one, five in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(one, five, rtol=0, atol=1e-14)
+
+
+class _Odd(nn.Module):
+    """Parameters that autograd treats in their own ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((2, 3), 0.5))
+        self.shift = nn.Parameter(torch.full((2, 3), -0.25))  # its gradient is weight's tensor
+        self.scale = nn.Parameter(torch.full((4,), 0.25))  # its gradient is an expanded scalar
+        self.frozen = nn.Parameter(torch.ones(2), requires_grad=False)
+        self.unused = nn.Parameter(torch.ones(3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return F.linear(inputs, self.weight + self.shift, self.frozen) * self.scale.sum()
+
+
+def test_shared_and_expanded_gradients_are_left_as_they_are() -> None:
+    generator = torch.Generator().manual_seed(1)
+    inputs, labels = torch.randn(4, 3, generator=generator), torch.tensor([0, 1, 1, 0])
+    model, reference = _Odd(), _Odd()
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1, weight_decay=0.5)
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(reference(inputs), labels).backward()
+        optimizer.step()
+    LocalSGD(3, 4, 0.1, weight_decay=0.5).train(model, [[(inputs, labels)]] * 3)
+    for name in ("weight", "shift", "scale"):
+        torch.testing.assert_close(getattr(model, name), getattr(reference, name))
+
+
+def test_parameters_without_a_gradient_stay() -> None:
+    model = _Odd()
+    batch = (torch.ones(2, 3), torch.tensor([0, 1]))
+    LocalSGD(1, 2, 0.1, weight_decay=0.5, prox_mu=0.5).train(model, [[batch]])
+    assert model.unused.tolist() == [1.0, 1.0, 1.0]
+    assert model.frozen.tolist() == [1.0, 1.0]
+    assert not torch.equal(model.weight, _Odd().weight)
+
+
+def test_it_trains_in_training_mode_and_leaves_no_gradients() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+    model.eval()
+    LocalSGD(1, 4, 0.1).train(
+        model, [[(torch.arange(12.0).view(4, 3), torch.tensor([0, 1, 0, 1]))]]
+    )
+    assert model[0].num_batches_tracked == 1
+    assert model[0].running_mean.tolist() == pytest.approx([0.45, 0.55, 0.65])
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_bf16_computes_coarsely_and_keeps_weights_in_float32() -> None:
+    epochs = batches(epochs=1, samples=40, batch_size=10, dtype=torch.float32)
+    models = {}
+    for precision in ("fp32", "bf16"):
+        models[precision] = create_model("nnnn_digits", seed=0)
+        LocalSGD(1, 10, 0.1, precision=precision).train(models[precision], epochs)
+    exact, coarse = (
+        nn.utils.parameters_to_vector(models[precision].parameters()) for precision in models
+    )
+    start = nn.utils.parameters_to_vector(create_model("nnnn_digits", seed=0).parameters())
+    assert coarse.dtype == torch.float32
+    assert not torch.equal(exact, coarse)
+    assert (exact - coarse).norm() < 0.2 * (exact - start).norm()
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [
+        ("fp32", torch.float32),
+        ("tf32", torch.float32),
+        ("bf16", torch.float32),
+        ("fp64", torch.float64),
+    ],
+)
+def test_weights_have_the_dtype_of_the_precision(precision: str, dtype: torch.dtype) -> None:
+    assert LocalSGD(1, 1, 0.1, precision=precision).dtype == dtype
