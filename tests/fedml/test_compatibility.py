@@ -6,6 +6,8 @@ import pytest
 
 from fednnnn_plugin.fedml import compatibility
 
+pytestmark = pytest.mark.slow
+
 # Uses every name of ours and, beside it, FedML's own; prints what came of it as JSON.
 EVERY_NAME = """
 import json, types

@@ -39,6 +39,8 @@ class RecipeGroup(click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Add the one line on recipes to FedML's help."""
         super().format_epilog(ctx, formatter)
+        if compatibility.problem() is not None:
+            return
         formatter.write_paragraph()
         formatter.write_text(
             "RECIPE.yaml [OPTIONS] runs a recipe: see fedml run RECIPE.yaml --help."

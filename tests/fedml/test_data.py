@@ -1,0 +1,169 @@
+"""Our data sets and partitions through ``fedml.data.load``."""
+
+import logging
+import random
+from types import SimpleNamespace
+
+import fedml
+import numpy as np
+import pytest
+import torch
+from fedml.data import data_loader
+from torch.utils.data import DataLoader
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.fedml.loaders import staged_data
+
+fp.register()
+
+CLIENTS = 5
+
+
+def arguments(**values) -> SimpleNamespace:
+    settings = {
+        "training_type": "simulation",
+        "backend": "sp",
+        "random_seed": 0,
+        "using_mlops": False,
+        "dataset": "digits",
+        "partition_method": "iid",
+        "model": "nnnn_digits",
+        "federated_optimizer": "FedAvg",
+        "client_num_in_total": CLIENTS,
+        "client_num_per_round": 3,
+        "comm_round": 2,
+        "epochs": 1,
+        "batch_size": 10,
+        "client_optimizer": "sgd",
+        "learning_rate": "5e-2",
+        "weight_decay": 0.0,
+        "frequency_of_the_test": 1,
+        "using_gpu": False,
+        "enable_wandb": False,
+        "ci": 0,
+    }
+    return SimpleNamespace(**settings | values)
+
+
+def labels_of(loader) -> list[int]:
+    return sorted(torch.cat([y for _, y in loader]).tolist())
+
+
+def generators() -> tuple:
+    numpy_state = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), numpy_state[1].tolist(), torch.get_rng_state().tolist()
+
+
+def test_the_eight_values() -> None:
+    dataset, classes = fedml.data.load(arguments())
+    train_size, test_size, train, test, sizes, local, local_test, classes_again = dataset
+    assert (train_size, test_size, classes, classes_again) == (1437, 360, 10, 10)
+    assert sizes == {k: len(local[k].dataset) for k in range(CLIENTS)}
+    assert sum(sizes.values()) == train_size
+    assert len(labels_of(train)) == train_size
+    assert len(labels_of(test)) == test_size
+    for loader in (train, test, *local.values(), *local_test.values()):
+        assert isinstance(loader, DataLoader)
+        batches = list(loader)
+        assert len(batches) == len(loader)
+        assert all(x.shape[1:] == (1, 8, 8) and x.dtype == torch.float32 for x, _ in batches)
+        assert all(y.dtype == torch.int64 for _, y in batches)
+    assert {len(y) for _, y in local[0]} == {10, sizes[0] % 10 or 10}
+
+
+def test_the_clients_share_out_the_training_and_the_test_images() -> None:
+    dataset, _ = fedml.data.load(arguments(partition_method="n_class", client_num_in_total=10))
+    for whole, parts in ((dataset[2], dataset[5]), (dataset[3], dataset[6])):
+        together = sorted(label for part in parts.values() for label in labels_of(part))
+        assert together == labels_of(whole)
+    assert all(len(set(labels_of(local))) == 2 for local in dataset[5].values())
+
+
+def test_a_loader_agrees_with_its_data_set_image_by_image() -> None:
+    dataset, _ = fedml.data.load(arguments())
+    x, y = next(iter(dataset[3]))
+    subset = dataset[3].dataset
+    assert torch.equal(x, torch.stack([subset[i][0] for i in range(len(x))]))
+    assert torch.equal(y, torch.stack([subset[i][1] for i in range(len(y))]))
+    again = DataLoader(subset, batch_size=7)  # as FedML's split_dl makes one
+    assert torch.equal(next(iter(again))[0], x[:7])
+
+
+def test_every_pass_is_shuffled_anew_and_by_the_seed_alone() -> None:
+    def passes(seed: int) -> list[list[int]]:
+        loader = fedml.data.load(arguments(random_seed=seed))[0][5][1]
+        return [torch.cat([y for _, y in loader]).tolist() for _ in range(2)]
+
+    first, second = passes(0)
+    assert first != second
+    assert sorted(first) == sorted(second)
+    assert passes(0) == [first, second]
+    assert passes(1)[0] != first
+
+
+def test_no_global_generator_moves() -> None:
+    before = generators()
+    dataset, _ = fedml.data.load(arguments())
+    labels_of(dataset[5][0])
+    labels_of(dataset[2])
+    assert generators() == before
+
+
+def test_the_engine_gets_the_tensors_only_of_an_untouched_data_set() -> None:
+    dataset, _ = fedml.data.load(arguments())
+    assert staged_data(dataset) is dataset[3].data
+    for index, changed in (
+        (3, list(dataset[3])),
+        (5, {**dataset[5], 1: list(dataset[5][1])}),
+        (5, {**dataset[5], 1: dataset[5][0]}),
+        (5, {k: dataset[5][k] for k in range(CLIENTS - 1)}),
+    ):
+        other = list(dataset)
+        other[index] = changed
+        assert staged_data(other) is None
+
+
+@pytest.mark.parametrize("optimizer", ["FedAvg", "FedOpt", "FedProx"])
+def test_fedmls_own_optimizers_run_on_it_and_their_sums_are_the_test_set(
+    optimizer: str, caplog, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # FedMLRunner leaves a file there
+    args = arguments(
+        federated_optimizer=optimizer,
+        learning_rate=0.05,
+        server_optimizer="sgd",
+        server_lr=1.0,
+        fedprox_mu=0.1,
+    )
+    fedml.mlops.pre_setup(args)
+    dataset, classes = fedml.data.load(args)
+    model = fedml.model.create(args, classes)
+    with caplog.at_level(logging.INFO):
+        fedml.FedMLRunner(args, fedml.device.get_device(args), dataset, model).run()
+    reported = [r.msg["test_acc"] for r in caplog.records if "test_acc" in str(r.msg)][-1]
+    model.eval()
+    with torch.no_grad():
+        correct = sum((model(x).argmax(1) == y).sum().item() for x, y in dataset[3])
+    assert reported == pytest.approx(correct / 360)
+    assert reported > 0.15
+
+
+@pytest.mark.parametrize("load", [fedml.data.load, data_loader.load])
+@pytest.mark.parametrize("dataset", ["cifar100", "femnist", "shakespeare", None])
+def test_our_partitions_of_another_data_set_are_refused(load, dataset) -> None:
+    with pytest.raises(fp.UserError, match=r"^data_args.dataset: .* mnist, cifar10, digits"):
+        load(arguments(dataset=dataset, partition_method="n_class"))
+
+
+@pytest.mark.parametrize("method", [None, "hetero", "homo", 3])
+def test_other_partitions_are_fedmls(method, monkeypatch) -> None:
+    args = arguments(dataset="mnist", partition_method=method)
+    monkeypatch.setattr(data_loader, "load_synthetic_data", lambda given: given)
+    assert fedml.data.load(args) is args
+    del args.partition_method
+    assert fedml.data.load(args) is args
+
+
+def test_a_bad_setting_is_named() -> None:
+    with pytest.raises(fp.UserError, match=r"data_args\.min_samples: 0: must be"):
+        fedml.data.load(arguments(min_samples=0))
