@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,8 +17,8 @@ from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import RoundRecord, Seconds, layer_records
 from fednnnn_plugin.engine.state import State
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.server.accumulator import UpdateAccumulator
-from fednnnn_plugin.server.server import Server
+from fednnnn_plugin.server.accumulator import Update, UpdateAccumulator
+from fednnnn_plugin.server.server import Server, ServerMove
 
 _log = logging.getLogger(__name__)
 
@@ -86,12 +88,15 @@ class Federation:
         self.rounds = schedule.rounds
         self.progress = Progress(0, 0.0, 0.0)
 
-    def run_round(self) -> RoundRecord | None:
+    def run_round(self, keep: Callable[[RoundRecord], None] | None = None) -> RoundRecord | None:
         """Do the next round; return its record on rank 0.
 
+        Args:
+            keep: called with the record, on rank 0, before the round counts as done.
+
         Raises:
-            RunError: too many clients failed, or no update was accepted. The server is as it was
-                before the round.
+            RunError: too many clients failed, no update was accepted, or the served model
+                overflowed. After this or any other error the server is as it was before the round.
         """
         started = time.perf_counter()
         number = self.progress.round + 1
@@ -103,36 +108,65 @@ class Federation:
             self.progress = Progress(number, 0.0, 0.0)
             return None
         self._check(number, total)
-        update = total.finish()
+        with self._undone_on_error():
+            update = total.finish()
+            move = self._move(number, update)
+            aggregated = time.perf_counter()
+            evaluation, served = self._evaluate(number)
+            ended = time.perf_counter()
+            self.progress = Progress(
+                number,
+                self.progress.integrated_norm + move.server_update_norm,
+                self.progress.wall_seconds + ended - started,
+            )
+            record = RoundRecord(
+                round=number,
+                test_acc=evaluation.accuracy if evaluation else None,
+                test_loss=evaluation.loss if evaluation else None,
+                served_test_acc=served.accuracy if served else None,
+                mean_update_norm=update.mean_update_norm,
+                mean_client_norm=update.mean_client_norm,
+                server_update_norm=move.server_update_norm,
+                integrated_norm=self.progress.integrated_norm,
+                client_norms=update.client_norms,
+                layers=layer_records(update, move),
+                clients=update.clients,
+                rejected=update.rejected,
+                degenerate=move.degenerate,
+                seconds=Seconds(
+                    train=trained - started - adding,
+                    aggregate=aggregated - trained + adding,
+                    evaluate=ended - aggregated,
+                ),
+            )
+            if keep:
+                keep(record)
+        return record
+
+    @contextmanager
+    def _undone_on_error(self) -> Iterator[None]:
+        """Take both models, the momentum and the progress back where a round ends half-way.
+
+        An interrupt may come at any moment, and what is saved then must be of a whole round.
+        """
+        progress, evaluation = self.progress, self.server.evaluation
+        state = {name: tensor.clone() for name, tensor in self.server.state_dict().items()}
+        try:
+            yield
+        except BaseException:
+            self.server.load_state_dict(state)
+            self.server.evaluation = evaluation
+            self.progress = progress
+            raise
+
+    def _move(self, number: int, update: Update) -> ServerMove:
         move = self.server.apply(update)
-        aggregated = time.perf_counter()
-        evaluation, served = self._evaluate(number)
-        ended = time.perf_counter()
-        self.progress = Progress(
-            number,
-            self.progress.integrated_norm + move.server_update_norm,
-            self.progress.wall_seconds + ended - started,
-        )
-        return RoundRecord(
-            round=number,
-            test_acc=evaluation.accuracy if evaluation else None,
-            test_loss=evaluation.loss if evaluation else None,
-            served_test_acc=served.accuracy if served else None,
-            mean_update_norm=update.mean_update_norm,
-            mean_client_norm=update.mean_client_norm,
-            server_update_norm=move.server_update_norm,
-            integrated_norm=self.progress.integrated_norm,
-            client_norms=update.client_norms,
-            layers=layer_records(update, move),
-            clients=update.clients,
-            rejected=update.rejected,
-            degenerate=move.degenerate,
-            seconds=Seconds(
-                train=trained - started - adding,
-                aggregate=aggregated - trained + adding,
-                evaluate=ended - aggregated,
-            ),
-        )
+        if not math.isfinite(move.server_update_norm):
+            raise RunError(
+                f"round {number}: the served model is no longer finite: the server moved it by "
+                f"{move.server_update_norm}"
+            )
+        return move
 
     def _train(self, number: int) -> tuple[UpdateAccumulator, float]:
         """Train this rank's clients; return their sum and the seconds that adding took."""

@@ -176,9 +176,8 @@ class _Run:
 
     def _rounds(self, on_round: OnRound | None) -> None:
         while self._federation.progress.round < self._federation.rounds:
-            record = self._federation.run_round()
+            record = self._federation.run_round(self.folder.metrics.append)
             assert record is not None
-            self.folder.metrics.append(record)
             if record.round % self.recipe.train_args.checkpoint_every == 0:
                 self._save()
             if on_round:

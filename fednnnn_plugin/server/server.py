@@ -127,6 +127,7 @@ class Server:
         for name, tensor in self.served.items():
             tensor.copy_(state[name])
         for name, parameter in self._parameters.items():
+            self._optimizer.state.pop(parameter, None)
             if MOMENTUM + name in state:
                 buffer = state[MOMENTUM + name].to(parameter, copy=True)
                 self._optimizer.state[parameter]["momentum_buffer"] = buffer
