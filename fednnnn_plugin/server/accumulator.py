@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.admission import check_client, check_global, checked_weight
 from fednnnn_plugin.server.bounds import BufferBounds
 from fednnnn_plugin.server.exact import FixedPointSum
 from fednnnn_plugin.server.norms import CHUNK, by_module, chunk_square, owner, pieces, squared_norm
@@ -66,8 +67,10 @@ class UpdateAccumulator:
     The result has the same bits whatever the order of the clients and however they were dealt to
     accumulators that were merged (see :class:`~fednnnn_plugin.server.exact.FixedPointSum`). Every
     element of a client's contribution is rounded once, by at most ``2^-32`` of that client's
-    largest element. The exact range: up to 32,768 clients, each with differences that are finite
-    in the parameter's dtype and a norm that is finite in float64; a client outside is rejected.
+    largest element; a client whose weighted update is below ``2^-31`` of another's may add nothing
+    to S. The exact range: up to 32,767 clients, one more is an error; each with differences that
+    are finite in the dtype of S and a ``‖Δ_k‖²`` that is finite in float64, else it is rejected.
+    Below about 1e-150, which only float64 reaches, norms and updates may round to zero.
 
     Buffers are averaged as they are, not as differences, and the average is kept between the
     clients' minimum and maximum of each element: a running variance stays positive.
@@ -101,16 +104,9 @@ class UpdateAccumulator:
         max_client_norm: float | None = None,
     ) -> None:
         wanted = set(trainable)
-        if missing := sorted(wanted - set(global_state)):
-            raise UserError(f"UpdateAccumulator: trainable: {missing}: not in the global state")
+        check_global(global_state, wanted)
         self._global = {name: tensor.detach() for name, tensor in global_state.items()}
         self._trainable = [name for name in self._global if name in wanted]
-        for name in self._trainable:
-            if not self._global[name].is_floating_point():
-                raise UserError(
-                    f"UpdateAccumulator: trainable: {name}: {self._global[name].dtype}: must be "
-                    "floating point"
-                )
         rest = [name for name in self._global if name not in wanted]
         self._averaged = [name for name in rest if self._global[name].is_floating_point()]
 
@@ -146,10 +142,13 @@ class UpdateAccumulator:
             UserError: missing or extra names, another shape or kind of number, a weight that is
                 not positive and finite.
         """
-        weight = _checked_weight(weight)
-        self._check(client_state)
+        weight = checked_weight(weight)
+        check_client(client_state, self._global)
         squares, largest = self._measure(client_state)
-        largest_buffer = _largest(client_state[name] for name in self._averaged)
+        # In the dtype of the average: a wider client may be finite where that is not.
+        largest_buffer = _largest(
+            client_state[name].to(self._global[name].dtype) for name in self._averaged
+        )
         norm = math.sqrt(sum(squares.values()))
         if not all(map(math.isfinite, (norm, largest, largest_buffer))):
             self.tally.non_finite += 1
@@ -158,7 +157,7 @@ class UpdateAccumulator:
         shrink = 1.0
         if self._max_client_norm is not None and norm > self._max_client_norm:
             shrink = self._max_client_norm / norm
-        self.updates.add(self._update_chunks(client_state), weight * shrink, largest)
+        self.updates.add(self._update_chunks(client_state, shrink), weight, largest * shrink)
         self.buffers.add(self._buffer_chunks(client_state), weight, largest_buffer)
         self.bounds.add(client_state)
         self.tally.add(squares, weight, shrink)
@@ -169,8 +168,13 @@ class UpdateAccumulator:
         self.tally.failed += 1
 
     def merge(self, other: UpdateAccumulator) -> None:
-        """Add the partial sums of another accumulator over the same global state."""
-        self._check(other._global)
+        """Add the partial sums of another accumulator over the same global state.
+
+        Raises:
+            UserError: other names, shapes or dtypes, or in another order; other trainable names.
+        """
+        if self._form() != other._form():
+            raise UserError("UpdateAccumulator.merge: the other one is over another global state")
         self.updates.merge(other.updates)
         self.buffers.merge(other.buffers)
         self.bounds.merge(other.bounds)
@@ -186,10 +190,9 @@ class UpdateAccumulator:
         if not tally.norms:
             raise UserError(f"no client update to average: {self.rejected} rejected, none accepted")
         mean = {
-            # In float32 at least: a half-precision S would round to nothing beside its model.
             name: torch.empty_like(
                 self._global[name],
-                dtype=torch.promote_types(self._global[name].dtype, torch.float32),
+                dtype=self._mean_dtype(name),
                 memory_format=torch.contiguous_format,
             )
             for name in self._trainable
@@ -227,25 +230,16 @@ class UpdateAccumulator:
             for name, highest in self.bounds.highest.items()
         }
 
+    def _mean_dtype(self, name: str) -> torch.dtype:
+        # In float32 at least: a half-precision S would round to nothing beside its model.
+        return torch.promote_types(self._global[name].dtype, torch.float32)
+
+    def _form(self) -> list[object]:
+        entries = [(name, x.shape, x.dtype) for name, x in self._global.items()]
+        return [entries, self._trainable]
+
     def _size(self, names: Collection[str]) -> int:
         return sum(self._global[name].numel() for name in names)
-
-    def _check(self, state: Mapping[str, Tensor]) -> None:
-        if state.keys() != self._global.keys():
-            missing = sorted(self._global.keys() - state.keys())
-            extra = sorted(state.keys() - self._global.keys())
-            raise UserError(f"client model: missing entries {missing}, unknown entries {extra}")
-        for name, ours in self._global.items():
-            theirs = state[name]
-            if not isinstance(theirs, Tensor):
-                raise UserError(f"client model: {name}: {type(theirs).__name__}: must be a tensor")
-            if theirs.shape != ours.shape:
-                raise UserError(
-                    f"client model: {name}: shape {tuple(theirs.shape)}: must be "
-                    f"{tuple(ours.shape)}"
-                )
-            if theirs.is_floating_point() != ours.is_floating_point() or theirs.is_complex():
-                raise UserError(f"client model: {name}: {theirs.dtype}: must be {ours.dtype}")
 
     def _differences(self, state: Mapping[str, Tensor]) -> Iterator[tuple[str, int, Tensor]]:
         """Yield (parameter, offset in the flat update, piece of ``w_k - w_t`` in float64).
@@ -265,7 +259,8 @@ class UpdateAccumulator:
             for mine, client in zip(pieces(ours), pieces(theirs), strict=True):
                 if not len(mine):
                     continue
-                difference = torch.sub(client, mine, out=scratch[: len(mine)])
+                # Converted first: "sub" of two halves would round, and overflow, as a half.
+                difference = torch.sub(client.to(dtype), mine, out=scratch[: len(mine)])
                 yield name, offset, doubles[: len(mine)].copy_(difference)
                 offset += len(mine)
 
@@ -280,13 +275,18 @@ class UpdateAccumulator:
         for name, (square, lowest, highest) in zip(
             names, torch.stack(rows).tolist() if rows else [], strict=True
         ):
-            squares[name] += square
-            largest = max(largest, -lowest, highest)
+            peak = max(-lowest, highest)
+            # A wider client may be finite where S, in its own dtype, would not be.
+            in_range = peak <= torch.finfo(self._mean_dtype(name)).max
+            squares[name] += square if in_range else math.inf
+            largest = max(largest, peak)
         return squares, largest
 
-    def _update_chunks(self, state: Mapping[str, Tensor]) -> Iterator[tuple[int, Tensor]]:
+    def _update_chunks(
+        self, state: Mapping[str, Tensor], shrink: float
+    ) -> Iterator[tuple[int, Tensor]]:
         for _, offset, difference in self._differences(state):
-            yield offset, difference
+            yield offset, difference if shrink == 1.0 else difference.mul_(shrink)
 
     def _buffer_chunks(self, state: Mapping[str, Tensor]) -> Iterator[tuple[int, Tensor]]:
         offset = 0
@@ -304,13 +304,3 @@ def _largest(tensors: Iterable[Tensor]) -> float:
         if tensor.numel()
     ]
     return torch.stack(maxima).max().item() if maxima else 0.0
-
-
-def _checked_weight(weight: float) -> float:
-    try:
-        value = float(weight)
-    except (TypeError, ValueError, OverflowError):
-        value = math.nan
-    if isinstance(weight, bool) or not (math.isfinite(value) and value > 0):
-        raise UserError(f"client weight: {weight!r}: must be a positive finite number")
-    return value

@@ -50,7 +50,7 @@ class FixedPointSum:
     A term with ``w·max|x| < 2^t`` goes into the *bin* ``b = ⌈t/16⌉``, an int64 vector on the grid
     ``2^(16b - 48)``: so a term is rounded once, by at most ``2^-32`` of its own largest element,
     whatever the scale of weights and updates. Integers add exactly up to ``MAX_TERMS`` terms. Only
-    the three highest bins are kept; what is dropped is below ``2^-32`` of what is kept. Which bin
+    the three highest bins are kept; a term is dropped only below ``2^-31`` of another. Which bin
     a term enters depends on that term alone, and which are kept on the highest one: the result is
     a function of the set of terms, not of their order.
 
@@ -58,7 +58,7 @@ class FixedPointSum:
     two neighbouring ones.
     """
 
-    MAX_TERMS = 1 << 15
+    MAX_TERMS = (1 << 15) - 1  # of up to 2^48 units each: below 2^63
     KEPT_BINS = 3
     _WIDTH = 16  # binary orders of magnitude in a bin
     _BITS = 48  # of one term on its grid
@@ -109,8 +109,8 @@ class FixedPointSum:
     def mean_into(self, outputs: Iterable[Tensor], total_weight: ExactSum) -> None:
         """Write the sum, divided by the exact total weight, into contiguous tensors."""
         weight = total_weight.as_fraction()
-        shift = weight.numerator.bit_length() - weight.denominator.bit_length()
-        divisor = float(weight / Fraction(2) ** shift)  # near 1: no scale below overflows
+        shift = weight.numerator.bit_length() - weight.denominator.bit_length() + 1
+        divisor = float(weight / Fraction(2) ** shift)  # in [1/4, 1]: no finite mean overflows
         grids = [  # small parts first: the larger ones then round the result once
             (self.integers(bin_), math.ldexp(1.0, self._WIDTH * bin_ - self._BITS - shift))
             for bin_ in sorted(self.bins)

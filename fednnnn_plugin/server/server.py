@@ -91,13 +91,13 @@ class Server:
         """Move both models by a round's update."""
         before = {name: parameter.clone() for name, parameter in self._parameters.items()}
         self.evaluation = {
-            name: before[name] + update.mean_update[name]
+            name: (before[name] + update.mean_update[name]).to(before[name].dtype)
             if name in before
             else update.buffers[name]
             for name in self.served
         }
         for name, parameter in self._parameters.items():
-            parameter.grad = -update.mean_update[name]
+            parameter.grad = -update.mean_update[name].to(parameter.dtype)
         if isinstance(self._optimizer, Momentum):
             self._optimizer.step()
         else:
