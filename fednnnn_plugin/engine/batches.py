@@ -57,27 +57,34 @@ class TensorBatches:
     """
 
     def __init__(self, data: FederatedData, sgd: LocalSGD, seed: int, device: torch.device) -> None:
-        self._data = data.to(device)
+        self.images = data.train_images.to(device)
+        self.labels = data.train_labels.to(device)
+        self._test = (data.test_images.to(device), data.test_labels.to(device))
+        self._clients = data.client_indices
         self._sgd = sgd
         self._seed = seed
-        self._device = device
+
+    def orders(self, client: int, round_number: int) -> list[Tensor]:
+        """Return for each local epoch the positions of the client's images, on the CPU."""
+        generator = torch_generator(self._seed, "shuffle", round_number, client)
+        positions = self._clients[client]
+        return [
+            positions[torch.randperm(len(positions), generator=generator)]
+            for _ in range(self._sgd.epochs)
+        ]
 
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
         """Yield each local epoch's batches."""
-        generator = torch_generator(self._seed, "shuffle", round_number, client)
-        images, labels = self._data.client_data(client)
-        for _ in range(self._sgd.epochs):
-            order = torch.randperm(len(labels), generator=generator).to(self._device)
-            yield self._cut(images, labels, order)
+        for order in self.orders(client, round_number):
+            yield self._cut(order.to(self.labels.device))
 
-    def _cut(self, images: Tensor, labels: Tensor, order: Tensor) -> Iterator[Batch]:
+    def _cut(self, order: Tensor) -> Iterator[Batch]:
         for picked in order.split(self._sgd.batch_size):
-            yield images[picked].to(self._sgd.dtype), labels[picked]
+            yield self.images[picked].to(self._sgd.dtype), self.labels[picked]
 
     def test(self) -> list[Batch]:
         """Return the test set's batches."""
-        images = self._data.test_images.split(_EVALUATION_BATCH)
-        labels = self._data.test_labels.split(_EVALUATION_BATCH)
+        images, labels = (tensor.split(_EVALUATION_BATCH) for tensor in self._test)
         return list(zip(images, labels, strict=True))
 
 

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fednnnn_plugin.engine.files import write_atomically
+from fednnnn_plugin.errors import UserError
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{32})\.safetensors")
@@ -65,13 +66,31 @@ class CheckpointFolder:
         for old in self._newest_first()[_KEPT:]:
             old.unlink()
 
-    def load(self) -> Checkpoint | None:
-        """Return the newest checkpoint that is whole; warn of damaged ones."""
+    def load(self, recorded: int) -> Checkpoint | None:
+        """Return the newest checkpoint that is whole and on record; warn of others.
+
+        Args:
+            recorded: how many rounds the metrics hold, from the first one on.
+
+        Raises:
+            UserError: there are whole checkpoints, but all of later rounds.
+        """
+        late = False
         for path in self._newest_first():
             try:
-                return _read(path)
+                checkpoint = _read(path)
             except (OSError, ValueError, SafetensorError) as error:
                 _log.warning("%s: damaged checkpoint, trying the one before: %s", path, error)
+                continue
+            if checkpoint.progress.round <= recorded:
+                return checkpoint
+            late = True
+            _log.warning("%s: metrics.jsonl holds only %d whole rounds", path, recorded)
+        if late:
+            raise UserError(
+                f"--resume: {self.path.parent / 'metrics.jsonl'}: line {recorded + 1} is damaged "
+                "or missing: mend it, or replace the run with --overwrite"
+            )
         return None
 
     def _newest_first(self) -> list[Path]:
@@ -97,7 +116,12 @@ def _read(path: Path) -> Checkpoint:
         fields = json.loads((file.metadata() or {}).get("progress", "null"))
     if not isinstance(fields, dict) or fields.keys() != Progress.__annotations__.keys():
         raise ValueError("it does not say which round it is of")
-    progress = Progress(**fields)
-    if progress.round != int(match[1]) or not math.isfinite(progress.integrated_norm):
+    if type(fields["round"]) is not int or fields["round"] != int(match[1]):
         raise ValueError("it is of another round than its name says")
-    return Checkpoint(progress, safetensors.torch.load(content))
+    if not all(_is_amount(fields[name]) for name in ("integrated_norm", "wall_seconds")):
+        raise ValueError("its integrated norm or time is not a number")
+    return Checkpoint(Progress(**fields), safetensors.torch.load(content))
+
+
+def _is_amount(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and value >= 0

@@ -10,15 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from fednnnn_plugin.client.batched_sgd import BatchedSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.engine.batches import Batch, ClientBatches
+from fednnnn_plugin.engine.batches import Batch, ClientBatches, TensorBatches
 from fednnnn_plugin.engine.evaluation import Evaluation, Tally, evaluation, tally
+from fednnnn_plugin.engine.grouping import Group
 from fednnnn_plugin.engine.state import State, load, named_tensors
 from fednnnn_plugin.seeds import isolated_generators, torch_generator
 
@@ -47,6 +50,15 @@ class ClientTraining(Protocol):
         """Return the client's model, trained from the replica's, which it may change."""
 
 
+class GroupTraining(Protocol):
+    """How several clients train in one set of kernels."""
+
+    def __call__(
+        self, replica: Replica, round_number: int, group: Group, stopping: threading.Event
+    ) -> Iterator[State]:
+        """Yield each client's model, trained from the replica's, in the order of the group."""
+
+
 class Stopped(Exception):
     """The round is being abandoned."""
 
@@ -73,6 +85,22 @@ class SGDTraining:
         return replica.tensors
 
 
+class BatchedTraining:
+    """Trains a group with :class:`BatchedSGD`, each client in the order that it has alone."""
+
+    def __init__(self, sgd: LocalSGD, batches: TensorBatches) -> None:
+        self._sgd = sgd
+        self._batches = batches
+
+    def __call__(
+        self, replica: Replica, round_number: int, group: Group, stopping: threading.Event
+    ) -> Iterator[State]:
+        """Yield each client's model, in the order of the group."""
+        batched = BatchedSGD(self._sgd, replica.model, self._batches.images, self._batches.labels)
+        orders = [self._batches.orders(client, round_number) for client in group]
+        return batched.train(replica.tensors, orders, partial(_raise_if, stopping))
+
+
 class Cohort:
     """Trains clients ``workers`` at a time; a client trains on one thread.
 
@@ -83,6 +111,7 @@ class Cohort:
         model: copied for every worker; in the dtype and on the device of the batches.
         training: how one client trains.
         batches: for the test set.
+        group_training: how a group of several clients trains, if there are such.
         workers: clients side by side.
         seed: for a model, data or training that may draw from the global generators: each client
             then trains alone, with the generators seeded for it and restored after.
@@ -94,10 +123,12 @@ class Cohort:
         training: ClientTraining,
         batches: ClientBatches,
         *,
+        group_training: GroupTraining | None = None,
         workers: int = 1,
         seed: int | None = None,
     ) -> None:
         self._training = training
+        self._group_training = group_training
         self._batches = batches
         self._seed = seed
         self._workers = workers if seed is None else 1
@@ -124,7 +155,7 @@ class Cohort:
         torch.set_num_threads(torch.get_num_threads())
 
     def train(
-        self, served: State, round_number: int, clients: Sequence[int], consume: Consume
+        self, served: State, round_number: int, groups: Sequence[Group], consume: Consume
     ) -> None:
         """Train the clients from ``served``, in any order.
 
@@ -132,20 +163,31 @@ class Cohort:
         interrupt, abandons the round and is raised here.
         """
 
-        def train_one(client: int) -> None:
-            with self._replica(served) as replica, self._generators(round_number, client):
-                outcome: State | Exception
-                try:
-                    outcome = self._training(replica, round_number, client, self._stopping)
-                except Stopped:
-                    return
-                except Exception as error:
-                    _log.warning("round %d: client %d", round_number, client, exc_info=True)
-                    outcome = error
+        def train_group(group: Group) -> None:
+            for client, outcome in self._outcomes(served, round_number, group):
                 with self._consuming:
                     consume(client, outcome)
 
-        self._all([self._pool.submit(train_one, client) for client in clients])
+        self._all([self._pool.submit(train_group, group) for group in groups])
+
+    def _outcomes(
+        self, served: State, round_number: int, group: Group
+    ) -> Iterator[tuple[int, State | Exception]]:
+        waiting = list(group)
+        with self._replica(served) as replica, self._generators(round_number, group[0]):
+            try:
+                if len(group) > 1 and self._group_training:
+                    for state in self._group_training(replica, round_number, group, self._stopping):
+                        yield waiting.pop(0), state
+                else:
+                    state = self._training(replica, round_number, group[0], self._stopping)
+                    yield waiting.pop(0), state
+            except Stopped:
+                return
+            except Exception as error:
+                _log.warning("round %d: clients %s", round_number, waiting, exc_info=True)
+                for client in waiting:
+                    yield client, error
 
     def test(self, state: State) -> Evaluation:
         """Test a model on the test set."""
@@ -158,6 +200,15 @@ class Cohort:
         parts = _parts(self._batches.test(), self._workers)
         tallies = self._all([self._pool.submit(test_part, part) for part in parts])
         return evaluation(tally for part in tallies for tally in part)
+
+    def alone(self, call: Callable[[], T]) -> T:
+        """Call a user's code as a client is trained: on one thread, the generators seeded."""
+
+        def seeded() -> T:
+            with self._generators(0, 0):
+                return call()
+
+        return self._all([self._pool.submit(seeded)])[0]
 
     @contextmanager
     def _replica(self, state: State) -> Iterator[Replica]:
@@ -192,9 +243,13 @@ def _use_one_thread() -> None:
 
 def _until(stopping: threading.Event, batches: Iterable[Batch]) -> Iterator[Batch]:
     for batch in batches:
-        if stopping.is_set():
-            raise Stopped
+        _raise_if(stopping)
         yield batch
+
+
+def _raise_if(stopping: threading.Event) -> None:
+    if stopping.is_set():
+        raise Stopped
 
 
 def _parts(batches: Iterable[Batch], count: int) -> list[Iterable[Batch]]:

@@ -13,6 +13,7 @@ from typing import Literal
 from fednnnn_plugin.engine.checkpoint import Progress
 from fednnnn_plugin.engine.cohort import Cohort, draw_cohort
 from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.grouping import group_clients
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import RoundRecord, Seconds, layer_records
 from fednnnn_plugin.engine.state import State
@@ -37,6 +38,8 @@ class Schedule:
         test_served: test the served model as well.
         max_client_failures: how many clients of a round may fail before the run ends.
         max_client_norm: longer updates are clipped to this norm.
+        batch_size: B, and with it the steps of a client.
+        group_size: how many clients train in one set of kernels.
     """
 
     rounds: int
@@ -48,6 +51,8 @@ class Schedule:
     test_served: bool = False
     max_client_failures: int = 0
     max_client_norm: float | None = None
+    batch_size: int = 1
+    group_size: int = 1
 
     def weight(self, client: int) -> float:
         """Return the client's weight, up to a common factor."""
@@ -200,8 +205,11 @@ class Federation:
         clients = draw_cohort(
             schedule.seed, number, len(schedule.client_sizes), schedule.cohort_size
         )
-        work = [schedule.client_sizes[client] for client in clients]
-        self._cohort.train(self.server.served, number, self._ranks.deal(clients, work), add)
+        groups = group_clients(
+            clients, schedule.client_sizes, schedule.batch_size, schedule.group_size
+        )
+        work = [sum(schedule.client_sizes[client] for client in group) for group in groups]
+        self._cohort.train(self.server.served, number, self._ranks.deal(groups, work), add)
         return part, adding
 
     def _check(self, number: int, total: UpdateAccumulator) -> None:

@@ -5,16 +5,25 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+_SUFFIX = ".fednnnn-tmp"
+
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write through a temporary file in the same folder, fsync and rename."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    """Write through a temporary file in the same folder, fsync and rename.
+
+    Raises:
+        OSError: naming ``path``; what it held before is as it was.
+    """
+    temporary = path.with_name(f".{path.name}{_SUFFIX}")
     try:
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:  # a full disk is reported without a name
+        temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -23,3 +32,9 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def remove_left_over(folder: Path) -> None:
+    """Remove the temporary files that a process left which died while writing."""
+    for left_over in folder.glob(f".*{_SUFFIX}"):
+        left_over.unlink()

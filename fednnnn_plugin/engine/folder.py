@@ -11,7 +11,7 @@ from typing import Literal
 from filelock import FileLock, Timeout
 
 from fednnnn_plugin.engine.checkpoint import CheckpointFolder
-from fednnnn_plugin.engine.files import write_atomically
+from fednnnn_plugin.engine.files import remove_left_over, write_atomically
 from fednnnn_plugin.engine.records import MetricsFile
 from fednnnn_plugin.errors import UserError
 
@@ -51,11 +51,7 @@ class RunFolder:
             UserError: the folder holds a run and ``mode`` is ``"new"``; another run is writing to
                 it; it cannot be created or written to.
         """
-        if mode == "new" and any(path.exists() for path in self._files):
-            raise UserError(
-                f"--output: {self.path}: it already holds a run; go on with --resume, replace it "
-                "with --overwrite, or choose another folder"
-            )
+        self._refuse_a_run(mode)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / ".lock", timeout=0)
@@ -67,13 +63,21 @@ class RunFolder:
                 f"--output: {self.path}: cannot be written to: {error.strerror}"
             ) from None
         try:
-            for left_over in self.path.rglob(".*.tmp"):
-                left_over.unlink()
+            self._refuse_a_run(mode)  # one that began and ended in the meantime
+            for folder in (self.path, self.checkpoints.path):
+                remove_left_over(folder)
             if mode == "overwrite":
                 self._clear()
             yield
         finally:
             lock.release()
+
+    def _refuse_a_run(self, mode: Mode) -> None:
+        if mode == "new" and any(path.exists() for path in self._files):
+            raise UserError(
+                f"--output: {self.path}: it already holds a run; go on with --resume, replace it "
+                "with --overwrite, or choose another folder"
+            )
 
     def _clear(self) -> None:
         for path in self._files:

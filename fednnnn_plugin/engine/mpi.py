@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fednnnn_plugin.engine.grouping import Group
 from fednnnn_plugin.engine.ranks import heaviest_first
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.accumulator import UpdateAccumulator
@@ -46,21 +47,21 @@ def world() -> MpiRanks:
     return MpiRanks(MPI.COMM_WORLD)
 
 
-def deal(clients: Sequence[int], work: Sequence[int], ranks: int) -> list[list[int]]:
-    """Deal clients, heaviest first, each to the rank with the least work so far.
+def deal(groups: Sequence[Group], work: Sequence[int], ranks: int) -> list[list[Group]]:
+    """Deal groups of clients, heaviest first, each to the rank with the least work so far.
 
     No rank then has more than 4/3 of the best possible maximum (Graham 1969).
 
     Returns:
-        The clients of each rank; the same on every rank.
+        The groups of each rank; the same on every rank.
     """
-    cost = dict(zip(clients, work, strict=True))
-    hands: list[list[int]] = [[] for _ in range(ranks)]
+    cost = dict(zip(groups, work, strict=True))
+    hands: list[list[Group]] = [[] for _ in range(ranks)]
     loads = [0] * ranks
-    for client in heaviest_first(clients, work):
+    for group in heaviest_first(groups, work):
         least = loads.index(min(loads))
-        hands[least].append(client)
-        loads[least] += cost[client]
+        hands[least].append(group)
+        loads[least] += cost[group]
     return hands
 
 
@@ -100,10 +101,10 @@ class MpiRanks:
                 # A copy is aligned for the dtype that the bytes are of.
                 tensor.copy_(content.clone().view(tensor.dtype).view(tensor.shape))
 
-    def deal(self, clients: Sequence[int], work: Sequence[int]) -> list[int]:
-        """Return this rank's share of the clients."""
-        self._capacity = -(-len(clients) // _BLOCK) * _BLOCK
-        return deal(clients, work, self.size)[self.rank]
+    def deal(self, groups: Sequence[Group], work: Sequence[int]) -> list[Group]:
+        """Return this rank's share of the groups."""
+        self._capacity = -(-sum(map(len, groups)) // _BLOCK) * _BLOCK
+        return deal(groups, work, self.size)[self.rank]
 
     def reduce(self, part: UpdateAccumulator) -> UpdateAccumulator | None:
         """Return the sum of all ranks' parts on rank 0, None elsewhere."""

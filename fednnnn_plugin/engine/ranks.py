@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from fednnnn_plugin.engine.grouping import Group
 from fednnnn_plugin.server.accumulator import UpdateAccumulator
 
 
@@ -30,8 +31,8 @@ class Ranks(Protocol):
     def serve(self, state: Mapping[str, Tensor]) -> None:
         """Overwrite ``state`` with rank 0's."""
 
-    def deal(self, clients: Sequence[int], work: Sequence[int]) -> list[int]:
-        """Return this rank's share of the clients; ``work`` is what each costs."""
+    def deal(self, groups: Sequence[Group], work: Sequence[int]) -> list[Group]:
+        """Return this rank's share of the groups; ``work`` is what each costs."""
 
     def reduce(self, part: UpdateAccumulator) -> UpdateAccumulator | None:
         """Return the sum of all ranks' parts on rank 0, None elsewhere."""
@@ -59,16 +60,16 @@ class Solo:
     def serve(self, state: Mapping[str, Tensor]) -> None:
         """Leave the state as it is."""
 
-    def deal(self, clients: Sequence[int], work: Sequence[int]) -> list[int]:
-        """Return all clients, heaviest first: the last ones to run are then short."""
-        return heaviest_first(clients, work)
+    def deal(self, groups: Sequence[Group], work: Sequence[int]) -> list[Group]:
+        """Return all groups, heaviest first: the last ones to run are then short."""
+        return heaviest_first(groups, work)
 
     def reduce(self, part: UpdateAccumulator) -> UpdateAccumulator:
         """Return the part."""
         return part
 
 
-def heaviest_first(clients: Sequence[int], work: Sequence[int]) -> list[int]:
-    """Sort clients by falling work, equal ones by number."""
-    cost = dict(zip(clients, work, strict=True))
-    return sorted(clients, key=lambda client: (-cost[client], client))
+def heaviest_first(groups: Sequence[Group], work: Sequence[int]) -> list[Group]:
+    """Sort groups by falling work, equal ones by their clients."""
+    cost = dict(zip(groups, work, strict=True))
+    return sorted(groups, key=lambda group: (-cost[group], group))

@@ -7,7 +7,6 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.accumulator import Update
 from fednnnn_plugin.server.server import ServerMove
 
@@ -95,24 +94,36 @@ class MetricsFile:
         with self.path.open("ab") as file:
             os.fsync(file.fileno())
 
-    def cut(self, last_round: int) -> None:
-        """Drop what was written after ``last_round``, whole lines or parts of one.
+    def rounds(self) -> int:
+        """Return how many rounds are on record: whole lines from the first one on."""
+        for number, line in enumerate(lines := self._lines(), start=1):
+            if not _is_record(line, number):
+                return number - 1
+        return len(lines)
 
-        Raises:
-            UserError: rounds up to ``last_round`` are missing.
-        """
-        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
-        kept = [line for line in lines[:last_round] if line.endswith(b"\n")]
-        if len(kept) < last_round:
-            raise UserError(
-                f"--resume: {self.path}: it records {len(kept)} rounds, the checkpoint is of round "
-                f"{last_round}; replace the run with --overwrite"
-            )
+    def cut(self, last_round: int) -> None:
+        """Drop what was written after ``last_round``, whole lines or parts of one."""
+        kept = self._lines()[:last_round]
         with self.path.open("ab") as file:
             file.truncate(sum(map(len, kept)))
+
+    def _lines(self) -> list[bytes]:
+        return self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
 
     def tested(self) -> list[tuple[int, float]]:
         """Return (round, accuracy) of every tested round."""
         lines = self.path.read_text(encoding="utf-8").splitlines()
         records = [json.loads(line) for line in lines]
         return [(r["round"], r["test_acc"]) for r in records if r["test_acc"] is not None]
+
+
+def _is_record(line: bytes, number: int) -> bool:
+    """Tell whether a line holds what the engine reads of a round's record."""
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    if not line.endswith(b"\n") or not isinstance(fields, dict):
+        return False
+    accuracy = fields.get("test_acc")
+    return fields.get("round") == number and (accuracy is None or isinstance(accuracy, float))

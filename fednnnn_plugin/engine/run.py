@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -18,12 +19,19 @@ from torch import nn
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import ClientBatches, LoaderBatches, LoaderData, TensorBatches
-from fednnnn_plugin.engine.cohort import ClientTraining, Cohort, Replica, SGDTraining
+from fednnnn_plugin.engine.cohort import (
+    BatchedTraining,
+    ClientTraining,
+    Cohort,
+    Replica,
+    SGDTraining,
+)
 from fednnnn_plugin.engine.device import side_by_side
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.federation import Federation, Schedule
 from fednnnn_plugin.engine.files import write_atomically
 from fednnnn_plugin.engine.folder import Mode, RunFolder
+from fednnnn_plugin.engine.grouping import group_size
 from fednnnn_plugin.engine.numerics import numerics
 from fednnnn_plugin.engine.ranks import Ranks, Solo
 from fednnnn_plugin.engine.records import RoundRecord
@@ -88,16 +96,19 @@ def run_federation(
     ranks = ranks or Solo()
     sgd = _local_sgd(recipe)
     model = copy.deepcopy(model).to(device, sgd.dtype)
+    known = type(model) in MODELS.values() and isinstance(data, FederatedData) and not trainer
+    batching = group_size(recipe.train_args.client_batching, model, device, known=known)
     with (
         numerics(sgd.precision),
-        _cohort(recipe, sgd, model, data, device, trainer, ranks) as cohort,
+        _cohort(recipe, sgd, model, data, trainer, ranks, known=known) as cohort,
     ):
 
         def test(state: State) -> Evaluation:
-            return (trainer.test(state) if trainer else None) or cohort.test(state)
+            own = cohort.alone(partial(trainer.test, state)) if trainer else None
+            return own or cohort.test(state)
 
         federation = Federation(
-            _schedule(recipe, data),
+            _schedule(recipe, data, batching),
             Server(_rule(recipe), named_tensors(model), trainable_names(model)),
             trainable_names(model),
             cohort,
@@ -107,7 +118,7 @@ def run_federation(
         if ranks.rank:
             _follow(federation, ranks)
             return None
-        run = _Run(recipe, RunFolder(folder), federation, aliases(model), device, ranks)
+        run = _Run(recipe, RunFolder(folder), federation, aliases(model), device, ranks, batching)
         with run.folder.locked(mode), _logged_to(run.folder.log):
             return run.resume_or_start(mode, on_round)
 
@@ -123,6 +134,7 @@ class _Run:
         tied: dict[str, str],
         device: torch.device,
         ranks: Ranks,
+        batching: int,
     ) -> None:
         self.recipe = recipe
         self.folder = folder
@@ -130,6 +142,7 @@ class _Run:
         self._tied = tied
         self._device = device
         self._ranks = ranks
+        self._batching = batching
         self._saved = 0
 
     def resume_or_start(self, mode: Mode, on_round: OnRound | None) -> Summary | None:
@@ -151,25 +164,34 @@ class _Run:
         return self._summarise()
 
     def _check_recipe(self) -> None:
-        stored = load_recipe(self.folder.recipe)
-        changed = [
-            line
-            for line in differences(stored, self.recipe)
-            if not line.startswith("train_args.comm_round:")
-        ]
+        # An entry script's recipe may name data, models and platforms that are not ours.
+        stored = load_recipe(self.folder.recipe, foreign=True)
+        changed = differences(stored, self.recipe)
+        changed.pop("train_args.comm_round", None)
         if changed:
             raise UserError(
                 "\n".join(
-                    f"--resume: {self.folder.recipe}: {line}: only train_args.comm_round may differ"
-                    for line in changed
+                    f"--resume: {key}: {given}: the run in {self.folder.path} has {before}; only "
+                    "train_args.comm_round may differ"
+                    for key, (before, given) in changed.items()
                 )
             )
 
     def _restore(self) -> None:
-        checkpoint = self.folder.checkpoints.load()
+        checkpoint = self.folder.checkpoints.load(self.folder.metrics.rounds())
         if checkpoint is None:
             _log.warning("%s: no checkpoint: starting from round 1", self.folder.path)
             return
+        if checkpoint.progress.round > self._federation.rounds:
+            raise UserError(
+                f"--resume: train_args.comm_round: {self._federation.rounds}: the run in "
+                f"{self.folder.path} is at round {checkpoint.progress.round} already"
+            )
+        if not self._federation.server.takes(checkpoint.server):
+            raise UserError(
+                f"--resume: {self.folder.checkpoints.path}: its checkpoint is of another model; "
+                "replace the run with --overwrite"
+            )
         self._federation.server.load_state_dict(checkpoint.server)
         self._federation.progress = checkpoint.progress
         self._saved = checkpoint.progress.round
@@ -210,6 +232,7 @@ class _Run:
             backend="sp" if isinstance(self._ranks, Solo) else "MPI",
             ranks=self._ranks.size,
             device=_device_name(self._device),
+            client_batching=self._batching,
             wall_seconds=self._federation.progress.wall_seconds,
             versions=versions(),
         )
@@ -239,23 +262,28 @@ def _cohort(
     sgd: LocalSGD,
     model: nn.Module,
     data: FederatedData | LoaderData,
-    device: torch.device,
     trainer: ForeignTrainer | None,
     ranks: Ranks,
+    *,
+    known: bool,
 ) -> Cohort:
+    """Put together how clients train; what is not the package's own trains one at a time."""
     seed = recipe.common_args.random_seed
+    device = next(model.parameters()).device
     batches: ClientBatches
+    group_training = None
     if isinstance(data, FederatedData):
         batches = TensorBatches(data, sgd, seed, device)
+        group_training = BatchedTraining(sgd, batches) if known else None
     else:
         batches = LoaderBatches(data, sgd, device)
     training: ClientTraining = _ForeignTraining(trainer) if trainer else SGDTraining(sgd, batches)
-    known = type(model) in MODELS.values() and isinstance(data, FederatedData) and not trainer
     workers = side_by_side(device, ranks.local_size, recipe.device_args.worker_num)
     return Cohort(
         model.to(memory_format=torch.channels_last) if known else model,
         training,
         batches,
+        group_training=group_training,
         workers=min(workers, recipe.train_args.client_num_per_round),
         seed=None if known else seed,
     )
@@ -278,7 +306,7 @@ def _rule(recipe: Recipe) -> ServerRule:
     return ServerRule(train.federated_optimizer, beta=train.beta, gamma=train.gamma)
 
 
-def _schedule(recipe: Recipe, data: FederatedData | LoaderData) -> Schedule:
+def _schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) -> Schedule:
     train, validation = recipe.train_args, recipe.validation_args
     if data.num_clients != train.client_num_in_total:
         raise UserError(
@@ -295,6 +323,8 @@ def _schedule(recipe: Recipe, data: FederatedData | LoaderData) -> Schedule:
         test_served=validation.test_served,
         max_client_failures=train.max_client_failures,
         max_client_norm=train.max_client_norm,
+        batch_size=train.batch_size,
+        group_size=batching,
     )
 
 

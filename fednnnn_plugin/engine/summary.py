@@ -15,7 +15,8 @@ from fednnnn_plugin.engine.files import write_atomically
 class Summary:
     """A finished run.
 
-    Accuracies are the evaluation model's, in [0, 1].
+    Accuracies are the evaluation model's, in [0, 1]; ``client_batching`` is how many clients
+    trained in one set of kernels.
     """
 
     recipe: str
@@ -27,6 +28,7 @@ class Summary:
     backend: str
     ranks: int
     device: str
+    client_batching: int
     wall_seconds: float
     versions: dict[str, str]
 
