@@ -124,4 +124,4 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _is_amount(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and value >= 0
+    return isinstance(value, int | float) and math.isfinite(value) and value >= 0

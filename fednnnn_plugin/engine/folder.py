@@ -51,8 +51,8 @@ class RunFolder:
             UserError: the folder holds a run and ``mode`` is ``"new"``; another run is writing to
                 it; it cannot be created or written to.
         """
-        self._refuse_a_run(mode)
         try:
+            self._refuse_a_run(mode)
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / ".lock", timeout=0)
             lock.acquire()

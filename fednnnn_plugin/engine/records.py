@@ -86,8 +86,11 @@ class MetricsFile:
 
     def append(self, record: RoundRecord) -> None:
         """Add one round's line."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(record.to_json() + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(record.to_json() + "\n")
+        except OSError as error:  # a full disk is reported without a name
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
 
     def sync(self) -> None:
         """Have the disk hold what was written: a checkpoint's rounds are then on record."""

@@ -6,7 +6,7 @@ import copy
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -334,11 +334,25 @@ def _device_name(device: torch.device) -> str:
     return str(device)
 
 
+class _LogFile(logging.FileHandler):
+    """Loses records on a full disk: logging's own report of that would hide the run's."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError):
+            assert self.stream is not None
+            self.stream.write(self.format(record) + self.terminator)
+            self.flush()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
+
+
 @contextmanager
 def _logged_to(path: Path) -> Iterator[None]:
     """Send every log record of the process, FedML's included, to the run's log file."""
     root = logging.getLogger()
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     level = root.level
     root.addHandler(handler)

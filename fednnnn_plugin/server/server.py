@@ -121,6 +121,14 @@ class Server:
                 state[MOMENTUM + name] = buffer
         return state
 
+    def takes(self, state: Mapping[str, Tensor]) -> bool:
+        """Tell whether a state has this model's names, shapes and dtypes."""
+        like = self.served | {MOMENTUM + name: self.served[name] for name in self._parameters}
+        return self.served.keys() <= state.keys() <= like.keys() and all(
+            (tensor.shape, tensor.dtype) == (like[name].shape, like[name].dtype)
+            for name, tensor in state.items()
+        )
+
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what :meth:`state_dict` gave."""
