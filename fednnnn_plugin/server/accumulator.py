@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.admission import check_client, check_global, checked_weight
-from fednnnn_plugin.server.bounds import BufferBounds
+from fednnnn_plugin.server.buffers import BufferMean
 from fednnnn_plugin.server.exact import FixedPointSum
 from fednnnn_plugin.server.norms import CHUNK, by_module, chunk_square, owner, pieces, squared_norm
 from fednnnn_plugin.server.tally import ClientTally
@@ -107,14 +107,15 @@ class UpdateAccumulator:
         check_global(global_state, wanted)
         self._global = {name: tensor.detach() for name, tensor in global_state.items()}
         self._trainable = [name for name in self._global if name in wanted]
-        rest = [name for name in self._global if name not in wanted]
-        self._averaged = [name for name in rest if self._global[name].is_floating_point()]
+        rest = {name: tensor for name, tensor in self._global.items() if name not in wanted}
 
         device = next((tensor.device for tensor in self._global.values()), torch.device("cpu"))
         self._max_client_norm = max_client_norm
-        self.updates = FixedPointSum(self._size(self._trainable), device)
-        self.buffers = FixedPointSum(self._size(self._averaged), device)
-        self.bounds = BufferBounds({name: self._global[name] for name in rest}, self._averaged)
+        size = sum(self._global[name].numel() for name in self._trainable)
+        self.updates = FixedPointSum(size, device)
+        self._buffer_mean = BufferMean(rest, device)
+        self.buffers = self._buffer_mean.sum
+        self.bounds = self._buffer_mean.bounds
         self.tally = ClientTally.of(map(owner, self._trainable))
 
     @property
@@ -145,10 +146,7 @@ class UpdateAccumulator:
         weight = checked_weight(weight)
         check_client(client_state, self._global)
         squares, largest = self._measure(client_state)
-        # In the dtype of the average: a wider client may be finite where that is not.
-        largest_buffer = _largest(
-            client_state[name].to(self._global[name].dtype) for name in self._averaged
-        )
+        largest_buffer = self._buffer_mean.largest(client_state)
         norm = math.sqrt(sum(squares.values()))
         if not all(map(math.isfinite, (norm, largest, largest_buffer))):
             self.tally.non_finite += 1
@@ -158,8 +156,7 @@ class UpdateAccumulator:
         if self._max_client_norm is not None and norm > self._max_client_norm:
             shrink = self._max_client_norm / norm
         self.updates.add(self._update_chunks(client_state, shrink), weight, largest * shrink)
-        self.buffers.add(self._buffer_chunks(client_state), weight, largest_buffer)
-        self.bounds.add(client_state)
+        self._buffer_mean.add(client_state, weight, largest_buffer)
         self.tally.add(squares, weight, shrink)
         return True
 
@@ -176,8 +173,7 @@ class UpdateAccumulator:
         if self._form() != other._form():
             raise UserError("UpdateAccumulator.merge: the other one is over another global state")
         self.updates.merge(other.updates)
-        self.buffers.merge(other.buffers)
-        self.bounds.merge(other.bounds)
+        self._buffer_mean.merge(other._buffer_mean)
         self.tally.merge(other.tally)
 
     def finish(self) -> Update:
@@ -211,24 +207,11 @@ class UpdateAccumulator:
                 module: LayerNorms(min(update_norms[module], client_norm), client_norm)
                 for module, client_norm in client_norms.items()
             },
-            buffers=self._finish_buffers(),
+            buffers=self._buffer_mean.finish(tally.weight),
             clients=len(tally.norms),
             rejected=tally.rejected,
             client_norms=(min(tally.norms), statistics.median(tally.norms), max(tally.norms)),
         )
-
-    def _finish_buffers(self) -> dict[str, Tensor]:
-        averages = {
-            name: torch.empty_like(self._global[name], memory_format=torch.contiguous_format)
-            for name in self._averaged
-        }
-        self.buffers.mean_into(averages.values(), self.tally.weight)
-        for name, average in averages.items():
-            average.clamp_(self.bounds.lowest[name], self.bounds.highest[name])
-        return {
-            name: averages[name] if name in averages else highest.clone()
-            for name, highest in self.bounds.highest.items()
-        }
 
     def _mean_dtype(self, name: str) -> torch.dtype:
         # In float32 at least: a half-precision S would round to nothing beside its model.
@@ -236,10 +219,7 @@ class UpdateAccumulator:
 
     def _form(self) -> list[object]:
         entries = [(name, x.shape, x.dtype) for name, x in self._global.items()]
-        return [entries, self._trainable]
-
-    def _size(self, names: Collection[str]) -> int:
-        return sum(self._global[name].numel() for name in names)
+        return [entries, self._trainable, self._buffer_mean.exponents]
 
     def _differences(self, state: Mapping[str, Tensor]) -> Iterator[tuple[str, int, Tensor]]:
         """Yield (parameter, offset in the flat update, piece of ``w_k - w_t`` in float64).
@@ -287,20 +267,3 @@ class UpdateAccumulator:
     ) -> Iterator[tuple[int, Tensor]]:
         for _, offset, difference in self._differences(state):
             yield offset, difference if shrink == 1.0 else difference.mul_(shrink)
-
-    def _buffer_chunks(self, state: Mapping[str, Tensor]) -> Iterator[tuple[int, Tensor]]:
-        offset = 0
-        for name in self._averaged:
-            values = state[name].detach().reshape(-1)
-            yield offset, values.to(self.buffers.device, torch.float64, copy=True)
-            offset += len(values)
-
-
-def _largest(tensors: Iterable[Tensor]) -> float:
-    """Return ``max|x|``; NaN where there is one."""
-    maxima = [
-        torch.linalg.vector_norm(tensor.detach(), torch.inf).to("cpu", torch.float64)
-        for tensor in tensors
-        if tensor.numel()
-    ]
-    return torch.stack(maxima).max().item() if maxima else 0.0

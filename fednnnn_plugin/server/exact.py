@@ -7,6 +7,7 @@ is exact; rounding happens once per term, before it meets any other, and once at
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from fractions import Fraction
@@ -106,22 +107,31 @@ class FixedPointSum:
                 self.bins[bin_].add_(total.to(self.device))
                 self._constants[bin_] += other._constants[bin_]
 
-    def mean_into(self, outputs: Iterable[Tensor], total_weight: ExactSum) -> None:
-        """Write the sum, divided by the exact total weight, into contiguous tensors."""
+    def mean_into(
+        self,
+        outputs: Iterable[Tensor],
+        total_weight: ExactSum,
+        exponents: Iterable[int] = itertools.repeat(0),
+    ) -> None:
+        """Write the sum, divided by the exact total weight, into contiguous tensors.
+
+        Each is multiplied by two to the power of its exponent.
+        """
         weight = total_weight.as_fraction()
         shift = weight.numerator.bit_length() - weight.denominator.bit_length() + 1
         divisor = float(weight / Fraction(2) ** shift)  # in [1/4, 1]: no finite mean overflows
         grids = [  # small parts first: the larger ones then round the result once
-            (self.integers(bin_), math.ldexp(1.0, self._WIDTH * bin_ - self._BITS - shift))
+            (self.integers(bin_), self._WIDTH * bin_ - self._BITS - shift)
             for bin_ in sorted(self.bins)
         ]
         offset = 0
-        for output in outputs:
+        for output, exponent in zip(outputs, exponents, strict=False):
             for piece in pieces(output.view(-1)):
                 end = offset + len(piece)
                 value = torch.zeros_like(piece, dtype=torch.float64)
                 for total, grid in grids:
-                    value += total[offset:end].to(torch.float64).mul_(grid)
+                    unit = math.ldexp(1.0, grid + exponent)
+                    value += total[offset:end].to(torch.float64).mul_(unit)
                 piece.copy_(value.div_(divisor))
                 offset = end
 
