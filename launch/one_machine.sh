@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Run a recipe on several processes of this machine.
+#
+#   launch/one_machine.sh RANKS RECIPE.yaml [fedml run options]
+#   launch/one_machine.sh 4 recipes/mnist_noniid_ub_fednnnn.yaml --set train_args.comm_round=20
+#
+# Ranks share the machine's cores: each trains (cores / ranks) clients side by side, one thread
+# each. The result has the same bits on any number of ranks. Needs: pip install 'fednnnn-plugin[mpi]'.
+set -euo pipefail
+
+case "${1:-}" in
+  -h | --help | "")
+    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
+    exit 0
+    ;;
+esac
+if [ $# -lt 2 ]; then
+  echo "$0: give the number of ranks and a recipe (--help says more)" >&2
+  exit 2
+fi
+ranks=$1
+shift
+
+if [ "$(id -u)" = 0 ]; then # Open MPI wants to be asked twice, as in a container
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+# Binding would pin a rank, and all clients that it trains side by side, to one core.
+exec mpirun -np "$ranks" --oversubscribe --bind-to none fedml run "$@"
