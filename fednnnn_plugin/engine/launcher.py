@@ -10,14 +10,14 @@ _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROC
 
 def launched_ranks() -> int:
     """Return how many processes were launched together; 1 without a launcher."""
-    return max(_numbers(_SIZES), default=1)
+    return _first(_SIZES, 1)
 
 
 def launched_rank() -> int:
     """Return which of them this one is; 0 without a launcher."""
-    return max(_numbers(_RANKS), default=0) if launched_ranks() > 1 else 0
+    return _first(_RANKS, 0) if launched_ranks() > 1 else 0
 
 
-def _numbers(names: tuple[str, ...]) -> list[int]:
+def _first(names: tuple[str, ...], default: int) -> int:
     values = (os.environ.get(name, "") for name in names)
-    return [int(value) for value in values if value.isdecimal()]
+    return next((int(value) for value in values if value.isdecimal()), default)
