@@ -1,0 +1,219 @@
+"""Splits in which every client holds exactly so many classes: who holds which, and how much.
+
+Such a split is a table of clients by classes with given row sums (client sizes) and column sums
+(class sizes) and exactly ``classes_per_client`` positive entries a row. Two steps find one:
+
+1. *Draw* which classes each client holds: largest client first, each taking the classes with the
+   most images left, blurred by noise so that the seed decides.
+2. *Settle* the amounts: start from equal parts and move the surplus of overdrawn classes along
+   chains of clients to the underdrawn ones. Seen from the classes this is a maximum flow
+   (Edmonds & Karp 1972) in integers, so it finds the amounts whenever the drawn holdings admit
+   any. Raising the least part that a client may hold, as far as it goes, makes them even.
+
+A draw that cannot be settled is drawn again.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+# Holdings whose smallest part is at least this percentage of an equal part are even enough:
+# with two classes a client, 80 % of one half is 40 % of the client.
+_EVEN_ENOUGH = 80
+_CAREFUL_DRAWS = 20
+_WILD_DRAWS = 300
+
+
+def class_shares(
+    class_sizes: Ints, client_sizes: Ints, classes_per_client: int, rng: np.random.Generator
+) -> Ints | None:
+    """How many images of each class every client holds, [num_clients, num_classes] int64.
+
+    Args:
+        class_sizes: images of each class, [num_classes], all positive.
+        client_sizes: images of each client, [num_clients]; the same total.
+        classes_per_client: positive entries of every row, at least 1.
+        rng: draws the holdings.
+
+    Returns:
+        The most even table of the draws, or None when no draw could be settled.
+    """
+    if classes_per_client == 1:
+        return _single_class_shares(class_sizes, client_sizes, rng)
+    best, best_percent = None, -1
+    for draw, noise in enumerate(_noise_schedule(rng)):
+        if draw >= _CAREFUL_DRAWS and best is not None:
+            break
+        held = _draw_holdings(class_sizes, client_sizes, classes_per_client, noise, rng)
+        if held is None:
+            continue
+        percent, shares = _settle_evenly(held, class_sizes, client_sizes, best_percent + 1)
+        if shares is not None:
+            best, best_percent = shares, percent
+        if best_percent >= _EVEN_ENOUGH:
+            break
+    return best
+
+
+def _noise_schedule(rng: np.random.Generator) -> Iterator[float]:
+    """Noise of each draw, in equal parts: ever less, then (few clients, many classes) any."""
+    yield from np.linspace(1.0, 0.0, _CAREFUL_DRAWS)
+    for _ in range(_WILD_DRAWS):
+        yield 10.0 * rng.random()
+
+
+def _draw_holdings(
+    class_sizes: Ints,
+    client_sizes: Ints,
+    classes_per_client: int,
+    noise: float,
+    rng: np.random.Generator,
+) -> Bools | None:
+    """Which classes each client holds, [num_clients, num_classes], or None in a dead end."""
+    num_clients, num_classes = len(client_sizes), len(class_sizes)
+    left = class_sizes.copy()
+    holders_left = np.minimum(class_sizes, num_clients)  # a class of 3 images has 3 holders at most
+    held = np.zeros((num_clients, num_classes), dtype=np.bool_)
+    shuffled = rng.permutation(num_clients)
+    order = shuffled[np.argsort(-client_sizes[shuffled], kind="stable")]
+    for clients_left, client in zip(range(num_clients, 0, -1), order, strict=True):
+        size = client_sizes[client]
+        blur = noise * size / classes_per_client
+        closing = _classes_to_close(left, clients_left, classes_per_client, blur, rng)
+        appeal = left + blur * rng.random(num_classes)
+        appeal[holders_left == 0] = -np.inf
+        appeal[closing] = -np.inf
+        others = np.argsort(-appeal, kind="stable")[: classes_per_client - len(closing)]
+        if np.isneginf(appeal[others]).any():
+            return None
+        size = max(size - left[closing].sum(), 0)
+        left[closing] = 0
+        available = np.maximum(left[others], 0)
+        if available.sum() < size or not available.any():
+            available = np.ones_like(available)  # overdrawn: settling will put it right
+        left[others] -= _apportion(size, available)
+        held[client, closing] = held[client, others] = True
+        holders_left[others] -= 1
+    return held
+
+
+def _classes_to_close(
+    left: Ints, clients_left: int, classes_per_client: int, blur: float, rng: np.random.Generator
+) -> Ints:
+    """Classes that this client must finish, the smallest first (blurred).
+
+    The other ``m`` clients can hold only ``(c - 1) m + 1`` open classes between them if they are
+    to share classes with one another, as in general they must for the sums to come out.
+    """
+    unfinished = np.flatnonzero(left > 0)
+    excess = len(unfinished) - ((classes_per_client - 1) * (clients_left - 1) + 1)
+    smallest = np.argsort(left[unfinished] + blur * rng.random(len(unfinished)), kind="stable")
+    return unfinished[smallest[: min(max(excess, 0), classes_per_client - 1)]]
+
+
+def _settle_evenly(
+    held: Bools, class_sizes: Ints, client_sizes: Ints, from_percent: int
+) -> tuple[int, Ints | None]:
+    """The amounts whose least part is the largest percentage of an equal part, by bisection."""
+    classes_per_client = int(held[0].sum())
+
+    def settle(percent: int) -> Ints | None:
+        least = np.maximum(percent * client_sizes // (100 * classes_per_client), 1)
+        return _settle(held, class_sizes, client_sizes, least)
+
+    low, best = from_percent, settle(from_percent)
+    high = 100 if best is not None else low
+    while low < high:
+        middle = (low + high + 1) // 2
+        shares = settle(middle)
+        if shares is None:
+            high = middle - 1
+        else:
+            low, best = middle, shares
+    return low, best
+
+
+def _settle(held: Bools, class_sizes: Ints, client_sizes: Ints, least: Ints) -> Ints | None:
+    """Amounts on the given holdings, each at least ``least[client]``; None if there are none."""
+    shares = np.stack([_apportion(n, row) for n, row in zip(client_sizes, held, strict=True)])
+    if (shares < least[:, None])[held].any():
+        return None
+    while True:
+        surplus = shares.sum(axis=0) - class_sizes
+        if not surplus.any():
+            return shares
+        slack: Ints = np.where(held, shares - least[:, None], 0)
+        room: Ints = slack.T @ held.astype(np.int64)  # images that class i can pass on to class j
+        chain = _shortest_chain(room, surplus)
+        if chain is None:
+            return None
+        links = list(pairwise(chain))
+        amount = min(surplus[chain[0]], -surplus[chain[-1]], *(room[i, j] for i, j in links))
+        for i, j in links:
+            moved = _apportion(amount, np.where(held[:, j], shares[:, i] - least, 0) * held[:, i])
+            shares[:, i] -= moved
+            shares[:, j] += moved
+
+
+def _shortest_chain(room: Ints, surplus: Ints) -> list[int] | None:
+    """Classes along a shortest way with room from one with a surplus to one with a deficit."""
+    came_from = {int(i): -1 for i in np.flatnonzero(surplus > 0)}
+    queue = list(came_from)
+    for i in queue:
+        if surplus[i] < 0:
+            chain = [i]
+            while came_from[chain[0]] >= 0:
+                chain.insert(0, came_from[chain[0]])
+            return chain
+        for j in map(int, np.flatnonzero(room[i])):
+            if j not in came_from:
+                came_from[j] = i
+                queue.append(j)
+    return None
+
+
+def _apportion(amount: int, weights: Ints | Bools) -> Ints:
+    """Whole numbers in proportion to the weights, by largest remainder, that sum to amount.
+
+    None exceeds its weight as long as ``amount`` does not exceed their sum.
+    """
+    scaled = amount * weights.astype(np.int64)
+    parts, remainders = np.divmod(scaled, weights.sum())
+    parts[np.argsort(-remainders, kind="stable")[: amount - parts.sum()]] += 1
+    return parts
+
+
+def _single_class_shares(
+    class_sizes: Ints, client_sizes: Ints, rng: np.random.Generator
+) -> Ints | None:
+    """One class a client: possible when every class is a whole number of clients of given sizes.
+
+    Solved for sizes that differ by at most one: a class of T images goes to e clients of q or
+    q + 1 images if q e <= T <= (q + 1) e.
+    """
+    if len(class_sizes) == 1:
+        return client_sizes[:, None].copy()
+    q = int(client_sizes.min())
+    if client_sizes.max() > q + 1:
+        return None
+    fewest, most = -(-class_sizes // (q + 1)), class_sizes // q
+    spare = len(client_sizes) - int(fewest.sum())
+    if (fewest > most).any() or not 0 <= spare <= int((most - fewest).sum()):
+        return None
+    holders = fewest.copy()
+    for j in rng.permutation(len(class_sizes)):
+        extra = min(spare, int(most[j] - fewest[j]))
+        holders[j] += extra
+        spare -= extra
+    larger = class_sizes - q * holders  # clients of q + 1 images in each class
+    classes = np.arange(len(class_sizes))
+    shares = np.zeros((len(client_sizes), len(class_sizes)), dtype=np.int64)
+    for size, counts in ((q + 1, larger), (q, holders - larger)):
+        clients = rng.permutation(np.flatnonzero(client_sizes == size))
+        shares[clients, np.repeat(classes, counts)] = size
+    return shares

@@ -1,0 +1,57 @@
+"""scikit-learn's bundled 8x8 digits: 1,797 real images, no network, nothing on disk."""
+
+import math
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fednnnn_plugin.data.images import ImageDataset, Pixels
+from fednnnn_plugin.seeds import derive_seed
+
+NUM_TEST = 360
+PIXEL_MAX = 16
+
+
+def load_digits(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
+    """Split the digits, stratified and by seed, into 1,437 training and 360 test images.
+
+    Normalised by mean and standard deviation of the training pixels of that split.
+    """
+    del cache_dir, download  # bundled with scikit-learn
+    bunch = import_module("sklearn.datasets").load_digits()
+    images = torch.from_numpy(bunch.images.astype(np.uint8))[:, None]
+    labels = torch.from_numpy(bunch.target.astype(np.int64))
+    test = torch.from_numpy(_stratified(bunch.target, NUM_TEST, seed))
+    train_images = images[~test]
+    mean, std = _mean_and_std(train_images)
+    return ImageDataset(
+        Pixels(train_images, labels[~test], images[test], labels[test]),
+        num_classes=10,
+        pixel_max=PIXEL_MAX,
+        mean=(mean,),
+        std=(std,),
+    )
+
+
+def _mean_and_std(images: Tensor) -> tuple[float, float]:
+    """From exact integer sums, so that no platform's order of summation shows."""
+    count = images.numel()
+    total, squares = int(images.sum()), int((images.long() ** 2).sum())
+    variance = (count * squares - total**2) / (count * PIXEL_MAX) ** 2
+    return total / (count * PIXEL_MAX), math.sqrt(variance)
+
+
+def _stratified(labels: NDArray[np.int64], num_drawn: int, seed: int) -> NDArray[np.bool_]:
+    """Mark ``num_drawn`` of the labels, of each class its share, rounded by largest remainder."""
+    rng = np.random.default_rng(derive_seed(seed, "digits split"))
+    class_sizes = np.bincount(labels)
+    quotas, remainders = np.divmod(class_sizes * num_drawn, len(labels))
+    quotas[np.argsort(-remainders, kind="stable")[: num_drawn - quotas.sum()]] += 1
+    drawn = np.zeros(len(labels), dtype=np.bool_)
+    for label, quota in enumerate(quotas):
+        drawn[rng.permutation(np.flatnonzero(labels == label))[:quota]] = True
+    return drawn

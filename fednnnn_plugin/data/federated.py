@@ -1,0 +1,103 @@
+"""A data set divided between clients, staged once: clients are lists of positions."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fednnnn_plugin.data.images import ImageDataset
+from fednnnn_plugin.data.load import load_images
+from fednnnn_plugin.data.partition import partition
+
+__all__ = ["DataSpec", "FederatedData", "ImageDataset", "load_federated", "load_images"]
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What to load and how to divide it; see `load_images` and `partition` for the values."""
+
+    dataset: str
+    data_cache_dir: Path
+    download: bool
+    partition_method: str
+    partition_sizes: str
+    classes_per_client: int
+    power_law_exponent: float
+    min_samples: int
+    num_clients: int
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedData:
+    """All images and labels once, and which of the training images each client holds.
+
+    Args:
+        train_images: float32 [n, C, H, W], normalised, contiguous.
+        train_labels: int64 [n].
+        client_indices: for each client int64 [n_k], positions into the training tensors.
+        test_images: float32 [n_test, C, H, W], normalised likewise.
+        test_labels: int64 [n_test].
+        num_classes: labels go from 0 to ``num_classes - 1``.
+    """
+
+    train_images: Tensor
+    train_labels: Tensor
+    client_indices: tuple[Tensor, ...]
+    test_images: Tensor
+    test_labels: Tensor
+    num_classes: int
+
+    @property
+    def num_clients(self) -> int:
+        """K, all clients, whether or not a round draws them."""
+        return len(self.client_indices)
+
+    def client_size(self, client: int) -> int:
+        """n_k, the number of images that a client holds."""
+        return len(self.client_indices[client])
+
+    def client_data(self, client: int) -> tuple[Tensor, Tensor]:
+        """A client's images [n_k, C, H, W] and labels [n_k], copied out."""
+        indices = self.client_indices[client]
+        return self.train_images[indices], self.train_labels[indices]
+
+    def to(self, device: torch.device | str) -> "FederatedData":
+        """The same data on another device; shares what is already there."""
+        return FederatedData(
+            self.train_images.to(device),
+            self.train_labels.to(device),
+            tuple(indices.to(device) for indices in self.client_indices),
+            self.test_images.to(device),
+            self.test_labels.to(device),
+            self.num_classes,
+        )
+
+
+def load_federated(spec: DataSpec) -> FederatedData:
+    """Load a data set, normalise it and divide its training images between clients.
+
+    Raises:
+        UserError: the data is missing or damaged, or cannot be divided as asked.
+    """
+    dataset = load_images(spec.dataset, spec.data_cache_dir, download=spec.download, seed=spec.seed)
+    pixels = dataset.pixels
+    client_indices = partition(
+        pixels.train_labels,
+        spec.num_clients,
+        method=spec.partition_method,
+        sizes=spec.partition_sizes,
+        classes_per_client=spec.classes_per_client,
+        power_law_exponent=spec.power_law_exponent,
+        min_samples=spec.min_samples,
+        seed=spec.seed,
+    )
+    return FederatedData(
+        dataset.normalised(pixels.train_images),
+        pixels.train_labels,
+        tuple(torch.from_numpy(indices) for indices in client_indices),
+        dataset.normalised(pixels.test_images),
+        pixels.test_labels,
+        dataset.num_classes,
+    )

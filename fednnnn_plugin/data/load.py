@@ -1,0 +1,43 @@
+"""Data sets by name."""
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Protocol
+
+from fednnnn_plugin.data.cifar10 import load_cifar10
+from fednnnn_plugin.data.digits import load_digits
+from fednnnn_plugin.data.images import ImageDataset
+from fednnnn_plugin.data.mnist import load_mnist
+from fednnnn_plugin.errors import UserError
+
+
+class Loader(Protocol):
+    """Reads a data set out of a folder; ``seed`` is for one whose test part is drawn."""
+
+    def __call__(self, cache_dir: Path, *, download: bool, seed: int) -> ImageDataset: ...
+
+
+LOADERS: dict[str, Loader] = {
+    "digits": load_digits,
+    "mnist": load_mnist,
+    "cifar10": load_cifar10,
+}
+
+
+def load_images(dataset: str, cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
+    """Load a data set by name, from ``cache_dir`` or, where nothing is there, by download.
+
+    Args:
+        dataset: a key of ``LOADERS``.
+        cache_dir: the folder that holds it, as torchvision lays it out.
+        download: whether to fetch what is missing; never touches the network otherwise.
+        seed: of the split into training and test images, where the data set has none of its own.
+
+    Raises:
+        UserError: no such data set; or its files are missing or damaged.
+    """
+    if dataset not in LOADERS:
+        near = get_close_matches(str(dataset), LOADERS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UserError(f"dataset: {dataset!r}: must be one of {', '.join(LOADERS)}{hint}")
+    return LOADERS[dataset](Path(cache_dir).expanduser(), download=download, seed=seed)

@@ -1,0 +1,64 @@
+"""The files that loaders read: opened only if regular, fingerprinted by name, size and time."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from fednnnn_plugin.errors import UserError
+
+
+@contextmanager
+def data_folder(folder: Path) -> Iterator[None]:
+    """Say in one line what keeps a data folder from being used.
+
+    Raises:
+        UserError: it is no folder, or something in it cannot be reached.
+    """
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder}: not a folder")
+        yield
+    except OSError as error:
+        raise UserError(f"{error.filename or folder}: cannot be used: {reason(error)}") from error
+
+
+def open_regular(path: Path, max_bytes: int | None = None) -> BinaryIO:
+    """Open a regular file (a pipe or a device would block or never end) of at most so many bytes.
+
+    Raises:
+        OSError: it cannot be opened, or is none.
+    """
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        file.close()
+        raise OSError("not a regular file")
+    if max_bytes is not None and status.st_size > max_bytes:
+        file.close()
+        raise OSError(f"{status.st_size} bytes, more than the {max_bytes} that it may have")
+    return file
+
+
+def fingerprint(folder: Path, files: Iterable[Path]) -> str:
+    """Digest of the files' names below ``folder``, sizes and times of last change.
+
+    Raises:
+        OSError: a file is gone or cannot be looked at.
+    """
+    digest = hashlib.sha256()
+    prefix = len(str(folder))  # the folder may move, and strings are quick for 60,000 files
+    for path in map(str, files):
+        status = os.stat(path)
+        line = f"{path[prefix:]}\0{status.st_size}\0{status.st_mtime_ns}\n"
+        digest.update(os.fsencode(line))
+    return digest.hexdigest()
+
+
+def reason(error: Exception) -> str:
+    """Return what an exception says, in one line and without a path said elsewhere."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()) or type(error).__name__
