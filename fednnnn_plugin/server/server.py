@@ -15,7 +15,7 @@ from fednnnn_plugin.server.accumulator import Update
 from fednnnn_plugin.server.norms import by_module, squared_norm
 from fednnnn_plugin.server.optimizers import FedNNNN, Momentum, NormNorm, ServerOptimizer
 
-MOMENTUM = "momentum."
+MOMENTUM = ".momentum."  # with a dot in front, which no name in a module has: none is overwritten
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Server:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the served model and ``d``, prefixed with ``momentum.``."""
+        """Return the served model and ``d``, prefixed with ``.momentum.``."""
         state = dict(self.served)
         for name, parameter in self._parameters.items():
             buffer = self._optimizer.state.get(parameter, {}).get("momentum_buffer")

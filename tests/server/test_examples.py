@@ -1,0 +1,13 @@
+"""The examples in the docstrings run."""
+
+import doctest
+from importlib import import_module
+
+import pytest
+
+
+@pytest.mark.parametrize("module", ["optimizers", "accumulator"])
+def test_docstring_examples(module: str) -> None:
+    result = doctest.testmod(import_module(f"fednnnn_plugin.server.{module}"))
+    assert result.attempted > 0
+    assert result.failed == 0

@@ -1,0 +1,76 @@
+"""The issue's bound: 200 clients of ten million parameters, within 6 buffers above the model."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+PARAMETERS = 10_000_000
+CLIENTS = 200
+# A process of its own, for its high-water mark. The one client tensor is changed in place, so that
+# clients cost nothing but the model and themselves, both there before the mark is read.
+PROGRAM = f"""
+import json, resource
+from pathlib import Path
+import torch
+from fednnnn_plugin.server.accumulator import UpdateAccumulator
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+def resident():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+scales = json.loads(input())
+small = {{"w": torch.ones(1000)}}
+warm = UpdateAccumulator(small, ["w"])
+warm.add(small, 1.0)
+warm.finish()
+
+sizes = [4_000_000, 5_900_000, 100_000]
+model = {{f"layer{{k}}.weight": torch.ones(size) for k, size in enumerate(sizes)}}
+client = {{name: tensor.clone() for name, tensor in model.items()}}
+before = resident()
+acc = UpdateAccumulator(model, list(model))
+for k in range({CLIENTS}):
+    for tensor in client.values():
+        tensor.fill_(1.0 + scales[k % len(scales)])
+    assert acc.add(client, 1.0 + k % 7)
+update = acc.finish()
+assert update.clients == {CLIENTS}
+print(json.dumps({{
+    "buffers": (peak() - before) / (4 * sum(sizes)),
+    "bins": len(acc.updates.bins),
+}}))
+"""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Peak above the model and one client, in float32 buffers as long as all parameters."""
+
+    buffers: float
+    bins: int
+
+
+def measure(scales: list[float]) -> Measurement:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps(scales),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return Measurement(**json.loads(done.stdout))
+
+
+@pytest.mark.slow
+def test_two_hundred_clients_of_ten_million_parameters(record_property) -> None:
+    """Updates of scales that fill two neighbouring bins, as clients of one round do at most."""
+    measured = measure([1e-3, 1e-1, 3.0])
+    record_property("float32_buffers", round(measured.buffers, 2))
+    assert measured.bins == 2
+    assert measured.buffers <= 6.0
