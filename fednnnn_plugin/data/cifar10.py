@@ -57,6 +57,11 @@ def load_cifar10(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
     return ImageDataset(pixels, NUM_CLASSES, pixel_max=255, mean=MEAN, std=STD)
 
 
+def cifar10_is_present(cache_dir: Path) -> bool:
+    """Tell whether the data set is there in one of its forms; nothing is read."""
+    return _find(cache_dir) is not None
+
+
 def _find(cache_dir: Path) -> _Source | None:
     folder, archive = cache_dir / official.FOLDER, cache_dir / ARCHIVE
     batches = [folder / name for name in official.BATCHES]

@@ -4,10 +4,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol
 
-from fednnnn_plugin.data.cifar10 import load_cifar10
+from fednnnn_plugin.data.cifar10 import cifar10_is_present, load_cifar10
 from fednnnn_plugin.data.digits import load_digits
 from fednnnn_plugin.data.images import ImageDataset
-from fednnnn_plugin.data.mnist import load_mnist
+from fednnnn_plugin.data.mnist import load_mnist, mnist_is_present
 from fednnnn_plugin.errors import UserError
 
 
@@ -41,3 +41,14 @@ def load_images(dataset: str, cache_dir: Path, *, download: bool, seed: int) -> 
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(f"dataset: {dataset!r}: must be one of {', '.join(LOADERS)}{hint}")
     return LOADERS[dataset](Path(cache_dir).expanduser(), download=download, seed=seed)
+
+
+def is_present(dataset: str, cache_dir: Path) -> bool:
+    """Tell whether a data set's files are where :func:`load_images` looks for them."""
+    folder = cache_dir.expanduser()
+    match dataset:
+        case "mnist":
+            return mnist_is_present(folder)
+        case "cifar10":
+            return cifar10_is_present(folder)
+    return dataset in LOADERS  # digits come with scikit-learn

@@ -47,6 +47,11 @@ def load_mnist(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
     return ImageDataset(pixels, _NUM_CLASSES, pixel_max=255, mean=MEAN, std=STD)
 
 
+def mnist_is_present(cache_dir: Path) -> bool:
+    """Tell whether the four files are there; they are not read."""
+    return not _missing(cache_dir / "MNIST" / "raw")
+
+
 def _find(raw: Path, name: str) -> Path:
     plain = raw / name
     return plain if plain.exists() else raw / f"{name}.gz"
