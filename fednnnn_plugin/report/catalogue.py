@@ -1,5 +1,6 @@
 """The packaged recipes as a list to read, and as files to take away."""
 
+from functools import cache
 from pathlib import Path
 
 from fednnnn_plugin.data.load import is_present
@@ -11,11 +12,12 @@ from fednnnn_plugin.report.tables import Cell, Table
 
 def catalogue() -> Table:
     """Return what each packaged recipe is, and whether its data is there."""
+    present = cache(is_present)  # a tree of images takes a while to list
     rows = []
     for path in list_recipes():
         recipe = load_recipe(path)
         data, train = recipe.data_args, recipe.train_args
-        there = is_present(data.dataset, data.cache_dir)
+        there = present(data.dataset, data.cache_dir)
         texts = (
             data.dataset,
             "all" if data.partition_method == "iid" else f"{data.classes_per_client} a client",
@@ -45,7 +47,8 @@ def copy_recipes(folder: Path) -> int:
     recipes = list_recipes()
     taken = [path.name for path in recipes if (folder / path.name).exists()]
     if taken:
-        raise UserError(f"{folder}: it already holds {', '.join(taken)}: nothing was copied")
+        more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
+        raise UserError(f"{folder}: it already holds {taken[0]}{more}: nothing was copied")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in recipes:
