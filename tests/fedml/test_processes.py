@@ -112,4 +112,4 @@ def test_a_mistake_in_a_script_names_file_key_and_value(run_python, recipe, tmp_
     script.write_text(ENTRY_SCRIPT)
     path = recipe("bad.yaml", beta=-1)
     done = run_python(script, "--cf", path, HOME=str(tmp_path))
-    assert f"{path}: beta: -1: must be a finite number greater than 0" in done.stderr
+    assert f"{path}: train_args.beta: -1: must be a finite number greater than 0" in done.stderr
