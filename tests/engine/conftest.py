@@ -1,0 +1,224 @@
+"""A tiny federation: random 8 × 8 images, the digits network, six clients of unequal size."""
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.engine.batches import LoaderData
+from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.run import run_federation
+from fednnnn_plugin.engine.state import State
+from fednnnn_plugin.engine.summary import Summary
+from fednnnn_plugin.models import create_model
+from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
+
+SIZES = (7, 12, 5, 30, 9, 16)
+_SETTINGS = {
+    "client_num_in_total": len(SIZES),
+    "client_num_per_round": 4,
+    "comm_round": 3,
+    "epochs": 2,
+    "batch_size": 5,
+    "learning_rate": 0.05,
+    "checkpoint_every": 1,
+}
+
+MakeRecipe = Callable[..., Recipe]
+Run = Callable[..., Summary | None]
+
+
+@pytest.fixture(scope="session")
+def data() -> FederatedData:
+    generator = torch.Generator().manual_seed(0)
+    count = sum(SIZES)
+    labels = torch.arange(count) % 10
+    images = torch.randn(count, 1, 8, 8, generator=generator) + labels.view(-1, 1, 1, 1) / 5
+    test_labels = torch.arange(40) % 10
+    test_images = torch.randn(40, 1, 8, 8, generator=generator) + test_labels.view(-1, 1, 1, 1) / 5
+    return FederatedData(
+        train_images=images,
+        train_labels=labels,
+        client_indices=torch.randperm(count, generator=generator).split(SIZES),
+        test_images=test_images,
+        test_labels=test_labels,
+        num_classes=10,
+    )
+
+
+@pytest.fixture(scope="session")
+def recipe() -> MakeRecipe:
+    """Make a FedNNNN recipe for the tiny federation; keywords are its ``train_args``.
+
+    A dotted name, such as ``**{"device_args.worker_num": 1}``, sets any other key.
+    """
+
+    def make(**settings: Any) -> Recipe:
+        overrides = [
+            f"{key if '.' in key else f'train_args.{key}'}={json.dumps(value)}"
+            for key, value in (_SETTINGS | settings).items()
+        ]
+        return load_recipe(find_recipe("digits_noniid_b_fednnnn"), overrides)
+
+    return make
+
+
+@pytest.fixture
+def run(data: FederatedData, tmp_path: Path) -> Run:
+    """Run a recipe on the tiny federation, by default in ``tmp_path / "run"``."""
+
+    def start(recipe: Recipe, folder: Path | None = None, **arguments: Any) -> Summary | None:
+        everything: dict[str, Any] = {
+            "model": create_model("nnnn_digits", recipe.common_args.random_seed),
+            "data": data,
+            "device": torch.device("cpu"),
+            "folder": folder or tmp_path / "run",
+        }
+        return run_federation(recipe, **(everything | arguments))
+
+    return start
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+    """Read a run folder's ``metrics.jsonl``."""
+
+    def read(folder: Path | None = None) -> list[dict[str, Any]]:
+        path = (folder or tmp_path / "run") / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    return read
+
+
+class Two(nn.Module):
+    """w_0 = (1, 2)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor([1.0, 2.0]))
+
+
+class Told:
+    """Clients that add what they are told to the served model; keeps what it is asked to test."""
+
+    def __init__(self, updates: Callable[[int], list[Any]]) -> None:
+        self._updates = updates
+        self.tested: list[list[float]] = []
+
+    def train(self, client: int, state: State, round_number: int) -> State:
+        update = self._updates(round_number)[client]
+        if isinstance(update, Exception):
+            raise update
+        if isinstance(update, Mapping):
+            return update
+        return {"w": state["w"] + torch.tensor(update)}
+
+    def test(self, state: State) -> Evaluation | None:
+        self.tested.append(state["w"].tolist())
+        return Evaluation(len(self.tested) / 100, 0.5)
+
+
+class Example:
+    """Runs FedNNNN with β = γ = ½ on two parameters, in folders of ``tmp_path``.
+
+    ``hand`` are two clients' updates: S = (12, 16), N = 20, E = 25.
+    """
+
+    hand = ((0.0, 25.0), (24.0, 7.0))
+
+    def __init__(self, folder: Path, run: Run, recipe: MakeRecipe) -> None:
+        self._folder, self._run, self._recipe = folder, run, recipe
+
+    def follow(self, trainer: Told, name: str = "run", **settings: Any) -> Summary | None:
+        """Run; clients have 1, 3, 3, … samples."""
+        clients = settings.pop("clients", 2)
+        mode = settings.pop("mode", "new")
+        settings = {"beta": 0.5, "gamma": 0.5, "comm_round": 2} | settings
+        settings |= {"client_num_in_total": clients, "client_num_per_round": clients}
+        sizes = {k: 3 if k else 1 for k in range(clients)}
+        data = LoaderData(dict.fromkeys(sizes, ()), sizes, (), 2)
+        return self._run(
+            self._recipe(**settings),
+            self._folder / name,
+            model=Two(),
+            data=data,
+            trainer=trainer,
+            mode=mode,
+        )
+
+    def every_round(self, *updates: Any) -> Told:
+        """Clients that do the same each round; ``hand`` by default."""
+        return Told(lambda _: list(updates or self.hand))
+
+    def in_round(self, number: int, *updates: Any) -> Told:
+        """Clients that do so in one round, and ``hand`` in the others."""
+        return Told(lambda now: list(updates if now == number else self.hand))
+
+    def served(self, name: str = "run") -> dict[str, list[float]]:
+        """The newest checkpoint's tensors."""
+        newest = max((self._folder / name / "checkpoint").iterdir())
+        return {key: t.tolist() for key, t in safetensors.torch.load_file(newest).items()}
+
+    def evaluation(self, name: str = "run") -> list[float]:
+        """The saved model."""
+        state: dict[str, Tensor] = safetensors.torch.load_file(
+            self._folder / name / "model.safetensors"
+        )
+        values: list[float] = state["w"].tolist()
+        return values
+
+    def records(self, name: str = "run") -> list[dict[str, Any]]:
+        """What ``metrics.jsonl`` holds."""
+        lines = (self._folder / name / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def example(tmp_path: Path, run: Run, recipe: MakeRecipe) -> Example:
+    return Example(tmp_path, run, recipe)
+
+
+@pytest.fixture
+def told() -> type[Told]:
+    return Told
+
+
+@pytest.fixture(scope="session")
+def draw() -> Callable[[], float]:
+    """Draw from every global generator, as a user's code may."""
+
+    def drawn() -> float:
+        return random.random() + np.random.rand() + torch.rand(1).item()  # noqa: NPY002
+
+    return drawn
+
+
+@pytest.fixture(scope="session")
+def global_state() -> Callable[[], tuple[object, ...]]:
+    """Take the fingerprint of everything global that a run could change."""
+
+    def fingerprint() -> tuple[object, ...]:
+        return (
+            random.getstate(),
+            np.random.get_state()[1].tobytes(),  # noqa: NPY002
+            torch.get_rng_state().numpy().tobytes(),
+            torch.get_default_dtype(),
+            torch.get_default_device(),
+            torch.get_num_threads(),
+            torch.is_grad_enabled(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.backends.cudnn.deterministic,
+            torch.backends.cudnn.benchmark,
+            torch.backends.cudnn.allow_tf32,
+            torch.backends.cuda.matmul.allow_tf32,
+        )
+
+    return fingerprint

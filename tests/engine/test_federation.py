@@ -1,0 +1,137 @@
+"""The round loop on clients that do as they are told: two parameters, updates worked by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.state import State
+from fednnnn_plugin.server.server import MOMENTUM
+
+
+def test_two_rounds_worked_by_hand(example: Any) -> None:
+    """β E/N S = (7.5, 10). d = (7.5, 10), then ½ d + (7.5, 10) = (11.25, 15).
+
+    Served: (1, 2), (8.5, 12), (19.75, 27). Evaluated: w_t + (12, 16).
+    """
+    trainer = example.every_round()
+    example.follow(trainer, **{"validation_args.test_served": True})
+    assert trainer.tested == [[8.5, 12.0], [13.0, 18.0], [19.75, 27.0], [20.5, 28.0]]
+    assert example.evaluation() == [20.5, 28.0]
+    assert example.served() == {"w": [19.75, 27.0], f"{MOMENTUM}w": [11.25, 15.0]}
+    first, second = example.records()
+    assert first | {"seconds": None} == {
+        "round": 1,
+        "test_acc": 0.02,
+        "test_loss": 0.5,
+        "served_test_acc": 0.01,
+        "mean_update_norm": 20.0,
+        "mean_client_norm": 25.0,
+        "server_update_norm": 12.5,
+        "integrated_norm": 12.5,
+        "client_norms": [25.0, 25.0, 25.0],
+        "layers": {
+            "": {"mean_update_norm": 20.0, "mean_client_norm": 25.0, "server_update_norm": 12.5}
+        },
+        "clients": 2,
+        "rejected": 0,
+        "degenerate": False,
+        "seconds": None,
+    }
+    assert (second["server_update_norm"], second["integrated_norm"]) == (18.75, 31.25)
+    assert first["seconds"].keys() == {"train", "aggregate", "evaluate"}
+    assert all(seconds >= 0 for seconds in first["seconds"].values())
+
+
+def test_weights_follow_the_number_of_samples(example: Any) -> None:
+    """α = (¼, ¾): S = (18, 11.5)."""
+    example.follow(example.every_round(), comm_round=1, client_weighting="samples")
+    assert example.evaluation() == [19.0, 13.5]
+    assert example.records()[0]["mean_client_norm"] == 25.0
+
+
+def test_a_round_whose_updates_cancel_leaves_the_served_model_and_the_momentum(
+    example: Any,
+) -> None:
+    example.follow(example.in_round(2, (3.0, -4.0), (-3.0, 4.0)))
+    assert example.served() == {"w": [8.5, 12.0], f"{MOMENTUM}w": [7.5, 10.0]}
+    assert example.evaluation() == [8.5, 12.0]
+    record = example.records()[1]
+    assert record["degenerate"] is True
+    assert (record["mean_update_norm"], record["mean_client_norm"]) == (0.0, 5.0)
+    assert (record["server_update_norm"], record["integrated_norm"]) == (0.0, 12.5)
+
+
+def test_long_updates_are_clipped(example: Any) -> None:
+    """c = 5: Δ = (0, 5), (4.8, 1.4), so S = (2.4, 3.2), N = 4, E = 5."""
+    example.follow(example.every_round(), comm_round=1, max_client_norm=5.0)
+    assert example.evaluation() == pytest.approx([3.4, 5.2], rel=1e-6)
+    record = example.records()[0]
+    assert record["mean_update_norm"] == pytest.approx(4.0, rel=1e-6)
+    assert record["mean_client_norm"] == pytest.approx(5.0, rel=1e-6)
+    assert record["client_norms"] == pytest.approx([5.0, 5.0, 5.0], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("frequency", "rounds", "tested"),
+    [(1, 3, [1, 2, 3]), (3, 7, [1, 4, 7]), (3, 6, [1, 4, 6]), (9, 2, [1, 2]), (2, 1, [1])],
+)
+def test_rounds_are_tested_as_fedml_does_and_the_last_one(
+    example: Any, frequency: int, rounds: int, tested: list[int]
+) -> None:
+    trainer = example.every_round()
+    settings = {"comm_round": rounds, "validation_args.frequency_of_the_test": frequency}
+    example.follow(trainer, **settings)
+    records = example.records()
+    assert [record["round"] for record in records] == list(range(1, rounds + 1))
+    assert [r["round"] for r in records if r["test_acc"] is not None] == tested
+    assert [r["round"] for r in records if r["test_loss"] is not None] == tested
+    assert all(record["served_test_acc"] is None for record in records)
+    assert len(trainer.tested) == len(tested)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ArithmeticError("test")])
+def test_a_round_that_ends_in_its_test_was_not(
+    example: Any, told: type[Any], error: BaseException
+) -> None:
+    """The server has moved when round 3 is tested: what is saved is still round 2."""
+
+    class Interrupted(told):
+        def test(self, state: State) -> Evaluation | None:
+            if len(self.tested) == 2:
+                raise error
+            return super().test(state)
+
+    settings = {"comm_round": 4, "checkpoint_every": 10}
+    with pytest.raises(type(error)):
+        example.follow(Interrupted(lambda _: example.hand), **settings)
+    assert example.evaluation() == [20.5, 28.0]
+    assert example.served() == {"w": [19.75, 27.0], f"{MOMENTUM}w": [11.25, 15.0]}
+    assert len(example.records()) == 2
+    example.follow(example.every_round(), mode="resume", **settings)
+    example.follow(example.every_round(), "whole", **settings)
+    assert example.served() == example.served("whole")
+    assert [r["integrated_norm"] for r in example.records()] == [
+        r["integrated_norm"] for r in example.records("whole")
+    ]
+
+
+def test_the_summary_names_the_best_and_the_last_round(
+    example: Any, told: type[Any], tmp_path: Path
+) -> None:
+    class Tested(told):
+        def test(self, state: State) -> Evaluation | None:
+            self.tested.append([])
+            return Evaluation([0.2, 0.7, 0.7, 0.4][len(self.tested) - 1], None)
+
+    summary = example.follow(Tested(lambda _: example.hand), comm_round=4)
+    assert (summary.best_test_acc, summary.best_round, summary.final_test_acc) == (0.7, 2, 0.4)
+    written = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (written["rounds"], written["backend"], written["ranks"]) == (4, "sp", 1)
+    assert (written["recipe"], written["seed"]) == ("digits_noniid_b_fednnnn", 0)
+    assert written["device"] == "cpu"
+    assert written["wall_seconds"] > 0
+    assert written["versions"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
