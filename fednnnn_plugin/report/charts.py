@@ -238,5 +238,9 @@ def _band_note(lines: Looks) -> str:
 
 
 def _alt(quantity: str, panels: Sequence[Panel]) -> str:
-    parts = [f"{panel.title}: {ends}" for panel in panels if (ends := ends_text(panel))]
+    parts = [
+        f"{panel.title}: {ends}" if panel.title else ends
+        for panel in panels
+        if (ends := ends_text(panel))
+    ]
     return f"Line chart of {quantity} by round. Last values. " + "; ".join(parts) + "."

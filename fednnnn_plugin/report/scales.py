@@ -103,7 +103,8 @@ def log_scale(values: Values, include: Sequence[float] = ()) -> Log:
     positive = np.concatenate([values[values > 0.0], np.asarray(include, dtype=np.float64)])
     if not positive.size:
         return Log(0.1, 1.0)
-    low, high = float(positive.min()), float(positive.max())
+    # Far beyond any norm, and near enough to 1 that no quotient overflows.
+    low, high = (float(v) for v in np.clip([positive.min(), positive.max()], 1e-100, 1e100))
     if high / low < 2.0:
         middle = math.sqrt(low * high)
         low, high = middle / 1.6, middle * 1.6
