@@ -46,5 +46,8 @@ def isolated_generators(
             torch.manual_seed(derived)
             yield
     finally:
+        if not devices:
+            # torch.manual_seed also noted the seed for GPUs that start later: note the old one.
+            torch.cuda.manual_seed_all(torch.initial_seed())
         random.setstate(python_state)
         np.random.set_state(numpy_state)  # noqa: NPY002

@@ -1,0 +1,169 @@
+"""The paper's networks against its tables, typed in again here."""
+
+import random
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.models import MODELS, create_model
+
+# Layer, input (c, w, h), output (c, w, h), kernel, stride; None for a fully connected layer.
+MNIST = [  # table 3
+    ("conv1", (1, 28, 28), (20, 24, 24), 5, 1),
+    ("conv2", (20, 12, 12), (50, 8, 8), 5, 1),
+    ("fc1", (50 * 4 * 4,), (500,), None, None),
+    ("fc2", (500,), (10,), None, None),
+]
+CIFAR10 = [  # table 4
+    ("conv11", (3, 32, 32), (32, 32, 32), 3, 1),
+    ("conv12", (32, 32, 32), (32, 32, 32), 3, 1),
+    ("conv21", (32, 16, 16), (64, 16, 16), 3, 1),
+    ("conv22", (64, 16, 16), (64, 16, 16), 3, 1),
+    ("conv31", (64, 8, 8), (128, 8, 8), 3, 1),
+    ("conv32", (128, 8, 8), (128, 8, 8), 3, 1),
+    ("fc1", (128 * 4 * 4,), (382,), None, None),
+    ("fc2", (382,), (192,), None, None),
+    ("fc3", (192,), (10,), None, None),
+]
+DIGITS = [
+    ("conv1", (1, 8, 8), (8, 8, 8), 3, 1),
+    ("conv2", (8, 4, 4), (16, 4, 4), 3, 1),
+    ("fc1", (16 * 2 * 2,), (64,), None, None),
+    ("fc2", (64,), (10,), None, None),
+]
+TABLES = {"nnnn_mnist": MNIST, "nnnn_cifar10": CIFAR10, "nnnn_digits": DIGITS}
+COUNTS = {"nnnn_mnist": 431_080, "nnnn_cifar10": 1_146_088, "nnnn_digits": 6_058}
+every_model = pytest.mark.parametrize("name", TABLES)
+
+
+def images(name: str, count: int = 4) -> Tensor:
+    return torch.randn(count, *TABLES[name][0][1], generator=torch.Generator().manual_seed(1))
+
+
+def weighted_layers(model: nn.Module) -> list[str]:
+    kinds = (nn.Conv2d, nn.Linear)
+    return [name for name, module in model.named_modules() if isinstance(module, kinds)]
+
+
+def test_there_are_three_models() -> None:
+    assert list(MODELS) == list(TABLES)
+
+
+@every_model
+def test_parameter_counts(name: str) -> None:
+    """Weights and biases of the table's layers; two for each channel of a batch normalisation."""
+    count = 0
+    for layer, inputs, outputs, kernel, _ in TABLES[name]:
+        count += inputs[0] * outputs[0] * (kernel or 1) ** 2 + outputs[0]
+        count += 2 * outputs[0] if name == "nnnn_cifar10" and layer.startswith("conv") else 0
+    model = create_model(name, seed=0)
+    assert sum(p.numel() for p in model.parameters()) == count == COUNTS[name]
+
+
+@every_model
+def test_layers_are_those_of_the_table(name: str) -> None:
+    model = create_model(name, seed=0)
+    assert weighted_layers(model) == [row[0] for row in TABLES[name]]
+    seen: dict[str, tuple[torch.Size, torch.Size]] = {}
+
+    def watch(layer: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+            seen[layer] = (inputs[0].shape[1:], output.shape[1:])
+
+        return hook
+
+    for layer in weighted_layers(model):
+        model.get_submodule(layer).register_forward_hook(watch(layer))
+    assert model(images(name)).shape == (4, 10)
+    for layer, inputs, outputs, kernel, stride in TABLES[name]:
+        module = model.get_submodule(layer)
+        assert seen[layer] == (inputs, outputs)
+        assert module.bias is not None
+        if kernel is not None:
+            assert isinstance(module, nn.Conv2d)
+            assert (module.kernel_size, module.stride) == ((kernel, kernel), (stride, stride))
+
+
+def test_every_convolution_of_cifar10_is_batch_normalised_and_no_other_model_is() -> None:
+    def normalised(name: str) -> list[int]:
+        modules = create_model(name, seed=0).modules()
+        return [m.num_features for m in modules if isinstance(m, nn.BatchNorm2d)]
+
+    assert normalised("nnnn_cifar10") == [32, 32, 64, 64, 128, 128]
+    assert normalised("nnnn_mnist") == normalised("nnnn_digits") == []
+
+
+def paper_forward(name: str, model: nn.Module, x: Tensor) -> Tensor:
+    """Go through the table from top to bottom: convolution, (BN and) ReLU, then max-pooling."""
+    convolutions = [row for row in TABLES[name] if row[3] is not None]
+    connected = [row for row in TABLES[name] if row[3] is None]
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    following = [row[1][-1] for row in convolutions[1:]] + [0]
+    for k, (layer, _, outputs, _, _) in enumerate(convolutions):
+        x = model.get_submodule(layer)(x)
+        x = F.relu(norms[k](x) if norms else x)
+        if outputs[-1] != following[k]:  # the next layer takes another size: pooled in between
+            x = F.max_pool2d(x, kernel_size=2, stride=2)
+    x = x.flatten(1)
+    for (layer, *_), (after, *_) in pairwise([*connected, (None,)]):
+        x = model.get_submodule(layer)(x)
+        x = x if after is None else F.relu(x)
+    return x
+
+
+@every_model
+@pytest.mark.parametrize("training", [True, False])
+def test_pooling_before_the_activation_is_the_papers_function(name: str, training: bool) -> None:
+    """In value and in gradient."""
+    labels = torch.tensor([1, 0, 9, 4])
+    ours, theirs = (create_model(name, seed=3).train(training) for _ in range(2))
+    outputs = ours(images(name)), paper_forward(name, theirs, images(name))
+    torch.testing.assert_close(*outputs, rtol=1e-6, atol=1e-6)
+    for output in outputs:
+        F.cross_entropy(output, labels).backward()
+    for (parameter, p), (_, q) in zip(
+        ours.named_parameters(), theirs.named_parameters(), strict=True
+    ):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-5, atol=1e-6, msg=parameter)
+
+
+@every_model
+def test_weights_depend_on_the_seed_alone(name: str) -> None:
+    torch.manual_seed(1)
+    first = create_model(name, seed=5).state_dict()
+    torch.manual_seed(2)
+    torch.rand(3)
+    again, other = create_model(name, seed=5).state_dict(), create_model(name, seed=6).state_dict()
+    torch.testing.assert_close(again, first, rtol=0, atol=0)
+    layer = TABLES[name][0][0]
+    assert not torch.equal(other[f"{layer}.weight"], first[f"{layer}.weight"])
+
+
+@every_model
+def test_creating_a_model_leaves_the_global_generators_alone(name: str) -> None:
+    numpy_state = np.random.get_state()  # noqa: NPY002
+    states = random.getstate(), numpy_state[1].tobytes(), torch.get_rng_state()
+    create_model(name, seed=0)
+    numpy_state = np.random.get_state()  # noqa: NPY002
+    assert random.getstate() == states[0]
+    assert numpy_state[1].tobytes() == states[1]
+    assert torch.equal(torch.get_rng_state(), states[2])
+    assert torch.get_default_dtype() == torch.float32
+
+
+@every_model
+def test_models_start_trainable_in_float32(name: str) -> None:
+    model = create_model(name, seed=0)
+    assert model.training
+    assert all(p.requires_grad and p.dtype == torch.float32 for p in model.parameters())
+
+
+def test_an_unknown_model_is_named_with_those_there_are() -> None:
+    with pytest.raises(UserError, match="'resnet': must be one of nnnn_mnist, nnnn_cifar10, nnnn_"):
+        create_model("resnet", seed=0)

@@ -1,0 +1,140 @@
+"""Seeds by purpose, and generators that are given back as they were."""
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fednnnn_plugin.seeds import derive_seed, isolated_generators, torch_generator
+
+TUPLES = st.tuples(
+    st.integers(0, 2**63),
+    st.sampled_from(["model", "shuffle", "cohort", "shuffle1"]),
+    st.integers(0, 10**6),
+    st.integers(0, 10**6),
+)
+
+
+@pytest.fixture(autouse=True)
+def generators() -> Iterator[None]:
+    """Leave the process's generators as they were found."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    yield
+    random.setstate(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
+    torch.set_rng_state(states[2])
+
+
+def seed_globally(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    torch.manual_seed(seed)
+
+
+def draws() -> tuple[float, ...]:
+    """Draw from the global generators; Python's and NumPy's keep the second normal of a pair."""
+    normal = np.random.randn()  # noqa: NPY002
+    return random.random(), random.gauss(0, 1), normal, torch.rand(1).item()
+
+
+def draw_and_raise() -> None:
+    draws()
+    raise RuntimeError("inside")
+
+
+def test_seeds_are_the_same_on_every_machine_and_in_every_version() -> None:
+    """Were they to change, no stored run could be repeated."""
+    assert derive_seed(0, "model") == 7249294538564161093
+    assert derive_seed(42, "shuffle", 7, 99) == 6067186383186583642
+
+
+@given(TUPLES, TUPLES)
+def test_every_part_of_the_tuple_counts(one, other) -> None:
+    assert (derive_seed(*one) == derive_seed(*other)) == (one == other)
+    assert 0 <= derive_seed(*one) < 2**63
+
+
+def test_rounds_and_clients_are_not_mistaken_for_each_other() -> None:
+    seeds = {
+        derive_seed(s, "shuffle", r, c) for s in range(12) for r in range(12) for c in range(12)
+    }
+    assert len(seeds) == 12**3
+
+
+def test_a_generator_of_ones_own() -> None:
+    seed_globally(1)
+    expected = draws()
+    seed_globally(1)
+    first = torch.randperm(100, generator=torch_generator(3, "shuffle", 2, 5))
+    assert draws() == expected
+    assert torch.equal(first, torch.randperm(100, generator=torch_generator(3, "shuffle", 2, 5)))
+    assert not torch.equal(
+        first, torch.randperm(100, generator=torch_generator(3, "shuffle", 2, 6))
+    )
+
+
+def test_draws_inside_depend_on_the_tuple_alone_and_leave_no_trace() -> None:
+    seen = set()
+    for start in (0, 1):
+        seed_globally(start)
+        expected = draws()
+        seed_globally(start)
+        with isolated_generators(9, "trainer", 4, 2):
+            seen.add(draws())
+            seed_globally(77)  # foreign code may seed as well
+        assert draws() == expected
+    assert len(seen) == 1
+    with isolated_generators(9, "trainer", 4, 3):
+        assert draws() not in seen
+
+
+def test_generators_are_given_back_when_the_code_inside_raises() -> None:
+    seed_globally(1)
+    expected = draws()
+    seed_globally(1)
+    with pytest.raises(RuntimeError, match="inside"), isolated_generators(1, "trainer"):
+        draw_and_raise()
+    assert draws() == expected
+
+
+def test_one_inside_the_other() -> None:
+    with isolated_generators(1, "outer"):
+        expected = [draws(), draws()]
+    with isolated_generators(1, "outer"):
+        first = draws()
+        with isolated_generators(1, "inner"):
+            assert draws() not in expected
+        assert [first, draws()] == expected
+
+
+def test_the_second_half_of_a_pair_of_normals_survives() -> None:
+    seed_globally(3)
+    expected = [draws(), draws()]
+    seed_globally(3)
+    first = draws()
+    with isolated_generators(1, "trainer"):
+        draws()
+    assert [first, draws()] == expected
+
+
+def test_seeding_an_accelerator_that_has_not_started_is_kept(monkeypatch) -> None:
+    """torch.manual_seed also seeds every GPU, when it starts later; ours must not outlive us."""
+    if torch.cuda.is_available():
+        torch.cuda.init()
+        torch.cuda.manual_seed_all(5)
+        expected = torch.rand(1, device="cuda").item()
+        torch.cuda.manual_seed_all(5)
+        with isolated_generators(1, "trainer"):
+            torch.rand(1, device="cuda")
+        assert torch.rand(1, device="cuda").item() == expected
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    torch.manual_seed(1234)
+    with isolated_generators(1, "trainer"):
+        pass
+    assert seeded[-1] == 1234
