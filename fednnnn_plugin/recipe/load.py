@@ -62,7 +62,8 @@ def dump_recipe(recipe: Recipe) -> str:
             for key, value in section.model_dump().items()
             if key not in _SECRETS and (value is not None or key in section.model_fields_set)
         }
-    text: str = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
+    # Escaped to ASCII: PyYAML writes a bare U+0085 that it then reads as another character.
+    text: str = yaml.safe_dump(resolved, sort_keys=False)
     return text
 
 

@@ -407,7 +407,11 @@ def test_a_dump_holds_the_resolved_values_and_no_access_key(recipe_file: Path) -
     recipe_file.write_text(
         MINIMAL.replace("enable_wandb: false", "enable_wandb: false\n  wandb_key: s3cret")
     )
-    recipe = load_recipe(recipe_file, ["train_args.client_batching=off", "train_args.beta=5e-4"])
+    odd = 'tracking_args.run_name="β\\N\\u2028: \'#"'
+    recipe = load_recipe(
+        recipe_file, ["train_args.client_batching=off", "train_args.beta=5e-4", odd]
+    )
+    assert recipe.tracking_args.run_name == "β\x85\u2028: '#"
     text = dump_recipe(recipe)
     assert "s3cret" not in text
     assert "beta: 0.0005" in text
