@@ -1,0 +1,244 @@
+"""A whole run, in process: what it records, and what its bits may depend on."""
+
+import logging
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.engine.batches import LoaderData
+from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.state import State
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.models import create_model
+from fednnnn_plugin.recipe import load_recipe
+
+MakeRecipe = Callable[..., Any]
+Run = Callable[..., Any]
+Records = Callable[..., list[dict[str, Any]]]
+
+
+def accuracy(folder: Path, data: FederatedData, state: dict[str, Tensor]) -> float:
+    model = create_model("nnnn_digits", 99)
+    model.load_state_dict(state)
+    model.eval()
+    with torch.no_grad():
+        found = model(data.test_images).argmax(1)
+    return (found == data.test_labels).double().mean().item()
+
+
+def newest(folder: Path) -> dict[str, Tensor]:
+    return safetensors.torch.load_file(max((folder / "checkpoint").iterdir()))
+
+
+def test_the_average_is_reported_and_saved_and_the_served_model_only_served(
+    run: Run, recipe: MakeRecipe, records: Records, data: FederatedData, tmp_path: Path
+) -> None:
+    run(recipe(comm_round=6, **{"validation_args.test_served": True}))
+    folder, last = tmp_path / "run", records()[-1]
+    evaluated = safetensors.torch.load_file(folder / "model.safetensors")
+    served = {k: v for k, v in newest(folder).items() if k in evaluated}
+    assert last["test_acc"] == accuracy(folder, data, evaluated)
+    assert last["served_test_acc"] == accuracy(folder, data, served)
+    assert not torch.equal(evaluated["fc2.weight"], served["fc2.weight"])
+
+
+def test_the_records_of_a_round_fit_together(
+    run: Run, recipe: MakeRecipe, records: Records
+) -> None:
+    run(recipe(comm_round=4))
+    integrated = 0.0
+    for record in records():
+        assert record["layers"].keys() == {"conv1", "conv2", "fc1", "fc2"}
+        for norm in ("mean_update_norm", "server_update_norm"):
+            squares = sum(layer[norm] ** 2 for layer in record["layers"].values())
+            assert math.sqrt(squares) == pytest.approx(record[norm], rel=1e-12)
+        for norms in (record, *record["layers"].values()):
+            assert 0 < norms["mean_update_norm"] <= norms["mean_client_norm"]
+        low, middle, high = record["client_norms"]
+        assert low <= middle <= high
+        assert low <= record["mean_client_norm"] <= high
+        integrated += record["server_update_norm"]
+        assert record["integrated_norm"] == pytest.approx(integrated, rel=1e-12)
+        assert (record["clients"], record["rejected"], record["degenerate"]) == (4, 0, False)
+
+
+def test_norm_norm_moves_by_beta_times_the_mean_client_norm(
+    run: Run, recipe: MakeRecipe, records: Records
+) -> None:
+    run(recipe(federated_optimizer="NormNorm", beta=0.6, gamma=None))
+    for record in records():
+        move = 0.6 * record["mean_client_norm"]
+        assert record["server_update_norm"] == pytest.approx(move, rel=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
+def test_workers_change_no_byte(
+    run: Run, recipe: MakeRecipe, tmp_path: Path, precision: str
+) -> None:
+    models = []
+    for workers in (1, 2):
+        folder = tmp_path / str(workers)
+        run(recipe(precision=precision, **{"device_args.worker_num": workers}), folder)
+        models.append((folder / "model.safetensors").read_bytes())
+    assert models[0] == models[1]
+
+
+def test_the_seed_changes_the_run_and_nothing_else_does(
+    run: Run, recipe: MakeRecipe, tmp_path: Path
+) -> None:
+    models = []
+    for number, seed in enumerate((0, 0, 1)):
+        folder = tmp_path / str(number)
+        run(
+            recipe(**{"common_args.random_seed": seed}),
+            folder,
+            model=create_model("nnnn_digits", 0),
+        )
+        models.append((folder / "model.safetensors").read_bytes())
+    assert models[0] == models[1] != models[2]
+
+
+def test_the_callers_model_and_everything_global_stay(
+    run: Run, recipe: MakeRecipe, global_state: Callable[[], tuple[object, ...]]
+) -> None:
+    model = create_model("nnnn_digits", 0)
+    before, weights = global_state(), [p.detach().clone() for p in model.parameters()]
+    root = logging.getLogger()
+    logged = (root.level, list(root.handlers))
+    run(recipe(precision="fp64"), model=model)
+    assert global_state() == before
+    assert (root.level, list(root.handlers)) == logged
+    for parameter, weight in zip(model.parameters(), weights, strict=True):
+        assert torch.equal(parameter, weight)
+
+
+class _Foreign(nn.Module):
+    """A model that is not ours: dropout, a draw of Python's, batch norm and a tied layer."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(64)
+        self.first = nn.Linear(64, 64, bias=False)
+        self.second = nn.Linear(64, 64, bias=False)
+        self.second.weight = self.first.weight
+        self.last = nn.Linear(64, 10)
+        self._draw = draw
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        x = F.dropout(self.norm(inputs.flatten(1)), 0.3, self.training)
+        return self.last(self.second(F.relu(self.first(x)))) * (1 + self._draw() / 10)
+
+
+class _Shuffling:
+    """A user's loader that shuffles by torch's global generator."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self._images, self._labels = images, labels
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for picked in torch.randperm(len(self._labels)).split(7):
+            yield self._images[picked], self._labels[picked]
+
+
+@pytest.fixture
+def loaders(data: FederatedData) -> LoaderData:
+    clients = range(data.num_clients)
+    return LoaderData(
+        {k: _Shuffling(*data.client_data(k)) for k in clients},
+        {k: data.client_size(k) for k in clients},
+        _Shuffling(data.test_images, data.test_labels),
+        10,
+    )
+
+
+def test_a_users_model_and_loaders_repeat_their_bits_and_leave_no_trace(
+    run: Run,
+    recipe: MakeRecipe,
+    records: Records,
+    loaders: LoaderData,
+    draw: Callable[[], float],
+    global_state: Callable[[], tuple[object, ...]],
+    tmp_path: Path,
+) -> None:
+    model = _Foreign(draw)
+    for name in ("one", "two"):
+        draw()
+        before = global_state()
+        run(recipe(), tmp_path / name, model=model, data=loaders)
+        assert global_state() == before
+    saved = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two")]
+    assert saved[0] == saved[1]
+    losses = [[r["test_loss"] for r in records(tmp_path / name)] for name in ("one", "two")]
+    assert losses[0] == losses[1]
+    restored = _Foreign(draw)
+    restored.load_state_dict(safetensors.torch.load_file(tmp_path / "one" / "model.safetensors"))
+    assert torch.equal(restored.first.weight, restored.second.weight)
+    assert not torch.equal(restored.first.weight, model.first.weight)
+
+
+class _Trainer:
+    """A user's own training, which draws and sets thread counts and modes as it likes."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        self._draw = draw
+        self.threads: list[int] = []
+
+    def train(self, client: int, state: State, round_number: int) -> State:
+        self.threads.append(torch.get_num_threads())
+        return {name: tensor + self._draw() * 1e-3 for name, tensor in state.items()}
+
+    def test(self, state: State) -> Evaluation | None:
+        self.threads.append(torch.get_num_threads())
+        return Evaluation(self._draw() / 3, None)
+
+
+def test_a_users_trainer_repeats_its_bits_and_leaves_no_trace(
+    run: Run,
+    recipe: MakeRecipe,
+    records: Records,
+    draw: Callable[[], float],
+    global_state: Callable[[], tuple[object, ...]],
+    tmp_path: Path,
+) -> None:
+    trainer = _Trainer(draw)
+    for name in ("one", "two"):
+        draw()
+        before = global_state()
+        run(recipe(), tmp_path / name, trainer=trainer)
+        assert global_state() == before
+    assert set(trainer.threads) == {1}
+    saved = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two")]
+    assert saved[0] == saved[1]
+    found = [[r["test_acc"] for r in records(tmp_path / name)] for name in ("one", "two")]
+    assert found[0] == found[1]
+
+
+def test_a_data_set_of_another_number_of_clients_is_refused(run: Run, recipe: MakeRecipe) -> None:
+    with pytest.raises(UserError, match=r"client_num_in_total: 7: the data set has 6 clients"):
+        run(recipe(client_num_in_total=7))
+
+
+def test_the_run_folder(run: Run, recipe: MakeRecipe, tmp_path: Path) -> None:
+    given = recipe()
+    seen: list[int] = []
+    summary = run(given, on_round=lambda record: seen.append(record.round))
+    folder = tmp_path / "run"
+    assert summary.rounds == 3
+    assert seen == [1, 2, 3]
+    assert {path.name for path in folder.iterdir()} - {".lock"} == {
+        "recipe.yaml",
+        "metrics.jsonl",
+        "summary.json",
+        "model.safetensors",
+        "checkpoint",
+        "fedml.log",
+    }
+    assert load_recipe(folder / "recipe.yaml").train_args == given.train_args
