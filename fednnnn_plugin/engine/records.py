@@ -126,7 +126,7 @@ def _is_record(line: bytes, number: int) -> bool:
         fields = json.loads(line)
     except (ValueError, RecursionError):
         return False
-    if not line.endswith(b"\n") or not isinstance(fields, dict):
+    if not line.endswith(b"\n") or not isinstance(fields, dict) or "test_acc" not in fields:
         return False
-    accuracy = fields.get("test_acc")
-    return fields.get("round") == number and (accuracy is None or isinstance(accuracy, float))
+    accuracy = fields["test_acc"]
+    return fields.get("round") == number and (accuracy is None or isinstance(accuracy, int | float))

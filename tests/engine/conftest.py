@@ -71,18 +71,28 @@ def recipe() -> MakeRecipe:
     return make
 
 
-@pytest.fixture
-def run(data: FederatedData, tmp_path: Path) -> Run:
-    """Run a recipe on the tiny federation, by default in ``tmp_path / "run"``."""
+@pytest.fixture(scope="session")
+def run_in(data: FederatedData) -> Run:
+    """Run a recipe on the tiny federation in a folder."""
 
-    def start(recipe: Recipe, folder: Path | None = None, **arguments: Any) -> Summary | None:
+    def start(recipe: Recipe, folder: Path, **arguments: Any) -> Summary | None:
         everything: dict[str, Any] = {
             "model": create_model("nnnn_digits", recipe.common_args.random_seed),
             "data": data,
             "device": torch.device("cpu"),
-            "folder": folder or tmp_path / "run",
+            "folder": folder,
         }
         return run_federation(recipe, **(everything | arguments))
+
+    return start
+
+
+@pytest.fixture
+def run(run_in: Run, tmp_path: Path) -> Run:
+    """The same, by default in ``tmp_path / "run"``."""
+
+    def start(recipe: Recipe, folder: Path | None = None, **arguments: Any) -> Summary | None:
+        return run_in(recipe, folder or tmp_path / "run", **arguments)
 
     return start
 

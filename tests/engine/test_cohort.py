@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -32,6 +32,7 @@ def test_these_cohorts_are_drawn_on_every_platform() -> None:
     assert draw_cohort(0, 1, 100, 7) == [6, 8, 25, 48, 51, 69, 88]
 
 
+@settings(deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     round_number=st.integers(1, 10**6),
