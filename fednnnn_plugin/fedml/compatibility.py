@@ -13,6 +13,7 @@ FEDML_VERSION = "0.9.6"
 # Attributes that ``import fedml`` provides ...
 ATTRIBUTES = (
     ("fedml.runner", "FedMLRunner._init_simulation_runner"),
+    ("fedml.runner", "FedMLRunner._init_cross_silo_runner"),
     ("fedml.data", "load"),
     ("fedml.data.data_loader", "load"),
     ("fedml.model", "create"),

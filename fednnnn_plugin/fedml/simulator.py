@@ -2,7 +2,6 @@
 
 import logging
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.client_trainer import ClientTrainerAdapter
 from fednnnn_plugin.fedml.engine_data import engine_data, test_batches
 from fednnnn_plugin.fedml.loaders import FedMLDataset
-from fednnnn_plugin.fedml.processes import simulation_ranks
+from fednnnn_plugin.fedml.processes import ending_together, simulation_ranks
 from fednnnn_plugin.fedml.screen import quiet_fedml
 from fednnnn_plugin.recipe import Recipe, recipe_from_args
 
@@ -85,16 +84,11 @@ class Simulator:
 
     def run(self) -> None:
         """Run the federation; under MPI rank 0 has its folder and its model."""
-        try:
-            self._run()
-        except BaseException:
-            if self._ranks.size > 1:  # the other ranks would wait for this one for ever
-                traceback.print_exc()
-                self._ranks.abort(1)
-            raise
-
-    def _run(self) -> None:
-        with quiet_fedml(), ProgressDisplay(self._recipe.train_args.comm_round) as display:
+        with (
+            ending_together(self._ranks),
+            quiet_fedml(),
+            ProgressDisplay(self._recipe.train_args.comm_round) as display,
+        ):
             run_federation(
                 self._recipe,
                 model=self._model,

@@ -25,7 +25,8 @@ _FAKE = {
     "from fedml.runner import FedMLRunner\n",
     "runner.py": "class FedMLRunner:\n"
     "    def __init__(self, args, *rest): self.runner = self._init_simulation_runner(args, *rest)\n"
-    "    def _init_simulation_runner(self, args, *rest): return ('own', args, *rest)\n",
+    "    def _init_simulation_runner(self, args, *rest): return ('own', args, *rest)\n"
+    "    def _init_cross_silo_runner(self, args, *rest): return ('own', args, *rest)\n",
     "data/__init__.py": "from .data_loader import load\n",
     "data/data_loader.py": "def load(args): return 'own', args\n",
     "model/__init__.py": "from .model_hub import create\n",
@@ -85,7 +86,7 @@ def run_python(tmp_path: Path) -> RunPython:
             text=True,
             cwd=folder,
             env=variables,
-            timeout=120,
+            timeout=600,
             check=False,
         )
 

@@ -2,6 +2,7 @@
 
 import logging
 import random
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import fedml
@@ -123,6 +124,16 @@ def test_the_engine_gets_the_tensors_only_of_an_untouched_data_set() -> None:
         assert staged_data(other) is None
 
 
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """Threads cost more than they save on batches of ten small images."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("_one_thread")
 @pytest.mark.parametrize("optimizer", ["FedAvg", "FedOpt", "FedProx"])
 def test_fedmls_own_optimizers_run_on_it_and_their_sums_are_the_test_set(
     optimizer: str, caplog, monkeypatch, tmp_path

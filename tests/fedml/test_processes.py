@@ -1,6 +1,8 @@
 """Real processes: ``fedml run``, an unmodified FedML script, and no connection from either."""
 
 import json
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -49,11 +51,12 @@ cli(sys.argv[1:], prog_name="fedml")
 def recipe(tmp_path: Path) -> Callable[..., Path]:
     """Write a shortened copy of the quick start's recipe."""
 
-    def write(name: str = "short.yaml", **train_args: object) -> Path:
+    def write(name: str = "short.yaml", backend: str = "sp", **train_args: object) -> Path:
         content = yaml.safe_load((RECIPES / "digits_noniid_b_fednnnn.yaml").read_text())
         short = {"comm_round": 2, "client_num_in_total": 10, "client_num_per_round": 3}
         content["train_args"] |= short | {"epochs": 1} | train_args
         content["device_args"]["using_gpu"] = False
+        content["comm_args"]["backend"] = backend
         path = tmp_path / name
         path.write_text(yaml.safe_dump(content))
         return path
@@ -113,3 +116,44 @@ def test_a_mistake_in_a_script_names_file_key_and_value(run_python, recipe, tmp_
     path = recipe("bad.yaml", beta=-1)
     done = run_python(script, "--cf", path, HOME=str(tmp_path))
     assert f"{path}: train_args.beta: -1: must be a finite number greater than 0" in done.stderr
+
+
+@pytest.fixture
+def run_ranks(run_python) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the script on several ranks of this machine."""
+    mpirun = shutil.which("mpirun", path=str(Path(sys.executable).parent)) or shutil.which("mpirun")
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+    def run(ranks: int, *arguments: str | Path, **environment: str):
+        launcher = [mpirun, "--oversubscribe", "-np", str(ranks), sys.executable]
+        start = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
+        return run_python("-c", start, *launcher, *arguments, **as_root | environment)
+
+    return run
+
+
+def test_the_script_gives_the_same_bits_on_two_ranks(
+    run_python, run_ranks, recipe, tmp_path
+) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(ENTRY_SCRIPT)
+    one, two = recipe("one.yaml"), recipe("two.yaml", backend="MPI")
+    assert run_python(script, "--cf", one, HOME=str(tmp_path)).returncode == 0
+    done = run_ranks(2, script, "--cf", two, HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    runs = tmp_path / "work" / "runs"
+    first, second = (runs / f"{name}-seed0" / "model.safetensors" for name in ("one", "two"))
+    assert first.read_bytes() == second.read_bytes()
+    assert done.stdout.count("round 2/2") == 1
+
+
+def test_a_rank_that_has_no_data_ends_the_job(run_ranks, recipe, tmp_path) -> None:
+    script = tmp_path / "main.py"
+    elsewhere = (
+        "    if args.rank == 1:\n"
+        "        args.dataset, args.data_cache_dir, args.download = 'mnist', '/nowhere', False\n"
+    )
+    script.write_text(ENTRY_SCRIPT.replace("    dataset, ", elsewhere + "    dataset, "))
+    done = run_ranks(2, script, "--cf", recipe(backend="MPI"), HOME=str(tmp_path))
+    assert done.returncode == 2
+    assert "/nowhere" in done.stderr

@@ -7,13 +7,21 @@ they change nothing for FedML's own names and make ours fail with one line that 
 from types import ModuleType
 
 from fednnnn_plugin.fedml import compatibility
-from fednnnn_plugin.fedml.patches import data, device, model, optimizers, run_group, runner
+from fednnnn_plugin.fedml.patches import (
+    cross_silo,
+    data,
+    device,
+    model,
+    optimizers,
+    run_group,
+    runner,
+)
 
 
 def patch_core(fedml: ModuleType) -> None:
     """Patch what ``import fedml`` has loaded: runner, data, model and device."""
     compatibility.check_imported()
-    for patch in (runner, data, model, device):
+    for patch in (runner, cross_silo, data, model, device):
         patch.apply()
 
 

@@ -46,11 +46,13 @@ def load(args: Any) -> tuple[list[Any], int]:
     from fednnnn_plugin.engine.launch import load_data
     from fednnnn_plugin.engine.ranks import Solo
     from fednnnn_plugin.fedml.loaders import fedml_dataset
-    from fednnnn_plugin.fedml.processes import simulation_ranks
+    from fednnnn_plugin.fedml.processes import ending_together, simulation_ranks
     from fednnnn_plugin.recipe import recipe_from_args
 
     # Of the settings only those of the data are used, so the method is one without coefficients.
     recipe = recipe_from_args(args, method="PaperFedAvg", custom_trainer=True)
-    data = load_data(recipe, simulation_ranks(recipe) if is_ours(args) else Solo())
+    ranks = simulation_ranks(recipe) if is_ours(args) else Solo()
+    with ending_together(ranks):
+        data = load_data(recipe, ranks)
     seed, batch_size = recipe.common_args.random_seed, recipe.train_args.batch_size
     return fedml_dataset(data, batch_size, seed), data.num_classes

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import compatibility
 from fednnnn_plugin.fedml.patches.wrapping import wrapper
 
@@ -30,8 +31,22 @@ def _init_simulation_runner(
     original: Callable[..., Any], runner: Any, args: Any, *rest: Any, **named: Any
 ) -> Any:
     if not is_ours(args):
+        _refuse_aggregator(args, *rest[3:], **named)
         return original(runner, args, *rest, **named)
     compatibility.require()
     from fednnnn_plugin.fedml.simulator import Simulator
 
     return Simulator(args, *rest, **named)
+
+
+def _refuse_aggregator(
+    args: Any, client_trainer: Any = None, server_aggregator: Any = None, **_: Any
+) -> None:
+    """Refuse our aggregator where FedML's simulators would leave it out without a word."""
+    module = sys.modules.get("fednnnn_plugin.fedml.aggregator")
+    if module is not None and isinstance(server_aggregator, module.FedNNNNAggregator):
+        raise UserError(
+            f"server_aggregator: {type(server_aggregator).__name__}: a simulation of "
+            f"{getattr(args, 'federated_optimizer', None)} ignores it: set "
+            "federated_optimizer: FedNNNN and leave server_aggregator out"
+        )
