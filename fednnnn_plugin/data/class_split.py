@@ -22,15 +22,19 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-# Holdings whose smallest part is at least this percentage of an equal part are even enough:
-# with two classes a client, 80 % of one half is 40 % of the client.
-_EVEN_ENOUGH = 80
+# Parts of at least this percentage of an equal part are even enough to stop drawing: with two
+# classes a client, 80 % of one half is 40 % of the client.
+EVEN_ENOUGH = 80
 _CAREFUL_DRAWS = 20
 _WILD_DRAWS = 300
 
 
 def class_shares(
-    class_sizes: Ints, client_sizes: Ints, classes_per_client: int, rng: np.random.Generator
+    class_sizes: Ints,
+    client_sizes: Ints,
+    classes_per_client: int,
+    rng: np.random.Generator,
+    even_enough: int = EVEN_ENOUGH,
 ) -> Ints | None:
     """How many images of each class every client holds, [num_clients, num_classes] int64.
 
@@ -39,6 +43,7 @@ def class_shares(
         client_sizes: images of each client, [num_clients]; the same total.
         classes_per_client: positive entries of every row, at least 1.
         rng: draws the holdings.
+        even_enough: stop at a table whose parts are all at least this percentage of an equal one.
 
     Returns:
         The most even table of the draws, or None when no draw could be settled.
@@ -55,7 +60,7 @@ def class_shares(
         percent, shares = _settle_evenly(held, class_sizes, client_sizes, best_percent + 1)
         if shares is not None:
             best, best_percent = shares, percent
-        if best_percent >= _EVEN_ENOUGH:
+        if best_percent >= even_enough:
             break
     return best
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fednnnn_plugin.data.class_split import class_shares
+from fednnnn_plugin.data.class_split import EVEN_ENOUGH, class_shares
 from fednnnn_plugin.data.client_sizes import client_sizes
 from fednnnn_plugin.errors import UserError
 
@@ -43,12 +43,12 @@ class NClassSplit:
             raise UserError(self._why_not())
         return shares
 
-    def _find(self, exponent: float | None) -> Ints | None:
+    def _find(self, exponent: float | None, even_enough: int = EVEN_ENOUGH) -> Ints | None:
         sizes = self._client_sizes(exponent)
         if self._overfull(sizes):
             return None
         rng = np.random.default_rng(self.seed)
-        return class_shares(self.class_sizes, sizes, self.classes_per_client, rng)
+        return class_shares(self.class_sizes, sizes, self.classes_per_client, rng, even_enough)
 
     def _client_sizes(self, exponent: float | None) -> Ints:
         least = max(self.min_samples, self.classes_per_client)
@@ -96,7 +96,7 @@ class NClassSplit:
             largest_classes = np.sort(self.class_sizes)[::-1][: c * q].sum()
             reason = (
                 f"{who} would need more than classes_per_client={c} classes "
-                f"({sizes[:q].sum()} images, where the {c * q} largest classes have "
+                f"({sizes[:q].sum()} images, where the largest {c * q} together have "
                 f"{largest_classes})"
             )
         else:
@@ -112,7 +112,7 @@ class NClassSplit:
         low, high = -1, math.floor(1000 * below)
         while low < high:
             middle = (low + high + 1) // 2
-            if self._find(middle / 1000) is None:
+            if self._find(middle / 1000, even_enough=0) is None:
                 high = middle - 1
             else:
                 low = middle

@@ -99,15 +99,14 @@ def _deal(class_of: NDArray[np.integer[Any]], shares: Ints, rng: np.random.Gener
 def _labels(
     labels: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor,
 ) -> NDArray[np.integer[Any]]:
-    if isinstance(labels, torch.Tensor):
-        labels = labels.detach().cpu().numpy()
     try:
-        array = np.asarray(labels)
+        host = labels.detach().cpu() if isinstance(labels, torch.Tensor) else labels
+        array = np.asarray(host)
     except (TypeError, ValueError):  # a ragged list
         array = np.empty(0, dtype=np.object_)
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer) or not array.size:
         raise UserError(
-            f"labels: expected a non-empty, one-dimensional list, array or tensor of integers, "
+            "labels: expected a non-empty, one-dimensional list, array or tensor of integers, "
             f"got {type(labels).__name__} of {array.dtype} with shape {list(array.shape)}"
         )
     return array

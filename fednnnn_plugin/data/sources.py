@@ -32,15 +32,17 @@ def open_regular(path: Path, max_bytes: int | None = None) -> BinaryIO:
     Raises:
         OSError: it cannot be opened, or is none.
     """
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
-    status = os.fstat(file.fileno())
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    status = os.fstat(descriptor)
+    problem = None
     if not stat.S_ISREG(status.st_mode):
-        file.close()
-        raise OSError("not a regular file")
-    if max_bytes is not None and status.st_size > max_bytes:
-        file.close()
-        raise OSError(f"{status.st_size} bytes, more than the {max_bytes} that it may have")
-    return file
+        problem = "not a regular file"
+    elif max_bytes is not None and status.st_size > max_bytes:
+        problem = f"{status.st_size} bytes, more than the {max_bytes} that it may have"
+    if problem:
+        os.close(descriptor)
+        raise OSError(problem)
+    return os.fdopen(descriptor, "rb")
 
 
 def fingerprint(folder: Path, files: Iterable[Path]) -> str:
@@ -50,10 +52,10 @@ def fingerprint(folder: Path, files: Iterable[Path]) -> str:
         OSError: a file is gone or cannot be looked at.
     """
     digest = hashlib.sha256()
-    prefix = len(str(folder))  # the folder may move, and strings are quick for 60,000 files
-    for path in map(str, files):
-        status = os.stat(path)
-        line = f"{path[prefix:]}\0{status.st_size}\0{status.st_mtime_ns}\n"
+    prefix = len(str(folder))  # names below it: the folder may move
+    for file in files:
+        status = file.stat()
+        line = f"{str(file)[prefix:]}\0{status.st_size}\0{status.st_mtime_ns}\n"
         digest.update(os.fsencode(line))
     return digest.hexdigest()
 
