@@ -1,0 +1,84 @@
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fednnnn_plugin.data.federated import DataSpec, load_federated, load_images
+from fednnnn_plugin.errors import UserError
+
+DIGITS = DataSpec(
+    dataset="digits",
+    data_cache_dir=Path("/nonexistent"),
+    download=False,
+    partition_method="n_class",
+    partition_sizes="balanced",
+    classes_per_client=2,
+    power_law_exponent=1.0,
+    min_samples=10,
+    num_clients=20,
+    seed=3,
+)
+
+
+def test_digits_between_20_clients() -> None:
+    data = load_federated(DIGITS)
+    assert data.num_clients == 20
+    assert data.num_classes == 10
+    assert data.train_images.shape == (1437, 1, 8, 8)
+    assert data.test_images.shape == (360, 1, 8, 8)
+    assert {t.dtype for t in (data.train_images, data.test_images)} == {torch.float32}
+    assert data.train_images.is_contiguous()
+    every = torch.cat(data.client_indices).sort().values
+    assert torch.equal(every, torch.arange(1437))
+    for client in range(20):
+        images, labels = data.client_data(client)
+        assert len(labels) == len(images) == data.client_size(client)
+        assert len(labels.unique()) == 2
+        assert torch.equal(images[5], data.train_images[data.client_indices[client][5]])
+
+
+def test_both_parts_are_normalised_by_the_training_part() -> None:
+    data = load_federated(DIGITS)
+    source = load_images("digits", DIGITS.data_cache_dir, download=False, seed=3)
+    pixels = source.pixels.test_images.double() / 16
+    expected = (pixels - source.mean[0]) / source.std[0]
+    assert torch.allclose(data.test_images.double(), expected, atol=1e-6)
+    assert data.train_images.mean().abs() < 1e-6
+
+
+def test_the_seed_decides_all_of_it() -> None:
+    first, again, other = (load_federated(replace(DIGITS, seed=s)) for s in (1, 1, 2))
+    assert torch.equal(first.train_images, again.train_images)
+    assert torch.equal(first.client_indices[4], again.client_indices[4])
+    assert not torch.equal(first.train_images, other.train_images)
+
+
+def test_to_keeps_everything() -> None:
+    data = load_federated(DIGITS)
+    moved = data.to("cpu")
+    assert moved.train_images is data.train_images
+    assert torch.equal(moved.client_indices[7], data.client_indices[7])
+    assert moved.num_classes == 10
+
+
+def test_no_global_generator_moves() -> None:
+    before = torch.get_rng_state().clone(), copy.deepcopy(torch.get_default_dtype())
+    load_federated(DIGITS)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert torch.get_default_dtype() == before[1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"dataset": "minst"}, "dataset: 'minst': must be one of .*; did you mean mnist"),
+        ({"dataset": None}, "dataset: None: must be one of digits, mnist, cifar10$"),
+        ({"dataset": "mnist"}, "/nonexistent: no MNIST here"),
+        ({"num_clients": 4}, "num_clients: 4: "),
+    ],
+)
+def test_what_cannot_be_loaded_or_divided(changed: dict, message: str) -> None:
+    with pytest.raises(UserError, match=f"^{message}"):
+        load_federated(replace(DIGITS, **changed))
