@@ -1,0 +1,236 @@
+"""Several ranks: their sum is the one of a single process, and what they send does not grow.
+
+Here the ranks are threads, and a communicator of our own counts what they say to each other.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import mpi4py
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.engine.batches import TensorBatches
+from fednnnn_plugin.engine.cohort import Cohort, SGDTraining
+from fednnnn_plugin.engine.federation import Federation, Schedule
+from fednnnn_plugin.engine.mpi import MpiRanks
+from fednnnn_plugin.engine.ranks import Ranks, Solo
+from fednnnn_plugin.engine.records import RoundRecord
+from fednnnn_plugin.engine.state import named_tensors, trainable_names
+from fednnnn_plugin.errors import RunError
+from fednnnn_plugin.server.server import Server, ServerRule
+
+mpi4py.rc.initialize = False  # the constants are enough
+MPI = import_module("mpi4py.MPI")
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Wire:
+    """What the ranks of one job share."""
+
+    size: int
+    slots: dict[int, Any] = field(default_factory=dict)
+    log: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.barrier = threading.Barrier(self.size, timeout=60)
+
+
+class Threads:
+    """A rank's side of a communicator between threads; knows the calls that `MpiRanks` makes."""
+
+    def __init__(self, wire: Wire, rank: int) -> None:
+        self._wire, self._rank = wire, rank
+        wire.log[rank] = []
+
+    def Get_rank(self) -> int:  # noqa: N802
+        return self._rank
+
+    def Get_size(self) -> int:  # noqa: N802
+        return self._wire.size
+
+    def Split_type(self, kind: int) -> "Threads":  # noqa: N802
+        return Threads(Wire(1), 0)
+
+    def Free(self) -> None:  # noqa: N802
+        pass
+
+    def Bcast(self, values: np.ndarray) -> None:  # noqa: N802
+        self._exchange("Bcast", values, lambda slots: values.__setitem__(..., slots[0]))
+
+    def Ibcast(self, values: np.ndarray) -> "Threads":  # noqa: N802
+        self._exchange("Ibcast", values, lambda slots: values.__setitem__(..., slots[0]))
+        return self
+
+    def Iallgather(self, mine: np.ndarray, all_: np.ndarray) -> "Threads":  # noqa: N802
+        def gather(slots: list[np.ndarray]) -> None:
+            all_[...] = np.stack(slots)
+
+        self._exchange("Iallgather", mine, gather)
+        return self
+
+    def Reduce(self, mine: Any, total: np.ndarray | None, operation: Any) -> None:  # noqa: N802
+        values = total if mine is MPI.IN_PLACE else mine
+
+        def reduce(slots: list[np.ndarray]) -> None:
+            if total is not None:
+                join = np.add if operation == MPI.SUM else np.maximum
+                total[...] = join.reduce(np.stack(slots))
+
+        self._exchange("Reduce", values, reduce)
+
+    def Test(self) -> bool:  # noqa: N802
+        return True
+
+    def _exchange(
+        self, name: str, values: np.ndarray, use: Callable[[list[np.ndarray]], None]
+    ) -> None:
+        assert values.flags.c_contiguous
+        self._wire.log[self._rank].append((name, values.nbytes))
+        self._wire.slots[self._rank] = values.copy()
+        self._wire.barrier.wait()
+        slots = [self._wire.slots[rank] for rank in range(self._wire.size)]
+        self._wire.barrier.wait()
+        use(slots)
+
+
+class Normalised(nn.Module):
+    """With floating and integer buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(1)
+        self.conv1 = nn.Conv2d(1, 2, 3)
+        self.fc = nn.Linear(72, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.fc(self.conv1(self.norm(images)).relu().flatten(1))
+
+
+def federate(
+    data: FederatedData, ranks: Ranks, *, rounds: int = 3, cohort_size: int = 6, **schedule: Any
+) -> tuple[Federation, list[RoundRecord]]:
+    """Run FedNNNN on one rank."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = Normalised()
+    sgd = LocalSGD(epochs=1, batch_size=5, learning_rate=0.1)
+    batches = TensorBatches(data, sgd, 0, CPU)
+    sizes = tuple(data.client_size(client) for client in range(data.num_clients))
+    records = []
+    with Cohort(model, SGDTraining(sgd, batches), batches) as cohort:
+        federation = Federation(
+            Schedule(rounds, sizes, cohort_size, seed=0, **schedule),
+            Server(ServerRule("FedNNNN", 0.7, 0.8), named_tensors(model), trainable_names(model)),
+            trainable_names(model),
+            cohort,
+            ranks,
+            cohort.test,
+        )
+        ranks.start(0)
+        while federation.progress.round < rounds:
+            records.append(federation.run_round())
+    return federation, records
+
+
+def on_ranks(
+    size: int, data: FederatedData, **settings: Any
+) -> tuple[Wire, list[tuple[Federation, list[RoundRecord]]]]:
+    wire = Wire(size)
+
+    def start(rank: int) -> tuple[Federation, list[RoundRecord]]:
+        try:
+            return federate(data, MpiRanks(Threads(wire, rank)), **settings)
+        except BaseException:
+            wire.barrier.abort()  # as `abort` ends the other ranks of a job
+            raise
+
+    with ThreadPoolExecutor(size) as pool:
+        futures = [pool.submit(start, rank) for rank in range(size)]
+    for future in futures:
+        if not isinstance(future.exception(), threading.BrokenBarrierError | None):
+            future.result()
+    return wire, [future.result() for future in futures]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def thread_count() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
+def test_any_number_of_ranks_gives_the_same_bits(
+    data: FederatedData, size: int, weighting: str
+) -> None:
+    """Six clients: eight ranks are more than there is work for."""
+    alone, records = federate(data, Solo(), weighting=weighting)
+    _, results = on_ranks(size, data, weighting=weighting)
+    together, same_records = results[0]
+    for ours, theirs in (
+        (alone.server.state_dict(), together.server.state_dict()),
+        (alone.server.evaluation, together.server.evaluation),
+    ):
+        assert ours.keys() == theirs.keys()
+        for name, tensor in ours.items():
+            assert torch.equal(tensor, theirs[name]), name
+    for one, other in zip(records, same_records, strict=True):
+        assert one.to_json().partition('"seconds"')[0] == other.to_json().partition('"seconds"')[0]
+    for federation, nothing in results[1:]:
+        assert nothing == [None] * 3
+        assert federation.progress.round == 3
+
+
+def test_four_collectives_a_round_whatever_the_number_of_clients(data: FederatedData) -> None:
+    sent = {}
+    for cohort_size in (2, 6):
+        wire, _ = on_ranks(2, data, rounds=2, cohort_size=cohort_size)
+        for log in wire.log.values():
+            names = [name for name, _ in log]
+            assert names == ["Bcast", *["Ibcast", "Iallgather", "Reduce", "Reduce"] * 2]
+        sent[cohort_size] = wire.log[1]
+    assert [size for _, size in sent[2]] == [size for _, size in sent[6]]
+
+
+def test_what_is_sent_is_the_size_of_the_model(data: FederatedData) -> None:
+    """Beside the header: 8 bytes an element and bin, of which similar clients use one or two."""
+    wire, results = on_ranks(2, data, rounds=1)
+    state = results[0][0].server.served
+    elements = sum(tensor.numel() for tensor in state.values())
+    (_, served), (_, header), (_, sums), (_, bounds) = wire.log[1][1:]
+    assert served == sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+    assert sums <= 8 * elements * 3
+    assert bounds == 8 * (2 * 2 + 1)  # lowest and highest of mean and variance, one count
+    assert header < 2_048 * 8
+
+
+def test_failures_are_counted_over_all_ranks(data: FederatedData) -> None:
+    """Clients 3 and 5, the largest, are dealt to different ranks; their labels are impossible."""
+    labels = data.train_labels.clone()
+    for client in (3, 5):
+        labels[data.client_indices[client]] = 99
+    broken = FederatedData(
+        data.train_images,
+        labels,
+        data.client_indices,
+        data.test_images,
+        data.test_labels,
+        10,
+    )
+    _, results = on_ranks(2, broken, max_client_failures=2)
+    assert [record.rejected for record in results[0][1]] == [2, 2, 2]
+    with pytest.raises(RunError, match=r"^round 1: 2 clients failed, .* allows 1$"):
+        on_ranks(2, broken, max_client_failures=1)
+    with pytest.raises(RunError, match=r"^round 1: client . failed \(IndexError.* allows 0$"):
+        on_ranks(2, broken)
