@@ -18,8 +18,9 @@ from fednnnn_plugin.report.accuracy import (
     accuracy_table,
 )
 from fednnnn_plugin.report.canvas import FORMATS
-from fednnnn_plugin.report.charts import Chart, charts, recorded_layers
+from fednnnn_plugin.report.charts import Chart, charts
 from fednnnn_plugin.report.groups import Condition, Group, conditions, group_runs, single_clients
+from fednnnn_plugin.report.layers import recorded_layers
 from fednnnn_plugin.report.page import Figure, Section, render_page
 from fednnnn_plugin.report.printable import printable
 from fednnnn_plugin.report.runs import Run, read_runs

@@ -9,15 +9,22 @@ from fednnnn_plugin.report.curves import (
     SINGLE_LOOK,
     Looks,
     combined,
+    means,
     numbers,
     percent,
     ratio,
     shown_values,
 )
 from fednnnn_plugin.report.groups import SINGLE_CLIENT, Condition, Group
+from fednnnn_plugin.report.layers import shown_layers, why_shown
 from fednnnn_plugin.report.panel import Panel, Series, draw_panels, ends_text
-from fednnnn_plugin.report.runs import Run
-from fednnnn_plugin.report.scales import accuracy_scale, linear_scale, log_scale, percent_scale
+from fednnnn_plugin.report.scales import (
+    Nines,
+    accuracy_scale,
+    linear_scale,
+    log_scale,
+    percent_scale,
+)
 from fednnnn_plugin.report.style import line_styles
 
 NORMS = ("mean_update_norm", "mean_client_norm", "server_update_norm")
@@ -76,35 +83,19 @@ def charts(
     yield from (chart for chart in found if chart is not None)
 
 
-def recorded_layers(runs: Sequence[Run]) -> list[str]:
-    """Every module of which some run recorded norms, in the order of the first record."""
-    return list(dict.fromkeys(module for run in runs for module in run.records.layers))
-
-
-def shown_layers(runs: Sequence[Run]) -> tuple[str, ...]:
-    """The last fully connected and the last convolutional module by name.
-
-    On CIFAR-10 these are the paper's fc3 and conv32. For MNIST the paper does not name its layers;
-    the same rule gives fc2 and conv2.
-    """
-    modules = recorded_layers(runs)
-    shown = []
-    for kind in ("fc", "conv"):
-        alike = [module for module in modules if module.rpartition(".")[2].startswith(kind)]
-        shown += alike[-1:]
-    return tuple(shown)
-
-
 def _accuracy(lines: Looks) -> Chart | None:
     panel = Panel("", percent(lines, "test_acc"))
     if not panel.series:
         return None
+    scale = accuracy_scale(shown_values(panel))
+    by_error = " The axis goes by the logarithm of the error." if isinstance(scale, Nines) else ""
     return Chart(
         "accuracy",
         "Test accuracy",
-        "The evaluation model: the plain average of the clients' models." + _band_note(lines),
+        f"The evaluation model: the plain average of the clients' models.{by_error}"
+        + _band_note(lines),
         _alt("test accuracy in per cent", [panel]),
-        draw_panels([panel], ACCURACY_LABEL, accuracy_scale(shown_values(panel))),
+        draw_panels([panel], ACCURACY_LABEL, scale),
         *numbers(lines, ("test_acc",)),
     )
 
@@ -119,31 +110,23 @@ def _norms(lines: Looks, references: Looks, module: str | None) -> Chart | None:
     if not any(panel.series for panel in panels):
         return None
     where = "whole model" if module is None else module
-    caption = (
-        "N is the norm of the clients' mean update, E the mean norm of their updates; N far below "
-        "E says that averaging cancels them out. The server move is how far the served model "
-        "went, which the paper's appendix plots as N."
-        if module is None
-        else f"The same for the weight and bias of {module} alone. {_choice(lines, module)}".strip()
-    )
+    if module is None:
+        caption = (
+            "N is the norm of the clients' mean update, E the mean norm of their updates; N far "
+            "below E says that averaging cancels them out. The server move is how far the served "
+            "model went, which the paper's appendix plots as N."
+        )
+    else:
+        reason = why_shown(lines[0][0].condition.dataset, module)
+        caption = f"The same for the weight and bias of {module} alone. {reason}".strip()
     return Chart(
         "norms" if module is None else f"norms-{module}",
         f"N, E and server move: {where}",
         caption + _band_note(lines),
         _alt(f"L2 norms of the {where} on a logarithmic axis", panels),
-        draw_panels(panels, NORM_LABEL, log_scale(shown_values(*panels))),
+        draw_panels(panels, NORM_LABEL, log_scale(means(*panels))),
         *numbers(shown, NORMS, module),
     )
-
-
-def _choice(lines: Looks, module: str) -> str:
-    """Why this module is shown, where the paper is the reason or the lack of one."""
-    dataset = lines[0][0].condition.dataset
-    if dataset == "cifar10" and module in ("fc3", "conv32"):
-        return "The paper shows it too."
-    if dataset == "mnist" and module in ("fc2", "conv2"):
-        return "The paper does not name the layer that it shows for MNIST; this is the last."
-    return ""
 
 
 def _integrated(lines: Looks, references: Looks) -> Chart | None:
@@ -167,7 +150,7 @@ def _ratio(lines: Looks) -> Chart | None:
     cohorts = {int(m) for group, _ in lines if (m := group.runs[0].number("client_num_per_round"))}
     marks = [(1.0, "1: clients agree")]
     for m in sorted(m for m in cohorts if m > 1):
-        marks.append((1.0 / math.sqrt(m), f"1/√{m}: orthogonal updates"))
+        marks.append((1.0 / math.sqrt(m), f"1/√{m}: orthogonal"))
     series = ratio(lines)
     panel = Panel("", series, tuple(marks))
     if not series:
@@ -180,7 +163,7 @@ def _ratio(lines: Looks) -> Chart | None:
         "1: all clients move alike; 1/√m: their updates are orthogonal, as if unrelated; below: "
         "they undo each other." + _band_note(lines),
         _alt("ratio N/E on a logarithmic axis", [panel]),
-        draw_panels([panel], "N/E", log_scale(shown_values(panel), [value for value, _ in marks])),
+        draw_panels([panel], "N/E", log_scale(means(panel), [value for value, _ in marks])),
         (*header, "ratio"),
         rows,
     )

@@ -71,6 +71,17 @@ def _series(looks: Looks, values_of: Callable[[Run], Values]) -> tuple[Series, .
     return tuple(found)
 
 
+def means(*panels: Panel) -> Values:
+    """Every value of some panels' lines, and the upper ends of their bands.
+
+    For logarithmic axes: where a deviation is as large as its mean, the lower end nears 0, and an
+    axis made for it would have decades of nothing. The band then leaves the plot at the bottom.
+    """
+    series = [s for panel in panels for s in panel.series]
+    parts = [s.y for s in series] + [s.high for s in series if s.high is not None]
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
 def shown_values(*panels: Panel) -> Values:
     """Every value that some panels show, bands included."""
     parts = [s.y for panel in panels for s in panel.series]

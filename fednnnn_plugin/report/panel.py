@@ -62,14 +62,14 @@ def draw_panels(panels: Sequence[Panel], y_label: str, y: Scale, *, key: bool = 
         panels: at least one; rows of five.
         y_label: the quantity with its unit, written up the left side.
         y: the scale of all panels.
-        key: name the series at the right, each beside the end of its line in the last panel.
+        key: name series and references at the right, beside the ends of the last panel's lines.
     """
     columns = min(len(panels), PANELS_PER_ROW)
     rows = -(-len(panels) // PANELS_PER_ROW)
     width = ONE_PLOT_WIDTH if columns == 1 else PLOT_WIDTH.get(columns, NARROW_PLOT_WIDTH)
     left = room_left(y)
     labels = _labels(panels) if key else []
-    key_width = max((text_width(fitted(s.label, KEY_WIDTH)) for s in labels), default=0.0)
+    key_width = max((text_width(name) for name, _, _ in labels), default=0.0)
     right = KEY_GAP * 2 + KEY_SAMPLE + key_width + EDGE if labels else EDGE + 4.0
     above = ABOVE if any(panel.title for panel in panels) else ABOVE_UNTITLED
     row_height = above + PLOT_HEIGHT + BELOW
@@ -87,13 +87,16 @@ def draw_panels(panels: Sequence[Panel], y_label: str, y: Scale, *, key: bool = 
     return canvas
 
 
-def _labels(panels: Sequence[Panel]) -> list[Series]:
-    """The series to name, each once: the last panel's line where it has one there."""
-    named: dict[str, Series] = {}
+def _labels(panels: Sequence[Panel]) -> list[tuple[str, LineStyle, float]]:
+    """What to name, each once: its look, and the value where its line ends (in the last panel)."""
+    named: dict[str, tuple[str, LineStyle, float]] = {}
     for panel in panels:
+        for value, name in panel.references:
+            named[name] = (fitted(name, KEY_WIDTH), style.REFERENCE, value)
         for series in panel.series:
-            if series.label:
-                named[series.label] = series
+            known = series.y[~np.isnan(series.y)]
+            end = float(known[-1]) if known.size else np.nan
+            named[series.label] = (fitted(series.label, KEY_WIDTH), series.look, end)
     return list(named.values())
 
 
@@ -103,15 +106,11 @@ def _last_round(panels: Sequence[Panel]) -> float:
 
 def _draw_panel(canvas: Canvas, box: Box, panel: Panel, x: Linear, y: Scale) -> None:
     canvas.items.append(Text(box.left, box.top + 7.0, fitted(panel.title, box.width + GAP - 4.0)))
-    for value, name in panel.references:
+    for value, _ in panel.references:
         height = box.bottom + box.height * float(y.place(np.array([value]))[0])
         ends = np.array([[box.left, height], [box.right, height]])
-        reference = style.REFERENCE
-        canvas.items.append(Line(ends, reference.color, reference.width, reference.dash))
-        if name:
-            at = height - 8.0 if height > box.top - 9.0 else height + 2.5
-            size = style.SMALL_FONT_SIZE
-            canvas.items.append(Text(box.right, at, name, style.MUTED, size, ha="right"))
+        look = style.REFERENCE
+        canvas.items.append(Line(ends, look.color, look.width, look.dash))
     for series in panel.series:
         _draw_band(canvas, box, series, x, y)
     for series in panel.series:
@@ -155,23 +154,20 @@ def _dot(center: Values, radius: float) -> Values:
     return circle
 
 
-def _draw_key(canvas: Canvas, box: Box, labels: Sequence[Series], y: Scale) -> None:
-    ends = []
-    for series in labels:
-        known = series.y[~np.isnan(series.y)]
-        end = y.place(known[-1:])
-        place = float(end[0]) if end.size and np.isfinite(end[0]) else 0.0
-        ends.append(box.bottom + box.height * place)
+def _draw_key(
+    canvas: Canvas, box: Box, labels: Sequence[tuple[str, LineStyle, float]], y: Scale
+) -> None:
+    places = y.place(np.array([value for _, _, value in labels]))
+    ends = [box.bottom + box.height * float(place) for place in np.nan_to_num(places)]
     start = box.right + KEY_GAP + 2.0
     low, high = box.bottom + 4.0, box.top - 2.0
     step = min(KEY_STEP, (high - low) / max(1, len(ends) - 1))
     heights = spread_out(ends, step, low, high)
-    for series, height in zip(labels, heights, strict=True):
-        look = series.look
+    for (name, look, _), height in zip(labels, heights, strict=True):
         sample = np.array([[start, height], [start + KEY_SAMPLE, height]])
         canvas.items.append(Line(sample, look.color, look.width, look.dash))
         beside = start + KEY_SAMPLE + KEY_GAP
-        canvas.items.append(Text(beside, height, fitted(series.label, KEY_WIDTH), va="center"))
+        canvas.items.append(Text(beside, height, name, va="center"))
 
 
 def spread_out(wanted: Sequence[float], step: float, low: float, high: float) -> list[float]:

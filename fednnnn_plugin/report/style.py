@@ -50,7 +50,6 @@ CLASS_COLORS = (
 )
 
 FONT_SIZE = 8.0
-SMALL_FONT_SIZE = 7.0
 
 
 def line_styles(labels: list[tuple[str, str]]) -> list[LineStyle]:

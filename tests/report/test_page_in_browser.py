@@ -1,16 +1,20 @@
 """The page in headless Chromium, driven over its DevTools pipe (no driver, no port)."""
 
 import base64
+import csv
 import json
 import os
 import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from fednnnn_plugin.cli import main
 from fednnnn_plugin.report.build import build_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -176,6 +180,45 @@ def test_page_in_browser(page: Path, browser: Browser) -> None:
     browser.screenshot(page.with_name("screenshot.png"))
     assert complaints(browser) == []
     assert requests(browser) == [page.as_uri()]
+
+
+@pytest.mark.slow
+def test_report_of_short_digits_runs(tmp_path: Path, browser: Browser) -> None:
+    """Five methods and two seeds, run by the engine itself."""
+    small = ("train_args.comm_round=3", "train_args.epochs=1", "validation_args.test_served=true")
+    for method in ("fedavg", "fedprox", "normnorm", "momentum", "fednnnn"):
+        for seed in (0, 1):
+            arguments = ["run", f"digits_noniid_b_{method}"]
+            arguments += ["--output", str(tmp_path / "runs" / f"{method}-{seed}")]
+            for value in (*small, f"common_args.random_seed={seed}"):
+                arguments += ["--set", value]
+            assert CliRunner().invoke(main, arguments).exit_code == 0
+    out = tmp_path / "report"
+    result = CliRunner().invoke(
+        main, ["report", str(tmp_path / "runs"), "--out", str(out), "--target", "0.5"]
+    )
+    assert result.exit_code == 0
+    assert "warning" not in result.output
+
+    recorded: dict[str, list[list[float]]] = {}
+    for file in sorted((tmp_path / "runs").glob("*/metrics.jsonl")):
+        accuracies = [json.loads(line)["test_acc"] for line in file.read_text().splitlines()]
+        recorded.setdefault(file.parent.name.partition("-")[0], []).append(accuracies)
+    rows = {
+        row["method"].replace("-", "").lower(): row
+        for row in csv.DictReader((out / "accuracy.csv").read_text().splitlines())
+    }
+    assert len(rows) == 5
+    for method, runs in recorded.items():
+        assert float(rows[method]["best_mean"]) == pytest.approx(mean(map(max, runs)), abs=1e-15)
+        last = mean(run[-1] for run in runs)
+        assert float(rows[method]["final_mean"]) == pytest.approx(last, abs=1e-15)
+
+    browser.open(out / "index.html")
+    assert browser.evaluate('document.querySelectorAll("figure > svg").length') == 8
+    assert len(browser.evaluate(COLUMN % 0)) == 10
+    assert complaints(browser) == []
+    assert requests(browser) == [(out / "index.html").as_uri()]
 
 
 def complaints(browser: Browser) -> list[Any]:
