@@ -11,6 +11,9 @@ _HOMES = {
     "NormNorm": "server.optimizers",
     "Momentum": "server.optimizers",
     "UpdateAccumulator": "server.accumulator",
+    "FedNNNNAggregator": "fedml.aggregator",
+    "FedNNNNClientTrainer": "fedml.trainer",
+    "NWDARecorder": "engine.recorder",
     "partition": "data.partition",
     "register": "fedml.hook",
     "UserError": "errors",
@@ -18,7 +21,10 @@ _HOMES = {
 
 __all__ = [
     "FedNNNN",
+    "FedNNNNAggregator",
+    "FedNNNNClientTrainer",
     "Momentum",
+    "NWDARecorder",
     "NormNorm",
     "UpdateAccumulator",
     "UserError",

@@ -1,0 +1,158 @@
+"""Norm records for an aggregation that is not ours."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fednnnn_plugin.engine.files import write_atomically
+from fednnnn_plugin.engine.records import MetricsFile, RoundRecord, Seconds, layer_records
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.accumulator import Update, UpdateAccumulator
+from fednnnn_plugin.server.norms import by_module, squared_norm
+from fednnnn_plugin.server.optimizers import NEAR_ZERO
+from fednnnn_plugin.server.server import ServerMove
+
+_STATISTICS = ("running_mean", "running_var")
+
+
+class NWDARecorder:
+    r"""Writes the paper's norms, a line of ``metrics.jsonl`` a round, whatever the server rule.
+
+    With ``w_t`` the global model, ``w_k`` the clients' and ``α_k`` their weights (paper, eqs. 2 to
+    5, and the appendix's server move and its sum)
+
+    .. math::
+        N = \lVert Σ_k α_k (w_k - w_t) \rVert_2, \quad E = Σ_k α_k \lVert w_k - w_t \rVert_2,
+        \quad \lVert w_{t+1} - w_t \rVert_2
+
+    of the whole model and of every module. A file that is there is continued: its last
+    ``integrated_norm`` too, and a round that is recorded again replaces the old line and those
+    after it.
+
+    Args:
+        path: the file.
+        trainable: names of the trained parameters; None takes every floating point entry but
+            batch normalisation's running statistics, tied ones once.
+
+    Example:
+        >>> import tempfile, torch
+        >>> path = Path(tempfile.mkdtemp(), "metrics.jsonl")
+        >>> w, clients = {"w": torch.zeros(2)}, [{"w": torch.tensor([3.0, 4.0])}]
+        >>> NWDARecorder(path).record(w, clients, [1.0], {"w": torch.tensor([0.6, 0.8])}, 1)
+        >>> line = json.loads(path.read_text())
+        >>> line["mean_update_norm"], line["server_update_norm"]
+        (5.0, 1.0)
+    """
+
+    def __init__(self, path: Path | str, trainable: Collection[str] | None = None) -> None:
+        self._file = MetricsFile(Path(path))
+        self._trainable = trainable
+
+    @torch.no_grad()
+    def record(
+        self,
+        global_state: Mapping[str, Tensor],
+        clients: Iterable[Mapping[str, Tensor]],
+        weights: Iterable[float],
+        served_state: Mapping[str, Tensor],
+        round: int,  # noqa: A002
+    ) -> None:
+        """Append a round's line.
+
+        ``test_acc`` and ``test_loss`` are null and ``seconds`` 0: neither is known here.
+        ``degenerate`` says that N was near 0 and that the model stayed.
+
+        Args:
+            global_state: ``w_t``; buffers may be there.
+            clients: ``w_k``, of the same names and shapes, taken one at a time.
+            weights: a positive number for each.
+            served_state: ``w_{t+1}``.
+            round: from 1.
+
+        Raises:
+            UserError: names, shapes or numbers that do not fit; no client is finite.
+        """
+        if isinstance(round, bool) or not isinstance(round, int) or round < 1:
+            raise UserError(f"NWDARecorder: round: {round!r}: must be a whole number of at least 1")
+        trainable = self._names(global_state)
+        part = UpdateAccumulator({n: global_state[n] for n in trainable}, trainable)
+        try:
+            for state, weight in zip(clients, weights, strict=True):
+                part.add({n: t for n, t in state.items() if n in trainable}, weight)
+        except ValueError as error:
+            raise UserError(f"NWDARecorder: round {round}: {error}") from None
+        update = part.finish()
+        move = _move(global_state, served_state, trainable, update)
+        before = self._cut(round)
+        self._file.append(_record(round, update, move, before + move.server_update_norm))
+
+    def _names(self, state: Mapping[str, Tensor]) -> list[str]:
+        if self._trainable is not None:
+            if missing := sorted(set(self._trainable) - state.keys()):
+                raise UserError(f"NWDARecorder: trainable: {missing}: not in the global state")
+            return [name for name in state if name in self._trainable]
+        first: dict[tuple[object, ...], str] = {}
+        for name, tensor in state.items():
+            if tensor.is_floating_point() and name.rpartition(".")[2] not in _STATISTICS:
+                place = (tensor.data_ptr(), tensor.shape, tensor.stride())
+                first.setdefault(place if tensor.numel() else (name,), name)
+        return list(first.values())
+
+    def _cut(self, round_number: int) -> float:
+        """Drop the lines from a round on, and a broken last one; return ``integrated_norm``."""
+        path = self._file.path
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        kept, integrated = "", 0.0
+        try:
+            for line in text.splitlines(keepends=True):
+                if not line.endswith("\n") or json.loads(line)["round"] >= round_number:
+                    break
+                kept, integrated = kept + line, float(json.loads(line)["integrated_norm"])
+        except (ValueError, LookupError, TypeError):
+            raise UserError(f"NWDARecorder: {path}: not a metrics.jsonl file") from None
+        if kept != text:
+            write_atomically(path, kept.encode())
+        return integrated
+
+
+def _move(
+    before: Mapping[str, Tensor],
+    after: Mapping[str, Tensor],
+    trainable: Collection[str],
+    update: Update,
+) -> ServerMove:
+    squares = {}
+    for name in trainable:
+        if name not in after or after[name].shape != before[name].shape:
+            raise UserError(f"NWDARecorder: served_state: {name}: missing, or of another shape")
+        squares[name] = squared_norm(after[name].to(before[name].device).double() - before[name])
+    norm = math.sqrt(sum(squares.values()))
+    if not math.isfinite(norm):
+        raise UserError("NWDARecorder: served_state: not finite")
+    near_zero = update.mean_update_norm <= NEAR_ZERO * update.mean_client_norm
+    return ServerMove(norm, by_module(squares), near_zero and norm == 0.0)
+
+
+def _record(round_number: int, update: Update, move: ServerMove, integrated: float) -> RoundRecord:
+    return RoundRecord(
+        round=round_number,
+        test_acc=None,
+        test_loss=None,
+        served_test_acc=None,
+        mean_update_norm=update.mean_update_norm,
+        mean_client_norm=update.mean_client_norm,
+        server_update_norm=move.server_update_norm,
+        integrated_norm=integrated,
+        client_norms=update.client_norms,
+        layers=layer_records(update, move),
+        clients=update.clients,
+        rejected=update.rejected,
+        degenerate=move.degenerate,
+        seconds=Seconds(train=0.0, aggregate=0.0, evaluate=0.0),
+    )

@@ -1,0 +1,88 @@
+"""The server's state on disk: what a federation needs to go on after all its processes ended."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fednnnn_plugin.engine.files import write_atomically
+from fednnnn_plugin.errors import UserError
+
+_STANDING, _DIGEST = "standing", "digest"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a federation stands.
+
+    Attributes:
+        round: rounds that are done.
+        method: the server rule whose momentum the state holds.
+    """
+
+    round: int
+    method: str
+
+
+def write_state(path: Path, tensors: Mapping[str, Tensor], standing: Standing) -> None:
+    """Write the served model and ``d`` with their digest, atomically.
+
+    Args:
+        path: a file in a folder that is there.
+        tensors: what :meth:`~fednnnn_plugin.server.server.Server.state_dict` gives.
+        standing: how far the federation is.
+    """
+    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    text = json.dumps(asdict(standing))
+    metadata = {_STANDING: text, _DIGEST: _digest(text, content)}
+    write_atomically(path, safetensors.torch.save(content, metadata=metadata))
+
+
+def read_state(path: Path, expected: Standing) -> dict[str, Tensor]:
+    """Return the tensors that :func:`write_state` wrote.
+
+    Args:
+        path: the file.
+        expected: where the federation is to go on.
+
+    Raises:
+        UserError: the file is damaged, something else, or of another round or method.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+        tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
+        text = metadata[_STANDING]
+        if metadata[_DIGEST] != _digest(text, tensors):
+            raise ValueError("its content does not match its digest")
+        found = Standing(**json.loads(text))
+    except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+        raise UserError(f"server_state_path: {path}: not a whole server state: {error}") from None
+    if found.round != expected.round:
+        raise UserError(
+            f"server_state_path: {path}: the state is of round {found.round}, start_round is "
+            f"{expected.round}: set start_round: {found.round} and comm_round to the rounds that "
+            "remain, or move the file away to start anew"
+        )
+    if found.method != expected.method:
+        raise UserError(
+            f"server_state_path: {path}: the state is of {found.method}, not of {expected.method}"
+        )
+    return tensors
+
+
+def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.blake2b(text.encode(), digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

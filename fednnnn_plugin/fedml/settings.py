@@ -1,0 +1,139 @@
+"""What a cross-silo server and client read of FedML's arguments, checked; the rest is their own."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.recipe import METHODS, Recipe, recipe_from_args
+from fednnnn_plugin.server.server import ServerRule
+
+_SERVER_KEYS = (
+    "beta",
+    "gamma",
+    "client_weighting",
+    "max_client_norm",
+    "start_round",
+    "server_state_path",
+    "save_path",
+)
+_CLIENT_KEYS = (
+    "random_seed",
+    "start_round",
+    "epochs",
+    "batch_size",
+    "client_optimizer",
+    "learning_rate",
+    "weight_decay",
+    "prox_mu",
+    "precision",
+)
+# A recipe needs these; a deployment may call them otherwise where it does not use ours.
+_UNREAD = {
+    "client_num_in_total": 1,
+    "client_num_per_round": 1,
+    "comm_round": 1,
+    "epochs": 1,
+    "batch_size": 1,
+    "learning_rate": 1.0,
+}
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Settings of :class:`~fednnnn_plugin.fedml.aggregator.FedNNNNAggregator`.
+
+    Attributes:
+        rule: the server rule.
+        weighting: α_k = 1/m, or n_k/n.
+        max_client_norm: longer updates are clipped to this norm.
+        start_round: rounds that are done.
+        state_path: file of the server's state.
+        save_path: file of the evaluation model.
+    """
+
+    rule: ServerRule
+    weighting: Literal["uniform", "samples"]
+    max_client_norm: float | None
+    start_round: int
+    state_path: Path | None
+    save_path: Path | None
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """Settings of :class:`~fednnnn_plugin.fedml.trainer.FedNNNNClientTrainer`.
+
+    Attributes:
+        sgd: local training.
+        seed: of the shuffles.
+        start_round: rounds that are done.
+    """
+
+    sgd: LocalSGD
+    seed: int
+    start_round: int
+
+
+def server_settings(args: Any, method: str | None = None) -> ServerSettings:
+    """Return the server's settings.
+
+    Args:
+        args: FedML's arguments.
+        method: one of our methods; None takes ``federated_optimizer`` if that is one, else FedNNNN.
+
+    Raises:
+        UserError: a line for each setting that is missing or out of range.
+    """
+    if method is None:
+        named = getattr(args, "federated_optimizer", None)
+        method = named if named in METHODS else "FedNNNN"
+    elif method not in METHODS:
+        raise UserError(f"method: {method!r}: must be one of {', '.join(METHODS)}")
+    # The proximal term is the clients'.
+    recipe = _recipe(args, _SERVER_KEYS, federated_optimizer=method, prox_mu=_unless(method))
+    train, tracking = recipe.train_args, recipe.tracking_args
+    return ServerSettings(
+        rule=ServerRule(method, beta=train.beta, gamma=train.gamma),
+        weighting=train.client_weighting,
+        max_client_norm=train.max_client_norm,
+        start_round=train.start_round,
+        state_path=_path(tracking.server_state_path),
+        save_path=_path(tracking.save_path),
+    )
+
+
+def client_settings(args: Any) -> ClientSettings:
+    """Return our client trainer's settings; ``prox_mu`` may stand beside any method.
+
+    Raises:
+        UserError: a line for each setting that is missing or out of range.
+    """
+    absent = {} if getattr(args, "prox_mu", None) is not None else {"prox_mu": 0.0}
+    recipe = _recipe(args, _CLIENT_KEYS, federated_optimizer="PaperFedProx", **absent)
+    train = recipe.train_args
+    sgd = LocalSGD(
+        epochs=train.epochs,
+        batch_size=train.batch_size,
+        learning_rate=train.learning_rate,
+        weight_decay=train.weight_decay,
+        prox_mu=train.prox_mu or 0.0,
+        precision=train.precision,
+    )
+    return ClientSettings(sgd, recipe.common_args.random_seed, train.start_round)
+
+
+def _recipe(args: Any, keys: tuple[str, ...], **fixed: object) -> Recipe:
+    read = {key: getattr(args, key, None) for key in (*keys, "yaml_config_file")}
+    unread = {key: value for key, value in _UNREAD.items() if key not in keys}
+    return recipe_from_args(SimpleNamespace(**read | unread | fixed))
+
+
+def _unless(method: str) -> float | None:
+    return 0.0 if method == "PaperFedProx" else None
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text).expanduser()

@@ -1,0 +1,111 @@
+"""The engine's local training as the client trainer of a FedML cross-silo federation."""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from fedml.core.alg_frame.client_trainer import ClientTrainer
+from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
+from torch import Tensor, nn
+
+from fednnnn_plugin.engine.batches import ClientBatches, LoaderBatches, LoaderData, TensorBatches
+from fednnnn_plugin.engine.evaluation import tally
+from fednnnn_plugin.engine.numerics import numerics
+from fednnnn_plugin.fedml.loaders import ClientLoader
+from fednnnn_plugin.fedml.privacy import noise_on_floats
+from fednnnn_plugin.fedml.settings import client_settings
+from fednnnn_plugin.models import MODELS
+from fednnnn_plugin.seeds import isolated_generators
+
+
+class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
+    """A FedML ``ClientTrainer`` that trains as the engine does: the same bits on a CPU.
+
+    That is SGD without momentum on cross-entropy, with ``weight_decay`` and, if ``prox_mu`` is
+    given, the proximal term; in the dtype of ``precision``; on one thread. Batches of our data are
+    the engine's. Any other iterable of (inputs, labels) is iterated as it is, with the global
+    generators seeded for it and restored after. Seeds are those of round
+    ``start_round + round_idx + 1``: a restarted federation goes on.
+
+    Args:
+        model: trained in place.
+        args: FedML's arguments: ``epochs``, ``batch_size``, ``learning_rate``, ``weight_decay``,
+            ``prox_mu``, ``precision``, ``client_optimizer: sgd``, ``random_seed``,
+            ``start_round``.
+
+    Raises:
+        UserError: a line for each setting that is missing or out of range.
+    """
+
+    def __init__(self, model: nn.Module, args: Any) -> None:
+        self._settings = client_settings(args)
+        super().__init__(model, args)
+        self._staged: tuple[Any, torch.device, TensorBatches] | None = None
+
+    def get_model_params(self) -> OrderedDict[str, Tensor]:
+        """Return a copy of the model, on the CPU."""
+        return OrderedDict(
+            (name, tensor.detach().to("cpu", copy=True))
+            for name, tensor in self.model.state_dict().items()
+        )
+
+    def set_model_params(self, model_parameters: Mapping[str, Tensor]) -> None:
+        """Set the model."""
+        self.model.load_state_dict(model_parameters)
+
+    def train(self, train_data: Any, device: Any, args: Any) -> None:
+        """Train the model on a client's data."""
+        settings, device = self._settings, torch.device(device)
+        round_number = settings.start_round + args.round_idx + 1
+        ours = isinstance(train_data, ClientLoader)
+        client = train_data.client if isinstance(train_data, ClientLoader) else self.id
+        known = ours and type(self.model) in MODELS.values()
+        self.model.to(device, settings.sgd.dtype)
+        if known:
+            self.model.to(memory_format=torch.channels_last)
+        generators: AbstractContextManager[None] = nullcontext()
+        if not known:
+            generators = isolated_generators(settings.seed, "client", round_number, client)
+        batches = self._batches(train_data, client, device)
+        with _one_thread(), numerics(settings.sgd.precision), generators:
+            settings.sgd.train(self.model, batches.epochs(client, round_number))
+
+    def on_after_local_training(self, train_data: Any, device: Any, args: Any) -> None:
+        """Add FedML's local noise, where it is enabled, to the floating point entries."""
+        privacy = FedMLDifferentialPrivacy.get_instance()
+        if privacy.is_local_dp_enabled():
+            self.set_model_params(noise_on_floats(privacy.add_local_noise, self.get_model_params()))
+
+    def test(self, test_data: Any, device: Any, args: Any) -> dict[str, float]:
+        """Count correct predictions and sum up the cross-entropy, as FedML's trainers do."""
+        self.model.to(device)
+        self.model.eval()
+        parts = [tally(self.model, (x.to(device), labels.to(device))) for x, labels in test_data]
+        return {
+            "test_correct": sum(part.correct for part in parts),
+            "test_loss": sum(part.loss for part in parts),
+            "test_total": sum(part.samples for part in parts),
+        }
+
+    def _batches(self, train_data: Any, client: int, device: torch.device) -> ClientBatches:
+        settings = self._settings
+        if not isinstance(train_data, ClientLoader):
+            data = LoaderData({client: train_data}, {}, (), 0)
+            return LoaderBatches(data, settings.sgd, device)
+        if self._staged is None or self._staged[:2] != (train_data.data, device):
+            batches = TensorBatches(train_data.data, settings.sgd, settings.seed, device)
+            self._staged = train_data.data, device, batches
+        return self._staged[2]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep sums in one order, whatever the number of cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

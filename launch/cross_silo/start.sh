@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Start one server and three clients of a FedML cross-silo federation on this machine, over gRPC.
+#
+#   launch/cross_silo/start.sh [FOLDER]
+#
+# FOLDER holds server.py, client.py, fedml_config.yaml and grpc_ipconfig.csv; this script's own by
+# default. What the processes say goes to FOLDER/output/*.log; the evaluation model and the server's
+# state are written there too. To go on after a stop, set start_round (rounds done) and comm_round
+# (rounds left) in fedml_config.yaml; to start anew, remove FOLDER/output.
+# Needs: pip install 'fednnnn-plugin[grpc]'. PYTHON names the interpreter, python by default.
+set -euo pipefail
+
+case "${1:-}" in
+  -h | --help)
+    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
+    exit 0
+    ;;
+esac
+clients=3
+cd "${1:-$(dirname "$0")}"
+mkdir -p output
+
+processes=()
+trap 'kill "${processes[@]}" 2>/dev/null || true' EXIT
+start() { # ROLE RANK
+  "${PYTHON:-python}" "$1.py" --cf fedml_config.yaml --rank "$2" --role "$1" >"output/$1_$2.log" 2>&1 &
+  processes+=($!)
+}
+failed() { # ROLE RANK
+  echo "$0: $1 $2 failed; the end of output/$1_$2.log:" >&2
+  tail -n 5 "output/$1_$2.log" >&2
+  exit 1
+}
+
+start server 0
+# A FedML client that finds no server ends, so the server has to listen before the clients start.
+IFS=, read -r _ _ host port _ < <(grep '^0,' grpc_ipconfig.csv)
+until (exec 3<>"/dev/tcp/$host/$port") 2>/dev/null; do
+  kill -0 "${processes[0]}" 2>/dev/null || failed server 0
+  sleep 0.2
+done
+for rank in $(seq "$clients"); do
+  start client "$rank"
+done
+
+# FedML's clients never end where their server died, so the server is waited for first.
+wait "${processes[0]}" || failed server 0
+for rank in $(seq "$clients"); do
+  wait "${processes[rank]}" || failed client "$rank"
+done
+echo "done: output/evaluation_model.safetensors"
