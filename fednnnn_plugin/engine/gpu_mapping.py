@@ -11,12 +11,12 @@ A mapping file holds, under a key, for each host how many processes each of its 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import yaml
-
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.recipe.reading import MAX_BYTES, NotReadableError, read_yaml
 
 
 def gpu_of_rank(gpus: Sequence[int], rank: int, size: int, where: str) -> int:
@@ -38,8 +38,9 @@ def read_mapping(path: Path, key: str | None) -> list[int]:
     """
     where = f"device_args.gpu_mapping_file: {path}"
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        with path.open("rb") as file:
+            content = read_yaml(file.read(MAX_BYTES).decode())
+    except (OSError, UnicodeDecodeError, NotReadableError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not YAML"
         raise UserError(f"{where}: cannot be read: {reason}") from None
     if not isinstance(content, Mapping) or key not in content:
@@ -60,7 +61,8 @@ def parse_mapping(text: str) -> list[int]:
     for part in text.split(";"):
         host, _, counts = part.partition(":")
         hosts[host.strip()] = [
-            int(count) if count.strip().isdecimal() else count for count in counts.split(",")
+            int(count) if re.fullmatch(r"\s*\d{1,4}\s*", count) else count
+            for count in counts.split(",")
         ]
     return _gpus(hosts, f"device_args.gpu_util_parse: {text!r}")
 
