@@ -6,33 +6,25 @@ Exit status: 0 done, 2 a mistake of the user's (one line each), 1 a run that can
 
 from __future__ import annotations
 
-import signal
 import sys
-import time
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, NoReturn, ParamSpec
+from typing import TYPE_CHECKING, ParamSpec
 
 import click
 
 from fednnnn_plugin import __version__
+from fednnnn_plugin.endings import Terminated, ending, ending_together, sigterm_raised
 from fednnnn_plugin.engine.launcher import launched_rank
 from fednnnn_plugin.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from fednnnn_plugin.engine.folder import Mode
-    from fednnnn_plugin.engine.ranks import Ranks
     from fednnnn_plugin.engine.summary import Summary
     from fednnnn_plugin.recipe import Recipe
 
 P = ParamSpec("P")
-
-# Most mistakes are seen by all ranks at once: rank 0 then reports first, and ends the others.
-_HEAD_START = 1.0
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,48 +40,13 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
-        except (UserError, RunError, OSError, KeyboardInterrupt, _Terminated) as error:
-            status = _report(error, silent=launched_rank() > 0)  # every rank has the same one
+        except (UserError, RunError, OSError, KeyboardInterrupt, Terminated) as error:
+            message, status = ending(error)
+            if launched_rank() == 0:  # the other ranks have the same mistake to report
+                click.echo(message, err=True)
             sys.exit(status)
 
     return wrapped
-
-
-def _report(error: BaseException, *, silent: bool = False) -> int:
-    """Print what went wrong, unless ``silent``; return the exit status."""
-    match error:
-        case UserError():
-            message, status = str(error), 2
-        case RunError():
-            message, status = str(error), 1
-        case OSError():  # a full disk, a vanished folder
-            where = f"{error.filename}: " if error.filename else ""
-            message, status = f"{where}{error.strerror or error}", 1
-        case KeyboardInterrupt():
-            message, status = "interrupted; go on with --resume", 130
-        case _Terminated():
-            message, status = "terminated; go on with --resume", 143
-        case _:
-            message, status = "".join(traceback.format_exception(error)), 1
-    if not silent:
-        click.echo(message, err=True)
-    return status
-
-
-class _Terminated(BaseException):
-    """SIGTERM arrived; like KeyboardInterrupt, not an error to recover from."""
-
-
-@contextmanager
-def _sigterm_raised() -> Iterator[None]:
-    def terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-        raise _Terminated
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 overrides_option = click.option(
@@ -114,6 +71,7 @@ overrides_option = click.option(
     type=click.Path(path_type=Path),
     help="The run folder; default runs/<recipe>-seed<seed>.",
 )
+@click.option("--tensorboard", is_flag=True, help="Also write event files for TensorBoard.")
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint.")
 @click.option("--overwrite", is_flag=True, help="Replace a run that the folder already holds.")
 @one_line_errors
@@ -122,6 +80,7 @@ def run_command(
     overrides: tuple[str, ...],
     backend: str | None,
     output: Path | None,
+    tensorboard: bool,
     resume: bool,
     overwrite: bool,
 ) -> None:
@@ -136,8 +95,8 @@ def run_command(
         raise UserError("--resume, --overwrite: give one of them")
     loaded = load_recipe(find_recipe(recipe), overrides)
     mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"
-    with _sigterm_raised():
-        _run(loaded, output or default_folder(loaded), mode, backend)
+    with sigterm_raised():
+        _run(loaded, output or default_folder(loaded), mode, backend, tensorboard=tensorboard)
 
 
 def default_folder(recipe: Recipe) -> Path:
@@ -145,16 +104,28 @@ def default_folder(recipe: Recipe) -> Path:
     return Path("runs") / f"{recipe.name}-seed{recipe.common_args.random_seed}"
 
 
-def _run(recipe: Recipe, folder: Path, mode: Mode, backend: str | None) -> None:
+def _run(
+    recipe: Recipe, folder: Path, mode: Mode, backend: str | None, *, tensorboard: bool
+) -> None:
+    from fednnnn_plugin.engine import tracking
     from fednnnn_plugin.engine.launch import choose_ranks, run_recipe
     from fednnnn_plugin.engine.progress import ProgressDisplay
 
+    followers = tracking.followers(recipe)
+    if tensorboard:
+        followers.append(tracking.tensorboard())
+    if recipe.common_args.using_mlops:
+        from fednnnn_plugin.fedml.mlops import mlops
+
+        followers.append(mlops)
     ranks = choose_ranks(backend)
     with (
-        _others_ended(ranks),
+        ending_together(ranks),
         ProgressDisplay(recipe.train_args.comm_round) as display,
     ):
-        summary = run_recipe(recipe, folder, mode, ranks=ranks, on_round=display.show)
+        summary = run_recipe(
+            recipe, folder, mode, ranks=ranks, on_round=display.show, followers=followers
+        )
     if ranks.rank == 0:
         click.echo(_closing_line(folder, summary))
 
@@ -166,22 +137,6 @@ def _closing_line(folder: Path, summary: Summary | None) -> str:
         f"{folder}: accuracy {summary.final_test_acc:.4f} after {summary.rounds} rounds, "
         f"best {summary.best_test_acc:.4f} in round {summary.best_round}"
     )
-
-
-@contextmanager
-def _others_ended(ranks: Ranks) -> Iterator[None]:
-    """End the other ranks where this one raises: they would wait for it for ever."""
-    try:
-        yield
-    except BaseException as error:
-        if ranks.size > 1:
-            if ranks.rank and isinstance(error, UserError):
-                time.sleep(_HEAD_START)
-            status = _report(error, silent=ranks.rank > 0 and isinstance(error, _Terminated))
-            sys.stdout.flush()
-            sys.stderr.flush()
-            ranks.abort(status)
-        raise
 
 
 @main.command("report")

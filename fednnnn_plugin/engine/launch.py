@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from fednnnn_plugin.engine.mpi import world
 from fednnnn_plugin.engine.ranks import Ranks, Solo
 from fednnnn_plugin.engine.run import OnRound, run_federation
 from fednnnn_plugin.engine.summary import Summary
+from fednnnn_plugin.engine.tracking import Follower
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe
@@ -92,6 +94,7 @@ def run_recipe(
     *,
     ranks: Ranks | None = None,
     on_round: OnRound | None = None,
+    followers: Sequence[Follower] = (),
 ) -> Summary | None:
     """Run a recipe on these ranks; see :func:`~fednnnn_plugin.engine.run.run_federation`."""
     ranks = ranks or Solo()
@@ -104,4 +107,5 @@ def run_recipe(
         mode=mode,
         ranks=ranks,
         on_round=on_round,
+        followers=followers,
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from fednnnn_plugin.engine.ranks import Ranks, Solo
 from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.engine.state import State, aliases, named_tensors, trainable_names
 from fednnnn_plugin.engine.summary import Summary, read_rounds, versions
+from fednnnn_plugin.engine.tracking import Follower, Log, scalars
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
@@ -68,6 +69,7 @@ def run_federation(
     trainer: ForeignTrainer | None = None,
     ranks: Ranks | None = None,
     on_round: OnRound | None = None,
+    followers: Sequence[Follower] = (),
 ) -> Summary | None:
     """Run a recipe's federation and keep it in a run folder.
 
@@ -85,6 +87,7 @@ def run_federation(
         trainer: replaces the engine's local training.
         ranks: the processes that share the clients; this one alone by default.
         on_round: called with each round's record, on rank 0.
+        followers: opened for the run folder, on rank 0; they get each round's scalars.
 
     Returns:
         The summary on rank 0; None elsewhere, and where a resumed run was finished already.
@@ -120,7 +123,7 @@ def run_federation(
             return None
         run = _Run(recipe, RunFolder(folder), federation, aliases(model), device, ranks, batching)
         with run.folder.locked(mode), _logged_to(run.folder.log):
-            return run.resume_or_start(mode, on_round)
+            return run.resume_or_start(mode, on_round, followers)
 
 
 class _Run:
@@ -145,7 +148,9 @@ class _Run:
         self._batching = batching
         self._saved = 0
 
-    def resume_or_start(self, mode: Mode, on_round: OnRound | None) -> Summary | None:
+    def resume_or_start(
+        self, mode: Mode, on_round: OnRound | None, followers: Sequence[Follower]
+    ) -> Summary | None:
         if mode == "resume" and self.folder.recipe.exists():
             self._check_recipe()
             if read_rounds(self.folder.summary) >= self._federation.rounds:
@@ -156,7 +161,9 @@ class _Run:
         self.folder.metrics.cut(self._federation.progress.round)
         self._ranks.start(self._federation.progress.round)
         try:
-            self._rounds(on_round)
+            with ExitStack() as stack:
+                logs = [stack.enter_context(follow(self.folder.path)) for follow in followers]
+                self._rounds(on_round, logs)
         except BaseException:
             self._save()
             raise
@@ -196,12 +203,14 @@ class _Run:
         self._federation.progress = checkpoint.progress
         self._saved = checkpoint.progress.round
 
-    def _rounds(self, on_round: OnRound | None) -> None:
+    def _rounds(self, on_round: OnRound | None, logs: Sequence[Log]) -> None:
         while self._federation.progress.round < self._federation.rounds:
             record = self._federation.run_round(self.folder.metrics.append)
             assert record is not None
             if record.round % self.recipe.train_args.checkpoint_every == 0:
                 self._save()
+            for log in logs:
+                log(scalars(record), record.round)
             if on_round:
                 on_round(record)
 

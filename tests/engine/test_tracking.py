@@ -5,6 +5,7 @@ import struct
 from pathlib import Path
 
 import pytest
+import wandb
 from tensorboardX.proto.event_pb2 import Event
 
 from fednnnn_plugin.engine import tracking
@@ -45,7 +46,6 @@ def test_tensorboard_has_the_numbers_of_the_records(tmp_path: Path) -> None:
 
 
 def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     logged = []

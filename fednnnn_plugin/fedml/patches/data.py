@@ -46,7 +46,8 @@ def load(args: Any) -> tuple[list[Any], int]:
     from fednnnn_plugin.engine.launch import load_data
     from fednnnn_plugin.engine.ranks import Solo
     from fednnnn_plugin.fedml.loaders import fedml_dataset
-    from fednnnn_plugin.fedml.processes import ending_together, simulation_ranks
+    from fednnnn_plugin.endings import ending_together
+from fednnnn_plugin.fedml.processes import simulation_ranks
     from fednnnn_plugin.recipe import recipe_from_args
 
     # Of the settings only those of the data are used, so the method is one without coefficients.
