@@ -221,8 +221,10 @@ class UpdateAccumulator:
         entries = [(name, x.shape, x.dtype) for name, x in self._global.items()]
         return [entries, self._trainable, self._buffer_mean.exponents]
 
-    def _differences(self, state: Mapping[str, Tensor]) -> Iterator[tuple[str, int, Tensor]]:
-        """Yield (parameter, offset in the flat update, piece of ``w_k - w_t`` in float64).
+    def _differences(
+        self, state: Mapping[str, Tensor]
+    ) -> Iterator[tuple[str, int, Tensor, Tensor]]:
+        """Yield (parameter, offset in the flat update, piece of ``w_k - w_t``, same in float64).
 
         The difference is taken in float32 at least. Each piece is overwritten by the next.
         """
@@ -241,15 +243,16 @@ class UpdateAccumulator:
                     continue
                 # Converted first: "sub" of two halves would round, and overflow, as a half.
                 difference = torch.sub(client.to(dtype), mine, out=scratch[: len(mine)])
-                yield name, offset, doubles[: len(mine)].copy_(difference)
+                yield name, offset, difference, doubles[: len(mine)].copy_(difference)
                 offset += len(mine)
 
     def _measure(self, state: Mapping[str, Tensor]) -> tuple[dict[str, float], float]:
         """Return ``‖Δ‖²`` of every parameter (not finite where ``Δ`` is not) and ``max|Δ|``."""
         names, rows = [], []
-        for name, _, difference in self._differences(state):
+        for name, _, difference, doubles in self._differences(state):
             names.append(name)
-            rows.append(torch.stack([chunk_square(difference), *difference.aminmax()]))
+            extremes = (x.to(torch.float64) for x in difference.aminmax())
+            rows.append(torch.stack([chunk_square(doubles), *extremes]))
         squares = dict.fromkeys(self._trainable, 0.0)
         largest = 0.0
         for name, (square, lowest, highest) in zip(
@@ -265,5 +268,5 @@ class UpdateAccumulator:
     def _update_chunks(
         self, state: Mapping[str, Tensor], shrink: float
     ) -> Iterator[tuple[int, Tensor]]:
-        for _, offset, difference in self._differences(state):
-            yield offset, difference if shrink == 1.0 else difference.mul_(shrink)
+        for _, offset, _, doubles in self._differences(state):
+            yield offset, doubles if shrink == 1.0 else doubles.mul_(shrink)

@@ -83,7 +83,8 @@ class BufferMean:
 def _largest(tensors: Iterable[Tensor]) -> list[float]:
     """Return ``max|x|`` of each tensor; NaN where there is one."""
     maxima = [
-        torch.linalg.vector_norm(tensor.detach(), torch.inf).to(torch.float64)
+        # Not the infinity norm, which is ten times slower.
+        torch.stack(tensor.detach().aminmax()).abs().max().to(torch.float64)
         if tensor.numel()
         else tensor.new_zeros((), dtype=torch.float64)
         for tensor in tensors

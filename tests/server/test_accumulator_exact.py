@@ -85,7 +85,7 @@ def exact(tensor: Tensor) -> list[Fraction]:
     return [Fraction(x) for x in tensor.double().flatten().tolist()]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(cases(), st.randoms(use_true_random=False))
 def test_any_order_and_any_split_give_the_same_bits(case: Case, random) -> None:
     order = list(range(len(case.clients)))
@@ -134,7 +134,7 @@ def differences(case: Case) -> list[tuple[Fraction, ...]]:
     return list(zip(*rows, strict=True))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(cases())
 def test_the_mean_update_is_that_of_rational_arithmetic(case: Case) -> None:
     update = case.accumulator(list(range(len(case.clients)))).finish()
@@ -149,7 +149,7 @@ def test_the_mean_update_is_that_of_rational_arithmetic(case: Case) -> None:
         assert abs(x - mean) <= (coarse + fine) * Fraction(1.001)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(cases())
 def test_the_norms_are_those_of_rational_arithmetic(case: Case) -> None:
     update = case.accumulator(list(range(len(case.clients)))).finish()
@@ -171,7 +171,7 @@ def test_the_norms_are_those_of_rational_arithmetic(case: Case) -> None:
         assert abs(squares - n**2) <= n**2 * (precision + Fraction(2) ** -28) * 2 + UNDERFLOW
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(cases())
 def test_buffers_are_weighted_means_between_minimum_and_maximum(case: Case) -> None:
     update = case.accumulator(list(range(len(case.clients)))).finish()
