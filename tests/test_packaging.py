@@ -1,0 +1,67 @@
+"""What `python -m build` makes leaves a working `fedml run`, recipes and hook included."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the source distribution as an installer would."""
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out)]
+    subprocess.run([*command, str(PROJECT)], check=True, capture_output=True)
+    [built] = out.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def interpreter(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel; its dependencies are those of the tests."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False, symlinks=True)
+    [site_packages] = folder.glob("lib/python*/site-packages")
+    (site_packages / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet"]
+    subprocess.run([*install, "--target", str(site_packages), str(wheel)], check=True)
+    return folder / "bin" / "python"
+
+
+def test_the_wheel_holds_recipes_hook_and_page_template(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    recipes = {path.name for path in (PROJECT / "recipes").glob("*.yaml")}
+    assert {Path(n).name for n in names if n.startswith("fednnnn_plugin/recipes/")} == recipes
+    assert "fednnnn_plugin.pth" in names
+    assert "fednnnn_plugin/py.typed" in names
+    assert any(name.startswith("fednnnn_plugin/report/template/") for name in names)
+    assert not any(name.startswith(("tests/", "launch/")) for name in names)
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_runs_a_recipe_by_name(interpreter: Path, tmp_path: Path) -> None:
+    where = "import fednnnn_plugin; print(fednnnn_plugin.__file__)"
+    found = subprocess.run(
+        [interpreter, "-c", where], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert Path(found.stdout.strip()).is_relative_to(interpreter.parents[1])
+
+    short = ["--set", "train_args.comm_round=1", "--set", "train_args.epochs=1"]
+    run = subprocess.run(
+        [interpreter, "-m", "fedml.cli.cli", "run", "digits_noniid_b_fednnnn.yaml", *short],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+    )
+    assert run.returncode == 0, run.stderr
+    assert "after 1 rounds" in run.stdout
+    assert (tmp_path / "runs" / "digits_noniid_b_fednnnn-seed0" / "summary.json").exists()
