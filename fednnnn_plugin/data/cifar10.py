@@ -58,8 +58,11 @@ def load_cifar10(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
 
 
 def cifar10_is_present(cache_dir: Path) -> bool:
-    """Tell whether the data set is there in one of its forms; nothing is read."""
-    return _find(cache_dir) is not None
+    """Tell whether the data set is there in one of its forms; no image is read."""
+    try:
+        return _find(cache_dir) is not None
+    except (OSError, UserError):  # something is, but not CIFAR-10
+        return False
 
 
 def _find(cache_dir: Path) -> _Source | None:

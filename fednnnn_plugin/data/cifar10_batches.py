@@ -6,12 +6,14 @@ and the three NumPy names that they mention stand for inert placeholders of ours
 """
 
 import io
+import math
 import pickle
 import pickletools
 from typing import IO, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 IMAGE_SHAPE = (3, 32, 32)
@@ -22,7 +24,7 @@ _MAX_IMAGES = 10_000
 _MAX_INSTRUCTIONS = 200_000  # the official ones have some 30 thousand
 _INSTRUCTIONS = frozenset({
     "PROTO", "STOP", "MARK", "GLOBAL", "REDUCE", "BUILD", "NONE", "NEWFALSE", "NEWTRUE",
-    "BININT", "BININT1", "BININT2", "BINSTRING", "SHORT_BINSTRING",
+    "BININT", "BININT1", "BININT2", "LONG1", "BINSTRING", "SHORT_BINSTRING",
     "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_LIST", "APPEND", "APPENDS",
     "EMPTY_DICT", "SETITEM", "SETITEMS", "BINGET", "LONG_BINGET", "BINPUT", "LONG_BINPUT",
 })  # fmt: skip
@@ -118,17 +120,18 @@ def _tensors(batch: Any) -> tuple[Tensor, Tensor]:
         raise ValueError(f"{len(labels)} labels; a batch has 1 to {_MAX_IMAGES}")
     if any(type(label) is not int or not 0 <= label < NUM_CLASSES for label in labels):
         raise ValueError("a label is not a whole number from 0 to 9")
-    pixels = _pixel_bytes(getattr(array, "state", None), len(labels))
-    images = np.frombuffer(pixels, dtype=np.uint8).reshape(len(labels), *IMAGE_SHAPE)
+    rows = _rows(getattr(array, "state", None), len(labels))
+    images = np.ascontiguousarray(rows).reshape(len(labels), *IMAGE_SHAPE)
     return torch.from_numpy(images.copy()), torch.tensor(labels, dtype=torch.int64)
 
 
-def _pixel_bytes(state: Any, num_images: int) -> bytes:
-    length = int(np.prod(IMAGE_SHAPE))
+def _rows(state: Any, num_images: int) -> NDArray[np.uint8]:
+    """The array that the placeholder stands for, [num_images, 3072], from NumPy's own fields."""
+    shape = (num_images, math.prod(IMAGE_SHAPE))
     match state:
-        case (int(), (rows, columns), _DType(name=b"u1"), False, bytes(pixels)) if (
-            rows,
-            columns,
-        ) == (num_images, length) and len(pixels) == num_images * length:
-            return pixels
-    raise ValueError(f"'data' is not {num_images} rows of {length} unsigned bytes")
+        case (int(), tuple(found), _DType(name=b"u1"), int(by_column), bytes(content)) if (
+            found == shape and len(content) == math.prod(shape)
+        ):
+            flat = np.frombuffer(content, dtype=np.uint8)
+            return flat.reshape(shape, order="F" if by_column else "C")
+    raise ValueError(f"'data' is not {shape[0]} rows of {shape[1]} unsigned bytes")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from fednnnn_plugin.data.images import Pixels
 from fednnnn_plugin.data.sources import open_regular, reason
@@ -82,5 +82,7 @@ def _decode(path: Path) -> NDArray[np.uint8]:
             if image.size != (_SIDE, _SIDE):
                 raise ValueError(f"{image.width} x {image.height} pixels")
             return np.ascontiguousarray(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
+    except UnidentifiedImageError as error:
+        raise UserError(f"{path}: not a 32 x 32 JPEG or PNG image: neither format") from error
     except Exception as error:  # Pillow raises nearly anything on a damaged file
         raise UserError(f"{path}: not a 32 x 32 JPEG or PNG image: {reason(error)}") from error

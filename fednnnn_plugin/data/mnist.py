@@ -49,7 +49,10 @@ def load_mnist(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
 
 def mnist_is_present(cache_dir: Path) -> bool:
     """Tell whether the four files are there; they are not read."""
-    return not _missing(cache_dir / "MNIST" / "raw")
+    try:
+        return not _missing(cache_dir / "MNIST" / "raw")
+    except OSError:
+        return False
 
 
 def _find(raw: Path, name: str) -> Path:

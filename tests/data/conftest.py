@@ -1,8 +1,10 @@
 """The real data sets, and small files made as the official ones are."""
 
 import gzip
+import io
 import os
 import struct
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import numpy as np
 import pytest
 
 WriteIdx = Callable[[Path, np.ndarray], Path]
-MakeBatch = Callable[[np.ndarray, list[int]], bytes]
+MakeArchive = Callable[[dict[str, bytes]], bytes]
+MakeBatch = Callable[..., bytes]
 
 
 @pytest.fixture(scope="session")
@@ -53,12 +56,13 @@ def _number(value: int) -> bytes:
     return b"K" + bytes([value]) if value < 256 else b"M" + struct.pack("<H", value)
 
 
-def _batch(images: np.ndarray, labels: list[int]) -> bytes:
+def _batch(images: np.ndarray, labels: list[int], by_column: bool = False) -> bytes:
     """A pickle with the instructions of the official batches, which Python 2 wrote.
 
     Args:
         images: uint8 [n, 3072].
         labels: n of them.
+        by_column: store the array in Fortran's order.
     """
     rows, columns = images.shape
     array = (
@@ -66,8 +70,12 @@ def _batch(images: np.ndarray, labels: list[int]) -> bytes:
         b"cnumpy\nndarray\nq\x06" + b"K\x00\x85q\x07" + _string(b"b") + b"q\x08\x87q\x09Rq\x0a"
         b"(K\x01" + _number(rows) + _number(columns) + b"\x86q\x0b"
         b"cnumpy\ndtype\nq\x0c" + _string(b"u1") + b"K\x00K\x01\x87q\x0dRq\x0e"
-        b"(K\x03" + _string(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tq\x0fb"
-        b"\x89" + _string(images.tobytes()) + b"tq\x10b"
+        b"(K\x03"
+        + _string(b"|")
+        + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tq\x0fb"
+        + (b"\x88" if by_column else b"\x89")
+        + _string(images.tobytes("F" if by_column else "C"))
+        + b"tq\x10b"
     )
     names = b"".join(
         _string(b"%04d.png" % i) + b"r" + struct.pack("<I", 256 + i) for i in range(rows)
@@ -80,6 +88,22 @@ def _batch(images: np.ndarray, labels: list[int]) -> bytes:
         + (_string(b"filenames") + b"]q\x11(" + names + b"e")
         + b"u."
     )
+
+
+def _archive(batches: dict[str, bytes]) -> bytes:
+    """The batches, and a file of no interest, in a compressed archive."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, content in {"batches.meta": b"not read", **batches}.items():
+            member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def make_archive() -> MakeArchive:
+    return _archive
 
 
 @pytest.fixture
@@ -95,3 +119,8 @@ def tiny_batches() -> dict[str, bytes]:
         images = np.repeat(np.arange(4, dtype=np.uint8)[:, None] + 10 * b, 3072, axis=1)
         batches[name] = _batch(images, [(b + i) % 10 for i in range(4)])
     return batches
+
+
+@pytest.fixture
+def tiny_archive(tiny_batches: dict[str, bytes]) -> bytes:
+    return _archive(tiny_batches)

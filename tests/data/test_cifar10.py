@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+from fednnnn_plugin.data import cifar10_tree
 from fednnnn_plugin.data.cifar10_batches import read_batch
 from fednnnn_plugin.data.cifar10_tree import CLASSES
 from fednnnn_plugin.data.load import load_images
@@ -31,16 +32,6 @@ def write_batches(folder: Path, batches: dict[str, bytes]) -> Path:
     for name, content in batches.items():
         (place / name).write_bytes(content)
     return place
-
-
-def archive_bytes(batches: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, content in {"batches.meta": b"not read", **batches}.items():
-            member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 def write_tree(folder: Path, suffix: str = "png", name: str = "CIFAR-10-images") -> Path:
@@ -66,21 +57,24 @@ def assert_tiny_batches(pixels) -> None:
     assert pixels.test_labels.tolist() == [5, 6, 7, 8]
 
 
-def test_batches_and_their_archive(tmp_path: Path, tiny_batches: dict[str, bytes]) -> None:
+def test_batches_and_their_archive(tmp_path: Path, tiny_batches, make_archive) -> None:
     write_batches(tmp_path / "a", tiny_batches)
     assert_tiny_batches(load(tmp_path / "a").pixels)
     (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "cifar-10-python.tar.gz").write_bytes(archive_bytes(tiny_batches))
+    (tmp_path / "b" / "cifar-10-python.tar.gz").write_bytes(make_archive(tiny_batches))
     assert_tiny_batches(load(tmp_path / "b").pixels)
 
 
-def test_python_itself_reads_the_stand_ins_of_the_official_batches(make_batch) -> None:
+@pytest.mark.parametrize("by_column", [False, True])
+def test_python_itself_reads_the_stand_ins_of_the_official_batches(
+    make_batch, by_column: bool
+) -> None:
     images = np.arange(2 * 3072, dtype=np.int64).reshape(2, 3072).astype(np.uint8)
-    batch = pickle.loads(make_batch(images, [3, 9]), encoding="bytes")
+    batch = pickle.loads(make_batch(images, [3, 9], by_column), encoding="bytes")
     assert (batch[b"data"] == images).all()
     assert batch[b"labels"] == [3, 9]
     assert batch[b"filenames"] == [b"0000.png", b"0001.png"]
-    read, labels = read_batch(io.BytesIO(make_batch(images, [3, 9])))
+    read, labels = read_batch(io.BytesIO(make_batch(images, [3, 9], by_column)))
     # A row holds the red, then the green, then the blue plane, each row by row.
     assert torch.equal(read, torch.from_numpy(images).reshape(2, 3, 32, 32))
     assert labels.tolist() == [3, 9]
@@ -101,10 +95,10 @@ def test_an_image_folder_tree(tmp_path: Path, suffix: str, tree: str, tolerance:
     assert (pixels.train_images[:, 1, 3, 8].int() - 255 + expected).abs().max() <= tolerance
 
 
-def test_the_original_arrays_come_first(tmp_path: Path, tiny_batches: dict[str, bytes]) -> None:
+def test_the_original_arrays_come_first(tmp_path: Path, tiny_batches, make_archive) -> None:
     write_tree(tmp_path)
     assert len(load(tmp_path).pixels.test_labels) == 10
-    (tmp_path / "cifar-10-python.tar.gz").write_bytes(archive_bytes(tiny_batches))
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(make_archive(tiny_batches))
     assert_tiny_batches(load(tmp_path).pixels)
     place = write_batches(tmp_path, tiny_batches)
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"broken")
@@ -190,12 +184,16 @@ def test_a_damaged_image_is_named(tmp_path: Path, kind: str) -> None:
     assert time.process_time() - start < 2
 
 
-def test_a_wrong_tree_is_named(tmp_path: Path) -> None:
+def test_a_wrong_tree_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = write_tree(tmp_path)
     (tree / "train" / "cats").mkdir()
     with pytest.raises(UserError, match=f"^{tree}/train: expected the folders airplane, .* cats"):
         load(tmp_path)
     (tree / "train" / "cats").rmdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(cifar10_tree, "_PARTS", {"train": 19, "test": 10})
+        with pytest.raises(UserError, match=f"^{tree}/train: 20 images; CIFAR-10 has 19 of them"):
+            load(tmp_path)
     image = tree / "test" / "ship" / "0000.png"
     image.rename(image.with_suffix(".txt"))
     with pytest.raises(UserError, match=f"^{tree}/test/ship: no .jpg, .jpeg, .png files"):
@@ -235,6 +233,7 @@ def hostile_batches(make_batch) -> dict[str, bytes]:
         "sets state on a placeholder": b"\x80\x02cnumpy\ndtype\n}U\x01aK\x01sb.",
         "no labels": make_batch(images, [0, 1, 2, 3]).replace(b"U\x06labels", b"U\x06lapels"),
         "labels and images differ": make_batch(images, [0, 1, 2]),
+        "no images": make_batch(images[:0], []),
         "a label of 10": make_batch(images, [0, 1, 2, 10]),
         "rows of another length": make_batch(images[:, :3000], [0, 1, 2, 3]),
         "other elements": good.replace(b"U\x02u1", b"U\x02O8"),
@@ -298,23 +297,24 @@ def test_too_large_a_batch_is_not_read(tmp_path: Path, tiny_batches) -> None:
     ],
 )
 def test_a_damaged_archive_is_named(
-    tmp_path: Path, tiny_batches: dict[str, bytes], damage, problem: str
+    tmp_path: Path, tiny_archive: bytes, damage, problem: str
 ) -> None:
     path = tmp_path / "cifar-10-python.tar.gz"
-    path.write_bytes(damage(archive_bytes(tiny_batches)))
+    path.write_bytes(damage(tiny_archive))
     with pytest.raises(UserError, match=f"^{path}: not CIFAR-10's archive: .*{problem}") as no:
         load(tmp_path)
     assert "\n" not in str(no.value)
 
 
-def test_an_archive_with_a_batch_missing_or_bad(tmp_path: Path, tiny_batches) -> None:
+def test_an_archive_with_a_batch_missing_or_bad(tmp_path: Path, tiny_batches, make_archive) -> None:
     path = tmp_path / "cifar-10-python.tar.gz"
-    path.write_bytes(archive_bytes({k: v for k, v in tiny_batches.items() if k != "test_batch"}))
+    path.write_bytes(make_archive({k: v for k, v in tiny_batches.items() if k != "test_batch"}))
     with pytest.raises(UserError, match=r"it lacks test_batch$"):
         load(tmp_path)
-    path.write_bytes(archive_bytes(tiny_batches | {"test_batch": b"x"}))
-    with pytest.raises(UserError, match="cifar-10-batches-py/test_batch: "):
-        load(tmp_path)
+    for content in (b"x", bytes(41_000_000)):
+        path.write_bytes(make_archive(tiny_batches | {"test_batch": content}))
+        with pytest.raises(UserError, match=r"cifar-10-batches-py/test_batch: "):
+            load(tmp_path)
 
 
 def test_an_archive_that_unpacks_to_a_gigabyte_is_given_up(tmp_path: Path) -> None:

@@ -118,6 +118,19 @@ def test_cifar10_whose_sum_is_wrong_is_refused(
     assert not (tmp_path / "cifar-10-python.tar.gz").exists()
 
 
+def test_cifar10_is_downloaded_and_read_as_it_comes(
+    server, tmp_path: Path, tiny_archive: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, handler = server
+    cifar10 = torchvision.datasets.CIFAR10
+    handler.files["/archive"] = tiny_archive
+    monkeypatch.setattr(cifar10, "url", f"{url}/archive")
+    monkeypatch.setattr(cifar10, "tgz_md5", hashlib.md5(tiny_archive).hexdigest())
+    dataset = load_images("cifar10", tmp_path, download=True, seed=0)
+    assert dataset.pixels.test_labels.tolist() == [5, 6, 7, 8]
+    assert [p.name for p in tmp_path.glob("[!f]*")] == ["cifar-10-python.tar.gz"]
+
+
 def test_present_data_needs_no_network(tiny_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_network(*_: object, **__: object) -> None:
         raise AssertionError("a connection was attempted")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fednnnn_plugin.data.federated import DataSpec, load_federated, load_images
+from fednnnn_plugin.data.load import is_present
 from fednnnn_plugin.errors import UserError
 
 DIGITS = DataSpec(
@@ -82,3 +83,15 @@ def test_no_global_generator_moves() -> None:
 def test_what_cannot_be_loaded_or_divided(changed: dict, message: str) -> None:
     with pytest.raises(UserError, match=f"^{message}"):
         load_federated(replace(DIGITS, **changed))
+
+
+def test_what_is_present(tmp_path: Path, tiny_mnist: Path) -> None:
+    assert is_present("digits", tmp_path / "gone")
+    assert is_present("mnist", tiny_mnist)
+    assert not is_present("mnist", tmp_path / "gone")
+    assert not is_present("cifar10", tmp_path)
+    (tmp_path / "cifar10" / "train" / "kittens").mkdir(parents=True)
+    assert not is_present("cifar10", tmp_path)
+    (tmp_path / "cifar-10-python.tar.gz").touch()
+    assert is_present("cifar10", tmp_path)
+    assert not is_present("unknown", tmp_path)

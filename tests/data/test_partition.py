@@ -360,6 +360,20 @@ def test_any_n_class_split_or_a_user_error(
             "num_clients: 10: the classes have too few images .* at most 9 clients",
         ),
         (
+            {"method": "n_class", "sizes": "power_law", "num_clients": 7},
+            "power_law_exponent: 1: the largest client .* is none, not even 0",
+        ),
+        (
+            {
+                "labels": [0] * 40 + [1] * 20 + [2] * 30 + [3] * 30,
+                "method": "n_class",
+                "sizes": "power_law",
+                "num_clients": 2,
+                "power_law_exponent": 0.1,
+            },
+            "power_law_exponent: 0.1: found no way to give each client exactly .* is 0.0",
+        ),
+        (
             {"method": "n_class", "sizes": "power_law", "classes_per_client": 1},
             "power_law_exponent: 1: the largest client .* is none, not even 0",
         ),
