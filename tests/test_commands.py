@@ -1,0 +1,76 @@
+"""``fednnnn recipes``, ``partition`` and ``report``: what they print, and how they refuse."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from fednnnn_plugin.cli import main
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, list(arguments))
+    return result.exit_code, result.output
+
+
+def test_recipes_are_listed_with_their_data(tmp_path: Path) -> None:
+    status, output = run("recipes")
+    assert status == 0
+    assert output.count("present") + output.count("missing") == 48
+    [line] = [line for line in output.splitlines() if line.endswith("digits_noniid_b_normnorm")]
+    assert line.split() == ["NormNorm", "20", "30", "present", "digits_noniid_b_normnorm"]
+
+
+def test_recipes_are_copied_once(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    status, output = run("recipes", "copy", str(folder))
+    assert (status, output) == (0, f"48 recipes copied to {folder}\n")
+    changed = folder / "digits_noniid_b_fedavg.yaml"
+    changed.write_text("mine")
+
+    status, output = run("recipes", "copy", str(folder))
+    assert status == 2
+    assert output.count("\n") == 1
+    assert changed.read_text() == "mine"
+
+
+def test_partition_shows_a_recipe_s_clients(tmp_path: Path) -> None:
+    picture = tmp_path / "clients.png"
+    status, output = run("partition", "digits_noniid_ub_fednnnn", "--plot", str(picture))
+    assert status == 0
+    assert "every client holds 2 classes: 2 classes at 20 clients" in output
+    assert "fitted exponent 0.70" in output
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_partition_takes_overrides() -> None:
+    status, output = run(
+        "partition", "digits_noniid_b_fedavg", "--set", "data_args.classes_per_client=3"
+    )
+    assert status == 0
+    assert "every client holds 3 classes" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["partition", "digits_noniid_ub_fednnnn", "--set", "data_args.power_law_exponent=3"],
+            "0.7",
+        ),
+        (["partition", "no_such_recipe"], "no_such_recipe"),
+        (["partition", "digits_noniid_b_fedavg", "--plot", "picture.gif"], ".gif"),
+        (["report", "no_such_folder"], "no_such_folder"),
+        (["report", ".", "--target", "2"], "--target"),
+        (["run", "digits_noniid_b_fedavg", "--resume", "--overwrite"], "--resume, --overwrite"),
+    ],
+)
+def test_mistakes_are_said_in_a_line(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, output = run(*arguments)
+    assert status == 2
+    assert said in output
+    assert "Traceback" not in output
+    assert not list(tmp_path.iterdir())
