@@ -57,7 +57,7 @@ class CheckpointFolder:
             {name: tensor.detach().contiguous().cpu() for name, tensor in server.items()},
             metadata={"progress": json.dumps(asdict(progress))},
         )
-        digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+        digest = _digest(content).hexdigest()
         name = f"round-{progress.round:06d}-{digest}.safetensors"
         write_atomically(self.path / name, content)
         for old in self._newest_first():
@@ -79,7 +79,7 @@ class CheckpointFolder:
         for path in self._newest_first():
             try:
                 checkpoint = _read(path)
-            except (OSError, ValueError, SafetensorError) as error:
+            except (OSError, ValueError, RecursionError, SafetensorError) as error:
                 _log.warning("%s: damaged checkpoint, trying the one before: %s", path, error)
                 continue
             if checkpoint.progress.round <= recorded:
@@ -108,9 +108,10 @@ class CheckpointFolder:
 
 
 def _read(path: Path) -> Checkpoint:
-    content = path.read_bytes()
     match = _NAME.fullmatch(path.name)
-    if match is None or hashlib.blake2b(content, digest_size=16).hexdigest() != match[2]:
+    with path.open("rb") as opened:
+        digest = hashlib.file_digest(opened, _digest)
+    if match is None or digest.hexdigest() != match[2]:
         raise ValueError("its content does not match the digest in its name")
     with safe_open(path, framework="pt") as file:
         fields = json.loads((file.metadata() or {}).get("progress", "null"))
@@ -120,7 +121,11 @@ def _read(path: Path) -> Checkpoint:
         raise ValueError("it is of another round than its name says")
     if not all(_is_amount(fields[name]) for name in ("integrated_norm", "wall_seconds")):
         raise ValueError("its integrated norm or time is not a number")
-    return Checkpoint(Progress(**fields), safetensors.torch.load(content))
+    return Checkpoint(Progress(**fields), safetensors.torch.load_file(path))
+
+
+def _digest(content: bytes = b"") -> hashlib.blake2b:
+    return hashlib.blake2b(content, digest_size=16)
 
 
 def _is_amount(value: object) -> bool:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from fednnnn_plugin.server.accumulator import Update
 from fednnnn_plugin.server.server import ServerMove
+
+_LONGEST = 1 << 24  # bytes of a line
 
 
 @dataclass(frozen=True)
@@ -99,25 +104,28 @@ class MetricsFile:
 
     def rounds(self) -> int:
         """Return how many rounds are on record: whole lines from the first one on."""
-        for number, line in enumerate(lines := self._lines(), start=1):
+        number = 0
+        for number, line in enumerate(self._lines(), start=1):
             if not _is_record(line, number):
                 return number - 1
-        return len(lines)
+        return number
 
     def cut(self, last_round: int) -> None:
         """Drop what was written after ``last_round``, whole lines or parts of one."""
-        kept = self._lines()[:last_round]
+        kept = sum(map(len, islice(self._lines(), last_round)))
         with self.path.open("ab") as file:
-            file.truncate(sum(map(len, kept)))
-
-    def _lines(self) -> list[bytes]:
-        return self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
+            file.truncate(kept)
 
     def tested(self) -> list[tuple[int, float]]:
         """Return (round, accuracy) of every tested round."""
-        lines = self.path.read_text(encoding="utf-8").splitlines()
-        records = [json.loads(line) for line in lines]
+        records = map(json.loads, self._lines())
         return [(r["round"], r["test_acc"]) for r in records if r["test_acc"] is not None]
+
+    def _lines(self) -> Iterator[bytes]:
+        """Yield the lines one at a time; one that is too long to be a record comes in pieces."""
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                yield from iter(partial(file.readline, _LONGEST), b"")
 
 
 def _is_record(line: bytes, number: int) -> bool:

@@ -116,6 +116,10 @@ def test_a_number_that_json_has_not_is_refused() -> None:
         record(1, float("nan")).to_json()
 
 
+def test_a_line_without_end_is_not_read_into_memory() -> None:
+    assert MetricsFile(Path("/dev/zero")).rounds() == 0
+
+
 def test_a_full_disk_is_reported_with_the_files_name() -> None:
     full = MetricsFile(Path("/dev/full"))
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
