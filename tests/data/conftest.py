@@ -1,8 +1,7 @@
-"""The real data sets, and small files made as the official ones are."""
+"""Small files made as the official ones are."""
 
 import gzip
 import io
-import os
 import struct
 import tarfile
 from collections.abc import Callable
@@ -14,11 +13,6 @@ import pytest
 WriteIdx = Callable[[Path, np.ndarray], Path]
 MakeArchive = Callable[[dict[str, bytes]], bytes]
 MakeBatch = Callable[..., bytes]
-
-
-@pytest.fixture(scope="session")
-def real_data_dir() -> Path:
-    return Path(os.environ.get("FEDNNNN_DATA", "~/fedml_data")).expanduser()
 
 
 def _write_idx(path: Path, array: np.ndarray) -> Path:
