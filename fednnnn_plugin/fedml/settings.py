@@ -30,6 +30,8 @@ _CLIENT_KEYS = (
     "prox_mu",
     "precision",
 )
+_SECURE = ("LSA", "SA")  # FedML's light and plain secure aggregation
+
 # A recipe needs these; a deployment may call them otherwise where it does not use ours.
 _UNREAD = {
     "client_num_in_total": 1,
@@ -85,10 +87,15 @@ def server_settings(args: Any, method: str | None = None) -> ServerSettings:
         method: one of our methods; None takes ``federated_optimizer`` if that is one, else FedNNNN.
 
     Raises:
-        UserError: a line for each setting that is missing or out of range.
+        UserError: a line for each setting that is missing or out of range; secure aggregation.
     """
+    named = getattr(args, "federated_optimizer", None)
+    if named in _SECURE:
+        raise UserError(
+            f"federated_optimizer: {named}: norms cannot be taken of models that the server does "
+            "not see; must be FedAvg, or one of our methods"
+        )
     if method is None:
-        named = getattr(args, "federated_optimizer", None)
         method = named if named in METHODS else "FedNNNN"
     elif method not in METHODS:
         raise UserError(f"method: {method!r}: must be one of {', '.join(METHODS)}")

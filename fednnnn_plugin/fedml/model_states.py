@@ -1,0 +1,71 @@
+"""A model's state as FedML sends it (every name) and as the server rule takes it (each once)."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fednnnn_plugin.engine.state import State, aliases, named_tensors, trainable_names
+from fednnnn_plugin.errors import UserError
+
+
+def check_model(model: Any) -> None:
+    """Refuse a model that the server rule cannot move.
+
+    Raises:
+        UserError: it is no module, has entries that are no tensors, or nothing to train.
+    """
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model: {type(model).__name__}: must be a torch.nn.Module")
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise UserError(f"model: {name}: {type(value).__name__}: must be a tensor")
+    if not trainable_names(model):
+        raise UserError("model: it has no trainable parameters")
+
+
+def check_client_state(model: nn.Module, state: Any) -> None:
+    """Refuse a client's model that is another model than ours, before FedML's code meets it.
+
+    Raises:
+        UserError: missing, unknown or odd entries, or tied ones that differ; it names them.
+    """
+    if not isinstance(state, Mapping):
+        raise UserError(f"{type(state).__name__}: must be a mapping of names to tensors")
+    own = model.state_dict()
+    if state.keys() != own.keys():
+        missing, extra = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+        raise UserError(f"missing entries {missing}, unknown entries {extra}")
+    for name, ours in own.items():
+        theirs = state[name]
+        if not isinstance(theirs, Tensor):
+            raise UserError(f"{name}: {type(theirs).__name__}: must be a tensor")
+        if theirs.shape != ours.shape:
+            raise UserError(f"{name}: shape {tuple(theirs.shape)}: must be {tuple(ours.shape)}")
+        if theirs.is_floating_point() != ours.is_floating_point():
+            raise UserError(f"{name}: {theirs.dtype}: must be {ours.dtype}")
+    for name, first in aliases(model).items():
+        one, other = state[name], state[first].to(state[name].device)
+        if not torch.equal(one.nan_to_num(), other.nan_to_num()):
+            raise UserError(f"{name}: differs from {first}, to which it is tied")
+
+
+def working_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return each tensor once, live, floating point ones in float32 at least."""
+    return {
+        name: tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+        if tensor.is_floating_point()
+        else tensor
+        for name, tensor in named_tensors(model).items()
+    }
+
+
+def whole_state(model: nn.Module, state: State) -> OrderedDict[str, Tensor]:
+    """Return a copy of a state under all of the model's names, in the model's dtypes."""
+    tied = aliases(model)
+    return OrderedDict(
+        (name, state[tied.get(name, name)].detach().to(tensor.dtype, copy=True))
+        for name, tensor in model.state_dict().items()
+    )
