@@ -82,8 +82,15 @@ def test_small_terms_beside_a_huge_one() -> None:
     }
     assert len(results) == 1
     assert results.pop() == pytest.approx(2.0**70 + 2.0**72, rel=2.0**-31)
-    kept = mean(fixed_point([(1.0, [1.0]), (1.0, [2.0**29])]), 1.0)
-    assert kept.item() == 2.0**29 + 1.0
+
+
+@pytest.mark.parametrize("exponent", range(16))
+def test_a_term_of_2_to_the_minus_30_of_another_is_kept(exponent: int) -> None:
+    """Wherever between the powers of two at which bins change the larger one lies."""
+    large = 2.0**exponent
+    small = large * 2.0**-30
+    kept = mean(fixed_point([(1.0, [small]), (1.0, [large])]), 1.0)
+    assert kept.item() == large + small
 
 
 def test_at_most_three_vectors_are_held() -> None:

@@ -1,5 +1,6 @@
 """Partial sums of several processes, added up as int64 buffers."""
 
+import copy
 import math
 from functools import reduce
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.accumulator import Update, UpdateAccumulator
 from fednnnn_plugin.server.wire import Header, merged, pack_sums, unpack
 
@@ -85,6 +87,19 @@ def test_a_round_without_an_accepted_client() -> None:
     bounds = reduce(torch.maximum, [part.bounds.encode() for part in parts])
     unpack(parts[0], total, sums, bounds)
     assert (parts[0].clients, parts[0].rejected) == (0, 1)
+
+
+@pytest.mark.parametrize("trainable", [["x"], []])
+def test_more_clients_together_than_add_up_exactly(trainable: list[str]) -> None:
+    parts = []
+    for _ in range(3):
+        part = UpdateAccumulator({"x": torch.zeros(1)}, trainable)
+        part.add({"x": torch.ones(1)}, 1.0)
+        for _ in range(14):
+            part.merge(copy.deepcopy(part))
+        parts.append(part)
+    with pytest.raises(UserError, match="49152 clients: at most 32767"):
+        together(parts, capacity=3 << 14)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
