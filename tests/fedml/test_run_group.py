@@ -1,5 +1,9 @@
 """``fedml run RECIPE.yaml`` beside FedML's own subcommands."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import click
 import click.testing
 import pytest
@@ -99,3 +103,18 @@ def test_registering_again_keeps_the_group() -> None:
     fp.register()
     assert run.fedml_run is before
     assert cli.commands["run"] is before
+
+
+def test_the_command_itself_says_nothing_but_the_run(tmp_path: Path) -> None:
+    short = ["--set", "train_args.comm_round=1", "--set", "train_args.epochs=1"]
+    process = subprocess.run(
+        [Path(sys.executable).with_name("fedml"), "run", "digits_noniid_b_fednnnn.yaml", *short],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert process.returncode == 0
+    assert process.stdout.splitlines()[-1].startswith("runs/digits_noniid_b_fednnnn-seed0: ")
+    warned = [line for line in process.stderr.splitlines() if "no GPU is visible" not in line]
+    assert not warned

@@ -78,6 +78,7 @@ def apply(run: ModuleType) -> None:
     replacement = RecipeGroup.__new__(RecipeGroup)
     replacement.__dict__.update(group.__dict__)
     run.fedml_run = replacement  # type: ignore[attr-defined]
-    cli = sys.modules.get("fedml.cli.cli")
-    if cli is not None:  # FedML's command was imported before the plugin was registered
-        cli.cli.add_command(replacement)
+    # None yet where FedML's command is just importing this module; it takes the replacement then.
+    command = getattr(sys.modules.get("fedml.cli.cli"), "cli", None)
+    if command is not None:  # it was imported before the plugin was registered
+        command.add_command(replacement)
