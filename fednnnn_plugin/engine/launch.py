@@ -12,10 +12,11 @@ from fednnnn_plugin.data.federated import DataSpec, FederatedData, load_federate
 from fednnnn_plugin.engine.device import choose_device, visible_gpus
 from fednnnn_plugin.engine.folder import Mode
 from fednnnn_plugin.engine.gpu_mapping import gpu_of_rank, parse_mapping, read_mapping
+from fednnnn_plugin.engine.keeper import OnRound
 from fednnnn_plugin.engine.launcher import launched_ranks
 from fednnnn_plugin.engine.mpi import world
 from fednnnn_plugin.engine.ranks import Ranks, Solo
-from fednnnn_plugin.engine.run import OnRound, run_federation
+from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.summary import Summary
 from fednnnn_plugin.engine.tracking import Follower
 from fednnnn_plugin.errors import UserError
