@@ -18,6 +18,9 @@ from torch import nn
 import fednnnn_plugin as fp
 from fednnnn_plugin.errors import RunError
 
+# As fedml.init does: otherwise FedML's reports look for its platform on the network.
+fedml.mlops.pre_setup(SimpleNamespace(using_mlops=False))
+
 CPU = torch.device("cpu")
 
 
