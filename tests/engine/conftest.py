@@ -150,7 +150,7 @@ class Example:
     def follow(self, trainer: Told, name: str = "run", **settings: Any) -> Summary | None:
         """Run; clients have 1, 3, 3, … samples."""
         clients = settings.pop("clients", 2)
-        mode = settings.pop("mode", "new")
+        arguments = {name: settings.pop(name) for name in ("mode", "on_round") if name in settings}
         settings = {"beta": 0.5, "gamma": 0.5, "comm_round": 2} | settings
         settings |= {"client_num_in_total": clients, "client_num_per_round": clients}
         sizes = {k: 3 if k else 1 for k in range(clients)}
@@ -161,7 +161,7 @@ class Example:
             model=Two(),
             data=data,
             trainer=trainer,
-            mode=mode,
+            **arguments,
         )
 
     def every_round(self, *updates: Any) -> Told:
