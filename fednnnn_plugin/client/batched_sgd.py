@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.rnn import pad_sequence
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
 
 Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step of an epoch.
+
+    Attributes:
+        clients: who takes it, neighbours in the group.
+        columns: which part of their orders.
+        shares: of each sample in its client's loss, ``[clients, columns]``; 0 where an order has
+            ended.
+    """
+
+    clients: slice
+    columns: slice
+    shares: Tensor
 
 
 class BatchedSGD:
@@ -20,9 +39,9 @@ class BatchedSGD:
 
     Each client keeps its own weights, BatchNorm statistics, batches and proximal anchor: the
     function is that of one client after another, in another order of additions. The clients of one
-    call have the same number of steps an epoch; where their last batches differ in length, the
-    shorter ones are padded and masked, or, for a model with BatchNorm, whose statistics padding
-    would change, trained apart by length.
+    call have the same number of steps an epoch. Where their last batches differ in length, the
+    shorter ones are padded and masked; with BatchNorm, whose statistics padding would change,
+    neighbours of one length take the last step together, and others after them.
 
     Args:
         sgd: the local training.
@@ -37,7 +56,7 @@ class BatchedSGD:
         self._model = model.train()
         self._images = images
         self._labels = labels
-        self._trained = {name for name, p in model.named_parameters() if p.requires_grad}
+        self._trained = [name for name, p in model.named_parameters() if p.requires_grad]
         self._normalises = any(isinstance(module, _BatchNorm) for module in model.modules())
         self._gradients = vmap(grad(self._loss))
 
@@ -57,91 +76,71 @@ class BatchedSGD:
 
         Yields:
             Each client's state, in the order of ``orders``; views that share memory.
+
+        Raises:
+            ValueError: the clients' numbers of steps differ.
         """
+        # Everything that the steps need is staged first: a GPU need not wait for the host again.
+        device = self._labels.device
+        steps = self._steps([len(order[0]) for order in orders], device)
+        by_client = [torch.stack(list(order), dim=1) for order in orders]
+        positions = pad_sequence(by_client, batch_first=True).to(device)
         stacked = {
             name: tensor.expand(len(orders), *tensor.shape).clone()
             for name, tensor in state.items()
         }
-        lengths = [len(order[0]) for order in orders]
         for epoch in range(self._sgd.epochs):
             before_epoch()
-            self._epoch(stacked, state, [order[epoch] for order in orders], lengths)
+            for step in steps:
+                members = {name: tensor[step.clients] for name, tensor in stacked.items()}
+                batches = positions[step.clients, step.columns, epoch]
+                self._step(members, state, batches, step.shares)
         for client in range(len(orders)):
             yield {name: tensor[client] for name, tensor in stacked.items()}
 
-    def _epoch(
-        self,
-        stacked: Tensors,
-        anchors: Mapping[str, Tensor],
-        orders: list[Tensor],
-        lengths: list[int],
-    ) -> None:
+    def _steps(self, lengths: Sequence[int], device: torch.device) -> list[_Step]:
+        """Cut an epoch into whole batches of all clients, and what is then left of each."""
         size = self._sgd.batch_size
-        whole = min(lengths) // size * size
-        device = self._labels.device
-        common = torch.stack([order[:whole] for order in orders]).to(device)
-        for positions in common.split(size, dim=1):
-            self._step(stacked, anchors, positions, None)
-        rests = [order[whole:].to(device) for order in orders]
-        self._last_step(stacked, anchors, rests)
+        batches = {-(-length // size) for length in lengths}
+        if len(batches) != 1 or 0 in batches:
+            raise ValueError(f"clients of {lengths} samples, batch size {size}: unequal steps")
 
-    def _last_step(
-        self, stacked: Tensors, anchors: Mapping[str, Tensor], rests: list[Tensor]
-    ) -> None:
-        lengths = sorted({len(rest) for rest in rests} - {0})
-        if len(lengths) == 1:
-            self._step(stacked, anchors, torch.stack(rests), None)
-        elif lengths and not self._normalises:
-            self._masked_step(stacked, anchors, rests, lengths[-1])
-        else:
-            for length in lengths:
-                members = [i for i, rest in enumerate(rests) if len(rest) == length]
-                some = {name: tensor[members] for name, tensor in stacked.items()}
-                self._step(some, anchors, torch.stack([rests[i] for i in members]), None)
-                for name, tensor in stacked.items():
-                    tensor[members] = some[name]
+        def step(first: int, start: int, counts: Sequence[int]) -> _Step:
+            longest, kept = max(counts), torch.tensor(counts).unsqueeze(1)
+            shares = (torch.arange(longest) < kept).to(self._sgd.dtype) / kept
+            return _Step(
+                slice(first, first + len(counts)),
+                slice(start, start + longest),
+                shares.to(device),
+            )
 
-    def _masked_step(
-        self,
-        stacked: Tensors,
-        anchors: Mapping[str, Tensor],
-        rests: list[Tensor],
-        length: int,
-    ) -> None:
-        positions = torch.stack([F.pad(rest, (0, length - len(rest))) for rest in rests])
-        shares = torch.tensor(
-            [[1 / len(rest)] * len(rest) + [0.0] * (length - len(rest)) for rest in rests],
-            dtype=self._sgd.dtype,
-            device=positions.device,
-        )
-        self._step(stacked, anchors, positions, shares)
+        whole = (max(lengths) - 1) // size * size
+        steps = [step(0, start, [size] * len(lengths)) for start in range(0, whole, size)]
+        left = [length - whole for length in lengths]
+        first = 0
+        for _, run in groupby(left, key=lambda count: count if self._normalises else None):
+            counts = list(run)
+            steps.append(step(first, whole, counts))
+            first += len(counts)
+        return steps
 
     def _step(
-        self,
-        stacked: Tensors,
-        anchors: Mapping[str, Tensor],
-        positions: Tensor,
-        shares: Tensor | None,
+        self, members: Tensors, anchors: Mapping[str, Tensor], batches: Tensor, shares: Tensor
     ) -> None:
-        """Step every client once; ``shares`` are the samples' parts in their client's loss."""
-        images = self._images[positions].to(self._sgd.dtype)
-        labels = self._labels[positions]
-        if shares is None:
-            shares = torch.full_like(labels, 1 / labels.shape[1], dtype=self._sgd.dtype)
-        parameters = {name: stacked[name] for name in stacked if name in self._trained}
-        buffers = {name: stacked[name] for name in stacked if name not in self._trained}
+        """Step clients once, each on its row of ``batches``."""
+        images = self._images[batches].to(self._sgd.dtype)
+        trained = {name: members[name] for name in self._trained}
+        rest = {name: members[name] for name in members if name not in trained}
         with self._sgd.autocast(images.device):
-            gradients = self._gradients(parameters, buffers, images, labels, shares)
-        for name, parameter in parameters.items():
-            gradient = gradients[name]
-            if self._sgd.weight_decay:
-                gradient.add_(parameter, alpha=self._sgd.weight_decay)
-            if self._sgd.prox_mu:
-                gradient.add_(parameter - anchors[name], alpha=self._sgd.prox_mu)
-            parameter.add_(gradient, alpha=-self._sgd.learning_rate)
+            gradients = self._gradients(trained, rest, images, self._labels[batches], shares)
+        self._sgd.descend(
+            list(trained.values()),
+            [gradients[name] for name in trained],
+            [anchors[name] for name in trained],
+        )
 
     def _loss(
-        self, parameters: Tensors, buffers: Tensors, images: Tensor, labels: Tensor, shares: Tensor
+        self, trained: Tensors, rest: Tensors, images: Tensor, labels: Tensor, shares: Tensor
     ) -> Tensor:
-        logits = functional_call(self._model, (parameters, buffers), (images,))
+        logits = functional_call(self._model, (trained, rest), (images,))
         return (F.cross_entropy(logits, labels, reduction="none") * shares).sum()

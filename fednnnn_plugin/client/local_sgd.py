@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
@@ -72,24 +72,31 @@ class LocalSGD:
                 gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
                     loss, parameters, allow_unused=True
                 )
-                self._step(parameters, gradients, anchors)
+                self.descend(parameters, gradients, anchors)
                 steps += 1
         return steps
 
     @torch.no_grad()
-    def _step(
+    def descend(
         self,
-        parameters: list[nn.Parameter],
-        gradients: tuple[Tensor | None, ...],
-        anchors: list[Tensor],
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor | None],
+        anchors: Sequence[Tensor],
     ) -> None:
+        """Take one step in place.
+
+        Args:
+            parameters: ``w``.
+            gradients: ``∇ℓ``; None, of a parameter that the loss does not reach, leaves it alone.
+            anchors: ``w_t``, of shapes that broadcast; not looked at where ``prox_mu`` is 0.
+        """
         for index, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
-            if gradient is None:  # a parameter that the loss does not reach stays
+            if gradient is None:
                 continue
             # Not in place: autograd may give two parameters one tensor, or one that is expanded.
             step = gradient
             if self.weight_decay:
                 step = step.add(parameter, alpha=self.weight_decay)
-            if anchors:
+            if self.prox_mu:
                 step = step.add(parameter - anchors[index], alpha=self.prox_mu)
             parameter.add_(step, alpha=-self.learning_rate)

@@ -49,9 +49,10 @@ def group_size(
 def group_clients(
     clients: Sequence[int], sizes: Sequence[int], batch_size: int, most: int
 ) -> list[Group]:
-    """Group clients of equal steps an epoch, at most ``most`` together.
+    """Group clients of equal steps an epoch, at most ``most`` together, longest first.
 
-    It depends on the round's cohort alone, not on how many processes there are.
+    It depends on the round's cohort alone, not on how many processes there are. Clients of one
+    size are neighbours, which take their last step together whatever the model.
     """
     if most == 1:
         return [(client,) for client in clients]
@@ -59,7 +60,7 @@ def group_clients(
     def steps(client: int) -> int:
         return -(-sizes[client] // batch_size)
 
-    ordered = sorted(clients, key=lambda client: (-steps(client), client))
+    ordered = sorted(clients, key=lambda client: (-sizes[client], client))
     groups = []
     for _, bucket in groupby(ordered, key=steps):
         members = list(bucket)
