@@ -3,7 +3,6 @@
 import copy
 import json
 import math
-import os
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -22,10 +21,10 @@ from fednnnn_plugin.seeds import torch_generator
 
 pytestmark = pytest.mark.real_data
 
-DATA = Path(os.environ.get("FEDNNNN_DATA", "~/fedml_data")).expanduser()
 SIX = {"client_num_per_round": 6, "comm_round": 1}
 
 Run = Callable[..., Any]
+Load = Callable[..., tuple[Recipe, FederatedData]]
 
 
 @pytest.fixture(autouse=True)
@@ -37,16 +36,20 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def load(name: str, **settings: Any) -> tuple[Recipe, FederatedData]:
-    settings |= {"data_args.data_cache_dir": str(DATA), "data_args.download": False}
-    recipe = load_recipe(
-        find_recipe(name),
-        [
+@pytest.fixture
+def load(real_data_dir: Path) -> Load:
+    """Load a recipe, some ``train_args`` or other keys replaced, and its data."""
+
+    def loaded(name: str, **settings: Any) -> tuple[Recipe, FederatedData]:
+        settings |= {"data_args.data_cache_dir": str(real_data_dir), "data_args.download": False}
+        overrides = [
             f"{key if '.' in key else f'train_args.{key}'}={json.dumps(value)}"
             for key, value in settings.items()
-        ],
-    )
-    return recipe, load_federated(data_spec(recipe))
+        ]
+        recipe = load_recipe(find_recipe(name), overrides)
+        return recipe, load_federated(data_spec(recipe))
+
+    return loaded
 
 
 def plain_network(start: nn.Module) -> nn.Module:
@@ -94,7 +97,7 @@ def plain_batches(
 
 
 @pytest.mark.slow
-def test_a_round_in_fp64_is_the_plain_loops(run: Run, tmp_path: Path) -> None:
+def test_a_round_in_fp64_is_the_plain_loops(run: Run, load: Load, tmp_path: Path) -> None:
     recipe, data = load("mnist_noniid_b_fedavg", precision="fp64", **SIX)
     run(recipe, data=data, model=create_model("nnnn_mnist", 0))
     ours = safetensors.torch.load_file(tmp_path / "run" / "model.safetensors")
@@ -104,7 +107,7 @@ def test_a_round_in_fp64_is_the_plain_loops(run: Run, tmp_path: Path) -> None:
         assert (theirs - start.get_parameter(name)).abs().max() > 1e-3
 
 
-def test_a_local_step_in_fp32_is_the_plain_loops(run: Run, tmp_path: Path) -> None:
+def test_a_local_step_in_fp32_is_the_plain_loops(run: Run, load: Load, tmp_path: Path) -> None:
     """One batch holds all of a client's 600 images."""
     recipe, data = load("mnist_noniid_b_fedavg", epochs=1, batch_size=600, **SIX)
     run(recipe, data=data, model=create_model("nnnn_mnist", 0))
@@ -116,7 +119,9 @@ def test_a_local_step_in_fp32_is_the_plain_loops(run: Run, tmp_path: Path) -> No
         assert (ours[name] - theirs).abs().max() < 1e-2 * moved
 
 
-def test_norm_norm_moves_by_beta_times_the_mean_client_norm(run: Run, tmp_path: Path) -> None:
+def test_norm_norm_moves_by_beta_times_the_mean_client_norm(
+    run: Run, load: Load, tmp_path: Path
+) -> None:
     recipe, data = load("mnist_noniid_b_normnorm", client_num_per_round=3, comm_round=1)
     start = create_model("nnnn_mnist", 0)
     run(recipe, data=data, model=start)
@@ -134,7 +139,9 @@ def test_norm_norm_moves_by_beta_times_the_mean_client_norm(run: Run, tmp_path: 
 
 
 @pytest.mark.slow
-def test_running_variances_stay_positive_under_strong_momentum(run: Run, tmp_path: Path) -> None:
+def test_running_variances_stay_positive_under_strong_momentum(
+    run: Run, load: Load, tmp_path: Path
+) -> None:
     recipe, data = load(
         "cifar10_noniid_b_fednnnn",
         client_num_in_total=10,
