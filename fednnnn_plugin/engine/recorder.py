@@ -44,10 +44,10 @@ class NWDARecorder:
         >>> import tempfile, torch
         >>> path = Path(tempfile.mkdtemp(), "metrics.jsonl")
         >>> w, clients = {"w": torch.zeros(2)}, [{"w": torch.tensor([3.0, 4.0])}]
-        >>> NWDARecorder(path).record(w, clients, [1.0], {"w": torch.tensor([0.6, 0.8])}, 1)
+        >>> NWDARecorder(path).record(w, clients, [1.0], {"w": torch.tensor([1.5, 2.0])}, 1)
         >>> line = json.loads(path.read_text())
         >>> line["mean_update_norm"], line["server_update_norm"]
-        (5.0, 1.0)
+        (5.0, 2.5)
     """
 
     def __init__(self, path: Path | str, trainable: Collection[str] | None = None) -> None:
@@ -131,7 +131,8 @@ def _move(
     for name in trainable:
         if name not in after or after[name].shape != before[name].shape:
             raise UserError(f"NWDARecorder: served_state: {name}: missing, or of another shape")
-        squares[name] = squared_norm(after[name].to(before[name].device).double() - before[name])
+        dtype = torch.promote_types(before[name].dtype, torch.float32)
+        squares[name] = squared_norm(after[name].to(before[name].device, dtype) - before[name])
     norm = math.sqrt(sum(squares.values()))
     if not math.isfinite(norm):
         raise UserError("NWDARecorder: served_state: not finite")

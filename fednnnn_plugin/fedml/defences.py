@@ -97,7 +97,7 @@ def before_aggregation(
 
     FedML's code changes models and lists in place, and knows floating point entries only: it gets
     copies without the integer buffers, which the models that it keeps get back. It is thrown by
-    NaN, so that models that are not finite never reach it.
+    NaN, so that models that are not finite never reach it. It expects all on one device: ``w_t``'s.
 
     Args:
         clients: numbers of samples and models; left as they are.
@@ -119,8 +119,11 @@ def before_aggregation(
         return [], []
     by_position = defender.is_defense_enabled() and defender.defense_type in _BY_POSITION
     places = [k for k in range(len(clients)) if finite[k] or by_position]
-    given = [(clients[k][0], _floats(clients[k][1] if finite[k] else served)) for k in places]
-    kept, w_t = list(given), _floats(served)
+    w_t = _floats(served, served)
+    given = [
+        (clients[k][0], _floats(clients[k][1] if finite[k] else served, served)) for k in places
+    ]
+    kept = list(given)
     if clip:
         kept = privacy.global_clip(kept)
     if attacker.is_model_attack():
@@ -152,9 +155,10 @@ def _origins(given: Sequence[ClientModel], kept: Sequence[ClientModel]) -> list[
     return origins
 
 
-def _floats(state: State) -> OrderedDict[str, Tensor]:
+def _floats(state: State, served: State) -> OrderedDict[str, Tensor]:
+    """Copy the floating point entries to where the served model's are."""
     return OrderedDict(
-        (name, tensor.detach().clone())
+        (name, tensor.detach().to(served[name].device, copy=True))
         for name, tensor in state.items()
         if tensor.is_floating_point()
     )

@@ -40,7 +40,9 @@ def write_state(path: Path, tensors: Mapping[str, Tensor], standing: Standing) -
         tensors: what :meth:`~fednnnn_plugin.server.server.Server.state_dict` gives.
         standing: how far the federation is.
     """
-    content = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    content = {
+        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
+    }
     text = json.dumps(asdict(standing))
     metadata = {_STANDING: text, _DIGEST: _digest(text, content)}
     write_atomically(path, safetensors.torch.save(content, metadata=metadata))

@@ -32,10 +32,17 @@ failed() { # ROLE RANK
   exit 1
 }
 
+IFS=, read -r _ _ host port _ < <(grep '^0,' grpc_ipconfig.csv)
+listening() {
+  (exec 3<>"/dev/tcp/$host/$port") 2>/dev/null
+}
+if listening; then
+  echo "$0: $host:$port is in use: is another federation running?" >&2
+  exit 1
+fi
 start server 0
 # A FedML client that finds no server ends, so the server has to listen before the clients start.
-IFS=, read -r _ _ host port _ < <(grep '^0,' grpc_ipconfig.csv)
-until (exec 3<>"/dev/tcp/$host/$port") 2>/dev/null; do
+until listening; do
   kill -0 "${processes[0]}" 2>/dev/null || failed server 0
   sleep 0.2
 done

@@ -83,6 +83,7 @@ def test_another_version_keeps_its_own_names_and_refuses_ours(
     [
         ("simulation/mpi/fedopt/optrepo.py", "fedml/simulation/mpi/fedopt/optrepo.py"),
         ("runner.py:_init_simulation_runner", "fedml.runner.FedMLRunner._init_simulation_runner"),
+        ("runner.py:_init_cross_silo_runner", "fedml.runner.FedMLRunner._init_cross_silo_runner"),
     ],
 )
 def test_a_missing_patch_point_refuses_our_names(run_python, fake_fedml, missing, named) -> None:
