@@ -1,0 +1,171 @@
+"""Runs whose clients train together: the records, the bits, and what is refused."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.engine.batches import LoaderData
+from fednnnn_plugin.engine.state import State
+from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.models import create_model
+
+MakeRecipe = Callable[..., Any]
+Run = Callable[..., Any]
+Records = Callable[..., list[dict[str, Any]]]
+
+# Sizes 7, 12, 5, 30, 9, 16: with batches of 8 that is 1, 2, 1, 4, 2, 2 steps.
+ALL = {"client_num_per_round": 6, "batch_size": 8}
+
+
+def model_of(folder: Path) -> dict[str, Tensor]:
+    return safetensors.torch.load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"weight_decay": 5e-3},
+        {"federated_optimizer": "PaperFedProx", "prox_mu": 0.3, "beta": None, "gamma": None},
+    ],
+    ids=["FedNNNN", "FedProx"],
+)
+@pytest.mark.parametrize("together", [2, 3, 100])
+def test_a_round_together_is_the_round_one_by_one(
+    run: Run, recipe: MakeRecipe, tmp_path: Path, method: dict[str, Any], together: int
+) -> None:
+    for name, batching in (("off", "off"), ("on", together)):
+        settings = ALL | method | {"comm_round": 1, "precision": "fp64"}
+        run(recipe(client_batching=batching, **settings), tmp_path / name)
+    start = create_model("nnnn_digits", 0).state_dict()
+    for name, tensor in model_of(tmp_path / "on").items():
+        assert tensor.dtype == torch.float64
+        torch.testing.assert_close(tensor, model_of(tmp_path / "off")[name], rtol=0, atol=1e-9)
+        assert (tensor - start[name]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("tf32", torch.float32), ("bf16", torch.float32)])
+def test_weights_stay_in_single_precision(
+    run: Run, recipe: MakeRecipe, tmp_path: Path, precision: str, dtype: torch.dtype
+) -> None:
+    run(recipe(client_batching=3, precision=precision, **ALL))
+    assert {tensor.dtype for tensor in model_of(tmp_path / "run").values()} == {dtype}
+
+
+def test_workers_change_no_byte(run: Run, recipe: MakeRecipe, tmp_path: Path) -> None:
+    models = []
+    for workers in (1, 2):
+        folder = tmp_path / str(workers)
+        settings = ALL | {"client_batching": 2, "device_args.worker_num": workers}
+        run(recipe(**settings), folder)
+        models.append((folder / "model.safetensors").read_bytes())
+    assert models[0] == models[1]
+
+
+def test_a_resumed_run_has_the_bytes_of_a_whole_one(
+    run: Run, recipe: MakeRecipe, tmp_path: Path
+) -> None:
+    settings = ALL | {"client_batching": 3, "client_num_per_round": 5}
+    run(recipe(comm_round=4, **settings), tmp_path / "whole")
+    run(recipe(comm_round=2, **settings), tmp_path / "parts")
+    run(recipe(comm_round=4, **settings), tmp_path / "parts", mode="resume")
+    whole, parts = (tmp_path / name / "model.safetensors" for name in ("whole", "parts"))
+    assert whole.read_bytes() == parts.read_bytes()
+
+
+def test_two_processes_have_the_bytes_of_one(tmp_path: Path) -> None:
+    """Groups are dealt whole: which clients train together does not depend on the ranks."""
+    settings = {
+        "client_batching": 4,
+        "comm_round": 2,
+        "epochs": 1,
+        "client_num_per_round": 15,
+    }
+    command = ["fednnnn", "run", "digits_noniid_ub_fednnnn"]
+    for key, value in settings.items():
+        command += ["--set", f"train_args.{key}={value}"]
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    for name, launcher in (
+        ("alone", []),
+        ("ranks", ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none"]),
+    ):
+        subprocess.run(
+            [*launcher, *command, "--output", tmp_path / name], check=True, env=environment
+        )
+    alone, ranks = (
+        json.loads((tmp_path / name / "summary.json").read_text()) for name in ("alone", "ranks")
+    )
+    assert (alone["ranks"], ranks["ranks"]) == (1, 2)
+    assert alone["client_batching"] == ranks["client_batching"] == 4
+    model = (tmp_path / "alone" / "model.safetensors").read_bytes()
+    assert (tmp_path / "ranks" / "model.safetensors").read_bytes() == model
+
+
+@pytest.mark.parametrize(("setting", "clients"), [("auto", 1), ("off", 1), (1, 1), (5, 5)])
+def test_the_summary_says_how_many_train_together(
+    run: Run, recipe: MakeRecipe, tmp_path: Path, setting: str | int, clients: int
+) -> None:
+    summary = run(recipe(client_batching=setting, comm_round=1))
+    assert summary.client_batching == clients
+    written = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert written["client_batching"] == clients
+
+
+class _Trainer:
+    def train(self, client: int, state: State, round_number: int) -> State:
+        return state
+
+    def test(self, state: State) -> None:
+        return None
+
+
+def _users(data: FederatedData) -> dict[str, dict[str, Any]]:
+    """A model, a data set and a trainer that are not the package's."""
+    loaders = {k: [data.client_data(k)] for k in range(data.num_clients)}
+    sizes = {k: data.client_size(k) for k in loaders}
+    return {
+        "model": {"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))},
+        "data": {"data": LoaderData(loaders, sizes, [(data.test_images, data.test_labels)], 10)},
+        "trainer": {"trainer": _Trainer()},
+    }
+
+
+@pytest.mark.parametrize("users", ["model", "data", "trainer"])
+def test_what_is_the_users_trains_one_by_one(
+    run: Run, recipe: MakeRecipe, data: FederatedData, tmp_path: Path, users: str
+) -> None:
+    theirs = _users(data)[users]
+    with pytest.raises(UserError, match=r"^train_args\.client_batching: 2: must be auto or off: "):
+        run(recipe(client_batching=2), tmp_path / "refused", **theirs)
+    assert not (tmp_path / "refused").exists()
+    for setting in ("auto", "off", 1):
+        summary = run(recipe(client_batching=setting), tmp_path / str(setting), **theirs)
+        assert summary.client_batching == 1
+
+
+def test_a_client_that_fails_takes_its_group_with_it(
+    run: Run, recipe: MakeRecipe, records: Records, data: FederatedData
+) -> None:
+    """Client 4's labels do not exist; 5 and 1 train with it, 3 before, 0 and 2 after."""
+    labels = data.train_labels.clone()
+    labels[data.client_indices[4]] = 99
+    broken = replace(data, train_labels=labels)
+    settings = ALL | {"client_batching": 3, "comm_round": 1}
+    run(recipe(max_client_failures=3, **settings), data=broken)
+    assert (records()[0]["clients"], records()[0]["rejected"]) == (3, 3)
+    with pytest.raises(RunError, match=r"max_client_failures allows 2"):
+        run(recipe(max_client_failures=2, **settings), data=broken, mode="overwrite")
