@@ -79,6 +79,21 @@ class RunFolder:
                 "with --overwrite, or choose another folder"
             )
 
+    def holds_a_run(self) -> bool:
+        """Tell whether a run began here.
+
+        Raises:
+            UserError: it did, but its recipe is gone.
+        """
+        if self.recipe.exists():
+            return True
+        if any(path.exists() for path in self._files if path != self.log):
+            raise UserError(
+                f"--resume: {self.recipe}: missing: put it back, or replace the run with "
+                "--overwrite"
+            )
+        return False
+
     def _clear(self) -> None:
         for path in self._files:
             if path.is_dir():

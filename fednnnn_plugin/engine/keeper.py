@@ -49,7 +49,7 @@ class RunKeeper:
     def resume_or_start(
         self, mode: Mode, on_round: OnRound | None, followers: Sequence[Follower]
     ) -> Summary | None:
-        if mode == "resume" and self.folder.recipe.exists():
+        if mode == "resume" and self.folder.holds_a_run():
             self._check_recipe()
             if read_rounds(self.folder.summary) >= self._federation.rounds:
                 self._ranks.start(self._federation.rounds)

@@ -201,6 +201,16 @@ def test_resuming_where_nothing_is_starts_a_run(run: Run, recipe: MakeRecipe, wh
     assert content(folder) == content(whole)
 
 
+def test_a_run_without_its_recipe_is_not_started_over(
+    run: Run, recipe: MakeRecipe, whole: Path
+) -> None:
+    (whole / "recipe.yaml").unlink()
+    before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match=r"--resume: .*recipe\.yaml: missing: put it back, or"):
+        run(recipe(comm_round=5, checkpoint_every=2), whole, mode="resume")
+    assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
+
+
 def test_overwriting_replaces_the_run_and_nothing_else(
     run: Run, recipe: MakeRecipe, whole: Path
 ) -> None:
