@@ -161,15 +161,26 @@ def test_a_recipe_that_is_not_there(invoke: Invoke, here: Path, name: str) -> No
     assert list(here.iterdir()) == []
 
 
-def test_missing_data_says_what_was_looked_for_and_where(invoke: Invoke, here: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "said"), [("missing", "download"), ("empty", "download"), ("file", "not a folder")]
+)
+@pytest.mark.parametrize("recipe", ["mnist_noniid_b_fednnnn", "cifar10_iid_b_fedavg"])
+def test_data_that_is_not_there_is_one_line_that_says_how_to_get_it(
+    invoke: Invoke, here: Path, tmp_path: Path, recipe: str, kind: str, said: str
+) -> None:
+    folder = tmp_path / "data"
+    if kind == "file":
+        folder.write_text("")
+    elif kind == "empty":
+        folder.mkdir()
     result = invoke(
-        recipe="mnist_noniid_b_fednnnn",
-        **{"data_args.data_cache_dir": str(here / "data"), "data_args.download": False},
+        recipe=recipe,
+        **{"data_args.data_cache_dir": str(folder), "data_args.download": False},
     )
     assert result.exit_code == 2
     assert len(result.stderr.splitlines()) == 1
-    assert str(here / "data") in result.stderr
-    assert "download" in result.stderr
+    assert str(folder) in result.stderr
+    assert said in result.stderr
     assert list(here.iterdir()) == []
 
 
