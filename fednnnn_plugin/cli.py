@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ParamSpec
 import click
 
 from fednnnn_plugin import __version__
-from fednnnn_plugin.endings import Terminated, ending, ending_together, sigterm_raised
+from fednnnn_plugin.endings import Terminated, ending, ending_together, signals_raised
 from fednnnn_plugin.engine.launcher import launched_rank
 from fednnnn_plugin.errors import RunError, UserError
 
@@ -95,7 +95,7 @@ def run_command(
         raise UserError("--resume, --overwrite: give one of them")
     loaded = load_recipe(find_recipe(recipe), overrides)
     mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"
-    with sigterm_raised():
+    with signals_raised():
         _run(loaded, output or default_folder(loaded), mode, backend, tensorboard=tensorboard)
 
 

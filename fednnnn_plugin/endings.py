@@ -25,17 +25,35 @@ class Terminated(BaseException):
 
 
 @contextmanager
-def sigterm_raised() -> Iterator[None]:
-    """Raise ``Terminated`` where SIGTERM arrives."""
+def signals_raised() -> Iterator[None]:
+    """Raise ``KeyboardInterrupt`` or ``Terminated`` where SIGINT or SIGTERM arrives.
 
-    def terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-        raise Terminated
+    The first one ends the process: those that follow are ignored, so that they cost it neither the
+    checkpoint that it then writes nor its exit status. Batch systems often send several.
+    """
+    arrived = False
 
-    before = signal.signal(signal.SIGTERM, terminate)
+    def end(number: int, _frame: FrameType | None) -> NoReturn:
+        nonlocal arrived
+        arrived = True
+        for handled in before:
+            signal.signal(handled, signal.SIG_IGN)
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+    # What a process was started to ignore, as a job in the background is, it ignores.
+    before = {
+        number: handler
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if (handler := signal.getsignal(number)) != signal.SIG_IGN
+    }
     try:
+        for number in before:
+            signal.signal(number, end)
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if not arrived:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def ending(error: BaseException) -> tuple[str, int]:

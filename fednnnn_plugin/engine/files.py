@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _SUFFIX = ".fednnnn-tmp"
+
+
+@contextmanager
+def errors_named(path: Path) -> Iterator[None]:
+    """Name the file in errors of writing to it; the kernel reports a full disk without a name."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -15,23 +26,21 @@ def write_atomically(path: Path, content: bytes) -> None:
         OSError: naming ``path``; what it held before is as it was.
     """
     temporary = path.with_name(f".{path.name}{_SUFFIX}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:  # a full disk is reported without a name
-        temporary.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with errors_named(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def remove_left_over(folder: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,9 @@ from fednnnn_plugin.engine.records import MetricsFile
 from fednnnn_plugin.errors import UserError
 
 Mode = Literal["new", "resume", "overwrite"]
+
+_LOCK = ".lock"
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class RunFolder:
@@ -49,16 +54,20 @@ class RunFolder:
 
         Raises:
             UserError: the folder holds a run and ``mode`` is ``"new"``; another run is writing to
-                it; it cannot be created or written to.
+                it; it cannot be created or written to; something else is in a file's place.
+            OSError: the disk is full.
         """
         try:
             self._refuse_a_run(mode)
+            self._refuse_what_is_no_file()
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / ".lock", timeout=0)
+            lock = FileLock(self.path / _LOCK, timeout=0)
             lock.acquire()
         except Timeout:
             raise UserError(f"--output: {self.path}: another run is writing to it") from None
         except OSError as error:
+            if error.errno in _DISK_FULL:
+                raise OSError(error.errno, error.strerror, str(self.path)) from error
             raise UserError(
                 f"--output: {self.path}: cannot be written to: {error.strerror}"
             ) from None
@@ -78,6 +87,18 @@ class RunFolder:
                 f"--output: {self.path}: it already holds a run; go on with --resume, replace it "
                 "with --overwrite, or choose another folder"
             )
+
+    def _refuse_what_is_no_file(self) -> None:
+        """Keep off pipes, on which a run would wait for ever, and links to others' files."""
+        for path in (*self._files, self.path / _LOCK):
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:
+                continue
+            if path == self.checkpoints.path and not stat.S_ISDIR(mode):
+                raise UserError(f"--output: {path}: not a folder: move it away")
+            if path != self.checkpoints.path and not stat.S_ISREG(mode):
+                raise UserError(f"--output: {path}: not a regular file: move it away")
 
     def holds_a_run(self) -> bool:
         """Tell whether a run began here.

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from fednnnn_plugin.engine.files import errors_named
 from fednnnn_plugin.server.accumulator import Update
 from fednnnn_plugin.server.server import ServerMove
 
@@ -91,15 +92,12 @@ class MetricsFile:
 
     def append(self, record: RoundRecord) -> None:
         """Add one round's line."""
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(record.to_json() + "\n")
-        except OSError as error:  # a full disk is reported without a name
-            raise OSError(error.errno, error.strerror, str(self.path)) from error
+        with errors_named(self.path), self.path.open("a", encoding="utf-8") as file:
+            file.write(record.to_json() + "\n")
 
     def sync(self) -> None:
         """Have the disk hold what was written: a checkpoint's rounds are then on record."""
-        with self.path.open("ab") as file:
+        with errors_named(self.path), self.path.open("ab") as file:
             os.fsync(file.fileno())
 
     def rounds(self) -> int:
@@ -113,7 +111,7 @@ class MetricsFile:
     def cut(self, last_round: int) -> None:
         """Drop what was written after ``last_round``, whole lines or parts of one."""
         kept = sum(map(len, islice(self._lines(), last_round)))
-        with self.path.open("ab") as file:
+        with errors_named(self.path), self.path.open("ab") as file:
             file.truncate(kept)
 
     def tested(self) -> list[tuple[int, float]]:

@@ -1,0 +1,169 @@
+"""Runs that are killed, told to stop, or out of disk space, at any moment: nothing is lost."""
+
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fednnnn_plugin.engine.checkpoint import CheckpointFolder
+from fednnnn_plugin.engine.records import MetricsFile
+
+ROUNDS = 60
+Quick = Callable[..., list[str]]
+
+
+def model(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """The records but for their times."""
+    file = folder / "metrics.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [json.loads(line) | {"seconds": None} for line in lines]
+
+
+def check_whole(folder: Path) -> int:
+    """Check that the newest checkpoint, if any, is whole and on record; return its round."""
+    if not (folder / "recipe.yaml").exists():
+        return 0
+    checkpoint = CheckpointFolder(folder / "checkpoint").load(
+        MetricsFile(folder / "metrics.jsonl").rounds()
+    )
+    return checkpoint.progress.round if checkpoint else 0
+
+
+@pytest.fixture(scope="module")
+def whole(commands: Any, quick: Quick, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs that nothing disturbed: of 2 rounds, of 3, and of ``ROUNDS``."""
+    folder = tmp_path_factory.mktemp("whole")
+    for rounds in (2, 3, ROUNDS):
+        assert commands.run(*quick(rounds, comm_round=rounds), folder=folder).status == 0
+    return folder
+
+
+def check_same(folder: Path, whole: Path) -> None:
+    """Check that a finished run is the undisturbed one, and left nothing behind."""
+    assert model(folder) == model(whole)
+    assert records(folder) == records(whole)
+    newest, other = (max((f / "checkpoint").iterdir()).name for f in (folder, whole))
+    assert newest[:12] == other[:12]
+    assert not list(folder.rglob("*tmp"))
+    # The third is one that a killed process had no time to remove.
+    assert len(list((folder / "checkpoint").iterdir())) in (2, 3)
+
+
+@pytest.fixture
+def struck(
+    commands: Any, quick: Quick, whole: Path, tmp_path: Path
+) -> Callable[[str], Iterator[tuple[Path, Any]]]:
+    """Strike a run that goes from round 2 to 3 at its first change of a file, its second, …"""
+
+    def each(kind: str) -> Iterator[tuple[Path, Any]]:
+        for at in itertools.count(1):
+            folder = tmp_path / str(at)
+            shutil.copytree(whole / "2", folder / "run")
+            fault = {"kind": kind, "at": at, "within": str(folder / "run")}
+            ended = commands.run(*quick("run", "--resume"), folder=folder, **fault)
+            if ended.status == 0:
+                return
+            yield folder / "run", ended
+            resumed = commands.run(*quick("run", "--resume"), folder=folder)
+            assert resumed.status == 0, (at, resumed)
+            check_same(folder / "run", whole / "3")
+
+    return each
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "least"), [("kill", 25), ("half", 4)])
+def test_a_kill_before_each_change_of_a_file(struck: Any, kind: str, least: int) -> None:
+    """Before each is opened, grown, synced, renamed or removed; after half of each is written."""
+    strikes = 0
+    for folder, killed in struck(kind):
+        strikes += 1
+        assert killed.status == -signal.SIGKILL, killed
+        assert check_whole(folder) in (2, 3)
+    assert strikes >= least
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_from_each_change_of_a_file_on(struck: Any) -> None:
+    strikes = 0
+    for folder, ended in struck("full"):
+        strikes += 1
+        line = ended.check_one_line(1)
+        assert re.fullmatch(r".*run[-\w./]*: No space left on device", line), line
+        assert check_whole(folder) in (2, 3)
+    assert strikes >= 20
+
+
+@pytest.mark.slow
+def test_a_real_disk_that_is_full_until_space_is_made(
+    small_disk: Any, quick: Quick, whole: Path
+) -> None:
+    commands, disk = small_disk
+    assert commands.run(*quick("run", comm_round=2), folder=disk).status == 0
+    run = commands.seen(disk / "run")
+    before = {path: path.read_bytes() for path in (run / "checkpoint").iterdir()}
+    with pytest.raises(OSError, match="No space left"):
+        shutil.copyfile("/dev/zero", commands.seen(disk / "ballast"))
+
+    full = commands.run(*quick("run", "--resume"), folder=disk)
+    line = full.check_one_line(1)
+    assert re.fullmatch(r"run/[-\w./]+: No space left on device", line), line
+    assert {path: path.read_bytes() for path in (run / "checkpoint").iterdir()} == before
+    commands.seen(disk / "ballast").unlink()
+    assert commands.run(*quick("run", "--resume"), folder=disk).status == 0
+    check_same(run, whole / "3")
+
+
+@pytest.mark.slow
+def test_a_second_signal_does_not_cost_the_checkpoint(
+    commands: Any, quick: Quick, tmp_path: Path
+) -> None:
+    """As from a batch system, which tells the job and then each of its processes."""
+    for wait in (0.0, 0.001, 0.004, 0.016):
+        folder = tmp_path / str(wait)
+        arguments = quick(folder, comm_round=10_000, checkpoint_every=10_000)
+        started = commands.start(*arguments, folder=tmp_path)
+        while not folder.exists() or len(records(folder)) < 2:
+            time.sleep(0.01)
+        os.kill(started.pid, signal.SIGTERM)
+        time.sleep(wait)
+        os.kill(started.pid, signal.SIGTERM)
+        assert started.wait().check_one_line(143) == "terminated; go on with --resume"
+        assert check_whole(folder) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signals_at_random_moments(
+    commands: Any, quick: Quick, whole: Path, tmp_path: Path, sent: signal.Signals, status: int
+) -> None:
+    moments, arguments = random.Random(status), quick("run", "--resume", comm_round=ROUNDS)
+    folder, done = tmp_path / "run", 0
+    for _ in range(8):
+        started = commands.start(*arguments, folder=tmp_path)
+        while not folder.exists() or check_whole(folder) <= done:
+            time.sleep(0.01)
+        time.sleep(moments.uniform(0, 0.1))
+        began = time.monotonic()
+        os.kill(started.pid, sent)
+        ended = started.wait()
+        assert time.monotonic() - began < 5
+        assert ended.check_one_line(status).endswith("ed; go on with --resume")
+        before, done = done, check_whole(folder)
+        assert done > before
+        assert len(records(folder)) in (done, done + 1)
+    assert commands.run(*arguments, folder=tmp_path).status == 0
+    check_same(folder, whole / str(ROUNDS))
