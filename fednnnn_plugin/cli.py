@@ -93,6 +93,8 @@ def run_command(
 
     if resume and overwrite:
         raise UserError("--resume, --overwrite: give one of them")
+    if output == Path():
+        raise UserError("--output: must name a folder for the run, not the current one")
     loaded = load_recipe(find_recipe(recipe), overrides)
     mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"
     with signals_raised():
@@ -118,7 +120,8 @@ def _run(
         from fednnnn_plugin.fedml.mlops import mlops
 
         followers.append(mlops)
-    ranks = choose_ranks(backend)
+    asked_for = "MPI" if recipe.comm_args.backend == "MPI" else None  # sp is every recipe's default
+    ranks = choose_ranks(backend or asked_for)
     with (
         ending_together(ranks),
         ProgressDisplay(recipe.train_args.comm_round) as display,

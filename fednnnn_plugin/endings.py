@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Most mistakes are seen by all ranks at once: rank 0 then reports first, and ends the others.
 _HEAD_START = 1.0
+# A signal reaches all ranks; rank 0 then writes a checkpoint.
+_TIME_TO_SAVE = 4.0
 
 
 class Terminated(BaseException):
@@ -80,9 +82,12 @@ def ending_together(ranks: Ranks) -> Iterator[None]:
         yield
     except BaseException as error:
         if ranks.size > 1:
-            time.sleep(_HEAD_START if ranks.rank and isinstance(error, UserError) else 0.0)
+            if ranks.rank and isinstance(error, UserError):
+                time.sleep(_HEAD_START)
+            if ranks.rank and isinstance(error, Terminated | KeyboardInterrupt):
+                time.sleep(_TIME_TO_SAVE)
             message, status = ending(error)
-            if not (ranks.rank and isinstance(error, Terminated)):
+            if not (ranks.rank and isinstance(error, Terminated | KeyboardInterrupt)):
                 sys.stderr.write(message + "\n")
             sys.stdout.flush()
             sys.stderr.flush()

@@ -25,6 +25,8 @@ Bools = NDArray[np.bool_]
 # Parts of at least this percentage of an equal part are even enough to stop drawing: with two
 # classes a client, 80 % of one half is 40 % of the client.
 EVEN_ENOUGH = 80
+# Balanced clients are drawn on for parts of at least this percentage: 35 % of a two-class client.
+ACCEPTABLE = 70
 _CAREFUL_DRAWS = 20
 _WILD_DRAWS = 300
 
@@ -51,8 +53,10 @@ def class_shares(
     if classes_per_client == 1:
         return _single_class_shares(class_sizes, client_sizes, rng)
     best, best_percent = None, -1
+    balanced = client_sizes.max() - client_sizes.min() <= 1
+    acceptable = ACCEPTABLE if balanced and even_enough else 0
     for draw, noise in enumerate(_noise_schedule(rng)):
-        if draw >= _CAREFUL_DRAWS and best is not None:
+        if draw >= _CAREFUL_DRAWS and best_percent >= acceptable:
             break
         held = _draw_holdings(class_sizes, client_sizes, classes_per_client, noise, rng)
         if held is None:

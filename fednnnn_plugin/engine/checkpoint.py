@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
+import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import safetensors.torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from fednnnn_plugin.data.sources import open_regular
 from fednnnn_plugin.engine.files import write_atomically
 from fednnnn_plugin.errors import UserError
 
@@ -60,10 +62,10 @@ class CheckpointFolder:
         digest = _digest(content).hexdigest()
         name = f"round-{progress.round:06d}-{digest}.safetensors"
         write_atomically(self.path / name, content)
-        for old in self._newest_first():
+        for old in self._removable():
             if old.name != name and self._round(old) >= progress.round:
                 old.unlink()  # left by a run that was resumed from an earlier one
-        for old in self._newest_first()[_KEPT:]:
+        for old in self._removable()[_KEPT:]:
             old.unlink()
 
     def load(self, recorded: int) -> Checkpoint | None:
@@ -93,6 +95,13 @@ class CheckpointFolder:
             )
         return None
 
+    def clear(self) -> None:
+        """Remove the checkpoints, and the folder if nothing else is in it."""
+        for path in self._newest_first():
+            path.unlink()
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            self.path.rmdir()
+
     def _newest_first(self) -> list[Path]:
         if not self.path.is_dir():
             return []
@@ -102,6 +111,9 @@ class CheckpointFolder:
             reverse=True,
         )
 
+    def _removable(self) -> list[Path]:
+        return [path for path in self._newest_first() if not path.is_dir()]
+
     @staticmethod
     def _round(path: Path) -> int:
         return int(path.name.split("-")[1])
@@ -109,7 +121,7 @@ class CheckpointFolder:
 
 def _read(path: Path) -> Checkpoint:
     match = _NAME.fullmatch(path.name)
-    with path.open("rb") as opened:
+    with open_regular(path, _physical_memory()) as opened:
         digest = hashlib.file_digest(opened, _digest)
     if match is None or digest.hexdigest() != match[2]:
         raise ValueError("its content does not match the digest in its name")
@@ -128,5 +140,9 @@ def _digest(content: bytes = b"") -> hashlib.blake2b:
     return hashlib.blake2b(content, digest_size=16)
 
 
+def _physical_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and value >= 0
+    return isinstance(value, int | float) and 0 <= value <= sys.float_info.max

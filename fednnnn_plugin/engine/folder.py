@@ -20,6 +20,7 @@ from fednnnn_plugin.errors import UserError
 Mode = Literal["new", "resume", "overwrite"]
 
 _LOCK = ".lock"
+_TRACKED = ("tensorboard", "wandb")  # folders that followers of a run write
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -44,6 +45,7 @@ class RunFolder:
             self.model,
             self.checkpoints.path,
             self.log,
+            *(self.path / name for name in _TRACKED),
         )
 
     @contextmanager
@@ -58,7 +60,7 @@ class RunFolder:
             OSError: the disk is full.
         """
         try:
-            self._refuse_a_run(mode)
+            self.refuse_a_run(mode)
             self._refuse_what_is_no_file()
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / _LOCK, timeout=0)
@@ -72,7 +74,7 @@ class RunFolder:
                 f"--output: {self.path}: cannot be written to: {error.strerror}"
             ) from None
         try:
-            self._refuse_a_run(mode)  # one that began and ended in the meantime
+            self.refuse_a_run(mode)  # one that began and ended in the meantime
             for folder in (self.path, self.checkpoints.path):
                 remove_left_over(folder)
             if mode == "overwrite":
@@ -81,7 +83,12 @@ class RunFolder:
         finally:
             lock.release()
 
-    def _refuse_a_run(self, mode: Mode) -> None:
+    def refuse_a_run(self, mode: Mode) -> None:
+        """Refuse a folder that holds a run where ``mode`` is ``"new"``.
+
+        Raises:
+            UserError: it does.
+        """
         if mode == "new" and any(path.exists() for path in self._files):
             raise UserError(
                 f"--output: {self.path}: it already holds a run; go on with --resume, replace it "
@@ -95,9 +102,10 @@ class RunFolder:
                 mode = path.lstat().st_mode
             except FileNotFoundError:
                 continue
-            if path == self.checkpoints.path and not stat.S_ISDIR(mode):
+            folder = path == self.checkpoints.path or path.name in _TRACKED
+            if folder and not stat.S_ISDIR(mode):
                 raise UserError(f"--output: {path}: not a folder: move it away")
-            if path != self.checkpoints.path and not stat.S_ISREG(mode):
+            if not folder and not stat.S_ISREG(mode):
                 raise UserError(f"--output: {path}: not a regular file: move it away")
 
     def holds_a_run(self) -> bool:
@@ -116,9 +124,12 @@ class RunFolder:
         return False
 
     def _clear(self) -> None:
+        self.checkpoints.clear()
         for path in self._files:
-            if path.is_dir():
-                shutil.rmtree(path)
+            if path.name in _TRACKED:
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.is_dir():
+                continue  # what is left in checkpoint/ is not ours
             else:
                 path.unlink(missing_ok=True)
 

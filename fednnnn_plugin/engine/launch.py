@@ -10,7 +10,7 @@ import torch
 
 from fednnnn_plugin.data.federated import DataSpec, FederatedData, load_federated
 from fednnnn_plugin.engine.device import choose_device, visible_gpus
-from fednnnn_plugin.engine.folder import Mode
+from fednnnn_plugin.engine.folder import Mode, RunFolder
 from fednnnn_plugin.engine.gpu_mapping import gpu_of_rank, parse_mapping, read_mapping
 from fednnnn_plugin.engine.keeper import OnRound
 from fednnnn_plugin.engine.launcher import launched_ranks
@@ -99,6 +99,8 @@ def run_recipe(
 ) -> Summary | None:
     """Run a recipe on these ranks; see :func:`~fednnnn_plugin.engine.run.run_federation`."""
     ranks = ranks or Solo()
+    if ranks.rank == 0:
+        RunFolder(folder).refuse_a_run(mode)  # before anything is downloaded
     return run_federation(
         recipe,
         model=create_model(recipe.model_args.model, recipe.common_args.random_seed),

@@ -10,6 +10,7 @@ What a rank sends does not grow with the number of its clients.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -25,10 +26,11 @@ from fednnnn_plugin.server.accumulator import UpdateAccumulator
 from fednnnn_plugin.server.wire import Header, merged, pack_sums, unpack
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm, Op, Request
+    from mpi4py.MPI import Comm, Intracomm, Op, Request
 
 _BLOCK = 1_024
 _POLL_SECONDS = 0.001
+_MOST_CORES = 8_192
 
 
 def world() -> MpiRanks:
@@ -78,8 +80,19 @@ class MpiRanks:
         self.size: int = comm.Get_size()
         local = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank: int = local.Get_rank()
-        self.local_size: int = local.Get_size()
+        self.core_sharers = self._core_sharers(local)
         local.Free()
+
+    def _core_sharers(self, local: Comm) -> int:
+        """Count the ranks of this machine that may run on this rank's cores, itself included.
+
+        Launchers bind ranks to cores or not: a rank that is bound has its cores for itself.
+        """
+        mine = np.zeros(_MOST_CORES, dtype=np.uint8)
+        mine[list(os.sched_getaffinity(0))] = 1
+        all_ = np.empty((local.Get_size(), _MOST_CORES), dtype=np.uint8)
+        self._await(local.Iallgather(mine, all_))
+        return int((all_ & mine).any(axis=1).sum())
 
     def start(self, round_number: int | None) -> int:
         """Return the last finished round that rank 0 gives."""

@@ -17,7 +17,7 @@ class Ranks(Protocol):
     rank: int
     size: int
     local_rank: int  # among the ranks of this machine
-    local_size: int
+    core_sharers: int  # ranks of this machine that may run on this one's cores, itself included
 
     def start(self, round_number: int | None) -> int:
         """Return the last finished round that rank 0 gives."""
@@ -44,7 +44,7 @@ class Solo:
     rank = 0
     size = 1
     local_rank = 0
-    local_size = 1
+    core_sharers = 1
 
     def start(self, round_number: int | None) -> int:
         """Return what was given."""

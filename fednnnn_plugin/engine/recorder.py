@@ -89,6 +89,7 @@ class NWDARecorder:
             raise UserError(f"NWDARecorder: round {round}: {error}") from None
         update = part.finish()
         move = _move(global_state, served_state, trainable, update)
+        self._file.path.parent.mkdir(parents=True, exist_ok=True)
         before = self._cut(round)
         self._file.append(_record(round, update, move, before + move.server_update_norm))
 

@@ -131,7 +131,7 @@ def _cohort(
     else:
         batches = LoaderBatches(data, sgd, device)
     training: ClientTraining = ForeignTraining(trainer) if trainer else SGDTraining(sgd, batches)
-    workers = side_by_side(device, ranks.local_size, recipe.device_args.worker_num)
+    workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
     return Cohort(
         model.to(memory_format=torch.channels_last) if known else model,
         training,

@@ -1,7 +1,10 @@
 """The processes of a simulation that a FedML script starts."""
 
+import sys
 from functools import cache
+from types import TracebackType
 
+from fednnnn_plugin.endings import ending
 from fednnnn_plugin.engine.launch import choose_ranks
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import UserError
@@ -22,4 +25,20 @@ def simulation_ranks(recipe: Recipe) -> Ranks:
 
 @cache  # making them is a collective call of all processes
 def _ranks(backend: str) -> Ranks:
-    return choose_ranks(backend)
+    ranks = choose_ranks(backend)
+    if ranks.size > 1:
+        _end_all_on_uncaught(ranks)
+    return ranks
+
+
+def _end_all_on_uncaught(ranks: Ranks) -> None:
+    """End all ranks where the script itself raises in one: the others would wait for it."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(kind, error, trace)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ranks.abort(ending(error)[1])
+
+    sys.excepthook = hook

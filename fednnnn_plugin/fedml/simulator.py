@@ -66,6 +66,17 @@ class Simulator:
         self._recipe = recipe_from_args(args, custom_trainer=client_trainer is not None)
         _check(self._recipe, args, client_trainer, server_aggregator)
         self._ranks = simulation_ranks(self._recipe)
+        with ending_together(self._ranks):
+            self._prepare(args, device, dataset, model, client_trainer)
+
+    def _prepare(
+        self,
+        args: Any,
+        device: torch.device,
+        dataset: FedMLDataset,
+        model: nn.Module,
+        client_trainer: Any,
+    ) -> None:
         self._folder = Path(getattr(args, "output", None) or default_folder(self._recipe))
         self._mode = _mode(args)
         self._device = torch.device(device)

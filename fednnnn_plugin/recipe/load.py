@@ -100,6 +100,8 @@ def _override(values: dict[str, object], overrides: Sequence[str]) -> set[str]:
         except NotReadableError as error:
             problems.append(f"--set {printable(override)}: {error}")
             continue
+        if section == "environment_args":  # the one that a file may leave out
+            values.setdefault(section, {})
         keys = values.get(section)
         if isinstance(keys, dict):
             keys[key] = value

@@ -168,7 +168,8 @@ class UpdateAccumulator:
         """Add the partial sums of another accumulator over the same global state.
 
         Raises:
-            UserError: other names, shapes or dtypes, or in another order; other trainable names.
+            UserError: other names, shapes or dtypes, or in another order; other trainable names;
+                another ``max_client_norm``.
         """
         if self._form() != other._form():
             raise UserError("UpdateAccumulator.merge: the other one is over another global state")
@@ -219,7 +220,7 @@ class UpdateAccumulator:
 
     def _form(self) -> list[object]:
         entries = [(name, x.shape, x.dtype) for name, x in self._global.items()]
-        return [entries, self._trainable, self._buffer_mean.exponents]
+        return [entries, self._trainable, self._buffer_mean.exponents, self._max_client_norm]
 
     def _differences(
         self, state: Mapping[str, Tensor]
