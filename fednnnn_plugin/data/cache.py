@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from fednnnn_plugin.data.images import Pixels
+from fednnnn_plugin.data.sources import open_regular
 
 FOLDER = "fednnnn-decoded"
 
@@ -72,9 +73,10 @@ class DecodedCache:
 
     def _read(self, fingerprint: str) -> Pixels | None:
         try:
-            if self._path.stat().st_size > _MAX_BYTES:
-                raise OSError("larger than any cache")
-            with safe_open(self._path, framework="pt") as file:
+            with (
+                open_regular(self._path, _MAX_BYTES),
+                safe_open(self._path, framework="pt") as file,
+            ):
                 stored = file.metadata() or {}
                 if (stored.get("format"), stored.get("fingerprint")) != (_FORMAT, fingerprint):
                     raise OSError("of other source files")

@@ -48,7 +48,7 @@ def read_archive(path: Path) -> Pixels:
         UserError: the archive or a batch in it is damaged; names the archive.
     """
     try:
-        with open_regular(path) as file:
+        with open_regular(path, _MAX_UNPACKED_BYTES) as file:
             return _joined(_parts_of(_Unpacked(file)))
     except (OSError, EOFError, ValueError, zlib.error, tarfile.TarError) as error:
         raise UserError(f"{path}: not CIFAR-10's archive: {reason(error)}") from error

@@ -13,12 +13,15 @@ from torch import Tensor
 from fednnnn_plugin.data.sources import open_regular, reason
 from fednnnn_plugin.errors import UserError
 
+_LONGEST_HEADER = 1_024  # bytes, gzip's own included
+
 
 def read_idx(path: Path, item_shape: tuple[int, ...], most: int) -> Tensor:
     """Read unsigned bytes, uint8 [n, *item_shape] with 1 <= n <= most.
 
     The header is compared with ``item_shape`` and ``most`` before anything of its size is read,
-    and the content must end where the header says.
+    and the content must end where the header says. A file that is far larger than that is not
+    read at all: behind a compressed content there may be any number of zeros.
 
     Raises:
         UserError: names the file and what is wrong with it.
@@ -26,7 +29,7 @@ def read_idx(path: Path, item_shape: tuple[int, ...], most: int) -> Tensor:
     Source: the format is described at http://yann.lecun.com/exdb/mnist/.
     """
     try:
-        with open_regular(path) as raw:
+        with open_regular(path, 2 * (_LONGEST_HEADER + most * math.prod(item_shape))) as raw:
             content = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
             dimensions = _header(content.read(4 + 4 * (1 + len(item_shape))), len(item_shape))
             count, *shape = dimensions

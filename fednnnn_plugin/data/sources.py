@@ -5,8 +5,8 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from fednnnn_plugin.errors import UserError
 
@@ -26,7 +26,7 @@ def data_folder(folder: Path) -> Iterator[None]:
         raise UserError(f"{error.filename or folder}: cannot be used: {reason(error)}") from error
 
 
-def open_regular(path: Path, max_bytes: int | None = None) -> BinaryIO:
+def open_regular(path: Path, max_bytes: int | None = None) -> BufferedReader:
     """Open a regular file (a pipe or a device would block or never end) of at most so many bytes.
 
     Raises:

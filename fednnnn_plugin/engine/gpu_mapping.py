@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fednnnn_plugin.data.sources import open_regular, reason
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe.reading import MAX_BYTES, NotReadableError, read_yaml
 
@@ -38,11 +39,11 @@ def read_mapping(path: Path, key: str | None) -> list[int]:
     """
     where = f"device_args.gpu_mapping_file: {path}"
     try:
-        with path.open("rb") as file:
+        with open_regular(path, MAX_BYTES) as file:
             content = read_yaml(file.read(MAX_BYTES).decode())
     except (OSError, UnicodeDecodeError, NotReadableError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not YAML"
-        raise UserError(f"{where}: cannot be read: {reason}") from None
+        why = reason(error) if isinstance(error, OSError) else "not YAML"
+        raise UserError(f"{where}: cannot be read: {why}") from None
     if not isinstance(content, Mapping) or key not in content:
         known = ", ".join(map(str, content)) if isinstance(content, Mapping) else "none"
         raise UserError(

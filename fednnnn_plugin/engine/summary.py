@@ -10,6 +10,8 @@ from pathlib import Path
 
 from fednnnn_plugin.engine.files import write_atomically
 
+_LONGEST = 1 << 20  # bytes
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -40,8 +42,9 @@ class Summary:
 def read_rounds(path: Path) -> int:
     """Return how many rounds the finished run in this folder had; 0 if none finished there."""
     try:
-        rounds = json.loads(path.read_text(encoding="utf-8"))["rounds"]
-    except (OSError, ValueError, KeyError, TypeError):
+        with path.open("rb") as file:
+            rounds = json.loads(file.read(_LONGEST))["rounds"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return 0
     return rounds if isinstance(rounds, int) else 0
 

@@ -29,6 +29,7 @@ LAYER_SCALARS = ("mean_update_norm", "mean_client_norm", "server_update_norm")
 FRACTIONS = ("test_acc", "served_test_acc")
 # A round of a model with thousands of modules stays far below; a longer line is no record of ours.
 MAX_LINE_BYTES = 4 * 1024 * 1024
+MAX_PIECES_SKIPPED = 256
 MAX_ROUND = 10**9
 MAX_MODULES = 2000
 MISSING = float("nan")
@@ -87,7 +88,9 @@ def _lines(path: Path, problems: list[str]) -> Iterator[tuple[int, dict[str, Any
                 number += 1
                 if len(raw) == MAX_LINE_BYTES and not raw.endswith(b"\n"):
                     problems.append(f"line {number}: longer than {MAX_LINE_BYTES} bytes; left out")
-                    _skip_line(file)
+                    if not _skip_line(file):
+                        problems.append(f"line {number}: it does not end; the rest is left out")
+                        return
                 elif raw.strip():
                     try:
                         yield number, _object(raw)
@@ -99,9 +102,13 @@ def _lines(path: Path, problems: list[str]) -> Iterator[tuple[int, dict[str, Any
         problems.append(f"cannot be read ({error.strerror})")
 
 
-def _skip_line(file: BinaryIO) -> None:
-    while (rest := file.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
-        pass
+def _skip_line(file: BinaryIO) -> bool:
+    """Go to the end of a line; False if it is so far that there may be none."""
+    for _ in range(MAX_PIECES_SKIPPED):
+        rest = file.readline(MAX_LINE_BYTES)
+        if not rest or rest.endswith(b"\n"):
+            return True
+    return False
 
 
 def _object(raw: bytes) -> dict[str, Any]:

@@ -33,7 +33,7 @@ PRELOADED = (
     "torchvision",
 )
 CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
-STARTS = {"os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen"}
+STARTS = {"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen"}
 
 
 class Fault:
@@ -44,7 +44,7 @@ class Fault:
             once half of a file is written; ``watch`` lets all pass but a pickle.
         at: which change, from 1.
         within: the folder whose changes count.
-        log: takes a line for each change, wherever it is, and each process or connection begun.
+        log: takes a line for each change, wherever it is, and each program or connection begun.
     """
 
     def __init__(self, kind: str, at: int = 0, within: str = "/", log: str = os.devnull) -> None:
