@@ -5,14 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from fednnnn_plugin.recipe.reading import NotReadableError, read_yaml
 from fednnnn_plugin.report.printable import printable
 
 Scalar = str | int | float | bool | None
 
-MAX_SETTINGS_BYTES = 1024 * 1024
-MAX_DEPTH = 50
+MAX_SETTINGS_BYTES = 256 * 1024
 
 
 def read_settings(path: Path) -> tuple[dict[str, Scalar], list[str]]:
@@ -28,26 +26,15 @@ def read_settings(path: Path) -> tuple[dict[str, Scalar], list[str]]:
             raw = file.read(MAX_SETTINGS_BYTES + 1)
         if len(raw) > MAX_SETTINGS_BYTES:
             return {}, [f"larger than {MAX_SETTINGS_BYTES} bytes; not read"]
-        values = json.loads(raw) if path.suffix == ".json" else _load_yaml(raw)
+        text = raw.decode()
+        values = json.loads(text) if path.suffix == ".json" else read_yaml(text)
     except OSError as error:
         return {}, [f"cannot be read ({error.strerror})"]
-    except (ValueError, yaml.YAMLError, RecursionError):
+    except (ValueError, NotReadableError, RecursionError):
         return {}, [f"not valid {'JSON' if path.suffix == '.json' else 'YAML'}; not used"]
     if not isinstance(values, dict):
         return {}, ["must be a mapping; not used"]
     return _flatten(values), []
-
-
-def _load_yaml(raw: bytes) -> object:
-    # libyaml where PyYAML was built with it: ten times as fast, and as safe.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    depth = 0
-    for event in yaml.parse(raw, Loader=loader):
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:  # libyaml's loader ends the process where Python's would raise
-            raise yaml.YAMLError("too deeply nested")
-    return yaml.load(raw, Loader=loader)
 
 
 def _flatten(values: Mapping[Any, Any]) -> dict[str, Scalar]:
@@ -67,11 +54,10 @@ def _scalar(value: object) -> Scalar:
     if isinstance(value, int):
         return value if abs(value) < 10**18 else "a huge integer"
     if isinstance(value, list):
-        # What is inside is not followed: an alias may point back at its own container.
         items = value[:20]
         flat = all(item is None or isinstance(item, str | int | float) for item in items)
         text = ", ".join(printable(_scalar(item)) for item in items) if flat else "..."
-    elif isinstance(value, dict | set | tuple):
+    elif isinstance(value, dict):
         text = "..."
     else:
         text = printable(value)
