@@ -139,7 +139,7 @@ def test_a_recipe_that_cannot_be_used(make_run, recipe: bytes, said: str) -> Non
 def test_odd_settings_become_short_text(make_run) -> None:
     folder = make_run("FedNNNN", rounds=3)
     (folder / "recipe.yaml").write_text(
-        "a: &a {b: *a, c: [1, 2], d: [[1]], e: 1.5, f: null, g: "
+        "a: {b: {j: 1}, c: [1, 2], d: [[1]], e: 1.5, f: null, g: "
         + "9" * 30
         + ", h: 2020-01-01, i: "
         + "x" * 500
