@@ -145,4 +145,5 @@ def _physical_memory() -> int:
 
 
 def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and 0 <= value <= sys.float_info.max
+    # Half of the range: what a run adds to it cannot overflow.
+    return isinstance(value, int | float) and 0 <= value <= sys.float_info.max / 2

@@ -128,6 +128,8 @@ class RunKeeper:
 
     def _summarise(self) -> Summary:
         tested = self.folder.metrics.tested()
+        if not tested:  # the last round always is: somebody changed the file
+            raise UserError(f"--resume: {self.folder.metrics.path}: no round in it is tested")
         best_round, best = max(tested, key=lambda entry: (entry[1], -entry[0]))
         summary = Summary(
             recipe=self.recipe.name,

@@ -108,14 +108,17 @@ class NWDARecorder:
     def _cut(self, round_number: int) -> float:
         """Drop the lines from a round on, and a broken last one; return ``integrated_norm``."""
         path = self._file.path
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        kept, integrated = "", 0.0
+        text, kept, integrated = "", "", 0.0
         try:
+            if path.exists():
+                text = path.read_text(encoding="utf-8")
             for line in text.splitlines(keepends=True):
                 if not line.endswith("\n") or json.loads(line)["round"] >= round_number:
                     break
                 kept, integrated = kept + line, float(json.loads(line)["integrated_norm"])
-        except (ValueError, LookupError, TypeError):
+            if not 0 <= integrated < math.inf:
+                raise ValueError("an integrated norm that is none")
+        except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
             raise UserError(f"NWDARecorder: {path}: not a metrics.jsonl file") from None
         if kept != text:
             write_atomically(path, kept.encode())

@@ -135,4 +135,9 @@ def _is_record(line: bytes, number: int) -> bool:
     if not line.endswith(b"\n") or not isinstance(fields, dict) or "test_acc" not in fields:
         return False
     accuracy = fields["test_acc"]
-    return fields.get("round") == number and (accuracy is None or isinstance(accuracy, int | float))
+    tested = isinstance(accuracy, int | float) and 0 <= accuracy <= 1
+    return (
+        type(fields.get("round")) is int
+        and fields["round"] == number
+        and (tested or accuracy is None)
+    )

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,7 +43,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     rule are in float32 at least; results have the model's dtypes, on its device.
 
     Of ``args`` it reads ``beta`` and ``gamma`` (no default), ``client_weighting``,
-    ``max_client_norm``, ``start_round``, ``server_state_path`` and ``save_path``.
+    ``max_client_norm``, ``max_client_failures``, ``start_round``, ``server_state_path`` and
+    ``save_path``.
 
     Args:
         model: ``w_0``.
@@ -70,6 +72,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._tester = create_server_aggregator(copy.deepcopy(model), _for_test(args))
         super().__init__(model, args)
         self._round = self._settings.start_round
+        self._failed = 0
         self._momentum: dict[str, Tensor] = {}
         self._evaluation: OrderedDict[str, Tensor] | None = None
         self._restore()
@@ -98,9 +101,17 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self, raw_client_model_or_grad_list: Sequence[ClientModel]
     ) -> tuple[list[ClientModel], list[int]]:
         """Apply FedML's clipping, attacks and defences to copies of the client models."""
+        self._failed, places = 0, []
         for position, (_, state) in enumerate(raw_client_model_or_grad_list):
-            self._check(position, state)
-        return before_aggregation(raw_client_model_or_grad_list, self.get_model_params())
+            try:
+                self._check(position, state)
+            except UserError as error:
+                self._fail(error)
+            else:
+                places.append(position)
+        ours = [raw_client_model_or_grad_list[place] for place in places]
+        kept, positions = before_aggregation(ours, self.get_model_params())
+        return kept, [places[position] for position in positions]
 
     @torch.no_grad()
     def aggregate(
@@ -111,16 +122,21 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         Args:
             raw_client_model_or_grad_list: (number of samples, model) of every client, in any
                 order: the result has the same bits. They are only read. A model that is not
-                finite is left out.
+                finite is left out, and up to ``max_client_failures`` that do not fit.
 
         Raises:
             UserError: a model with missing or unknown entries, or other shapes.
-            RunError: no model was finite.
+            RunError: no model could be averaged, or the served model overflowed; the federation
+                is as it was before.
         """
         w_t, trainable = working_state(self.model), trainable_names(self.model)
         part = UpdateAccumulator(w_t, trainable, self._settings.max_client_norm)
         for position, client in enumerate(raw_client_model_or_grad_list):
-            self._add(part, position, *client)
+            try:
+                self._add(part, position, *client)
+            except UserError as error:
+                self._fail(error)
+        self._failed = 0
         if not part.clients:
             raise RunError(
                 f"round {self._round + 1}: no client update to average: all "
@@ -128,7 +144,13 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             )
         server = Server(self._settings.rule, w_t, trainable)
         server.load_state_dict(w_t | self._momentum)
-        if server.apply(part.finish()).degenerate:
+        move = server.apply(part.finish())
+        if not math.isfinite(move.server_update_norm):
+            raise RunError(
+                f"round {self._round + 1}: the served model is no longer finite: the server moved "
+                f"it by {move.server_update_norm}"
+            )
+        if move.degenerate:
             _log.warning("round %d: N is near 0: the served model stays", self._round + 1)
         state = server.state_dict()
         self._momentum = {name: d for name, d in state.items() if name.startswith(MOMENTUM)}
@@ -158,6 +180,12 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             check_client_state(self.model, state)
         except UserError as error:
             raise UserError(f"{self._client(position)}: {error}") from None
+
+    def _fail(self, error: UserError) -> None:
+        self._failed += 1
+        if self._failed > self._settings.max_client_failures:
+            raise error
+        _log.warning("%s: left out", error)
 
     def _client(self, position: int) -> str:
         return f"round {self._round + 1}: client {position} of this round"

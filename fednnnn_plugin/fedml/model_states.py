@@ -1,7 +1,7 @@
 """A model's state as FedML sends it (every name) and as the server rule takes it (each once)."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ def check_client_state(model: nn.Module, state: Any) -> None:
         raise UserError(f"{type(state).__name__}: must be a mapping of names to tensors")
     own = model.state_dict()
     if state.keys() != own.keys():
-        missing, extra = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+        missing, extra = _listed(own.keys() - state.keys()), _listed(state.keys() - own.keys())
         raise UserError(f"missing entries {missing}, unknown entries {extra}")
     for name, ours in own.items():
         theirs = state[name]
@@ -50,6 +50,12 @@ def check_client_state(model: nn.Module, state: Any) -> None:
         one, other = state[name], state[first].to(state[name].device)
         if not torch.equal(one.nan_to_num(), other.nan_to_num()):
             raise UserError(f"{name}: differs from {first}, to which it is tied")
+
+
+def _listed(names: Set[Any]) -> list[str]:
+    """Return a few names in order; a client may send any number of any kind."""
+    shown = sorted(str(name)[:100] for name in names)
+    return [*shown[:5], f"and {len(shown) - 5} more"] if len(shown) > 5 else shown
 
 
 def working_state(model: nn.Module) -> dict[str, Tensor]:

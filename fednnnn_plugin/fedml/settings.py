@@ -15,6 +15,7 @@ _SERVER_KEYS = (
     "gamma",
     "client_weighting",
     "max_client_norm",
+    "max_client_failures",
     "start_round",
     "server_state_path",
     "save_path",
@@ -51,6 +52,7 @@ class ServerSettings:
         rule: the server rule.
         weighting: α_k = 1/m, or n_k/n.
         max_client_norm: longer updates are clipped to this norm.
+        max_client_failures: how many clients of a round may send what is no model of ours.
         start_round: rounds that are done.
         state_path: file of the server's state.
         save_path: file of the evaluation model.
@@ -59,6 +61,7 @@ class ServerSettings:
     rule: ServerRule
     weighting: Literal["uniform", "samples"]
     max_client_norm: float | None
+    max_client_failures: int
     start_round: int
     state_path: Path | None
     save_path: Path | None
@@ -106,6 +109,7 @@ def server_settings(args: Any, method: str | None = None) -> ServerSettings:
         rule=ServerRule(method, beta=train.beta, gamma=train.gamma),
         weighting=train.client_weighting,
         max_client_norm=train.max_client_norm,
+        max_client_failures=train.max_client_failures,
         start_round=train.start_round,
         state_path=_path(tracking.server_state_path),
         save_path=_path(tracking.save_path),
