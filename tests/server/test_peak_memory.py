@@ -18,7 +18,9 @@ import torch
 from fednnnn_plugin.server.accumulator import UpdateAccumulator
 
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not getrusage: its maximum would include what this process was forked from.
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 def resident():
     pages = int(Path("/proc/self/statm").read_text().split()[1])
