@@ -1,11 +1,17 @@
-"""The real data: where it is, and what becomes of the tests that need it."""
+"""The real data: where it is, and what becomes of the tests that need it. How examples are drawn."""
 
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from fednnnn_plugin.data.load import is_present
+
+# New examples at every run on a desk; in the gate the same ones, so that it judges the change alone.
+settings.register_profile("gate", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("gate")
 
 _DATA = Path(os.environ.get("FEDNNNN_DATA", "~/fedml_data")).expanduser()
 _MISSING = [name for name in ("mnist", "cifar10") if not is_present(name, _DATA)]

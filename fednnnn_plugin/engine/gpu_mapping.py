@@ -18,6 +18,7 @@ from pathlib import Path
 from fednnnn_plugin.data.sources import open_regular, reason
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe.reading import MAX_BYTES, NotReadableError, read_yaml
+from fednnnn_plugin.recipe.wording import printable
 
 
 def gpu_of_rank(gpus: Sequence[int], rank: int, size: int, where: str) -> int:
@@ -45,7 +46,8 @@ def read_mapping(path: Path, key: str | None) -> list[int]:
         why = reason(error) if isinstance(error, OSError) else "not YAML"
         raise UserError(f"{where}: cannot be read: {why}") from None
     if not isinstance(content, Mapping) or key not in content:
-        known = ", ".join(map(str, content)) if isinstance(content, Mapping) else "none"
+        names = map(str, content) if isinstance(content, Mapping) else ["none"]
+        known = ", ".join(map(printable, names))
         raise UserError(
             f"device_args.gpu_mapping_key: {key!r}: not in {path}, which has the keys {known}"
         )
