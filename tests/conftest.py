@@ -1,4 +1,4 @@
-"""The real data: where it is, and what becomes of the tests that need it. How examples are drawn."""
+"""The real data, what becomes of the tests that need it, and how examples are drawn."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from hypothesis import settings
 
 from fednnnn_plugin.data.load import is_present
 
-# New examples at every run on a desk; in the gate the same ones, so that it judges the change alone.
+# New examples at every run on a desk; the same ones in the gate, which judges the change alone.
 settings.register_profile("gate", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("gate")
