@@ -1,0 +1,271 @@
+"""Whatever clients return: a round with finite results, or an error of ours and nothing changed."""
+
+import math
+from collections import OrderedDict
+from types import SimpleNamespace
+from typing import Any
+
+import fedml
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.engine.batches import LoaderBatches, LoaderData
+from fednnnn_plugin.engine.cohort import Cohort
+from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.federation import Federation, Schedule
+from fednnnn_plugin.engine.foreign import ForeignTraining
+from fednnnn_plugin.engine.ranks import Solo
+from fednnnn_plugin.engine.state import State, named_tensors, trainable_names
+from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.server.server import Server, ServerRule
+
+# As fedml.init does: otherwise FedML's reports look for its platform on the network.
+fedml.mlops.pre_setup(SimpleNamespace(using_mlops=False))
+
+fuzz = settings(
+    max_examples=300,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+RULES = [
+    ServerRule("FedNNNN", beta=0.7, gamma=0.8),
+    ServerRule("NormNorm", beta=0.6),
+    ServerRule("Momentum", gamma=0.9),
+    ServerRule("PaperFedAvg"),
+]
+
+
+class Model(nn.Module):
+    """A parameter in each of two modules, one without elements, and buffers of three kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2, bias=False)
+        self.scale = nn.Parameter(torch.ones(()))
+        self.none = nn.Parameter(torch.ones(0))
+        self.register_buffer("mean", torch.zeros(2))
+        self.register_buffer("count", torch.tensor(3))
+        self.register_buffer("flag", torch.tensor([False]))
+        nn.init.constant_(self.fc.weight, 0.5)
+
+
+FLOATS = st.sampled_from(
+    [
+        *(0.0, -0.0, 0.5, 1.0, -2.5, 1e-45, -1e-40, 1e-30, 1e10, -1e30, 1e38, 3.4e38, -3.4e38),
+        *(1e39, 1e300, math.nan, math.inf, -math.inf),
+    ]
+)
+DTYPES = st.sampled_from(
+    [
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn),
+        *(torch.int64, torch.int8, torch.bool, torch.complex64),
+    ]
+)
+SHAPES = st.sampled_from([(), (0,), (1,), (2,), (3,), (2, 3), (3, 2), (6,), (1, 2, 3)])
+TENSORS = st.builds(
+    lambda shape, value, dtype: torch.full(shape, value, dtype=torch.float64).to(dtype),
+    SHAPES,
+    FLOATS,
+    DTYPES,
+)
+ODD = st.one_of(
+    TENSORS,
+    st.sampled_from([None, 1, 1.5, "w", b"", [], [1.0], {}, object()]),
+    st.builds(lambda: torch.zeros(2, 3).to_sparse()),
+    st.builds(lambda: torch.zeros(2, 3, device="meta")),
+    st.builds(lambda: torch.zeros(2, 3).requires_grad_() * 1),
+    st.builds(lambda: torch.zeros(3, 2).t()),
+    st.builds(lambda: torch.zeros(1).expand(2, 3)),
+)
+NAMES = [*Model().state_dict(), "", "fc", "fc.weight.x", 3, None]
+SAME = object()
+
+
+@st.composite
+def edits(draw: st.DrawFn) -> Any:
+    """What a client does to the served model, or returns in its place."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(st.sampled_from([None, [], "model", 7, {}, ZeroDivisionError("no\nsamples")]))
+    shift = draw(FLOATS | st.floats(-2, 2, width=32))
+    changes = {}
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
+        changes[draw(st.sampled_from(NAMES))] = draw(ODD | st.just(SAME))
+    return shift, changes
+
+
+def edited(state: State, edit: Any) -> Any:
+    if isinstance(edit, Exception):
+        raise edit
+    if not isinstance(edit, tuple):
+        return edit
+    shift, changes = edit
+    model: dict[Any, Any] = {
+        name: (tensor.double() + shift).to(tensor.dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in state.items()
+    }
+    for name, value in changes.items():
+        if value is SAME:
+            model.pop(name, None)
+        else:
+            model[name] = value
+    return model
+
+
+class Clients:
+    """A trainer whose clients do as they are told."""
+
+    def __init__(self) -> None:
+        self.edits: list[Any] = []
+
+    def train(self, client: int, state: State, round_number: int) -> State:
+        returned: State = edited(state, self.edits[client])
+        return returned
+
+    def test(self, state: State) -> Evaluation | None:
+        return Evaluation(0.5, None)
+
+
+def finite(state: State) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in state.values())
+
+
+def check_state(state: State, like: State) -> None:
+    assert state.keys() == like.keys()
+    assert finite(state)
+    for name, tensor in state.items():
+        assert (tensor.shape, tensor.dtype) == (like[name].shape, like[name].dtype)
+
+
+ROUNDS = st.lists(st.lists(edits(), min_size=4, max_size=4), min_size=1, max_size=3)
+
+
+@fuzz
+@given(
+    rounds=ROUNDS,
+    rule=st.sampled_from(RULES),
+    weighting=st.sampled_from(["uniform", "samples"]),
+    failures=st.sampled_from([0, 1, 4]),
+    clip=st.sampled_from([None, 1e-30, 1.0, 1e30]),
+)
+def test_the_engine(
+    rounds: list[list[Any]], rule: ServerRule, weighting: Any, failures: int, clip: float | None
+) -> None:
+    model, clients = Model(), Clients()
+    like = {name: tensor.clone() for name, tensor in named_tensors(model).items()}
+    batches = LoaderBatches(LoaderData({}, {}, (), 2), LocalSGD(1, 1, 0.1), torch.device("cpu"))
+    schedule = Schedule(
+        len(rounds),
+        (1, 5, 2, 9),
+        cohort_size=4,
+        seed=0,
+        weighting=weighting,
+        max_client_failures=failures,
+        max_client_norm=clip,
+    )
+    with Cohort(model, ForeignTraining(clients), batches, seed=0) as cohort:
+        federation = Federation(
+            schedule,
+            Server(rule, named_tensors(model), trainable_names(model)),
+            trainable_names(model),
+            cohort,
+            Solo(),
+            clients.test,
+        )
+        for clients.edits in rounds:
+            before = {n: t.clone() for n, t in federation.server.state_dict().items()}
+            progress = federation.progress
+            try:
+                record = federation.run_round()
+            except RunError as error:
+                record, message = None, str(error)
+            if record is None:
+                assert message.isprintable()
+                assert federation.progress == progress
+                after = federation.server.state_dict()
+                assert after.keys() == before.keys()
+                assert all(torch.equal(after[name], before[name]) for name in after)
+                return
+            assert record.clients + record.rejected == 4
+            record.to_json()  # refuses numbers that are not finite
+            assert record.mean_update_norm <= record.mean_client_norm
+            assert clip is None or record.client_norms[2] <= clip * (1 + 1e-12)
+            check_state(federation.server.served, like)
+            check_state(federation.server.evaluation, like)
+
+
+@fuzz
+@given(
+    rounds=ROUNDS,
+    samples=st.lists(
+        st.sampled_from([1, 5, 0, -1, 2.5, math.nan, None, "3", 10**400]), min_size=4, max_size=4
+    ),
+    rule=st.sampled_from(RULES),
+    weighting=st.sampled_from(["uniform", "samples"]),
+    failures=st.sampled_from([0, 1, 4]),
+)
+def test_the_cross_silo_aggregator(
+    rounds: list[list[Any]], samples: list[Any], rule: ServerRule, weighting: str, failures: int
+) -> None:
+    model = Model()
+    like = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    arguments = SimpleNamespace(
+        training_type="cross_silo",
+        federated_optimizer=rule.method,
+        beta=rule.beta,
+        gamma=rule.gamma,
+        client_weighting=weighting,
+        max_client_failures=failures,
+    )
+    aggregator = fp.FedNNNNAggregator(model, arguments)
+    for told in rounds:
+        before = aggregator.get_model_params()
+        sent = [(n, sent_by(before, edit)) for n, edit in zip(samples, told, strict=True)]
+        try:
+            kept, places = aggregator.on_before_aggregation(sent)
+            assert len(kept) == len(places) >= len(sent) - failures
+            served = aggregator.on_after_aggregation(aggregator.aggregate(kept))
+            aggregator.set_model_params(served)
+        except (RunError, UserError):
+            after = aggregator.get_model_params()
+            assert all(torch.equal(after[name], before[name]) for name in before)
+            return
+        assert isinstance(served, OrderedDict)
+        check_state(served, like)
+        check_state(aggregator.evaluation_state_dict(), like)
+
+
+def sent_by(state: State, edit: Any) -> Any:
+    return edited(state, None if isinstance(edit, Exception) else edit)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.method)
+@fuzz
+@given(
+    values=st.lists(st.lists(FLOATS.filter(math.isfinite), min_size=3, max_size=3), min_size=1),
+    before=st.lists(st.floats(-6e4, 6e4), min_size=3, max_size=3),
+    dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]),
+)
+def test_extreme_numbers_move_both_models_to_finite_ones(
+    rule: ServerRule, values: list[list[float]], before: list[float], dtype: torch.dtype
+) -> None:
+    """The served model may overflow, under momentum or β E; the evaluation model never does."""
+    w = torch.tensor(before, dtype=torch.float64).to(dtype)
+    acc = fp.UpdateAccumulator({"w": w}, ["w"])
+    accepted = [v for v in values if acc.add({"w": torch.tensor(v, dtype=dtype)}, 1.0)]
+    if not accepted:
+        return
+    update = acc.finish()
+    server = Server(rule, {"w": w}, ["w"])
+    move = server.apply(update)
+    evaluation: Tensor = server.evaluation["w"]
+    assert evaluation.isfinite().all()
+    arrived = torch.tensor(accepted, dtype=dtype).double()
+    slack = arrived.abs().max() * 2.0**-7 + w.double().abs().max() * 2.0**-7
+    assert (evaluation.double() >= arrived.amin(0) - slack).all()
+    assert (evaluation.double() <= arrived.amax(0) + slack).all()
+    assert move.degenerate or math.isnan(move.server_update_norm) or move.server_update_norm >= 0
