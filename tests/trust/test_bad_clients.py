@@ -1,0 +1,185 @@
+"""What clients that are broken or hostile can do to the paper's rule, and what stops them."""
+
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import fedml
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.server.server import Server, ServerRule
+
+# As fedml.init does: otherwise FedML's reports look for its platform on the network.
+fedml.mlops.pre_setup(SimpleNamespace(using_mlops=False))
+
+FEDAVG = ServerRule("PaperFedAvg")
+#: The paper's settings of CIFAR-10, IID-B.
+FEDNNNN = ServerRule("FedNNNN", beta=0.7, gamma=0.8)
+Vector = tuple[float, float]
+#: Four clients that pull in opposite directions, as those of two classes do.
+HONEST: list[Vector] = [(1.0, 0.0), (-1.0, 0.0), (1.0, 0.0), (-1.0, 0.0)]
+FIFTH: Vector = (0.0, 1.0)
+
+
+def displacement(
+    rule: ServerRule, rounds: Sequence[Sequence[Vector]], clip: float | None = None
+) -> list[float]:
+    """Where the served model is after rounds of these updates, from the origin."""
+    server = Server(rule, {"w": torch.zeros(2, dtype=torch.float64)}, ["w"])
+    for updates in rounds:
+        acc = fp.UpdateAccumulator(server.served, ["w"], clip)
+        for update in updates:
+            acc.add({"w": server.served["w"] + torch.tensor(update, dtype=torch.float64)}, 1.0)
+        server.apply(acc.finish())
+    place: list[float] = server.served["w"].tolist()
+    return place
+
+
+def test_one_huge_update_by_hand() -> None:
+    """S = (0, H/5), N = H/5, E = (4 + H)/5: FedAvg moves by N, FedNNNN by β E."""
+    updates = [*HONEST, (0.0, 1e6)]
+    assert displacement(FEDAVG, [updates]) == pytest.approx([0.0, 2e5])
+    assert displacement(FEDNNNN, [updates]) == pytest.approx([0.0, 0.7 * (4 + 1e6) / 5])
+
+
+def test_momentum_repeats_one_huge_update() -> None:
+    """The rounds after it move by γ of it, γ² of it, …: by β/(1 - γ) = 3.5 times E in all."""
+    attacked = [[*HONEST, (0.0, 1e6)], *[[*HONEST, FIFTH]] * 80]
+    whole = [[*HONEST, FIFTH]] * 81
+    harm = {
+        rule.method: displacement(rule, attacked)[1] - displacement(rule, whole)[1]
+        for rule in (FEDAVG, FEDNNNN)
+    }
+    assert harm["PaperFedAvg"] == pytest.approx((1e6 - 1) / 5)
+    assert harm["FedNNNN"] == pytest.approx(3.5 * (1e6 - 1) / 5, rel=1e-6)
+
+
+def test_updates_that_cancel_choose_the_length_of_the_step() -> None:
+    """FedAvg does not see them: S = (0, 1/7), but E = (4 + 1 + 2H)/7 for the pair ± H."""
+    updates = [*HONEST, FIFTH, (1e4, 0.0), (-1e4, 0.0)]
+    assert displacement(FEDAVG, [updates]) == pytest.approx([0.0, 1 / 7])
+    assert displacement(FEDNNNN, [updates]) == pytest.approx([0.0, 0.7 * (5 + 2e4) / 7])
+    assert displacement(FEDNNNN, [updates], clip=1.0) == pytest.approx([0.0, 0.7])
+    updates[-2:] = [(1e6, 0.0), (-1e6, 0.0)]  # N is below 10⁻⁶ E: near 0, and the model stays
+    assert displacement(FEDNNNN, [updates]) == [0.0, 0.0]
+
+
+def test_where_the_others_cancel_a_tiny_update_chooses_the_direction() -> None:
+    """S = (0, ε/5) is all that is left, and is given the length β E: a norm limit cannot help."""
+    updates = [*HONEST, (0.0, 1e-3)]
+    assert displacement(FEDAVG, [updates]) == pytest.approx([0.0, 2e-4])
+    for clip in (None, 1.0):
+        assert displacement(FEDNNNN, [updates], clip) == pytest.approx([0.0, 0.7 * 4.001 / 5])
+
+
+NUMBERS = st.floats(-1e150, 1e150) | st.floats(-2, 2) | st.sampled_from([0.0, 1e100, -1e100])
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    rounds=st.lists(
+        st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=5), min_size=1, max_size=8
+    ),
+    clip=st.floats(1e-3, 1e3),
+)
+def test_clipping_bounds_the_step_whatever_the_clients_send(
+    rounds: list[list[Vector]], clip: float
+) -> None:
+    """N ≤ E ≤ c, so a round moves FedNNNN by β c and what momentum repeats, FedAvg by c."""
+    bounds = {"PaperFedAvg": clip, "FedNNNN": 0.7 * clip / (1 - 0.8)}
+    for rule in (FEDAVG, FEDNNNN):
+        before = [0.0, 0.0]
+        for count in range(1, len(rounds) + 1):
+            after = displacement(rule, rounds[:count], clip)
+            assert math.dist(before, after) <= bounds[rule.method] * (1 + 1e-6) + 1e-9
+            before = after
+
+
+def test_a_dropped_client_gives_its_weight_to_the_others() -> None:
+    """Weights 1, 3, 4; the last is not finite: S = (1·4 + 3·8)/4, and so is E."""
+    acc = fp.UpdateAccumulator({"w": torch.zeros(1)}, ["w"])
+    for value, weight in ((4.0, 1.0), (math.nan, 4.0), (8.0, 3.0)):
+        acc.add({"w": torch.tensor([value])}, weight)
+    update = acc.finish()
+    assert update.mean_update["w"].tolist() == [7.0]
+    assert update.mean_client_norm == 7.0
+    assert (update.clients, update.rejected) == (2, 1)
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(2))
+
+
+def aggregator(**settings: Any) -> Any:
+    values = {"beta": 0.5, "gamma": 0.5, "federated_optimizer": "FedNNNN"} | settings
+    return fp.FedNNNNAggregator(Two(), SimpleNamespace(training_type="cross_silo", **values))
+
+
+def client(*values: float) -> tuple[int, OrderedDict[str, torch.Tensor]]:
+    return 10, OrderedDict(w=torch.tensor(values))
+
+
+BROKEN = [
+    (10, OrderedDict()),
+    (10, None),
+    (10, OrderedDict(w=torch.zeros(3))),
+    (10, OrderedDict(w=torch.zeros(2), v=torch.zeros(2))),
+    (10, {("w", 0): torch.zeros(2), 7: torch.zeros(2), "\x1b[31m" * 99: 0}),
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_cross_silo_leaves_out_models_that_do_not_fit(
+    broken: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S = (1.5, 2), N = 2.5, E = 3.5, as if the broken client had not been there."""
+    server = aggregator(max_client_failures=1)
+    with caplog.at_level(logging.WARNING):
+        kept, places = server.on_before_aggregation([client(3.0, 0.0), broken, client(0.0, 4.0)])
+        served = server.aggregate(kept)
+    assert places == [0, 2]
+    torch.testing.assert_close(served["w"], torch.tensor([1.05, 1.4]))
+    assert server.evaluation_state_dict()["w"].tolist() == [1.5, 2.0]
+    [line] = [record.message for record in caplog.records]
+    assert line.startswith("round 1: client 1 of this round: ")
+    assert line.endswith(": left out")
+    assert len(line) < 700
+    assert line.isprintable()
+
+    with pytest.raises(UserError, match="round 2: client 2 of this round"):
+        server.on_before_aggregation([broken, client(0.0, 4.0), broken])
+    with pytest.raises(UserError, match="round 1: client 0 of this round"):
+        aggregator().on_before_aggregation([broken, client(0.0, 4.0)])
+
+
+def test_cross_silo_counts_failures_over_both_hooks() -> None:
+    server = aggregator(max_client_failures=1, client_weighting="samples")
+    no_samples = ("none", client(1.0, 1.0)[1])
+    kept, _ = server.on_before_aggregation([client(3.0, 0.0), BROKEN[0], no_samples])
+    with pytest.raises(UserError, match="client weight"):
+        server.aggregate(kept)
+    kept, _ = server.on_before_aggregation([client(3.0, 0.0), client(3.0, 0.0), no_samples])
+    assert server.aggregate(kept)["w"].tolist() == [1.5, 0.0]
+
+
+def test_cross_silo_ends_at_a_served_model_that_overflows_as_it_was_before() -> None:
+    """d = 2, 3.8 × 10³⁸ under γ = 0.9: the second round passes the largest float32."""
+    server = aggregator(federated_optimizer="Momentum", beta=None, gamma=0.9)
+    huge = client(2e38, 0.0)
+    server.set_model_params(server.aggregate([huge]))
+    before = server.get_model_params()["w"].tolist()
+    with pytest.raises(RunError, match="round 2: the served model is no longer finite"):
+        server.aggregate([client(3.4e38, 0.0)])
+    assert server.get_model_params()["w"].tolist() == before
+    assert server.aggregate([client(1e38, 0.0)])["w"].isfinite().all()
