@@ -6,6 +6,7 @@ Here the ranks are threads, and a communicator of our own counts what they say t
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -116,13 +117,16 @@ class Normalised(nn.Module):
         return self.fc(self.conv1(self.norm(images)).relu().flatten(1))
 
 
+with torch.random.fork_rng([]):  # built once: ranks that are threads share the generator
+    torch.manual_seed(0)
+    INITIAL = Normalised()
+
+
 def federate(
     data: FederatedData, ranks: Ranks, *, rounds: int = 3, cohort_size: int = 6, **schedule: Any
 ) -> tuple[Federation, list[RoundRecord]]:
     """Run FedNNNN on one rank."""
-    with torch.random.fork_rng([]):
-        torch.manual_seed(0)
-        model = Normalised()
+    model = deepcopy(INITIAL)
     sgd = LocalSGD(epochs=1, batch_size=5, learning_rate=0.1)
     batches = TensorBatches(data, sgd, 0, CPU)
     sizes = tuple(data.client_size(client) for client in range(data.num_clients))
