@@ -89,8 +89,10 @@ def run_command(
     RECIPE.yaml is a file, or the name of a recipe that comes with the package
     (see `fednnnn recipes`).
     """
+    from fednnnn_plugin.engine.heap import keep_freed_memory
     from fednnnn_plugin.recipe import find_recipe, load_recipe
 
+    keep_freed_memory()
     if resume and overwrite:
         raise UserError("--resume, --overwrite: give one of them")
     if output == Path():

@@ -1,64 +1,75 @@
-"""Client training and aggregation, side by side: FedML's single process, a plain loop, ours.
+"""One round of the paper's federation: FedML's single process, a plain loop, and ours.
 
     python tests/benchmarks/training.py mnist --clients 10
-    python tests/benchmarks/training.py cifar10 --clients 4 --data ~/fedml_data
+    python tests/benchmarks/training.py cifar10 --clients 10
 
 The paper's network, data, partition (K = 100, non-IID, balanced), epochs and batch size; the first
-``--clients`` of the 100 train, so a whole round takes 100 / clients times as long. The contenders
-take turns, ``--repeats`` times; medians, and the spread from fastest to slowest. FedML and the
-plain loop use PyTorch's default threads, as their users would.
+``--clients`` of the 100 train, so a whole round takes 100 / clients times as long. Every contender
+does the same steps in a process of its own, started as its users would start it; they take turns,
+``--repeats`` times. Printed are medians, the spread from fastest to slowest of training and
+aggregation, and the peak memory of the process.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import click
 import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from fednnnn_plugin.data.federated import FederatedData, load_federated
 from fednnnn_plugin.engine.device import visible_gpus
+from fednnnn_plugin.engine.heap import keep_freed_memory
 from fednnnn_plugin.engine.launch import data_spec
+from fednnnn_plugin.engine.records import Seconds
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 
-Measure = Callable[[], float]
+Measure = Callable[[], Seconds]
+DATA = os.environ.get("FEDNNNN_DATA", "~/fedml_data")
 
 
-def load(name: str, folder: str, clients: int) -> tuple[Recipe, FederatedData]:
-    """Load the recipe and the data, of which only the first clients are kept."""
-    recipe = load_recipe(find_recipe(name), [f"data_args.data_cache_dir={folder}"])
-    data = load_federated(data_spec(recipe))
-    kept = FederatedData(
-        data.train_images,
-        data.train_labels,
-        data.client_indices[:clients],
-        data.test_images,
-        data.test_labels,
-        data.num_classes,
+def settings(dataset: str, clients: int, precision: str, folder: str) -> Recipe:
+    """Return the recipe of two rounds of so many clients."""
+    keys = {
+        "data_args.data_cache_dir": folder,
+        "data_args.download": "false",
+        "train_args.client_num_in_total": clients,
+        "train_args.client_num_per_round": clients,
+        "train_args.comm_round": 2,
+        "train_args.precision": precision,
+        "validation_args.frequency_of_the_test": 1,
+    }
+    overrides = [f"{key}={value}" for key, value in keys.items()]
+    return load_recipe(find_recipe(f"{dataset}_noniid_b_fednnnn"), overrides)
+
+
+def federated(recipe: Recipe) -> FederatedData:
+    """Divide the data between the paper's 100 clients and keep the first."""
+    data = load_federated(replace(data_spec(recipe), num_clients=100))
+    return replace(
+        data, client_indices=data.client_indices[: recipe.train_args.client_num_in_total]
     )
-    overrides = [
-        f"data_args.data_cache_dir={folder}",
-        f"train_args.client_num_in_total={clients}",
-        f"train_args.client_num_per_round={clients}",
-        "train_args.comm_round=2",
-        "validation_args.frequency_of_the_test=1",
-    ]
-    return load_recipe(find_recipe(name), overrides), kept
 
 
 def loaders(recipe: Recipe, data: FederatedData) -> list[DataLoader[Any]]:
-    """Return the data as PyTorch's users have it."""
+    """Return the clients' data as PyTorch's users have it."""
     return [
         DataLoader(
             TensorDataset(*data.client_data(client)),
@@ -67,6 +78,12 @@ def loaders(recipe: Recipe, data: FederatedData) -> list[DataLoader[Any]]:
         )
         for client in range(data.num_clients)
     ]
+
+
+def test_loader(recipe: Recipe, data: FederatedData) -> DataLoader[Any]:
+    """Return the test set, in batches of the training's size as FedML's loaders have it."""
+    dataset = TensorDataset(data.test_images, data.test_labels)
+    return DataLoader(dataset, batch_size=recipe.train_args.batch_size)
 
 
 def fedml_fedavg(recipe: Recipe, data: FederatedData, device: torch.device) -> Measure:
@@ -89,20 +106,24 @@ def fedml_fedavg(recipe: Recipe, data: FederatedData, device: torch.device) -> M
     )
     local = dict(enumerate(loaders(recipe, data)))
     sizes = {client: data.client_size(client) for client in local}
-    total = sum(sizes.values())
     model = create_model(recipe.model_args.model, 0)
+    total = sum(sizes.values())
     dataset = [total, len(data.test_labels), None, None, sizes, local, local, data.num_classes]
     api = FedAvgAPI(args, device, dataset, model)
+    test = test_loader(recipe, data)
 
-    def measure() -> float:
-        weights = api.model_trainer.get_model_params()
+    def measure() -> Seconds:
         started = time.perf_counter()
+        weights = api.model_trainer.get_model_params()
         collected = []
         for client in api.client_list:
             trained = client.train(copy.deepcopy(weights))
             collected.append((client.get_sample_number(), copy.deepcopy(trained)))
-        api._aggregate(collected)
-        return time.perf_counter() - started
+        trained_at = time.perf_counter()
+        api.model_trainer.set_model_params(api._aggregate(collected))
+        aggregated = time.perf_counter()
+        api.model_trainer.test(test, device, args)
+        return _seconds(started, trained_at, aggregated)
 
     return measure
 
@@ -110,85 +131,137 @@ def fedml_fedavg(recipe: Recipe, data: FederatedData, device: torch.device) -> M
 def plain_loop(recipe: Recipe, data: FederatedData, device: torch.device) -> Measure:
     """Return what a researcher writes first: DataLoader, SGD, state dicts averaged."""
     train = recipe.train_args
-    local = loaders(recipe, data)
+    local, test = loaders(recipe, data), test_loader(recipe, data)
     served = create_model(recipe.model_args.model, 0).to(device)
 
-    def measure() -> float:
+    def trained(loader: DataLoader[Any]) -> dict[str, Tensor]:
+        model = copy.deepcopy(served).train()
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=train.learning_rate, weight_decay=train.weight_decay
+        )
+        for _ in range(train.epochs):
+            for images, labels in loader:
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+                loss.backward()
+                optimizer.step()
+        return model.state_dict()
+
+    @torch.no_grad()
+    def accuracy(model: nn.Module) -> float:
+        model.eval()
+        correct = 0
+        for images, labels in test:
+            correct += int((model(images.to(device)).argmax(1) == labels.to(device)).sum())
+        return correct / len(data.test_labels)
+
+    def measure() -> Seconds:
         started = time.perf_counter()
-        states = []
-        for loader in local:
-            model = copy.deepcopy(served).train()
-            optimizer = torch.optim.SGD(
-                model.parameters(), lr=train.learning_rate, weight_decay=train.weight_decay
-            )
-            for _ in range(train.epochs):
-                for images, labels in loader:
-                    optimizer.zero_grad()
-                    loss = F.cross_entropy(model(images.to(device)), labels.to(device))
-                    loss.backward()
-                    optimizer.step()
-            states.append(model.state_dict())
-        for name in states[0]:
-            torch.stack([state[name].double() for state in states]).mean(0)
-        return time.perf_counter() - started
+        states = [trained(loader) for loader in local]
+        trained_at = time.perf_counter()
+        served.load_state_dict(
+            {
+                name: torch.stack([state[name] for state in states]).float().mean(0)
+                for name in states[0]
+            }
+        )
+        aggregated = time.perf_counter()
+        accuracy(served)
+        return _seconds(started, trained_at, aggregated)
 
     return measure
 
 
-def ours(recipe: Recipe, data: FederatedData, device: torch.device, precision: str) -> Measure:
-    """Return the engine: the second of two rounds, training and aggregation."""
-    settings = recipe.model_copy(
-        update={"train_args": recipe.train_args.model_copy(update={"precision": precision})}
-    )
+def ours(recipe: Recipe, data: FederatedData, device: torch.device) -> Measure:
+    """Return the engine, as ``fedml run`` starts it: the second of two rounds."""
+    keep_freed_memory()
     model = create_model(recipe.model_args.model, 0)
 
-    def measure() -> float:
+    def measure() -> Seconds:
         records = []
         with tempfile.TemporaryDirectory() as folder:
             run_federation(
-                settings,
+                recipe,
                 model=model,
                 data=data,
                 device=device,
                 folder=Path(folder) / "run",
                 on_round=records.append,
             )
-        seconds = records[-1].seconds
-        parts = f"train {seconds.train:.3f}, aggregate {seconds.aggregate:.3f}"
-        click.echo(f"  ours {precision}: {parts}, evaluate {seconds.evaluate:.3f} s")
-        return seconds.train + seconds.aggregate
+        return records[-1].seconds
 
     return measure
 
 
-@click.command()
+CONTENDERS = {
+    "FedML, single process": (fedml_fedavg, "fp32"),
+    "plain PyTorch loop": (plain_loop, "fp32"),
+    "ours, fp32": (ours, "fp32"),
+    "ours, bf16": (ours, "bf16"),
+}
+
+_measure: Measure  # in a contender's process
+
+
+def _prepare(name: str, dataset: str, clients: int, folder: str) -> None:
+    global _measure  # noqa: PLW0603
+    logging.disable(logging.INFO)
+    make, precision = CONTENDERS[name]
+    recipe = settings(dataset, clients, precision, folder)
+    device = torch.device("cuda" if visible_gpus() else "cpu")
+    _measure = make(recipe, federated(recipe), device)
+
+
+def _run() -> tuple[Seconds, float]:
+    """Measure once; return the seconds and the peak memory of this process in MiB."""
+    seconds = _measure()
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return seconds, int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def _seconds(started: float, trained: float, aggregated: float) -> Seconds:
+    return Seconds(trained - started, aggregated - trained, time.perf_counter() - aggregated)
+
+
+def compare(dataset: str, clients: int, repeats: int, folder: str) -> None:
+    """Let the contenders take turns; print a table."""
+    context = get_context("spawn")
+    pools = {
+        name: ProcessPoolExecutor(1, context, partial(_prepare, name, dataset, clients, folder))
+        for name in CONTENDERS
+    }
+    results: dict[str, list[tuple[Seconds, float]]] = {name: [] for name in pools}
+    try:
+        for _ in range(repeats):
+            for name, pool in pools.items():
+                results[name].append(pool.submit(_run).result())
+    finally:
+        for pool in pools.values():
+            pool.shutdown(cancel_futures=True)
+    click.echo(f"\n{dataset}, {clients} of 100 clients, one round, seconds, {repeats} repeats\n")
+    click.echo("| | train | aggregate | evaluate | train + aggregate | × FedML | peak MiB |")
+    click.echo("|---|---|---|---|---|---|---|")
+    reference = 0.0
+    for name, runs in results.items():
+        parts = [
+            statistics.median(getattr(seconds, part) for seconds, _ in runs)
+            for part in ("train", "aggregate", "evaluate")
+        ]
+        both = sorted(seconds.train + seconds.aggregate for seconds, _ in runs)
+        middle = statistics.median(both)
+        reference = reference or middle
+        cells = [f"{value:.3f}" for value in parts]
+        cells += [f"{middle:.2f} ({both[0]:.2f} to {both[-1]:.2f})", f"{reference / middle:.2f}"]
+        click.echo(f"| {name} | {' | '.join(cells)} | {max(peak for _, peak in runs):.0f} |")
+
+
+@click.command(help=__doc__)
 @click.argument("dataset", type=click.Choice(["mnist", "cifar10"]))
 @click.option("--clients", default=10, show_default=True)
 @click.option("--repeats", default=3, show_default=True)
-@click.option("--data", default="~/fedml_data", show_default=True)
+@click.option("--data", default=DATA, show_default=True)
 def main(dataset: str, clients: int, repeats: int, data: str) -> None:
-    """Time one round's training and aggregation."""
-    logging.disable(logging.INFO)
-    device = torch.device("cuda" if visible_gpus() else "cpu")
-    recipe, federated = load(f"{dataset}_noniid_b_fednnnn", data, clients)
-    contenders = {
-        "FedML, single process": fedml_fedavg(recipe, federated, device),
-        "plain PyTorch loop": plain_loop(recipe, federated, device),
-        "ours, fp32": ours(recipe, federated, device, "fp32"),
-        "ours, bf16": ours(recipe, federated, device, "bf16"),
-    }
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(repeats):
-        for name, measure in contenders.items():
-            times[name].append(measure())
-    reference = statistics.median(times["FedML, single process"])
-    click.echo(f"{dataset}, {clients} clients, {torch.get_num_threads()} threads, {device}")
-    for name, values in times.items():
-        middle = statistics.median(values)
-        click.echo(
-            f"{name:24} {middle:8.2f} s  ({min(values):.2f} to {max(values):.2f})  "
-            f"{reference / middle:5.2f} × FedML"
-        )
+    compare(dataset, clients, repeats, data)
 
 
 if __name__ == "__main__":
