@@ -21,7 +21,7 @@ from fednnnn_plugin.recipe import (
     recipe_from_args,
 )
 
-COUNT = int(os.environ.get("FEDNNNN_FUZZ_RECIPES", "400"))
+COUNT = int(os.environ.get("FEDNNNN_FUZZ_RECIPES", "2000"))
 
 fuzz = settings(
     max_examples=COUNT,
