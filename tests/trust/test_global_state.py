@@ -1,0 +1,219 @@
+"""A run leaves everything global as it found it, however it ends."""
+
+import gc
+import locale
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.datasets
+import torch
+from click.testing import CliRunner
+
+from fednnnn_plugin.cli import main
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.run import run_federation
+from fednnnn_plugin.engine.state import State
+from fednnnn_plugin.errors import RunError
+from fednnnn_plugin.models import create_model
+from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
+
+
+def fingerprint() -> dict[str, object]:
+    """Everything of the process that a run could change, by name."""
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002
+    root = logging.getLogger()
+    ours = logging.getLogger("fednnnn_plugin")
+    gc.collect()
+    return {
+        "python's generator": random.getstate(),
+        "numpy's generator": (kind, keys.tobytes(), *rest),
+        "torch's generator": torch.get_rng_state().numpy().tobytes(),
+        "torch's seed": torch.initial_seed(),
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device(),
+        "threads of operators": (torch.get_num_threads(), torch.get_num_interop_threads()),
+        "gradients": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
+        "anomaly": torch.is_anomaly_enabled(),
+        "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+        "deterministic": torch.get_deterministic_debug_mode(),
+        "matrix products": torch.get_float32_matmul_precision(),
+        "cuda": (
+            torch.backends.cuda.matmul.allow_tf32,
+            torch.backends.cudnn.allow_tf32,
+            torch.backends.cudnn.deterministic,
+            torch.backends.cudnn.benchmark,
+            torch.backends.cudnn.enabled,
+        ),
+        "numpy's errors": np.geterr(),
+        "root logger": (root.level, list(root.handlers), list(root.filters), root.disabled),
+        "our logger": (ours.level, list(ours.handlers), ours.propagate, ours.disabled),
+        "logging": (logging.root.manager.disable, logging.lastResort, logging.raiseExceptions),
+        "warnings": (list(warnings.filters), warnings.showwarning),
+        "signals": {n: signal.getsignal(n) for n in signal.valid_signals() if n != signal.SIGKILL},
+        "signal mask": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        "environment": dict(os.environ),
+        "folder": Path.cwd(),
+        "path": list(sys.path),
+        "hooks": (sys.excepthook, threading.excepthook, sys.unraisablehook, list(sys.meta_path)),
+        "streams": (sys.stdin, sys.stdout, sys.stderr, print),
+        "recursion": (sys.getrecursionlimit(), sys.getswitchinterval()),
+        "traces": (sys.gettrace(), sys.getprofile(), threading.gettrace()),
+        "sockets": socket.getdefaulttimeout(),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "garbage": (gc.isenabled(), gc.get_threshold()),
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "files": sorted(_open_files()),
+    }
+
+
+def _open_files() -> Iterator[str]:
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            if descriptor.readlink().suffix != ".ttf":  # matplotlib keeps its fonts open
+                yield f"{descriptor.name} {descriptor.readlink()}"
+        except FileNotFoundError:  # the one that lists them
+            continue
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """Compare the fingerprints before and after."""
+    draw()
+    before = fingerprint()
+    yield
+    after = fingerprint()
+    for name, value in before.items():
+        assert after[name] == value, name
+
+
+def draw() -> float:
+    """Draw from every global generator, as a user's code may."""
+    return random.random() + np.random.rand() + torch.rand(1).item()  # noqa: NPY002
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    """Have the libraries make the changes that they make once, at their first use.
+
+    scikit-learn and sympy, which torch.func imports, add filters of warnings; torch.func also puts
+    TORCHINDUCTOR_CACHE_DIR into the environment.
+    """
+    sklearn.datasets.load_digits()
+    torch.func.vmap(torch.func.grad(torch.sum))(torch.ones(2, 2))
+
+
+@pytest.fixture
+def data() -> FederatedData:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(60, 1, 8, 8, generator=generator)
+    labels = torch.arange(60) % 10
+    return FederatedData(images, labels, torch.arange(60).split(20), images, labels, 10)
+
+
+@pytest.fixture
+def run(data: FederatedData, tmp_path: Path) -> Callable[..., None]:
+    def start(recipe: Recipe, error: type[BaseException] | None = None, **arguments: Any) -> None:
+        model = create_model("nnnn_digits", 0)
+        device = torch.device("cpu")
+        with unchanged(), pytest.raises(error) if error else nullcontext():
+            run_federation(
+                recipe, model=model, data=data, device=device, folder=tmp_path, **arguments
+            )
+
+    return start
+
+
+def recipe(**settings: Any) -> Recipe:
+    keys = {"client_num_in_total": 3, "client_num_per_round": 3, "comm_round": 2, "epochs": 1}
+    values = [f"train_args.{key}={value}" for key, value in (keys | settings).items()]
+    return load_recipe(find_recipe("digits_noniid_b_fednnnn"), values)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp64"])
+@pytest.mark.parametrize("batching", ["auto", "off", "3"])
+def test_a_run(run: Any, precision: str, batching: str) -> None:
+    run(recipe(precision=precision, client_batching=batching))
+
+
+class Trainer:
+    """A user's own, which draws from everything and may fail."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self._error = error
+
+    def train(self, client: int, state: State, round_number: int) -> State:
+        shift = draw()
+        if self._error and round_number == 2 and client == 1:
+            raise self._error
+        return {name: tensor + shift for name, tensor in state.items()}
+
+    def test(self, state: State) -> Evaluation | None:
+        return Evaluation(draw() / 3, None)
+
+
+def test_a_user_s_trainer_that_draws(run: Any) -> None:
+    run(recipe(), trainer=Trainer())
+
+
+@pytest.mark.parametrize("failures", [0, 2])
+def test_a_user_s_trainer_that_draws_and_raises(run: Any, failures: int) -> None:
+    trainer = Trainer(ZeroDivisionError("no samples"))
+    if failures:
+        run(recipe(max_client_failures=failures), trainer=trainer)
+    else:
+        run(recipe(), RunError, trainer=trainer)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, OSError])
+def test_a_run_that_is_cut_short(run: Any, error: type[BaseException]) -> None:
+    def end(_record: object) -> None:
+        raise error
+
+    run(recipe(), error, on_round=end)
+
+
+def test_a_client_that_diverges(run: Any) -> None:
+    run(recipe(learning_rate="1e30", client_batching="off"), RunError)
+
+
+def test_a_follower_that_fails(run: Any) -> None:
+    def follow(folder: Path) -> Any:
+        raise OSError("no dashboard today")
+
+    run(recipe(), OSError, followers=[follow])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["run", "digits_noniid_b_fednnnn", "--output", "out"], 0),
+        (["run", "digits_noniid_b_fednnnn", "--set", "train_args.beta=-1"], 2),
+        (["run", "digits_noniid_b_fednnnn", "--output", "/dev/null/x"], 2),
+        (["partition", "digits_noniid_ub_fednnnn", "--plot", "clients.svg"], 0),
+        (["recipes", "copy", "mine"], 0),
+        (["report", "nowhere"], 2),
+    ],
+)
+def test_commands(
+    arguments: list[str], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if "run" in arguments:
+        arguments = [*arguments, "--set", "train_args.comm_round=2"]
+        arguments += ["--set", "train_args.epochs=1"]
+    with unchanged():
+        result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == status, result.output
