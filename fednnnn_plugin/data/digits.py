@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fednnnn_plugin.data.images import ImageDataset, Pixels
+from fednnnn_plugin.data.stratified import draw_stratified
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import derive_seed
 
@@ -26,7 +26,8 @@ def load_digits(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
     table = np.loadtxt(_bundled_table(), dtype=np.int64, delimiter=",")
     images = torch.from_numpy(table[:, :-1].astype(np.uint8)).reshape(-1, 1, 8, 8)
     labels = torch.from_numpy(table[:, -1].copy())
-    test = torch.from_numpy(_stratified(table[:, -1], NUM_TEST, seed))
+    rng = np.random.default_rng(derive_seed(seed, "digits split"))
+    test = torch.from_numpy(draw_stratified(table[:, -1], NUM_TEST, rng))
     train_images = images[~test]
     mean, std = _mean_and_std(train_images)
     return ImageDataset(
@@ -55,15 +56,3 @@ def _mean_and_std(images: Tensor) -> tuple[float, float]:
     total, squares = int(images.sum()), int((images.long() ** 2).sum())
     variance = (count * squares - total**2) / (count * PIXEL_MAX) ** 2
     return total / (count * PIXEL_MAX), math.sqrt(variance)
-
-
-def _stratified(labels: NDArray[np.int64], num_drawn: int, seed: int) -> NDArray[np.bool_]:
-    """Mark ``num_drawn`` of the labels, of each class its share, rounded by largest remainder."""
-    rng = np.random.default_rng(derive_seed(seed, "digits split"))
-    class_sizes = np.bincount(labels)
-    quotas, remainders = np.divmod(class_sizes * num_drawn, len(labels))
-    quotas[np.argsort(-remainders, kind="stable")[: num_drawn - quotas.sum()]] += 1
-    drawn = np.zeros(len(labels), dtype=np.bool_)
-    for label, quota in enumerate(quotas):
-        drawn[rng.permutation(np.flatnonzero(labels == label))[:quota]] = True
-    return drawn

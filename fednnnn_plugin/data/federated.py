@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fednnnn_plugin.data.holdout import hold_out
 from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.load import load_images
 from fednnnn_plugin.data.partition import partition
@@ -27,6 +28,7 @@ class DataSpec:
     min_samples: int
     num_clients: int
     seed: int
+    validation_fraction: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +80,14 @@ class FederatedData:
 def load_federated(spec: DataSpec) -> FederatedData:
     """Load a data set, normalise it and divide its training images between clients.
 
+    With a ``validation_fraction`` that share of the training images takes the test part's place.
+
     Raises:
         UserError: the data is missing or damaged, or cannot be divided as asked.
     """
     dataset = load_images(spec.dataset, spec.data_cache_dir, download=spec.download, seed=spec.seed)
+    if spec.validation_fraction:
+        dataset = hold_out(dataset, spec.validation_fraction, spec.seed)
     pixels = dataset.pixels
     client_indices = partition(
         pixels.train_labels,

@@ -38,6 +38,7 @@ def data_spec(recipe: Recipe) -> DataSpec:
         min_samples=data.min_samples,
         num_clients=recipe.train_args.client_num_in_total,
         seed=recipe.common_args.random_seed,
+        validation_fraction=data.validation_fraction,
     )
 
 

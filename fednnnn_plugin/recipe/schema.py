@@ -15,6 +15,7 @@ from fednnnn_plugin.recipe.values import (
     Count,
     Dataset,
     Flag,
+    Fraction,
     Model,
     Natural,
     NonNegative,
@@ -58,6 +59,7 @@ class DataArgs(platform.Section):
     classes_per_client: Count = 2
     power_law_exponent: NonNegative = 1.0
     min_samples: Count = 10
+    validation_fraction: Fraction = 0.0
 
     @property
     def cache_dir(self) -> Path:

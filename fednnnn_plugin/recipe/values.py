@@ -88,6 +88,7 @@ NonNegative = Annotated[_NonNegative, _READ, Field(description="a finite number 
 OptNonNegative = Annotated[
     _NonNegative | None, _READ, Field(description="a finite number of at least 0, or null")
 ]
+Fraction = Annotated[_Decay, _READ, Field(description="a number of at least 0 and less than 1")]
 OptDecay = Annotated[
     _Decay | None, _READ, Field(description="a number of at least 0 and less than 1, or null")
 ]
