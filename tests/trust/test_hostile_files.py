@@ -224,6 +224,29 @@ def test_damaged_data_is_named_or_decoded_again(
     assert bounded(*arguments).stdout == whole.stdout
 
 
+BATCHES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cifar-10-batches-py/data_batch_1", "cifar-10-python.tar.gz"])
+def test_no_batches_where_they_should_be(bounded: Any, data: Path, name: str) -> None:
+    """They come before the folders of images; pickles that lie are among the tests of data."""
+    (data / "cifar-10-batches-py").mkdir()
+    for batch in BATCHES if name.startswith("cifar-10-batches-py") else ():
+        (data / "cifar-10-batches-py" / batch).touch()
+    for damage in CONTENTS + PLACES:
+        (data / name).write_bytes(gzip.compress(bytes(30)))
+        damage(data / name)
+        ended = bounded("partition", "cifar10_iid_b_fedavg", *PARTITION)
+        if damage in (nowhere, circle):  # as if there were none: the images are next
+            assert ended.status == 0, ended
+        else:
+            assert ended.check_one_line(2).startswith(f"data/{name}: ")
+        if (data / name).is_dir():
+            (data / name).rmdir()
+        (data / name).unlink(missing_ok=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fednnnn-decoded", "MNIST/raw", "MNIST", ""])
 @pytest.mark.parametrize("damage", PLACES[1:])
