@@ -2,13 +2,15 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,17 +54,27 @@ sys.addaudithook(guard)
 """
 
 
+def free_ports(count: int) -> list[int]:
+    """Ports that are free, and stay so: none of those that the kernel gives to connections."""
+    found: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 1_000):
+        with socket.socket() as free:
+            try:
+                free.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            break
+    return found
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A copy of the example, on ports that are free."""
     copied = tmp_path / "federation"
     shutil.copytree(EXAMPLE, copied, ignore=shutil.ignore_patterns("output", "log*"))
-    with ExitStack() as sockets:
-        ports = []
-        for _ in range(CLIENTS + 1):
-            free = sockets.enter_context(socket.socket())
-            free.bind(("127.0.0.1", 0))
-            ports.append(free.getsockname()[1])
+    ports = free_ports(CLIENTS + 1)
     rows = ["eid,rank,grpc_server_ip,grpc_server_port,ingress_ip"]
     rows += [f"{rank},{rank},127.0.0.1,{port}," for rank, port in enumerate(ports)]
     (copied / "grpc_ipconfig.csv").write_text("\n".join(rows) + "\n")
@@ -137,24 +149,29 @@ def standing(folder: Path) -> int:
 
 
 @pytest.fixture(scope="session")
-def standalone(tmp_path_factory) -> tuple[dict, dict]:
+def standalone(tmp_path_factory) -> Callable[[int], tuple[dict, dict]]:
     """The served state, with momentum, and the evaluation model of the engine on the same split."""
-    content = yaml.safe_load((EXAMPLE / "fedml_config.yaml").read_text())
-    content["common_args"] |= {"training_type": "simulation"}
-    content["train_args"] |= {"federated_optimizer": "FedNNNN"}
-    content |= {"comm_args": {"backend": "sp"}, "tracking_args": {}}
-    content["device_args"].pop("worker_num")
-    path = tmp_path_factory.mktemp("standalone") / "recipe.yaml"
-    path.write_text(yaml.safe_dump(content))
-    folder = path.parent / "run"
-    run_recipe(load_recipe(path), folder)
-    return load_file(max((folder / "checkpoint").iterdir())), load_file(
-        folder / "model.safetensors"
-    )
+
+    @cache
+    def after(rounds: int) -> tuple[dict, dict]:
+        content = yaml.safe_load((EXAMPLE / "fedml_config.yaml").read_text())
+        content["common_args"] |= {"training_type": "simulation"}
+        content["train_args"] |= {"federated_optimizer": "FedNNNN", "comm_round": rounds}
+        content |= {"comm_args": {"backend": "sp"}, "tracking_args": {}}
+        content["device_args"].pop("worker_num")
+        path = tmp_path_factory.mktemp("standalone") / "recipe.yaml"
+        path.write_text(yaml.safe_dump(content))
+        folder = path.parent / "run"
+        run_recipe(load_recipe(path), folder)
+        return load_file(max((folder / "checkpoint").iterdir())), load_file(
+            folder / "model.safetensors"
+        )
+
+    return after
 
 
-def assert_same(folder: Path, standalone: tuple[dict, dict]) -> None:
-    for name, expected in zip(("server_state", "evaluation_model"), standalone, strict=True):
+def assert_same(folder: Path, whole: tuple[dict, dict]) -> None:
+    for name, expected in zip(("server_state", "evaluation_model"), whole, strict=True):
         found = load_file(folder / "output" / f"{name}.safetensors")
         assert found.keys() == expected.keys()
         assert all(torch.equal(tensor, expected[key]) for key, tensor in found.items())
@@ -163,7 +180,7 @@ def assert_same(folder: Path, standalone: tuple[dict, dict]) -> None:
 def test_the_example_gives_the_bits_of_the_standalone_engine(folder, standalone) -> None:
     finish(start(folder))
     assert standing(folder) == ROUNDS
-    assert_same(folder, standalone)
+    assert_same(folder, standalone(ROUNDS))
     log = (folder / "output" / "server_0.log").read_text()
     assert log.count("'test_acc'") == ROUNDS
 
@@ -171,21 +188,21 @@ def test_the_example_gives_the_bits_of_the_standalone_engine(folder, standalone)
 def test_by_name_in_an_unmodified_script_and_killed_after_round_2(folder, standalone) -> None:
     for role in ("server", "client"):
         (folder / f"{role}.py").write_text(UNMODIFIED)
-    edit(folder, federated_optimizer="FedNNNN")
+    edit(folder, federated_optimizer="FedNNNN", comm_round=1_000)
     process = start(folder)
     try:
         deadline = time.monotonic() + 240
-        while standing(folder) < ROUNDS - 1:
+        while standing(folder) < 2:
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.005)
     finally:
         kill(process)
     wait_until_gone(folder)
-    assert standing(folder) == 2
-    edit(folder, start_round=2, comm_round=1)
+    done = standing(folder)  # on a busy machine some rounds more
+    edit(folder, start_round=done, comm_round=1)
     finish(start(folder))
-    assert_same(folder, standalone)
+    assert_same(folder, standalone(done + 1))
 
 
 def test_an_address_in_use_is_named(folder) -> None:

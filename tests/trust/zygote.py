@@ -134,6 +134,8 @@ def become(request: dict[str, Any]) -> NoReturn:
 
 def serve() -> None:
     """Answer requests until there are no more; only the children return."""
+    # Each thread takes address space, which is limited: not as many as a large machine has cores.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     for module in PRELOADED:
         import_module(module)
     for line in sys.stdin:
