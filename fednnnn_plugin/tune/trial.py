@@ -1,0 +1,139 @@
+"""One trial: a run of one grid point, in a run folder of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from fednnnn_plugin.engine.folder import RunFolder
+from fednnnn_plugin.engine.keeper import OnRound
+from fednnnn_plugin.engine.launch import run_recipe
+from fednnnn_plugin.engine.ranks import Solo
+from fednnnn_plugin.engine.records import RoundRecord
+from fednnnn_plugin.errors import RunError
+from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.tune.plan import Metric
+
+State = Literal["finished", "pruned", "failed"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a trial ended, and what its rounds measured on the validation part.
+
+    Attributes:
+        state: ``finished``; ``pruned``, stopped early; ``failed``, for ``reason``.
+        best_accuracy, final_accuracy: in [0, 1]; None where no round was tested.
+        best_round: the first with the best accuracy.
+        final_loss: mean cross-entropy in nats; None where it is not finite.
+        rounds: how many were run.
+        reason: of a failure, in a line.
+    """
+
+    state: State
+    best_accuracy: float | None = None
+    best_round: int | None = None
+    final_accuracy: float | None = None
+    final_loss: float | None = None
+    rounds: int = 0
+    reason: str = ""
+
+    def value(self, metric: Metric) -> float | None:
+        """Return the figure that trials are compared by."""
+        value: float | None = getattr(self, metric)
+        return value
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what :meth:`to_json` gave."""
+        return cls(**json.loads(text))
+
+
+def point_name(point: Mapping[str, float]) -> str:
+    """Return the name of a grid point's folder, as in ``beta=0.7,gamma=0.8``."""
+    return ",".join(f"{key}={value!r}" for key, value in point.items())
+
+
+def run_trial(
+    recipe: Recipe,
+    folder: Path,
+    *,
+    metric: Metric,
+    cores_shared_by: int,
+    hopeless: Callable[[float, int], bool],
+) -> Result:
+    """Run a trial, or the rest of one that was cut short.
+
+    Args:
+        recipe: what to run.
+        folder: of the run.
+        metric: what trials are compared by.
+        cores_shared_by: processes that train side by side on this machine.
+        hopeless: given the metric so far and the round, tells whether to end the trial.
+    """
+    state: State = "finished"
+    reason = ""
+    on_round = _watched(folder, metric, hopeless)
+    try:
+        run_recipe(recipe, folder, "resume", ranks=_Sharing(cores_shared_by), on_round=on_round)
+    except _HopelessError:
+        state = "pruned"
+    except RunError as error:
+        state, reason = "failed", str(error)
+    return _result(folder, state, reason)
+
+
+def _watched(folder: Path, metric: Metric, hopeless: Callable[[float, int], bool]) -> OnRound:
+    best = max((accuracy for _, accuracy in RunFolder(folder).metrics.tested()), default=0.0)
+
+    def on_round(record: RoundRecord) -> None:
+        nonlocal best
+        if record.test_acc is None:
+            return
+        best = max(best, record.test_acc)
+        value = {
+            "best_accuracy": best,
+            "final_accuracy": record.test_acc,
+            "final_loss": record.test_loss,
+        }[metric]
+        if value is not None and hopeless(value, record.round):
+            raise _HopelessError
+
+    return on_round
+
+
+def _result(folder: Path, state: State, reason: str) -> Result:
+    path = RunFolder(folder).metrics.path
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    tested = [record for record in map(json.loads, lines) if record["test_acc"] is not None]
+    if not tested:
+        return Result(state, rounds=len(lines), reason=reason)
+    best = max(tested, key=lambda record: (record["test_acc"], -record["round"]))
+    last: dict[str, Any] = tested[-1]
+    return Result(
+        state,
+        best["test_acc"],
+        best["round"],
+        last["test_acc"],
+        last["test_loss"],
+        len(lines),
+        reason,
+    )
+
+
+class _HopelessError(Exception):
+    """The pruner ends the trial."""
+
+
+class _Sharing(Solo):
+    """A single process among several on this machine's cores."""
+
+    def __init__(self, sharers: int) -> None:
+        self.core_sharers = sharers
