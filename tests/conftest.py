@@ -1,6 +1,7 @@
 """The real data, what becomes of the tests that need it, and how examples are drawn."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,10 @@ settings.register_profile("gate", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("gate")
 
+# A shell's background jobs ignore it, and so would each process that is started here to be stopped.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 _DATA = Path(os.environ.get("FEDNNNN_DATA", "~/fedml_data")).expanduser()
 _MISSING = [name for name in ("mnist", "cifar10") if not is_present(name, _DATA)]
 _DESELECTED = pytest.StashKey[int]()
@@ -22,6 +27,12 @@ _DESELECTED = pytest.StashKey[int]()
 def real_data_dir() -> Path:
     """The folder with MNIST and CIFAR-10, for tests marked ``real_data``."""
     return _DATA
+
+
+@pytest.fixture(scope="session")
+def unmeasured() -> dict[str, str]:
+    """The environment of processes whose time, memory or files count: without ``pytest --cov``."""
+    return {name: v for name, v in os.environ.items() if not name.startswith("COVERAGE_")}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

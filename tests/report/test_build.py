@@ -197,7 +197,9 @@ def test_neither_torch_nor_fedml_is_imported(two_methods: list[Path], tmp_path: 
 
 
 @pytest.mark.slow
-def test_twenty_runs_of_250_rounds_take_under_3_seconds(make_run, tmp_path: Path) -> None:
+def test_twenty_runs_of_250_rounds_take_under_3_seconds(
+    make_run, unmeasured: dict[str, str], tmp_path: Path
+) -> None:
     methods = ("PaperFedAvg", "PaperFedProx", "NormNorm", "Momentum", "FedNNNN")
     for method in methods:
         for partition in ("iid", "n_class"):
@@ -220,7 +222,7 @@ def test_twenty_runs_of_250_rounds_take_under_3_seconds(make_run, tmp_path: Path
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         start = time.perf_counter()
-        subprocess.run(arguments, check=True)
+        subprocess.run(arguments, check=True, env=unmeasured)
         walls.append(time.perf_counter() - start)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         processors.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)

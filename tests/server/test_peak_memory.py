@@ -58,21 +58,24 @@ class Measurement:
     bins: int
 
 
-def measure(scales: list[float]) -> Measurement:
+def measure(scales: list[float], environment: dict[str, str]) -> Measurement:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         input=json.dumps(scales),
         capture_output=True,
         text=True,
         check=True,
+        env=environment,
     )
     return Measurement(**json.loads(done.stdout))
 
 
 @pytest.mark.slow
-def test_two_hundred_clients_of_ten_million_parameters(record_property) -> None:
+def test_two_hundred_clients_of_ten_million_parameters(
+    record_property, unmeasured: dict[str, str]
+) -> None:
     """Updates of scales that fill two neighbouring bins, as clients of one round do at most."""
-    measured = measure([1e-3, 1e-1, 3.0])
+    measured = measure([1e-3, 1e-1, 3.0], unmeasured)
     record_property("float32_buffers", round(measured.buffers, 2))
     assert measured.bins == 2
     assert measured.buffers <= 6.0

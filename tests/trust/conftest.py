@@ -58,13 +58,14 @@ class Started:
 class Commands:
     """Starts ``fednnnn`` commands, each in a process of its own."""
 
-    def __init__(self, screens: Path, *launcher: str) -> None:
+    def __init__(self, screens: Path, environment: dict[str, str], *launcher: str) -> None:
         self._screens, self._count = screens, 0
         self._zygote = subprocess.Popen(
             [*launcher, sys.executable, ZYGOTE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=environment,
         )
 
     def seen(self, path: Path) -> Path:
@@ -110,8 +111,10 @@ class Commands:
 
 
 @pytest.fixture(scope="session")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("screens"))
+def commands(
+    tmp_path_factory: pytest.TempPathFactory, unmeasured: dict[str, str]
+) -> Iterator[Commands]:
+    commands = Commands(tmp_path_factory.mktemp("screens"), unmeasured)
     yield commands
     commands.close()
 
@@ -120,11 +123,12 @@ MOUNT = 'mount -t tmpfs -o size=400k none "$0" && exec "$@"'
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[tuple[Commands, Path]]:
+def small_disk(tmp_path: Path, unmeasured: dict[str, str]) -> Iterator[tuple[Commands, Path]]:
     """Commands that have a disk of 400 KiB at a path, which is where they see it."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    commands = Commands(tmp_path, "unshare", "-rm", "sh", "-c", MOUNT, str(disk))
+    launcher = ("unshare", "-rm", "sh", "-c", MOUNT, str(disk))
+    commands = Commands(tmp_path, unmeasured, *launcher)
     yield commands, disk
     commands.close()
 
