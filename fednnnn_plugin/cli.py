@@ -212,6 +212,8 @@ def tune_command(
         open_study(folder, path, overrides, given, resume=resume)
         found = search(folder, jobs, say_at_once)
     values = ", ".join(f"{key} {value:g}" for key, value in found.values.items())
+    if found.pruned:
+        click.echo(f"pruner: {found.pruned} of {found.trials} trials were stopped early")
     click.echo(f"best: {values}\nrecipe: {found.recipe}")
 
 

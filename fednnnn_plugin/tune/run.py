@@ -19,7 +19,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import load_recipe
 from fednnnn_plugin.tune.outcome import write_best, write_table
 from fednnnn_plugin.tune.plan import Plan
-from fednnnn_plugin.tune.search import Search
+from fednnnn_plugin.tune.search import Search, Trial
 from fednnnn_plugin.tune.settings import Settings, check_values, make_plan, settings_of
 from fednnnn_plugin.tune.study import StudyFolder
 
@@ -28,10 +28,12 @@ _TIME_TO_SAVE = 10.0
 
 @dataclass(frozen=True)
 class Found:
-    """What a search chose, and the recipe that holds it."""
+    """What a search chose, the recipe that holds it, and how many trials were stopped early."""
 
     values: dict[str, float]
     recipe: Path
+    trials: int
+    pruned: int
 
 
 def open_study(
@@ -83,10 +85,12 @@ def search(folder: StudyFolder, jobs: int, say: Callable[[str], None]) -> Found:
         found = _part(folder, plan, jobs, say)
     searched = Search(folder, plan)
     best = [searched.best(step) for step in plan.steps]
+    trials = _tabulate(folder, plan, searched)
     with folder.locked():
         recipe = write_best(folder, name, plan, found, best)
         _draw(folder)
-    return Found(found, recipe)
+    pruned = sum(trial.result.state == "pruned" for trial in trials)
+    return Found(found, recipe, len(trials), pruned)
 
 
 def _part(
@@ -95,13 +99,18 @@ def _part(
     """Do one process's part; the table is up to date after every trial."""
 
     def said(line: str) -> None:
-        with folder.locked():
-            trials = [trial for step in plan.steps for trial in own.trials(step)]
-            write_table(folder, plan, trials)
+        trials = _tabulate(folder, plan, own)
         say(f"[{len(trials)}/{sum(map(len, plan.steps))}] {line}")
 
     own = Search(folder, plan, jobs=jobs, say=said)
     return own.run()
+
+
+def _tabulate(folder: StudyFolder, plan: Plan, searched: Search) -> list[Trial]:
+    with folder.locked():
+        trials = [trial for step in plan.steps for trial in searched.trials(step)]
+        write_table(folder, plan, trials)
+    return trials
 
 
 def _draw(folder: StudyFolder) -> None:
