@@ -184,6 +184,20 @@ def test_data_that_is_not_there_is_one_line_that_says_how_to_get_it(
     assert list(here.iterdir()) == []
 
 
+def test_the_current_folder_is_no_run_folder(invoke: Invoke, here: Path) -> None:
+    result = invoke("--output", ".")
+    assert result.exit_code == 2
+    assert result.stderr == "--output: must name a folder for the run, not the current one\n"
+    assert not any(here.iterdir())
+
+
+def test_tensorboard_on_request(invoke: Invoke, here: Path) -> None:
+    assert invoke("--output", "plain").exit_code == 0
+    assert not (here / "plain" / "tensorboard").exists()
+    assert invoke("--output", "followed", "--tensorboard").exit_code == 0
+    assert list((here / "followed" / "tensorboard").glob("events.*"))
+
+
 def test_a_folder_that_holds_a_run_is_left_alone(invoke: Invoke, here: Path) -> None:
     invoke("--output", "out")
     before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
