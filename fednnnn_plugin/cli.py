@@ -56,6 +56,11 @@ overrides_option = click.option(
     multiple=True,
     help="Override a recipe key, such as train_args.comm_round=3; may be repeated.",
 )
+allow_code_option = click.option(
+    "--allow-code",
+    is_flag=True,
+    help="Let the recipe's data_args.dataset MODULE:FUNCTION run: for recipes that you trust.",
+)
 
 
 @main.command("run", context_settings={"help_option_names": ["-h", "--help"]})
@@ -74,6 +79,7 @@ overrides_option = click.option(
 @click.option("--tensorboard", is_flag=True, help="Also write event files for TensorBoard.")
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint.")
 @click.option("--overwrite", is_flag=True, help="Replace a run that the folder already holds.")
+@allow_code_option
 @one_line_errors
 def run_command(
     recipe: str,
@@ -83,6 +89,7 @@ def run_command(
     tensorboard: bool,
     resume: bool,
     overwrite: bool,
+    allow_code: bool,
 ) -> None:
     """Run a recipe: a federation from its YAML file to a run folder.
 
@@ -100,7 +107,14 @@ def run_command(
     loaded = load_recipe(find_recipe(recipe), overrides)
     mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"
     with signals_raised():
-        _run(loaded, output or default_folder(loaded), mode, backend, tensorboard=tensorboard)
+        _run(
+            loaded,
+            output or default_folder(loaded),
+            mode,
+            backend,
+            tensorboard=tensorboard,
+            allow_code=allow_code,
+        )
 
 
 def default_folder(recipe: Recipe) -> Path:
@@ -109,7 +123,13 @@ def default_folder(recipe: Recipe) -> Path:
 
 
 def _run(
-    recipe: Recipe, folder: Path, mode: Mode, backend: str | None, *, tensorboard: bool
+    recipe: Recipe,
+    folder: Path,
+    mode: Mode,
+    backend: str | None,
+    *,
+    tensorboard: bool,
+    allow_code: bool,
 ) -> None:
     from fednnnn_plugin.engine import tracking
     from fednnnn_plugin.engine.launch import choose_ranks, run_recipe
@@ -129,7 +149,13 @@ def _run(
         ProgressDisplay(recipe.train_args.comm_round) as display,
     ):
         summary = run_recipe(
-            recipe, folder, mode, ranks=ranks, on_round=display.show, followers=followers
+            recipe,
+            folder,
+            mode,
+            ranks=ranks,
+            on_round=display.show,
+            followers=followers,
+            allow_code=allow_code,
         )
     if ranks.rank == 0:
         click.echo(_closing_line(folder, summary))
@@ -254,8 +280,11 @@ def report_command(
 @click.argument("recipe", metavar="RECIPE.yaml")
 @overrides_option
 @click.option("--plot", type=click.Path(path_type=Path), help="Also a picture: .svg, .pdf or .png.")
+@allow_code_option
 @one_line_errors
-def partition_command(recipe: str, overrides: tuple[str, ...], plot: Path | None) -> None:
+def partition_command(
+    recipe: str, overrides: tuple[str, ...], plot: Path | None, allow_code: bool
+) -> None:
     """Show how a recipe deals its training images to the clients."""
     from fednnnn_plugin.data.federated import load_federated
     from fednnnn_plugin.engine.launch import data_spec
@@ -263,7 +292,7 @@ def partition_command(recipe: str, overrides: tuple[str, ...], plot: Path | None
     from fednnnn_plugin.report.partition_figure import plot_partition
     from fednnnn_plugin.report.partition_view import partition_summary
 
-    spec = data_spec(load_recipe(find_recipe(recipe), overrides))
+    spec = data_spec(load_recipe(find_recipe(recipe), overrides), allow_code=allow_code)
     data = load_federated(spec)
     summary = partition_summary(
         data.train_labels.numpy(),

@@ -7,6 +7,9 @@ so the function is the paper's and ReLU handles a quarter of the elements.
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -18,15 +21,15 @@ from fednnnn_plugin.seeds import isolated_generators
 class NNNNMnist(nn.Module):
     """The paper's MNIST network (table 3, ``tab:cnn_MN``): 431,080 parameters.
 
-    Input float ``[n, 1, 28, 28]``, output logits ``[n, 10]``.
+    Input float ``[n, 1, 28, 28]``, output logits ``[n, num_classes]``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, num_classes: int = 10) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 20, 5)
         self.conv2 = nn.Conv2d(20, 50, 5)
         self.fc1 = nn.Linear(50 * 4 * 4, 500)
-        self.fc2 = nn.Linear(500, 10)
+        self.fc2 = nn.Linear(500, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits."""
@@ -39,11 +42,11 @@ class NNNNMnist(nn.Module):
 class NNNNCifar10(nn.Module):
     """The paper's CIFAR-10 network (table 4, ``tab:cnn_C10``): 1,146,088 parameters.
 
-    Input float ``[n, 3, 32, 32]``, output logits ``[n, 10]``. Convolutions are padded by one pixel,
-    as the table's sizes ask for. Batch normalisation follows each of them.
+    Input float ``[n, 3, 32, 32]``, output logits ``[n, num_classes]``. Convolutions are padded by
+    one pixel, as the table's sizes ask for. Batch normalisation follows each of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, num_classes: int = 10) -> None:
         super().__init__()
         for block, (inputs, outputs) in enumerate([(3, 32), (32, 64), (64, 128)], start=1):
             for layer, width in ((1, inputs), (2, outputs)):
@@ -51,7 +54,7 @@ class NNNNCifar10(nn.Module):
                 self.add_module(f"bn{block}{layer}", nn.BatchNorm2d(outputs))
         self.fc1 = nn.Linear(128 * 4 * 4, 382)
         self.fc2 = nn.Linear(382, 192)
-        self.fc3 = nn.Linear(192, 10)
+        self.fc3 = nn.Linear(192, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits."""
@@ -71,15 +74,15 @@ class NNNNCifar10(nn.Module):
 class NNNNDigits(nn.Module):
     """A small network of the MNIST one's shape for 8 × 8 digits: 6,058 parameters.
 
-    Input float ``[n, 1, 8, 8]``, output logits ``[n, 10]``.
+    Input float ``[n, 1, 8, 8]``, output logits ``[n, num_classes]``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, num_classes: int = 10) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 8, 3, padding=1)
         self.conv2 = nn.Conv2d(8, 16, 3, padding=1)
         self.fc1 = nn.Linear(16 * 2 * 2, 64)
-        self.fc2 = nn.Linear(64, 10)
+        self.fc2 = nn.Linear(64, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits."""
@@ -89,20 +92,61 @@ class NNNNDigits(nn.Module):
         return self.fc2(x)
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {
+MODELS: dict[str, Callable[[int], nn.Module]] = {
     "nnnn_mnist": NNNNMnist,
     "nnnn_cifar10": NNNNCifar10,
     "nnnn_digits": NNNNDigits,
 }
 
 
-def create_model(name: str, seed: int) -> nn.Module:
+_WITHOUT_AUXILIARY: dict[str, dict[str, Any]] = {
+    # They would return a tuple in training; and torchvision warns where init_weights is not given.
+    name: {"aux_logits": False, "init_weights": True}
+    for name in ("googlenet", "inception_v3")
+}
+
+
+def create_model(name: str, seed: int, num_classes: int = 10) -> nn.Module:
     """Make a model whose initial weights depend on ``seed`` alone.
 
+    Args:
+        name: one of ``MODELS``, or a classification model that torchvision registers under this
+            name; GoogLeNet and Inception come without their auxiliary classifiers.
+        seed: of the weights.
+        num_classes: outputs.
+
     Raises:
-        UserError: an unknown name.
+        UserError: an unknown name, or a model of torchvision's that cannot be made.
     """
-    if name not in MODELS:
-        raise UserError(f"model_args.model: {name!r}: must be one of {', '.join(MODELS)}")
+    if name not in MODELS and (problem := unknown_model(name)):
+        raise UserError(f"model_args.model: {name[:60]!r}: {problem}")
     with isolated_generators(seed, "model"):
-        return MODELS[name]()
+        if name in MODELS:
+            return MODELS[name](num_classes)
+        options = _WITHOUT_AUXILIARY.get(name, {})
+        model: nn.Module = _torchvision().get_model(
+            name, weights=None, num_classes=num_classes, **options
+        )
+    return model
+
+
+def unknown_model(name: str) -> str:
+    """Say why there is no model of this name, and which ones are near; empty where there is one."""
+    try:
+        models = _torchvision()
+    except (ImportError, RuntimeError) as error:  # a torchvision that is of another torch
+        reason = " ".join(str(error).split())
+        return f"not one of {', '.join(MODELS)}, and torchvision does not import ({reason})"
+    known = [*MODELS, *models.list_models(module=models)]
+    if name in known:
+        return ""
+    near = get_close_matches(name[:60].lower(), known, n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return (
+        f"must be one of {', '.join(MODELS)}, or the name of a torchvision classification model"
+        + hint
+    )
+
+
+def _torchvision() -> Any:
+    return import_module("torchvision.models")

@@ -19,7 +19,6 @@ FOLDER = "fednnnn-decoded"
 
 _logger = logging.getLogger(__name__)
 _FORMAT = "1"
-_MAX_BYTES = 1 << 30
 _LOCK_SECONDS = 3600.0
 
 
@@ -27,13 +26,15 @@ _LOCK_SECONDS = 3600.0
 class DecodedCache:
     """``<data folder>/fednnnn-decoded/<name>.safetensors`` and the lock beside it.
 
-    Where the data folder cannot be written to there is no cache, and every run decodes.
+    Where the data folder cannot be written to there is no cache, and every run decodes. An
+    ``image_shape`` of None is any: what the fingerprint stands for decides.
     """
 
     data_folder: Path
     name: str
-    image_shape: tuple[int, int, int]
+    image_shape: tuple[int, int, int] | None
     num_classes: int
+    max_bytes: int = 1 << 30
 
     def get(self, fingerprint: str, decode: Callable[[], Pixels]) -> Pixels:
         """Return the pixels stored under this fingerprint of the sources, or decode and store.
@@ -56,7 +57,7 @@ class DecodedCache:
         """Hold the lock of this data set; yields False where none can be had."""
         lock = FileLock(self._path.with_suffix(".lock"), timeout=_LOCK_SECONDS)
         try:
-            self._path.parent.mkdir(exist_ok=True)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire()
         except (OSError, NotImplementedError) as error:  # also filelock's own Timeout
             _logger.info("%s: not used: %s", self._path.parent, error)
@@ -74,14 +75,15 @@ class DecodedCache:
     def _read(self, fingerprint: str) -> Pixels | None:
         try:
             with (
-                open_regular(self._path, _MAX_BYTES),
+                open_regular(self._path, self.max_bytes),
                 safe_open(self._path, framework="pt") as file,
             ):
                 stored = file.metadata() or {}
                 if (stored.get("format"), stored.get("fingerprint")) != (_FORMAT, fingerprint):
                     raise OSError("of other source files")
                 pixels = Pixels(*(file.get_tensor(name) for name in Pixels._fields))
-            if not pixels.fit(self.image_shape, self.num_classes):
+            image_shape = self.image_shape or tuple(pixels.train_images.shape[1:])
+            if not pixels.fit(image_shape, self.num_classes):
                 raise OSError("not of this data set")
             if stored.get("digest") != _digest(pixels):
                 raise OSError("damaged")

@@ -1,14 +1,12 @@
 """scikit-learn's bundled 8x8 digits: 1,797 real images, no network, nothing on disk."""
 
-import math
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from fednnnn_plugin.data.images import ImageDataset, Pixels
+from fednnnn_plugin.data.images import ImageDataset, Pixels, mean_and_std
 from fednnnn_plugin.data.stratified import draw_stratified
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import derive_seed
@@ -29,13 +27,13 @@ def load_digits(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
     rng = np.random.default_rng(derive_seed(seed, "digits split"))
     test = torch.from_numpy(draw_stratified(table[:, -1], NUM_TEST, rng))
     train_images = images[~test]
-    mean, std = _mean_and_std(train_images)
+    mean, std = mean_and_std(train_images, PIXEL_MAX)
     return ImageDataset(
         Pixels(train_images, labels[~test], images[test], labels[test]),
         num_classes=10,
         pixel_max=PIXEL_MAX,
-        mean=(mean,),
-        std=(std,),
+        mean=mean,
+        std=std,
     )
 
 
@@ -48,11 +46,3 @@ def _bundled_table() -> Path:
     if package is None or package.origin is None:
         raise UserError("dataset: 'digits': scikit-learn, which brings them, is not installed")
     return Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-
-
-def _mean_and_std(images: Tensor) -> tuple[float, float]:
-    """From exact integer sums, so that no platform's order of summation shows."""
-    count = images.numel()
-    total, squares = int(images.sum()), int((images.long() ** 2).sum())
-    variance = (count * squares - total**2) / (count * PIXEL_MAX) ** 2
-    return total / (count * PIXEL_MAX), math.sqrt(variance)

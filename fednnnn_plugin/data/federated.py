@@ -6,17 +6,26 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fednnnn_plugin.data.function import load_from_function, names_function
 from fednnnn_plugin.data.holdout import hold_out
+from fednnnn_plugin.data.image_folder import ImageFolder
 from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.load import load_images
 from fednnnn_plugin.data.partition import partition
+from fednnnn_plugin.errors import UserError
 
 __all__ = ["DataSpec", "FederatedData", "ImageDataset", "load_federated", "load_images"]
+
+IMAGE_FOLDER = "image_folder"
 
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What to load and how to divide it; see `load_images` and `partition` for the values."""
+    """What to load and how to divide it; see `load_images` and `partition` for the values.
+
+    ``data_dir``, ``image_size`` and ``test_fraction`` are of dataset ``image_folder``, see
+    `ImageFolder`; ``allow_code`` lets a dataset ``module:function`` run, see `load_from_function`.
+    """
 
     dataset: str
     data_cache_dir: Path
@@ -29,6 +38,10 @@ class DataSpec:
     num_clients: int
     seed: int
     validation_fraction: float = 0.0
+    data_dir: Path | None = None
+    image_size: tuple[int, int] | None = None
+    test_fraction: float = 0.2
+    allow_code: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +98,7 @@ def load_federated(spec: DataSpec) -> FederatedData:
     Raises:
         UserError: the data is missing or damaged, or cannot be divided as asked.
     """
-    dataset = load_images(spec.dataset, spec.data_cache_dir, download=spec.download, seed=spec.seed)
+    dataset = _load(spec)
     if spec.validation_fraction:
         dataset = hold_out(dataset, spec.validation_fraction, spec.seed)
     pixels = dataset.pixels
@@ -107,3 +120,21 @@ def load_federated(spec: DataSpec) -> FederatedData:
         pixels.test_labels,
         dataset.num_classes,
     )
+
+
+def _load(spec: DataSpec) -> ImageDataset:
+    if names_function(spec.dataset):
+        return load_from_function(spec.dataset, allow_code=spec.allow_code, seed=spec.seed)
+    if spec.dataset != IMAGE_FOLDER:
+        return load_images(
+            spec.dataset, spec.data_cache_dir, download=spec.download, seed=spec.seed
+        )
+    if spec.data_dir is None:
+        raise UserError("data_args.data_dir: missing; dataset image_folder needs it: a folder")
+    return ImageFolder(
+        folder=spec.data_dir,
+        cache_dir=spec.data_cache_dir,
+        image_size=spec.image_size,
+        test_fraction=spec.test_fraction,
+        seed=spec.seed,
+    ).load()

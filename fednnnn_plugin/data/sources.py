@@ -10,6 +10,8 @@ from pathlib import Path
 
 from fednnnn_plugin.errors import UserError
 
+_LONGEST = 200  # characters
+
 
 @contextmanager
 def data_folder(folder: Path) -> Iterator[None]:
@@ -23,7 +25,9 @@ def data_folder(folder: Path) -> Iterator[None]:
             raise UserError(f"{folder}: not a folder")
         yield
     except OSError as error:
-        raise UserError(f"{error.filename or folder}: cannot be used: {reason(error)}") from error
+        raise UserError(
+            f"{printable(error.filename or folder)}: cannot be used: {reason(error)}"
+        ) from error
 
 
 def open_regular(path: Path, max_bytes: int | None = None) -> BufferedReader:
@@ -58,6 +62,12 @@ def fingerprint(folder: Path, files: Iterable[Path]) -> str:
         line = f"{str(file)[prefix:]}\0{status.st_size}\0{status.st_mtime_ns}\n"
         digest.update(os.fsencode(line))
     return digest.hexdigest()
+
+
+def printable(path: object) -> str:
+    """A path on one line: unprintable characters escaped, the middle of a long one left out."""
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(path))
+    return text if len(text) <= 2 * _LONGEST else f"{text[:_LONGEST]}…{text[-_LONGEST:]}"
 
 
 def reason(error: Exception) -> str:

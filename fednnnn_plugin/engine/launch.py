@@ -14,6 +14,7 @@ from fednnnn_plugin.engine.folder import Mode, RunFolder
 from fednnnn_plugin.engine.gpu_mapping import gpu_of_rank, parse_mapping, read_mapping
 from fednnnn_plugin.engine.keeper import OnRound
 from fednnnn_plugin.engine.launcher import launched_ranks
+from fednnnn_plugin.engine.model_check import check_model
 from fednnnn_plugin.engine.mpi import world
 from fednnnn_plugin.engine.ranks import Ranks, Solo
 from fednnnn_plugin.engine.run import run_federation
@@ -24,8 +25,13 @@ from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe
 
 
-def data_spec(recipe: Recipe) -> DataSpec:
-    """Return what the recipe says of its data."""
+def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
+    """Return what the recipe says of its data.
+
+    Args:
+        recipe: the settings.
+        allow_code: the user, not the recipe, lets a dataset ``module:function`` run.
+    """
     data = recipe.data_args
     return DataSpec(
         dataset=data.dataset,
@@ -39,6 +45,10 @@ def data_spec(recipe: Recipe) -> DataSpec:
         num_clients=recipe.train_args.client_num_in_total,
         seed=recipe.common_args.random_seed,
         validation_fraction=data.validation_fraction,
+        data_dir=None if data.data_dir is None else Path(data.data_dir).expanduser(),
+        image_size=data.image_size,
+        test_fraction=data.test_fraction,
+        allow_code=allow_code,
     )
 
 
@@ -78,9 +88,9 @@ def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:
     return choose_device(wants_gpu=settings.wants_gpu, gpu_id=gpu, say=ranks.rank == 0)
 
 
-def load_data(recipe: Recipe, ranks: Ranks) -> FederatedData:
+def load_data(recipe: Recipe, ranks: Ranks, *, allow_code: bool = False) -> FederatedData:
     """Load a recipe's data; one rank of each machine downloads and decodes, then the others."""
-    spec = data_spec(recipe)
+    spec = data_spec(recipe, allow_code=allow_code)
     if ranks.local_rank == 0:
         data = load_federated(spec)
         ranks.wait()
@@ -97,15 +107,23 @@ def run_recipe(
     ranks: Ranks | None = None,
     on_round: OnRound | None = None,
     followers: Sequence[Follower] = (),
+    allow_code: bool = False,
 ) -> Summary | None:
-    """Run a recipe on these ranks; see :func:`~fednnnn_plugin.engine.run.run_federation`."""
+    """Run a recipe on these ranks; see :func:`~fednnnn_plugin.engine.run.run_federation`.
+
+    ``allow_code`` lets a dataset ``module:function`` run.
+    """
     ranks = ranks or Solo()
     if ranks.rank == 0:
         RunFolder(folder).refuse_a_run(mode)  # before anything is downloaded
+    data = load_data(recipe, ranks, allow_code=allow_code)
+    name, seed = recipe.model_args.model, recipe.common_args.random_seed
+    model = create_model(name, seed, data.num_classes)
+    check_model(model, name, data, recipe.train_args.batch_size)
     return run_federation(
         recipe,
-        model=create_model(recipe.model_args.model, recipe.common_args.random_seed),
-        data=load_data(recipe, ranks),
+        model=model,
+        data=data,
         device=rank_device(recipe, ranks),
         folder=folder,
         mode=mode,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from fednnnn_plugin.recipe.values import PAPER_MODELS
+from fednnnn_plugin.recipe.wording import shown
+
 if TYPE_CHECKING:
     from fednnnn_plugin.recipe.schema import Recipe
 
@@ -73,17 +76,32 @@ def _clients(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _data(recipe: Recipe) -> Iterator[Problem]:
-    data = recipe.data_args
-    model = f"nnnn_{data.dataset}"
-    if recipe.model_args.model != model:
-        text = f"does not take the images of dataset {data.dataset}; must be {model}"
-        yield Problem("model_args", "model", recipe.model_args.model, text)
+    data, model = recipe.data_args, recipe.model_args.model
+    own = f"nnnn_{data.dataset}"
+    if {model, own} <= set(PAPER_MODELS) and model != own:
+        text = f"does not take the images of dataset {data.dataset}; must be {own}"
+        yield Problem("model_args", "model", model, text)
+    yield from _image_folder(recipe)
     if data.partition_method != "n_class" and data.classes_per_client != 2:
         text = "only partition_method n_class uses it; leave it out or at 2"
         yield Problem("data_args", "classes_per_client", data.classes_per_client, text)
     if data.partition_sizes != "power_law" and data.power_law_exponent != 1.0:
         text = "only partition_sizes power_law uses it; leave it out or at 1.0"
         yield Problem("data_args", "power_law_exponent", data.power_law_exponent, text)
+
+
+def _image_folder(recipe: Recipe) -> Iterator[Problem]:
+    data = recipe.data_args
+    if data.dataset == "image_folder":
+        if data.data_dir is None:
+            text = "missing; dataset image_folder needs it: a folder with a folder for each class"
+            yield Problem("data_args", "data_dir", None, text)
+        return
+    for key, unused in ("data_dir", None), ("image_size", None), ("test_fraction", 0.2):
+        value = getattr(data, key)
+        if value != unused:
+            text = f"only dataset image_folder uses it; leave it out or at {shown(unused)}"
+            yield Problem("data_args", key, value, text)
 
 
 def _platform(recipe: Recipe) -> Iterator[Problem]:

@@ -10,6 +10,8 @@ from fednnnn_plugin.recipe.wording import printable
 
 # FedML sets it itself, to client_num_per_round or to the size of the MPI world.
 _NOT_THE_USERS = {"worker_num"}
+# Of dataset image_folder only; another data set's script may use such names for its own purposes.
+_IMAGE_FOLDERS = {"data_dir", "image_size", "test_fraction"}
 
 
 def recipe_from_args(
@@ -30,8 +32,11 @@ def recipe_from_args(
     Raises:
         UserError: a line for each problem: file, key, value, what is allowed.
     """
+    others = _NOT_THE_USERS
+    if getattr(args, "dataset", None) != "image_folder":
+        others = others | _IMAGE_FOLDERS
     values = {
-        section: _given(args, set(model.__annotations__) - _NOT_THE_USERS)
+        section: _given(args, set(model.__annotations__) - others)
         for section, model in SECTIONS.items()
         if section != "environment_args"
     }

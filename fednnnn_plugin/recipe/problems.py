@@ -76,7 +76,9 @@ def _lines(entry: Any) -> Iterator[tuple[str, str]]:
         yield where, f": {unknown_key(section, key)}"
         return
     allowed = SECTIONS[section].model_fields[key].description
-    if entry["type"] == "missing":
+    if entry["type"] == "unknown_name":
+        yield where, f": {shown(entry['input'])}: {entry['ctx']['text']}"
+    elif entry["type"] == "missing":
         yield where, f": missing; must be {allowed}"
     else:
         # In a union each member reports: the key's value is the same, so the lines are too.

@@ -19,10 +19,12 @@ from fednnnn_plugin.recipe.values import (
     Model,
     Natural,
     NonNegative,
+    OpenFraction,
     OptCount,
     OptDecay,
     OptDeviceType,
     OptGpuList,
+    OptImageSize,
     OptNonNegative,
     OptPathText,
     OptPositive,
@@ -60,6 +62,9 @@ class DataArgs(platform.Section):
     power_law_exponent: NonNegative = 1.0
     min_samples: Count = 10
     validation_fraction: Fraction = 0.0
+    data_dir: OptPathText = None
+    image_size: OptImageSize = None
+    test_fraction: OpenFraction = 0.2
 
     @property
     def cache_dir(self) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
 
 FOREIGN = "foreign"
 """Validation context flag: data, model and platform are the caller's, so their names are free."""
@@ -16,7 +17,11 @@ FOREIGN = "foreign"
 CUSTOM_TRAINER = "custom_trainer"
 """Validation context flag: the caller's trainer trains the clients, with its own optimizer."""
 
+PAPER_MODELS = ("nnnn_mnist", "nnnn_cifar10", "nnnn_digits")
+
 _LARGEST = 2**31 - 1
+_LARGEST_SIDE = 4096
+_FUNCTION = re.compile(r"(?=.{3,200}\Z)[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 
@@ -53,11 +58,35 @@ def _one_of(*names: str, unless: str = FOREIGN) -> Callable[[str, ValidationInfo
     return check
 
 
+def _dataset(value: str, info: ValidationInfo) -> str:
+    return value if _FUNCTION.fullmatch(value) else _DATASET(value, info)
+
+
+def _model(value: str, info: ValidationInfo) -> str:
+    if value in PAPER_MODELS or (info.context or {}).get(FOREIGN):
+        return value
+    from fednnnn_plugin.models import unknown_model  # torchvision takes seconds
+
+    if problem := unknown_model(value):
+        raise PydanticCustomError("unknown_name", "unknown name", {"text": problem})
+    return value
+
+
+def _height_and_width(value: object) -> object:
+    if isinstance(value, list):
+        if len(value) != 2:
+            raise ValueError("not a height and a width")
+        return tuple(value)
+    return (value, value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 def _gpu_list(value: str | None) -> str | None:
     if value is not None and not re.fullmatch(r"[^:;]+:\d+(,\d+)*(;[^:;]+:\d+(,\d+)*)*", value):
         raise ValueError("not FedML's format")
     return value
 
+
+_DATASET = _one_of("mnist", "cifar10", "digits", "image_folder")
 
 Flag = Annotated[bool, Field(description="true or false")]
 OptFlag = Annotated[bool | None, Field(description="true, false or null")]
@@ -80,6 +109,8 @@ _NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 _READ = BeforeValidator(_decimal)
 
+_Side = Annotated[int, Field(ge=1, le=_LARGEST_SIDE)]
+
 Positive = Annotated[_Positive, _READ, Field(description="a finite number greater than 0")]
 OptPositive = Annotated[
     _Positive | None, _READ, Field(description="a finite number greater than 0, or null")
@@ -88,6 +119,16 @@ NonNegative = Annotated[_NonNegative, _READ, Field(description="a finite number 
 OptNonNegative = Annotated[
     _NonNegative | None, _READ, Field(description="a finite number of at least 0, or null")
 ]
+OpenFraction = Annotated[
+    Annotated[float, Field(gt=0, lt=1)],
+    _READ,
+    Field(description="a number greater than 0 and less than 1"),
+]
+OptImageSize = Annotated[
+    tuple[_Side, _Side] | None,
+    BeforeValidator(_height_and_width),
+    Field(description=f"a whole number of 1 to {_LARGEST_SIDE}, or [height, width], or null"),
+]
 Fraction = Annotated[_Decay, _READ, Field(description="a number of at least 0 and less than 1")]
 OptDecay = Annotated[
     _Decay | None, _READ, Field(description="a number of at least 0 and less than 1, or null")
@@ -95,13 +136,16 @@ OptDecay = Annotated[
 
 Dataset = Annotated[
     str,
-    AfterValidator(_one_of("mnist", "cifar10", "digits")),
-    Field(description="one of mnist, cifar10, digits"),
+    AfterValidator(_dataset),
+    Field(description="one of mnist, cifar10, digits, image_folder, or MODULE:FUNCTION"),
 ]
 Model = Annotated[
     str,
-    AfterValidator(_one_of("nnnn_mnist", "nnnn_cifar10", "nnnn_digits")),
-    Field(description="one of nnnn_mnist, nnnn_cifar10, nnnn_digits"),
+    AfterValidator(_model),
+    Field(
+        description="one of nnnn_mnist, nnnn_cifar10, nnnn_digits, or the name of a torchvision "
+        "classification model"
+    ),
 ]
 PartitionMethod = Annotated[
     str, AfterValidator(_one_of("iid", "n_class")), Field(description="iid or n_class")

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+from fednnnn_plugin.data.function import names_function
+from fednnnn_plugin.data.sources import printable
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import compatibility
 from fednnnn_plugin.fedml.patches.runner import is_ours
 from fednnnn_plugin.fedml.patches.wrapping import wrap
 
-DATASETS = ("mnist", "cifar10", "digits")
+DATASETS = ("mnist", "cifar10", "digits", "image_folder")
 PARTITION_METHODS = ("iid", "n_class")
 
 
@@ -19,10 +21,15 @@ def apply() -> None:
 
 def _load(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
     method = getattr(args, "partition_method", None)
+    dataset = getattr(args, "dataset", None)
+    if names_function(dataset):
+        raise UserError(
+            f"data_args.dataset: {printable(dataset)!r}: only fednnnn run calls a function; load "
+            "the data in your script and give it to FedMLRunner"
+        )
     if method not in PARTITION_METHODS:
         return original(args, *rest, **named)
     compatibility.require()
-    dataset = getattr(args, "dataset", None)
     if dataset not in DATASETS:
         raise UserError(
             f"data_args.dataset: {dataset!r}: partition_method {method} splits one of "
