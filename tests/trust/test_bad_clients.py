@@ -3,7 +3,7 @@
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -113,6 +113,29 @@ def test_a_dropped_client_gives_its_weight_to_the_others() -> None:
     assert update.mean_update["w"].tolist() == [7.0]
     assert update.mean_client_norm == 7.0
     assert (update.clients, update.rejected) == (2, 1)
+
+
+class Repeating(Mapping[str, torch.Tensor]):
+    """Yields its one name twice, which a dictionary cannot."""
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return torch.tensor([3.0, 4.0])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["w", "w"])
+
+    def __len__(self) -> int:
+        return 2
+
+
+def test_a_name_that_is_given_twice_counts_once_or_is_refused() -> None:
+    acc = fp.UpdateAccumulator({"w": torch.zeros(2)}, ["w", "w"])
+    with pytest.raises(UserError, match="client model"):
+        acc.add(Repeating(), 1.0)
+    assert acc.add({"w": torch.tensor([3.0, 4.0])}, 1.0)
+    update = acc.finish()
+    assert (update.mean_update_norm, update.mean_client_norm) == (5.0, 5.0)
+    assert (update.clients, update.rejected) == (1, 0)
 
 
 class Two(nn.Module):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,24 @@ def test_checkpoints_under_the_right_digest(folder: Path, content: bytes) -> Non
     finally:
         for file in place.iterdir():
             file.unlink()
+
+
+@pytest.mark.parametrize("second", ["[0, 4]", "[4, 8]", "[0, 8]", "[-4, 0]", "[4, 1000000000000]"])
+def test_a_checkpoint_that_names_a_tensor_twice(folder: Path, second: str) -> None:
+    """One of the two, or none; either way without reading beyond the file."""
+    entry = '"w":{"dtype":"F32","shape":[1],"data_offsets":%s}'
+    progress = json.dumps(json.dumps({"round": 3, "integrated_norm": 1.5, "wall_seconds": 9.0}))
+    entries = [entry % "[0, 4]", entry % second]
+    header = f'{{"__metadata__":{{"progress":{progress}}},{",".join(entries)}}}'.encode()
+    content = struct.pack("<Q", len(header)) + header + struct.pack("<2f", 1.0, 2.0)
+    place = folder / "checkpoint"
+    place.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+    path = place / f"round-000003-{digest}.safetensors"
+    path.write_bytes(content)
+    loaded = CheckpointFolder(place).load(recorded=3)
+    assert loaded is None or loaded.server["w"].tolist() in ([1.0], [2.0])
+    path.unlink()
 
 
 MAPPING = b"mapping:\n  host1: [2, 1]\n  host2: [1]\n"
