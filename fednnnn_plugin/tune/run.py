@@ -22,6 +22,7 @@ from fednnnn_plugin.tune.plan import Plan
 from fednnnn_plugin.tune.search import Search, Trial
 from fednnnn_plugin.tune.settings import Settings, check_values, make_plan, settings_of
 from fednnnn_plugin.tune.study import StudyFolder
+from fednnnn_plugin.tune.trial import Means
 
 _TIME_TO_SAVE = 10.0
 
@@ -71,8 +72,8 @@ def open_study(
         )
 
 
-def search(folder: StudyFolder, jobs: int, say: Callable[[str], None]) -> Found:
-    """Carry a study to its end, with ``jobs`` processes side by side on this machine.
+def search(folder: StudyFolder, means: Means, say: Callable[[str], None]) -> Found:
+    """Carry a study to its end, with ``means.jobs`` processes side by side on this machine.
 
     Other processes, on other machines too, may work on the same study folder.
 
@@ -81,9 +82,9 @@ def search(folder: StudyFolder, jobs: int, say: Callable[[str], None]) -> Found:
         RunError: a step of which no trial finished.
     """
     name, plan = folder.read()
-    with _helpers(folder.path, jobs), _warnings_once(say):
-        found = _part(folder, plan, jobs, say)
-    searched = Search(folder, plan)
+    with _helpers(folder.path, means), _warnings_once(say):
+        found = _part(folder, plan, means, say)
+    searched = Search(folder, plan, means)
     best = [searched.best(step) for step in plan.steps]
     trials = _tabulate(folder, plan, searched)
     with folder.locked():
@@ -94,7 +95,7 @@ def search(folder: StudyFolder, jobs: int, say: Callable[[str], None]) -> Found:
 
 
 def _part(
-    folder: StudyFolder, plan: Plan, jobs: int, say: Callable[[str], None]
+    folder: StudyFolder, plan: Plan, means: Means, say: Callable[[str], None]
 ) -> dict[str, float]:
     """Do one process's part; the table is up to date after every trial."""
 
@@ -102,7 +103,7 @@ def _part(
         trials = _tabulate(folder, plan, own)
         say(f"[{len(trials)}/{sum(map(len, plan.steps))}] {line}")
 
-    own = Search(folder, plan, jobs=jobs, say=said)
+    own = Search(folder, plan, means, said)
     return own.run()
 
 
@@ -120,10 +121,10 @@ def _draw(folder: StudyFolder) -> None:
 
 
 @contextmanager
-def _helpers(path: Path, jobs: int) -> Iterator[None]:
+def _helpers(path: Path, means: Means) -> Iterator[None]:
     """Start the other processes; end them where this one is cut short."""
     context = get_context("spawn")
-    helpers = [context.Process(target=_help, args=(path, jobs)) for _ in range(jobs - 1)]
+    helpers = [context.Process(target=_help, args=(path, means)) for _ in range(means.jobs - 1)]
     try:
         for helper in helpers:
             helper.start()
@@ -140,14 +141,14 @@ def _helpers(path: Path, jobs: int) -> Iterator[None]:
         raise
 
 
-def _help(path: Path, jobs: int) -> None:
+def _help(path: Path, means: Means) -> None:
     """Work on a study in a process of its own, no longer than the one that started it."""
     keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         with signals_raised(), _warnings_once(lambda line: None):
             folder = StudyFolder(path)
-            _part(folder, folder.read()[1], jobs, say_at_once)
+            _part(folder, folder.read()[1], means, say_at_once)
     except BaseException as error:
         message, status = ending(error)
         if status not in (130, 143):

@@ -21,7 +21,7 @@ from optuna.storages.journal import JournalFileBackend
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.tune.plan import Plan, Step, trial_recipe
 from fednnnn_plugin.tune.study import StudyFolder
-from fednnnn_plugin.tune.trial import Result, point_name, run_trial
+from fednnnn_plugin.tune.trial import Means, Result, point_name, run_trial
 
 _RESULT = "result"
 
@@ -42,7 +42,7 @@ class Search:
     Args:
         folder: the study's.
         plan: what to do.
-        jobs: how many processes share this machine's cores.
+        means: how to run trials.
         say: takes a line for each trial that ends here.
 
     Raises:
@@ -53,14 +53,13 @@ class Search:
         self,
         folder: StudyFolder,
         plan: Plan,
-        *,
-        jobs: int = 1,
+        means: Means,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._folder = folder
         self._plan = plan
-        self._jobs = jobs
+        self._means = means
         self._say = say
         try:
             self._storage = JournalStorage(JournalFileBackend(str(folder.journal)))
@@ -171,7 +170,7 @@ class Search:
                 trial_recipe(self._folder.base, self._plan, step, {**chosen, **point}),
                 folder,
                 metric=self._plan.metric,
-                cores_shared_by=self._jobs,
+                means=self._means,
                 hopeless=hopeless,
             )
             trial.set_user_attr(_RESULT, {"point": name, "json": result.to_json()})

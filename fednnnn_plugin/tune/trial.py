@@ -56,6 +56,19 @@ class Result:
         return cls(**json.loads(text))
 
 
+@dataclass(frozen=True)
+class Means:
+    """How trials are run here; it shows in no result.
+
+    Attributes:
+        jobs: processes that train side by side on this machine.
+        allow_code: the user lets a dataset ``module:function`` run.
+    """
+
+    jobs: int = 1
+    allow_code: bool = False
+
+
 def point_name(point: Mapping[str, float]) -> str:
     """Return the name of a grid point's folder, as in ``beta=0.7,gamma=0.8``."""
     return ",".join(f"{key}={value!r}" for key, value in point.items())
@@ -66,7 +79,7 @@ def run_trial(
     folder: Path,
     *,
     metric: Metric,
-    cores_shared_by: int,
+    means: Means,
     hopeless: Callable[[float, int], bool],
 ) -> Result:
     """Run a trial, or the rest of one that was cut short.
@@ -75,14 +88,21 @@ def run_trial(
         recipe: what to run.
         folder: of the run.
         metric: what trials are compared by.
-        cores_shared_by: processes that train side by side on this machine.
+        means: how.
         hopeless: given the metric so far and the round, tells whether to end the trial.
     """
     state: State = "finished"
     reason = ""
     on_round = _watched(folder, metric, hopeless)
     try:
-        run_recipe(recipe, folder, "resume", ranks=_Sharing(cores_shared_by), on_round=on_round)
+        run_recipe(
+            recipe,
+            folder,
+            "resume",
+            ranks=_Sharing(means.jobs),
+            on_round=on_round,
+            allow_code=means.allow_code,
+        )
     except _HopelessError:
         state = "pruned"
     except RunError as error:

@@ -1,0 +1,26 @@
+"""The ``fednnnn`` command; ``fedml run RECIPE.yaml`` is its ``run``.
+
+Exit status: 0 done, 2 a mistake of the user's (one line each), 1 a run that cannot go on,
+130 and 143 interrupted by SIGINT and SIGTERM.
+"""
+
+from __future__ import annotations
+
+import click
+
+from fednnnn_plugin import __version__
+from fednnnn_plugin.cli.look import partition_command, recipes_command, report_command
+from fednnnn_plugin.cli.run import default_folder, run_command
+from fednnnn_plugin.cli.tune import tune_command
+
+__all__ = ["default_folder", "main", "run_command"]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def main() -> None:
+    """FedNNNN, norm-normalised federated learning, for FedML."""
+
+
+for _command in (run_command, tune_command, report_command, partition_command, recipes_command):
+    main.add_command(_command)

@@ -1,0 +1,96 @@
+"""``fednnnn report``, ``partition`` and ``recipes``: what there is to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fednnnn_plugin.cli.shared import allow_code_option, one_line_errors, overrides_option
+
+
+@click.command("report")
+@click.argument("runs", metavar="RUN...", nargs=-1, type=click.Path(path_type=Path), required=True)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("report"),
+    show_default=True,
+    help="Where tables, figures and index.html go.",
+)
+@click.option(
+    "--layer",
+    "layers",
+    metavar="NAME",
+    multiple=True,
+    help="A module whose norms to show, such as fc3; may be repeated. Default: the paper's.",
+)
+@click.option(
+    "--target", type=float, help="An accuracy, such as 0.9: which round reaches it first."
+)
+@one_line_errors
+def report_command(
+    runs: tuple[Path, ...], out: Path, layers: tuple[str, ...], target: float | None
+) -> None:
+    """Make tables, figures and a page from run folders, or folders of them."""
+    from fednnnn_plugin.report.build import build_report
+
+    report = build_report(runs, out, layers=layers, target=target)
+    for warning in report.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(report.text)
+    click.echo(f"page: {report.page}")
+
+
+@click.command("partition")
+@click.argument("recipe", metavar="RECIPE.yaml")
+@overrides_option
+@click.option("--plot", type=click.Path(path_type=Path), help="Also a picture: .svg, .pdf or .png.")
+@allow_code_option
+@one_line_errors
+def partition_command(
+    recipe: str, overrides: tuple[str, ...], plot: Path | None, allow_code: bool
+) -> None:
+    """Show how a recipe deals its training images to the clients."""
+    from fednnnn_plugin.data.federated import load_federated
+    from fednnnn_plugin.engine.launch import data_spec
+    from fednnnn_plugin.recipe import find_recipe, load_recipe
+    from fednnnn_plugin.report.partition_figure import plot_partition
+    from fednnnn_plugin.report.partition_view import partition_summary
+
+    spec = data_spec(load_recipe(find_recipe(recipe), overrides), allow_code=allow_code)
+    data = load_federated(spec)
+    summary = partition_summary(
+        data.train_labels.numpy(),
+        [indices.numpy() for indices in data.client_indices],
+        dataset=spec.dataset,
+        method=spec.partition_method,
+        sizes=spec.partition_sizes,
+        classes_per_client=spec.classes_per_client,
+        power_law_exponent=spec.power_law_exponent,
+        min_samples=spec.min_samples,
+    )
+    click.echo(summary.text(), nl=False)
+    if plot:
+        plot_partition(summary, plot)
+        click.echo(f"picture: {plot}")
+
+
+@click.group("recipes", invoke_without_command=True)
+@click.pass_context
+def recipes_command(context: click.Context) -> None:
+    """List the recipes that come with the package, and whether their data is present."""
+    if context.invoked_subcommand is None:
+        from fednnnn_plugin.report.catalogue import catalogue
+
+        click.echo(catalogue().text(), nl=False)
+
+
+@recipes_command.command("copy")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@one_line_errors
+def copy_recipes(folder: Path) -> None:
+    """Copy the recipes into a folder, to read and to change; no file is overwritten."""
+    from fednnnn_plugin.report.catalogue import copy_recipes as copy
+
+    click.echo(f"{copy(folder)} recipes copied to {folder}")

@@ -1,0 +1,88 @@
+"""``fednnnn tune``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fednnnn_plugin.cli.shared import allow_code_option, one_line_errors, overrides_option
+from fednnnn_plugin.endings import signals_raised
+from fednnnn_plugin.engine.launcher import launched_ranks
+from fednnnn_plugin.errors import UserError
+
+
+@click.command("tune")
+@click.argument("recipe", metavar="RECIPE.yaml")
+@overrides_option
+@click.option(
+    "--grid",
+    "grids",
+    metavar="KEY=START:STOP:STEP",
+    multiple=True,
+    help="Search this key, over a range with both ends or values between commas; may be repeated. "
+    "Only what is named is searched; default: the paper's grids.",
+)
+@click.option("--rounds", type=int, help="Rounds of a trial; default: the paper's for the data.")
+@click.option("--validation", type=float, help="Share of the training images to judge on; 1/6.")
+@click.option("--metric", help="best_accuracy (default), final_accuracy or final_loss.")
+@click.option("--prune", is_flag=True, default=None, help="Stop trials far behind the others.")
+@click.option(
+    "--settings",
+    type=click.Path(path_type=Path),
+    help="A YAML file with grids, rounds, validation, metric, prune; options come before it.",
+)
+@click.option(
+    "--study",
+    type=click.Path(path_type=Path),
+    help="The study folder; default studies/<recipe>-seed<seed>.",
+)
+@click.option("--jobs", default=1, show_default=True, help="Trials side by side.")
+@click.option("--resume", is_flag=True, help="Go on with the study; no finished trial is repeated.")
+@allow_code_option
+@one_line_errors
+def tune_command(
+    recipe: str,
+    overrides: tuple[str, ...],
+    grids: tuple[str, ...],
+    study: Path | None,
+    settings: Path | None,
+    jobs: int,
+    resume: bool,
+    allow_code: bool,
+    **options: object,
+) -> None:
+    """Find a recipe's hyperparameters by the paper's procedure.
+
+    Part of the training images is held out; the learning rate is chosen on FedAvg under the
+    paper's non-IID-B, then the method's own coefficients, by grid search. Further processes, on
+    other machines too, join with --resume on the same study folder.
+    """
+    from fednnnn_plugin.engine.heap import keep_freed_memory
+    from fednnnn_plugin.recipe import find_recipe, load_recipe
+    from fednnnn_plugin.tune.grid import parse_option
+    from fednnnn_plugin.tune.run import open_study, say_at_once, search
+    from fednnnn_plugin.tune.settings import Settings, checked_settings, read_settings
+    from fednnnn_plugin.tune.study import StudyFolder
+    from fednnnn_plugin.tune.trial import Means
+
+    keep_freed_memory()
+    if launched_ranks() > 1:
+        raise UserError("tune: start one process; --jobs N starts more, --resume joins a study")
+    if jobs < 1:
+        raise UserError(f"--jobs: {jobs}: must be at least 1")
+    if grids:
+        options["grids"] = {key: list(values) for key, values in map(parse_option, grids)}
+    path = find_recipe(recipe)
+    loaded = load_recipe(path, overrides)
+    given = checked_settings({k: v for k, v in options.items() if v is not None}, "--")
+    given = (read_settings(settings) if settings else Settings()).updated(given)
+    default = f"{loaded.name}-seed{loaded.common_args.random_seed}"
+    folder = StudyFolder(study or Path("studies") / default)
+    with signals_raised():
+        open_study(folder, path, overrides, given, resume=resume)
+        found = search(folder, Means(jobs, allow_code), say_at_once)
+    values = ", ".join(f"{key} {value:g}" for key, value in found.values.items())
+    if found.pruned:
+        click.echo(f"pruner: {found.pruned} of {found.trials} trials were stopped early")
+    click.echo(f"best: {values}\nrecipe: {found.recipe}")
