@@ -108,7 +108,8 @@ PATHS = [
     for section, model in SECTIONS.items()
     for key, field in model.model_fields.items()
     if (field.description or "").startswith("a path")
-    and key not in ("data_cache_dir", "gpu_mapping_file")  # one is shown below, one only read
+    # The first takes downloads and decoded images, by the user's word; the others are only read.
+    and key not in ("data_cache_dir", "data_dir", "gpu_mapping_file")
 ]
 
 
