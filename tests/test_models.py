@@ -1,6 +1,8 @@
 """The paper's networks against its tables, typed in again here."""
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -167,3 +169,44 @@ def test_models_start_trainable_in_float32(name: str) -> None:
 def test_an_unknown_model_is_named_with_those_there_are() -> None:
     with pytest.raises(UserError, match="'resnet': must be one of nnnn_mnist, nnnn_cifar10, nnnn_"):
         create_model("resnet", seed=0)
+
+
+def test_near_names_of_torchvision_are_given() -> None:
+    with pytest.raises(UserError, match=r"'resnet19': .* did you mean resnet\d+") as refused:
+        create_model("resnet19", seed=0)
+    assert len(str(refused.value)) < 250
+
+
+@every_model
+def test_another_number_of_classes(name: str) -> None:
+    model = create_model(name, 0, 7)
+    assert [*model.modules()][-1].out_features == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "side"), [("resnet18", 32), ("googlenet", 64), ("mobilenet_v3_small", 32)]
+)
+def test_torchvision_s_models_follow_the_seed_and_give_logits_in_training(
+    name: str, side: int
+) -> None:
+    state = torch.get_rng_state()
+    first, again, other = (create_model(name, seed, 5) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close(first.state_dict(), again.state_dict(), rtol=0, atol=0)
+    assert not torch.equal(next(first.parameters()), next(other.parameters()))
+    assert first.train()(torch.zeros(2, 3, side, side)).shape == (2, 5)
+
+
+def test_inception_has_no_auxiliary_classifier() -> None:
+    model = create_model("inception_v3", 0, 3)
+    assert not [name for name, _ in model.named_parameters() if "Aux" in name]
+
+
+def test_our_models_and_recipes_do_without_torchvision() -> None:
+    code = (
+        "import sys; from fednnnn_plugin.models import create_model; "
+        "from fednnnn_plugin.recipe import find_recipe, load_recipe; "
+        "create_model(load_recipe(find_recipe('digits_noniid_b_fednnnn')).model_args.model, 0); "
+        "assert 'torchvision' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fedml.data import data_loader
+from PIL import Image
 from torch.utils.data import DataLoader
 
 import fednnnn_plugin as fp
@@ -178,3 +179,23 @@ def test_other_partitions_are_fedmls(method, monkeypatch) -> None:
 def test_a_bad_setting_is_named() -> None:
     with pytest.raises(fp.UserError, match=r"data_args\.min_samples: 0: must be"):
         fedml.data.load(arguments(min_samples=0))
+
+
+def test_a_function_in_a_recipe_is_not_called_for_a_script() -> None:
+    with pytest.raises(fp.UserError, match=r"^data_args.dataset: 'm:f': .* in your script") as no:
+        fedml.data.load(arguments(dataset="m:f", partition_method="hetero"))
+    assert "\n" not in str(no.value)
+
+
+def test_a_script_s_image_folder(tmp_path) -> None:
+    for label, name in enumerate("ab"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for i in range(10):
+            image = Image.new("L", (8, 8), 100 * label + i)
+            image.save(tmp_path / "images" / name / f"{i}.png")
+    keys = {"data_dir": str(tmp_path / "images"), "data_cache_dir": str(tmp_path / "cache")}
+    args = arguments(dataset="image_folder", client_num_in_total=2, image_size=[4, 4], **keys)
+    dataset, classes = fedml.data.load(args)
+    assert classes == 2
+    assert tuple(dataset[:2]) == (16, 4)
+    assert next(iter(dataset[2]))[0].shape[1:] == (1, 4, 4)

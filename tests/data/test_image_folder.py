@@ -1,0 +1,274 @@
+"""Image folders: both layouts, one line for each thing that is wrong, and hostile files."""
+
+import os
+import struct
+import time
+import warnings
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fednnnn_plugin.data import image_files, image_folder
+from fednnnn_plugin.data.image_folder import ImageFolder
+from fednnnn_plugin.data.images import ImageDataset
+from fednnnn_plugin.errors import UserError
+
+
+def save(path: Path, value: int, size: tuple[int, int] = (6, 4), mode: str = "L") -> Path:
+    """An image of one value; its size is height and width."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    colour = value if mode in ("L", "1") else (value, 0, 255 - value, 7)[: len(mode)]
+    Image.new(mode, size[::-1], colour).save(path)
+    return path
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    """Two training images and one test image of each of two classes, which differ in value."""
+    folder = tmp_path / "images"
+    for label, name in enumerate(("cat", "dog")):
+        save(folder / "train" / name / "0.png", 10 + label)
+        save(folder / "train" / name / "1.png", 20 + label)
+        save(folder / "test" / name / "0.png", 30 + label)
+    return folder
+
+
+def load(folder: Path, **changed: Any) -> ImageDataset:
+    settings: dict[str, Any] = {"image_size": None, "test_fraction": 0.2, "seed": 0}
+    return ImageFolder(folder, folder.parent / "cache", **settings | changed).load()
+
+
+def refusal(folder: Path, **changed: Any) -> str:
+    start = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserError) as refused:
+            load(folder, **changed)
+    assert time.process_time() - start < 3
+    assert str(refused.value).isprintable()
+    return str(refused.value)
+
+
+def test_train_and_test_by_hand(parts: Path) -> None:
+    dataset = load(parts)
+    pixels = dataset.pixels
+    assert dataset.num_classes == 2
+    assert pixels.train_images.shape == (4, 1, 6, 4)
+    assert pixels.train_images[:, 0, 0, 0].tolist() == [10, 20, 11, 21]
+    assert pixels.train_labels.tolist() == [0, 0, 1, 1]
+    assert pixels.test_images[:, 0, 0, 0].tolist() == [30, 31]
+    assert pixels.test_labels.tolist() == [0, 1]
+    # Of 10, 20, 11 and 21: mean 15.5, squares of deviation 30.25, 20.25, 20.25, 30.25.
+    assert dataset.mean == pytest.approx((15.5 / 255,))
+    assert dataset.std == pytest.approx((25.25**0.5 / 255,))
+    normalised = dataset.normalised(pixels.test_images)[0, 0, 0, 0]
+    assert normalised.item() == pytest.approx(14.5 / 25.25**0.5, rel=1e-5)
+
+
+def test_one_folder_is_split_by_class_and_seed(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    for label, (name, count) in enumerate((("a", 10), ("b", 20), ("train", 5))):
+        for i in range(count):
+            save(folder / name / f"{i:02}.png", 50 * label + i)
+    first, again, other = (load(folder, seed=seed).pixels for seed in (1, 1, 2))
+    assert torch.bincount(first.test_labels).tolist() == [2, 4, 1]
+    assert torch.bincount(first.train_labels).tolist() == [8, 16, 4]
+    assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
+    assert not torch.equal(first.test_images, other.test_images)
+    both = torch.cat([first.train_images, first.test_images])[:, 0, 0, 0].sort().values
+    assert both.tolist() == sorted(
+        [*range(10), *range(50, 70), *range(100, 105)]
+    )  # every image once
+    assert len(load(folder, test_fraction=0.5).pixels.test_labels) == 18
+
+
+@pytest.mark.parametrize(
+    ("modes", "channels", "second"),
+    [(("L", "L"), 1, [20]), (("L", "RGB"), 3, [20, 0, 235]), (("RGB", "RGBA"), 3, [20, 0, 235])],
+)
+def test_grey_stays_grey_only_where_all_are(
+    parts: Path, modes: tuple[str, str], channels: int, second: list[int]
+) -> None:
+    for path in parts.rglob("*.png"):
+        save(path, 10, mode=modes[0])
+    save(parts / "train" / "cat" / "1.png", 20, mode=modes[1])
+    images = load(parts).pixels.train_images
+    assert images.shape == (4, channels, 6, 4)
+    assert images[1, :, 0, 0].tolist() == second
+
+
+def test_resizing_jpegs_and_odd_sizes(parts: Path) -> None:
+    save(parts / "train" / "cat" / "2.JPG", 40, (9, 5))
+    assert refusal(parts) == (
+        f"{parts}/train/cat/2.JPG: 9 x 5 pixels (height x width), where {parts}/train/cat/0.png "
+        "has 6 x 4: give data_args.image_size to resize all images"
+    )
+    images = load(parts, image_size=(3, 2)).pixels.train_images
+    assert images.shape == (5, 1, 3, 2)
+    assert images[:, 0].flatten(1).float().mean(1).tolist() == pytest.approx([10, 20, 40, 11, 21])
+
+
+def test_the_second_load_decodes_nothing_and_a_change_is_seen(
+    parts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = load(parts).pixels
+    with monkeypatch.context() as patch:
+        patch.setattr(image_folder, "decode", None)
+        again = load(parts, seed=5).pixels
+    assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
+    assert load(parts, image_size=(2, 2)).pixels.train_images.shape == (4, 1, 2, 2)
+    save(parts / "train" / "cat" / "1.png", 99)
+    assert load(parts).pixels.train_images[1].unique().tolist() == [99]
+
+
+def test_a_channel_of_one_value_is_normalised_to_zero(parts: Path) -> None:
+    for path in parts.rglob("*.png"):
+        save(path, 7, mode="RGB")
+    dataset = load(parts)
+    assert dataset.std == (1.0, 1.0, 1.0)
+    assert dataset.normalised(dataset.pixels.test_images).abs().max() < 1e-6
+
+
+def test_other_files_are_left_out_and_said(parts: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (parts / "labels.csv").write_text("not an image")
+    (parts / "train" / "cat" / ".hidden.png").write_text("not an image")
+    (parts / "train" / "cat" / "notes.webp").write_text("not an image")
+    assert len(load(parts).pixels.train_labels) == 4
+    assert "1 entries are not" in caplog.text
+
+
+def removed(*names: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        for name in names:
+            for file in (folder / name).iterdir():
+                file.unlink()
+            (folder / name).rmdir()
+
+    return change
+
+
+WRONG_FOLDERS = {
+    "a class of the test only": (
+        lambda f: save(f / "test" / "eel" / "0.png", 1),
+        "data_args.data_dir: {f}: train and test must have the same classes; only test has eel",
+    ),
+    "a class of each": (
+        lambda f: (f / "test" / "cat").rename(f / "test" / "eel"),
+        "data_args.data_dir: {f}: train and test must have the same classes; only train has cat; "
+        "only test has eel",
+    ),
+    "no test": (
+        lambda f: (f / "test").rename(f / "val"),
+        "data_args.data_dir: {f}/test: missing; {f}/train is there",
+    ),
+    "one class": (
+        removed("train/cat", "test/cat"),
+        "data_args.data_dir: {f}/train: one class, dog; at least 2 are needed",
+    ),
+    "no images in a class": (
+        lambda f: (f / "test" / "dog" / "0.png").rename(f / "test" / "dog" / "0.gif"),
+        "{f}/test/dog: no .jpg, .jpeg, .png files",
+    ),
+    "a name of two lines": (
+        lambda f: save(f / "test" / "e\nl" / "0.png", 1),
+        "data_args.data_dir: {f}: train and test must have the same classes; only test has e\\nl",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FOLDERS)
+def test_a_wrong_folder_is_one_line(parts: Path, name: str) -> None:
+    change, expected = WRONG_FOLDERS[name]
+    change(parts)
+    assert refusal(parts) == expected.format(f=parts)
+
+
+def test_no_folder_no_classes_and_too_few_images(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    assert refusal(folder) == f"data_args.data_dir: {folder}: no such folder"
+    folder.mkdir()
+    assert refusal(folder).startswith(f"data_args.data_dir: {folder}: no folders in it; expected")
+    save(folder / "a" / "0.png", 1)
+    for i in range(9):
+        save(folder / "b" / f"{i}.png", 1)
+    for fraction, what in ((0.5, "class a"), (0.01, "the test")):
+        assert refusal(folder, test_fraction=fraction).startswith(
+            f"data_args.test_fraction: {fraction}: leaves {what} without an image, of 10 in "
+        )
+
+
+def png_claiming(width: int, height: int) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        body = kind + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    content = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(9))) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + content
+
+
+def replaced(content: bytes) -> Callable[[Path], None]:
+    return lambda path: path.write_bytes(content) and None
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def sixteen_bits(path: Path) -> None:
+    Image.fromarray(np.full((6, 4), 40_000, dtype=np.uint16)).save(path)
+
+
+HOSTILE = {
+    "empty": (replaced(b"\0"), "neither format"),
+    "a script": (replaced(b"%!PS-Adobe\n"), "neither format"),
+    "cut": (lambda path: os.truncate(path, 45), ""),
+    "a million pixels square": (replaced(png_claiming(10**6, 10**6)), ""),
+    "ten thousand pixels square": (replaced(png_claiming(10**4, 10**4)), "10000 x 10000 pixels"),
+    "of a terabyte": (lambda path: os.truncate(path, 10**12), "1000000000000 bytes, more than"),
+    "a pipe": (pipe, "not a regular file"),
+    "endless": (endless, "not a regular file"),
+    "16 bits": (sixteen_bits, "more than 8 bits a channel"),
+    "short of data": (replaced(png_claiming(4, 6)), ""),
+    "a folder": (lambda path: path.unlink() or path.mkdir(), "not a regular file"),
+}
+
+
+@pytest.mark.parametrize("size", [None, (2, 2)])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_image_is_one_line(parts: Path, name: str, size: tuple[int, int] | None) -> None:
+    damage, expected = HOSTILE[name]
+    path = parts / "train" / "cat" / "1.png"
+    damage(path)
+    message = refusal(parts, image_size=size)
+    assert message.startswith(f"{path}: not a JPEG or PNG image that can be used: ")
+    assert expected in message
+
+
+def test_more_than_memory_is_refused_before_decoding(
+    parts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    huge = parts / "train" / "cat" / "1.png"
+    huge.write_bytes(png_claiming(4, 6))  # damaged, which only its decoding would show
+    monkeypatch.setattr(image_folder, "MAX_DECODED_BYTES", 6 * 6 * 4 - 1)
+    assert "6 images of 6 x 4 pixels are 0.0 GiB when decoded, more than" in refusal(parts)
+
+
+def test_an_image_that_changes_between_the_passes(parts: Path) -> None:
+    path = parts / "train" / "cat" / "1.png"
+    [header] = image_files.read_headers([path])
+    save(path, 1, (60, 40))
+    with pytest.raises(UserError, match="has changed while it was read"):
+        image_files.decode([path], [header], 1, (6, 4))
