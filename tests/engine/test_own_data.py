@@ -71,6 +71,7 @@ def model_of(folder: str) -> bytes:
     return Path(folder, "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_resnet18_on_an_image_folder(fednnnn: Fednnnn) -> None:
     ended = fednnnn("run", "images.yaml", "--output", "a")
     assert ended.exit_code == 0, ended.stderr
@@ -85,8 +86,8 @@ def test_resnet18_on_an_image_folder(fednnnn: Fednnnn) -> None:
 
 
 def test_a_function_s_tensors_with_a_model_that_draws(fednnnn: Fednnnn) -> None:
-    """MobileNet drops units out: each client draws its own, the same after a stop."""
-    own = ("tensors.yaml", "--set", "model_args.model=mobilenet_v3_small", "--allow-code")
+    """SqueezeNet drops units out: each client draws its own, the same after a stop."""
+    own = ("tensors.yaml", "--set", "model_args.model=squeezenet1_1", "--allow-code")
     ended = fednnnn("run", *own, "--output", "a")
     assert ended.exit_code == 0, ended.stderr
     assert fednnnn("run", *own, "--output", "b", "--set", "train_args.comm_round=1").exit_code == 0

@@ -194,7 +194,8 @@ def test_a_script_s_image_folder(tmp_path) -> None:
             image = Image.new("L", (8, 8), 100 * label + i)
             image.save(tmp_path / "images" / name / f"{i}.png")
     keys = {"data_dir": str(tmp_path / "images"), "data_cache_dir": str(tmp_path / "cache")}
-    args = arguments(dataset="image_folder", client_num_in_total=2, image_size=[4, 4], **keys)
+    keys |= {"image_size": [4, 4], "client_num_in_total": 2, "client_num_per_round": 2}
+    args = arguments(dataset="image_folder", **keys)
     dataset, classes = fedml.data.load(args)
     assert classes == 2
     assert tuple(dataset[:2]) == (16, 4)

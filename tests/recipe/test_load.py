@@ -177,13 +177,8 @@ BAD_VALUES = [
     ("common_args.training_type", "cross", "'cross': must be simulation or cross_silo"),
     ("common_args.using_mlops", "1", "1: must be true or false"),
     ("data_args.dataset", "imagenet", "'imagenet': must be one of mnist, cifar10, digits"),
-    ("data_args.dataset", "module:", "'module:': must be one of mnist, cifar10, digits"),
+    ("data_args.dataset", "'module:'", "'module:': must be one of mnist, cifar10, digits"),
     ("data_args.dataset", "a b:c", "image_folder, or MODULE:FUNCTION"),
-    (
-        "data_args.dataset",
-        "image_folder",
-        "data_args.data_dir: missing; dataset image_folder needs",
-    ),
     ("data_args.data_dir", "x", "'x': only dataset image_folder uses it; leave it out or at null"),
     ("data_args.test_fraction", "0.5", "0.5: only dataset image_folder uses it"),
     ("data_args.test_fraction", "1", "must be a number greater than 0 and less than 1"),
@@ -456,3 +451,14 @@ def test_a_packaged_recipe_loads_with_neither_fedml_nor_torch() -> None:
     environment = {"PYTHONPATH": str(find_recipe("mnist_iid_b_fedavg").parents[1])}
     done = subprocess.run([sys.executable, "-c", code], check=False, env=environment)
     assert done.returncode == 0
+
+
+def test_an_image_folder_needs_its_folder_and_keeps_its_keys(recipe_file: Path) -> None:
+    overrides = ["data_args.dataset=image_folder", "data_args.image_size=[24, 32]"]
+    (line,) = message(recipe_file, *overrides).splitlines()
+    assert line.startswith(f"{recipe_file}: data_args.data_dir: missing; dataset image_folder need")
+    recipe = load_recipe(recipe_file, [*overrides, "data_args.data_dir=~/flowers"])
+    assert recipe.data_args.image_size == (24, 32)
+    assert load_recipe(recipe_file, ["data_args.dataset=a.b:c"]).data_args.dataset == "a.b:c"
+    recipe_file.write_text(dump_recipe(recipe))
+    assert differences(load_recipe(recipe_file), recipe) == {}
