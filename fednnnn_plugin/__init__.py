@@ -10,6 +10,9 @@ _HOMES = {
     "FedNNNN": "server.optimizers",
     "NormNorm": "server.optimizers",
     "Momentum": "server.optimizers",
+    "FedExP": "server.adaptive",
+    "FedAdam": "server.adaptive",
+    "FedYogi": "server.adaptive",
     "UpdateAccumulator": "server.accumulator",
     "FedNNNNAggregator": "fedml.aggregator",
     "FedNNNNClientTrainer": "fedml.trainer",
@@ -20,9 +23,12 @@ _HOMES = {
 }
 
 __all__ = [
+    "FedAdam",
+    "FedExP",
     "FedNNNN",
     "FedNNNNAggregator",
     "FedNNNNClientTrainer",
+    "FedYogi",
     "Momentum",
     "NWDARecorder",
     "NormNorm",

@@ -8,6 +8,7 @@ from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.federation import Schedule
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.recipe.consistency import COEFFICIENTS
 from fednnnn_plugin.server.server import ServerRule
 
 
@@ -27,7 +28,9 @@ def local_sgd(recipe: Recipe) -> LocalSGD:
 def server_rule(recipe: Recipe) -> ServerRule:
     """Return the method and its hyperparameters."""
     train = recipe.train_args
-    return ServerRule(train.federated_optimizer, beta=train.beta, gamma=train.gamma)
+    method = train.federated_optimizer
+    keys = [key for key in COEFFICIENTS[method] if key != "prox_mu"]  # which is the clients'
+    return ServerRule(method, **{key: getattr(train, key) for key in keys})
 
 
 def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) -> Schedule:

@@ -28,7 +28,7 @@ from fednnnn_plugin.fedml.privacy import check_privacy, global_privacy, with_glo
 from fednnnn_plugin.fedml.server_state import Standing, read_state, write_state
 from fednnnn_plugin.fedml.settings import server_settings
 from fednnnn_plugin.server.accumulator import UpdateAccumulator
-from fednnnn_plugin.server.server import MOMENTUM, Server
+from fednnnn_plugin.server.server import Server, rule_state
 
 _log = logging.getLogger(__name__)
 
@@ -36,15 +36,17 @@ _log = logging.getLogger(__name__)
 class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     r"""A FedML ``ServerAggregator`` with the paper's server rules (eqs. 8 and 11 to 14).
 
+    The comparators' too (:mod:`fednnnn_plugin.server.adaptive`), each with its evaluation model.
+
     ``model`` is the *served* model: FedML sends it to the clients. Each round makes of the
     clients' models the next served model, by the rule, and the *evaluation* model
     :math:`w_t + S`, their plain average, which :meth:`test` reports. ``w_t`` is what the model
     holds: what the last :meth:`set_model_params` set, noise included. Updates, momentum and the
     rule are in float32 at least; results have the model's dtypes, on its device.
 
-    Of ``args`` it reads ``beta`` and ``gamma`` (no default), ``client_weighting``,
-    ``max_client_norm``, ``max_client_failures``, ``start_round``, ``server_state_path`` and
-    ``save_path``.
+    Of ``args`` it reads ``beta`` and ``gamma`` (no default), or the coefficients of another
+    method, ``client_weighting``, ``max_client_norm``, ``max_client_failures``, ``start_round``,
+    ``server_state_path`` and ``save_path``.
 
     Args:
         model: ``w_0``.
@@ -73,7 +75,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         super().__init__(model, args)
         self._round = self._settings.start_round
         self._failed = 0
-        self._momentum: dict[str, Tensor] = {}
+        self._rule_state: dict[str, Tensor] = {}
         self._evaluation: OrderedDict[str, Tensor] | None = None
         self._restore()
         runner.apply()
@@ -143,7 +145,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 f"{len(raw_client_model_or_grad_list)} were rejected"
             )
         server = Server(self._settings.rule, w_t, trainable)
-        server.load_state_dict(w_t | self._momentum)
+        server.load_state_dict(w_t | self._rule_state)
         move = server.apply(part.finish())
         if not math.isfinite(move.server_update_norm):
             raise RunError(
@@ -152,8 +154,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             )
         if move.degenerate:
             _log.warning("round %d: N is near 0: the served model stays", self._round + 1)
-        state = server.state_dict()
-        self._momentum = {name: d for name, d in state.items() if name.startswith(MOMENTUM)}
+        self._rule_state = rule_state(server.state_dict())
         self._evaluation = None
         if not global_privacy():
             self._evaluation = whole_state(self.model, server.evaluation)
@@ -217,8 +218,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 )
             return
         state = read_state(settings.state_path, self._standing())
-        self._momentum = {name: d for name, d in state.items() if name.startswith(MOMENTUM)}
-        served = {name: t for name, t in state.items() if name not in self._momentum}
+        self._rule_state = rule_state(state)
+        served = {name: t for name, t in state.items() if name not in self._rule_state}
         own = {name: tensor.shape for name, tensor in named_tensors(self.model).items()}
         if {name: tensor.shape for name, tensor in served.items()} != own:
             raise UserError(
@@ -234,7 +235,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             content = {n: t.cpu().contiguous() for n, t in self.evaluation_state_dict().items()}
             write_atomically(settings.save_path, safetensors.torch.save(content))
         if settings.state_path is not None:
-            state = named_tensors(self.model) | self._momentum
+            state = named_tensors(self.model) | self._rule_state
             write_state(settings.state_path, state, self._standing())
 
     def _standing(self) -> Standing:

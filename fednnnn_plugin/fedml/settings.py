@@ -6,13 +6,14 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.engine.settings import server_rule
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import METHODS, Recipe, recipe_from_args
 from fednnnn_plugin.server.server import ServerRule
 
 _SERVER_KEYS = (
-    "beta",
-    "gamma",
+    *("beta", "gamma"),
+    *("server_lr", "server_beta1", "server_beta2", "server_tau", "fedexp_epsilon"),
     "client_weighting",
     "max_client_norm",
     "max_client_failures",
@@ -106,7 +107,7 @@ def server_settings(args: Any, method: str | None = None) -> ServerSettings:
     recipe = _recipe(args, _SERVER_KEYS, federated_optimizer=method, prox_mu=_unless(method))
     train, tracking = recipe.train_args, recipe.tracking_args
     return ServerSettings(
-        rule=ServerRule(method, beta=train.beta, gamma=train.gamma),
+        rule=server_rule(recipe),
         weighting=train.client_weighting,
         max_client_norm=train.max_client_norm,
         max_client_failures=train.max_client_failures,

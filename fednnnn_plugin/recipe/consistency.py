@@ -17,8 +17,19 @@ COEFFICIENTS: dict[str, tuple[str, ...]] = {
     "Momentum": ("gamma",),
     "PaperFedAvg": (),
     "PaperFedProx": ("prox_mu",),
+    "FedExP": ("fedexp_epsilon",),
+    "FedAdam": ("server_lr", "server_beta1", "server_beta2", "server_tau"),
+    "FedYogi": ("server_lr", "server_beta1", "server_beta2", "server_tau"),
 }
-"""The hyperparameters, without defaults, that each method needs; it takes no other of them."""
+"""The hyperparameters that each method needs; it takes no other of them."""
+
+DEFAULTS = {
+    "server_beta1": 0.9,
+    "server_beta2": 0.99,
+    "server_tau": 1e-3,
+    "fedexp_epsilon": 1e-3,
+}
+"""The values that a method takes where its recipe has none; the others have no default."""
 
 METHODS = tuple(COEFFICIENTS)
 
@@ -26,6 +37,11 @@ _ALLOWED = {
     "beta": "a finite number greater than 0",
     "gamma": "a number of at least 0 and less than 1",
     "prox_mu": "a finite number of at least 0",
+    "server_lr": "a finite number greater than 0",
+    "server_beta1": "a number of at least 0 and less than 1",
+    "server_beta2": "a number of at least 0 and less than 1",
+    "server_tau": "a finite number greater than 0",
+    "fedexp_epsilon": "a finite number greater than 0",
 }
 _CROSS_SILO_BACKENDS = (
     "GRPC", "TRPC", "MPI", "MQTT_S3", "MQTT_S3_MNN", "MQTT_WEB3", "MQTT_THETASTORE"

@@ -12,6 +12,8 @@ from fednnnn_plugin.recipe.wording import printable
 _NOT_THE_USERS = {"worker_num"}
 # Of dataset image_folder only; another data set's script may use such names for its own purposes.
 _IMAGE_FOLDERS = {"data_dir", "image_size", "test_fraction"}
+# A name of FedML's own: its FedOpt, SCAFFOLD and Mime read it, and our method may stand beside it.
+_FEDMLS = {"server_lr"}
 
 
 def recipe_from_args(
@@ -42,12 +44,12 @@ def recipe_from_args(
     }
     values["data_args"].setdefault("dataset", "custom")
     values["model_args"].setdefault("model", "custom")
+    train, unused = values["train_args"], _FEDMLS
     if method is not None:
-        train = values["train_args"]
-        unused = {key for keys in COEFFICIENTS.values() for key in keys}
-        for key in unused.difference(COEFFICIENTS.get(method, ())):
-            train.pop(key, None)
         train["federated_optimizer"] = method
+        unused = {key for keys in COEFFICIENTS.values() for key in keys}
+    for key in unused.difference(COEFFICIENTS.get(str(train.get("federated_optimizer")), ())):
+        train.pop(key, None)
     using_mlops = values["common_args"].get("using_mlops")
     if isinstance(using_mlops, str):
         # FedML takes it from an environment variable, unparsed.

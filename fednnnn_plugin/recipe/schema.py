@@ -39,7 +39,16 @@ from fednnnn_plugin.recipe.values import (
     TrainingType,
 )
 
-Method = Literal["FedNNNN", "NormNorm", "Momentum", "PaperFedAvg", "PaperFedProx"]
+Method = Literal[
+    "FedNNNN",
+    "NormNorm",
+    "Momentum",
+    "PaperFedAvg",
+    "PaperFedProx",
+    "FedExP",
+    "FedAdam",
+    "FedYogi",
+]
 
 
 class CommonArgs(platform.FedMLCommonArgs):
@@ -79,15 +88,23 @@ class ModelArgs(platform.FedMLModelArgs):
 
 
 class TrainArgs(platform.FedMLTrainArgs):
-    """The method and its hyperparameters: K, m, rounds, E, B, η, λ, and β, γ or μ."""
+    """The method and its hyperparameters: K, m, rounds, E, B, η, λ, and β, γ or μ.
+
+    What begins with ``server_`` or ``fedexp_`` is the comparators'.
+    """
 
     federated_optimizer: Annotated[
         Method,
-        Field(description="one of FedNNNN, NormNorm, Momentum, PaperFedAvg, PaperFedProx"),
+        Field(description=f"one of {', '.join(consistency.METHODS)}"),
     ]
     beta: OptPositive = None
     gamma: OptDecay = None
     prox_mu: OptNonNegative = None
+    server_lr: OptPositive = None
+    server_beta1: OptDecay = None
+    server_beta2: OptDecay = None
+    server_tau: OptPositive = None
+    fedexp_epsilon: OptPositive = None
     client_weighting: ClientWeighting = "uniform"
     client_num_in_total: Count
     client_num_per_round: Count
@@ -103,6 +120,16 @@ class TrainArgs(platform.FedMLTrainArgs):
     checkpoint_every: Count = 10
     max_client_norm: OptPositive = None
     max_client_failures: Natural = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_the_methods_defaults(cls, values: object) -> object:
+        if not isinstance(values, dict):
+            return values
+        method = values.get("federated_optimizer")
+        used = consistency.COEFFICIENTS.get(method, ()) if isinstance(method, str) else ()
+        defaults = {key: consistency.DEFAULTS[key] for key in used if key in consistency.DEFAULTS}
+        return values | {k: v for k, v in defaults.items() if values.get(k) is None}
 
 
 class ValidationArgs(platform.FedMLValidationArgs):

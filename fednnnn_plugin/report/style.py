@@ -6,8 +6,6 @@ stand out from white paper come first. The dashes tell the methods apart in a bl
 
 from dataclasses import dataclass
 
-from fednnnn_plugin.report import paper
-
 
 @dataclass(frozen=True)
 class LineStyle:
@@ -34,12 +32,15 @@ _METHODS = {
     "Norm-Norm": LineStyle(BLUE, (7.0, 1.6, 1.4, 1.6), 1.2),
     "Momentum": LineStyle(GREEN, (8.0, 2.0), 1.2),
     "FedNNNN": LineStyle(VERMILION, SOLID, 1.5),
+    "FedExP": LineStyle(SKY_BLUE, SOLID, 1.3),
+    "FedAdam": LineStyle(ORANGE, SOLID, 1.3),
+    "FedYogi": LineStyle(ORANGE, (5.0, 1.4, 1.4, 1.4, 1.4, 1.4), 1.3),
 }
 _OTHERS = (
-    LineStyle(ORANGE, (5.0, 1.4, 1.4, 1.4, 1.4, 1.4), 1.3),
-    LineStyle(SKY_BLUE, SOLID, 1.3),
-    LineStyle(ORANGE, SOLID, 1.3),
+    LineStyle(SKY_BLUE, (5.0, 1.4, 1.4, 1.4, 1.4, 1.4), 1.3),
+    LineStyle(ORANGE, (3.0, 1.5), 1.3),
     LineStyle(SKY_BLUE, (3.0, 1.5), 1.3),
+    LineStyle(ORANGE, (1.4, 1.4), 1.3),
 )
 _VARIANT_DASHES = ((), (5.0, 1.8), (1.4, 1.4), (7.0, 1.6, 1.4, 1.6), (2.5, 1.2), (9.0, 2.0))
 
@@ -56,9 +57,9 @@ def line_styles(labels: list[tuple[str, str]]) -> list[LineStyle]:
     """The style of each (method, variant), given in order.
 
     A method keeps its colour in every figure; its second and further variants get other dashes,
-    methods that the paper does not have the palette's remaining colours.
+    methods that are neither the paper's nor our comparators get what remains, in turn.
     """
-    others = list(dict.fromkeys(method for method, _ in labels if method not in paper.METHODS))
+    others = list(dict.fromkeys(method for method, _ in labels if method not in _METHODS))
     seen: dict[str, int] = {}
     styles = []
     for method, _ in labels:

@@ -140,6 +140,8 @@ _LATEX = str.maketrans(
         "μ": "$\\mu$",
         "η": "$\\eta$",
         "λ": "$\\lambda$",
+        "τ": "$\\tau$",
+        "ε": "$\\epsilon$",
         "…": "\\ldots{}",
         "\n": " ",
     }

@@ -35,6 +35,7 @@ class Update:
             in float32 at least.
         mean_update_norm: ``N = ‖S‖₂`` (eq. 4) of the whole model.
         mean_client_norm: ``E = Σ α_k ‖Δ_k‖₂`` (eq. 5); ``N ≤ E`` (proposition 1).
+        mean_client_square: ``Σ α_k ‖Δ_k‖₂²``.
         layers: both norms of every module that owns trainable parameters.
         buffers: every other entry of the model state: floating ones averaged with ``α_k``, integer
             ones the maximum over clients.
@@ -46,6 +47,7 @@ class Update:
     mean_update: dict[str, Tensor]
     mean_update_norm: float
     mean_client_norm: float
+    mean_client_square: float
     layers: dict[str, LayerNorms]
     buffers: dict[str, Tensor]
     clients: int
@@ -204,6 +206,7 @@ class UpdateAccumulator:
             # Proposition 1 holds for the exact values; rounding must not break it by an ulp.
             mean_update_norm=min(math.sqrt(sum(squares.values())), mean_client_norm),
             mean_client_norm=mean_client_norm,
+            mean_client_square=tally.square / tally.weight,
             layers={
                 module: LayerNorms(min(update_norms[module], client_norm), client_norm)
                 for module, client_norm in client_norms.items()

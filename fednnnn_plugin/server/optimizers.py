@@ -7,9 +7,7 @@ lists no other. The mathematics is :func:`_server_step`, written once.
 
 from __future__ import annotations
 
-import math
-import numbers
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, overload
 
 import torch
@@ -17,12 +15,17 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.norms import global_norm
+from fednnnn_plugin.server.arguments import (
+    Params,
+    checked_decay,
+    checked_positive,
+    loss_of,
+    measured,
+    update_norm,
+)
 
 #: ``N ≤ NEAR_ZERO · E`` counts as N = 0: below it float32 leaves only rounding noise in S.
 NEAR_ZERO = 1e-6
-
-Params = Iterable[Tensor] | Iterable[dict[str, Any]]
 
 
 class FedNNNN(Optimizer):
@@ -65,7 +68,7 @@ class FedNNNN(Optimizer):
         momentum: float | None = None,
     ) -> None:
         defaults = {
-            "lr": _checked_lr(lr),
+            "lr": checked_positive("lr", lr),
             "beta": _checked_beta(beta),
             "gamma": _checked_gamma(gamma, momentum),
         }
@@ -106,7 +109,7 @@ class NormNorm(Optimizer):
     degenerate = False
 
     def __init__(self, params: Params, lr: float = 1.0, beta: float | None = None) -> None:
-        defaults = {"lr": _checked_lr(lr), "beta": _checked_beta(beta)}
+        defaults = {"lr": checked_positive("lr", lr), "beta": _checked_beta(beta)}
         super().__init__(params, defaults)
 
     @overload
@@ -151,7 +154,7 @@ class Momentum(Optimizer):
         gamma: float | None = None,
         momentum: float | None = None,
     ) -> None:
-        defaults = {"lr": _checked_lr(lr), "gamma": _checked_gamma(gamma, momentum)}
+        defaults = {"lr": checked_positive("lr", lr), "gamma": _checked_gamma(gamma, momentum)}
         super().__init__(params, defaults)
 
     @overload
@@ -176,10 +179,7 @@ def _server_step(
     ``c = β E / N`` for the rules that normalise and 1 for the others; ``γ = 0``, without a
     buffer, for the rules that have no momentum.
     """
-    loss = None
-    if closure is not None:
-        with torch.enable_grad():
-            loss = closure()
+    loss = loss_of(closure)
     ratio = 1.0
     if "beta" in optimizer.defaults:
         ratio = _norm_ratio(optimizer, mean_client_norm)
@@ -216,25 +216,11 @@ def _move(optimizer: Optimizer, parameter: Tensor, scale: float, gamma: float, l
 
 def _norm_ratio(optimizer: Optimizer, mean_client_norm: float | None) -> float:
     """Return ``E / N``, or 0 where N is near 0."""
-    rule = type(optimizer).__name__
-    if mean_client_norm is None:
-        raise UserError(
-            f"{rule}.step: mean_client_norm (E) is missing: FedML's FedOpt does not give it; set "
-            f"train_args.federated_optimizer: {rule} instead of server_optimizer: {rule}"
-        )
-    if not (math.isfinite(mean_client_norm) and mean_client_norm >= 0):
-        raise UserError(
-            f"{rule}.step: mean_client_norm: {mean_client_norm!r}: must be finite and at least 0"
-        )
-    mean_update_norm = global_norm(
-        parameter.grad
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-        if parameter.grad is not None
-    )
-    if mean_update_norm <= NEAR_ZERO * mean_client_norm or mean_client_norm == 0.0:
+    client_norm = measured(optimizer, "mean_client_norm", "E", mean_client_norm)
+    mean_update_norm = update_norm(optimizer)
+    if mean_update_norm <= NEAR_ZERO * client_norm or client_norm == 0.0:
         return 0.0
-    return mean_client_norm / mean_update_norm
+    return client_norm / mean_update_norm
 
 
 def _required(optimizer: Optimizer, group: dict[str, Any], name: str) -> float:
@@ -246,27 +232,12 @@ def _required(optimizer: Optimizer, group: dict[str, Any], name: str) -> float:
     return float(value)
 
 
-def _number(value: object) -> float:
-    """Return a number; NaN for what is none: PyYAML, and so FedML, reads 5e-4 as a string."""
-    return float(value) if isinstance(value, numbers.Real) else math.nan
-
-
-def _checked_lr(lr: float) -> float:
-    if not 0 < _number(lr) < math.inf:
-        raise UserError(f"lr: {lr!r}: must be finite and greater than 0")
-    return lr
-
-
 def _checked_beta(beta: float | None) -> float | None:
-    if beta is not None and not 0 < _number(beta) < math.inf:
-        raise UserError(f"beta: {beta!r}: must be finite and greater than 0")
-    return beta
+    return None if beta is None else checked_positive("beta", beta)
 
 
 def _checked_gamma(gamma: float | None, momentum: float | None) -> float | None:
     if gamma is not None and momentum is not None and gamma != momentum:
         raise UserError(f"gamma: {gamma!r}, momentum: {momentum!r}: two names of γ; give one")
     value = momentum if gamma is None else gamma
-    if value is not None and not 0 <= _number(value) < 1:
-        raise UserError(f"gamma: {value!r}: must be at least 0 and less than 1")
-    return value
+    return None if value is None else checked_decay("gamma", value)

@@ -53,7 +53,7 @@ class Header:
             for kept in (self.update_bins, self.buffer_bins)
             for bin_ in (*kept, *[_NO_BIN] * (FixedPointSum.KEPT_BINS - len(kept)))
         ]
-        sums = (tally.weight, tally.norm, *tally.layer_norms.values())
+        sums = (tally.weight, tally.norm, tally.square, *tally.layer_norms.values())
         padding = [0.0] * (capacity - len(tally.norms))
         return b"".join(
             (
@@ -77,13 +77,19 @@ class Header:
         bins = _BINS.unpack_from(content, _COUNTS.size)
         offset = _COUNTS.size + _BINS.size
         sums = []
-        for _ in range(2 + len(modules)):
+        for _ in range(3 + len(modules)):
             sums.append(ExactSum(int.from_bytes(content[offset : offset + _EXACT_BYTES], "little")))
             offset += _EXACT_BYTES
-        weight, norm, *layers = sums
+        weight, norm, square, *layers = sums
         norms = list(struct.unpack_from(f"<{clients}d", content, offset))
         tally = ClientTally(
-            dict(zip(modules, layers, strict=True)), weight, norm, norms, non_finite, failed
+            dict(zip(modules, layers, strict=True)),
+            weight,
+            norm,
+            square,
+            norms,
+            non_finite,
+            failed,
         )
         kept = FixedPointSum.KEPT_BINS
         return cls(

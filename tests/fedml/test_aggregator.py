@@ -108,6 +108,12 @@ def test_two_rounds_by_hand() -> None:
     torch.testing.assert_close(server.evaluation_state_dict()["w"], torch.tensor([2.55, 3.4]))
 
 
+MOMENTS = {
+    **{"beta": None, "gamma": None, "server_lr": 1.0},
+    **{"server_beta1": 0.5, "server_beta2": 0.25, "server_tau": 1.0},
+}
+
+
 @pytest.mark.parametrize(
     ("method", "values", "expected"),
     [
@@ -116,6 +122,11 @@ def test_two_rounds_by_hand() -> None:
         ("Momentum", {"beta": None}, [1.5, 2.0]),
         ("PaperFedAvg", {"beta": None, "gamma": None}, [1.5, 2.0]),
         ("PaperFedProx", {"beta": None, "gamma": None, "prox_mu": 0.1}, [1.5, 2.0]),
+        # The mean square is 12.5: 12.5 / (2 (6.25 + 10^-9)) is just below 1.
+        ("FedExP", {"beta": None, "gamma": None, "fedexp_epsilon": 1e-9}, [1.5, 2.0]),
+        # From v = τ² = 1: m = S / 2 and v = 1/4 + 3/4 S² with S = (1.5, 2).
+        ("FedAdam", MOMENTS, [0.75 / (1.9375**0.5 + 1), 1 / (3.25**0.5 + 1)]),
+        ("FedYogi", MOMENTS, [0.75 / (2.6875**0.5 + 1), 1 / 3]),
     ],
 )
 def test_the_method_is_the_argument_or_the_name(method, values, expected) -> None:
@@ -246,7 +257,7 @@ def test_the_dtype_stays_and_half_precision_is_rounded_once(dtype) -> None:
     # The momentum is not rounded to the model's precision.
     second = run_round(server, [(1, OrderedDict(w=served["w"])), (1, OrderedDict(w=served["w"]))])
     assert torch.equal(second["w"], served["w"])  # degenerate: E = 0
-    (momentum,) = server._momentum.values()
+    (momentum,) = server._rule_state.values()
     torch.testing.assert_close(momentum, move.to(working))
 
 

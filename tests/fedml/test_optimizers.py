@@ -8,7 +8,9 @@ import torch
 import fednnnn_plugin as fp
 
 PLACES = ("sp.fedopt", "mpi.fedopt", "mpi.fedopt_seq")
-OURS = {"FedNNNN": fp.FedNNNN, "NormNorm": fp.NormNorm, "Momentum": fp.Momentum}
+PAPERS = {"FedNNNN": fp.FedNNNN, "NormNorm": fp.NormNorm, "Momentum": fp.Momentum}
+MOMENTS = {"FedAdam": fp.FedAdam, "FedYogi": fp.FedYogi}
+OURS = {**PAPERS, "FedExP": fp.FedExP, **MOMENTS}
 
 
 @pytest.fixture(params=PLACES)
@@ -38,7 +40,7 @@ def test_parameters_are_listed(repo) -> None:
     assert {"lr", "gamma", "momentum"} <= set(repo.supported_parameters("momentum"))
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", [*PAPERS, "FedExP"])
 def test_single_process_fedopt_builds_them_and_learns_at_the_step_what_is_missing(
     repo, name: str
 ) -> None:
@@ -47,6 +49,18 @@ def test_single_process_fedopt_builds_them_and_learns_at_the_step_what_is_missin
     weight.grad = torch.ones(2)
     with pytest.raises(fp.UserError, match=f"^{name}.step: "):
         server.step()
+
+
+@pytest.mark.parametrize("name", MOMENTS)
+def test_single_process_fedopt_steps_with_what_needs_no_more_than_the_update(
+    repo, name: str
+) -> None:
+    """m = S / 10 and v = 10⁻⁶ + S² / 100, whose 0.99 or 1 of 10⁻⁶ is far below S²."""
+    weight = torch.nn.Parameter(torch.zeros(2))
+    server = repo.name2cls(name)([weight], lr=1.0)
+    weight.grad = -torch.ones(2)
+    server.step()
+    assert weight.tolist() == pytest.approx([0.1 / 0.101] * 2, rel=1e-3)
 
 
 def test_mpi_fedopt_steps_with_momentum(repo) -> None:

@@ -23,7 +23,14 @@ def model(seed: int = 0, width: int = 3) -> nn.Module:
 
 
 def aggregator(path, start: object = 0, method="FedNNNN", net=None, **values):
-    coefficients = {"FedNNNN": ("beta", "gamma"), "NormNorm": ("beta",), "Momentum": ("gamma",)}
+    coefficients = {
+        "FedNNNN": ("beta", "gamma"),
+        "NormNorm": ("beta",),
+        "Momentum": ("gamma",),
+        "FedExP": ("fedexp_epsilon",),
+        "FedAdam": ("server_lr",),
+        "FedYogi": ("server_lr", "server_beta1", "server_beta2"),
+    }
     args = SimpleNamespace(
         training_type="cross_silo",
         federated_optimizer=method,
@@ -61,7 +68,9 @@ def assert_equal(one, other) -> None:
         assert torch.equal(tensor, other[name]), name
 
 
-@pytest.mark.parametrize("method", ["FedNNNN", "NormNorm", "Momentum"])
+@pytest.mark.parametrize(
+    "method", ["FedNNNN", "NormNorm", "Momentum", "FedExP", "FedAdam", "FedYogi"]
+)
 def test_a_restart_gives_the_bits_of_an_uninterrupted_federation(method, tmp_path) -> None:
     whole = aggregator(tmp_path / "whole.safetensors", method=method)
     for number in range(4):

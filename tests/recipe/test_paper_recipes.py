@@ -15,6 +15,7 @@ from fednnnn_plugin.recipe import (
     load_recipe,
     recipe_from_args,
 )
+from fednnnn_plugin.recipe.consistency import COEFFICIENTS
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -40,6 +41,7 @@ METHODS = {
     "momentum": "Momentum",
     "fednnnn": "FedNNNN",
 }
+COMPARATORS = {"fedexp": "FedExP", "fedadam": "FedAdam", "fedyogi": "FedYogi"}
 PAPER = [
     (dataset, classes, sizes, method)
     for dataset in COMMON
@@ -47,7 +49,7 @@ PAPER = [
     for method in METHODS
 ]
 OTHERS = [
-    *(f"digits_noniid_b_{method}" for method in METHODS),
+    *(f"digits_noniid_b_{method}" for method in METHODS | COMPARATORS),
     "digits_noniid_ub_fednnnn",
     "mnist_single_client",
     "cifar10_single_client",
@@ -65,9 +67,9 @@ def flattened(path: Path) -> types.SimpleNamespace:
     return types.SimpleNamespace(yaml_config_file=str(path), **flat)
 
 
-def test_there_are_the_forty_conditions_and_eight_more() -> None:
+def test_there_are_the_forty_conditions_and_eleven_more() -> None:
     expected = {"_".join(parts) for parts in PAPER} | set(OTHERS)
-    assert len(expected) == 48
+    assert len(expected) == 51
     assert [path.stem for path in list_recipes()] == sorted(expected)
 
 
@@ -115,7 +117,7 @@ def test_digits_run_thirty_rounds_on_twenty_clients_of_two_classes(name: str) ->
     train, data = recipe.train_args, recipe.data_args
     assert (train.client_num_in_total, train.client_num_per_round) == (20, 20)
     assert (train.batch_size, train.epochs, train.comm_round) == (10, 5, 30)
-    assert train.federated_optimizer == METHODS[name.rsplit("_", 1)[1]]
+    assert train.federated_optimizer == (METHODS | COMPARATORS)[name.rsplit("_", 1)[1]]
     assert (data.dataset, recipe.model_args.model) == ("digits", "nnnn_digits")
     assert (data.partition_method, data.classes_per_client) == ("n_class", 2)
     unbalanced = "_ub_" in name
@@ -124,12 +126,14 @@ def test_digits_run_thirty_rounds_on_twenty_clients_of_two_classes(name: str) ->
 
 
 def test_the_digits_recipes_differ_in_the_method_alone() -> None:
-    method = {"federated_optimizer": "PaperFedAvg", "beta": None, "gamma": None, "prox_mu": None}
+    method: dict[str, Any] = {key: None for keys in COEFFICIENTS.values() for key in keys} | {
+        "federated_optimizer": "PaperFedAvg"
+    }
     same = [
         recipe.model_copy(
             update={"name": "", "train_args": recipe.train_args.model_copy(update=method)}
         )
-        for recipe in (load(f"digits_noniid_b_{name}") for name in METHODS)
+        for recipe in (load(f"digits_noniid_b_{name}") for name in METHODS | COMPARATORS)
     ]
     assert all(recipe == same[0] for recipe in same)
 

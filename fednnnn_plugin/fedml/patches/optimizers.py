@@ -25,9 +25,10 @@ def apply(optrepo: ModuleType) -> None:
     if registry is None or compatibility.problem() is not None:
         return
     # Imported here: a FedML that we leave alone must not find them among torch's subclasses.
+    from fednnnn_plugin.server.adaptive import FedAdam, FedExP, FedYogi
     from fednnnn_plugin.server.optimizers import FedNNNN, Momentum, NormNorm
 
-    for optimizer in (FedNNNN, NormNorm, Momentum):
+    for optimizer in (FedNNNN, NormNorm, Momentum, FedExP, FedAdam, FedYogi):
         registry.repo.setdefault(optimizer.__name__.lower(), optimizer)
     registry.name2cls = classmethod(wrapper(registry.name2cls.__func__, _name2cls))
 
