@@ -32,6 +32,7 @@ from fednnnn_plugin.server.server import Server, ServerRule
 mpi4py.rc.initialize = False  # the constants are enough
 MPI = import_module("mpi4py.MPI")
 CPU = torch.device("cpu")
+FEDNNNN = ServerRule("FedNNNN", 0.7, 0.8)
 
 
 @dataclass
@@ -123,9 +124,15 @@ with torch.random.fork_rng([]):  # built once: ranks that are threads share the 
 
 
 def federate(
-    data: FederatedData, ranks: Ranks, *, rounds: int = 3, cohort_size: int = 6, **schedule: Any
+    data: FederatedData,
+    ranks: Ranks,
+    *,
+    rule: ServerRule = FEDNNNN,
+    rounds: int = 3,
+    cohort_size: int = 6,
+    **schedule: Any,
 ) -> tuple[Federation, list[RoundRecord]]:
-    """Run FedNNNN on one rank."""
+    """Run a method on one rank."""
     model = deepcopy(INITIAL)
     sgd = LocalSGD(epochs=1, batch_size=5, learning_rate=0.1)
     batches = TensorBatches(data, sgd, 0, CPU)
@@ -134,7 +141,7 @@ def federate(
     with Cohort(model, SGDTraining(sgd, batches), batches) as cohort:
         federation = Federation(
             Schedule(rounds, sizes, cohort_size, seed=0, **schedule),
-            Server(ServerRule("FedNNNN", 0.7, 0.8), named_tensors(model), trainable_names(model)),
+            Server(rule, named_tensors(model), trainable_names(model)),
             trainable_names(model),
             cohort,
             ranks,
@@ -174,13 +181,21 @@ def thread_count() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize(
+    ("size", "rule"),
+    [
+        *((size, FEDNNNN) for size in (1, 2, 3, 4, 8)),
+        (3, ServerRule("FedExP")),
+        (3, ServerRule("FedAdam", server_lr=0.1)),
+    ],
+    ids=lambda value: getattr(value, "method", None),
+)
 def test_any_number_of_ranks_gives_the_same_bits(
-    data: FederatedData, size: int, weighting: str
+    data: FederatedData, size: int, rule: ServerRule, weighting: str
 ) -> None:
     """Six clients: eight ranks are more than there is work for."""
-    alone, records = federate(data, Solo(), weighting=weighting)
-    _, results = on_ranks(size, data, weighting=weighting)
+    alone, records = federate(data, Solo(), rule=rule, weighting=weighting)
+    _, results = on_ranks(size, data, rule=rule, weighting=weighting)
     together, same_records = results[0]
     for ours, theirs in (
         (alone.server.state_dict(), together.server.state_dict()),

@@ -82,6 +82,18 @@ def test_the_model_has_the_same_bytes_on_any_number_of_ranks(
     assert (summary["backend"], summary["ranks"]) == ("MPI", ranks)
 
 
+def test_fedexp_has_the_same_bytes_on_two_ranks(tmp_path: Path) -> None:
+    """Its step needs the squares of all clients' norms, by weight."""
+    settings = {"federated_optimizer": "FedExP", "beta": None, "gamma": None}
+    settings |= {"client_weighting": "samples", "comm_round": 2}
+    expected = alone(tmp_path / "alone", **settings)
+    command = run(tmp_path / "run", "--backend", "MPI", **settings)
+    process = start(mpirun(2, _BIN / "fednnnn", *command))
+    _, stderr = process.communicate(timeout=240)
+    assert process.returncode == 0, stderr
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == expected
+
+
 def rank_processes(launcher: int) -> Iterator[tuple[int, int]]:
     """Yield (rank, process id) of a launcher's children."""
     for folder in Path("/proc").glob("[0-9]*"):

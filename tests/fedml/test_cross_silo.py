@@ -357,10 +357,21 @@ def run(args, dataset, **helpers) -> None:
     fedml.FedMLRunner(args, CPU, dataset, create_model("nnnn_digits", 0), **helpers)
 
 
-@pytest.mark.parametrize("method", ["FedNNNN", "NormNorm", "Momentum"])
-def test_by_name_the_server_gets_our_aggregator_and_fedml_sees_fedavg(method, started) -> None:
-    unused = {"FedNNNN": {}, "NormNorm": {"gamma": None}, "Momentum": {"beta": None}}[method]
-    args = arguments(federated_optimizer=method, role="server", **unused)
+@pytest.mark.parametrize(
+    ("method", "values"),
+    [
+        ("FedNNNN", {}),
+        ("NormNorm", {"gamma": None}),
+        ("Momentum", {"beta": None}),
+        ("FedExP", {"beta": None, "gamma": None}),
+        ("FedAdam", {"beta": None, "gamma": None, "server_lr": 0.1}),
+        ("FedYogi", {"beta": None, "gamma": None, "server_lr": 0.1}),
+    ],
+)
+def test_by_name_the_server_gets_our_aggregator_and_fedml_sees_fedavg(
+    method, values, started
+) -> None:
+    args = arguments(federated_optimizer=method, role="server", **values)
     run(args, linear_dataset())
     [(role, name, given, aggregator)] = started
     assert (role, name, given is args) == ("server", "FedAvg", True)
