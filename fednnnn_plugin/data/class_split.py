@@ -14,7 +14,7 @@ A draw that cannot be settled is drawn again.
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ EVEN_ENOUGH = 80
 ACCEPTABLE = 70
 _CAREFUL_DRAWS = 20
 _WILD_DRAWS = 300
+# A draw of a larger table takes so long that fewer of them must do.
+_LARGE_TABLE = 6_000
 
 
 def class_shares(
@@ -55,7 +57,8 @@ def class_shares(
     best, best_percent = None, -1
     balanced = client_sizes.max() - client_sizes.min() <= 1
     acceptable = ACCEPTABLE if balanced and even_enough else 0
-    for draw, noise in enumerate(_noise_schedule(rng)):
+    draws = _draws(len(class_sizes) * len(client_sizes))
+    for draw, noise in enumerate(islice(_noise_schedule(rng), draws)):
         if draw >= _CAREFUL_DRAWS and best_percent >= acceptable:
             break
         held = _draw_holdings(class_sizes, client_sizes, classes_per_client, noise, rng)
@@ -67,6 +70,12 @@ def class_shares(
         if best_percent >= even_enough:
             break
     return best
+
+
+def _draws(cells: int) -> int:
+    """The most draws for a table of so many cells."""
+    most = _CAREFUL_DRAWS + _WILD_DRAWS
+    return most if cells <= _LARGE_TABLE else max(_CAREFUL_DRAWS, most * _LARGE_TABLE // cells // 4)
 
 
 def _noise_schedule(rng: np.random.Generator) -> Iterator[float]:
@@ -152,12 +161,18 @@ def _settle(held: Bools, class_sizes: Ints, client_sizes: Ints, least: Ints) -> 
     shares = np.stack([_apportion(n, row) for n, row in zip(client_sizes, held, strict=True)])
     if (shares < least[:, None])[held].any():
         return None
+    holders = held.astype(np.int64)
+
+    def passable(classes: list[int]) -> Ints:
+        """Images that each of these classes can pass on to every class."""
+        slack: Ints = np.where(held[:, classes], shares[:, classes] - least[:, None], 0)
+        return slack.T @ holders
+
+    room = passable(list(range(len(class_sizes))))
     while True:
         surplus = shares.sum(axis=0) - class_sizes
         if not surplus.any():
             return shares
-        slack: Ints = np.where(held, shares - least[:, None], 0)
-        room: Ints = slack.T @ held.astype(np.int64)  # images that class i can pass on to class j
         chain = _shortest_chain(room, surplus)
         if chain is None:
             return None
@@ -167,6 +182,7 @@ def _settle(held: Bools, class_sizes: Ints, client_sizes: Ints, least: Ints) -> 
             moved = _apportion(amount, np.where(held[:, j], shares[:, i] - least, 0) * held[:, i])
             shares[:, i] -= moved
             shares[:, j] += moved
+        room[chain] = passable(chain)  # all else is as it was: with many classes most of the time
 
 
 def _shortest_chain(room: Ints, surplus: Ints) -> list[int] | None:

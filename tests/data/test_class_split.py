@@ -1,5 +1,7 @@
 """The search for n-class splits, held against an exact solver."""
 
+import time
+
 import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -78,3 +80,17 @@ def test_one_class_a_client() -> None:
     assert sorted(shares.max(axis=1).tolist()) == [2, 2, 2, 3, 3]
     assert class_shares(np.array([8, 4]), np.array([3, 3, 3, 3]), 1, rng) is None
     assert class_shares(np.array([12]), np.array([9, 2, 1]), 1, rng) is not None
+
+
+def test_many_classes_are_divided_or_refused_soon() -> None:
+    sizes = np.bincount(np.random.default_rng(0).integers(0, 150, 9_000))
+    clients = np.full(60, 150)
+    start = time.process_time()
+    shares = class_shares(sizes, clients, 5, np.random.default_rng(1))
+    assert shares is not None
+    assert (shares.sum(axis=0) == sizes).all()
+    assert (shares.sum(axis=1) == clients).all()
+    assert ((shares > 0).sum(axis=1) == 5).all()
+    # 180 holdings of 150 classes by 60 clients fall into parts whose sums do not agree.
+    assert class_shares(sizes, clients, 3, np.random.default_rng(1)) is None
+    assert time.process_time() - start < 60

@@ -18,6 +18,7 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.model_check import check_model
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model
+from fednnnn_plugin.recipe import load_recipe
 
 RECIPE = """\
 common_args: {{training_type: simulation}}
@@ -178,3 +179,13 @@ def test_the_check_leaves_model_and_generators_as_they_were(data: FederatedData)
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
     with pytest.raises(UserError, match=r"^model_args.model: flat: gives \[1, 64\] for an image"):
         check_model(nn.Flatten(), "flat", data, 5)
+
+
+def test_the_readme_s_recipe_is_one(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    section = readme.partition("## Your own data and models")[2]
+    path = tmp_path / "flowers.yaml"
+    path.write_text(section.partition("```yaml\n")[2].partition("```")[0])
+    recipe = load_recipe(path)
+    assert recipe.data_args.image_size == (64, 64)
+    assert load_recipe(path, ["data_args.test_fraction=0.3"]).model_args.model == "resnet18"
