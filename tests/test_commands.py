@@ -16,7 +16,7 @@ def run(*arguments: str) -> tuple[int, str]:
 def test_recipes_are_listed_with_their_data(tmp_path: Path) -> None:
     status, output = run("recipes")
     assert status == 0
-    assert output.count("present") + output.count("missing") == 48
+    assert output.count("present") + output.count("missing") == 51
     [line] = [line for line in output.splitlines() if line.endswith("digits_noniid_b_normnorm")]
     assert line.split() == ["NormNorm", "20", "30", "present", "digits_noniid_b_normnorm"]
 
@@ -24,7 +24,7 @@ def test_recipes_are_listed_with_their_data(tmp_path: Path) -> None:
 def test_recipes_are_copied_once(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     status, output = run("recipes", "copy", str(folder))
-    assert (status, output) == (0, f"48 recipes copied to {folder}\n")
+    assert (status, output) == (0, f"51 recipes copied to {folder}\n")
     changed = folder / "digits_noniid_b_fedavg.yaml"
     changed.write_text("mine")
 

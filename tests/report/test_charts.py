@@ -170,6 +170,13 @@ def test_alt_text_tells_the_last_values(make_run) -> None:
     )
 
 
+def test_comparators_look_like_no_other_method_and_keep_their_look() -> None:
+    methods = ["FedAvg", "FedProx", "Norm-Norm", "Momentum", "FedNNNN", "FedExP", "FedAdam"]
+    styles = line_styles([(method, "") for method in [*methods, "FedYogi", "theirs", "another"]])
+    assert len({(look.color, look.dash) for look in styles}) == len(styles)
+    assert line_styles([("FedYogi", "")]) == [styles[7]]
+
+
 def test_methods_differ_in_colour_and_in_dash() -> None:
     methods = ["FedAvg", "FedProx", "Norm-Norm", "Momentum", "FedNNNN", "theirs", "another"]
     styles = line_styles([(method, "") for method in methods])
