@@ -199,8 +199,8 @@ def _adaptive_step(
                 state["momentum_buffer"] = torch.zeros_like(parameter)
                 state["second_moment"] = torch.full_like(parameter, tau**2)
             m, v = state["momentum_buffer"], state["second_moment"]
-            # One rounding an operation: torch's fused ones round otherwise in the last elements
-            # of a thread's share, so that the bits would depend on the number of threads.
+            # Plain operations, each rounded by IEEE 754: the bits depend on no vector width or
+            # number of threads. torch promises nothing of the kind for its fused ones.
             m.mul_(beta1).add_(update * (1 - beta1))
             second_moment(v, update.square(), group["beta2"])
             parameter.add_(m.div(v.sqrt().add_(tau)).mul_(group["lr"]))
