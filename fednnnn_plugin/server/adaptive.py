@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.server.arguments import (
     Params,
     checked_decay,
@@ -84,7 +85,7 @@ class FedExP(Optimizer):
         square = measured(self, "mean_client_square", "Σ α_k ‖Δ_k‖²", mean_client_square)
         norm = update_norm(self)
         for group in self.param_groups:
-            extrapolation = max(1.0, square / (2 * (norm**2 + group["epsilon"])))
+            extrapolation = max(1.0, square / (2 * (norm * norm + group["epsilon"])))
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     parameter.add_(parameter.grad * -(group["lr"] * extrapolation))
@@ -111,6 +112,7 @@ class FedAdam(Optimizer):
 
     Raises:
         UserError: a value out of range.
+        RunError: at ``step``: v overflowed; the model may have moved in part.
 
     Source: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, "Adaptive Federated
     Optimization", ICLR 2021 (arXiv 2003.00295), algorithm 2.
@@ -203,6 +205,11 @@ def _adaptive_step(
             # number of threads. torch promises nothing of the kind for its fused ones.
             m.mul_(beta1).add_(update * (1 - beta1))
             second_moment(v, update.square(), group["beta2"])
+            if not v.isfinite().all():  # m / ∞ = 0 would stop those elements for good, unseen
+                raise RunError(
+                    f"{type(optimizer).__name__}: v is no longer finite: the square of an average "
+                    f"update is beyond {v.dtype}"
+                )
             parameter.add_(m.div(v.sqrt().add_(tau)).mul_(group["lr"]))
     return loss
 

@@ -1,10 +1,14 @@
 """The server under FedExP, FedAdam and FedYogi: both models, what is kept, what is refused."""
 
+import math
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.server.accumulator import UpdateAccumulator
 from fednnnn_plugin.server.server import MOMENTUM, SECOND_MOMENT, Server, ServerRule, rule_state
 
@@ -93,6 +97,43 @@ def test_opposite_clients_move_nothing_at_first(rule: ServerRule) -> None:
     server = Server(rule, state(), TRAINABLE)
     play(server, [(3.0, 1.0), (-3.0, -1.0)])
     assert values(server.served) == values(server.evaluation) == (1.0, 2.0)
+
+
+@every_rule
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@given(
+    rounds=st.lists(
+        st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=3),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_after_extreme_updates_all_is_finite_or_it_is_said(
+    rule: ServerRule, dtype: torch.dtype, rounds: list[list[float]]
+) -> None:
+    server = Server(rule, {"w": torch.zeros(1, dtype=dtype)}, ["w"])
+    for updates in rounds:
+        acc = UpdateAccumulator(server.served, ["w"])
+        for update in updates:
+            acc.add({"w": torch.tensor([update], dtype=dtype)}, 1.0)
+        if not acc.clients:
+            return
+        try:
+            move = server.apply(acc.finish())
+        except RunError:
+            return
+        if not math.isfinite(move.server_update_norm):
+            return  # the engine and the aggregator end the federation here
+        assert server.evaluation["w"].isfinite().all()
+        for name, tensor in server.state_dict().items():
+            assert tensor.isfinite().all(), name
+
+
+def test_an_update_whose_square_overflows_is_said() -> None:
+    """10²⁰ squared is beyond float32."""
+    server = Server(ADAM, state(), TRAINABLE)
+    with pytest.raises(RunError, match=r"^FedAdam: v is no longer finite: .* beyond torch.float32"):
+        play(server, [(1e20, 1.0)])
 
 
 @every_rule
