@@ -1,9 +1,5 @@
 """From run folders to a report: tables, figures and the page, in one folder."""
 
-import multiprocessing
-import os
-import re
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,22 +13,20 @@ from fednnnn_plugin.report.accuracy import (
     accuracy_rows,
     accuracy_table,
 )
-from fednnnn_plugin.report.canvas import FORMATS
-from fednnnn_plugin.report.charts import Chart, charts
+from fednnnn_plugin.report.charts import charts
+from fednnnn_plugin.report.drawing import PAGE, Job, draw_all, free_name, publish
 from fednnnn_plugin.report.groups import Condition, Group, conditions, group_runs, single_clients
 from fednnnn_plugin.report.layers import recorded_layers
 from fednnnn_plugin.report.page import Figure, Section, render_page
 from fednnnn_plugin.report.printable import printable
 from fednnnn_plugin.report.runs import Run, read_runs
+from fednnnn_plugin.report.search import Study, find_studies, headline, search_charts
 from fednnnn_plugin.report.speed import rounds_csv, rounds_rows, rounds_table
 from fednnnn_plugin.report.style import line_styles
-from fednnnn_plugin.report.tables import Table, csv_text
+from fednnnn_plugin.report.tables import Table
 
-PAGE = "index.html"
 # Wider than this, in points, a figure takes the page's whole width.
 HALF_PAGE = 430.0
-# Starting a process pays from about this many figures on.
-FEW_CHARTS = 4
 
 
 @dataclass(frozen=True)
@@ -50,14 +44,6 @@ class Report:
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class _Job:
-    """A figure to draw, and where: a path below the report's folder, without suffix."""
-
-    stem: str
-    chart: Chart
-
-
 def build_report(
     paths: Sequence[Path],
     out: Path,
@@ -65,27 +51,29 @@ def build_report(
     layers: Sequence[str] = (),
     target: float | None = None,
 ) -> Report:
-    """Read run folders and write their report.
+    """Read the folders of runs and of searches, and write their report.
 
     Every file is written beside its place and then moved there, the page last; nothing is written
     outside ``out`` and nothing in it that is not of this report is touched.
 
     Args:
-        paths: run folders, or folders of them.
+        paths: run folders, study folders, or folders of them.
         out: where to write; made if missing.
         layers: modules whose norms to show; the paper's where empty.
         target: an accuracy in (0, 1]; with it, a table of the rounds that reach it.
 
     Raises:
-        UserError: no run with a recorded round, a target that is no accuracy, or an ``out`` that
-            cannot be written.
+        UserError: no study and no run with a recorded round, a target that is no accuracy, or an
+            ``out`` that cannot be written.
     """
     if target is not None and not 0.0 < target <= 1.0:
         raise UserError(f"--target: {target:g} is not allowed; it must be above 0 and at most 1")
-    runs, warnings = read_runs(paths)
+    studies, run_paths, warnings = find_studies(paths)
+    runs, more = read_runs(run_paths)
+    warnings += more
     groups, more = group_runs(runs)
     warnings += more
-    if not groups:
+    if not groups and not studies:
         raise UserError("\n".join([*warnings, "no run with a recorded round was given"]))
     warnings += _unknown_layers(layers, runs)
 
@@ -101,14 +89,29 @@ def build_report(
         texts["rounds-to-accuracy.csv"] = rounds_csv(speeds, target)
 
     by_condition = _jobs(groups, layers)
-    jobs = [job for _, of_condition in by_condition for job in of_condition]
+    by_study = _search_jobs(studies)
+    jobs = [job for _, found in (*by_condition, *by_study) for job in found]
     out = _folder(out)
     with tempfile.TemporaryDirectory(dir=out, prefix=".partial-") as name:
         staging = Path(name)
-        _draw(jobs, staging)
+        draw_all(jobs, staging)
         sections = [
-            Section(condition, _headline(condition, rows), tuple(_figures(found, staging)))
+            Section(
+                f"{condition.dataset_name}: {condition.long_name}",
+                f"{condition.dataset_name}: {condition.name}",
+                _headline(condition, rows),
+                tuple(_figures(found, staging)),
+            )
             for condition, found in by_condition
+        ]
+        sections += [
+            Section(
+                f"Search: {study.recipe}",
+                f"Search: {study.recipe}",
+                headline(study),
+                tuple(_figures(found, staging)),
+            )
+            for study, found in by_study
         ]
         looks = [
             look
@@ -118,8 +121,10 @@ def build_report(
         page = render_page(runs, groups, accuracy, rounds, looks, sections, warnings)
         for file, text in (texts | {PAGE: page}).items():
             (staging / file).write_text(text, encoding="utf-8")
-        _publish(staging, out)
-    text = accuracy.text() if rounds is None else f"{accuracy.text()}\n{rounds.text()}"
+        publish(staging, out)
+    shown = [table.text() for table in (accuracy, rounds) if table is not None and table.rows]
+    shown += [f"Search: {study.recipe}\n{headline(study)}" for study in studies]
+    text = "\n".join(shown)
     return Report(text, out / PAGE, tuple(warnings))
 
 
@@ -137,62 +142,32 @@ def _unknown_layers(layers: Sequence[str], runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _jobs(groups: Sequence[Group], layers: Sequence[str]) -> list[tuple[Condition, list[_Job]]]:
+def _jobs(groups: Sequence[Group], layers: Sequence[str]) -> list[tuple[Condition, list[Job]]]:
     taken: set[str] = set()
     found = []
     for condition, members in conditions(groups).items():
-        folder = "figures/" + _free(f"{condition.dataset} {condition.name}", taken)
+        folder = "figures/" + free_name(f"{condition.dataset} {condition.name}", taken)
         names: set[str] = set()
         references = single_clients(groups, condition.dataset)
         jobs = [
-            _Job(f"{folder}/{_free(chart.name, names)}", chart)
+            Job(f"{folder}/{free_name(chart.name, names)}", chart)
             for chart in charts(condition, members, references, layers)
         ]
         found.append((condition, jobs))
     return found
 
 
-def _free(name: str, taken: set[str]) -> str:
-    """A file name of plain characters that is not taken yet, whatever the file system's case."""
-    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or "unnamed"
-    free, number = plain, 2
-    while free in taken:
-        free, number = f"{plain}-{number}", number + 1
-    taken.add(free)
-    return free
+def _search_jobs(studies: Sequence[Study]) -> list[tuple[Study, list[Job]]]:
+    taken: set[str] = set()
+    found = []
+    for study in studies:
+        folder = "figures/" + free_name(f"search {study.recipe}", taken)
+        jobs = [Job(f"{folder}/{chart.name}", chart) for chart in search_charts(study)]
+        found.append((study, jobs))
+    return found
 
 
-def _draw(jobs: Sequence[_Job], folder: Path) -> None:
-    """Draw every figure in every format, on all cores where processes can be forked."""
-    for parent in {(folder / job.stem).parent for job in jobs}:
-        parent.mkdir(parents=True, exist_ok=True)
-    # Only Linux: elsewhere a fork is unsafe or missing, and a fresh process costs what it saves.
-    forks = sys.platform == "linux" and len(jobs) >= FEW_CHARTS
-    count = min(len(os.sched_getaffinity(0)), len(jobs)) if forks else 1
-    context = multiprocessing.get_context("fork" if forks else None)
-    processes = [
-        context.Process(target=_draw_all, args=(jobs[start::count], folder))
-        for start in range(1, count)
-    ]
-    for process in processes:
-        process.start()
-    _draw_all(jobs[0::count], folder)
-    for process in processes:
-        process.join()
-        if process.exitcode:
-            raise RuntimeError(f"drawing figures ended with exit status {process.exitcode}")
-
-
-def _draw_all(jobs: Iterable[_Job], folder: Path) -> None:
-    for job in jobs:
-        stem = folder / job.stem
-        for kind in FORMATS:
-            job.chart.canvas.save(stem.with_name(f"{stem.name}.{kind}"))
-        numbers = csv_text(job.chart.header, job.chart.rows)
-        stem.with_name(f"{stem.name}.csv").write_text(numbers, encoding="utf-8")
-
-
-def _figures(jobs: Iterable[_Job], folder: Path) -> Iterable[Figure]:
+def _figures(jobs: Iterable[Job], folder: Path) -> Iterable[Figure]:
     for job in jobs:
         chart = job.chart
         drawing = (folder / f"{job.stem}.svg").read_text(encoding="utf-8")
@@ -222,15 +197,3 @@ def _folder(out: Path) -> Path:
     except OSError as error:
         raise UserError(f"--out: {printable(out)} cannot be written ({error.strerror})") from error
     return out
-
-
-def _publish(staging: Path, out: Path) -> None:
-    """Move every file to its place, the page last."""
-    files = sorted(path.relative_to(staging) for path in staging.rglob("*") if path.is_file())
-    for file in sorted(files, key=lambda path: path.name == PAGE):
-        try:
-            (out / file).parent.mkdir(parents=True, exist_ok=True)
-            (staging / file).replace(out / file)
-        except OSError as error:
-            where = printable(out / file)
-            raise UserError(f"--out: {where} cannot be written ({error.strerror})") from error

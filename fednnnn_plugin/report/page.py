@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from fednnnn_plugin.report import style
-from fednnnn_plugin.report.groups import Condition, Group, value_text
+from fednnnn_plugin.report.groups import Group, value_text
 from fednnnn_plugin.report.listing import COLUMNS, run_cells
 from fednnnn_plugin.report.runs import Run
 from fednnnn_plugin.report.style import LineStyle
@@ -51,9 +51,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """The figures of one condition."""
+    """The figures of one condition, or of one search; ``name`` is its link's."""
 
-    condition: Condition
+    title: str
+    name: str
     headline: str
     figures: tuple[Figure, ...]
 
@@ -91,7 +92,6 @@ def render_page(
     environment.filters["themed"] = _themed
     script = (_TEMPLATE / "page.js").read_text(encoding="utf-8")
     anchors = {run.name: f"run-{number}" for number, run in enumerate(runs, 1)}
-    titles = [f"{s.condition.dataset_name}: {s.condition.long_name}" for s in sections]
     return environment.get_template("page.html").render(
         title="FedNNNN report",
         facts=_facts(runs, groups),
@@ -106,9 +106,9 @@ def render_page(
         accuracy_looks=looks,
         sections=[
             {
-                "anchor": f"condition-{number}",
-                "title": title,
-                "name": f"{section.condition.dataset_name}: {section.condition.name}",
+                "anchor": f"section-{number}",
+                "title": section.title,
+                "name": section.name,
                 "headline": section.headline,
                 "figures": [
                     {
@@ -121,7 +121,7 @@ def render_page(
                     for index, figure in enumerate(section.figures, 1)
                 ],
             }
-            for number, (title, section) in enumerate(zip(titles, sections, strict=True), 1)
+            for number, section in enumerate(sections, 1)
         ],
         run_columns=[{"name": name, "numeric": numeric} for name, numeric in COLUMNS],
         run_rows=[_Row(run_cells(run), anchors[run.name]) for run in runs],

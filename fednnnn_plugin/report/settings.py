@@ -19,6 +19,12 @@ def read_settings(path: Path) -> tuple[dict[str, Scalar], list[str]]:
     Returns:
         ``section.key`` -> value, empty where the file cannot be used; and what is wrong with it.
     """
+    values, problems = read_nested(path)
+    return _flatten(values), problems
+
+
+def read_nested(path: Path) -> tuple[dict[Any, Any], list[str]]:
+    """Read a YAML or JSON file: its mapping, empty where it cannot be used; and what is wrong."""
     if not path.is_file():
         return {}, ["no such file" if not path.exists() else "not a plain file"]
     try:
@@ -34,7 +40,7 @@ def read_settings(path: Path) -> tuple[dict[str, Scalar], list[str]]:
         return {}, [f"not valid {'JSON' if path.suffix == '.json' else 'YAML'}; not used"]
     if not isinstance(values, dict):
         return {}, ["must be a mapping; not used"]
-    return _flatten(values), []
+    return values, []
 
 
 def _flatten(values: Mapping[Any, Any]) -> dict[str, Scalar]:
