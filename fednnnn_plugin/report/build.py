@@ -1,4 +1,4 @@
-"""From run folders to a report: tables, figures and the page, in one folder."""
+"""From folders of runs and searches to a report: tables, figures and the page, in one folder."""
 
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -14,14 +14,22 @@ from fednnnn_plugin.report.accuracy import (
     accuracy_table,
 )
 from fednnnn_plugin.report.charts import charts
-from fednnnn_plugin.report.drawing import PAGE, Job, draw_all, free_name, publish
+from fednnnn_plugin.report.drawing import (
+    PAGE,
+    Job,
+    checked_folder,
+    draw_all,
+    free_name,
+    publish,
+)
 from fednnnn_plugin.report.groups import Condition, Group, conditions, group_runs, single_clients
 from fednnnn_plugin.report.layers import recorded_layers
 from fednnnn_plugin.report.page import Figure, Section, render_page
 from fednnnn_plugin.report.printable import printable
 from fednnnn_plugin.report.runs import Run, read_runs
-from fednnnn_plugin.report.search import Study, find_studies, headline, search_charts
+from fednnnn_plugin.report.search import headline, search_jobs, trials_table
 from fednnnn_plugin.report.speed import rounds_csv, rounds_rows, rounds_table
+from fednnnn_plugin.report.studies import Study, read_studies
 from fednnnn_plugin.report.style import line_styles
 from fednnnn_plugin.report.tables import Table
 
@@ -68,8 +76,8 @@ def build_report(
     """
     if target is not None and not 0.0 < target <= 1.0:
         raise UserError(f"--target: {target:g} is not allowed; it must be above 0 and at most 1")
-    studies, run_paths, warnings = find_studies(paths)
-    runs, more = read_runs(run_paths)
+    runs, warnings = read_runs(paths)
+    studies, more = read_studies([Path(path) for path in paths])
     warnings += more
     groups, more = group_runs(runs)
     warnings += more
@@ -79,10 +87,12 @@ def build_report(
 
     rows = accuracy_rows(groups)
     accuracy = accuracy_table(rows)
-    texts = {f"accuracy{kind}": text for kind, text in _renderings(accuracy)}
-    texts["accuracy.csv"] = accuracy_csv(rows)
+    texts: dict[str, str] = {}
+    if groups:
+        texts |= {f"accuracy{kind}": text for kind, text in _renderings(accuracy)}
+        texts["accuracy.csv"] = accuracy_csv(rows)
     rounds = None
-    if target is not None:
+    if target is not None and groups:
         speeds = rounds_rows(groups, target)
         rounds = rounds_table(speeds, target)
         texts |= {f"rounds-to-accuracy{kind}": text for kind, text in _renderings(rounds)}
@@ -91,7 +101,7 @@ def build_report(
     by_condition = _jobs(groups, layers)
     by_study = _search_jobs(studies)
     jobs = [job for _, found in (*by_condition, *by_study) for job in found]
-    out = _folder(out)
+    checked_folder(out, "--out")
     with tempfile.TemporaryDirectory(dir=out, prefix=".partial-") as name:
         staging = Path(name)
         draw_all(jobs, staging)
@@ -106,10 +116,11 @@ def build_report(
         ]
         sections += [
             Section(
-                f"Search: {study.recipe}",
-                f"Search: {study.recipe}",
+                f"Search: {study.name}",
+                f"Search: {study.name}",
                 headline(study),
                 tuple(_figures(found, staging)),
+                trials_table(study),
             )
             for study, found in by_study
         ]
@@ -121,9 +132,9 @@ def build_report(
         page = render_page(runs, groups, accuracy, rounds, looks, sections, warnings)
         for file, text in (texts | {PAGE: page}).items():
             (staging / file).write_text(text, encoding="utf-8")
-        publish(staging, out)
+        publish(staging, out, "--out")
     shown = [table.text() for table in (accuracy, rounds) if table is not None and table.rows]
-    shown += [f"Search: {study.recipe}\n{headline(study)}" for study in studies]
+    shown += [f"Search: {study.name}\n\n{headline(study)}\n" for study in studies]
     text = "\n".join(shown)
     return Report(text, out / PAGE, tuple(warnings))
 
@@ -159,12 +170,10 @@ def _jobs(groups: Sequence[Group], layers: Sequence[str]) -> list[tuple[Conditio
 
 def _search_jobs(studies: Sequence[Study]) -> list[tuple[Study, list[Job]]]:
     taken: set[str] = set()
-    found = []
-    for study in studies:
-        folder = "figures/" + free_name(f"search {study.recipe}", taken)
-        jobs = [Job(f"{folder}/{chart.name}", chart) for chart in search_charts(study)]
-        found.append((study, jobs))
-    return found
+    return [
+        (study, search_jobs(study, "figures/" + free_name(f"search {study.name}", taken)))
+        for study in studies
+    ]
 
 
 def _figures(jobs: Iterable[Job], folder: Path) -> Iterable[Figure]:
@@ -186,14 +195,3 @@ def _headline(condition: Condition, rows: Sequence[AccuracyRow]) -> str:
     if averaged and row.group.method != FEDAVG:
         text += f", {(best.mean - max(averaged)) * 100:.1f} points above FedAvg"
     return text + "."
-
-
-def _folder(out: Path) -> Path:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for inner in (out / "figures", *(out / "figures").glob("*/")):
-            if inner.exists() and not inner.resolve().is_relative_to(out.resolve()):
-                raise UserError(f"--out: {printable(inner)} leads out of {printable(out)}")
-    except OSError as error:
-        raise UserError(f"--out: {printable(out)} cannot be written ({error.strerror})") from error
-    return out

@@ -67,13 +67,36 @@ def _draw_some(jobs: Iterable[Job], folder: Path) -> None:
         stem.with_name(f"{stem.name}.csv").write_text(numbers, encoding="utf-8")
 
 
-def publish(staging: Path, out: Path) -> None:
-    """Move every file to its place, the page last."""
+def checked_folder(out: Path, option: str) -> Path:
+    """Make the folder where needed; make sure that its figures lie inside of it.
+
+    Raises:
+        UserError: it cannot be written, or a link in it leads out; the line starts with ``option``.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for inner in (out / "figures", *(out / "figures").glob("*/")):
+            if inner.exists() and not inner.resolve().is_relative_to(out.resolve()):
+                raise UserError(f"{option}: {printable(inner)} leads out of {printable(out)}")
+    except OSError as error:
+        raise _unwritable(out, option, error) from error
+    return out
+
+
+def publish(staging: Path, out: Path, option: str) -> None:
+    """Move every file to its place, the page last.
+
+    Raises:
+        UserError: a place that cannot be written; the line starts with ``option``.
+    """
     files = sorted(path.relative_to(staging) for path in staging.rglob("*") if path.is_file())
     for file in sorted(files, key=lambda path: path.name == PAGE):
         try:
             (out / file).parent.mkdir(parents=True, exist_ok=True)
             (staging / file).replace(out / file)
         except OSError as error:
-            where = printable(out / file)
-            raise UserError(f"--out: {where} cannot be written ({error.strerror})") from error
+            raise _unwritable(out / file, option, error) from error
+
+
+def _unwritable(path: Path, option: str, error: OSError) -> UserError:
+    return UserError(f"{option}: {printable(path)} cannot be written ({error.strerror})")

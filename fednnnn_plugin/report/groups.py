@@ -24,7 +24,7 @@ _NOT_COMPUTED = frozenset(
         *("client_batching", "max_client_failures"),
     }
 )
-_SYMBOLS = {
+SYMBOLS = {
     "client_num_in_total": "K",
     "client_num_per_round": "m",
     "classes_per_client": "classes",
@@ -191,7 +191,7 @@ def _by_differences(
     keys = dict.fromkeys(key for values in found for key in values)
     differing = [key for key in keys if len({repr(values.get(key)) for values in found}) > 1]
     labels = [
-        ", ".join(f"{_SYMBOLS.get(key, key)} {value_text(values.get(key))}" for key in differing)
+        ", ".join(f"{SYMBOLS.get(key, key)} {value_text(values.get(key))}" for key in differing)
         for values in found
     ]
     parts: dict[str, list[Run]] = {}

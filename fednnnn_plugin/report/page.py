@@ -51,12 +51,21 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """The figures of one condition, or of one search; ``name`` is its link's."""
+    """The figures of one condition or of one search.
+
+    Args:
+        title: its heading.
+        name: a short one, for the link to it.
+        headline: what to take away from it; may be empty.
+        figures: what to show.
+        table: its numbers, one line each, to sort; None where there are none.
+    """
 
     title: str
     name: str
     headline: str
     figures: tuple[Figure, ...]
+    table: Table | None = None
 
 
 class _Row(list[Cell]):
@@ -83,7 +92,7 @@ def render_page(
         groups: the groups that the tables and figures show.
         accuracy, rounds: the tables, one row a group each.
         looks: a line style for each of their rows.
-        sections: the figures by condition.
+        sections: the figures, by condition and by search.
         warnings: lines on what was left out.
     """
     environment = Environment(
@@ -94,7 +103,7 @@ def render_page(
     anchors = {run.name: f"run-{number}" for number, run in enumerate(runs, 1)}
     return environment.get_template("page.html").render(
         title="FedNNNN report",
-        facts=_facts(runs, groups),
+        facts=_facts(runs, groups, sections),
         # Our own files, from the package.
         style=Markup((_TEMPLATE / "page.css").read_text(encoding="utf-8")),
         script=Markup(script),
@@ -110,6 +119,7 @@ def render_page(
                 "title": section.title,
                 "name": section.name,
                 "headline": section.headline,
+                "table": section.table,
                 "figures": [
                     {
                         "title": figure.title,
@@ -123,7 +133,8 @@ def render_page(
             }
             for number, section in enumerate(sections, 1)
         ],
-        run_columns=[{"name": name, "numeric": numeric} for name, numeric in COLUMNS],
+        run_columns=[name for name, _ in COLUMNS],
+        run_numeric={index for index, (_, numeric) in enumerate(COLUMNS) if numeric},
         run_rows=[_Row(run_cells(run), anchors[run.name]) for run in runs],
         settings=_settings(runs, anchors),
     )
@@ -160,16 +171,23 @@ def _themed(color: str) -> str:
     return color if name is None else f"var(--{name})"
 
 
-def _facts(runs: Sequence[Run], groups: Sequence[Group]) -> list[str]:
-    counts = (
+def _facts(runs: Sequence[Run], groups: Sequence[Group], sections: Sequence[Section]) -> list[str]:
+    counts = [
         (len(runs), "run"),
         (len({group.condition for group in groups}), "condition"),
         (len({group.method for group in groups}), "method"),
         (len({run.seed for run in runs}), "seed"),
-    )
+    ]
+    searches = sum(section.table is not None for section in sections)
+    facts = [_count(count, noun) for count, noun in counts] if runs else []
+    facts += [_count(searches, "search")] if searches else []
     unfinished = sum(not run.finished for run in runs)
-    facts = [f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts]
     return [*facts, f"{unfinished} unfinished"] if unfinished else facts
+
+
+def _count(count: int, noun: str) -> str:
+    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count} {noun}{ending}"
 
 
 def _settings(runs: Sequence[Run], anchors: Mapping[str, str]) -> list[dict[str, object]]:

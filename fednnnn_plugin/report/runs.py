@@ -13,6 +13,7 @@ import numpy as np
 from fednnnn_plugin.report.printable import printable
 from fednnnn_plugin.report.records import MAX_ROUND, Column, Records, read_records
 from fednnnn_plugin.report.settings import Scalar, read_settings
+from fednnnn_plugin.report.studies import is_study
 
 METRICS, RECIPE, SUMMARY = "metrics.jsonl", "recipe.yaml", "summary.json"
 MAX_PROBLEMS_SHOWN = 3
@@ -101,6 +102,8 @@ class Run:
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """Read run folders, or folders of run folders; nothing found there stops the rest.
 
+    Folders of studies are passed over: their trials are no runs of the report.
+
     Args:
         paths: each a run folder (it has ``metrics.jsonl`` or ``recipe.yaml``) or a folder of them.
 
@@ -130,6 +133,8 @@ def _run_folders(paths: Sequence[Path], warnings: list[str]) -> Iterator[Path]:
         try:
             if not path.is_dir():
                 warnings.append(f"{where}: " + ("not a folder" if path.exists() else "not found"))
+            elif is_study(path):
+                continue
             elif _is_run(path):
                 yield path
             else:
@@ -142,6 +147,8 @@ def _children(path: Path, warnings: list[str]) -> Iterator[Path]:
     children = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
     found = False
     for child in children:
+        if is_study(child):
+            continue
         if _is_run(child):
             found = True
             yield child

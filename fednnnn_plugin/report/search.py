@@ -2,9 +2,9 @@
 
 import logging
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
+from fednnnn_plugin.report.canvas import Canvas
 from fednnnn_plugin.report.charts import Chart
 from fednnnn_plugin.report.drawing import Job, checked_folder, draw_all, free_name, publish
 from fednnnn_plugin.report.groups import SYMBOLS
@@ -81,7 +81,10 @@ def trials_table(study: Study) -> Table:
             value = "–" if trial.value is None else metric.text(trial.value)
             cells = [_text(step.name), _text(_method(step))]
             cells += [_number(values.get(key)) for key in keys]
-            cells += [_text(trial.state), Cell(value, trial.value, best is not None and best[0] == point)]
+            cells += [
+                _text(trial.state),
+                Cell(value, trial.value, best is not None and best[0] == point),
+            ]
             cells += [_number(trial.best_round), _number(trial.rounds)]
             rows.append(tuple(cells))
     numeric = {*range(2, 2 + len(keys)), *range(3 + len(keys), len(columns))}
@@ -144,6 +147,88 @@ def _best_over_others(study: Study, step: Step, index: int) -> dict[float, float
 
 
 def _chart(
-    study: Study, step: Step, name: str, over: str, how: str, kind: str, canvas: object
-) -> Chart:  # fmt: skip
-    raise NotImplementedError
+    study: Study, step: Step, name: str, over: str, how: str, kind: str, canvas: Canvas
+) -> Chart:
+    title = f"{_method(step)}: {study.metric.name} {over}"
+    best = study.best(step)
+    found = "no trial has finished yet"
+    if best:
+        found = f"best {_shown(study, best[1])} at {_at(step, best[0])}"
+    about = " ".join(filter(None, (_run(study, step), _judged(study), *_where_best(study, step))))
+    header = ("step", "method", *step.grid, "state", "value", "best_round", "rounds")
+    rows: list[tuple[object, ...]] = []
+    for point in step.points():
+        trial = step.trials.get(point)
+        if trial is not None:
+            ended = (trial.state, trial.value, trial.best_round, trial.rounds)
+            rows.append((step.name, step.method, *point, *ended))
+    alt = f"{kind} of the {study.metric.name} {over}, {_method(step)}: {found}. {_counts(step)}."
+    return Chart(name, title, how + about, alt, canvas, header, rows)
+
+
+def _run(study: Study, step: Step) -> str:
+    pruner = {True: "on", False: "off", None: "not recorded"}[study.prune]
+    return f"{_counts(step)}, {step.rounds} rounds each; pruner {pruner}."
+
+
+def _counts(step: Step) -> str:
+    """How many trials there are, and what became of them."""
+    states = [trial.state for trial in step.trials.values()]
+    counts = [f"{states.count(s)} {s}" for s in STATES if s in states]
+    if len(states) < len(step):
+        counts.append(f"{len(step) - len(states)} not run yet")
+    return f"{len(step)} trial{'' if len(step) == 1 else 's'}: {', '.join(counts)}"
+
+
+def _judged(study: Study) -> str:
+    share = "Part" if study.validation is None else f"{study.validation * 100.0:.3g} %"
+    return f"{share} of the training images, held out, judged them; no test image was looked at."
+
+
+def _where_best(study: Study, step: Step) -> list[str]:
+    """Where the best lies, whether it shares its value, and whether the grid is too narrow."""
+    best = study.best(step)
+    if not best:
+        return ["No trial has finished yet."]
+    so_far = "" if len(step.trials) == len(step) else " so far"
+    equal = [point for point, value in step.values().items() if value == best[1]]
+    said = [f"Best{so_far}: {_at(step, best[0])}, {_shown(study, best[1])}."]
+    if len(equal) > 1:
+        said.append(f"{len(equal)} trials reached it; the first of the grid counts.")
+    for index, (key, grid) in enumerate(step.grid.items()):
+        ends = (min(grid), max(grid))
+        # An equally good value further inside does not ask for a wider grid.
+        if len(grid) > 1 and all(point[index] in ends for point in equal):
+            which = "smallest" if best[0][index] == ends[0] else "largest"
+            said.append(f"The best {_symbol(key)} is the {which} of the grid: widen it.")
+    return said
+
+
+def _shown(study: Study, value: float) -> str:
+    return f"{study.metric.text(value)} {study.metric.unit}"
+
+
+def _at(step: Step, point: Point) -> str:
+    values = zip(step.grid, point, strict=True)
+    return ", ".join(f"{_symbol(key)} {value:g}" for key, value in values)
+
+
+def _method(step: Step) -> str:
+    return DISPLAY_NAMES.get(step.method, step.method)
+
+
+def _symbol(key: str) -> str:
+    return SYMBOLS.get(key, key)
+
+
+def _label(key: str) -> str:
+    """The paper's symbol, and the key to write in a recipe or after ``--grid``."""
+    return f"{SYMBOLS[key]} ({key})" if key in SYMBOLS else key
+
+
+def _text(text: str) -> Cell:
+    return Cell(text, text)
+
+
+def _number(value: float | None) -> Cell:
+    return Cell("–") if value is None else Cell(f"{value:g}", value)
