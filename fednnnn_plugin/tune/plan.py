@@ -28,6 +28,7 @@ _COEFFICIENT_GRIDS = {
     "prox_mu": "0.005:0.02:0.005",
     "beta": "0.5:1.2:0.1",
     "gamma": "0.5:0.9:0.1",
+    "server_lr": "0.001,0.003,0.01,0.03,0.1,0.3,1",
 }
 # The paper's non-IID-B, on which η is chosen for all methods and conditions.
 _NON_IID_B = {
@@ -97,7 +98,8 @@ def plan_steps(recipe: Recipe, grids: Grid, rounds: int | None) -> tuple[Step, .
 
     Without grids they are the paper's for η (MNIST 0.02 to 0.15 by 0.01 over 50 rounds; CIFAR-10,
     and other data too, 0.01 to 0.11 by 0.02 over 30), and for μ, β and γ, whose ranges the paper
-    does not say, ranges that hold all its choices. With grids only what they name is searched: η
+    does not say, ranges that hold all its choices; a server learning rate goes by half powers of
+    ten, as its authors search it. With grids only what they name is searched: η
     in Step 2, on FedAvg under non-IID-B, the rest in Step 3, at the recipe's η.
 
     Args:
