@@ -8,9 +8,11 @@ from fednnnn_plugin.report.canvas import Canvas
 from fednnnn_plugin.report.charts import Chart
 from fednnnn_plugin.report.drawing import Job, checked_folder, draw_all, free_name, publish
 from fednnnn_plugin.report.groups import SYMBOLS
+from fednnnn_plugin.report.heat_map import colour_floor, draw_heat_map
 from fednnnn_plugin.report.runs import DISPLAY_NAMES
-from fednnnn_plugin.report.search_figure import colour_floor, draw_heat_map, draw_line
-from fednnnn_plugin.report.studies import STATES, Point, Step, Study, read_study
+from fednnnn_plugin.report.search_line import draw_line
+from fednnnn_plugin.report.studies import Step, Study, read_study
+from fednnnn_plugin.report.study_table import STATES, Point
 from fednnnn_plugin.report.tables import Cell, Table
 
 _log = logging.getLogger(__name__)
@@ -110,11 +112,11 @@ def _heat_map(study: Study, step: Step) -> Chart:
         (_label(first), _label(second)),
         metric,
     )
-    how = "The frame marks the best. " if best else ""
+    how = ["The frame marks it."] if best else []
     floor = colour_floor(list(step.values().values()), metric)
     if floor is not None:
         side = "above" if metric.lower_is_better else "below"
-        how += f"All values {side} {metric.text(floor, 1)} {metric.unit} share a colour. "
+        how.append(f"All values {side} {metric.text(floor, 1)} {metric.unit} share a colour.")
     return _chart(study, step, step.name, f"over {_symbol(first)} and {_symbol(second)}",
                   how, "Heat map", canvas)  # fmt: skip
 
@@ -128,13 +130,13 @@ def _line(study: Study, step: Step, index: int) -> Chart:
     canvas = draw_line(
         step.grid[key], values, ended, best[0][index] if best else None, _label(key), study.metric
     )
-    name, over, how = step.name, f"over {_symbol(key)}", "The ring marks the best. " if best else ""
+    name, over, how = step.name, f"over {_symbol(key)}", ["The ring marks it."] if best else []
     if len(step.grid) > 1:
         name += f"-{key}"
         others = " and ".join(_symbol(other) for other in step.grid if other != key)
-        how += f"Each point is the best over {others}. "
+        how.append(f"Each point is the best over {others}.")
     if ended:
-        how += "A cross on the base line: no trial finished there. "
+        how.append("A cross on the base line: no trial finished there.")
     return _chart(study, step, name, over, how, "Line chart", canvas)
 
 
@@ -147,14 +149,14 @@ def _best_over_others(study: Study, step: Step, index: int) -> dict[float, float
 
 
 def _chart(
-    study: Study, step: Step, name: str, over: str, how: str, kind: str, canvas: Canvas
+    study: Study, step: Step, name: str, over: str, how: list[str], kind: str, canvas: Canvas
 ) -> Chart:
     title = f"{_method(step)}: {study.metric.name} {over}"
     best = study.best(step)
     found = "no trial has finished yet"
     if best:
         found = f"best {_shown(study, best[1])} at {_at(step, best[0])}"
-    about = " ".join(filter(None, (_run(study, step), _judged(study), *_where_best(study, step))))
+    caption = " ".join([*_where_best(study, step), *how, _run(study, step), _judged(study)])
     header = ("step", "method", *step.grid, "state", "value", "best_round", "rounds")
     rows: list[tuple[object, ...]] = []
     for point in step.points():
@@ -163,7 +165,7 @@ def _chart(
             ended = (trial.state, trial.value, trial.best_round, trial.rounds)
             rows.append((step.name, step.method, *point, *ended))
     alt = f"{kind} of the {study.metric.name} {over}, {_method(step)}: {found}. {_counts(step)}."
-    return Chart(name, title, how + about, alt, canvas, header, rows)
+    return Chart(name, title, caption, alt, canvas, header, rows)
 
 
 def _run(study: Study, step: Step) -> str:

@@ -1,24 +1,20 @@
 """Read study folders, as ``fednnnn tune`` leaves them: what was searched, and what was found."""
 
-import csv
-import io
 import itertools
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fednnnn_plugin.report.printable import printable
 from fednnnn_plugin.report.settings import read_nested
+from fednnnn_plugin.report.study_table import Grid, Point, Trial, read_trials
 
 STUDY, TRIALS = "study.yaml", "trials.csv"
-STATES = ("finished", "pruned", "failed")
-MAX_TRIALS_BYTES = 1 << 20
 MAX_STEPS, MAX_KEYS, MAX_POINTS, MAX_NAME = 20, 6, 1_000, 60
-
-Point = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -50,16 +46,6 @@ METRICS = {
 }
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One ended trial: its state, the metric (None unless it finished), and its rounds."""
-
-    state: str
-    value: float | None
-    best_round: int | None
-    rounds: int | None
-
-
 @dataclass(frozen=True, eq=False)
 class Step:
     """One grid search.
@@ -73,7 +59,7 @@ class Step:
     name: str
     method: str
     rounds: int
-    grid: Mapping[str, Point]
+    grid: Grid
     trials: Mapping[Point, Trial]
 
     def points(self) -> Iterator[Point]:
@@ -138,7 +124,7 @@ def read_studies(paths: Sequence[Path]) -> tuple[list[Study], list[str]]:
         warnings += problems
         if study is not None:
             studies[place] = study
-    return list(studies.values()), warnings
+    return _distinct_names(list(studies.values())), warnings
 
 
 def read_study(folder: Path) -> tuple[Study | None, list[str]]:
@@ -157,11 +143,14 @@ def read_study(folder: Path) -> tuple[Study | None, list[str]]:
         if not isinstance(entries, list) or not 0 < len(entries) <= MAX_STEPS:
             raise ValueError
         plans = [_planned(entry) for entry in entries]
+        if len({step for step, *_ in plans}) < len(plans):
+            raise ValueError
         name = _name(stored["recipe"])
     except (ValueError, KeyError, TypeError, OverflowError):
         return None, [f"{where}: not a study's; not used"]
-    trials, problems = _trials(folder / TRIALS, plans, metric)
-    steps = tuple(Step(*plan, found) for plan, found in zip(plans, trials, strict=True))
+    grids = {step: grid for step, _, _, grid in plans}
+    trials, problems = read_trials(folder / TRIALS, grids, metric.highest)
+    steps = tuple(Step(*plan, trials[plan[0]]) for plan in plans)
     prune, share = stored.get("prune"), stored.get("validation")
     study = Study(
         name,
@@ -174,7 +163,17 @@ def read_study(folder: Path) -> tuple[Study | None, list[str]]:
     return study, problems
 
 
-_Plan = tuple[str, str, int, dict[str, Point]]
+_Plan = tuple[str, str, int, Grid]
+
+
+def _distinct_names(studies: Sequence[Study]) -> list[Study]:
+    times = Counter(study.name for study in studies)
+    return [
+        study
+        if times[study.name] == 1
+        else replace(study, name=f"{study.name} ({printable(study.folder.absolute().name)})")
+        for study in studies
+    ]
 
 
 def _study_folders(paths: Sequence[Path]) -> Iterator[Path]:
@@ -220,86 +219,3 @@ def _grid_value(value: Any) -> float:
     if isinstance(value, bool) or not (number == 0.0 or 1e-100 < abs(number) < 1e100):
         raise ValueError
     return number
-
-
-def _trials(
-    path: Path, plans: Sequence[_Plan], metric: Metric
-) -> tuple[list[dict[Point, Trial]], list[str]]:
-    """The trials of each step, and at most one line on what cannot be used."""
-    found: list[dict[Point, Trial]] = [{} for _ in plans]
-    if not path.exists():
-        return found, []  # No trial has ended yet.
-    refused: list[str] = []
-    total = 0
-    try:
-        for row in _rows(path):
-            total += 1
-            problem = _place(row, plans, metric, found)
-            if problem:
-                refused.append(f"line {total + 1}: {problem}")
-    except (csv.Error, OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        refused.append(f"after line {total + 1}: {reason}")
-    if not refused:
-        return found, []
-    more = f" (and {len(refused) - 1} more lines)" if len(refused) > 1 else ""
-    return found, [f"{printable(path)}: {printable(refused[0])}; left out{more}"]
-
-
-def _rows(path: Path) -> Iterator[dict[str, str]]:
-    if not path.is_file():
-        raise ValueError("not a plain file")
-    with path.open("rb") as file:
-        raw = file.read(MAX_TRIALS_BYTES + 1)
-    text = raw[:MAX_TRIALS_BYTES].decode("utf-8", "replace")
-    if len(raw) > MAX_TRIALS_BYTES:
-        text = text[: text.rfind("\n") + 1]
-    for row in csv.DictReader(io.StringIO(text, newline="")):
-        # Fields beyond the header's have no name, missing ones no value.
-        yield {key: value or "" for key, value in row.items() if key and isinstance(key, str)}
-    if len(raw) > MAX_TRIALS_BYTES:
-        raise ValueError(f"more than {MAX_TRIALS_BYTES} bytes")
-
-
-def _place(
-    row: Mapping[str, str],
-    plans: Sequence[_Plan],
-    metric: Metric,
-    found: Sequence[dict[Point, Trial]],
-) -> str:
-    """Put a line's trial in its place; what is wrong with it, empty where nothing is."""
-    names = [plan[0] for plan in plans]
-    if row.get("step") not in names:
-        return "no step of the study"
-    index = names.index(row["step"])
-    grid = plans[index][3]
-    point = tuple(_number(row.get(key)) for key in grid)
-    if any(value not in values for value, values in zip(point, grid.values(), strict=True)):
-        return "not a point of the grid"
-    if point in found[index]:
-        return "a second line for its point"
-    state, value = row.get("state", ""), _number(row.get("value"))
-    if state not in STATES:
-        return f"its state is none of {', '.join(STATES)}"
-    finished = state == "finished"
-    if finished and not 0.0 <= value <= metric.highest:
-        return "finished without a value that can be"
-    found[index][point] = Trial(
-        state,
-        value if finished else None,
-        _whole(row.get("best_round")),
-        _whole(row.get("rounds")),
-    )
-    return ""
-
-
-def _number(text: str | None) -> float:
-    try:
-        return float(text or "nan")
-    except ValueError:
-        return math.nan
-
-
-def _whole(text: str | None) -> int | None:
-    number = _number(text)
-    return int(number) if 0.0 <= number < 2**31 and number == int(number) else None

@@ -182,6 +182,38 @@ def test_page_in_browser(page: Path, browser: Browser) -> None:
     assert requests(browser) == [page.as_uri()]
 
 
+def test_a_search_in_browser(tmp_path: Path, browser: Browser) -> None:
+    study = tmp_path / "study"
+    study.mkdir()
+    (study / "study.yaml").write_text(
+        "{recipe: r, metric: best_accuracy, steps: [{name: FedNNNN, method: FedNNNN, rounds: 30, "
+        "grid: {beta: [0.5, 0.6], gamma: [0.7, 0.8]}}]}"
+    )
+    points = {(0.5, 0.7): 0.91, (0.5, 0.8): 0.99, (0.6, 0.7): 0.93, (0.6, 0.8): 0.92}
+    lines = ["step,state,value,beta,gamma"]
+    lines += [f"FedNNNN,finished,{value},{b},{g}" for (b, g), value in points.items()]
+    (study / "trials.csv").write_text("\n".join(lines) + "\n")
+    page = build_report([study], tmp_path / "report").page
+    browser.open(page)
+    found = browser.evaluate(
+        """({
+            label: document.querySelector("figure > svg").getAttribute("aria-label"),
+            colours: [...document.querySelectorAll("figure > svg path")]
+                .map(p => getComputedStyle(p).fill),
+            wide: document.documentElement.scrollWidth - innerWidth,
+        })"""
+    )
+    assert found["label"].startswith("Heat map of the best validation accuracy over β and γ")
+    assert "rgb(253, 231, 37)" in found["colours"]  # the best cell: the end of viridis
+    assert found["wide"] <= 0
+    accuracy = 5
+    button = f'document.querySelectorAll("table.sortable th button")[{accuracy}]'
+    browser.evaluate(f"{button}.click()")
+    assert browser.evaluate(COLUMN % accuracy) == ["91.00", "92.00", "93.00", "99.00"]
+    assert complaints(browser) == []
+    assert requests(browser) == [page.as_uri()]
+
+
 @pytest.mark.slow
 def test_report_of_short_digits_runs(tmp_path: Path, browser: Browser) -> None:
     """Five methods and two seeds, run by the engine itself."""

@@ -1,4 +1,4 @@
-"""Pictures of a grid search: a line over one value, a heat map over two."""
+"""A search over two values as a heat map."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,77 +9,25 @@ from matplotlib.colors import to_hex, to_rgb
 
 from fednnnn_plugin.report import style
 from fednnnn_plugin.report.axes import (
-    ABOVE_UNTITLED,
+    ABOVE,
     BELOW,
     EDGE,
-    PLOT_HEIGHT,
     Box,
     Values,
-    draw_axes,
     draw_sheet,
-    placed,
-    room_left,
 )
 from fednnnn_plugin.report.canvas import Area, Canvas, Line, Text, text_width
-from fednnnn_plugin.report.scales import Linear, Scale, linear_scale, log_scale
-from fednnnn_plugin.report.studies import Metric, Point, Trial
+from fednnnn_plugin.report.scales import number_text
+from fednnnn_plugin.report.studies import Metric
+from fednnnn_plugin.report.study_table import Point, Trial
 
-LINE_WIDTH = 250.0
 # A cell is as large as this where the grid is small; a large grid gets smaller ones.
-CELL_WIDTH, CELL_HEIGHT, MOST_WIDTH, MOST_HEIGHT = 46.0, 26.0, 368.0, 260.0
+CELL_WIDTH, CELL_HEIGHT, MOST_WIDTH, MOST_HEIGHT = 38.0, 24.0, 368.0, 260.0
 CELL_PAD = 4.0
 SMALL_SIZE = 6.5
 BAR_WIDTH, BAR_STEPS = 9.0, 64
 # Not the page's ink and paper, which change places in the dark: cells keep their colours.
 DARK, LIGHT = "#000000", "#fefefe"
-# A grid that spans this ratio is laid out in equal ratios, not in equal steps.
-WIDE_GRID = 30.0
-
-
-def draw_line(
-    grid: Sequence[float],
-    values: Mapping[float, float],
-    ended: Sequence[float],
-    best: float | None,
-    x_label: str,
-    metric: Metric,
-) -> Canvas:
-    """The metric over one value of the grid.
-
-    Args:
-        grid: every value searched.
-        values: the metric by value, where a trial finished.
-        ended: values of which all trials were pruned or failed: crosses on the base line.
-        best: the value to mark.
-        x_label: the value's name.
-        metric: what is drawn.
-    """
-    x = _grid_scale(np.array(grid))
-    known = np.array(sorted(values))
-    heights = np.array([values[value] * metric.factor for value in known], dtype=np.float64)
-    y = linear_scale(heights)
-    if not metric.lower_is_better:
-        y = Linear(max(0.0, y.low), min(100.0, y.high))
-    box = Box(room_left(y), BELOW, LINE_WIDTH)
-    canvas = Canvas(box.right + EDGE + 8.0, BELOW + PLOT_HEIGHT + ABOVE_UNTITLED)
-    draw_sheet(canvas)
-    draw_axes(canvas, box, x, y, x_label, f"{metric.name} ({metric.unit})")
-    for value in ended:
-        across = box.left + box.width * float(x.place(np.array([value]))[0])
-        canvas.items.append(Text(across, box.bottom + 6.0, "×", style.MUTED, ha="center"))
-    points = placed(box, known, heights, x, y)
-    if len(points) > 1:
-        canvas.items.append(Line(points, style.BLUE, 1.4))
-    if len(points):
-        canvas.items.append(Area([_disc(point, 2.0) for point in points], style.BLUE))
-    if best is not None:
-        (center,) = placed(
-            box, np.array([best]), np.array([values[best] * metric.factor]), x, y
-        )  # fmt: skip
-        canvas.items.append(Area([_disc(center, 3.0)], style.VERMILION))
-        ring = _disc(center, 5.5)
-        canvas.items.append(Line(np.vstack([ring, ring[:1]]), style.VERMILION, 1.2))
-    return canvas
 
 
 def draw_heat_map(
@@ -106,17 +54,18 @@ def draw_heat_map(
     width = min(CELL_WIDTH, MOST_WIDTH / len(across))
     height = min(CELL_HEIGHT, MOST_HEIGHT / len(up))
     roomy = width >= written + CELL_PAD and height >= style.FONT_SIZE + CELL_PAD
-    names = [f"{value:g}" for value in up]
+    names = [number_text(value) for value in up]
     left = EDGE + style.FONT_SIZE + 8.0 + max(map(text_width, names))
     box = Box(left, BELOW, width * len(across), height * len(up))
     scale = _Colours(known, metric)
     bar = 0.0 if roomy else _bar_room(scale)
-    # Room for the label below, and the one beside, however few cells there are.
-    least = text_width(labels[0])
-    extent = max(box.width, least)
+    # Room for the texts around, however few cells there are.
+    title = f"{metric.name} ({metric.unit})"
+    extent = max(box.width, text_width(labels[0]), text_width(title))
     tall = max(box.height, text_width(labels[1]))
-    canvas = Canvas(left + extent + bar + EDGE + 4.0, BELOW + tall + ABOVE_UNTITLED)
+    canvas = Canvas(left + extent + bar + EDGE + 4.0, BELOW + tall + ABOVE)
     draw_sheet(canvas)
+    canvas.items.append(Text(box.left, box.bottom + tall + 7.0, title))
     for point, trial in _in_order(across, up, trials):
         cell = _cell(box, across.index(point[0]), up.index(point[1]), width, height)
         _draw_cell(canvas, cell, trial, scale, digits if roomy else None)
@@ -124,7 +73,7 @@ def draw_heat_map(
         frame = _cell(box, across.index(best[0]), up.index(best[1]), width, height)
         outline = np.vstack([frame, frame[:2]])
         canvas.items += [Line(outline, LIGHT, 4.2), Line(outline, style.VERMILION, 2.2)]
-    _draw_sides(canvas, box, [f"{value:g}" for value in across], names, labels)
+    _draw_sides(canvas, box, [number_text(value) for value in across], names, labels)
     if not roomy:
         _draw_bar(canvas, box, scale)
     return canvas
@@ -246,14 +195,6 @@ def _draw_bar(canvas: Canvas, box: Box, colours: _Colours) -> None:
         canvas.items.append(Text(right + 4.0, height, name, style.MUTED, va="center"))
 
 
-def _grid_scale(grid: Values) -> Scale:
-    low, high = float(grid.min()), float(grid.max())
-    if low > 0.0 and high / low >= WIDE_GRID:
-        return log_scale(grid)
-    room = (high - low) * 0.04 or abs(low) * 0.1 or 1.0
-    return Linear(low - room, high + room, max_ticks=7)
-
-
 def _in_order(
     across: Sequence[float], up: Sequence[float], trials: Mapping[Point, Trial]
 ) -> list[tuple[tuple[float, float], Trial | None]]:
@@ -264,9 +205,3 @@ def _cell(box: Box, column: int, row: int, width: float, height: float) -> Value
     left, bottom = box.left + column * width, box.bottom + row * height
     right, top = left + width, bottom + height
     return np.array([[left, bottom], [right, bottom], [right, top], [left, top]])
-
-
-def _disc(center: Values, radius: float) -> Values:
-    angle = np.linspace(0.0, 2.0 * np.pi, 24, endpoint=False)
-    disc: Values = center + radius * np.column_stack([np.cos(angle), np.sin(angle)])
-    return disc
