@@ -173,7 +173,8 @@ class Search:
                 means=self._means,
                 hopeless=hopeless,
             )
-            trial.set_user_attr(_RESULT, {"point": name, "json": result.to_json()})
+            if not known:
+                trial.set_user_attr(_RESULT, {"point": name, "json": result.to_json()})
         if not known:
             self._say(self._line(step, point, result, time.perf_counter() - started))
         return result

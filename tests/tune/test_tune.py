@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,17 @@ def ended(folder: Path) -> Counter[str]:
     entries = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
     results = [e["user_attr"]["result"] for e in entries if "result" in e.get("user_attr", {})]
     return Counter(result["point"] for result in results)
+
+
+def members(group: int) -> list[int]:
+    """The processes of a group that still run."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, of_group, *_ = status.read_text(encoding="utf-8").rpartition(")")[2].split()
+            if int(of_group) == group and state != "Z":
+                found.append(int(status.parent.name))
+    return found
 
 
 def checkpoints(folder: Path) -> dict[str, float]:
@@ -115,11 +127,11 @@ def test_killed_half_way_and_resumed_without_repeating_a_finished_trial(
 
 @pytest.mark.slow
 def test_the_learning_rate_first_and_then_the_method_with_it(tmp_path: Path) -> None:
-    """Steps 2 and 3, the second of two values that are far apart wins: 1e-6 does not learn."""
+    """Steps 2 and 3: of two values that are far apart the second wins, as 1e-6 does not learn."""
     done = tune(
         tmp_path,
         *("--grid", "learning_rate=1e-6,0.1", "--grid", "gamma=0.5,0.8"),
-        *("--rounds", "2", "--prune", "--metric", "final_loss", "--validation", "0.3"),
+        *("--rounds", "6", "--prune", "--metric", "final_accuracy", "--validation", "0.3"),
     )
     assert done.returncode == 0, done.stderr
     rows = table(tmp_path)
@@ -132,7 +144,7 @@ def test_the_learning_rate_first_and_then_the_method_with_it(tmp_path: Path) -> 
         )
         assert tried["train_args"]["learning_rate"] == 0.1
         assert tried["data_args"]["validation_fraction"] == 0.3
-        assert float(row["value"]) == float(row["final_loss"])
+        assert float(row["value"]) == float(row["final_accuracy"])
     text = (tmp_path / "study" / "best.yaml").read_text(encoding="utf-8")
     assert "# Early stopping of hopeless trials: on" in text
 
@@ -166,8 +178,10 @@ def test_a_signal_ends_all_processes_in_a_line(tmp_path: Path, number: int, stat
     assert process.returncode == status
     assert errors.splitlines()[-1].endswith("go on with --resume")
     assert "Traceback" not in errors
-    with pytest.raises(ProcessLookupError):  # no helper is left behind
-        os.killpg(process.pid, 0)
+    deadline = time.monotonic() + 30
+    while members(process.pid):  # no helper is left behind
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 @pytest.mark.slow
