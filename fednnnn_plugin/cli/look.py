@@ -32,7 +32,7 @@ from fednnnn_plugin.cli.shared import allow_code_option, one_line_errors, overri
 def report_command(
     runs: tuple[Path, ...], out: Path, layers: tuple[str, ...], target: float | None
 ) -> None:
-    """Make tables, figures and a page from run folders, or folders of them."""
+    """Make tables, figures and a page from runs and studies, or folders of them."""
     from fednnnn_plugin.report.build import build_report
 
     report = build_report(runs, out, layers=layers, target=target)
