@@ -41,6 +41,7 @@ def machine() -> str:
 def main(quick: bool, data: str) -> None:
     click.echo(machine())
     _script("start_up.py", "20" if quick else "200")
+    _script("report.py")
     _script("aggregation.py", "--rounds", "5" if quick else "15")
     for dataset in ("mnist", "cifar10"):
         training.compare(dataset, 2 if quick else 10, 1 if quick else 3, data)
