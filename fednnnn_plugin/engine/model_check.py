@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.data.sources import reason
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.recipe.wording import printable
 from fednnnn_plugin.seeds import isolated_generators
 
 
@@ -34,7 +36,7 @@ def check_model(model: nn.Module, name: str, data: FederatedData, batch_size: in
         logits = _output(model.eval(), image)
     except Exception as error:
         raise UserError(
-            f"model_args.model: {name}: does not take images of {shape}: {_one_line(error)}"
+            f"model_args.model: {name}: does not take images of {shape}: {printable(reason(error))}"
         ) from error
     finally:
         model.train(training)
@@ -55,8 +57,8 @@ def check_model(model: nn.Module, name: str, data: FederatedData, batch_size: in
         size = data.client_size(alone[0])
         raise UserError(
             f"train_args.batch_size: {batch_size}: leaves client {alone[0]}, which has {size} "
-            f"images, a batch of one image, on which {name} cannot train ({_one_line(error)}): "
-            "choose another batch_size, or larger images"
+            f"images, a batch of one image, on which {name} cannot train "
+            f"({printable(reason(error))}): choose another batch_size, or larger images"
         ) from error
 
 
@@ -64,8 +66,3 @@ def check_model(model: nn.Module, name: str, data: FederatedData, batch_size: in
 def _output(model: nn.Module, image: Tensor) -> object:
     with isolated_generators(0, "model check"):
         return model(image)
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else f"{text[:300]}…"

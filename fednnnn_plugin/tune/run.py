@@ -81,22 +81,23 @@ def search(folder: StudyFolder, means: Means, say: Callable[[str], None]) -> Fou
         UserError: a value that the recipe does not take, a damaged study.
         RunError: a step of which no trial finished.
     """
+    from fednnnn_plugin.report.search import write_figures  # helpers need no matplotlib
+
     name, plan = folder.read()
     with _helpers(folder.path, means), _warnings_once(say):
-        found = _part(folder, plan, means, say)
-    searched = Search(folder, plan, means)
+        searched, found = _part(folder, plan, means, say)
     best = [searched.best(step) for step in plan.steps]
     trials = _tabulate(folder, plan, searched)
     with folder.locked():
         recipe = write_best(folder, name, plan, found, best)
-        _draw(folder)
+        write_figures(folder.path)
     pruned = sum(trial.result.state == "pruned" for trial in trials)
     return Found(found, recipe, len(trials), pruned)
 
 
 def _part(
     folder: StudyFolder, plan: Plan, means: Means, say: Callable[[str], None]
-) -> dict[str, float]:
+) -> tuple[Search, dict[str, float]]:
     """Do one process's part; the table is up to date after every trial."""
 
     def said(line: str) -> None:
@@ -104,7 +105,7 @@ def _part(
         say(f"[{len(trials)}/{sum(map(len, plan.steps))}] {line}")
 
     own = Search(folder, plan, means, said)
-    return own.run()
+    return own, own.run()
 
 
 def _tabulate(folder: StudyFolder, plan: Plan, searched: Search) -> list[Trial]:
@@ -112,12 +113,6 @@ def _tabulate(folder: StudyFolder, plan: Plan, searched: Search) -> list[Trial]:
         trials = [trial for step in plan.steps for trial in searched.trials(step)]
         write_table(folder, plan, trials)
     return trials
-
-
-def _draw(folder: StudyFolder) -> None:
-    from fednnnn_plugin.report.search import write_figures
-
-    write_figures(folder.path)
 
 
 @contextmanager

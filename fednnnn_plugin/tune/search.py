@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import optuna
@@ -50,11 +50,7 @@ class Search:
     """
 
     def __init__(
-        self,
-        folder: StudyFolder,
-        plan: Plan,
-        means: Means,
-        say: Callable[[str], None] = lambda line: None,
+        self, folder: StudyFolder, plan: Plan, means: Means, say: Callable[[str], None]
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._folder = folder
@@ -164,19 +160,18 @@ class Search:
 
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_name(f".{name}.lock")):
-            known = self._results(trial.study).get(name)
+            if known := self._results(trial.study).get(name):
+                return known
             started = time.perf_counter()
-            result = known or run_trial(
+            result = run_trial(
                 trial_recipe(self._folder.base, self._plan, step, {**chosen, **point}),
                 folder,
                 metric=self._plan.metric,
                 means=self._means,
                 hopeless=hopeless,
             )
-            if not known:
-                trial.set_user_attr(_RESULT, {"point": name, "json": result.to_json()})
-        if not known:
-            self._say(self._line(step, point, result, time.perf_counter() - started))
+            trial.set_user_attr(_RESULT, {"point": name, "outcome": asdict(result)})
+        self._say(self._line(step, point, result, time.perf_counter() - started))
         return result
 
     def _line(self, step: Step, point: Mapping[str, float], result: Result, seconds: float) -> str:
@@ -193,7 +188,7 @@ class Search:
     def _results(study: optuna.Study) -> dict[str, Result]:
         """Return the results by the points' names; Optuna may not yet count them as ended."""
         found = [trial.user_attrs.get(_RESULT) for trial in study.get_trials(deepcopy=False)]
-        return {entry["point"]: Result.from_json(entry["json"]) for entry in found if entry}
+        return {entry["point"]: Result(**entry["outcome"]) for entry in found if entry}
 
 
 def _sampler(step: Step) -> optuna.samplers.GridSampler:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.engine.keeper import OnRound
@@ -45,15 +45,6 @@ class Result:
         """Return the figure that trials are compared by."""
         value: float | None = getattr(self, metric)
         return value
-
-    def to_json(self) -> str:
-        """Return it as text."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read what :meth:`to_json` gave."""
-        return cls(**json.loads(text))
 
 
 @dataclass(frozen=True)
