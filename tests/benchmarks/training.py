@@ -7,7 +7,9 @@ The paper's network, data, partition (K = 100, non-IID, balanced), epochs and ba
 ``--clients`` of the 100 train, so a whole round takes 100 / clients times as long. Every contender
 does the same steps in a process of its own, started as its users would start it; they take turns,
 ``--repeats`` times. Printed are medians, the spread from fastest to slowest of training and
-aggregation, and the peak memory of the process.
+aggregation, and the peak memory of the process; of training also the rate of its products
+(convolutions and linear layers, counted by PyTorch's ``FlopCounterMode``) and its share of what
+one large matrix product of the same precision reaches on the whole machine.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.flop_counter import FlopCounterMode
 
 from fednnnn_plugin.data.federated import FederatedData, load_federated
 from fednnnn_plugin.engine.device import visible_gpus
@@ -200,6 +203,8 @@ CONTENDERS = {
     "ours, bf16": (ours, "bf16"),
 }
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
 _measure: Measure  # in a contender's process
 
 
@@ -208,8 +213,12 @@ def _prepare(name: str, dataset: str, clients: int, folder: str) -> None:
     logging.disable(logging.INFO)
     make, precision = CONTENDERS[name]
     recipe = settings(dataset, clients, precision, folder)
-    device = torch.device("cuda" if visible_gpus() else "cpu")
-    _measure = make(recipe, federated(recipe), device)
+    _measure = make(recipe, federated(recipe), used_device())
+
+
+def used_device() -> torch.device:
+    """Return the GPU, if there is one."""
+    return torch.device("cuda" if visible_gpus() else "cpu")
 
 
 def _run() -> tuple[Seconds, float]:
@@ -223,6 +232,33 @@ def _seconds(started: float, trained: float, aggregated: float) -> Seconds:
     return Seconds(trained - started, aggregated - trained, time.perf_counter() - aggregated)
 
 
+def operations(recipe: Recipe, data: FederatedData) -> float:
+    """Count the floating-point operations of a round's products; a multiply-add is two."""
+    model = create_model(recipe.model_args.model, 0)
+    images, labels = data.client_data(0)
+    batch = slice(recipe.train_args.batch_size)
+    with FlopCounterMode(display=False) as counter:
+        F.cross_entropy(model(images[batch]), labels[batch]).backward()
+    per_image: float = counter.get_total_flops() / len(images[batch])
+    total = sum(data.client_size(client) for client in range(data.num_clients))
+    return per_image * total * recipe.train_args.epochs
+
+
+def ceiling(dtype: torch.dtype, device: torch.device) -> float:
+    """Return the floating-point operations a second of a large matrix product."""
+    size = 2048 if device.type == "cpu" else 16384
+    matrix = torch.randn(size, size, dtype=dtype, device=device)
+
+    def seconds() -> float:
+        started = time.perf_counter()
+        # The copied element waits for a GPU.
+        (matrix @ matrix)[0, 0].item()
+        return time.perf_counter() - started
+
+    seconds()
+    return 2 * size**3 / min(seconds() for _ in range(5))
+
+
 def compare(dataset: str, clients: int, repeats: int, folder: str) -> None:
     """Let the contenders take turns; print a table."""
     context = get_context("spawn")
@@ -231,16 +267,24 @@ def compare(dataset: str, clients: int, repeats: int, folder: str) -> None:
         for name in CONTENDERS
     }
     results: dict[str, list[tuple[Seconds, float]]] = {name: [] for name in pools}
+    recipe = settings(dataset, clients, "fp32", folder)
+    flops = operations(recipe, federated(recipe))
+    ceilings: dict[str, list[float]] = {precision: [] for precision in DTYPES}
     try:
         for _ in range(repeats):
+            for precision, rates in ceilings.items():
+                rates.append(ceiling(DTYPES[precision], used_device()))
             for name, pool in pools.items():
                 results[name].append(pool.submit(_run).result())
     finally:
         for pool in pools.values():
             pool.shutdown(cancel_futures=True)
     click.echo(f"\n{dataset}, {clients} of 100 clients, one round, seconds, {repeats} repeats\n")
-    click.echo("| | train | aggregate | evaluate | train + aggregate | × FedML | peak MiB |")
-    click.echo("|---|---|---|---|---|---|---|")
+    click.echo(
+        "| | train | aggregate | evaluate | train + aggregate | × FedML | peak MiB "
+        "| GFLOP/s | of matmul |"
+    )
+    click.echo("|---|---|---|---|---|---|---|---|---|")
     reference = 0.0
     for name, runs in results.items():
         parts = [
@@ -252,7 +296,12 @@ def compare(dataset: str, clients: int, repeats: int, folder: str) -> None:
         reference = reference or middle
         cells = [f"{value:.3f}" for value in parts]
         cells += [f"{middle:.2f} ({both[0]:.2f} to {both[-1]:.2f})", f"{reference / middle:.2f}"]
-        click.echo(f"| {name} | {' | '.join(cells)} | {max(peak for _, peak in runs):.0f} |")
+        rate = flops / parts[0]
+        share = rate / statistics.median(ceilings[CONTENDERS[name][1]])
+        cells += [f"{max(peak for _, peak in runs):.0f}", f"{rate / 1e9:.0f}", f"{share:.0%}"]
+        click.echo(f"| {name} | {' | '.join(cells)} |")
+    for precision, rates in ceilings.items():
+        click.echo(f"matmul, {precision}: {statistics.median(rates) / 1e9:.0f} GFLOP/s")
 
 
 @click.command(help=__doc__)
