@@ -1,5 +1,6 @@
 """A data set divided between clients, staged once: clients are lists of positions."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,16 @@ from fednnnn_plugin.errors import UserError
 __all__ = ["DataSpec", "FederatedData", "ImageDataset", "load_federated", "load_images"]
 
 IMAGE_FOLDER = "image_folder"
+
+
+#: What a recipe calls the arguments of `partition` that its refusals name.
+_KEYS = {
+    "num_clients": "train_args.client_num_in_total",
+    "classes_per_client": "data_args.classes_per_client",
+    "power_law_exponent": "data_args.power_law_exponent",
+    "min_samples": "data_args.min_samples",
+}
+_ARGUMENTS = re.compile(rf"\b({'|'.join(_KEYS)})\b")
 
 
 @dataclass(frozen=True)
@@ -102,16 +113,19 @@ def load_federated(spec: DataSpec) -> FederatedData:
     if spec.validation_fraction:
         dataset = hold_out(dataset, spec.validation_fraction, spec.seed)
     pixels = dataset.pixels
-    client_indices = partition(
-        pixels.train_labels,
-        spec.num_clients,
-        method=spec.partition_method,
-        sizes=spec.partition_sizes,
-        classes_per_client=spec.classes_per_client,
-        power_law_exponent=spec.power_law_exponent,
-        min_samples=spec.min_samples,
-        seed=spec.seed,
-    )
+    try:
+        client_indices = partition(
+            pixels.train_labels,
+            spec.num_clients,
+            method=spec.partition_method,
+            sizes=spec.partition_sizes,
+            classes_per_client=spec.classes_per_client,
+            power_law_exponent=spec.power_law_exponent,
+            min_samples=spec.min_samples,
+            seed=spec.seed,
+        )
+    except UserError as error:
+        raise UserError(_ARGUMENTS.sub(lambda name: _KEYS[name[0]], str(error))) from error
     return FederatedData(
         dataset.normalised(pixels.train_images),
         pixels.train_labels,

@@ -77,7 +77,14 @@ def test_no_global_generator_moves() -> None:
         ({"dataset": "minst"}, "dataset: 'minst': must be one of .*; did you mean mnist"),
         ({"dataset": None}, "dataset: None: must be one of digits, mnist, cifar10$"),
         ({"dataset": "mnist"}, "/nonexistent: no MNIST here"),
-        ({"num_clients": 4}, "num_clients: 4: "),
+        (
+            {"num_clients": 4},
+            r"train_args.client_num_in_total: 4: with data_args.classes_per_client=2 they ",
+        ),
+        (
+            {"partition_sizes": "power_law", "min_samples": 500},
+            r"data_args.min_samples: 500: .* with train_args.client_num_in_total=20$",
+        ),
     ],
 )
 def test_what_cannot_be_loaded_or_divided(changed: dict, message: str) -> None:
