@@ -38,6 +38,11 @@ RULES = [
     ServerRule("Momentum", gamma=0.9),
     ServerRule("PaperFedAvg"),
 ]
+COMPARATORS = [
+    ServerRule("FedExP"),
+    ServerRule("FedAdam", server_lr=0.01),
+    ServerRule("FedYogi", server_lr=0.1, server_tau=1e-3),
+]
 
 
 class Model(nn.Module):
@@ -147,7 +152,7 @@ ROUNDS = st.lists(st.lists(edits(), min_size=4, max_size=4), min_size=1, max_siz
 @fuzz
 @given(
     rounds=ROUNDS,
-    rule=st.sampled_from(RULES),
+    rule=st.sampled_from(RULES + COMPARATORS),
     weighting=st.sampled_from(["uniform", "samples"]),
     failures=st.sampled_from([0, 1, 4]),
     clip=st.sampled_from([None, 1e-30, 1.0, 1e30]),
@@ -204,7 +209,7 @@ def test_the_engine(
     samples=st.lists(
         st.sampled_from([1, 5, 0, -1, 2.5, math.nan, None, "3", 10**400]), min_size=4, max_size=4
     ),
-    rule=st.sampled_from(RULES),
+    rule=st.sampled_from(RULES + COMPARATORS),
     weighting=st.sampled_from(["uniform", "samples"]),
     failures=st.sampled_from([0, 1, 4]),
 )
@@ -218,6 +223,8 @@ def test_the_cross_silo_aggregator(
         federated_optimizer=rule.method,
         beta=rule.beta,
         gamma=rule.gamma,
+        server_lr=rule.server_lr,
+        server_tau=rule.server_tau,
         client_weighting=weighting,
         max_client_failures=failures,
     )
