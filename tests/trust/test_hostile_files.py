@@ -166,6 +166,19 @@ PARTITION = [
     *("--set", "data_args.min_samples=1", "--set", "data_args.data_cache_dir=data"),
     *("--set", "data_args.download=false"),
 ]
+OWN = (
+    "--set",
+    "data_args.dataset=image_folder",
+    "--set",
+    "data_args.data_dir=data/CIFAR-10-images",
+)
+
+
+def partition_of(dataset: str) -> tuple[str, ...]:
+    """Return the command that divides a data set; ``own`` is CIFAR-10 as a user's own images."""
+    if dataset == "own":
+        return (*partition_of("cifar10"), *OWN)
+    return ("partition", f"{dataset}_iid_b_fedavg", *PARTITION)
 
 
 def idx(*dimensions: int, body: bytes = b"") -> bytes:
@@ -193,7 +206,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("recipe", "name", "damages"),
+    ("dataset", "name", "damages"),
     [
         ("mnist", "MNIST/raw/train-images-idx3-ubyte", CONTENTS + PLACES),
         ("mnist", "MNIST/raw/t10k-labels-idx1-ubyte.gz", CONTENTS + PLACES),
@@ -201,12 +214,13 @@ def data(tmp_path: Path) -> Path:
         ("mnist", "fednnnn-decoded/mnist.lock", PLACES),
         ("cifar10", "CIFAR-10-images/test/cat/0.png", CONTENTS + PLACES),
         ("cifar10", "CIFAR-10-images/train/dog/1.jpg", CONTENTS + PLACES),
+        ("own", "CIFAR-10-images/train/dog/1.jpg", CONTENTS + PLACES),
     ],
 )
 def test_damaged_data_is_named_or_decoded_again(
-    bounded: Any, data: Path, recipe: str, name: str, damages: Any
+    bounded: Any, data: Path, dataset: str, name: str, damages: Any
 ) -> None:
-    arguments = ("partition", f"{recipe}_iid_b_fedavg", *PARTITION)
+    arguments = partition_of(dataset)
     whole = bounded(*arguments)
     assert whole.status == 0, whole
     content = (data / name).read_bytes()
@@ -239,7 +253,7 @@ def test_no_batches_where_they_should_be(bounded: Any, data: Path, name: str) ->
     for damage in CONTENTS + PLACES:
         (data / name).write_bytes(gzip.compress(bytes(30)))
         damage(data / name)
-        ended = bounded("partition", "cifar10_iid_b_fedavg", *PARTITION)
+        ended = bounded(*partition_of("cifar10"))
         if damage in (nowhere, circle):  # as if there were none: the images are next
             assert ended.status == 0, ended
         else:
@@ -258,7 +272,7 @@ def test_no_folder_where_data_should_be(bounded: Any, data: Path, name: str, dam
         shutil.rmtree(place)
     place.touch()
     damage(place)
-    ended = bounded("partition", "mnist_iid_b_fedavg", *PARTITION)
+    ended = bounded(*partition_of("mnist"))
     check_lines(ended)
     assert ended.status == (0 if name == "fednnnn-decoded" else 2)
 
@@ -308,13 +322,19 @@ BOMBS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize(
+    ("dataset", "name"),
+    [
+        (dataset, name)
+        for name in BOMBS
+        for dataset in (("mnist",) if name.startswith("MNIST") else ("cifar10", "own"))
+    ],
+)
 def test_a_file_that_claims_or_unpacks_to_far_more_than_it_is(
-    commands: Any, data: Path, tmp_path: Path, name: str
+    commands: Any, data: Path, tmp_path: Path, dataset: str, name: str
 ) -> None:
-    """In 300 MB beyond what the program itself takes, and two seconds."""
-    recipe = "mnist" if name.startswith("MNIST") else "cifar10"
-    arguments = ("partition", f"{recipe}_iid_b_fedavg", *PARTITION)
+    """In 300 MB beyond what the program itself takes, and soon."""
+    arguments = partition_of(dataset)
     for bomb in BOMBS[name]:
         (data / name).write_bytes(bomb)
         ended = commands.run(*arguments, folder=tmp_path, memory=300_000_000, seconds=SECONDS)
