@@ -37,7 +37,7 @@ def machine() -> str:
 
 @click.command(help=__doc__)
 @click.option("--quick", is_flag=True)
-@click.option("--data", default=training.DATA, show_default=True)
+@click.option("--data", default=training.DATA, type=click.Path(exists=True), show_default=True)
 def main(quick: bool, data: str) -> None:
     click.echo(machine())
     _script("start_up.py", "20" if quick else "200")
@@ -50,7 +50,9 @@ def main(quick: bool, data: str) -> None:
 
 def _script(name: str, *arguments: str) -> None:
     click.echo(f"\n{name}")
-    subprocess.run([sys.executable, HERE / name, *arguments], check=False)
+    status = subprocess.run([sys.executable, HERE / name, *arguments], check=False).returncode
+    if status:
+        click.echo(f"{name} ended with status {status}", err=True)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 
 Measure = Callable[[], Seconds]
-DATA = os.environ.get("FEDNNNN_DATA", "~/fedml_data")
+DATA = str(Path(os.environ.get("FEDNNNN_DATA", "~/fedml_data")).expanduser())
 
 
 def settings(dataset: str, clients: int, precision: str, folder: str) -> Recipe:
@@ -308,7 +308,7 @@ def compare(dataset: str, clients: int, repeats: int, folder: str) -> None:
 @click.argument("dataset", type=click.Choice(["mnist", "cifar10"]))
 @click.option("--clients", default=10, show_default=True)
 @click.option("--repeats", default=3, show_default=True)
-@click.option("--data", default=DATA, show_default=True)
+@click.option("--data", default=DATA, type=click.Path(exists=True), show_default=True)
 def main(dataset: str, clients: int, repeats: int, data: str) -> None:
     compare(dataset, clients, repeats, data)
 
