@@ -19,7 +19,6 @@ __all__ = ["DataSpec", "FederatedData", "ImageDataset", "load_federated", "load_
 
 IMAGE_FOLDER = "image_folder"
 
-
 #: What a recipe calls the arguments of `partition` that its refusals name.
 _KEYS = {
     "num_clients": "train_args.client_num_in_total",
