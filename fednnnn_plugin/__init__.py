@@ -17,7 +17,9 @@ _HOMES = {
     "FedNNNNAggregator": "fedml.aggregator",
     "FedNNNNClientTrainer": "fedml.trainer",
     "NWDARecorder": "engine.recorder",
+    "figures": "report.figures",
     "partition": "data.partition",
+    "read_runs": "report.runs",
     "register": "fedml.hook",
     "UserError": "errors",
 }
@@ -35,7 +37,9 @@ __all__ = [
     "UpdateAccumulator",
     "UserError",
     "__version__",
+    "figures",
     "partition",
+    "read_runs",
     "register",
 ]
 
@@ -46,7 +50,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"{__name__}.{home}"), name)
+    module = import_module(f"{__name__}.{home}")
+    value = getattr(module, name, module)  # figures is a module itself
     globals()[name] = value
     return value
 
