@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pandas as pd
@@ -14,13 +15,13 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.report import tables
+from fednnnn_plugin.report import runs as run_folders
+from fednnnn_plugin.report import search, tables
 from fednnnn_plugin.report.charts import condition_charts
-from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange, value_text
-from fednnnn_plugin.report.runs import Run, layers, printable, read_folders, tidy
-from fednnnn_plugin.report.search import headline, search_figures, trials_table
+from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange, differing, value_text
+from fednnnn_plugin.report.runs import printable
 from fednnnn_plugin.report.study import Study, is_study, read_study
-from fednnnn_plugin.report.style import Look, looks, save, themes
+from fednnnn_plugin.report.style import looks, save, themes
 
 PAGE, MANIFEST = "index.html", ".fednnnn-report"
 FORMATS = ("svg", "pdf", "png")
@@ -38,11 +39,11 @@ class Report:
 
 @dataclass(frozen=True)
 class Section:
-    """A condition's or a study's figures: each a title, caption, alt text, stem and drawing."""
+    """A condition's or a study's figures, and a study's trials."""
 
     title: str
     headline: str
-    figures: list[dict[str, object]]
+    figures: list[dict[str, Any]]
     trials: pd.DataFrame | None = None
 
 
@@ -74,31 +75,44 @@ def build_report(
         raise UserError(f"--target: {target:g} is not allowed; it must be above 0 and at most 1")
     for name in set(formats) - set(FORMATS):
         raise UserError(f"--format: {name} is not allowed; it must be of {', '.join(FORMATS)}")
-    files = _Files(out, dict.fromkeys(("svg", *formats)))
-    runs, warnings = read_folders(paths)
+    runs, warnings = run_folders.read_folders(paths)
     studies = list(_studies(paths, warnings))
-    rounds = tidy(runs)
-    if not len(rounds) and not studies:
+    if runs.empty and not studies:
         raise UserError("\n".join([*warnings, "no run with a recorded round was given"]))
-    warnings += _unknown_layers(layers, rounds)
-    arranged = arrange(rounds, warnings) if len(rounds) else rounds
-    shown: list[tables.Table] = []
+    files = _Files(out, sorted({"svg", *formats}, key=FORMATS.index))
+    known = run_folders.layers(runs)
+    for name in set(layers) - set(known):
+        recorded = ", ".join(known) or "none"
+        warnings.append(f"--layer {printable(name)}: no run recorded it; recorded are {recorded}")
+    shown: dict[str, tables.Table] = {}
     sections: list[Section] = []
-    if len(rounds):
-        files.write("rounds.csv", rounds.to_csv(index=False))
-        numbers = tables.accuracy(arranged)
-        shown.append(files.table("accuracy", tables.accuracy_table(numbers, _judged(arranged)), numbers))
+    page: dict[str, Any] = {"looks": [], "settings": None, "listing": None, "facts": []}
+    if not runs.empty:
+        files.write("rounds.csv", runs.to_csv(index=False))
+        runs = arrange(runs, warnings)
+        numbers = tables.accuracy(runs)
+        files.write("accuracy.csv", numbers.to_csv(index=False))
+        shown["accuracy"] = tables.accuracy_table(numbers, _judged(runs))
         if target is not None:
-            numbers_to = tables.rounds_to(arranged, target)
-            table = tables.rounds_table(numbers_to, target)
-            shown.append(files.table("rounds-to-accuracy", table, numbers_to))
-        sections += _conditions(arranged, numbers, layers, files)
+            rounds = tables.rounds_to(runs, target)
+            files.write("rounds-to-accuracy.csv", rounds.to_csv(index=False))
+            shown["rounds-to-accuracy"] = tables.rounds_table(rounds, target)
+        sections += _conditions(runs, numbers, layers, files)
+        page = _about(runs)
     sections += [_search(study, files) for study in studies]
-    listing = tables.runs_table(runs, arranged)
-    files.write("report.md", _markdown(shown, sections, listing, warnings))
-    files.write(PAGE, _page(runs, arranged, shown, sections, listing, warnings))
+    for name, table in shown.items():
+        for kind in ("text", "markdown", "latex"):
+            suffix = {"text": "txt", "markdown": "md", "latex": "tex"}[kind]
+            files.write(f"{name}.{suffix}", getattr(table, kind)())
+    warnings = [printable(warning) for warning in warnings]
+    files.write("report.md", _markdown(shown.values(), sections, page["listing"], warnings))
+    folder = jinja2.FileSystemLoader(Path(__file__).parent)
+    template = jinja2.Environment(loader=folder, autoescape=True).get_template("page.html")
+    made_by = version("fednnnn-plugin")
+    page |= {"tables": shown, "sections": sections, "warnings": warnings, "version": made_by}
+    files.write(PAGE, template.render(themes=themes(), **page))
     files.finish()
-    texts = [table.text() for table in shown]
+    texts = [table.text() for table in shown.values()]
     texts += [f"{s.title}\n\n{s.headline}\n" for s in sections if s.trials is not None]
     return Report("\n".join(texts), out / PAGE, tuple(warnings))
 
@@ -106,46 +120,44 @@ def build_report(
 class _Files:
     """The report's folder: a hidden list says which of its files are a report's."""
 
-    def __init__(self, out: Path, formats: Sequence[str] | dict[str, None]) -> None:
-        self.out, self.formats = out, tuple(formats)
-        manifest = out / MANIFEST
-        old = manifest.read_text("utf-8").splitlines() if manifest.is_file() else []
-        self._old = {name for name in old if ".." not in Path(name).parts and name[:1] != "/"}
-        self._new: dict[str, None] = {}
+    def __init__(self, out: Path, formats: Sequence[str]) -> None:
+        self.out, self.formats = out, formats
+        self._list = out / MANIFEST
+        listed = self._list.read_text("utf-8").split("\n") if self._list.is_file() else []
+        inside = (name for name in listed if (out / name).resolve().is_relative_to(out.resolve()))
+        self._old, self._new = set(inside) - {""}, dict[str, None]()
         self.place(PAGE)
 
     def place(self, name: str) -> Path:
-        """Where a file goes, listed before it is written.
+        """Where a file goes; it is listed before it is written.
 
         Raises:
             UserError: somebody else's file stands there.
         """
         path = self.out / name
-        if name not in self._new and name not in self._old and path.exists():
-            raise UserError(f"--out: {printable(path)} is not of a report: remove it, or name another folder")
+        if name not in self._old and name not in self._new and path.exists():
+            where = printable(path)
+            raise UserError(f"--out: {where} is of no report: remove it, or name another folder")
         self._new[name] = None
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._list(self._old | set(self._new))
+        self._list.write_text("\n".join(sorted(self._old | set(self._new))), encoding="utf-8")
         return path
 
     def write(self, name: str, text: str) -> None:
         self.place(name).write_text(text, encoding="utf-8")
 
-    def table(self, name: str, table: tables.Table, numbers: pd.DataFrame) -> tables.Table:
-        for suffix, text in (("txt", table.text()), ("md", table.markdown()), ("tex", table.latex())):
-            self.write(f"{name}.{suffix}", text)
-        self.write(f"{name}.csv", numbers.to_csv(index=False))
-        return table
-
-    def figure(self, stem: str, figure: Figure) -> str:
-        """Write a figure in every format, under a name that is free; return its name."""
-        plain = "/".join(re.sub(r"[^\w]+", "-", p.lower()).strip("-")[:80] for p in stem.split("/"))
-        free, number = plain, 2
+    def figure(self, folder: str, name: str, figure: Figure, **shown: Any) -> dict[str, Any]:
+        """Write a figure in every format, under a name that is free; what the page shows of it."""
+        plain = [re.sub(r"\W+", "-", part.lower()).strip("-")[:80] for part in (folder, name)]
+        stem = free = f"figures/{'/'.join(plain)}"
+        number = 2
         while f"{free}.svg" in self._new:
-            free, number = f"{plain}-{number}", number + 1
+            free, number = f"{stem}-{number}", number + 1
         for kind in self.formats:
             save(figure, self.place(f"{free}.{kind}"))
-        return free
+        drawing = (self.out / f"{free}.svg").read_text("utf-8")
+        svg = inline_svg(drawing, free.replace("/", "-"), shown["alt"])
+        return shown | {"stem": free, "svg": svg, "kinds": self.formats}
 
     def finish(self) -> None:
         """Remove what only an earlier report had."""
@@ -154,41 +166,29 @@ class _Files:
         for folder in {(self.out / name).parent for name in self._old} - {self.out}:
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
-        self._list(self._new)
-
-    def _list(self, names: Sequence[str] | set[str] | dict[str, None]) -> None:
-        (self.out / MANIFEST).write_text("\n".join(sorted(names)) + "\n", encoding="utf-8")
+        self._list.write_text("\n".join(sorted(self._new)), encoding="utf-8")
 
 
 def _studies(paths: Sequence[Path], warnings: list[str]) -> Iterator[Study]:
-    folders = []
+    folders: dict[Path, None] = {}
     for path in paths:
         inside = sorted(path.iterdir()) if path.is_dir() and not is_study(path) else [path]
-        folders += [folder for folder in inside if is_study(folder)]
-    for folder in dict.fromkeys(map(Path.resolve, folders)):
+        folders |= {folder.resolve(): None for folder in inside if is_study(folder)}
+    for folder in folders:
         try:
             study = read_study(folder)
         except UserError as error:
             warnings.append(str(error))
-            continue
-        warnings += study.warnings
-        yield study
-
-
-def _unknown_layers(wanted: Sequence[str], rounds: pd.DataFrame) -> list[str]:
-    known = layers(rounds)
-    return [
-        f"--layer {printable(name)}: no run recorded it; recorded are {', '.join(known) or 'none'}"
-        for name in wanted
-        if name not in known
-    ]
+        else:
+            warnings += study.warnings
+            yield study
 
 
 def _judged(runs: pd.DataFrame) -> str:
     held_out = runs.get("validation_fraction", pd.Series(0.0, runs.index)).fillna(0.0) > 0.0
     if held_out.all():
         return "images held out of training"
-    return "the test set" + (", or on images held out where it says so" if held_out.any() else "")
+    return "the test set" + " (where it says so, on images held out)" * bool(held_out.any())
 
 
 def _conditions(
@@ -197,32 +197,23 @@ def _conditions(
     for (data, condition), runs in arranged.groupby(["data", "condition"], sort=False):
         alone = arranged["dealt"] == SINGLE_CLIENT
         references = arranged[alone & (arranged["data"] == data)]
-        found = []
-        for chart in condition_charts(runs, references, modules):
-            stem = files.figure(f"figures/{data} {condition}/{chart.name}", chart.figure)
-            found.append(_figure(files, stem, chart.title, chart.caption, chart.alt, chart.wide))
+        title = f"{data}: {condition}"
+        found = [
+            files.figure(title, c.name, c.figure, title=c.title, caption=c.caption, alt=c.alt,
+                         wide=c.wide)
+            for c in condition_charts(runs, references, modules)
+        ]  # fmt: skip
         own = numbers[(numbers["data"] == data) & (numbers["condition"] == condition)]
-        yield Section(f"{data}: {condition}", tables.headline(own), found)
+        yield Section(title, tables.headline(own), found)
 
 
 def _search(study: Study, files: _Files) -> Section:
-    name = f"{study.plan.recipe} ({study.folder.name})"
-    found = []
-    for step, caption, figure in search_figures(study):
-        stem = files.figure(f"figures/search {study.folder.name}/{step}", figure)
-        alt = f"Search {step}. {caption}"
-        found.append(_figure(files, stem, step, caption, alt, wide=False))
-    return Section(f"Search: {printable(name)}", headline(study), found, trials_table(study))
-
-
-def _figure(
-    files: _Files, stem: str, title: str, caption: str, alt: str, wide: bool
-) -> dict[str, object]:
-    drawing = (files.out / f"{stem}.svg").read_text("utf-8")
-    svg = inline_svg(drawing, stem.replace("/", "-") + "-", alt)
-    kinds = list(files.formats)
-    return {"title": title, "caption": caption, "alt": alt, "stem": stem, "wide": wide,
-            "svg": svg, "kinds": kinds}  # fmt: skip
+    title = printable(f"Search: {study.plan.recipe} ({study.folder.name})")
+    found = [
+        files.figure(title, name, figure, title=name, caption=text, alt=f"{name}: {text}", wide=False)
+        for name, text, figure in search.search_figures(study)
+    ]
+    return Section(title, search.headline(study), found, search.trials_table(study))
 
 
 def inline_svg(drawing: str, prefix: str, alt: str) -> Markup:
@@ -232,21 +223,20 @@ def inline_svg(drawing: str, prefix: str, alt: str) -> Markup:
     which differ in the dark; and it gets a text for those who do not see it.
     """
     svg = re.sub(r"<metadata>.*?</metadata>", "", drawing[drawing.index("<svg") :], flags=re.DOTALL)
-    svg = re.sub(r'\b(id="|xlink:href="#|url\(#)', rf"\g<1>{prefix}", svg)
+    svg = re.sub(r'\b(id="|xlink:href="#|url\(#)', rf"\g<1>{prefix}-", svg)
     colors = themes()
     svg = re.sub(r"#[0-9a-f]{6}", lambda match: colors.get(match[0], match[0]), svg)
-    box = re.search(r'viewBox="([-0-9. ]+)"', svg)
-    assert box
-    width = float(box[1].split()[2]) * PIXELS_PER_POINT
-    head = f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{box[1]}" role="img"'
+    box = svg.partition('viewBox="')[2].partition('"')[0]
+    width = float(box.split()[2]) * PIXELS_PER_POINT
+    head = f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{box}" role="img"'
     head += f' style="max-width: {width:.0f}px" aria-label="{escape(alt)}">'
     return Markup(head + svg[svg.index(">") + 1 :].strip())
 
 
 def _markdown(
-    shown: Sequence[tables.Table],
+    shown: Iterable[tables.Table],
     sections: Sequence[Section],
-    listing: tables.Table,
+    listing: tables.Table | None,
     warnings: Sequence[str],
 ) -> str:
     """The report as one Markdown file with links to its figures."""
@@ -255,59 +245,27 @@ def _markdown(
         parts += [f"## {section.title}", section.headline]
         for figure in section.figures:
             parts.append(f"![{figure['title']}]({figure['stem']}.svg)\n\n{figure['caption']}")
-    parts += [f"## Runs\n\n{listing.markdown()}"] * (len(listing.rows) > 0)
-    parts += ["## Left out or worth knowing"] * bool(warnings)
-    parts += ["\n".join(f"- {printable(warning)}" for warning in warnings)]
+    parts += [f"## Runs\n\n{listing.markdown()}"] if listing else []
+    parts += ["## Left out or worth knowing", *(f"- {w}" for w in warnings)] if warnings else []
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
-def _page(
-    runs: Sequence[Run],
-    arranged: pd.DataFrame,
-    shown: Sequence[tables.Table],
-    sections: Sequence[Section],
-    listing: tables.Table,
-    warnings: Sequence[str],
-) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    lines = arranged.drop_duplicates(["data", "condition", "label"]) if len(runs) else arranged
-    by_condition: list[Look] = []
-    for _, members in lines.groupby(["data", "condition"], sort=False) if len(lines) else ():
-        by_condition += looks(members).values()
-    counts = [(len(runs), "run"), (len(sections), "section")]
-    if len(lines):
-        counts = [(len(runs), "run"), (lines.groupby(["data", "condition"]).ngroups, "condition")]
-        counts += [(lines["method"].nunique(), "method"), (arranged["seed"].nunique(), "seed")]
-    unfinished = sum(not run.finished for run in runs)
-    facts = [f"{count} {noun}{'s' * (count != 1)}" for count, noun in counts]
-    return environment.get_template("page.html").render(
-        facts=facts + [f"{unfinished} unfinished"] * bool(unfinished),
-        themes=themes(),
-        tables=shown,
-        stems=["accuracy", "rounds-to-accuracy"],
-        looks=by_condition,
-        sections=sections,
-        listing=listing,
-        settings=_settings(runs),
-        warnings=[printable(warning) for warning in warnings],
-        version=version("fednnnn-plugin"),
-    )
-
-
-def _settings(runs: Sequence[Run]) -> list[tuple[str, list[tuple[str, str, bool]]]]:
-    """For each run its settings, and whether the runs differ in them."""
-    names = dict.fromkeys(name for run in runs for name in run.settings)
-    absent = object()
-    differs = {
-        name: len({repr(run.settings.get(name, absent)) for run in runs}) > 1 for name in names
+def _about(runs: pd.DataFrame) -> dict[str, Any]:
+    """What the page tells of the runs: counts, looks of the lines, the list, the settings."""
+    by_condition = runs.groupby(["data", "condition"], sort=False)
+    heads = runs.drop_duplicates("run").set_index("run")
+    counts = {"run": len(heads), "condition": by_condition.ngroups}
+    counts |= {noun: heads[noun].nunique() for noun in ("method", "seed")}
+    facts = [f"{count} {noun}{'s' * (count != 1)}" for noun, count in counts.items()]
+    unfinished = int((heads["finished"] == False).sum())  # noqa: E712
+    settings = heads[run_folders.setting_columns(runs)[4:]].astype(object)
+    settings = settings.where(settings.notna(), None).map(value_text)
+    differs = differing(settings.to_dict("records"), settings.columns)
+    same = settings.drop(columns=differs).iloc[0].to_dict()
+    return {
+        "looks": [look for _, members in by_condition for look in looks(members).values()],
+        "facts": facts + [f"{unfinished} unfinished"] * bool(unfinished),
+        "listing": tables.runs_table(runs),
+        "settings": settings[differs].reset_index(),
+        "same": same,
     }
-    found = []
-    for run in runs:
-        rows = [(name, value_text(v), differs[name]) for name, v in run.settings.items()]
-        rows += [(f"summary: {name}", value_text(v), False) for name, v in run.summary.items()]
-        found.append((run.name, rows))
-    return found

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,17 +13,28 @@ from matplotlib.figure import Figure
 from fednnnn_plugin.report import figures
 from fednnnn_plugin.report.groups import SINGLE_CLIENT
 from fednnnn_plugin.report.runs import layers
-from fednnnn_plugin.report.style import STYLE, number_text
+from fednnnn_plugin.report.style import INK, STYLE, number_text, panels
 
-Draw = Callable[..., Axes]
 PANELS_PER_ROW = 5
 # Inches: at one size of text, half of the page's width and all of it.
 HALF, WHOLE, HEIGHT = 5.1, 10.2, 2.65
+LONG_NAME = 26
 _EVALUATED = {
     "average": "the plain average of the clients' models",
     "served": "the served model",
     "midpoint": "the midpoint of the last two served models",
 }
+_AGREEMENT = (
+    "1: all clients move alike; 1/√m: their updates are orthogonal, as if unrelated; below: they "
+    "undo each other."
+)
+_NORMS = (
+    "N is the norm of the clients' mean update, E the mean norm of their updates; N far below E "
+    "says that averaging cancels them out. The server move is how far the served model went, which "
+    "the paper's appendix plots as N."
+)
+_SERVED = "The served model only starts the next round; the paper calls it extremely poor."
+_SPREAD = "Median of the clients' update norms; the band reaches from the smallest to the largest"
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +45,11 @@ class Chart:
     title: str
     caption: str
     alt: str
-    wide: bool
     figure: Figure
+
+    @property
+    def wide(self) -> bool:
+        return float(self.figure.get_figwidth()) > HALF
 
 
 def condition_charts(
@@ -51,96 +64,86 @@ def condition_charts(
     """
     alone = (runs["dealt"] == SINGLE_CLIENT).all()  # N = E, and there is no spread
     both = runs if alone else pd.concat([references, runs])
-    band = ""
-    if (runs.groupby("label")["run"].nunique() > 1).any():
-        band = " Mean over seeds, with a band of one standard deviation."
-    chart = partial(_chart, band=band)
-    by_error = " The axis goes by the logarithm of the error." * (runs["test_acc"].max() > 0.95)
-    accuracy = f"{_evaluated(runs)}{by_error}"
-    yield from chart(runs, "accuracy", "Accuracy", accuracy, [figures.accuracy], "test_acc")
-    if not alone:
-        yield from chart(
-            runs, "agreement", "Do the clients agree? N/E",
-            "1: all clients move alike; 1/√m: their updates are orthogonal, as if unrelated; "
-            "below: they undo each other.", [figures.agreement], "mean_update_norm",
-        )  # fmt: skip
-    for module in (None, *(modules or _shown_layers(runs))):
-        yield from _norms(both, module, chart)
-    yield from chart(
-        runs, "seconds", "Accuracy by time", "Training, aggregation and evaluation.",
-        [figures.accuracy_by_seconds], "test_acc", "seconds.train",
-    )  # fmt: skip
-    yield from chart(runs, "loss", "Loss", "Mean cross-entropy.", [figures.loss], "test_loss")
-    if not alone:
-        panels = [partial(_spread_of, label) for label in dict.fromkeys(runs["label"])]
-        yield from _chart(
-            runs, "client-norms", "Spread of the clients' updates",
-            "Median of the clients' update norms; the band reaches from the smallest to the "
-            "largest" + (" of all seeds; the line is the mean of their medians." if band else "."),
-            panels, "client_norm_median",
-        )  # fmt: skip
-    grey = " Grey: one client that holds all data." * (len(references) > 0 and not alone)
-    yield from chart(
-        both, "integrated-norm", "Integrated norm",
-        "The way that the served model has gone so far: the sum of its moves." + grey,
-        [figures.integrated_norm], "integrated_norm",
-    )  # fmt: skip
-    yield from chart(
-        runs, "served", "Evaluated model and served model",
-        "The served model only starts the next round; the paper calls its own accuracy extremely "
-        "poor.", [figures.accuracy, partial(figures.accuracy, model="served")], "served_test_acc",
-    )  # fmt: skip
-    for column in [str(c) for c in runs if str(c).startswith("test_metrics.")]:
-        name = column.removeprefix("test_metrics.")
-        draw = [partial(figures.metric, name=name)]
-        yield from chart(runs, f"metric-{name}", name, "As the runs' trainer gave it.", draw, column)
+    seeds = (runs.groupby("label")["run"].nunique() > 1).any()
+    band = " Mean over seeds, with a band of one standard deviation." * bool(seeds)
+    grey = " Grey: one client that holds all data." * (len(both) > len(runs))
+    error = " The axis goes by the logarithm of the error." * bool(runs["test_acc"].max() > 0.95)
+    tested = _evaluated(runs)
+    spread = _SPREAD + (" of all seeds, the line is the mean of their medians." if seeds else ".")
+    moves = f"The way that the served model has gone so far: the sum of its moves.{grey}{band}"
+    accuracy, served = figures.accuracy, partial(figures.accuracy, column="served_test_acc")
+    labels = [partial(_spread_of, label) for label in dict.fromkeys(runs["label"])]
+    found = [
+        (runs, "accuracy", "Accuracy", tested + error + band, [accuracy], "test_acc"),
+        (runs, "agreement", "Do the clients agree? N/E", _AGREEMENT + band,
+         [figures.agreement] * (not alone), "mean_update_norm"),
+        *(_norms(both, module, grey + band) for module in (None, *(modules or shown_layers(runs)))),
+        (runs, "seconds", "Accuracy by time", "Training, aggregation and evaluation." + band,
+         [figures.accuracy_by_seconds] * bool(runs["test_acc"].notna().any()), "seconds.train"),
+        (runs, "loss", "Loss", "Mean cross-entropy." + band, [figures.loss], "test_loss"),
+        (runs, "client-norms", "Spread of the clients' updates", spread, labels * (not alone),
+         "client_norm_median"),
+        (both, "integrated-norm", "Integrated norm", moves, [figures.integrated_norm],
+         "integrated_norm"),
+        (runs, "served", "Evaluated model and served model", f"{tested} {_SERVED}{band}",
+         [accuracy, served], "served_test_acc"),
+        *(_metric(runs, str(c), band) for c in runs if str(c).startswith("test_metrics.")),
+    ]  # fmt: skip
+    for shown, name, title, caption, draws, needs in found:
+        if draws and needs in shown and shown[needs].notna().any():
+            figure = _draw(shown, draws)
+            yield Chart(name, title, caption, _alt(title, figure), figure)
 
 
-def _norms(runs: pd.DataFrame, module: str | None, chart: Callable[..., Iterator[Chart]]) -> Iterator[Chart]:
-    caption = (
-        "N is the norm of the clients' mean update, E the mean norm of their updates; N far below "
-        "E says that averaging cancels them out. The server move is how far the served model went, "
-        "which the paper's appendix plots as N."
-    )
-    prefix, name, where = "", "norms", "whole model"
-    if module is not None:
-        prefix, name, where = f"layers.{module}.", f"norms-{module}", module
-        caption = f"The same for the weight and bias of {module} alone."
-        if module in ("fc3", "conv32") and (runs["dataset"] == "cifar10").all():
-            caption += " The paper shows it too."
-        if module in ("fc2", "conv2") and (runs["dataset"] == "mnist").all():
-            caption += " The paper does not name the layer that it shows for MNIST."
-    panels = [partial(figures.norms, norm=norm, layer=module) for norm in figures.NORMS]
-    title = f"N, E and server move: {where}"
-    yield from chart(runs, name, title, caption, panels, f"{prefix}mean_update_norm")
+def shown_layers(runs: pd.DataFrame) -> list[str]:
+    """The last fully connected and the last convolutional module: on CIFAR-10 the paper's."""
+    modules = layers(runs)
+    alike = ([m for m in modules if m.rpartition(".")[2].startswith(k)] for k in ("fc", "conv"))
+    return [found[-1] for found in alike if found]
 
 
-def _chart(
-    runs: pd.DataFrame, name: str, title: str, caption: str, panels: Sequence[Draw],
-    *needs: str, band: str = "",
-) -> Iterator[Chart]:  # fmt: skip
-    """A figure of panels that share their y axis, where every needed column has a number."""
-    if any(column not in runs or runs[column].isna().all() for column in needs):
-        return
-    columns = min(len(panels), PANELS_PER_ROW)
-    rows = -(-len(panels) // PANELS_PER_ROW)
-    wide = columns > 2 or runs["label"].str.len().max() > 26
-    size = (WHOLE if wide else HALF, HEIGHT * rows)
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(rows, columns, sharey=True, squeeze=False).flat
-    for index, (draw, ax) in enumerate(zip(panels, grid, strict=False)):
-        draw(runs, ax, names=index == len(panels) - 1)
+_Plan = tuple[pd.DataFrame, str, str, str, list[Callable[..., Axes]], str]
+
+
+def _norms(runs: pd.DataFrame, module: str | None, band: str) -> _Plan:
+    draws = [partial(figures.norms, norm=norm, layer=module) for norm in figures.NORMS]
+    if module is None:
+        title = "N, E and server move: whole model"
+        return runs, "norms", title, _NORMS + band, draws, "mean_update_norm"
+    data = set(runs.get("dataset", ()))
+    why = " The paper shows it too." * (data == {"cifar10"} and module in ("fc3", "conv32"))
+    if data == {"mnist"} and module in ("fc2", "conv2"):
+        why = " The paper does not name the layer that it shows for MNIST; this is the last."
+    caption = f"The same for the weight and bias of {module} alone.{why}{band}"
+    needs = f"layers.{module}.mean_update_norm"
+    return runs, f"norms-{module}", f"N, E and server move: {module}", caption, draws, needs
+
+
+def _metric(runs: pd.DataFrame, column: str, band: str) -> _Plan:
+    name = column.partition(".")[2]
+    draw = partial(figures.metric, name=name)
+    return runs, f"metric-{name}", name, f"As the runs' own trainer gave it.{band}", [draw], column
+
+
+def _draw(runs: pd.DataFrame, draws: Sequence[Callable[..., Axes]]) -> Figure:
+    """Panels that share their y axis, the lines named in the last."""
+    columns = min(len(draws), PANELS_PER_ROW)
+    rows = -(-len(draws) // PANELS_PER_ROW)
+    wide = columns > 2 or runs["label"].str.len().max() > LONG_NAME
+    axes = panels(WHOLE if wide else HALF, HEIGHT * rows, rows, columns, sharey=True)
+    for index, (draw, ax) in enumerate(zip(draws, axes, strict=False)):
+        draw(runs, ax, names=index == len(draws) - 1)
         if index % columns:
             ax.set_ylabel("")
-    for ax in list(grid)[len(panels):]:
+    for ax in axes[len(draws) :]:
         ax.set_visible(False)
-    yield Chart(name, title, caption + band, _alt(title, figure), wide, figure)
+    return axes[0].get_figure(root=True)
 
 
 def _spread_of(label: str, runs: pd.DataFrame, ax: Axes, *, names: bool) -> Axes:
     figures.client_spread(runs[runs["label"] == label], ax, names=False)
-    ax.set_title(label if len(label) < 28 else label[:27] + "…", fontsize=8.0)
+    short = label if len(label) <= LONG_NAME else f"{label[:LONG_NAME]}…"
+    ax.set_title(short, loc="left", fontsize=STYLE["axes.titlesize"], color=INK)
     return ax
 
 
@@ -155,24 +158,13 @@ def _alt(title: str, figure: Figure) -> str:
     return f"Line chart by {figure.axes[0].get_xlabel()}: {title}. Last values: {'; '.join(parts)}."
 
 
-def _shown_layers(runs: pd.DataFrame) -> list[str]:
-    """The last fully connected and the last convolutional module by name.
-
-    On CIFAR-10 these are the paper's fc3 and conv32.
-    """
-    modules = layers(runs)
-    alike = ([m for m in modules if m.rpartition(".")[2].startswith(k)] for k in ("fc", "conv"))
-    return [found[-1] for found in alike if found]
-
-
 def _evaluated(runs: pd.DataFrame) -> str:
     """Which model the accuracies are of, as the records say."""
-    if "evaluated" not in runs or runs["evaluated"].isna().all():
-        return "The records do not say which model was tested."
-    by_model: dict[str, list[str]] = {}
-    for (label, model), _ in runs.dropna(subset=["evaluated"]).groupby(["label", "evaluated"], sort=False):
-        by_model.setdefault(_EVALUATED.get(model, str(model)), []).append(label)
-    if len(by_model) == 1:
-        return f"Tested: {next(iter(by_model))}."
-    said = [f"{model} ({', '.join(labels)})" for model, labels in by_model.items()]
-    return f"Tested: {'; '.join(said)}."
+    recorded = runs.get("evaluated", pd.Series("", runs.index)).replace("", None)
+    by_model = runs["label"].groupby(recorded, sort=False).unique()
+    names = {model: _EVALUATED.get(str(model), str(model)) for model in by_model.index}
+    if len(names) < 2:
+        said = next(iter(names.values()), "the records do not say which model")
+        return f"Tested: {said}."
+    said = "; ".join(f"{names[model]} ({', '.join(by_model[model])})" for model in names)
+    return f"Tested: {said}."

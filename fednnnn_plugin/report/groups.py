@@ -14,44 +14,37 @@ DATASET_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
 METHODS = ("FedAvg", "FedProx", "Norm-Norm", "Momentum", "FedNNNN")
 CONDITIONS = (("IID", "B"), ("non-IID", "B"), ("IID", "UB"), ("non-IID", "UB"))
 SINGLE_CLIENT = "single client"
-SYMBOLS = {
-    "client_num_in_total": "K",
-    "client_num_per_round": "m",
-    "classes_per_client": "classes",
-    "power_law_exponent": "exponent",
-    "partition_alpha": "α",
-    "validation_fraction": "held out",
-    "beta": "β",
-    "gamma": "γ",
-    "prox_mu": "μ",
-    "server_lr": "server η",
-    "server_beta1": "β1",
-    "server_beta2": "β2",
-    "server_tau": "τ",
-    "fedexp_epsilon": "ε",
-    "learning_rate": "η",
-    "weight_decay": "λ",
-    "comm_round": "rounds",
-    "batch_size": "batch",
-}
+_CLIENTS = {"iid": "IID", "n_class": "non-IID", "dirichlet": "Dirichlet"}
+_SIZES = {"balanced": "B", "power_law": "UB"}
+SYMBOLS = {"client_num_in_total": "K", "client_num_per_round": "m", "comm_round": "rounds"}
+SYMBOLS |= {"classes_per_client": "classes", "power_law_exponent": "exponent"}
+SYMBOLS |= {"partition_alpha": "α", "validation_fraction": "held out", "batch_size": "batch"}
+SYMBOLS |= {"beta": "β", "gamma": "γ", "prox_mu": "μ", "learning_rate": "η", "weight_decay": "λ"}
+SYMBOLS |= {"server_lr": "server η", "server_beta1": "β1", "server_beta2": "β2"}
+SYMBOLS |= {"server_tau": "τ", "fedexp_epsilon": "ε"}
 # Settings that say which data is dealt how, and judged on what: no method is ranked across them.
-_DEAL = (
-    *("data_dir", "image_size", "test_fraction", "validation_fraction", "min_samples"),
-    *("client_num_in_total", "client_num_per_round", "classes_per_client"),
-    *("power_law_exponent", "partition_alpha"),
-)
-_ONLY_WITH = {
-    "classes_per_client": ("partition_method", "n_class"),
-    "partition_alpha": ("partition_method", "dirichlet"),
-    "power_law_exponent": ("partition_sizes", "power_law"),
-    "min_samples": ("partition_sizes", "power_law"),
+# With each, the partition that it belongs to.
+_DEAL = {
+    **dict.fromkeys(("data_dir", "image_size", "test_fraction", "validation_fraction")),
+    **dict.fromkeys(("client_num_in_total", "client_num_per_round")),
+    "classes_per_client": "non-IID",
+    "partition_alpha": "Dirichlet",
+    "power_law_exponent": "UB",
+    "min_samples": "UB",
 }
-_NAMED = ("dataset", "partition_method", "partition_sizes", "federated_optimizer")
-_OF_RUN = ("run", "folder", "finished", "method", "seed")
+_NO_VARIANT = frozenset(
+    {
+        *("run", "folder", "finished", "method", "seed", "federated_optimizer"),
+        *("dataset", "partition_method", "partition_sizes", "data", "dealt", "sizes", "condition"),
+        *_DEAL,
+    }
+)
 # A method's own settings: told apart within the method, not across methods.
 _OWN = ("comm_round", "beta", "gamma", "prox_mu")
 
-Values = Mapping[str, Any]
+LINE = ["data", "condition", "label"]  # what one line of a figure or of a table is
+
+Heads = list[dict[str, Any]]
 
 
 def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFrame:
@@ -65,30 +58,32 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
         problems: takes a line for each run that does not count.
 
     Returns:
-        The rounds with the columns ``data``, ``dealt``, ``sizes``, ``condition``, ``variant``,
-        ``label``, which names a line of a figure, and which of its method's lines it is.
+        The rounds with the columns ``data``, ``dealt``, ``sizes``, ``condition``, ``label``, which
+        names a line of a figure, and ``nth`` ``of`` its method's lines with their ``values``.
     """
     if "label" in runs:
         return runs
-    last = runs.groupby("run")["round"].max()
-    heads = runs.drop_duplicates("run")[setting_columns(runs)].astype(object)
-    settings = heads.where(heads.notna(), None).to_dict("records")
-    for head in settings:
+    table = runs.drop_duplicates("run")[setting_columns(runs)].astype(object)
+    heads: Heads = table.where(table.notna(), None).to_dict("records")
+    for head in heads:
         head |= _base(head)
-    for members in _split(settings, ("data", "dealt", "sizes")):
-        _name_conditions(members)
-    conditions = _split(settings, ("data", "condition"))
-    for members in conditions:
-        _name_variants(members)
-        if members[0]["dealt"] == SINGLE_CLIENT:
-            several = len({head["label"] for head in members}) > 1
-            for head in members:
-                head["label"] = SINGLE_CLIENT + f", {head['label']}" * several
-    dropped = _doubles(settings, last, problems)
-    kept = [head for head in sorted(settings, key=_paper_order) if head["run"] not in dropped]
-    added = ["data", "dealt", "sizes", "condition", "variant", "label", "nth", "of"]
-    order = pd.DataFrame([{key: head[key] for key in ("run", *added)} for head in kept])
-    return order.merge(runs, on="run", how="left", sort=False)[[*runs.columns, *added]]
+    for members in _split(heads, "data", "dealt", "sizes"):
+        _name_condition(members)
+    for members in _split(heads, "data", "condition"):
+        _name_lines(members)
+    last = runs.groupby("run")["round"].max()
+    for members in _split([h for h in heads if h["seed"] is not None], *LINE, "seed"):
+        longest, *others = sorted(members, key=lambda head: -last[head["run"]])
+        for head in others:
+            heads.remove(head)
+            if problems is not None:
+                problems.append(
+                    f"{head['run']}: settings and seed are {longest['run']}'s; "
+                    "only the latter counts in tables and figures"
+                )
+    added = ["data", "dealt", "sizes", "condition", "values", "label", "nth", "of"]
+    names = pd.DataFrame(sorted(heads, key=_paper_order))[["run", *added]]
+    return names.merge(runs, on="run", how="left")[[*runs.columns, *added]]
 
 
 def value_text(value: object) -> str:
@@ -100,12 +95,12 @@ def value_text(value: object) -> str:
     return str(value)
 
 
-def differing(settings: Sequence[Values], keys: Iterable[str]) -> list[str]:
+def differing(heads: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> list[str]:
     """The keys that do not have one value everywhere."""
-    return [key for key in keys if len({values.get(key) for values in settings}) > 1]
+    return [key for key in keys if len({head.get(key) for head in heads}) > 1]
 
 
-def _base(head: Values) -> dict[str, Any]:
+def _base(head: Mapping[str, Any]) -> dict[str, str]:
     data = head.get("dataset")
     if data is None:
         return {"data": "data not recorded", "dealt": "no recipe", "sizes": ""}
@@ -115,98 +110,63 @@ def _base(head: Values) -> dict[str, Any]:
     if head.get("client_num_in_total") == 1:
         return {"data": name, "dealt": SINGLE_CLIENT, "sizes": ""}
     method, sizes = str(head.get("partition_method")), str(head.get("partition_sizes"))
-    clients = {"iid": "IID", "n_class": "non-IID", "dirichlet": "Dirichlet"}.get(method, method)
-    return {
-        "data": name,
-        "dealt": clients,
-        "sizes": {"balanced": "B", "power_law": "UB"}.get(sizes, sizes),
-    }
+    return {"data": name, "dealt": _CLIENTS.get(method, method), "sizes": _SIZES.get(sizes, sizes)}
 
 
-def _name_conditions(members: Sequence[dict[str, Any]]) -> None:
-    deals = [
-        {
-            key: head.get(key)
-            for key in _DEAL
-            if key not in _ONLY_WITH or head.get(_ONLY_WITH[key][0]) == _ONLY_WITH[key][1]
-        }
-        for head in members
-    ]
-    told = differing(deals, _DEAL)
-    told += ["partition_alpha"] * (members[0]["dealt"] == "Dirichlet")
-    for head, deal in zip(members, deals, strict=True):
-        keys = [*told, *(["validation_fraction"] if deal.get("validation_fraction") else [])]
-        name = f"{head['dealt']}, {head['sizes']}" if head["sizes"] else head["dealt"]
-        what = ", ".join(_named(key, deal.get(key)) for key in dict.fromkeys(keys))
-        head["condition"] = f"{name} ({what})" if what else name
+def _name_condition(members: Heads) -> None:
+    dealt, sizes = members[0]["dealt"], members[0]["sizes"]
+    told = [key for key in differing(members, _DEAL) if _DEAL[key] in (None, dealt, sizes)]
+    told += ["partition_alpha"] * (dealt == "Dirichlet" and "partition_alpha" not in told)
+    for head in members:
+        held_out = bool(head.get("validation_fraction")) and "validation_fraction" not in told
+        what = _named(head, [*told, *["validation_fraction"] * held_out])
+        head["condition"] = (f"{dealt}, {sizes}" if sizes else dealt) + f" ({what})" * bool(what)
 
 
-def _name_variants(members: Sequence[dict[str, Any]]) -> None:
-    other = {*_DEAL, *_NAMED, *_OF_RUN, "data", "dealt", "sizes", "condition"}
-    keys = [k for k in dict.fromkeys(k for head in members for k in head) if k not in other]
-    common = [
-        k for k in keys if k not in _OWN and all(head.get(k) is not None for head in members)
-    ]
+def _name_lines(members: Heads) -> None:
+    keys = [key for key in dict.fromkeys(k for h in members for k in h) if key not in _NO_VARIANT]
+    common = [k for k in keys if k not in _OWN and all(h.get(k) is not None for h in members)]
     told = differing(members, common)
-    for method in dict.fromkeys(head["method"] for head in members):
-        of_method = [head for head in members if head["method"] == method]
-        shown = [k for k in keys if k in told or k in differing(of_method, keys)]
+    for of_method in _split(members, "method"):
+        shown = [key for key in keys if key in {*told, *differing(of_method, keys)}]
         for head in of_method:
-            head["variant"] = ", ".join(_named(key, head.get(key)) for key in shown)
-            head["values"] = tuple(
-                value if isinstance(value := head.get(key), int | float) else 0.0 for key in shown
-            )
-            head["label"] = method + (f" ({head['variant']})" if head["variant"] else "")
-        order = sorted({(head["values"], head["label"]) for head in of_method})
+            what = _named(head, shown)
+            head["label"] = head["method"] + f" ({what})" * bool(what)
+            numbers = (head.get(key) for key in shown)
+            head["values"] = tuple(v if isinstance(v, int | float) else 0.0 for v in numbers)
+        lines = sorted({(head["values"], head["label"]) for head in of_method})
         for head in of_method:
-            head["nth"] = order.index((head["values"], head["label"]))
-            head["of"] = len(order)
+            head |= {"nth": lines.index((head["values"], head["label"])), "of": len(lines)}
+    if members[0]["dealt"] == SINGLE_CLIENT:
+        several = len({head["label"] for head in members}) > 1
+        for head in members:
+            head["label"] = SINGLE_CLIENT + f", {head['label']}" * several
 
 
-def _named(key: str, value: object) -> str:
-    return f"{SYMBOLS.get(key, key)} {value_text(value)}"
+def _named(head: Mapping[str, Any], keys: Iterable[str]) -> str:
+    return ", ".join(f"{SYMBOLS.get(key, key)} {value_text(head.get(key))}" for key in keys)
 
 
-def _split(settings: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[list[dict[str, Any]]]:
-    parts: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for head in settings:
+def _split(heads: Heads, *keys: str) -> list[Heads]:
+    parts: dict[tuple[Any, ...], Heads] = {}
+    for head in heads:
         parts.setdefault(tuple(head.get(key) for key in keys), []).append(head)
     return list(parts.values())
 
 
-def _doubles(
-    settings: Sequence[dict[str, Any]], last: pd.Series[int], problems: list[str] | None
-) -> set[str]:
-    dropped = set()
-    for members in _split(settings, ("data", "condition", "label", "seed")):
-        if members[0]["seed"] is None:
-            continue
-        longest, *others = sorted(members, key=lambda head: -last[head["run"]])
-        for head in others:
-            dropped.add(head["run"])
-            if problems is not None:
-                problems.append(
-                    f"{head['run']}: settings and seed are {longest['run']}'s; "
-                    "only the latter counts in tables and figures"
-                )
-    return dropped
+def _paper_order(head: Mapping[str, Any]) -> tuple[object, ...]:
+    def position(item: object, order: Sequence[object]) -> int:
+        return order.index(item) if item in order else len(order)
 
-
-def _paper_order(head: Values) -> tuple[object, ...]:
-    where = (head["dealt"], head["sizes"])
     return (
-        _position(head.get("dataset"), tuple(DATASET_NAMES)),
+        position(head.get("dataset"), tuple(DATASET_NAMES)),
         head["data"],
         head["dealt"] == SINGLE_CLIENT,
-        _position(where, CONDITIONS),
+        position((head["dealt"], head["sizes"]), CONDITIONS),
         head["condition"],
-        _position(head["method"], METHODS),
+        position(head["method"], METHODS),
         head["method"],
         head["values"],
         head["label"],
         str(head["seed"]),
     )
-
-
-def _position(item: object, order: Sequence[object]) -> int:
-    return order.index(item) if item in order else len(order)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +12,24 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from fednnnn_plugin.report.runs import printable
-from fednnnn_plugin.report.style import BLUE, PAPER, VERMILION, log_axis, number_text, save, styled
+from fednnnn_plugin.report.style import (
+    BLUE,
+    PAPER,
+    VERMILION,
+    log_axis,
+    number_text,
+    panels,
+    save,
+    styled,
+)
 
 # A fit to sizes that are whole numbers comes this near to the law that they follow.
 EXPONENT_TOLERANCE = 0.05
-SEPARATED_CLIENTS, DRAWN_CLIENTS, NAMED_CLASSES = 60, 400, 20
+SEPARATED_CLIENTS, VECTOR_CLIENTS, NAMED_CLASSES = 60, 400, 20
 
 
 def client_counts(
@@ -49,59 +57,56 @@ def counts_text(counts: pd.DataFrame) -> str:
     shown.insert(0, "images", sizes)
     shown.insert(1, "classes", (counts > 0).sum(axis=1))
     low, middle, high = sizes.quantile([0.0, 0.5, 1.0])
-    spread = f"images a client: smallest {low:g}, median {middle:g}, largest {high:g}"
     table = shown.reset_index().to_string(index=False, max_rows=25, max_cols=28)
-    return f"{table}\n\n{spread}"
+    return f"{table}\n\nimages a client: smallest {low:g}, median {middle:g}, largest {high:g}"
 
 
 def checks(
-    labels: npt.ArrayLike,
-    parts: Sequence[npt.ArrayLike],
+    counts: pd.DataFrame,
+    total: int,
     *,
     method: str,
     sizes: str,
     classes_per_client: int = 2,
     power_law_exponent: float = 1.0,
     min_samples: int = 10,
-) -> list[str]:
+) -> Iterator[str]:
     """A line for each promise of the partition: whether it is kept, and the numbers.
 
     Args:
-        labels, parts: as for ``client_counts``.
+        counts: as ``client_counts`` gives them.
+        total: how many images there are.
         method, sizes, classes_per_client, power_law_exponent, min_samples: as given to
             ``partition``.
     """
-    counts = client_counts(labels, parts)
-    held, total = counts.sum(axis=1).to_numpy(), int(np.size(labels))
-    dealt = np.concatenate([np.asarray(part) for part in parts])
-    found = [("every image is dealt to one client", np.unique(dealt).size == dealt.size == total,
-              f"{np.unique(dealt).size} of {total} images")]  # fmt: skip
-    classes = (counts > 0).sum(axis=1).to_numpy()
-    spread = "to".join(f" {n} " for n in sorted({classes.min(), classes.max()})).strip()
-    if method == "n_class":
-        right = classes == classes_per_client
-        promise = f"every client holds {classes_per_client} classes"
-        found.append((promise, right.all(), f"{spread} classes at {right.sum()} clients"))
-    elif method == "iid":  # a client of fewer images than there are classes cannot hold them all
-        right = (classes == counts.shape[1]) | (held < counts.shape[1])
-        promise = "every client of enough images holds all classes"
-        found.append((promise, right.all(), f"{spread} classes at {right.sum()} clients"))
+    held, classes = counts.sum(axis=1).to_numpy(), (counts > 0).sum(axis=1).to_numpy()
+
+    def line(promise: str, kept: bool, found: str) -> str:
+        return f"{'ok' if kept else 'NO':<3} {promise}: {found}"
+
+    dealt = int(held.sum())
+    yield line("every image is dealt to one client", dealt == total, f"{dealt} of {total} images")
+    if method != "dirichlet":
+        right, promise = classes == classes_per_client, f"holds {classes_per_client} classes"
+        if method == "iid":  # a client of fewer images than there are classes cannot hold them all
+            right = (classes == counts.shape[1]) | (held < counts.shape[1])
+            promise = "of enough images holds all classes"
+        spread = " to ".join(map(str, sorted({int(classes.min()), int(classes.max())})))
+        found = f"{spread} classes at {right.sum()} clients"
+        yield line(f"every client {promise}", bool(right.all()), found)
     if sizes == "balanced" and method != "dirichlet":
         apart = int(np.ptp(held))
-        found.append(("all clients are of one size, up to 1 image", apart <= 1, f"{apart} apart"))
-    else:
-        smallest = int(held.min())
-        promise = f"every client has at least {min_samples} images"
-        found.append((promise, smallest >= min_samples, f"the smallest {smallest}"))
-    if sizes == "power_law":
-        # The law holds for the clients above the floor that every client is given.
-        exponent = fitted_exponent(held[held > min_samples])
-        promise = f"sizes follow rank^(-{power_law_exponent:g})"
+        yield line("all clients are of one size, up to 1 image", apart <= 1, f"{apart} apart")
+        return
+    least = int(held.min())
+    promise = f"every client has at least {min_samples} images"
+    yield line(promise, least >= min_samples, f"the smallest {least}")
+    # The law holds for the clients above the floor that every client is given.
+    exponent = fitted_exponent(held[held > min_samples])
+    if sizes == "power_law" and not math.isnan(exponent):
         near = math.isclose(exponent, power_law_exponent, abs_tol=EXPONENT_TOLERANCE)
-        few = math.isnan(exponent)
-        what = "too few clients for a fit" if few else f"fitted exponent {exponent:.3f}"
-        found.append((promise, near or few, what))
-    return [f"{'ok' if kept else 'NO':<3} {promise}: {what}" for promise, kept, what in found]
+        promise = f"sizes follow rank^(-{power_law_exponent:g})"
+        yield line(promise, near, f"fitted exponent {exponent:.3f}")
 
 
 def fitted_exponent(sizes: npt.ArrayLike) -> float:
@@ -118,30 +123,27 @@ def fitted_exponent(sizes: npt.ArrayLike) -> float:
 def partition(counts: pd.DataFrame, ax: Axes, *, names: bool = True) -> Axes:
     """Each client's images by class, in per cent of the client, so that small ones show too.
 
-    Args:
-        counts: as ``client_counts`` gives them.
-        ax: where to draw.
-        names: whether to name the classes at the right.
+    ``counts`` is what ``client_counts`` gives; ``names`` are those of the classes at the right.
     """
     shares = counts.div(counts.sum(axis=1).clip(lower=1), axis=0) * 100.0
     tops = shares.cumsum(axis=1)
     edges = np.arange(len(counts) + 1) - 0.5
-    colors = class_colors(len(counts.columns))
-    for name, color in zip(counts.columns, colors, strict=True):
-        bottom = (tops[name] - shares[name]).to_numpy()
-        ax.stairs(tops[name], edges, baseline=bottom, fill=True, color=color, linewidth=0,
-                  rasterized=len(counts) > DRAWN_CLIENTS)  # fmt: skip
+    colors = dict(zip(counts.columns, class_colors(len(counts.columns)), strict=True))
+    for name, color in colors.items():
+        bottoms = (tops[name] - shares[name]).to_numpy()
+        steps = ax.stairs(tops[name], edges, baseline=bottoms, fill=True, color=color, linewidth=0)
+        steps.set_rasterized(len(counts) > VECTOR_CLIENTS)
     if len(counts) <= SEPARATED_CLIENTS:
         ax.vlines(edges[1:-1], 0.0, 100.0, color=PAPER, linewidth=1.2)
     ax.set(xlim=(edges[0], edges[-1]), ylim=(0.0, 100.0), xlabel="client")
     ax.set_ylabel("share of the client's images (%)")
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     if names:  # from the top down, as they are stacked
-        pairs = list(zip(counts.columns, colors, strict=True))[:NAMED_CLASSES]
-        keys = [Patch(color=color, label=name[:24]) for name, color in reversed(pairs)]
-        title = "class" if len(pairs) == len(colors) else f"the first {NAMED_CLASSES} classes"
-        ax.legend(handles=keys, title=title, loc="center left", bbox_to_anchor=(1.0, 0.5),
-                  handlelength=1.0, labelspacing=0.3)  # fmt: skip
+        keys = [Patch(color=color, label=name[:24]) for name, color in colors.items()]
+        title = "class" if len(keys) <= NAMED_CLASSES else f"the first {NAMED_CLASSES} classes"
+        keys = keys[:NAMED_CLASSES][::-1]
+        where = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "handlelength": 1.0}
+        ax.legend(handles=keys, title=title, labelspacing=0.3, **where)
     return ax
 
 
@@ -151,33 +153,32 @@ def client_sizes(counts: pd.DataFrame, ax: Axes) -> Axes:
     sizes = np.sort(counts.sum(axis=1).to_numpy(dtype=np.float64))[::-1]
     sizes = sizes[sizes > 0]
     ranks = np.arange(1, sizes.size + 1)
-    ax.plot(ranks, sizes, ".", color=BLUE, markersize=4, rasterized=sizes.size > DRAWN_CLIENTS)
+    ax.plot(ranks, sizes, ".", color=BLUE, markersize=4, rasterized=sizes.size > VECTOR_CLIENTS)
     exponent = fitted_exponent(sizes)
     if not math.isnan(exponent):
         level = math.exp(float(np.mean(np.log(sizes) + exponent * np.log(ranks))))
         ax.plot(ranks, level * ranks**-exponent, "--", color=VERMILION, linewidth=1.1)
-        level_text = "all of one size" if abs(exponent) < 0.005 else f"rank^−{exponent:.2f}"
-        ax.text(0.98, 0.95, level_text, color=VERMILION, transform=ax.transAxes, ha="right",
-                va="top")  # fmt: skip
+        text = "all of one size" if abs(exponent) < 0.005 else f"exponent {exponent:.2f}"
+        place = {"transform": ax.transAxes, "ha": "right", "va": "top"}
+        ax.text(0.98, 0.95, text, color=VERMILION, **place)
     log_axis(ax)
     ax.set(xscale="log", xlabel="rank of the client by size", ylabel="images")
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number_text(value)))
+    ax.xaxis.set_major_formatter(FuncFormatter(number_text))
     ax.xaxis.set_minor_locator(NullLocator())
     return ax
 
 
 def save_partition(counts: pd.DataFrame, title: str, path: Path) -> None:
     """Write both pictures side by side, as the path's suffix says."""
-    figure = Figure(figsize=(9.4, 3.1), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(2.0, 1.0))
+    left, right = panels(9.4, 3.1, 1, 2, width_ratios=(2.0, 1.0))
     partition(counts, left)
     left.set_title(title)
     client_sizes(counts, right)
-    save(figure, path)
+    save(left.get_figure(root=True), path)
 
 
 def class_colors(number: int) -> list[str]:
     """Ten or twenty colours told apart by eye; beyond, steps of one scale."""
     if number > 20:
         return [to_hex(colormaps["turbo"](index / (number - 1))) for index in range(number)]
-    return [to_hex(c) for c in colormaps["tab10" if number <= 10 else "tab20"].colors[:number]]
+    return [to_hex(colormaps["tab10" if number <= 10 else "tab20"](i)) for i in range(number)]

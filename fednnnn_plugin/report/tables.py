@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
-from fednnnn_plugin.report.groups import CONDITIONS, differing, value_text
-from fednnnn_plugin.report.runs import Run, printable
+from fednnnn_plugin.report.groups import CONDITIONS, LINE, differing, value_text
+from fednnnn_plugin.report.runs import SECONDS, printable
 
 FEDAVG = "FedAvg"
 # Table tab:accuracy of the paper, in per cent: MNIST and CIFAR-10 by condition. One run each.
@@ -28,106 +29,101 @@ PAPER = {
 # Table tab:params, and what it leaves to us.
 _SETTINGS = {"client_num_in_total": 100, "client_num_per_round": 100, "batch_size": 50}
 _SETTINGS |= {"epochs": 5, "learning_rate": 0.05, "classes_per_client": 2}
-_OURS = {"validation_fraction": 0, "client_weighting": "uniform", "precision": "fp32"}
-_OURS |= {"max_client_norm": None, "client_optimizer": "sgd"}
+_SETTINGS |= {"validation_fraction": 0, "client_weighting": "uniform", "precision": "fp32"}
+_SETTINGS |= {"max_client_norm": None, "client_optimizer": "sgd"}
 SETTINGS = {
-    "mnist": {"model": "nnnn_mnist", "comm_round": 100, "weight_decay": 0, **_SETTINGS, **_OURS},
-    "cifar10": {"model": "nnnn_cifar10", "comm_round": 250, "weight_decay": 5e-4}
-    | _SETTINGS
-    | _OURS,
+    "mnist": _SETTINGS | {"model": "nnnn_mnist", "comm_round": 100, "weight_decay": 0},
+    "cifar10": _SETTINGS | {"model": "nnnn_cifar10", "comm_round": 250, "weight_decay": 5e-4},
 }
+_TEX = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+_TEX |= {char: f"\\{char}" for char in "&%$#_{}"} | {"–": "--", "…": "\\ldots{}"}
+_TEX |= {"−": "$-$", "×": "$\\times$", "±": "$\\pm$", ">": "$>$", "<": "$<$"}
+_TEX |= {"β": "$\\beta$", "γ": "$\\gamma$", "μ": "$\\mu$", "η": "$\\eta$", "λ": "$\\lambda$"}
+_TEX |= {"τ": "$\\tau$", "ε": "$\\epsilon$", "α": "$\\alpha$"}
+_MARKDOWN = {char: f"\\{char}" for char in "\\|*_`[]<>#"} | {"&": "&amp;"}
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts: of the first ``groups`` columns, repeated names are left blank.
+    """A table of texts; its first three columns are data set, condition and method.
 
     Args:
         title: what it shows, with its unit.
         rows: by column; every cell a text.
         strong: (row, column) of cells that stand out.
         notes: lines to print below.
-        groups: how many leading columns name a group; columns of numbers follow the next one.
     """
 
     title: str
     rows: pd.DataFrame
     strong: frozenset[tuple[int, str]] = frozenset()
     notes: tuple[str, ...] = ()
-    groups: int = 2
 
-    def cells(self) -> list[tuple[bool, list[str]]]:
-        """For each row whether it begins a group, and its texts."""
-        found: list[tuple[bool, list[str]]] = []
-        before: list[str] = []
-        for texts in self.rows.itertuples(index=False):
-            row = [printable(text) for text in texts]
-            group = row[: self.groups]
-            first = group != before
-            found.append((first, row if first else [""] * self.groups + row[self.groups :]))
-            before = group
-        return found
+    def starts(self) -> list[bool]:
+        """For each row whether it begins a condition."""
+        return list(~self.rows.iloc[:, :2].duplicated())
 
     def text(self) -> str:
-        """For a terminal."""
-        body = [row for _, row in self.cells()]
-        columns = list(self.rows.columns)
-        widths = [max(map(len, column)) for column in zip(columns, *body, strict=True)]
-        left = self.groups + 1
-
-        def line(cells: Sequence[str]) -> str:
-            pairs = zip(cells, widths, strict=True)
-            aligned = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(pairs)]
-            return "  ".join(aligned).rstrip()
-
-        lines = [self.title, "", line(columns), line(["─" * width for width in widths])]
-        for index, (first, row) in enumerate(self.cells()):
-            lines += [""] * bool(first and index) + [line(row)]
-        return "\n".join([*lines, *([""] if self.notes else []), *self.notes]) + "\n"
+        """For a terminal: a condition is named once."""
+        shown = self.rows.map(printable)
+        first = shown.columns[:2]
+        shown.loc[[not starts for starts in self.starts()], first] = ""
+        for column in shown.columns[:3]:
+            width = max(shown[column].str.len().max(), len(column))
+            shown[column] = shown[column].str.ljust(width)
+            shown = shown.rename(columns={column: column.ljust(width)})
+        return "\n".join([f"{self.title}\n", shown.to_string(index=False), "", *self.notes]) + "\n"
 
     def markdown(self) -> str:
         columns = list(self.rows.columns)
-        rule = ["---" if i <= self.groups else "---:" for i in range(len(columns))]
-        lines = [f"**{_markdown(self.title)}**", "", _pipes(columns), _pipes(rule)]
-        for index, texts in enumerate(self.rows.itertuples(index=False)):
-            pairs = zip(columns, map(_markdown, texts), strict=True)
-            lines.append(_pipes([f"**{t}**" if (index, c) in self.strong else t for c, t in pairs]))
-        return "\n".join([*lines, *(f"\n{_markdown(note)}" for note in self.notes)]) + "\n"
+        rule = ["---"] * 3 + ["---:"] * (len(columns) - 3)
+        lines = [columns, rule, *self._marked("**{}**", _MARKDOWN)]
+        table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        notes = (f"\n\n{note.translate(str.maketrans(_MARKDOWN))}" for note in self.notes)
+        return f"**{self.title}**\n\n{table}{''.join(notes)}\n"
 
     def latex(self) -> str:
         """A ``booktabs`` table."""
         columns = list(self.rows.columns)
-        align = "".join("l" if i <= self.groups else "r" for i in range(len(columns)))
-        lines = ["% Needs \\usepackage{booktabs}.", "\\begin{table}[t]"]
-        lines += [f"\\caption{{{_latex(self.title)}}}", "\\centering"]
-        lines += [f"\\begin{{tabular}}{{{align}}}", "\\toprule"]
-        lines.append(" & ".join(map(_latex, columns)) + " \\\\")
-        for index, (first, row) in enumerate(self.cells()):
-            lines += ["\\midrule"] * first
-            pairs = zip(columns, map(_latex, row), strict=True)
-            texts = [f"\\textbf{{{t}}}" if (index, c) in self.strong else t for c, t in pairs]
-            lines.append(" & ".join(texts) + " \\\\")
-        lines += ["\\bottomrule", "\\end{tabular}"]
-        lines += [f"\n\\smallskip\\footnotesize {_latex(note)}" for note in self.notes]
-        return "\n".join([*lines, "\\end{table}"]) + "\n"
+        rows = [" & ".join(row) + " \\\\" for row in self._marked("\\textbf{{{}}}", _TEX)]
+        pairs = zip(self.starts(), rows, strict=True)
+        body = [line for starts, row in pairs for line in (["\\midrule"] * starts + [row])]
+        title, *head = (text.translate(str.maketrans(_TEX)) for text in (self.title, *columns))
+        notes = [f"\n\\smallskip\\footnotesize {n.translate(str.maketrans(_TEX))}" for n in self.notes]
+        top = ["% Needs \\usepackage{booktabs}.", "\\begin{table}[t]", f"\\caption{{{title}}}"]
+        top += ["\\centering", f"\\begin{{tabular}}{{lll{'r' * (len(columns) - 3)}}}", "\\toprule"]
+        end = ["\\bottomrule", "\\end{tabular}", *notes, "\\end{table}"]
+        return "\n".join([*top, " & ".join(head) + " \\\\", *body, *end]) + "\n"
+
+    def _marked(self, strong: str, escapes: dict[str, str]) -> list[list[str]]:
+        shown = self.rows.map(lambda text: printable(text).translate(str.maketrans(escapes)))
+        for row, column in self.strong:
+            shown.loc[row, column] = strong.format(shown.loc[row, column])
+        return shown.to_numpy().tolist()
 
 
 def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
-    """A line a run: its settings, and ``best``, ``best_round``, ``final``, ``rounds``, seconds.
+    """A line a run: its settings, ``best``, ``best_round``, ``final``, ``rounds``, ``seconds``.
 
-    Args:
-        runs: arranged. Accuracies in [0, 1]; NaN where none was measured.
+    ``runs`` are arranged. Accuracies are in [0, 1], NaN where none was measured; the seconds are
+    the median of a round.
     """
-    tested = runs.dropna(subset=["test_acc"])
-    by_run = tested.groupby("run")
-    best = tested.loc[by_run["test_acc"].idxmax()].set_index("run")
-    seconds = runs[[c for c in runs if str(c).startswith("seconds.")]].sum(axis=1, min_count=1)
+    tested = runs.dropna(subset=["test_acc"]).groupby("run")
+    best = runs.loc[tested["test_acc"].idxmax()].set_index("run")
+    moved = runs["mean_client_norm"].where(runs["mean_client_norm"] > 0.0)
+    found = runs.assign(
+        seconds=runs[SECONDS].sum(axis=1, min_count=1), ratio=runs["mean_update_norm"] / moved
+    )
+    by_run = found.groupby("run")
     return runs.drop_duplicates("run").set_index("run", drop=False).assign(
         best=best["test_acc"],
         best_round=best["round"],
-        final=by_run["test_acc"].last(),
-        rounds=runs.groupby("run")["round"].max(),
-        seconds=seconds.groupby(runs["run"]).median(),
+        final=tested["test_acc"].last(),
+        rounds=by_run["round"].max(),
+        seconds=by_run["seconds"].median(),
+        ratio=by_run["ratio"].last(),
+        rejected=by_run["rejected"].sum(),
+        degenerate=by_run["degenerate"].sum(),
     )  # fmt: skip
 
 
@@ -136,25 +132,26 @@ def accuracy(runs: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Accuracies in [0, 1] with the sample standard deviation (NaN of one run), ``rounds`` the
-        fewest of a run, the median ``seconds`` of a round, ``paper`` in per cent, and
-        ``unlike_paper``: how the settings differ from the paper's.
+        fewest of a run, ``paper`` in per cent, and ``unlike_paper``: how the settings differ.
     """
-    lines = []
-    for _, members in outcomes(runs).groupby(["data", "condition", "label"], sort=False):
-        head = members.iloc[0]
-        where = (head.get("dataset"), head["dealt"], head["sizes"], head["method"])
-        rounds = int(members["rounds"].min())
-        line = head[["data", "condition", "label", "method"]].to_dict()
-        line |= {"seeds": len(members), "rounds": rounds, "planned": head.get("comm_round")}
-        for name in ("best", "final"):
-            line |= {name: members[name].mean(), f"{name}_sd": members[name].std()}
-        line |= {"seconds": members["seconds"].mean(), "paper": PAPER.get(where)}
-        line["unlike_paper"] = _unlike_paper(head, rounds) if where in PAPER else ""
-        lines.append(line)
-    table = pd.DataFrame(lines).astype({"paper": float})
-    for name in ("best", "final"):
-        table[f"{name}_minus_paper"] = table[name] * 100.0 - table["paper"]
-    return table
+    table = outcomes(runs).groupby(LINE, sort=False).agg(
+        method=("method", "first"), seeds=("run", "size"), rounds=("rounds", "min"),
+        best=("best", "mean"), best_sd=("best", "std"),
+        final=("final", "mean"), final_sd=("final", "std"), seconds=("seconds", "mean"),
+    ).reset_index()  # fmt: skip
+    heads = runs.drop_duplicates(LINE).to_dict("records")
+    places = [(h.get("dataset"), h["dealt"], h["sizes"], h["method"]) for h in heads]
+    planned = [head.get("comm_round", math.nan) for head in heads]
+    paper = np.array([PAPER.get(place, math.nan) for place in places])
+    unlike = [
+        _unlike_paper(head, rounds) if place in PAPER else ""
+        for head, rounds, place in zip(heads, table["rounds"], places, strict=True)
+    ]
+    return table.assign(
+        planned=planned, paper=paper, unlike_paper=unlike,
+        best_minus_paper=table["best"] * 100.0 - paper,
+        final_minus_paper=table["final"] * 100.0 - paper,
+    )  # fmt: skip
 
 
 def accuracy_table(numbers: pd.DataFrame, judged: str) -> Table:
@@ -162,26 +159,27 @@ def accuracy_table(numbers: pd.DataFrame, judged: str) -> Table:
     rows = numbers[["data", "condition"]].rename(columns={"data": "data set"})
     rows["method"] = numbers["label"] + numbers["unlike_paper"].map(lambda text: "*" * bool(text))
     rows["seeds"] = numbers["seeds"].astype(str)
-    rows["rounds"] = [
-        f"{done} of {value_text(planned)}" if done < planned else str(done)
-        for done, planned in zip(numbers["rounds"], numbers["planned"].astype(float), strict=True)
-    ]
+    rows["rounds"] = _rounds(numbers)
+    strong = set()
     for name in ("best", "final"):
-        pairs = zip(numbers[name] * 100.0, numbers[f"{name}_sd"] * 100.0, strict=True)
-        rows[name] = [with_deviation(mean, sd, 2) for mean, sd in pairs]
+        pairs = numbers[[name, f"{name}_sd"]] * 100.0
+        rows[name] = [with_deviation(mean, sd, 2) for mean, sd in pairs.to_numpy()]
+        for _, of in numbers.groupby(["data", "condition"]):
+            if len(of) > 1 and of["rounds"].nunique() == 1:  # else no one is the best
+                strong |= {(int(row), name) for row in of.index[of[name] == of[name].max()]}
+    notes = ["± is the sample standard deviation over seeds."] * bool((numbers["seeds"] > 1).any())
     if numbers["paper"].notna().any():
-        rows["paper"] = numbers["paper"].map(lambda value: _fixed(value, 1))
+        rows["paper"] = numbers["paper"].map(lambda value: fixed(value, 1))
         for name in ("best", "final"):
             points = numbers[f"{name}_minus_paper"]
-            rows[f"{name} − paper"] = points.map(lambda value: _fixed(value, 1, "+"))
-    rows["s a round"] = numbers["seconds"].map(lambda value: _fixed(value, 1))
-    strong = set()
-    for _, members in numbers.groupby(["data", "condition"], sort=False):
-        if len(members) > 1 and members["rounds"].nunique() == 1:  # else no one is the best
-            for name in ("best", "final"):
-                top = members.index[members[name] == members[name].max()]
-                strong |= {(int(index), name) for index in top}
-    return Table(f"Accuracy on {judged} (%)", rows, frozenset(strong), _notes(numbers))
+            rows[f"{name} − paper"] = points.map(lambda value: fixed(value, 1, "+"))
+        notes.append("paper: its table of accuracies, one run each; differences in points.")
+    rows["s a round"] = numbers["seconds"].map(lambda value: fixed(value, 1))
+    unlike = numbers[numbers["unlike_paper"] != ""].groupby("unlike_paper", sort=False)["label"]
+    for difference, labels in unlike:
+        who = ", ".join(dict.fromkeys(labels))
+        notes.append(f"* {who}: not the paper's settings, in brackets: {difference}.")
+    return Table(f"Accuracy on {judged} (%)", rows, frozenset(strong), tuple(notes))
 
 
 def headline(numbers: pd.DataFrame) -> str:
@@ -194,11 +192,9 @@ def headline(numbers: pd.DataFrame) -> str:
         return f"Not ranked: the runs have {low} to {high} rounds."
     row = measured.loc[measured["best"].idxmax()]
     text = with_deviation(row["best"] * 100.0, row["best_sd"] * 100.0, 2)
-    averaged = measured.loc[measured["method"] == FEDAVG, "best"]
-    lead = ""
-    if len(averaged) and row["method"] != FEDAVG:
-        lead = f", {(row['best'] - averaged.max()) * 100.0:.1f} points above FedAvg"
-    return f"Best: {row['label']}, {text} %{lead}."
+    averaged = measured.loc[measured["method"] == FEDAVG, "best"].max()
+    lead = f", {(row['best'] - averaged) * 100.0:.1f} points above FedAvg"
+    return f"Best: {row['label']}, {text} %{lead * bool(row['best'] > averaged)}."
 
 
 def rounds_to(runs: pd.DataFrame, target: float) -> pd.DataFrame:
@@ -210,121 +206,79 @@ def rounds_to(runs: pd.DataFrame, target: float) -> pd.DataFrame:
     every = outcomes(runs)
     every["reached"] = runs[runs["test_acc"] >= target].groupby("run")["round"].min()
     every["tried"] = every["rounds"].where(every["reached"].isna())
-    by_line = every.groupby(["data", "condition", "label"], sort=False)
-    table = by_line.agg(
+    table = every.groupby(LINE, sort=False).agg(
         method=("method", "first"), seeds=("run", "size"), reached=("reached", "count"),
         rounds=("reached", "mean"), sd=("reached", "std"), tried=("tried", "min"),
     ).reset_index()  # fmt: skip
-    for _, members in table.groupby(["data", "condition"], sort=False):
+    table = table.assign(speed_up=math.nan, at_least=False)
+    for _, members in table.groupby(["data", "condition"]):
         base = members[members["method"] == FEDAVG]
         there = base.loc[base["tried"].isna(), "rounds"].min()
-        never = base["tried"].min() if len(base) and not base["reached"].any() else float("nan")
+        never = math.nan if base["reached"].any() else base["tried"].min()
         for index, line in members[members["tried"].isna()].iterrows():
-            at_least = pd.isna(there) and never >= line["rounds"]
-            speed = (never if at_least else there) / line["rounds"]
-            table.loc[index, ["speed_up", "at_least"]] = [speed, float(at_least)]
-    return table.reindex(columns=[*table.columns, *{"speed_up", "at_least"} - {*table.columns}])
+            bound = math.isnan(there) and never >= line["rounds"]
+            speed_up = (never if bound else there) / line["rounds"]
+            table.loc[index, ["speed_up", "at_least"]] = speed_up, bound
+    return table
 
 
 def rounds_table(numbers: pd.DataFrame, target: float) -> Table:
     """Rounds to an accuracy, and how many times faster than FedAvg."""
-    rows = numbers[["data", "condition", "label"]].set_axis(["data set", "condition", "method"], axis=1)
-    texts = []
+    rows = numbers[LINE].set_axis(["data set", "condition", "method"], axis=1)
+    texts, speed = [], []
     for line in numbers.itertuples():
         mean = with_deviation(line.rounds, line.sd, 1 if line.reached > 1 else 0)
-        partly = f" ({line.reached} of {line.seeds} seeds)" if line.reached < line.seeds else ""
+        partly = f" ({line.reached} of {line.seeds} seeds)" * (line.reached < line.seeds)
         texts.append(mean + partly if line.reached else f">{line.tried:g}")
-    speed = [
-        "–" if pd.isna(line.speed_up) else f"{'>' * bool(line.at_least)}{line.speed_up:.1f}×"
-        for line in numbers.itertuples()
-    ]
+        known = not math.isnan(line.speed_up)
+        speed.append(f"{'>' * line.at_least}{line.speed_up:.1f}×" if known else "–")
     rows = rows.assign(rounds=texts, **{"speed-up over FedAvg": speed})
     return Table(f"Rounds to an accuracy of {target * 100:g} %", rows)
 
 
-def runs_table(runs: Sequence[Run], arranged: pd.DataFrame) -> Table:
-    """Every run that was read, one line each."""
-    known = outcomes(arranged) if len(arranged) else pd.DataFrame()
-    ratio = arranged["mean_update_norm"] / arranged["mean_client_norm"]
-    agree = ratio.replace(float("inf"), float("nan")).groupby(arranged["run"]).last()
-    rejected = arranged.groupby("run")["rejected"].sum()
-    rows = []
-    for run in runs:
-        found = known.loc[run.name] if run.name in known.index else pd.Series(dtype=object)
-        last, planned = run.last_round, run.planned
-        degenerate = int((run.rounds.get("degenerate", pd.Series()) == True).sum())  # noqa: E712
-        state = "finished" if run.finished else "unfinished"
-        rows.append(
-            {
-                "run": run.name,
-                "data set": found.get("data", "–"),
-                "condition": found.get("condition", "–"),
-                "method": found.get("label", "–"),
-                "seed": value_text(run.identity()["seed"]),
-                "rounds": f"{last} of {planned}" if last < planned else str(last),
-                "best (%)": _fixed(found.get("best", float("nan")) * 100.0, 2),
-                "in round": _fixed(found.get("best_round", float("nan")), 0),
-                "final (%)": _fixed(found.get("final", float("nan")) * 100.0, 2),
-                "N/E, last": _fixed(agree.get(run.name, float("nan")), 3),
-                "rejected": _fixed(rejected.get(run.name, float("nan")), 0),
-                "s a round": _fixed(found.get("seconds", float("nan")), 1),
-                "state": f"{state}, {degenerate} degenerate rounds" if degenerate else state,
-            }
-        )
-    return Table("Every run that was read", pd.DataFrame(rows), groups=0)
+def runs_table(arranged: pd.DataFrame) -> Table:
+    """Every run that counts, one line each."""
+    found = outcomes(arranged)
+    state = found["finished"].astype(bool).map({True: "finished", False: "unfinished"})
+    degenerate = found["degenerate"].map(lambda n: f", {n:.0f} degenerate rounds" if n else "")
+    columns = {
+        "run": found["run"],
+        "condition": found["data"] + " " + found["condition"],
+        "method": found["label"],
+        "seed": found["seed"].map(value_text),
+        "rounds": _rounds(found.assign(planned=found.get("comm_round", math.nan))),
+        "best (%)": (found["best"] * 100.0).map(lambda v: fixed(v, 2)),
+        "in round": found["best_round"].map(lambda v: fixed(v, 0)),
+        "final (%)": (found["final"] * 100.0).map(lambda v: fixed(v, 2)),
+        "N/E, last": found["ratio"].map(lambda v: fixed(v, 3)),
+        "rejected": found["rejected"].map(lambda v: fixed(v, 0)),
+        "s a round": found["seconds"].map(lambda v: fixed(v, 1)),
+        "state": state + degenerate,
+    }
+    return Table("Runs", pd.DataFrame(columns))
+
+
+def _rounds(numbers: pd.DataFrame) -> list[str]:
+    pairs = numbers[["rounds", "planned"]].to_numpy()
+    return [f"{done:g} of {planned:g}" if done < planned else f"{done:g}" for done, planned in pairs]
 
 
 def with_deviation(mean: float, sd: float, digits: int) -> str:
-    return _fixed(mean, digits) + ("" if pd.isna(sd) else f" ± {sd:.{digits}f}")
+    return fixed(mean, digits) + ("" if math.isnan(sd) else f" ± {sd:.{digits}f}")
 
 
-def _fixed(value: float, digits: int, sign: str = "") -> str:
-    if pd.isna(value):
-        return "–"
-    return f"{value:{sign}.{digits}f}".replace("-", "−").replace("−0.0", "+0.0")
+def fixed(value: float, digits: int, sign: str = "") -> str:
+    text = f"{value:{sign}.{digits}f}".replace("-", "−")
+    return "–" if math.isnan(value) else text.replace("−0.0", "+0.0") if sign else text
 
 
-def _unlike_paper(head: pd.Series, rounds: int) -> str:
+def _unlike_paper(head: dict[str, object], rounds: int) -> str:
     """The settings that are not the paper's, whose values stand in brackets."""
-    wanted = dict(SETTINGS[head["dataset"]])
-    if head["dealt"] != "non-IID":
-        del wanted["classes_per_client"]
-    ours = {key: None if pd.isna(head[key]) else head[key] for key in wanted if key in head}
-    other = differing([ours, wanted], ours)
+    wanted = SETTINGS[str(head["dataset"])]
+    known = [k for k in wanted if k in head and (k != "classes_per_client" or head["dealt"] != "IID")]
+    ours = {key: None if pd.isna(head[key]) else head[key] for key in known}
+    other = differing([ours, wanted], known)
     said = [f"{key} {value_text(ours[key])} ({value_text(wanted[key])})" for key in other]
     if "comm_round" not in other and rounds < wanted["comm_round"]:
         said.append(f"{rounds} rounds so far ({wanted['comm_round']})")
     return ", ".join(said)
-
-
-def _notes(numbers: pd.DataFrame) -> tuple[str, ...]:
-    notes = []
-    if (numbers["seeds"] > 1).any():
-        notes.append("± is the sample standard deviation over seeds.")
-    if numbers["paper"].notna().any():
-        notes.append("paper: its table of accuracies, one run each; differences in points.")
-    unlike = numbers[numbers["unlike_paper"] != ""]
-    for difference, members in unlike.groupby("unlike_paper", sort=False):
-        who = ", ".join(dict.fromkeys(members["label"]))
-        notes.append(f"* {who}: not the paper's settings, in brackets: {difference}.")
-    return tuple(notes)
-
-
-def _pipes(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-_MARKS = str.maketrans({char: "\\" + char for char in "\\|*_`[]<>#"} | {"&": "&amp;"})
-_TEX = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
-_TEX |= {char: "\\" + char for char in "&%$#_{}"}
-_TEX |= {"−": "$-$", "×": "$\\times$", "±": "$\\pm$", "–": "--", ">": "$>$", "<": "$<$"}
-_TEX |= {"β": "$\\beta$", "γ": "$\\gamma$", "μ": "$\\mu$", "η": "$\\eta$", "λ": "$\\lambda$"}
-_TEX |= {"τ": "$\\tau$", "ε": "$\\epsilon$", "α": "$\\alpha$", "…": "\\ldots{}"}
-
-
-def _markdown(text: str) -> str:
-    return printable(text).translate(_MARKS)
-
-
-def _latex(text: str) -> str:
-    return printable(text).translate(str.maketrans(_TEX))
