@@ -221,7 +221,7 @@ def _lines(path: Path, said: list[str]) -> list[dict[str, Any]]:
                     norms = record.pop("client_norms", None) or [None] * 3
                     record |= dict(zip(CLIENT_NORMS, norms, strict=True))
                     flat = dict(_flat(record)) | {"line": number}
-                    found.append(flat | {"evaluated": printable(flat.get("evaluated", ""))})
+                    found.append(flat | {"evaluated": printable(flat.get("evaluated") or "")})
                 except (ValueError, TypeError, AttributeError, RecursionError):
                     said.append(f"line {number}: not the record of a round; left out")
     except (OSError, EOFError, zlib.error) as error:

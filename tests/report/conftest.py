@@ -16,7 +16,18 @@ mpl.use("Agg")
 # Made-up learning curves: accuracy reached, rounds to get there, N/E at the end.
 CURVES = {"PaperFedAvg": (0.70, 0.30, 0.14), "FedNNNN": (0.79, 0.10, 0.30)}
 LAYERS = ("conv1", "conv2", "fc1", "fc2")
-CIFAR10_LAYERS = ("conv11", "bn11", "conv12", "bn12", "conv31", "bn31", "conv32", "fc1", "fc2", "fc3")
+CIFAR10_LAYERS = (
+    "conv11",
+    "bn11",
+    "conv12",
+    "bn12",
+    "conv31",
+    "bn31",
+    "conv32",
+    "fc1",
+    "fc2",
+    "fc3",
+)
 
 
 def recipe(method: str, **settings: Any) -> dict[str, Any]:

@@ -20,7 +20,11 @@ def test_a_run_folder_is_a_line_a_round(make_run) -> None:
     assert list(runs["round"]) == [1, 2, 3]
     first = runs.iloc[0]
     assert (first["run"], first["method"], first["seed"]) == (folder.name, "FedAvg", 7)
-    assert (first["dataset"], first["model"], first["weight_decay"]) == ("digits", "nnnn_digits", 5e-4)
+    assert (first["dataset"], first["model"], first["weight_decay"]) == (
+        "digits",
+        "nnnn_digits",
+        5e-4,
+    )
     assert (first["client_num_in_total"], first["image_size"]) == (100, "64 × 48")
     assert first["finished"]
     line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
@@ -55,7 +59,9 @@ def test_records_as_they_are_published(make_run) -> None:
 
 
 def test_a_gzip_file_that_is_cut_keeps_what_is_whole(make_run) -> None:
-    folder = make_run("FedNNNN", comm_round=50, change=lambda line: line.update(clients=line["round"]))
+    folder = make_run(
+        "FedNNNN", comm_round=50, change=lambda line: line.update(clients=line["round"])
+    )
     plain = folder / "metrics.jsonl"
     (folder / "metrics.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes())[:-400])
     plain.unlink()
@@ -127,7 +133,15 @@ def test_an_extended_run_that_is_not_done_is_not_finished(make_run) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a: [", "- 1", "!!python/object/apply:os.system [echo]", "[" * 50_000, "a: \xff", "train_args: 3"]
+    "text",
+    [
+        "a: [",
+        "- 1",
+        "!!python/object/apply:os.system [echo]",
+        "[" * 50_000,
+        "a: \xff",
+        "train_args: 3",
+    ],
 )
 def test_a_recipe_that_cannot_be_used(make_run, text: str) -> None:
     folder = make_run("FedNNNN")
