@@ -160,7 +160,7 @@ def test_what_is_the_users_trains_one_by_one(
 def test_a_client_that_fails_takes_its_group_with_it(
     run: Run, recipe: MakeRecipe, records: Records, data: FederatedData
 ) -> None:
-    """Client 4's labels do not exist; 5 and 1 train with it, 3 before, 0 and 2 after."""
+    """Client 4's labels do not exist; 0 and 2 train with it, 3, 5 and 1 before."""
     labels = data.train_labels.clone()
     labels[data.client_indices[4]] = 99
     broken = replace(data, train_labels=labels)
