@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -21,14 +21,7 @@ MEMORY = 0.8
 
 
 def widest_group(
-    setting: Literal["auto", "off"] | int,
-    model: nn.Module,
-    sgd: LocalSGD,
-    inputs: Tensor,
-    samples: int,
-    *,
-    known: bool,
-    free: int | None,
+    setting: Literal["auto", "off"] | int, free: int, needs: Callable[[], int] | None
 ) -> int:
     """Return how many clients train together at most: a fixed rule on model and device.
 
@@ -38,37 +31,33 @@ def widest_group(
 
     Args:
         setting: ``train_args.client_batching``; a number is what it says.
-        model: the network.
-        sgd: its training.
-        inputs: ``[n, …]``, of the shape of the data's.
-        samples: of the largest client.
-        known: the network, data and training are the package's own.
-        free: a GPU's free bytes; None on a CPU.
+        free: bytes that are free on the GPU; 0 on a CPU.
+        needs: returns what a client takes (:func:`client_bytes`); None for a model, data or
+            trainer of the user's.
 
     Raises:
-        UserError: a number for a model, data or trainer of the user's.
+        UserError: a number for what is the user's.
     """
     if isinstance(setting, int):
-        if not known and setting > 1:
+        if needs is None and setting > 1:
             raise UserError(
                 f"train_args.client_batching: {setting}: must be auto or off: only the models "
                 f"{', '.join(MODELS)} on this package's data train together"
             )
         return setting
-    if setting == "off" or not known or free is None:
+    if setting == "off" or needs is None or not free:
         return 1
-    return max(1, int(MEMORY * free) // client_bytes(model, sgd, inputs, samples))
+    return max(1, int(MEMORY * free) // needs())
 
 
-def client_bytes(model: nn.Module, sgd: LocalSGD, inputs: Tensor, samples: int) -> int:
+def client_bytes(model: nn.Module, sgd: LocalSGD, shape: Sequence[int]) -> int:
     """Return the memory that a client of a group takes, at most.
 
     For each parameter its weight, its gradient in parts and as a whole, a kernel's copy, and the
-    difference to ``w_t`` in float64, twice. For the largest batch twice what autograd keeps of a
-    forward pass, whose shapes alone are computed.
+    difference to ``w_t`` in float64, twice. For the largest batch, inputs of ``shape`` ``[B, …]``,
+    twice what autograd keeps of a forward pass, of which only the shapes are computed.
     """
     trial = copy.deepcopy(model).to("meta", sgd.dtype).train()
-    shape = (min(sgd.batch_of(samples), samples), *inputs.shape[1:])
     kept: list[int] = []
 
     def keep(tensor: Tensor) -> Tensor:
@@ -76,42 +65,40 @@ def client_bytes(model: nn.Module, sgd: LocalSGD, inputs: Tensor, samples: int) 
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        trial(torch.empty(shape, device="meta", dtype=sgd.dtype))
+        trial(torch.empty(*shape, device="meta", dtype=sgd.dtype))
     weights = sum(parameter.numel() for parameter in trial.parameters())
     return weights * (4 * sgd.dtype.itemsize + 2 * torch.float64.itemsize) + 2 * sum(kept)
 
 
 def plan_groups(
-    clients: Sequence[int], sizes: Sequence[int], sgd: LocalSGD, most: int, ranks: int = 1
+    clients: Sequence[int], sizes: Sequence[int], most: int, least: int = 1
 ) -> list[Group]:
     """Group clients that train together: neighbours in size, the largest first.
 
-    Every rank gets a group, where there are as many clients, and the groups have about equal steps
-    as far as ``most`` allows.
+    There are ``least`` groups where there are as many clients, and about equally many samples in
+    each as far as ``most`` allows.
 
     Args:
         clients: of the round.
         sizes: number of samples of every client, by its number.
-        sgd: the training, which gives their steps.
         most: clients in a group; 1 leaves each alone, in the order given.
-        ranks: processes that share the groups; 1 on a CPU, where groups depend on the cohort alone.
+        least: groups, so that no rank goes without; 1 leaves them to depend on the cohort alone.
     """
     if most == 1:
         return [(client,) for client in clients]
     ordered = sorted(clients, key=lambda client: (-sizes[client], client))
-    steps = [sgd.steps(sizes[client]) for client in ordered]
-    left, lacking = sum(steps), min(ranks, len(ordered))
+    samples, lacking = sum(sizes[client] for client in ordered), min(least, len(ordered))
     groups: list[Group] = []
     start = 0
     while start < len(ordered):
-        end, taken = start + 1, steps[start]
-        share = left / max(lacking, 1)
-        most_here = min(start + most, len(ordered) - max(lacking - 1, 0))
-        while end < most_here and taken + steps[end] / 2 <= share:
-            taken += steps[end]
+        end, taken = start + 1, sizes[ordered[start]]
+        share = samples / max(lacking, 1)
+        last = min(start + most, len(ordered) - max(lacking - 1, 0))
+        while end < last and taken + sizes[ordered[end]] / 2 <= share:
+            taken += sizes[ordered[end]]
             end += 1
         groups.append(tuple(ordered[start:end]))
-        start, left, lacking = end, left - taken, lacking - 1
+        start, samples, lacking = end, samples - taken, lacking - 1
     return groups
 
 

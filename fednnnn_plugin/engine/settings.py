@@ -22,8 +22,9 @@ from fednnnn_plugin.engine.progress import Follower, WeightsAndBiases
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.recipe.consistency import COEFFICIENTS
-from fednnnn_plugin.server.server import ServerRule
+from fednnnn_plugin.server.layout import Layout
+from fednnnn_plugin.server.rules import find_rule
+from fednnnn_plugin.server.server import Server
 
 
 def default_folder(recipe: Recipe) -> Path:
@@ -101,15 +102,16 @@ def local_sgd(recipe: Recipe) -> LocalSGD:
     )
 
 
-def server_rule(recipe: Recipe) -> ServerRule:
-    """Return the method and its hyperparameters."""
+def server(recipe: Recipe, layout: Layout) -> Server:
+    """Return the method with its hyperparameters, for models of a layout."""
     train = recipe.train_args
-    method = train.federated_optimizer
-    keys = [key for key in COEFFICIENTS[method] if key != "prox_mu"]  # which is the clients'
-    return ServerRule(method, **{key: getattr(train, key) for key in keys})
+    rule = find_rule(train.federated_optimizer)
+    return Server(rule, {key: getattr(train, key) for key in rule.keys}, layout)
 
 
-def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) -> Schedule:
+def schedule(
+    recipe: Recipe, data: FederatedData | LoaderData, batching: int, least_groups: int
+) -> Schedule:
     """Return what each round does, with ``batching`` clients in one set of kernels.
 
     Raises:
@@ -131,8 +133,8 @@ def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) ->
         test_served=validation.test_served,
         max_client_failures=train.max_client_failures,
         max_client_norm=train.max_client_norm,
-        batch_size=local_sgd(recipe).batch_size,
         group_size=batching,
+        least_groups=least_groups,
     )
 
 

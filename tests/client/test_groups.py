@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -24,25 +23,23 @@ from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 SGD = LocalSGD(epochs=2, batch_size=5, learning_rate=0.1)
-GIB = 2**30
 
 
 def test_groups_worked_by_hand() -> None:
-    """Batches of 5: the clients take 2, 1, 3, 2, 1, 2 steps, 11 together, the largest first."""
+    """40 samples, the largest client first; in batches of 5 they take 2, 1, 3, 2, 1, 2 steps."""
     sizes = [6, 5, 12, 10, 1, 6]
     everyone = range(6)
-    assert plan_groups(everyone, sizes, SGD, 9) == [(2, 3, 0, 5, 1, 4)]
-    assert plan_groups(everyone, sizes, SGD, 4) == [(2, 3, 0, 5), (1, 4)]
-    assert plan_groups([4, 0, 2], sizes, SGD, 9) == [(2, 0, 4)]
-    assert plan_groups(everyone, sizes, SGD, 9, ranks=2) == [(2, 3), (0, 5, 1, 4)]
-    assert plan_groups(everyone, sizes, SGD, 9, ranks=6) == [(2,), (3,), (0,), (5,), (1,), (4,)]
-    assert plan_groups([1, 2], sizes, SGD, 9, ranks=6) == [(2,), (1,)]
+    assert plan_groups(everyone, sizes, 9) == [(2, 3, 0, 5, 1, 4)]
+    assert plan_groups(everyone, sizes, 4) == [(2, 3, 0, 5), (1, 4)]
+    assert plan_groups([4, 0, 2], sizes, 9) == [(2, 0, 4)]
+    assert plan_groups(everyone, sizes, 9, least=2) == [(2, 3), (0, 5, 1, 4)]
+    assert plan_groups(everyone, sizes, 9, least=6) == [(2,), (3,), (0,), (5,), (1,), (4,)]
+    assert plan_groups([1, 2], sizes, 9, least=6) == [(2,), (1,)]
     assert sequential_steps([(2, 3), (0, 5, 1, 4)], sizes, SGD) == 2 * (3 + 2)
-    assert sequential_steps([(2, 3)], sizes, replace(SGD, batch_size=-1)) == 2
 
 
 def test_alone_they_stay_in_their_order() -> None:
-    assert plan_groups([4, 0, 2], [6, 5, 12, 10, 1], SGD, 1, ranks=3) == [(4,), (0,), (2,)]
+    assert plan_groups([4, 0, 2], [6, 5, 12, 10, 1], 1, least=3) == [(4,), (0,), (2,)]
 
 
 @settings(deadline=None)
@@ -56,7 +53,7 @@ def test_every_client_once_no_group_too_wide_and_no_rank_idle(
     sizes: list[int], most: int, ranks: int, random: object
 ) -> None:
     clients = list(range(len(sizes)))
-    groups = plan_groups(clients, sizes, SGD, most, ranks)
+    groups = plan_groups(clients, sizes, most, ranks)
     flat = [client for group in groups for client in group]
     assert sorted(flat) == clients
     assert [sizes[client] for client in flat] == sorted(sizes, reverse=True)
@@ -65,12 +62,12 @@ def test_every_client_once_no_group_too_wide_and_no_rank_idle(
     if ranks == 1:
         assert len(groups) == -(-len(clients) // most)
     random.shuffle(clients)  # type: ignore[attr-defined]
-    assert plan_groups(clients, sizes, SGD, most, ranks) == groups
+    assert plan_groups(clients, sizes, most, ranks) == groups
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_ranks_get_about_equal_steps(ranks: int) -> None:
-    groups = plan_groups(range(100), [600] * 100, SGD, 100, ranks)
+def test_ranks_get_about_equal_shares(ranks: int) -> None:
+    groups = plan_groups(range(100), [600] * 100, 100, ranks)
     assert len(groups) == ranks
     assert max(map(len, groups)) - min(map(len, groups)) <= 1
 
@@ -87,16 +84,10 @@ def test_a_round_of_the_papers_power_law_is_as_long_as_its_largest_client(
         images, train.client_num_in_total, data.power_law_exponent, data.min_samples
     ).tolist()
     sgd = LocalSGD(train.epochs, train.batch_size, train.learning_rate)
-    groups = plan_groups(range(len(sizes)), sizes, sgd, most=len(sizes))
+    groups = plan_groups(range(len(sizes)), sizes, most=len(sizes))
     largest = train.epochs * -(-max(sizes) // train.batch_size)
     assert largest == {"mnist": 1160, "cifar10": 965}[dataset]
     assert sequential_steps(groups, sizes, sgd) <= 1.05 * largest
-
-
-def widest(
-    setting: Any, model: nn.Module, *, known: bool, free: int | None, size: tuple[int, ...] = (1,)
-) -> int:
-    return widest_group(setting, model, SGD, torch.empty(1, *size), 9, known=known, free=free)
 
 
 @pytest.mark.parametrize(
@@ -106,29 +97,25 @@ def widest(
 def test_auto_is_one_by_one_on_a_cpu_and_as_many_as_fit_on_a_gpu(
     name: str, size: tuple[int, ...]
 ) -> None:
-    together = partial(widest, model=create_model(name, 0), size=size)
-    assert together("auto", known=True, free=None) == 1
-    few, many = (together("auto", known=True, free=free) for free in (GIB, 2 * GIB))
-    assert 1 < few < many <= 2 * few + 1
-    assert together("auto", known=True, free=1) == 1
-    for free in (None, GIB):
-        assert together("off", known=True, free=free) == 1
-        assert together("auto", known=False, free=free) == 1
-        assert together(7, known=True, free=free) == 7
+    needs = partial(client_bytes, create_model(name, 0), SGD, (5, *size))
+    assert widest_group("auto", 0, needs) == 1
+    assert widest_group("auto", 10 * needs(), needs) == int(MEMORY * 10)
+    assert widest_group("auto", 1, needs) == 1
+    for free in (0, 2**40):
+        assert widest_group("off", free, needs) == 1
+        assert widest_group("auto", free, None) == 1
+        assert widest_group(7, free, needs) == 7
 
 
 def test_a_number_for_what_is_not_ours_is_the_users_mistake() -> None:
-    model = nn.Linear(1, 1)
-    assert widest(1, model, known=False, free=None) == 1
+    assert widest_group(1, 0, None) == 1
     with pytest.raises(UserError, match=r"^train_args\.client_batching: 2: must be auto or off: "):
-        widest(2, model, known=False, free=None)
+        widest_group(2, 0, None)
 
 
-def test_what_a_client_takes_worked_by_hand() -> None:
-    """A linear layer of 3 · 2 + 2 weights: 8 (4 · 4 + 2 · 8) bytes; autograd keeps its input."""
-    model = nn.Linear(3, 2)
-    assert client_bytes(model, SGD, torch.empty(1, 3), 100) == 8 * 32 + 2 * (5 * 3 * 4)
-    assert client_bytes(model, SGD, torch.empty(1, 3), 4) == 8 * 32 + 2 * (4 * 3 * 4)
-    whole = replace(SGD, batch_size=-1, precision="fp64")
-    assert client_bytes(model, whole, torch.empty(1, 3), 7) == 8 * 48 + 2 * (7 * 3 * 8)
-    assert 0 < MEMORY < 1
+@pytest.mark.parametrize(("precision", "each"), [("fp32", 32), ("bf16", 32), ("fp64", 48)])
+def test_what_a_client_takes_worked_by_hand(precision: Any, each: int) -> None:
+    """A linear layer of 3 · 2 + 2 weights: 4 of each and 2 in float64; autograd keeps its input."""
+    sgd = replace(SGD, precision=precision)
+    kept = 5 * 3 * (each - 16) // 4
+    assert client_bytes(nn.Linear(3, 2), sgd, (5, 3)) == 8 * each + 2 * kept

@@ -130,15 +130,6 @@ def test_bf16_computes_coarsely_and_keeps_weights_in_float32() -> None:
     assert 0 < error < 0.2 * (trained["fp32"] - start).norm()
 
 
-@pytest.mark.parametrize(("batch_size", "steps"), [(4, 3), (12, 1), (5, 3), (-1, 1)])
-def test_steps_of_an_epoch(batch_size: int, steps: int) -> None:
-    """A batch size of -1 is all of a client's data."""
-    sgd = LocalSGD(1, batch_size, 0.1)
-    assert sgd.steps(12) == steps
-    assert sgd.batch_of(12) == (12 if batch_size == -1 else batch_size)
-    assert sgd.steps(0) == 0
-
-
 class _Count(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
