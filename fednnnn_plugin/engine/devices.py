@@ -70,6 +70,11 @@ def choose_device(*, wants_gpu: bool, gpu_id: int = 0, say: bool = True) -> torc
     return torch.device("cuda", gpu_id)
 
 
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that are free on a GPU; 0 on a CPU."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+
+
 def side_by_side(device: torch.device, local_ranks: int = 1, limit: int | None = None) -> int:
     """Return how many clients a process trains at once: one a core of its share.
 

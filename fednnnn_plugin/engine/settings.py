@@ -109,7 +109,9 @@ def server(recipe: Recipe, layout: Layout) -> Server:
     return Server(rule, {key: getattr(train, key) for key in rule.keys}, layout)
 
 
-def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) -> Schedule:
+def schedule(
+    recipe: Recipe, data: FederatedData | LoaderData, batching: int, least_groups: int
+) -> Schedule:
     """Return what each round does, with ``batching`` clients in one set of kernels.
 
     Raises:
@@ -131,8 +133,8 @@ def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) ->
         test_served=validation.test_served,
         max_client_failures=train.max_client_failures,
         max_client_norm=train.max_client_norm,
-        batch_size=local_sgd(recipe).batch_size,
         group_size=batching,
+        least_groups=least_groups,
     )
 
 
