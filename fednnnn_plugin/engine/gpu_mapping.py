@@ -16,9 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fednnnn_plugin.data.sources import open_regular, reason
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.recipe.reading import MAX_BYTES, NotReadableError, read_yaml
-from fednnnn_plugin.recipe.wording import printable
 
 
 def gpu_of_rank(gpus: Sequence[int], rank: int, size: int, where: str) -> int:

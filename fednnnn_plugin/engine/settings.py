@@ -8,7 +8,6 @@ from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.federation import Schedule
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.recipe.consistency import COEFFICIENTS
 from fednnnn_plugin.server.server import ServerRule
 
 
@@ -20,17 +19,16 @@ def local_sgd(recipe: Recipe) -> LocalSGD:
         batch_size=train.batch_size,
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
-        prox_mu=train.prox_mu or 0.0,
+        prox_mu=recipe.rule_settings.get("prox_mu", 0.0),
         precision=train.precision,
     )
 
 
 def server_rule(recipe: Recipe) -> ServerRule:
     """Return the method and its hyperparameters."""
-    train = recipe.train_args
-    method = train.federated_optimizer
-    keys = [key for key in COEFFICIENTS[method] if key != "prox_mu"]  # which is the clients'
-    return ServerRule(method, **{key: getattr(train, key) for key in keys})
+    keys, values = recipe.rule.keys, recipe.rule_settings
+    servers = {key: value for key, value in values.items() if not keys[key].client}
+    return ServerRule(recipe.rule.name, **servers)
 
 
 def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) -> Schedule:

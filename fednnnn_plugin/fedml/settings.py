@@ -8,7 +8,8 @@ from typing import Any, Literal
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.engine.settings import server_rule
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe import METHODS, Recipe, recipe_from_args
+from fednnnn_plugin.recipe import Recipe, recipe_from_args
+from fednnnn_plugin.server.rules import RULES
 from fednnnn_plugin.server.server import ServerRule
 
 _SERVER_KEYS = (
@@ -100,9 +101,9 @@ def server_settings(args: Any, method: str | None = None) -> ServerSettings:
             "not see; must be FedAvg, or one of our methods"
         )
     if method is None:
-        method = named if named in METHODS else "FedNNNN"
-    elif method not in METHODS:
-        raise UserError(f"method: {method!r}: must be one of {', '.join(METHODS)}")
+        method = str(named) if named in RULES else "FedNNNN"
+    elif method not in RULES:
+        raise UserError(f"method: {method!r}: must be one of {', '.join(RULES)}")
     # The proximal term is the clients'.
     recipe = _recipe(args, _SERVER_KEYS, federated_optimizer=method, prox_mu=_unless(method))
     train, tracking = recipe.train_args, recipe.tracking_args
@@ -131,7 +132,7 @@ def client_settings(args: Any) -> ClientSettings:
         batch_size=train.batch_size,
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
-        prox_mu=train.prox_mu or 0.0,
+        prox_mu=recipe.rule_settings["prox_mu"],
         precision=train.precision,
     )
     return ClientSettings(sgd, recipe.common_args.random_seed, train.start_round)

@@ -56,7 +56,10 @@ class Key:
         """Tell whether a value is a number in the range."""
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             return False  # PyYAML, and so FedML, reads 5e-4 as a string
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # 10**400
+            return False
         above = number >= self.low if self.low_included else number > self.low
         return above and number < self.high  # false for NaN
 
