@@ -54,9 +54,12 @@ class Key:
 
     def check(self, value: Any) -> bool:
         """Tell whether a value is a number in the range."""
-        # PyYAML, and so FedML, reads 5e-4 as a string.
-        known = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        number = float(value) if known else math.nan
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            return False  # PyYAML, and so FedML, reads 5e-4 as a string
+        try:
+            number = float(value)
+        except OverflowError:  # 10**400
+            return False
         above = number >= self.low if self.low_included else number > self.low
         return above and number < self.high  # false for NaN
 
