@@ -67,9 +67,8 @@ def run_recipe(
         if _is_finished(recipe, RunFolder(folder), mode, ranks):  # before anything is downloaded
             return None
         data = load_data(recipe, ranks, allow_code=allow_code)
-        name, seed = recipe.model_args.model, recipe.common_args.random_seed
-        model = create_model(name, seed, data.num_classes)
-        check_model(model, name, data, local_sgd(recipe).batch_size)
+        seed = recipe.common_args.random_seed
+        model = create_model(recipe.model_args.model, seed, data.num_classes)
         device = rank_device(recipe, ranks)
         return _run(recipe, model, data, device, folder, mode, None, ranks, followers, log)
 
@@ -159,6 +158,8 @@ def _run(
     log: RunLog,
 ) -> Summary | None:
     sgd = local_sgd(recipe)
+    if isinstance(data, FederatedData) and trainer is None:
+        check_model(model, recipe.model_args.model, data, sgd)
     model = copy.deepcopy(model).to(device, sgd.dtype)
     known = type(model) in MODELS.values() and isinstance(data, FederatedData) and not trainer
     batching = group_size(recipe.train_args.client_batching, model, device, known=known)
