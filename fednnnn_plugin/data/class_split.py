@@ -4,7 +4,7 @@ Such a split is a table of clients by classes with given row sums (client sizes)
 (class sizes) and exactly ``classes_per_client`` positive entries a row. Two steps find one:
 
 1. *Draw* which classes each client holds: largest client first, each taking the classes with the
-   most images left, blurred by noise so that the seed decides.
+   most samples left, blurred by noise so that the seed decides.
 2. *Settle* the amounts: start from equal parts and move the surplus of overdrawn classes along
    chains of clients to the underdrawn ones. Seen from the classes this is a maximum flow
    (Edmonds & Karp 1972) in integers, so it finds the amounts whenever the drawn holdings admit
@@ -24,9 +24,9 @@ Bools = NDArray[np.bool_]
 
 # Parts of at least this percentage of an equal part are even enough to stop drawing: with two
 # classes a client, 80 % of one half is 40 % of the client.
-EVEN_ENOUGH = 80
+_EVEN_ENOUGH = 80
 # Balanced clients are drawn on for parts of at least this percentage: 35 % of a two-class client.
-ACCEPTABLE = 70
+_ACCEPTABLE = 70
 _CAREFUL_DRAWS = 20
 _WILD_DRAWS = 300
 # A draw of a larger table takes so long that fewer of them must do.
@@ -38,16 +38,14 @@ def class_shares(
     client_sizes: Ints,
     classes_per_client: int,
     rng: np.random.Generator,
-    even_enough: int = EVEN_ENOUGH,
 ) -> Ints | None:
-    """How many images of each class every client holds, [num_clients, num_classes] int64.
+    """How many samples of each class every client holds, [num_clients, num_classes] int64.
 
     Args:
-        class_sizes: images of each class, [num_classes], all positive.
-        client_sizes: images of each client, [num_clients]; the same total.
+        class_sizes: samples of each class, [num_classes], all positive.
+        client_sizes: samples of each client, [num_clients]; the same total.
         classes_per_client: positive entries of every row, at least 1.
         rng: draws the holdings.
-        even_enough: stop at a table whose parts are all at least this percentage of an equal one.
 
     Returns:
         The most even table of the draws, or None when no draw could be settled.
@@ -56,7 +54,7 @@ def class_shares(
         return _single_class_shares(class_sizes, client_sizes, rng)
     best, best_percent = None, -1
     balanced = client_sizes.max() - client_sizes.min() <= 1
-    acceptable = ACCEPTABLE if balanced and even_enough else 0
+    acceptable = _ACCEPTABLE if balanced else 0
     draws = _draws(len(class_sizes) * len(client_sizes))
     for draw, noise in enumerate(islice(_noise_schedule(rng), draws)):
         if draw >= _CAREFUL_DRAWS and best_percent >= acceptable:
@@ -67,7 +65,7 @@ def class_shares(
         percent, shares = _settle_evenly(held, class_sizes, client_sizes, best_percent + 1)
         if shares is not None:
             best, best_percent = shares, percent
-        if best_percent >= even_enough:
+        if best_percent >= _EVEN_ENOUGH:
             break
     return best
 
@@ -95,7 +93,9 @@ def _draw_holdings(
     """Which classes each client holds, [num_clients, num_classes], or None in a dead end."""
     num_clients, num_classes = len(client_sizes), len(class_sizes)
     left = class_sizes.copy()
-    holders_left = np.minimum(class_sizes, num_clients)  # a class of 3 images has 3 holders at most
+    holders_left = np.minimum(
+        class_sizes, num_clients
+    )  # a class of 3 samples has 3 holders at most
     held = np.zeros((num_clients, num_classes), dtype=np.bool_)
     shuffled = rng.permutation(num_clients)
     order = shuffled[np.argsort(-client_sizes[shuffled], kind="stable")]
@@ -139,10 +139,13 @@ def _settle_evenly(
 ) -> tuple[int, Ints | None]:
     """The amounts whose least part is the largest percentage of an equal part, by bisection."""
     classes_per_client = int(held[0].sum())
+    whole, larger = np.divmod(client_sizes, classes_per_client)
+    is_larger = held.cumsum(axis=1) <= larger[:, None]
+    equal = np.where(held, whole[:, None] + is_larger, 0)
 
     def settle(percent: int) -> Ints | None:
         least = np.maximum(percent * client_sizes // (100 * classes_per_client), 1)
-        return _settle(held, class_sizes, client_sizes, least)
+        return _settle(held, class_sizes, equal.copy(), least)
 
     low, best = from_percent, settle(from_percent)
     high = 100 if best is not None else low
@@ -156,15 +159,14 @@ def _settle_evenly(
     return low, best
 
 
-def _settle(held: Bools, class_sizes: Ints, client_sizes: Ints, least: Ints) -> Ints | None:
-    """Amounts on the given holdings, each at least ``least[client]``; None if there are none."""
-    shares = np.stack([_apportion(n, row) for n, row in zip(client_sizes, held, strict=True)])
+def _settle(held: Bools, class_sizes: Ints, shares: Ints, least: Ints) -> Ints | None:
+    """Change amounts to such with the classes' sums, each at least ``least[client]``, if any."""
     if (shares < least[:, None])[held].any():
         return None
     holders = held.astype(np.int64)
 
     def passable(classes: list[int]) -> Ints:
-        """Images that each of these classes can pass on to every class."""
+        """Samples that each of these classes can pass on to every class."""
         slack: Ints = np.where(held[:, classes], shares[:, classes] - least[:, None], 0)
         return slack.T @ holders
 
@@ -218,8 +220,8 @@ def _single_class_shares(
 ) -> Ints | None:
     """One class a client: possible when every class is a whole number of clients of given sizes.
 
-    Solved for sizes that differ by at most one: a class of T images goes to e clients of q or
-    q + 1 images if q e <= T <= (q + 1) e.
+    Solved for sizes that differ by at most one: a class of T samples goes to e clients of q or
+    q + 1 samples if q e <= T <= (q + 1) e.
     """
     if len(class_sizes) == 1:
         return client_sizes[:, None].copy()

@@ -1,8 +1,8 @@
 """Data sets by name."""
 
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Protocol
 
 from fednnnn_plugin.data.cifar10 import cifar10_is_present, load_cifar10
 from fednnnn_plugin.data.digits import load_digits
@@ -10,14 +10,7 @@ from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.mnist import load_mnist, mnist_is_present
 from fednnnn_plugin.errors import UserError
 
-
-class Loader(Protocol):
-    """Reads a data set out of a folder; ``seed`` is for one whose test part is drawn."""
-
-    def __call__(self, cache_dir: Path, *, download: bool, seed: int) -> ImageDataset: ...
-
-
-LOADERS: dict[str, Loader] = {
+LOADERS: dict[str, Callable[..., ImageDataset]] = {
     "digits": load_digits,
     "mnist": load_mnist,
     "cifar10": load_cifar10,
@@ -44,11 +37,14 @@ def load_images(dataset: str, cache_dir: Path, *, download: bool, seed: int) -> 
 
 
 def is_present(dataset: str, cache_dir: Path) -> bool:
-    """Tell whether a data set's files are where :func:`load_images` looks for them."""
+    """Tell whether a data set's files are where `load_images` looks for them; no file is read."""
     folder = cache_dir.expanduser()
-    match dataset:
-        case "mnist":
-            return mnist_is_present(folder)
-        case "cifar10":
-            return cifar10_is_present(folder)
+    try:
+        match dataset:
+            case "mnist":
+                return mnist_is_present(folder)
+            case "cifar10":
+                return cifar10_is_present(folder)
+    except OSError:
+        return False
     return dataset in LOADERS  # digits come with scikit-learn

@@ -15,8 +15,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fednnnn_plugin.data.sources import open_regular, reason
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.data.sources import open_regular
+from fednnnn_plugin.errors import UserError, reason
 from fednnnn_plugin.recipe.reading import MAX_BYTES, NotReadableError, read_yaml
 from fednnnn_plugin.recipe.wording import printable
 
