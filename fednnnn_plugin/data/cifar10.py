@@ -32,9 +32,6 @@ def load_cifar10(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
     """Read the first that is there of: Python batches, their archive, a tree of images.
 
     If there is none and ``download``, they are downloaded.
-
-    Raises:
-        UserError: there is none, or the one there is damaged; names the file.
     """
     del seed  # the split into training and test images is the data set's own
     with data_folder(cache_dir):
@@ -45,17 +42,18 @@ def load_cifar10(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
         source = _source(cache_dir)
         if source is None:
             raise UserError(
-                f"{cache_dir}: no CIFAR-10 here: looked for {_FOLDER}/ (with "
-                f"{', '.join(_BATCHES)}), {_ARCHIVE}, "
-                + " and ".join(f"{tree}/{{train,test}}/<class>/*.jpg|png" for tree in _TREES)
-                + "; set download: true, or put one of them there"
+                f"{cache_dir}: no CIFAR-10 here: looked for {_FOLDER}/ (with its six batches), "
+                f"{_ARCHIVE} and {{{','.join(_TREES)}}}/{{train,test}}/<class>/*.jpg|png; set "
+                "download: true, or put one of them there"
             )
-        if source.name == _FOLDER:
-            pixels = _read_batches(source)
-        elif source.name == _ARCHIVE:
-            pixels = _read_archive(source)
+        if source.name == _ARCHIVE:
+            check_file(source, _MAX_BYTES, torchvision_datasets().CIFAR10.tgz_md5)
+            with TemporaryDirectory() as place:
+                torchvision_datasets().utils.extract_archive(str(source), place)
+                pixels = _read_batches(Path(place) / _FOLDER)
         else:
-            pixels = _read_tree(source, cache_dir)
+            is_tree = source.name in _TREES
+            pixels = _read_tree(source, cache_dir) if is_tree else _read_batches(source)
     return ImageDataset(pixels, CLASSES, pixel_max=255, mean=MEAN, std=STD)
 
 
@@ -74,14 +72,6 @@ def _source(cache_dir: Path) -> Path | None:
         return cache_dir / _ARCHIVE
     trees = (cache_dir / tree for tree in _TREES)
     return next((t for t in trees if (t / "train").is_dir() or (t / "test").is_dir()), None)
-
-
-def _read_archive(archive: Path) -> Pixels:
-    vision = torchvision_datasets()
-    check_file(archive, _MAX_BYTES, vision.CIFAR10.tgz_md5)
-    with TemporaryDirectory() as place:
-        vision.utils.extract_archive(str(archive), place)
-        return _read_batches(Path(place) / _FOLDER)
 
 
 def _read_batches(folder: Path) -> Pixels:

@@ -14,9 +14,6 @@ def client_sizes(
     """Samples of each client, [num_clients] int64, largest first, adding up to ``num_samples``.
 
     Without an exponent they are balanced, whatever ``min_samples``.
-
-    Raises:
-        UserError: more clients than samples, or too few samples for ``min_samples`` each.
     """
     if num_clients > num_samples:
         raise UserError(
@@ -24,7 +21,8 @@ def client_sizes(
             "and every client needs at least one"
         )
     if power_law_exponent is None:
-        return _balanced(num_samples, num_clients)
+        size, larger = divmod(num_samples, num_clients)
+        return size + (np.arange(num_clients) < larger).astype(np.int64)
     if num_clients * min_samples > num_samples:
         raise UserError(
             f"min_samples: {min_samples}: {num_clients} clients would need "
@@ -34,17 +32,8 @@ def client_sizes(
     return _power_law(num_samples, num_clients, power_law_exponent, min_samples)
 
 
-def _balanced(num_samples: int, num_clients: int) -> Ints:
-    size, larger = divmod(num_samples, num_clients)
-    return size + (np.arange(num_clients) < larger).astype(np.int64)
-
-
 def _power_law(num_samples: int, num_clients: int, exponent: float, min_samples: int) -> Ints:
-    """``n_k ∝ rank^(-exponent)``, rounded by largest remainder.
-
-    Clients that the law would give fewer than ``min_samples`` hold ``min_samples``; the others
-    divide the rest by the law.
-    """
+    """``n_k ∝ rank^(-exponent)``, rounded by largest remainder, where that is ``min_samples``."""
     weights = np.arange(1, num_clients + 1, dtype=np.float64) ** -exponent
     above = num_clients  # ranks 1..above follow the law
     while True:

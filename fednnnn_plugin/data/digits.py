@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fednnnn_plugin.data.holdout import drawn_apart
 from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
-from fednnnn_plugin.data.stratified import draw_stratified
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import derive_seed
 
@@ -24,10 +24,9 @@ def load_digits(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
         from sklearn import datasets
     except ImportError as error:
         raise UserError(f"dataset: 'digits': they come with scikit-learn: {error}") from error
-    pixels, targets = datasets.load_digits(return_X_y=True)
-    images = torch.from_numpy(pixels.astype(np.uint8)).reshape(-1, 1, 8, 8)
+    table, targets = datasets.load_digits(return_X_y=True)
+    images = torch.from_numpy(table.astype(np.uint8)).reshape(-1, 1, 8, 8)
     labels = torch.from_numpy(targets.astype(np.int64))
     rng = np.random.default_rng(derive_seed(seed, "digits split"))
-    test = torch.from_numpy(draw_stratified(labels.numpy(), NUM_TEST, rng))
-    parts = Pixels(images[~test], labels[~test], images[test], labels[test])
-    return normalised_by_training_part(parts, tuple("0123456789"), PIXEL_MAX)
+    pixels = drawn_apart(Pixels(images, labels, images, labels), NUM_TEST, rng)
+    return normalised_by_training_part(pixels, tuple("0123456789"), PIXEL_MAX)

@@ -22,43 +22,29 @@ def dirichlet_shares(
     3. *Round*: client by client to whole samples; what rounding leaves goes to the next client,
        and so every sum is exact.
 
-    Args:
-        class_sizes: samples of each class, [num_classes].
-        client_sizes: samples of each client, [num_clients], at least 1; the same total.
-        alpha: α > 0; small: few classes a client, large: as all data.
-        rng: draws the shares.
-
     Source: Yurochkin et al. 2019, Bayesian nonparametric federated learning; FedML's
     ``partition_class_samples_with_dirichlet_distribution``. The fit: Deming & Stephan 1940.
     """
-    logs = _log_draws(len(client_sizes), len(class_sizes), alpha, rng)
-    return _rounded(_fitted(logs, class_sizes, client_sizes), class_sizes, client_sizes)
-
-
-def _log_draws(
-    num_clients: int, num_classes: int, alpha: float, rng: np.random.Generator
-) -> Floats:
-    """Logarithms of Gamma(α) draws, which are a Dirichlet draw once divided by their sum.
-
-    ``Gamma(α) = Gamma(α + 1) U^(1/α)``: a small α would underflow otherwise.
-    """
-    shape = (num_clients, num_classes)
-    uniform = 1.0 - rng.random(shape)  # above 0
-    with np.errstate(over="ignore"):
-        return np.log(rng.gamma(alpha + 1.0, size=shape)) + np.log(uniform) / alpha
-
-
-def _fitted(logs: Floats, class_sizes: Ints, client_sizes: Ints) -> Floats:
-    """The table of these ratios with these sums; a client's row is exact, a class's nearly."""
-    logs = np.maximum(logs, np.finfo(np.float64).min / 4)  # -inf, of the smallest α
-    logs = logs - logs.max(axis=1, keepdims=True)
-    table = np.exp(np.maximum(logs, _LEAST_LOG_SHARE))
+    table = np.exp(_log_shares((len(client_sizes), len(class_sizes)), alpha, rng))
     for _ in range(_SWEEPS):
         table *= class_sizes / table.sum(axis=0)
         table *= (client_sizes / table.sum(axis=1))[:, None]
         if np.abs(table.sum(axis=0) - class_sizes).max() < _CLOSE_ENOUGH:
             break
-    return table.round(6)  # the last bits of a power differ between platforms
+    # The last bits of a power differ between platforms.
+    return _rounded(table.round(6), class_sizes, client_sizes)
+
+
+def _log_shares(shape: tuple[int, int], alpha: float, rng: np.random.Generator) -> Floats:
+    """Logarithms of Gamma(α) draws: a Dirichlet draw up to the sums, which the fit decides.
+
+    ``Gamma(α) = Gamma(α + 1) U^(1/α)``, as a small α would underflow. The largest of a client is 0.
+    """
+    uniform = 1.0 - rng.random(shape)  # above 0
+    with np.errstate(over="ignore"):
+        logs = np.log(rng.gamma(alpha + 1.0, size=shape)) + np.log(uniform) / alpha
+    logs = np.maximum(logs, np.finfo(np.float64).min / 4)  # -inf, of the smallest α
+    return np.maximum(logs - logs.max(axis=1, keepdims=True), _LEAST_LOG_SHARE)
 
 
 def _rounded(table: Floats, class_sizes: Ints, client_sizes: Ints) -> Ints:

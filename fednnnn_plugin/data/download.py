@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import socket
-import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +20,6 @@ def downloading(folder: Path) -> Iterator[str]:
 
     One process at a time. Nothing that is there is replaced. Torchvision prints, which goes to the
     standard error, and would wait for ever on a silent connection.
-
-    Raises:
-        UserError: the download failed.
-        OSError: the folder cannot be written to.
     """
     before = socket.getdefaulttimeout()
     with locked(folder), TemporaryDirectory(prefix=".download-", dir=folder) as place:
@@ -44,19 +39,8 @@ def downloading(folder: Path) -> Iterator[str]:
 
 
 def check_file(path: Path, max_bytes: int, md5: str = "") -> None:
-    """Refuse a file that a library would read without end, or that is not the official one.
-
-    Raises:
-        UserError: it is no regular file of at most so many bytes, or has another MD5 sum than the
-            one given; names it.
-        OSError: it cannot be looked at.
-    """
-    status, problem = path.stat(), ""
-    if not stat.S_ISREG(status.st_mode):
-        problem = "not a regular file"
-    elif status.st_size > max_bytes:
-        problem = f"{status.st_size} bytes, more than the {max_bytes} that it may have"
-    elif md5 and not torchvision_datasets().utils.check_integrity(path, md5):
-        problem = f"its MD5 sum is not {md5}: damaged, or not the official file; delete it"
-    if problem:
-        raise UserError(f"{printable(path)}: {problem}")
+    """Refuse a file that a library would read without end, or that is not the official one."""
+    if path.stat().st_size > max_bytes:
+        raise UserError(f"{printable(path)}: more than the {max_bytes} bytes that it may have")
+    if md5 and not torchvision_datasets().utils.check_integrity(path, md5):
+        raise UserError(f"{printable(path)}: damaged, or not the official file: delete it")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fednnnn_plugin.data.holdout import hold_out
 from fednnnn_plugin.data.image_folder import load_image_folder
-from fednnnn_plugin.data.images import ImageDataset
+from fednnnn_plugin.data.images import ImageDataset, Pixels
 from fednnnn_plugin.data.load import load_images
 from fednnnn_plugin.data.own_data import load_own_data
 from fednnnn_plugin.data.partition import partition
@@ -31,11 +31,7 @@ _ARGUMENTS = re.compile(rf"\b({'|'.join(_KEYS)})\b")
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What to load and how to divide it; see `load_images` and `partition` for the values.
-
-    ``data_dir``, ``image_size`` and ``test_fraction`` are of dataset ``image_folder``, see
-    `load_image_folder`; ``allow_code`` lets a dataset ``module:function`` run, see `load_own_data`.
-    """
+    """What to load and how to divide it: the recipe's values; ``allow_code`` is the user's word."""
 
     dataset: str
     data_cache_dir: Path
@@ -60,13 +56,10 @@ class FederatedData:
     """All inputs and labels once, and which of the training inputs each client holds.
 
     Args:
-        train_images: float32 [n, C, H, W], normalised, contiguous; of a user's own function also
-            float32 or int64 of any other shape [n, …].
-        train_labels: int64 [n].
+        train_images, test_images: float32 [n, C, H, W], normalised, contiguous; of a user's own
+            function also float32 or int64 of any other shape [n, …].
+        train_labels, test_labels: int64 [n], from 0 to ``num_classes - 1``.
         client_indices: for each client int64 [n_k], positions into the training tensors.
-        test_images: [n_test, …], as the training ones.
-        test_labels: int64 [n_test].
-        num_classes: labels go from 0 to ``num_classes - 1``.
         class_names: a name for each label; the labels themselves where none are given.
     """
 
@@ -100,11 +93,8 @@ class FederatedData:
         """The same data on another device; shares what is already there."""
         return replace(
             self,
-            train_images=self.train_images.to(device),
-            train_labels=self.train_labels.to(device),
             client_indices=tuple(indices.to(device) for indices in self.client_indices),
-            test_images=self.test_images.to(device),
-            test_labels=self.test_labels.to(device),
+            **{name: getattr(self, name).to(device) for name in Pixels._fields},
         )
 
 
@@ -112,9 +102,6 @@ def load_federated(spec: DataSpec) -> FederatedData:
     """Load a data set, normalise it and divide its training images between clients.
 
     With a ``validation_fraction`` that share of the training images takes the test part's place.
-
-    Raises:
-        UserError: the data is missing or damaged, or cannot be divided as asked.
     """
     dataset = _load(spec)
     if spec.validation_fraction:
@@ -155,9 +142,5 @@ def _load(spec: DataSpec) -> ImageDataset:
     if spec.data_dir is None:
         raise UserError("data_args.data_dir: missing; dataset image_folder needs it: a folder")
     return load_image_folder(
-        spec.data_dir,
-        spec.data_cache_dir,
-        image_size=spec.image_size,
-        test_fraction=spec.test_fraction,
-        seed=spec.seed,
+        spec.data_dir, spec.data_cache_dir, spec.image_size, spec.test_fraction, spec.seed
     )

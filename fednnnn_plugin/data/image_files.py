@@ -1,4 +1,4 @@
-"""Image files of unknown origin: JPEG and PNG, within Pillow's bounds."""
+"""Image files of unknown origin: JPEG and PNG, decoded within Pillow's bounds."""
 
 import os
 import warnings
@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,61 +14,59 @@ from torch import Tensor
 
 from fednnnn_plugin.errors import UserError, printable, reason
 
+MAX_DECODED_BYTES = 4 << 30  # staged as float32 they are four times that
+
 _THREADS = 4
 _GREY = ("1", "L", "LA")
 _COLOUR = ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
 
 
-class Header(NamedTuple):
-    """What an image's header says."""
+def decode(
+    paths: Sequence[Path], image_size: tuple[int, int] | None, *, colour: bool = False
+) -> Tensor:
+    """Decode images to uint8 [n, C, H, W]: one channel if all are grey, else three.
 
-    height: int
-    width: int
-    grey: bool
-
-
-def read_headers(paths: Sequence[Path]) -> list[Header]:
-    """Read the headers of images.
+    They are resized to ``image_size`` (height, width); without it all must have one size.
 
     Raises:
-        UserError: one is no image, has more than 8 bits a channel, or is larger than what Pillow
-            takes for a decompression bomb; names it.
+        UserError: one is damaged, of another size, of more than 8 bits a channel, or larger than
+            what Pillow takes for a decompression bomb: names it; or they are too many.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        return [_header(path) for path in paths]
+        with _opened(paths[0]) as first:
+            width, height = image_size[::-1] if image_size else first.size
+            channels = 1 if first.mode in _GREY and not colour else 3
+        decoded_bytes = len(paths) * channels * height * width
+        if decoded_bytes > MAX_DECODED_BYTES:
+            raise UserError(
+                f"data_args.image_size: {len(paths)} images of {height} x {width} pixels are "
+                f"{decoded_bytes / 2**30:.1f} GiB when decoded, more than the "
+                f"{MAX_DECODED_BYTES >> 30} that they may be: give a smaller one"
+            )
+        images = np.empty((len(paths), channels, height, width), dtype=np.uint8)
 
+        def fill(index: int) -> bool:
+            with _opened(paths[index]) as image:
+                if channels == 1 and image.mode not in _GREY:
+                    return False
+                if image_size is None and image.size != (width, height):
+                    raise ValueError(
+                        f"{image.height} x {image.width} pixels (height x width), where "
+                        f"{printable(paths[0])} has {height} x {width}: give data_args.image_size "
+                        "to resize all images"
+                    )
+                picture: Image.Image = image.convert("L" if channels == 1 else "RGB")
+                if picture.size != (width, height):
+                    picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+                pixels = np.asarray(picture).reshape(height, width, channels)
+                images[index] = pixels.transpose(2, 0, 1)
+                return True
 
-def decode(paths: Sequence[Path], channels: int, size: tuple[int, int]) -> Tensor:
-    """Decode images to uint8 [n, channels, *size], resized where they are of another size.
-
-    Args:
-        paths: the files; their headers have been read.
-        channels: 1 or 3.
-        size: height and width, in pixels.
-
-    Raises:
-        UserError: an image is damaged; names it.
-    """
-    images = np.empty((len(paths), channels, *size), dtype=np.uint8)
-
-    def fill(index: int) -> None:
-        with _opened(paths[index]) as image:
-            picture: Image.Image = image.convert("L" if channels == 1 else "RGB")
-            if picture.size != size[::-1]:
-                picture = picture.resize(size[::-1], Image.Resampling.BILINEAR)
-            images[index] = np.asarray(picture).reshape(*size, channels).transpose(2, 0, 1)
-
-    with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
-        list(threads.map(fill, range(len(paths))))  # at the first error the others are cancelled
-    return torch.from_numpy(images)
-
-
-def _header(path: Path) -> Header:
-    with _opened(path) as image:
-        if image.mode not in _GREY + _COLOUR:
-            raise ValueError(f"more than 8 bits a channel (Pillow's mode {image.mode})")
-        return Header(image.height, image.width, image.mode in _GREY)
+        with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
+            # The first error cancels the others.
+            fits = all(list(threads.map(fill, range(len(paths)))))
+    return torch.from_numpy(images) if fits else decode(paths, image_size, colour=True)
 
 
 @contextmanager
@@ -77,6 +74,8 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     """Open an image; what goes wrong until it is closed is said in one line."""
     try:
         with path.open("rb") as file, Image.open(file, formats=("JPEG", "PNG")) as image:
+            if image.mode not in _GREY + _COLOUR:
+                raise ValueError(f"more than 8 bits a channel (Pillow's mode {image.mode})")
             yield image
     except Exception as error:  # Pillow raises nearly anything on a damaged file
         why = "neither format" if isinstance(error, UnidentifiedImageError) else reason(error)

@@ -11,11 +11,7 @@ _IMAGES_AT_ONCE = 4_096
 
 
 class Pixels(NamedTuple):
-    """Inputs [n, …] and labels int64 [n] of the training and the test part.
-
-    Images are uint8 [n, C, H, W]. A user's own function may also give inputs of float32 or int64
-    and of any shape, which stay as they are.
-    """
+    """Inputs, uint8 images [n, C, H, W] or what a user's function gives, and labels int64 [n]."""
 
     train_images: Tensor
     train_labels: Tensor
@@ -25,10 +21,9 @@ class Pixels(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """Inputs and labels with what is needed to train on them.
+    """Inputs and labels, the names of the labels 0, 1, ..., and how images are normalised.
 
-    ``class_names`` are those of the labels 0, 1, ... ``mean`` and ``std`` are those of the training
-    pixels divided by ``pixel_max``, a channel each.
+    ``mean`` and ``std`` are those of the training pixels over ``pixel_max``, a channel each.
     """
 
     pixels: Pixels
@@ -38,10 +33,7 @@ class ImageDataset:
     std: tuple[float, ...]
 
     def normalised(self, images: Tensor) -> Tensor:
-        """``(x / pixel_max - mean) / std`` per channel: uint8 [n, C, H, W] to float32, a copy.
-
-        Other inputs are returned as they are.
-        """
+        """``(x / pixel_max - mean) / std`` per channel, float32; inputs not uint8 as they are."""
         if images.dtype != torch.uint8:
             return images
         mean, std = (torch.tensor(v, dtype=torch.float64) for v in (self.mean, self.std))

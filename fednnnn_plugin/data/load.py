@@ -1,7 +1,6 @@
 """Data sets by name."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 
 from fednnnn_plugin.data.cifar10 import cifar10_is_present, load_cifar10
@@ -18,21 +17,13 @@ LOADERS: dict[str, Callable[..., ImageDataset]] = {
 
 
 def load_images(dataset: str, cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
-    """Load a data set by name, from ``cache_dir`` or, where nothing is there, by download.
+    """Load a data set of ``LOADERS`` from torchvision's layout below ``cache_dir``.
 
-    Args:
-        dataset: a key of ``LOADERS``.
-        cache_dir: the folder that holds it, as torchvision lays it out.
-        download: whether to fetch what is missing; never touches the network otherwise.
-        seed: of the split into training and test images, where the data set has none of its own.
-
-    Raises:
-        UserError: no such data set; or its files are missing or damaged.
+    What is missing is fetched if ``download``. The seed draws the test part where the data set has
+    none of its own.
     """
     if dataset not in LOADERS:
-        near = get_close_matches(str(dataset), LOADERS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise UserError(f"dataset: {dataset!r}: must be one of {', '.join(LOADERS)}{hint}")
+        raise UserError(f"dataset: {dataset!r}: must be one of {', '.join(LOADERS)}")
     return LOADERS[dataset](Path(cache_dir).expanduser(), download=download, seed=seed)
 
 

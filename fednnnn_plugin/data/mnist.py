@@ -22,16 +22,11 @@ _NAMES = tuple(
 )
 _MAX_BYTES = 48_000_000  # the largest file, unpacked, has 47 million
 _SHAPE = (28, 28)
-_NUM_CLASSES = 10
 _WRONG = (AssertionError, LookupError, RuntimeError, TypeError, ValueError)  # of torchvision's
 
 
 def load_mnist(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
-    """Read the four files, after downloading them where some are missing and ``download``.
-
-    Raises:
-        UserError: a file is missing, damaged or cannot be downloaded; names it.
-    """
+    """Read the four files, after downloading them where some are missing and ``download``."""
     del seed  # the split into training and test images is the data set's own
     raw = cache_dir / "MNIST" / "raw"
     with data_folder(cache_dir):
@@ -66,10 +61,8 @@ def _part(raw: Path, images_name: str, labels_name: str) -> tuple[Tensor, Tensor
             f"{printable(raw / images_name)}: {len(images)} images of {list(images.shape[1:])} and "
             f"{len(labels)} labels in {labels_name}; must be as many, of {list(_SHAPE)}"
         )
-    if labels.max() >= _NUM_CLASSES:
-        raise UserError(
-            f"{printable(raw / labels_name)}: has label {int(labels.max())}; they go from 0 to 9"
-        )
+    if labels.max() > 9:
+        raise UserError(f"{printable(raw / labels_name)}: label {int(labels.max())} is not 0 to 9")
     return images[:, None], labels
 
 

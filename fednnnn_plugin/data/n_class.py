@@ -22,13 +22,7 @@ def n_class_shares(
 ) -> Ints:
     """Samples of each class that every client holds, [num_clients, num_classes] int64.
 
-    Args:
-        class_sizes: samples of each class, [num_classes], all positive.
-        num_clients: K.
-        classes_per_client: c, classes of each client.
-        power_law_exponent: what the clients' sizes follow; None where they are balanced.
-        min_samples: of the smallest client, under a power law.
-        rng: draws who holds which.
+    The clients' sizes follow the exponent; None: they are balanced.
 
     Raises:
         UserError: there is no such split, or none was found; names the limit.
@@ -57,11 +51,10 @@ def _overfull(class_sizes: Ints, sizes: Ints, classes_per_client: int) -> str:
     excess = np.flatnonzero(sizes.cumsum() > capacity)
     if not len(excess):
         return ""
-    q = int(excess[0]) + 1
-    who = "the largest client has" if q == 1 else f"the {q} largest clients have"
+    q = int(excess[0])
     return (
-        f"{who} {sizes[:q].sum()} samples, and the largest {held[q - 1]} classes together "
-        f"{capacity[q - 1]}: too few for classes_per_client={classes_per_client}"
+        f"the largest {q + 1} of the clients would hold {sizes[: q + 1].sum()} samples, where the "
+        f"largest classes have {capacity[q]}: too few for classes_per_client={classes_per_client}"
     )
 
 
@@ -74,14 +67,10 @@ def _check_counts(class_sizes: Ints, clients: int, c: int) -> None:
             f"num_clients: {clients}: with classes_per_client={c} they cannot hold all "
             f"{num_classes} classes; at least {math.ceil(num_classes / c)} clients are needed"
         )
-    if _pairs(class_sizes, clients) < clients * c:
-        most = max(k for k in range(clients) if _pairs(class_sizes, k) >= k * c)
+    # A class of 3 samples is held by 3 clients at most.
+    possible = (k for k in range(clients, 0, -1) if np.minimum(class_sizes, k).sum() >= k * c)
+    if (most := next(possible, 0)) < clients:
         raise UserError(
             f"num_clients: {clients}: the classes have too few samples for "
             f"classes_per_client={c}; at most {most} clients are possible"
         )
-
-
-def _pairs(class_sizes: Ints, clients: int) -> int:
-    """Most (client, class) pairs: a class of 3 samples is held by 3 clients at most."""
-    return int(np.minimum(class_sizes, clients).sum())

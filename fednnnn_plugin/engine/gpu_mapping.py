@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fednnnn_plugin.data.sources import open_regular
+from fednnnn_plugin.engine.files import open_regular
 from fednnnn_plugin.errors import UserError, reason
 from fednnnn_plugin.recipe.reading import MAX_BYTES, NotReadableError, read_yaml
 from fednnnn_plugin.recipe.wording import printable
