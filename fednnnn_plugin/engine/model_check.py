@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.data.sources import reason
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.seeds import isolated_generators
 
 
