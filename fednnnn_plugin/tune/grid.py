@@ -2,74 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 
-from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe.wording import printable
+from fednnnn_plugin.report.study import MAX_POINTS
 
-MAX_POINTS = 1_000
-Grid = dict[str, tuple[float, ...]]
-
-_FORM = "must be numbers as in 0.5,0.7,1.0, or START:STOP:STEP as in 0.5:1.2:0.1"
+_FORM = "must be numbers as in 0.5,0.7,1.0, or START:STOP:STEP as in 0.5:1.2:0.1 (in a file quoted)"
 
 
-def parse_grid(text: str, where: str) -> tuple[float, ...]:
-    """Read ``START:STOP:STEP``, both ends included, or values between commas.
+def parse_grid(given: object) -> tuple[float, ...]:
+    """Read ``START:STOP:STEP``, both ends included, values between commas, or a list of numbers.
 
-    Decimal, so that 0.5:1.2:0.1 ends at 1.2 and its third value is 0.7.
-
-    Args:
-        text: what was written.
-        where: what an error's line starts with.
+    Decimal, so that 0.5:1.2:0.1 ends at 1.2 and its third value is 0.7. A bare number is none:
+    YAML reads ``1:5:0.5`` as 3900.5.
 
     Raises:
-        UserError: it is neither, empty, or of more than ``MAX_POINTS`` values.
+        ValueError: it is none of them, has a value twice, none, or more than ``MAX_POINTS``.
     """
-    shown = f"{where}: {printable(text)!r}"
-    if text.count(":") == 2:
-        start, stop, step = (_number(part, shown) for part in text.split(":"))
+    if isinstance(given, str) and given.count(":") == 2:
+        start, stop, step = map(_number, given.split(":"))
         if step <= 0 or stop < start:
-            raise UserError(f"{shown}: STEP must be above 0 and STOP at least START")
-        if (stop - start) / step >= MAX_POINTS:
-            raise UserError(f"{shown}: more than {MAX_POINTS} values")
-        count = int((stop - start) / step) + 1
-        return tuple(float(start + step * index) for index in range(count))
-    return checked_values([float(_number(part, shown)) for part in text.split(",")], shown)
+            raise ValueError("STEP must be above 0 and STOP at least START")
+        count = (stop - start) // step + 1 if (stop - start) / step < MAX_POINTS else MAX_POINTS + 1
+        return _checked(start + step * index for index in range(int(count)))
+    if isinstance(given, str):
+        return _checked(map(_number, given.split(",")))
+    if isinstance(given, list | tuple):
+        return _checked(_number(str(value)) for value in given)
+    raise ValueError(_FORM)
 
 
-def checked_values(values: Sequence[float], shown: str) -> tuple[float, ...]:
-    """Sort values into a grid.
-
-    Raises:
-        UserError: none, too many, or one of them twice.
-    """
-    if not values:
-        raise UserError(f"{shown}: no value: {_FORM}")
-    if len(values) > MAX_POINTS:
-        raise UserError(f"{shown}: more than {MAX_POINTS} values")
-    if len(set(values)) < len(values):
-        raise UserError(f"{shown}: a value is given twice")
-    return tuple(sorted(values))
+def _checked(values: Iterable[Decimal]) -> tuple[float, ...]:
+    grid = sorted(map(float, values))
+    if not 0 < len(grid) <= MAX_POINTS:
+        raise ValueError(f"must be 1 to {MAX_POINTS} values")
+    if len(set(grid)) < len(grid):
+        raise ValueError("a value is given twice")
+    return tuple(grid)
 
 
-def parse_option(option: str) -> tuple[str, tuple[float, ...]]:
-    """Read ``--grid KEY=VALUES``.
-
-    Raises:
-        UserError: not of that form.
-    """
-    key, equals, text = option.partition("=")
-    if not equals or not key.strip():
-        raise UserError(f"--grid {printable(option)}: write KEY=VALUES, as in beta=0.5:1.2:0.1")
-    return key.strip(), parse_grid(text.strip(), f"--grid {printable(key.strip())}")
-
-
-def _number(text: str, shown: str) -> Decimal:
+def _number(text: str) -> Decimal:
     try:
         number = Decimal(text.strip())
     except InvalidOperation:
         number = Decimal("NaN")
     if not number.is_finite() or abs(number.adjusted()) > 300:
-        raise UserError(f"{shown}: {_FORM}")
+        raise ValueError(_FORM)
     return number
