@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from fednnnn_plugin.cli.shared import allow_code_option, one_line_errors, overrides_option
-from fednnnn_plugin.endings import signals_raised
-from fednnnn_plugin.engine.launcher import launched_ranks
+from fednnnn_plugin.engine.endings import signals_raised
+from fednnnn_plugin.engine.ranks import launched_ranks
 from fednnnn_plugin.errors import UserError
 
 
@@ -58,11 +58,11 @@ def tune_command(
     paper's non-IID-B, then the method's own coefficients, by grid search. Further processes, on
     other machines too, join with --resume on the same study folder.
     """
-    from fednnnn_plugin.engine.heap import keep_freed_memory
+    from fednnnn_plugin.engine.devices import keep_freed_memory
     from fednnnn_plugin.recipe import find_recipe, load_recipe
     from fednnnn_plugin.report.study import is_study
-    from fednnnn_plugin.tune.folder import StudyFolder
-    from fednnnn_plugin.tune.processes import say_at_once, search
+    from fednnnn_plugin.tune.folder import StudyFolder, counts, shown_values
+    from fednnnn_plugin.tune.processes import search
     from fednnnn_plugin.tune.settings import Settings, checked_settings, read_settings
     from fednnnn_plugin.tune.start import begin_study, check_study
 
@@ -86,12 +86,10 @@ def tune_command(
             begin_study(folder, path, overrides, given, allow_code=allow_code)
             if resume:
                 click.echo(f"{folder.path}: no study to go on with: beginning one")
-        found, values = search(folder, say_at_once, jobs=jobs, allow_code=allow_code)
-    states = found.trials["state"]
-    counts = ", ".join(f"{count} {state}" for state, count in states.value_counts().items())
-    points = sum(map(len, found.plan.steps))
-    click.echo(f"{len(states)} of {points} points have a result: {counts}")
-    click.echo(f"best: {', '.join(f'{key} {value:g}' for key, value in values.items())}")
+        found = search(folder, click.echo, jobs=jobs, allow_code=allow_code)
+    steps = found.plan.steps
+    click.echo(counts(found.trials, sum(map(len, steps))))
+    click.echo(f"best: {', '.join(shown_values(found.chosen(step)) for step in steps)}")
     click.echo(f"recipe: {folder.best}")
 
 

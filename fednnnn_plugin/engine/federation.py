@@ -128,6 +128,7 @@ class Federation:
                 round=number,
                 test_acc=evaluation.accuracy if evaluation else None,
                 test_loss=evaluation.loss if evaluation else None,
+                test_metrics=evaluation.metrics if evaluation else None,
                 served_test_acc=served.accuracy if served else None,
                 mean_update_norm=update.mean_update_norm,
                 mean_client_norm=update.mean_client_norm,

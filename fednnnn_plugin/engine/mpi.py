@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.engine.grouping import Group
-from fednnnn_plugin.engine.ranks import heaviest_first
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.engine.ranks import Ranks, Solo, heaviest_first, launched_ranks
+from fednnnn_plugin.errors import LaunchError, UserError
 from fednnnn_plugin.server.accumulator import UpdateAccumulator
 from fednnnn_plugin.server.wire import Header, merged, pack_sums, unpack
 
@@ -47,6 +47,31 @@ def world() -> MpiRanks:
             f"--backend MPI: mpi4py does not import ({reason}): install fednnnn-plugin[mpi]"
         ) from None
     return MpiRanks(MPI.COMM_WORLD)
+
+
+def choose_ranks(backend: str | None) -> Ranks:
+    """Return the processes of this run: MPI's under ``mpirun``, else this one alone.
+
+    Args:
+        backend: ``"sp"`` or ``"MPI"`` where it was asked for.
+
+    Raises:
+        UserError: MPI without mpi4py: N processes would each run alone.
+        LaunchError: they would, as MPI and the launcher do not know each other.
+    """
+    launched = launched_ranks()
+    if backend == "sp" and launched > 1:
+        raise UserError(f"--backend sp: {launched} processes were launched: start one, or use MPI")
+    if backend != "MPI" and launched == 1:
+        return Solo()
+    ranks = world()
+    if launched not in (1, ranks.size):
+        raise LaunchError(
+            f"--backend MPI: {launched} processes were launched, but MPI sees {ranks.size}: launch "
+            f"them with the mpirun of the MPI that mpi4py uses ({ranks.library}); under Slurm, "
+            "srun with --mpi=pmix, or mpirun"
+        )
+    return ranks
 
 
 def deal(groups: Sequence[Group], work: Sequence[int], ranks: int) -> list[list[Group]]:
@@ -80,6 +105,7 @@ class MpiRanks:
         self.size: int = comm.Get_size()
         local = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank: int = local.Get_rank()
+        self.library: str = MPI.Get_library_version().splitlines()[0].partition(",")[0]
         self.core_sharers = self._core_sharers(local)
         local.Free()
 

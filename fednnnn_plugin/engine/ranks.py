@@ -1,7 +1,8 @@
-"""The processes that share a round's clients."""
+"""The processes that share a round's clients, and what their launcher says of them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -9,6 +10,9 @@ from torch import Tensor
 
 from fednnnn_plugin.engine.grouping import Group
 from fednnnn_plugin.server.accumulator import UpdateAccumulator
+
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 
 
 class Ranks(Protocol):
@@ -73,3 +77,18 @@ def heaviest_first(groups: Sequence[Group], work: Sequence[int]) -> list[Group]:
     """Sort groups by falling work, equal ones by their clients."""
     cost = dict(zip(groups, work, strict=True))
     return sorted(groups, key=lambda group: (-cost[group], group))
+
+
+def launched_ranks() -> int:
+    """Return how many processes were launched together; 1 without a launcher."""
+    return _first(_SIZES, 1)
+
+
+def launched_rank() -> int:
+    """Return which of them this one is; 0 without a launcher."""
+    return _first(_RANKS, 0) if launched_ranks() > 1 else 0
+
+
+def _first(names: tuple[str, ...], default: int) -> int:
+    values = (os.environ.get(name, "") for name in names)
+    return next((int(value) for value in values if value.isdecimal()), default)

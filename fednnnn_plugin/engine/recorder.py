@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.engine.files import write_atomically
+from fednnnn_plugin.engine.folder import write_atomically
 from fednnnn_plugin.engine.records import MetricsFile, RoundRecord, Seconds, layer_records
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.accumulator import Update, UpdateAccumulator

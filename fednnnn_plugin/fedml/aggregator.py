@@ -13,7 +13,7 @@ from fedml.core.alg_frame.server_aggregator import ServerAggregator
 from fedml.ml.aggregator.aggregator_creator import create_server_aggregator
 from torch import Tensor, nn
 
-from fednnnn_plugin.engine.files import write_atomically
+from fednnnn_plugin.engine.folder import write_atomically
 from fednnnn_plugin.engine.state import aliases, named_tensors, trainable_names
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.fedml.defences import ClientModel, before_aggregation, check_defences

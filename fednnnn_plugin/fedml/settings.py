@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.engine.settings import server_rule
+from fednnnn_plugin.engine.settings import local_sgd, server_rule
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import METHODS, Recipe, recipe_from_args
 from fednnnn_plugin.server.server import ServerRule
@@ -126,15 +126,7 @@ def client_settings(args: Any) -> ClientSettings:
     absent = {} if getattr(args, "prox_mu", None) is not None else {"prox_mu": 0.0}
     recipe = _recipe(args, _CLIENT_KEYS, federated_optimizer="PaperFedProx", **absent)
     train = recipe.train_args
-    sgd = LocalSGD(
-        epochs=train.epochs,
-        batch_size=train.batch_size,
-        learning_rate=train.learning_rate,
-        weight_decay=train.weight_decay,
-        prox_mu=train.prox_mu or 0.0,
-        precision=train.precision,
-    )
-    return ClientSettings(sgd, recipe.common_args.random_seed, train.start_round)
+    return ClientSettings(local_sgd(recipe), recipe.common_args.random_seed, train.start_round)
 
 
 def _recipe(args: Any, keys: tuple[str, ...], **fixed: object) -> Recipe:

@@ -11,8 +11,8 @@ from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
 from torch import Tensor, nn
 
 from fednnnn_plugin.engine.batches import ClientBatches, LoaderBatches, LoaderData, TensorBatches
+from fednnnn_plugin.engine.devices import numerics
 from fednnnn_plugin.engine.evaluation import tally
-from fednnnn_plugin.engine.numerics import numerics
 from fednnnn_plugin.fedml.loaders import ClientLoader
 from fednnnn_plugin.fedml.privacy import noise_on_floats
 from fednnnn_plugin.fedml.settings import client_settings

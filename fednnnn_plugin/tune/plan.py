@@ -9,10 +9,9 @@ from pathlib import Path
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe, load_recipe
-from fednnnn_plugin.recipe.consistency import COEFFICIENTS
 from fednnnn_plugin.report.study import MAX_POINTS, Plan, Step
-from fednnnn_plugin.tune.grid import parse_grid
-from fednnnn_plugin.tune.settings import Settings
+from fednnnn_plugin.server.rules import find_rule
+from fednnnn_plugin.tune.settings import Settings, parse_grid
 
 LEARNING_RATE = "learning_rate"
 FEDAVG = "PaperFedAvg"
@@ -22,12 +21,6 @@ _PAPER_RATES = {"mnist": "0.02:0.15:0.01"}
 _OTHER_RATES = "0.01:0.11:0.02"  # the paper's for CIFAR-10
 _PAPER_ROUNDS = {"mnist": 50}
 _OTHER_ROUNDS = 30
-_COEFFICIENT_GRIDS = {
-    "prox_mu": "0.005:0.02:0.005",
-    "beta": "0.5:1.2:0.1",
-    "gamma": "0.5:0.9:0.1",
-    "server_lr": "0.001,0.003,0.01,0.03,0.1,0.3,1",
-}
 # The paper's non-IID-B, on which η is chosen for all methods and conditions.
 _NON_IID_B = {
     "partition_method": "n_class",
@@ -42,15 +35,15 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
 
     Step 1 holds out a validation part. Step 2 searches η, on FedAvg under non-IID-B, and Step 3
     the method's own keys, at that η. Without grids they are the paper's for η (MNIST 0.02 to 0.15
-    by 0.01 over 50 rounds; CIFAR-10, and other data too, 0.01 to 0.11 by 0.02 over 30), and for
-    μ, β and γ, whose ranges the paper does not say, ranges that hold all its choices. With grids
-    only what they name is searched. All steps take the rounds of Step 2.
+    by 0.01 over 50 rounds; CIFAR-10, and other data too, 0.01 to 0.11 by 0.02 over 30), and those
+    that the method's rule gives with its keys. With grids only what they name is searched. Step 3,
+    of which the paper does not say it, takes the rounds of Step 2.
 
     Raises:
         UserError: a single client, a key that the method does not have, or too many combinations.
     """
     method, dataset = recipe.train_args.federated_optimizer, recipe.data_args.dataset
-    keys = COEFFICIENTS[method]
+    keys = find_rule(method).keys
     if recipe.train_args.client_num_in_total == 1:
         raise UserError(
             "train_args.client_num_in_total: 1: a search needs more clients: the learning rate is "
@@ -58,55 +51,48 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
         )
     grids = settings.grids or {
         LEARNING_RATE: parse_grid(_PAPER_RATES.get(dataset, _OTHER_RATES)),
-        **{key: parse_grid(grid) for key, grid in _COEFFICIENT_GRIDS.items() if key in keys},
+        **{name: key.grid for name, key in keys.items() if key.grid},
     }
-    for key in grids:
-        if key not in (LEARNING_RATE, *keys):
+    for name in grids:
+        if name not in (LEARNING_RATE, *keys):
             known = ", ".join((LEARNING_RATE, *keys))
-            raise UserError(f"--grid {key}: {method} has no such key to search; it has {known}")
-    steps = {
+            raise UserError(f"--grid {name}: {method} has no such key to search; it has {known}")
+    searched = {
         "learning-rate": (FEDAVG, [LEARNING_RATE]),
         re.sub(r"[^\w.-]", ".", method)[:100]: (method, keys),
     }
     rounds = settings.rounds or _PAPER_ROUNDS.get(dataset, _OTHER_ROUNDS)
-    found = []
-    for name, (searched, own) in steps.items():
+    steps = []
+    for name, (optimizer, own) in searched.items():
         grid = {key: grids[key] for key in own if key in grids}
         if (points := prod(map(len, grid.values()))) > MAX_POINTS:
             raise UserError(f"--grid: {points} combinations; at most {MAX_POINTS} are allowed")
         if grid:
-            found.append(Step(name=name, method=searched, rounds=rounds, grid=grid))
+            steps.append(Step(name=name, method=optimizer, rounds=rounds, grid=grid))
     return Plan(
         recipe=recipe.name,
         metric=settings.metric or "best_accuracy",
         validation=settings.validation or DEFAULT_VALIDATION,
         prune=bool(settings.prune),
-        steps=tuple(found),
+        steps=tuple(steps),
     )
 
 
 def trial_recipe(
     path: Path, plan: Plan, step: Step, point: Mapping[str, float], given: Sequence[str] = ()
 ) -> Recipe:
-    """Return the recipe of one trial.
+    """Return a trial's recipe: the file's with ``given`` overrides, on the plan's validation part.
 
-    Args:
-        path: the recipe's file.
-        plan, step: of which the trial is.
-        point: its values, and those that earlier steps chose.
-        given: overrides of the file's keys.
-
-    Raises:
-        UserError: a value that the recipe's key does not take.
+    ``point`` holds the trial's values, and those that earlier steps chose.
     """
     changes: dict[str, object] = {
         "train_args.comm_round": step.rounds,
         "data_args.validation_fraction": plan.validation,
     }
     if LEARNING_RATE in step.grid:
+        method = load_recipe(path, given).train_args.federated_optimizer
+        changes |= {f"train_args.{key}": "null" for key in find_rule(method).keys}
         changes["train_args.federated_optimizer"] = FEDAVG
-        for keys in COEFFICIENTS.values():
-            changes |= {f"train_args.{key}": "null" for key in keys}
         changes |= {f"data_args.{key}": value for key, value in _NON_IID_B.items()}
     changes |= {f"train_args.{key}": value for key, value in point.items()}
     return load_recipe(path, [*given, *(f"{key}={value}" for key, value in changes.items())])

@@ -9,51 +9,42 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from multiprocessing import get_context, parent_process
-from pathlib import Path
 
-from fednnnn_plugin.endings import ending, signals_raised
-from fednnnn_plugin.engine.heap import keep_freed_memory
-from fednnnn_plugin.report.study import Study, read_plan
+from fednnnn_plugin.engine.devices import keep_freed_memory
+from fednnnn_plugin.engine.endings import ending, signals_raised
+from fednnnn_plugin.report.study import Study
 from fednnnn_plugin.tune.folder import StudyFolder
 from fednnnn_plugin.tune.search import Search
 
 _TIME_TO_SAVE = 10.0
+_log = logging.getLogger("fednnnn_plugin")
 
 
 def search(
     folder: StudyFolder, say: Callable[[str], None], *, jobs: int, allow_code: bool
-) -> tuple[Study, dict[str, float]]:
+) -> Study:
     """Carry a study to its end, with ``jobs`` processes side by side on this machine.
 
-    Other processes, on other machines too, may work on the same study folder.
-
-    Returns:
-        What was found, and the values chosen, which ``best.yaml`` holds.
-
-    Raises:
-        UserError: a value that the recipe does not take, a damaged study.
-        RunError: a step of which no trial finished.
+    Other processes, on other machines too, may work on the same study folder. ``say`` takes a line
+    for each trial that ends, in each of the processes.
     """
     from fednnnn_plugin.report.search import write_figures  # helpers need no matplotlib
 
-    with _helpers(folder.path, jobs, allow_code), _warnings_once(say):
-        plan = read_plan(folder.path)
-        study, chosen = Search(folder, plan, say, jobs=jobs, allow_code=allow_code).run()
+    part = Search(folder, say, jobs, allow_code)
+    with _helpers((folder, say, jobs, allow_code)), _warnings_once():
+        study = part.run()
     with folder.locked():
-        folder.write_best(study, chosen)
+        folder.write_best(study)
         write_figures(folder.path)
-    return study, chosen
+    return study
 
 
 @contextmanager
-def _helpers(path: Path, jobs: int, allow_code: bool) -> Iterator[None]:
+def _helpers(part: tuple[StudyFolder, Callable[[str], None], int, bool]) -> Iterator[None]:
     """Start the other processes; end them where this one is cut short."""
     context = get_context("spawn")
-    helpers = [
-        context.Process(target=_help, args=(path, jobs, allow_code)) for _ in range(jobs - 1)
-    ]
+    helpers = [context.Process(target=_help, args=part) for _ in range(part[2] - 1)]
     try:
         for helper in helpers:
             helper.start()
@@ -69,15 +60,14 @@ def _helpers(path: Path, jobs: int, allow_code: bool) -> Iterator[None]:
         raise
 
 
-def _help(path: Path, jobs: int, allow_code: bool) -> None:
+def _help(folder: StudyFolder, say: Callable[[str], None], jobs: int, allow_code: bool) -> None:
     """Work on a study in a process of its own, no longer than the one that started it."""
     keep_freed_memory()
-    logging.getLogger("fednnnn_plugin").addHandler(logging.NullHandler())  # that one shows them
+    _log.addHandler(logging.NullHandler())  # that one shows the warnings
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         with signals_raised():
-            plan = read_plan(path)
-            Search(StudyFolder(path), plan, say_at_once, jobs=jobs, allow_code=allow_code).run()
+            Search(folder, say, jobs, allow_code).run()
     except BaseException as error:
         message, status = ending(error)
         if status not in (130, 143):
@@ -92,27 +82,22 @@ def _end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def say_at_once(line: str) -> None:
-    """Print a line, whole even where several processes print."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
 @contextmanager
-def _warnings_once(say: Callable[[str], None]) -> Iterator[None]:
+def _warnings_once() -> Iterator[None]:
     """Show each of the package's warnings once, not once a trial."""
-    handler = _Once(logging.WARNING)
-    handler.say = lru_cache(None)(say)
-    logger = logging.getLogger("fednnnn_plugin")
-    logger.addHandler(handler)
+    seen: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        before = len(seen)
+        seen.add(record.getMessage())
+        return len(seen) > before
+
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("warning: %(message)s"))
+    handler.addFilter(is_new)
+    _log.addHandler(handler)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
-
-
-class _Once(logging.Handler):
-    say: Callable[[str], None]
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.say(f"{record.levelname.lower()}: {record.getMessage()}")
+        _log.removeHandler(handler)

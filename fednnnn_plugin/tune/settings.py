@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,8 +12,42 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe.reading import NotReadableError, read_file, read_yaml
 from fednnnn_plugin.recipe.wording import printable, shown
-from fednnnn_plugin.report.study import METRICS, Metric, Plan
-from fednnnn_plugin.tune.grid import parse_grid
+from fednnnn_plugin.report.study import MAX_POINTS, Grid, Metric, Plan
+
+_FORM = "must be numbers as in 0.5,0.7,1.0, or START:STOP:STEP as in '0.5:1.2:0.1' (quoted in YAML)"
+
+
+def parse_grid(given: object) -> tuple[float, ...]:
+    """Read ``START:STOP:STEP``, both ends included, values between commas, or a list of numbers.
+
+    Decimal, so that 0.5:1.2:0.1 ends at 1.2 and its third value is 0.7. A bare number is refused:
+    YAML reads ``1:5:0.5`` as 3900.5.
+    """
+    values: Iterable[Decimal]
+    if isinstance(given, str) and given.count(":") == 2:
+        start, stop, step = map(_number, given.split(":"))
+        if step <= 0 or stop < start:
+            raise ValueError("STEP must be above 0 and STOP at least START")
+        last = min((stop - start) / step, Decimal(MAX_POINTS))
+        values = (start + step * index for index in range(int(last) + 1))
+    elif isinstance(given, str | list | tuple):
+        values = map(_number, given.split(",") if isinstance(given, str) else given)
+    else:
+        raise ValueError(_FORM)
+    grid = sorted(map(float, values))
+    if not 0 < len(grid) <= MAX_POINTS or len(set(grid)) < len(grid):
+        raise ValueError(f"must be 1 to {MAX_POINTS} values, each once")
+    return tuple(grid)
+
+
+def _number(text: object) -> Decimal:
+    try:
+        number = Decimal(str(text).strip())
+    except InvalidOperation:
+        number = Decimal("NaN")
+    if not number.is_finite() or abs(number.adjusted()) > 300:
+        raise ValueError(_FORM)
+    return number
 
 
 def _plain_keys(grids: object) -> object:
@@ -25,32 +60,21 @@ def _plain_keys(grids: object) -> object:
     return plain
 
 
-class Settings(BaseModel):
-    """A search's settings; what is None is left to the defaults, or to the study resumed.
+_GridValues = Annotated[tuple[float, ...], BeforeValidator(parse_grid)]
 
-    Attributes:
-        grids: by key of ``train_args``.
-        rounds: of every trial.
-        validation: share of the training images to hold out.
-        metric: what is best.
-        prune: stop trials that fall behind the median of the others.
-    """
+
+class Settings(BaseModel):
+    """A plan's settings, grids by key; what is None is the default's, or the resumed study's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     grids: Annotated[
-        dict[str, Annotated[tuple[float, ...], BeforeValidator(parse_grid)]] | None,
-        Field(min_length=1, description="a mapping of keys to grids, such as beta: '0.5:1.2:0.1'"),
-        BeforeValidator(_plain_keys),
+        dict[str, _GridValues] | None, Field(min_length=1), BeforeValidator(_plain_keys)
     ] = None
-    rounds: int | None = Field(
-        default=None, ge=1, le=2**31 - 1, description="a whole number of at least 1"
-    )
-    validation: float | None = Field(
-        default=None, gt=0, lt=1, description="a number above 0 and below 1"
-    )
-    metric: Metric | None = Field(default=None, description=f"one of {', '.join(METRICS)}")
-    prune: bool | None = Field(default=None, description="true or false")
+    rounds: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    validation: float | None = Field(default=None, gt=0, lt=1)
+    metric: Metric | None = None
+    prune: bool | None = None
 
     def updated(self, other: Settings) -> Settings:
         """Return these with what ``other`` sets in their place, grid by grid."""
@@ -59,27 +83,16 @@ class Settings(BaseModel):
             given["grids"] = {**self.grids, **other.grids}
         return self.model_copy(update=given)
 
-    def differences(self, plan: Plan) -> list[str]:
-        """Return a line for each of these that a plan has otherwise."""
-        grids = {key: values for step in plan.steps for key, values in step.grid.items()}
-        before = {"rounds": plan.steps[0].rounds, **plan.model_dump()}
-        pairs = [
-            (f"grid {key}", values, grids.get(key)) for key, values in (self.grids or {}).items()
-        ]
-        pairs += [(key, value, before[key]) for key, value in self if key != "grids"]
-        return [
-            f"{key}: {value}: the study has {stored}"
-            for key, value, stored in pairs
-            if value not in (None, stored)
-        ]
+
+def settings_of(plan: Plan) -> Settings:
+    """Return the settings that make this plan."""
+    grids: Grid = {key: values for step in plan.steps for key, values in step.grid.items()}
+    given = plan.model_dump(include={"validation", "metric", "prune"})
+    return Settings(grids=grids, rounds=plan.steps[0].rounds, **given)
 
 
 def read_settings(path: Path) -> Settings:
-    """Read a settings file.
-
-    Raises:
-        UserError: a line for each problem: file, key, value, what is allowed.
-    """
+    """Read a settings file; a ``UserError`` has a line for each problem."""
     where = printable(str(path))
     try:
         values = read_yaml(read_file(path))
@@ -92,24 +105,21 @@ def read_settings(path: Path) -> Settings:
 
 
 def checked_settings(values: Mapping[str, Any], where: str) -> Settings:
-    """Validate settings; ``where`` stands before a key in an error's line, ``--`` of options.
+    """Validate settings; a ``UserError`` has a line for each problem, ``where`` and the key first.
 
-    Raises:
-        UserError: a line for each problem.
+    ``where`` is ``--`` of options.
     """
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        lines = dict.fromkeys(_line(where, entry) for entry in error.errors())
-        raise UserError("\n".join(lines)) from None
+        raise UserError("\n".join(_line(where, entry) for entry in error.errors())) from None
 
 
 def _line(where: str, entry: Any) -> str:
-    key, *inner = (printable(str(part)) for part in entry["loc"])
-    if key not in Settings.model_fields:
-        return f"{where}{key}: unknown key; must be one of {', '.join(Settings.model_fields)}"
-    place = ".".join([key, *inner[:1]])
-    place = f"--{place.replace('grids.', 'grid ')}" if where == "--" else where + place
-    if entry["type"] == "value_error":
-        return f"{place}: {shown(entry['input'])}: {entry['ctx']['error']}"
-    return f"{place}: {shown(entry['input'])}: must be {Settings.model_fields[key].description}"
+    key = printable(".".join(map(str, entry["loc"][:2])))
+    if where == "--":
+        key = key.replace("grids.", "grid ")
+    allowed = entry["msg"].removeprefix("Value error, ")
+    if entry["type"] == "extra_forbidden":
+        allowed = f"unknown key; must be one of {', '.join(Settings.model_fields)}"
+    return f"{where}{key}: {shown(entry['input'])}: {allowed}"

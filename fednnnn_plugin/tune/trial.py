@@ -5,75 +5,70 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import pandas as pd
 
-from fednnnn_plugin.engine.folder import RunFolder
-from fednnnn_plugin.engine.launch import run_recipe
+from fednnnn_plugin.engine.folder import Mode, RunFolder
+from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Solo
-from fednnnn_plugin.engine.records import RoundRecord
-from fednnnn_plugin.engine.summary import read_rounds
+from fednnnn_plugin.engine.records import RoundRecord, Summary
+from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.recipe import Recipe, differences, load_recipe
 
-State = Literal["finished", "pruned", "failed"]
 
-
-def begun(folder: Path, recipe: Recipe) -> bool:
-    """Tell whether a run folder holds a run of this recipe, finished or not."""
-    stored = RunFolder(folder).recipe
-    return stored.exists() and not differences(load_recipe(stored), recipe)
-
-
-def finished(folder: Path, recipe: Recipe) -> bool:
-    """Tell whether a run folder holds all of this recipe's rounds."""
-    rounds = read_rounds(RunFolder(folder).summary)
-    return rounds == recipe.train_args.comm_round and begun(folder, recipe)
+def rounds_done(folder: Path, recipe: Recipe) -> int | None:
+    """Return how many rounds this recipe's finished run had: 0 of one cut short, None of none."""
+    run = RunFolder(folder)
+    if not run.recipe.exists() or differences(load_recipe(run.recipe), recipe):
+        return None
+    return Summary.rounds_in(run.summary)
 
 
 def run_trial(
     recipe: Recipe, folder: Path, hopeless: Callable[[], bool], *, jobs: int, allow_code: bool
-) -> tuple[State, str]:
-    """Run a trial, or the rest of one that was cut short.
+) -> tuple[str, str]:
+    """Run a trial, or the rest of one that was cut short; other runs in its folder are refused.
 
-    Args:
-        recipe: what to run.
-        folder: of the run.
-        hopeless: asked after each round that was tested, tells whether to end the trial.
-        jobs: trials that share this machine's cores.
-        allow_code: the user lets the recipe's own code run.
+    ``hopeless`` tells after each round that was tested whether to end it; ``jobs`` trials share
+    this machine's cores.
 
     Returns:
-        How it ended, and the reason of a failure.
-
-    Raises:
-        UserError: the folder holds another run.
+        Whether it is finished, pruned or failed, and the reason of a failure.
     """
-
-    def on_round(record: RoundRecord) -> None:
-        if record.test_acc is not None and hopeless():
-            raise _HopelessError
-
-    ranks = _Sharing(jobs)
+    ranks = Solo()
+    ranks.core_sharers = jobs
+    mode: Mode = "resume" if RunFolder(folder).begun() else "new"
+    pruner = _Pruner(hopeless)
     try:
-        run_recipe(recipe, folder, "resume", ranks=ranks, on_round=on_round, allow_code=allow_code)
+        run_recipe(recipe, folder, mode, ranks=ranks, followers=[pruner], allow_code=allow_code)
     except _HopelessError:
         return "pruned", ""
     except RunError as error:
         return "failed", str(error)
-    if not finished(folder, recipe):
+    if rounds_done(folder, recipe) is None:
         raise UserError(f"--study: {folder}: it holds a longer run than the study's: move it away")
     return "finished", ""
 
 
-def read_curves(folder: Path) -> pd.DataFrame:
-    """Read the metrics after each round that was tested, by the round's number.
+class _Pruner(Follower):
+    """Ends a trial that is hopeless."""
 
-    Raises:
-        UserError: the file is damaged.
-    """
-    path = RunFolder(folder).metrics.path
+    def __init__(self, hopeless: Callable[[], bool]) -> None:
+        self._hopeless = hopeless
+
+    def round_done(self, record: RoundRecord) -> None:
+        if record.test_acc is not None and self._hopeless():
+            raise _HopelessError
+
+
+class _HopelessError(Exception):
+    """The pruner ends the trial."""
+
+
+def read_curves(folder: Path) -> pd.DataFrame:
+    """Read the metrics after each round that was tested, by the round's number."""
+    path = RunFolder(folder).metrics
     columns = {"round": int, "test_acc": float, "test_loss": float}
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -85,14 +80,3 @@ def read_curves(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(
         {"best_accuracy": accuracy.cummax(), "final_accuracy": accuracy, "final_loss": loss}
     )
-
-
-class _HopelessError(Exception):
-    """The pruner ends the trial."""
-
-
-class _Sharing(Solo):
-    """A single process among several on this machine's cores."""
-
-    def __init__(self, sharers: int) -> None:
-        self.core_sharers = sharers
