@@ -96,11 +96,10 @@ class LocalSGD:
             return served.new_zeros(())
         return served * (self.prox_mu / (self.weight_decay + self.prox_mu))
 
-    def pull(self, weights: Tensor, anchor: Tensor) -> None:
-        """Take the part of a step that decay and proximal term make; ``weights`` ``[…, d]``."""
-        rate = self.learning_rate * (self.weight_decay + self.prox_mu)
-        if rate:
-            weights.lerp_(anchor, rate)
+    @property
+    def rate(self) -> float:
+        """η (λ + μ), by which a step comes nearer to the anchor."""
+        return self.learning_rate * (self.weight_decay + self.prox_mu)
 
     @torch.no_grad()
     def _descend(
@@ -114,7 +113,8 @@ class LocalSGD:
             else:
                 reached.append(view)
                 given.append(gradient)
-        self.pull(replica.vector, anchor)
+        if self.rate:
+            replica.vector.lerp_(anchor, self.rate)
         for view, before in stay:
             view.copy_(before)
         torch._foreach_add_(reached, given, alpha=-self.learning_rate)

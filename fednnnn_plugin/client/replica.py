@@ -23,6 +23,20 @@ def layout_of(model: nn.Module) -> Layout:
     return Layout(named_tensors(model), trainable)
 
 
+def aliases(model: nn.Module) -> dict[str, str]:
+    """Return the further names of tied tensors: name -> first name."""
+    first: dict[int, str] = {}
+    further: dict[str, str] = {}
+    for names in (
+        model.named_parameters(remove_duplicate=False),
+        model.named_buffers(remove_duplicate=False),
+    ):
+        for name, tensor in names:
+            if first.setdefault(id(tensor), name) != name:
+                further[name] = first[id(tensor)]
+    return further
+
+
 class Replica:
     """A model whose trainable parameters are views of one vector ``[d]``.
 
@@ -49,14 +63,18 @@ class Replica:
         self.views = list(layout.views(self.vector).values())
         for parameter, view in zip(self.trained, self.views, strict=True):
             parameter.data = view  # the same Parameter: what ties or hooks it stays
-        if channels_last:
-            model.register_forward_pre_hook(_in_channels_last)
+        self._hook = model.register_forward_pre_hook(_in_channels_last) if channels_last else None
 
     @property
     def state(self) -> ModelState:
         """The live tensors; the buffers those that the model has now."""
         tensors = named_tensors(self.model)
         return ModelState(self.vector, {name: tensors[name] for name in self.layout.buffers})
+
+    def release(self) -> None:
+        """Give the model back to whoever else calls it: inputs are passed on as they are."""
+        if self._hook is not None:
+            self._hook.remove()
 
     @torch.no_grad()
     def load(self, state: ModelState) -> None:

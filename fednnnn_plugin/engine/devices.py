@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -187,3 +188,55 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+class Clock:
+    """Seconds of a round's parts, on a device that works on its own too.
+
+    The host waits for a GPU once at the end of a part; what goes on within a part is measured by
+    events, for which it does not wait.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.start()
+
+    def start(self) -> None:
+        """Begin a round."""
+        self.seconds: dict[str, float] = {}
+        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._inside: dict[str, float] = {}
+        self._since = self._now()
+
+    def end(self, part: str) -> None:
+        """Count the time since the last end as this part's, but for what was another's within."""
+        now = self._now()
+        for name, begun, ended in self._events:
+            self._add(name, begun.elapsed_time(ended) / 1000)
+        inside = sum(self._inside.values())
+        self.seconds[part] = self.seconds.get(part, 0.0) + now - self._since - inside
+        for name, seconds in self._inside.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+        self._events, self._inside, self._since = [], {}, now
+
+    @contextmanager
+    def within(self, part: str) -> Iterator[None]:
+        """Count the time inside as another part's than the one that is going on."""
+        if self._device.type == "cuda":
+            begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begun.record()
+            yield
+            ended.record()
+            self._events.append((part, begun, ended))
+        else:
+            begun_at = time.perf_counter()
+            yield
+            self._add(part, time.perf_counter() - begun_at)
+
+    def _add(self, part: str, seconds: float) -> None:
+        self._inside[part] = self._inside.get(part, 0.0) + seconds
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()

@@ -22,8 +22,9 @@ from fednnnn_plugin.engine.progress import Follower, WeightsAndBiases
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.recipe.consistency import COEFFICIENTS
-from fednnnn_plugin.server.server import ServerRule
+from fednnnn_plugin.server.layout import Layout
+from fednnnn_plugin.server.rules import find_rule
+from fednnnn_plugin.server.server import Server
 
 
 def default_folder(recipe: Recipe) -> Path:
@@ -101,12 +102,11 @@ def local_sgd(recipe: Recipe) -> LocalSGD:
     )
 
 
-def server_rule(recipe: Recipe) -> ServerRule:
-    """Return the method and its hyperparameters."""
+def server(recipe: Recipe, layout: Layout) -> Server:
+    """Return the method with its hyperparameters, for models of a layout."""
     train = recipe.train_args
-    method = train.federated_optimizer
-    keys = [key for key in COEFFICIENTS[method] if key != "prox_mu"]  # which is the clients'
-    return ServerRule(method, **{key: getattr(train, key) for key in keys})
+    rule = find_rule(train.federated_optimizer)
+    return Server(rule, {key: getattr(train, key) for key in rule.keys}, layout)
 
 
 def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) -> Schedule:

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.engine.settings import local_sgd, server_rule
+from fednnnn_plugin.engine.settings import local_sgd
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import METHODS, Recipe, recipe_from_args
-from fednnnn_plugin.server.server import ServerRule
+from fednnnn_plugin.server.rules import Rule, find_rule
 
 _SERVER_KEYS = (
     *("beta", "gamma"),
@@ -51,6 +51,7 @@ class ServerSettings:
 
     Attributes:
         rule: the server rule.
+        coefficients: the values of its keys.
         weighting: α_k = 1/m, or n_k/n.
         max_client_norm: longer updates are clipped to this norm.
         max_client_failures: how many clients of a round may send what is no model of ours.
@@ -59,7 +60,8 @@ class ServerSettings:
         save_path: file of the evaluation model.
     """
 
-    rule: ServerRule
+    rule: Rule
+    coefficients: dict[str, float | None]
     weighting: Literal["uniform", "samples"]
     max_client_norm: float | None
     max_client_failures: int
@@ -106,8 +108,10 @@ def server_settings(args: Any, method: str | None = None) -> ServerSettings:
     # The proximal term is the clients'.
     recipe = _recipe(args, _SERVER_KEYS, federated_optimizer=method, prox_mu=_unless(method))
     train, tracking = recipe.train_args, recipe.tracking_args
+    rule = find_rule(method)
     return ServerSettings(
-        rule=server_rule(recipe),
+        rule=rule,
+        coefficients={key: getattr(train, key) for key in rule.keys},
         weighting=train.client_weighting,
         max_client_norm=train.max_client_norm,
         max_client_failures=train.max_client_failures,
