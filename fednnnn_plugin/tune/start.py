@@ -66,7 +66,8 @@ def _recipes(path: Path, overrides: Sequence[str], plan: Plan) -> dict[str, Reci
 
 def _check_data(recipes: dict[str, Recipe], *, allow_code: bool) -> None:
     """Refuse data that cannot be divided as a step needs it, by dividing it."""
-    specs = {data_spec(recipe, allow_code=allow_code): step for step, recipe in recipes.items()}
+    found = reversed(recipes.items())  # of equal data the first step is named
+    specs = {data_spec(recipe, allow_code=allow_code): step for step, recipe in found}
     for spec, step in specs.items():
         try:
             load_federated(spec)
