@@ -92,10 +92,6 @@ def _run(
     followers = tracking.followers(recipe)
     if tensorboard:
         followers.append(tracking.tensorboard())
-    if recipe.common_args.using_mlops:
-        from fednnnn_plugin.fedml.mlops import mlops
-
-        followers.append(mlops)
     asked_for = "MPI" if recipe.comm_args.backend == "MPI" else None  # sp is every recipe's default
     ranks = choose_ranks(backend or asked_for)
     with (

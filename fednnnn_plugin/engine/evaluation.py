@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,7 @@ from fednnnn_plugin.engine.batches import Batch
 
 @dataclass(frozen=True)
 class Tally:
-    """What the test of some samples adds up to: correct ones, summed loss, how many."""
+    """What the test of some labels adds up to: correct ones, summed loss, how many."""
 
     correct: int
     loss: float
@@ -24,10 +24,15 @@ class Tally:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Accuracy in [0, 1] and mean cross-entropy in nats (None where it is not finite)."""
+    """Accuracy in [0, 1] and mean cross-entropy in nats (None where it is not finite).
 
-    accuracy: float
+    Of a trainer of the user's that measures something else ``metrics`` is what it measured, by its
+    own names, and the others are None.
+    """
+
+    accuracy: float | None
     loss: float | None
+    metrics: Mapping[str, float] | None = None
 
 
 @torch.no_grad()
@@ -38,7 +43,7 @@ def tally(model: nn.Module, batch: Batch) -> Tally:
         inputs = inputs.to(next(model.parameters()).dtype)
     logits: Tensor = model(inputs)
     loss = F.cross_entropy(logits.double(), labels, reduction="sum")
-    return Tally(int((logits.argmax(1) == labels).sum()), float(loss), len(labels))
+    return Tally(int((logits.argmax(1) == labels).sum()), float(loss), labels.numel())
 
 
 def evaluation(tallies: Iterable[Tally]) -> Evaluation:

@@ -92,7 +92,8 @@ class RunFolder:
         if mode == "new" and any(path.exists() for path in self._files):
             raise UserError(
                 f"--output: {self.path}: it already holds a run; go on with --resume, replace it "
-                "with --overwrite, or choose another folder"
+                "with --overwrite (in the YAML of a FedML script: tracking_args.resume: true or "
+                "tracking_args.overwrite: true), or choose another folder"
             )
 
     def _refuse_what_is_no_file(self) -> None:

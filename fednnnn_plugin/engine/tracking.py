@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
+
+_log = logging.getLogger(__name__)
 
 #: Takes a round's scalars and its number.
 Log = Callable[[dict[str, float], int], None]
@@ -96,6 +99,35 @@ def weights_and_biases(recipe: Recipe) -> Follower:
     return follow
 
 
+@contextmanager
+def fedml_mlops(folder: Path) -> Iterator[Log]:
+    """Log to ``fedml.mlops``, for ``using_mlops: true``, until it fails once.
+
+    FedML 0.9.6 raises while it holds a lock of its own: a second call would wait for ever.
+    """
+    import fedml
+
+    del folder  # FedML keeps the numbers elsewhere
+    working = True
+
+    def log(values: dict[str, float], round_number: int) -> None:
+        nonlocal working
+        if not working:
+            return
+        try:
+            fedml.mlops.log({**values, "round": round_number})
+        except Exception as error:  # a service that is down must not end the run
+            working = False
+            _log.warning(
+                "round %d: fedml.mlops.log failed, and gets no more of this run: %s",
+                round_number,
+                error,
+            )
+
+    yield log
+
+
 def followers(recipe: Recipe) -> list[Follower]:
-    """Return what the recipe asks for, FedML's own tracking aside."""
-    return [weights_and_biases(recipe)] if recipe.tracking_args.enable_wandb else []
+    """Return what the recipe asks for."""
+    asked = [weights_and_biases(recipe)] if recipe.tracking_args.enable_wandb else []
+    return [*asked, fedml_mlops] if recipe.common_args.using_mlops else asked

@@ -1,5 +1,6 @@
 """What a cross-silo server and client read of FedML's arguments, checked; the rest is their own."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,11 +77,13 @@ class ClientSettings:
         sgd: local training.
         seed: of the shuffles.
         start_round: rounds that are done.
+        threads: of PyTorch while it trains.
     """
 
     sgd: LocalSGD
     seed: int
     start_round: int
+    threads: int
 
 
 def server_settings(args: Any, method: str | None = None) -> ServerSettings:
@@ -121,8 +124,13 @@ def client_settings(args: Any) -> ClientSettings:
     """Return our client trainer's settings; ``prox_mu`` may stand beside any method.
 
     Raises:
-        UserError: a line for each setting that is missing or out of range.
+        UserError: a line for each setting that is missing or out of range; hierarchical silos.
     """
+    if getattr(args, "scenario", None) == "hierarchical":
+        raise UserError(
+            "scenario: hierarchical: the processes of a silo would train apart with "
+            "FedNNNNClientTrainer: must be horizontal, or another client_trainer"
+        )
     absent = {} if getattr(args, "prox_mu", None) is not None else {"prox_mu": 0.0}
     recipe = _recipe(args, _CLIENT_KEYS, federated_optimizer="PaperFedProx", **absent)
     train = recipe.train_args
@@ -134,7 +142,18 @@ def client_settings(args: Any) -> ClientSettings:
         prox_mu=train.prox_mu or 0.0,
         precision=train.precision,
     )
-    return ClientSettings(sgd, recipe.common_args.random_seed, train.start_round)
+    seed, threads = recipe.common_args.random_seed, _threads(getattr(args, "client_threads", None))
+    return ClientSettings(sgd, seed, train.start_round, threads)
+
+
+def _threads(value: object) -> int:
+    if value in (None, "auto"):
+        return len(os.sched_getaffinity(0))
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    raise UserError(
+        f"train_args.client_threads: {value!r}: must be auto or a whole number of at least 1"
+    )
 
 
 def _recipe(args: Any, keys: tuple[str, ...], **fixed: object) -> Recipe:

@@ -1,4 +1,4 @@
-"""Our methods by name in ``FedMLRunner``'s cross-silo federations."""
+"""Our methods by name in ``FedMLRunner``'s cross-silo federations, and in what it has beside."""
 
 import logging
 import sys
@@ -8,25 +8,39 @@ from typing import Any
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import compatibility
+from fednnnn_plugin.fedml.methods import names_ours
 from fednnnn_plugin.fedml.patches.wrapping import wrapper
 
 _log = logging.getLogger(__name__)
+
+_OTHERS = ("_init_cheetah_runner", "_init_model_serving_runner", "_init_cross_device_runner")
 
 
 def apply() -> None:
     """Let a cross-silo server and client take a method of ours as ``federated_optimizer``."""
     runner = getattr(sys.modules.get("fedml.runner"), "FedMLRunner", None)
-    original = getattr(runner, "_init_cross_silo_runner", None)
-    if runner is not None and original is not None:
-        runner._init_cross_silo_runner = wrapper(original, _init_cross_silo_runner)
+    around = dict.fromkeys(_OTHERS, _refuse) | {"_init_cross_silo_runner": _init_cross_silo_runner}
+    for name, ours in around.items():
+        original = getattr(runner, name, None)
+        if original is not None:
+            setattr(runner, name, wrapper(original, ours))
+
+
+def _refuse(original: Callable[..., Any], runner: Any, args: Any, *rest: Any, **named: Any) -> Any:
+    """Refuse our names where FedML knows FedAvg alone, or runs it whatever is named."""
+    if names_ours(args):
+        raise UserError(
+            f"training_type: {args.training_type}: {args.federated_optimizer} runs by name under "
+            "simulation and cross_silo only; here name FedAvg, and give FedMLRunner a "
+            "FedNNNNAggregator as its server_aggregator"
+        )
+    return original(runner, args, *rest, **named)
 
 
 def _init_cross_silo_runner(
     original: Callable[..., Any], runner: Any, args: Any, *rest: Any, **named: Any
 ) -> Any:
-    from fednnnn_plugin.recipe import METHODS
-
-    if getattr(args, "federated_optimizer", None) not in METHODS:
+    if not names_ours(args):
         return original(runner, args, *rest, **named)
     compatibility.require()
     return _run_ours(original, runner, args, *rest, **named)
@@ -42,6 +56,12 @@ def _run_ours(
     client_trainer: Any = None,
     server_aggregator: Any = None,
 ) -> Any:
+    from fednnnn_plugin.fedml.engine_data import check_images
+    from fednnnn_plugin.fedml.processes import end_federation_together
+
+    end_federation_together(args)
+    if client_trainer is None:
+        check_images(model, args, dataset)
     if args.role == "server":
         server_aggregator = _aggregator(args, model, server_aggregator)
     else:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fednnnn_plugin.fedml import compatibility
-from fednnnn_plugin.fedml.patches.runner import is_ours
+from fednnnn_plugin.fedml.methods import simulates_ours
 from fednnnn_plugin.fedml.patches.wrapping import wrap
 
 
@@ -18,7 +18,7 @@ def apply() -> None:
 
 
 def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
-    if not is_ours(args):
+    if not simulates_ours(args):
         return original(args, *rest, **named)
     compatibility.require()
     from fednnnn_plugin.endings import ending_together

@@ -6,6 +6,7 @@ from typing import Any
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import compatibility
+from fednnnn_plugin.fedml.methods import simulates_ours
 from fednnnn_plugin.fedml.patches.wrapping import wrapper
 
 
@@ -17,20 +18,10 @@ def apply() -> None:
         runner._init_simulation_runner = wrapper(original, _init_simulation_runner)
 
 
-def is_ours(args: Any) -> bool:
-    """Say whether FedML's arguments ask for one of our methods in a simulation."""
-    from fednnnn_plugin.recipe import METHODS
-
-    return (
-        getattr(args, "training_type", None) == "simulation"
-        and getattr(args, "federated_optimizer", None) in METHODS
-    )
-
-
 def _init_simulation_runner(
     original: Callable[..., Any], runner: Any, args: Any, *rest: Any, **named: Any
 ) -> Any:
-    if not is_ours(args):
+    if not simulates_ours(args):
         _refuse_aggregator(args, *rest[3:], **named)
         return original(runner, args, *rest, **named)
     compatibility.require()
