@@ -1,19 +1,29 @@
 """Which of FedML's arguments name a method of ours."""
 
 import os
+import sys
 from typing import Any
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.user_code import names_code
 
 _ALLOWED = "FEDNNNN_ALLOW_CODE"
+_FEDMLS = "FedML_FEDERATED_OPTIMIZER_"
 
 
 def names_ours(args: Any) -> bool:
-    """Say whether ``federated_optimizer`` is one of our methods, or a user's own rule."""
+    """Say whether ``federated_optimizer`` is one of our methods, or a user's own rule.
+
+    Our rules are optimizers, which FedML lists as soon as they are imported: a name of FedML's own
+    leaves them alone.
+    """
+    named = getattr(args, "federated_optimizer", None)
+    constants = getattr(sys.modules.get("fedml.constants"), "__dict__", {})
+    theirs = {value for name, value in constants.items() if name.startswith(_FEDMLS)}
+    if not isinstance(named, str) or named in theirs:
+        return False
     from fednnnn_plugin.recipe import METHODS
 
-    named = getattr(args, "federated_optimizer", None)
     return named in METHODS or names_code(named)
 
 

@@ -1,9 +1,12 @@
 """Real processes with the plugin installed, and a package of FedML's shape that loads at once."""
 
+import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -91,3 +94,72 @@ def run_python(tmp_path: Path) -> RunPython:
         )
 
     return run
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a script ended: negative for a signal, as in ``subprocess``."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Script:
+    """A FedML script that runs, in a process group of its own."""
+
+    def __init__(self, scripts: "Scripts", pid: int, screen: Path) -> None:
+        self.pid, self._scripts, self._screen = pid, scripts, screen
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self) -> Ended:
+        status = self._scripts.ask({"wait": self.pid})
+        return Ended(status, *(self._screen.with_suffix(f".{n}").read_text() for n in ("out", "err")))
+
+
+class Scripts:
+    """Starts FedML scripts as users do, but for the seconds of ``import fedml``; see `forks`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._count = folder, 0
+        environment = {k: v for k, v in os.environ.items() if k != "FEDNNNN_PLUGIN_DISABLE"}
+        environment |= {"HOME": str(folder), "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, Path(__file__).with_name("forks.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def ask(self, request: dict) -> int:
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def start(self, *arguments: str | Path, folder: Path, seconds: int = 240, **env: str) -> Script:
+        self._count += 1
+        screen = self._folder / f"{self._count}.out"
+        request = {
+            "arguments": list(map(str, arguments)),
+            "folder": str(folder),
+            "environment": {"HOME": str(folder)} | env,
+            "screen": str(screen.with_suffix("")),
+            "seconds": seconds,
+        }
+        return Script(self, self.ask(request), screen)
+
+    def run(self, *arguments: str | Path, **options) -> Ended:
+        return self.start(*arguments, **options).wait()
+
+    def close(self) -> None:
+        self._process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
+    scripts = Scripts(tmp_path_factory.mktemp("screens"))
+    yield scripts
+    scripts.close()
