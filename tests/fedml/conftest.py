@@ -2,9 +2,12 @@
 
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +119,9 @@ class Script:
 
     def wait(self) -> Ended:
         status = self._scripts.ask({"wait": self.pid})
-        return Ended(status, *(self._screen.with_suffix(f".{n}").read_text() for n in ("out", "err")))
+        return Ended(
+            status, *(self._screen.with_suffix(f".{n}").read_text() for n in ("out", "err"))
+        )
 
 
 class Scripts:
@@ -154,8 +159,61 @@ class Scripts:
     def run(self, *arguments: str | Path, **options) -> Ended:
         return self.start(*arguments, **options).wait()
 
+    def federate(self, folder: Path, config: str, *, server: str, client: str) -> list[Script]:
+        """Start a server and as many clients as ``grpc_ipconfig.csv`` has, which it waits for."""
+        ranks = len((folder / "grpc_ipconfig.csv").read_text().splitlines()) - 1
+
+        def start(rank: int, script: str, role: str) -> Script:
+            words = (script, "--cf", config, "--rank", rank, "--role", role)
+            return self.start(*map(str, words), folder=folder)
+
+        started = [start(0, server, "server")]
+        deadline = time.monotonic() + 60
+        while not _listens(server_port(folder)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return started + [start(rank, client, "client") for rank in range(1, ranks)]
+
     def close(self) -> None:
         self._process.communicate(timeout=30)
+
+
+def server_port(folder: Path) -> int:
+    """The port that a folder's ``grpc_ipconfig.csv`` gives the server."""
+    return int((folder / "grpc_ipconfig.csv").read_text().splitlines()[1].split(",")[3])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free, and stay so: none of those that the kernel gives to connections."""
+    found: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 1_000):
+        with socket.socket() as free:
+            try:
+                free.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            break
+    return found
+
+
+@pytest.fixture
+def grpc_addresses() -> Callable[[Path, int], None]:
+    """Write a ``grpc_ipconfig.csv`` of a server and some clients on free ports."""
+
+    def write(folder: Path, clients: int) -> None:
+        rows = ["eid,rank,grpc_server_ip,grpc_server_port,ingress_ip"]
+        ports = enumerate(_free_ports(clients + 1))
+        rows += [f"{rank},{rank},127.0.0.1,{port}," for rank, port in ports]
+        (folder / "grpc_ipconfig.csv").write_text("\n".join(rows) + "\n")
+
+    return write
 
 
 @pytest.fixture(scope="session")

@@ -455,7 +455,9 @@ def test_by_name_what_fedml_has_beside_is_refused_in_a_line(kind, role) -> None:
 
 def test_by_name_a_model_that_does_not_take_our_images_is_named(started) -> None:
     args = arguments(federated_optimizer="FedNNNN", model="lr", role="client")
-    with pytest.raises(fp.UserError, match=r"^model_args.model: lr: does not take images of \[1, 8"):
+    with pytest.raises(
+        fp.UserError, match=r"^model_args.model: lr: does not take images of \[1, 8"
+    ):
         fedml.FedMLRunner(args, CPU, fedml_dataset(images(), 5, 3), nn.Linear(784, 10))
     assert not started
 

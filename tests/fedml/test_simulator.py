@@ -242,7 +242,10 @@ def test_tag_prediction_keeps_fedmls_trainer() -> None:
         ({"client_num_in_total": 3}, r"client_num_in_total: 3: the data set has no client 2"),
         ({"backend": "NCCL"}, r"comm_args.backend: 'NCCL': .* sp or MPI"),
         ({"enable_dp": True}, r"enable_dp: true: .* hooks"),
-        ({"resume": True, "overwrite": True}, r"tracking_args.resume, tracking_args.overwrite: set"),
+        (
+            {"resume": True, "overwrite": True},
+            r"tracking_args.resume, tracking_args.overwrite: set",
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_line(values: dict, line: str) -> None:
