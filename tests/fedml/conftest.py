@@ -169,7 +169,7 @@ class Scripts:
 
         started = [start(0, server, "server")]
         deadline = time.monotonic() + 60
-        while not _listens(server_port(folder)):
+        while not _listens(_server_port(folder)):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         return started + [start(rank, client, "client") for rank in range(1, ranks)]
@@ -178,7 +178,7 @@ class Scripts:
         self._process.communicate(timeout=30)
 
 
-def server_port(folder: Path) -> int:
+def _server_port(folder: Path) -> int:
     """The port that a folder's ``grpc_ipconfig.csv`` gives the server."""
     return int((folder / "grpc_ipconfig.csv").read_text().splitlines()[1].split(",")[3])
 
@@ -208,7 +208,7 @@ def grpc_addresses() -> Callable[[Path, int], None]:
     """Write a ``grpc_ipconfig.csv`` of a server and some clients on free ports."""
 
     def write(folder: Path, clients: int) -> None:
-        rows = ["eid,rank,grpc_server_ip,grpc_server_port,ingress_ip"]
+        rows = ["eid,rank,grpc_server_ip,grpc__server_port,ingress_ip"]
         ports = enumerate(_free_ports(clients + 1))
         rows += [f"{rank},{rank},127.0.0.1,{port}," for rank, port in ports]
         (folder / "grpc_ipconfig.csv").write_text("\n".join(rows) + "\n")

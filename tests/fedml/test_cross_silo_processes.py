@@ -18,8 +18,6 @@ import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from conftest import server_port
-
 from fednnnn_plugin.engine.launch import run_recipe
 from fednnnn_plugin.recipe import load_recipe
 
@@ -165,7 +163,7 @@ def test_by_name_in_an_unmodified_script_and_killed_after_round_2(
 
 
 def test_an_address_in_use_is_named(folder) -> None:
-    port = server_port(folder)
+    port = int((folder / "grpc_ipconfig.csv").read_text().splitlines()[1].split(",")[3])
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", port))
         listener.listen()

@@ -1,4 +1,4 @@
-"""Real processes: ``fedml run``, an unmodified FedML script alone and under MPI, and how they end."""
+"""Real processes: ``fedml run``, a FedML script alone and under MPI, and how they end."""
 
 import json
 import shutil
@@ -120,9 +120,7 @@ def test_a_script_gives_the_bits_of_fedml_run_and_twice_is_told_what_to_do(
     assert lines(folder) == lines(tmp_path / "direct")
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 1)], ids=lambda x: str(x)
-)
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 1)], ids=str)
 def test_a_signal_leaves_a_checkpoint_to_go_on_from(
     number, status, scripts, recipe, script, tmp_path
 ) -> None:
