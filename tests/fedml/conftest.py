@@ -208,7 +208,7 @@ def grpc_addresses() -> Callable[[Path, int], None]:
     """Write a ``grpc_ipconfig.csv`` of a server and some clients on free ports."""
 
     def write(folder: Path, clients: int) -> None:
-        rows = ["eid,rank,grpc_server_ip,grpc__server_port,ingress_ip"]
+        rows = ["eid,rank,grpc_server_ip,grpc_server_port,ingress_ip"]
         ports = enumerate(_free_ports(clients + 1))
         rows += [f"{rank},{rank},127.0.0.1,{port}," for rank, port in ports]
         (folder / "grpc_ipconfig.csv").write_text("\n".join(rows) + "\n")
