@@ -9,12 +9,11 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from fednnnn_plugin.cli import default_folder
-from fednnnn_plugin.endings import Terminated, ending, ending_together
+from fednnnn_plugin.engine.endings import Terminated, ending, ending_together
 from fednnnn_plugin.engine.folder import Mode
 from fednnnn_plugin.engine.progress import ProgressDisplay
 from fednnnn_plugin.engine.run import run_federation
-from fednnnn_plugin.engine.tracking import followers
+from fednnnn_plugin.engine.settings import default_folder, recipe_followers
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.client_trainer import ClientTrainerAdapter
 from fednnnn_plugin.fedml.engine_data import check_images, engine_data, test_batches
@@ -107,6 +106,7 @@ class Simulator:
             raise SystemExit(status) from None
 
     def _run(self) -> None:
+        tracking = recipe_followers(self._recipe) if self._ranks.rank == 0 else []
         with (
             termination_raised(),
             ending_together(self._ranks),
@@ -122,8 +122,7 @@ class Simulator:
                 mode=self._mode,
                 trainer=self._trainer,
                 ranks=self._ranks,
-                on_round=display.show,
-                followers=followers(self._recipe),
+                followers=[display, *tracking],
             )
             if self._ranks.rank == 0:
                 sys.stdout.write(f"run folder: {self._folder}\n")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fednnnn_plugin.data.federated import FederatedData, load_federated
-from fednnnn_plugin.engine.launch import data_spec
+from fednnnn_plugin.engine.settings import data_spec
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.seeds import torch_generator

@@ -17,7 +17,7 @@ from importlib import import_module
 PRELOADED = (
     "fedml.cross_silo",
     "fedml.simulation.simulator",
-    "fednnnn_plugin.engine.launch",
+    "fednnnn_plugin.engine.run",
     "fednnnn_plugin.fedml.aggregator",
     "fednnnn_plugin.fedml.simulator",
     "fednnnn_plugin.fedml.trainer",

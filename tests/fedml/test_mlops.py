@@ -6,8 +6,8 @@ from pathlib import Path
 import fedml
 import pytest
 
-from fednnnn_plugin.engine.launch import run_recipe
-from fednnnn_plugin.engine.tracking import followers
+from fednnnn_plugin.engine.run import run_recipe
+from fednnnn_plugin.engine.settings import recipe_followers
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 RUN = [
@@ -20,7 +20,7 @@ RUN = [
 
 def run(folder: Path) -> list[dict]:
     recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"), RUN)
-    run_recipe(recipe, folder, followers=followers(recipe))
+    run_recipe(recipe, folder, followers=recipe_followers(recipe))
     return [json.loads(line) for line in (folder / "metrics.jsonl").open()]
 
 
