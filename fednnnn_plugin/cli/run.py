@@ -56,6 +56,10 @@ def run_command(
     keep_freed_memory()
     loaded = load_recipe(find_recipe(recipe), overrides)
     followers: list[Follower] = [TensorBoard()] if tensorboard else []
+    if loaded.common_args.using_mlops:
+        from fednnnn_plugin.fedml.mlops import Mlops
+
+        followers.append(Mlops())
     with signals_raised():
         ended = run(
             loaded,

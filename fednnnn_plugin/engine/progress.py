@@ -1,4 +1,4 @@
-"""Who follows a run while it lasts: a screen, TensorBoard, Weights & Biases, FedML's service."""
+"""Who follows a run while it lasts: a person's screen, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from tqdm.auto import tqdm
 
 from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.errors import UserError
-
-_log = logging.getLogger(__name__)
 
 _NORMS = ("mean_update_norm", "mean_client_norm", "server_update_norm")
 
@@ -240,32 +238,6 @@ class WeightsAndBiases(Follower):
         """Finish the run, if it is our own."""
         if self._own:
             self._run.finish()
-
-
-class FedMLService(Follower):
-    """Sends a round's scalars to ``fedml.mlops.log``, for ``using_mlops: true``, until it fails.
-
-    FedML 0.9.6 raises while it holds a lock of its own: a second call would wait for ever.
-    """
-
-    def __init__(self) -> None:
-        self._working = True
-
-    def round_done(self, record: RoundRecord) -> None:
-        """Send them; a service that is down must not end the run."""
-        if not self._working:
-            return
-        import fedml
-
-        try:
-            fedml.mlops.log({**scalars(record), "round": record.round})
-        except Exception as error:
-            self._working = False
-            _log.warning(
-                "round %d: fedml.mlops.log failed, and gets no more of this run: %s",
-                record.round,
-                error,
-            )
 
 
 def _is_online(wandb: Any) -> bool:

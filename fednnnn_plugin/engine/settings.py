@@ -18,7 +18,7 @@ from fednnnn_plugin.engine.devices import (
     visible_gpus,
 )
 from fednnnn_plugin.engine.federation import Schedule
-from fednnnn_plugin.engine.progress import FedMLService, Follower, WeightsAndBiases
+from fednnnn_plugin.engine.progress import Follower, WeightsAndBiases
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
@@ -137,18 +137,15 @@ def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) ->
 
 
 def recipe_followers(recipe: Recipe) -> list[Follower]:
-    """Return what follows a run as its recipe asks."""
+    """Return what follows a run as its recipe asks, FedML's own tracking aside."""
     settings = recipe.tracking_args
-    found: list[Follower] = []
-    if settings.enable_wandb:
-        found.append(
-            WeightsAndBiases(
-                recipe.model_dump(mode="json", exclude={"tracking_args"}),
-                name=settings.run_name,
-                project=settings.wandb_project,
-                entity=settings.wandb_entity,
-            )
+    if not settings.enable_wandb:
+        return []
+    return [
+        WeightsAndBiases(
+            recipe.model_dump(mode="json", exclude={"tracking_args"}),
+            name=settings.run_name,
+            project=settings.wandb_project,
+            entity=settings.wandb_entity,
         )
-    if recipe.common_args.using_mlops:
-        found.append(FedMLService())
-    return found
+    ]

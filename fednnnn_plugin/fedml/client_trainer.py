@@ -92,7 +92,7 @@ def _evaluation(found: object) -> Evaluation:
         if 0 <= correct <= total and total:  # some count samples, and of each sample many labels
             mean = loss / total
             return Evaluation(correct / total, mean if math.isfinite(mean) else None)
-    return Evaluation(None, None, {k: x for k, x in numbers.items() if math.isfinite(x)})
+    return Evaluation(None, None, {k: x for k, x in numbers.items() if math.isfinite(x)} or None)
 
 
 def _is_number(value: object) -> bool:

@@ -18,6 +18,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.client_trainer import ClientTrainerAdapter
 from fednnnn_plugin.fedml.engine_data import check_images, engine_data, test_batches
 from fednnnn_plugin.fedml.loaders import FedMLDataset
+from fednnnn_plugin.fedml.mlops import Mlops
 from fednnnn_plugin.fedml.processes import simulation_ranks, termination_raised
 from fednnnn_plugin.fedml.screen import quiet_fedml
 from fednnnn_plugin.recipe import Recipe, recipe_from_args
@@ -107,6 +108,8 @@ class Simulator:
 
     def _run(self) -> None:
         tracking = recipe_followers(self._recipe) if self._ranks.rank == 0 else []
+        if self._recipe.common_args.using_mlops:
+            tracking.append(Mlops())
         with (
             termination_raised(),
             ending_together(self._ranks),

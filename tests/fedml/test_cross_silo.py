@@ -421,7 +421,7 @@ def test_by_name_the_server_gets_our_aggregator_and_fedml_sees_fedavg(
     [(role, name, given, aggregator)] = started
     assert (role, name, given is args) == ("server", "FedAvg", True)
     assert type(aggregator) is fp.FedNNNNAggregator
-    assert aggregator._settings.rule.method == args.federated_optimizer == method
+    assert aggregator._settings.rule.name == args.federated_optimizer == method
 
 
 def test_by_name_a_missing_trainer_is_ours_for_our_data_only(started, caplog) -> None:
@@ -448,7 +448,7 @@ def test_by_name_what_fedml_has_beside_is_refused_in_a_line(kind, role) -> None:
     with pytest.raises(fp.UserError, match=f"^training_type: {kind}: FedNNNN runs by name"):
         run(args, linear_dataset())
     args.federated_optimizer = "NoSuchMethod"  # FedML's own words
-    with pytest.raises(Exception, match=r"^(Exception|Wrong program path|.*)") as caught:
+    with pytest.raises(Exception, match=r".") as caught:
         run(args, linear_dataset())
     assert not isinstance(caught.value, fp.UserError)
 

@@ -7,20 +7,19 @@ import fedml
 import pytest
 
 from fednnnn_plugin.engine.run import run_recipe
-from fednnnn_plugin.engine.settings import recipe_followers
+from fednnnn_plugin.fedml.mlops import Mlops
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 RUN = [
     "train_args.comm_round=3",
     "train_args.epochs=1",
     "device_args.using_gpu=false",
-    "common_args.using_mlops=true",
 ]
 
 
 def run(folder: Path) -> list[dict]:
     recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"), RUN)
-    run_recipe(recipe, folder, followers=recipe_followers(recipe))
+    run_recipe(recipe, folder, followers=[Mlops()])
     return [json.loads(line) for line in (folder / "metrics.jsonl").open()]
 
 

@@ -147,6 +147,17 @@ def test_a_mistake_in_a_script_names_file_key_and_value(scripts, recipe, script,
     assert f"{path}: train_args.beta: -1: must be a finite number greater than 0" in done.stderr
 
 
+def test_tracking_without_a_key_is_a_line_before_anything_is_written(
+    scripts, recipe, script, tmp_path
+) -> None:
+    path = recipe(sections={"tracking_args": {"enable_wandb": True, "wandb_project": "p"}})
+    before = set(tmp_path.iterdir())
+    done = scripts.run(script, "--cf", path, folder=tmp_path, WANDB_API_KEY="", WANDB_MODE="online")
+    assert done.returncode == 1
+    assert "tracking_args.enable_wandb: true: " in done.stderr.splitlines()[-1]
+    assert not {entry.name for entry in set(tmp_path.iterdir()) - before} & {"runs", "wandb"}
+
+
 @pytest.fixture
 def run_ranks(run_python) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run a script on several ranks of this machine."""

@@ -15,13 +15,14 @@ from fednnnn_plugin.fedml.patches import (
     optimizers,
     run_group,
     runner,
+    tracking,
 )
 
 
 def patch_core(fedml: ModuleType) -> None:
-    """Patch what ``import fedml`` has loaded: runner, data, model and device."""
+    """Patch what ``import fedml`` has loaded: runner, data, model, device and tracking."""
     compatibility.check_imported()
-    for patch in (runner, cross_silo, data, model, device):
+    for patch in (runner, cross_silo, data, model, device, tracking):
         patch.apply()
 
 

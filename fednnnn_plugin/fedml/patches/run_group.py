@@ -30,8 +30,9 @@ class RecipeGroup(click.Group):
         if (reason := compatibility.problem()) is not None:
             raise _RefusedError(reason)
         from fednnnn_plugin.cli import run_command
+        from fednnnn_plugin.fedml.mlops import Mlops
 
-        return run_command.make_context(info_name, args, parent, **extra)
+        return run_command.make_context(info_name, args, parent, obj=Mlops, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run what the context was made for."""
