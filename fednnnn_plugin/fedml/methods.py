@@ -22,9 +22,9 @@ def names_ours(args: Any) -> bool:
     theirs = {value for name, value in constants.items() if name.startswith(_FEDMLS)}
     if not isinstance(named, str) or named in theirs:
         return False
-    from fednnnn_plugin.recipe import METHODS
+    from fednnnn_plugin.server.rules import RULES
 
-    return named in METHODS or names_code(named)
+    return named in RULES or names_code(named)
 
 
 def simulates_ours(args: Any) -> bool:

@@ -21,7 +21,8 @@ from fednnnn_plugin.fedml.loaders import FedMLDataset
 from fednnnn_plugin.fedml.mlops import Mlops
 from fednnnn_plugin.fedml.processes import simulation_ranks, termination_raised
 from fednnnn_plugin.fedml.screen import quiet_fedml
-from fednnnn_plugin.recipe import Recipe, recipe_from_args
+from fednnnn_plugin.fedml.settings import script_recipe
+from fednnnn_plugin.recipe import Recipe
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class Simulator:
         server_aggregator: Any = None,
     ) -> None:
         client_trainer = client_trainer or _task_trainer(model, args)
-        self._recipe = recipe_from_args(args, custom_trainer=client_trainer is not None)
+        self._recipe = script_recipe(args, custom_trainer=client_trainer is not None)
         _check(self._recipe, args, client_trainer, server_aggregator)
         self._ranks = simulation_ranks(self._recipe)
         with ending_together(self._ranks):

@@ -77,14 +77,14 @@ def load(args: Any) -> tuple[list[Any], int]:
     from fednnnn_plugin.engine.settings import load_data
     from fednnnn_plugin.fedml.loaders import fedml_dataset
     from fednnnn_plugin.fedml.processes import end_federation_together, simulation_ranks
-    from fednnnn_plugin.recipe import recipe_from_args
+    from fednnnn_plugin.fedml.settings import script_recipe
 
     end_federation_together(args)
     allow_code = names_code(args.dataset)
     if allow_code:
         require_code_allowed("data_args.dataset", args.dataset)
     # Of the settings only those of the data are used, so the method is one without coefficients.
-    recipe = recipe_from_args(args, method="PaperFedAvg", custom_trainer=True)
+    recipe = script_recipe(args, method="PaperFedAvg", custom_trainer=True)
     ranks = simulation_ranks(recipe) if simulates_ours(args) else Solo()
     with ending_together(ranks):
         data = load_data(recipe, ranks, allow_code=allow_code)
