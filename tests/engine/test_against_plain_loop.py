@@ -186,7 +186,7 @@ def compare(
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=atol, check_dtype=False)
     assert norm(difference(theirs, start)) > 1_000 * atol
     for record, expected in zip(records, loop.norms, strict=True):
-        assert {key: record[key] for key in expected} == pytest.approx(expected, rel=atol)
+        assert {key: record[key] for key in expected} == pytest.approx(expected, rel=10 * atol)
     assert records[-1]["test_acc"] == pytest.approx(loop.accuracy(theirs), abs=1e-9)
 
 
