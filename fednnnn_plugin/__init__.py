@@ -7,13 +7,7 @@ use.
 __version__ = "0.1.0"
 
 _HOMES = {
-    "FedNNNN": "server.optimizers",
-    "NormNorm": "server.optimizers",
-    "Momentum": "server.optimizers",
-    "FedExP": "server.adaptive",
-    "FedAdam": "server.adaptive",
-    "FedYogi": "server.adaptive",
-    "UpdateAccumulator": "server.accumulator",
+    "UpdateAccumulator": "server.average",
     "FedNNNNAggregator": "fedml.aggregator",
     "FedNNNNClientTrainer": "fedml.trainer",
     "NWDARecorder": "engine.recorder",
@@ -41,12 +35,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"{__name__}.{home}"), name)
+    if home := _HOMES.get(name):
+        value = getattr(import_module(f"{__name__}.{home}"), name)
+    elif not name.startswith("_") and name in (
+        rules := import_module(f"{__name__}.server.rules").RULES
+    ):
+        value = rules[name].optimizer
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
 

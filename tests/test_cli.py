@@ -66,7 +66,7 @@ def test_a_run_shows_a_line_a_round_and_how_it_ended(invoke: Invoke, here: Path)
 
 
 def test_missing_gpus_are_said_once(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fednnnn_plugin.engine.device.visible_gpus", lambda: 0)
+    monkeypatch.setattr("fednnnn_plugin.engine.devices.visible_gpus", lambda: 0)
     result = invoke()
     assert result.stderr.splitlines() == [
         "warning: device_args.using_gpu: no GPU is visible: running on the CPU"

@@ -53,7 +53,7 @@ def partition_command(
 ) -> None:
     """Show how a recipe deals its training images to the clients."""
     from fednnnn_plugin.data.federated import load_federated
-    from fednnnn_plugin.engine.launch import data_spec
+    from fednnnn_plugin.engine.settings import data_spec
     from fednnnn_plugin.recipe import find_recipe, load_recipe
     from fednnnn_plugin.report.partition_figure import plot_partition
     from fednnnn_plugin.report.partition_view import partition_summary

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from fednnnn_plugin.cli.shared import allow_code_option, one_line_errors, overrides_option
-from fednnnn_plugin.endings import signals_raised
-from fednnnn_plugin.engine.launcher import launched_ranks
+from fednnnn_plugin.engine.endings import signals_raised
+from fednnnn_plugin.engine.ranks import launched_ranks
 from fednnnn_plugin.errors import UserError
 
 
@@ -58,7 +58,7 @@ def tune_command(
     paper's non-IID-B, then the method's own coefficients, by grid search. Further processes, on
     other machines too, join with --resume on the same study folder.
     """
-    from fednnnn_plugin.engine.heap import keep_freed_memory
+    from fednnnn_plugin.engine.devices import keep_freed_memory
     from fednnnn_plugin.recipe import find_recipe, load_recipe
     from fednnnn_plugin.tune.grid import parse_option
     from fednnnn_plugin.tune.run import open_study, say_at_once, search

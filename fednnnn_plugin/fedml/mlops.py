@@ -1,26 +1,21 @@
 """FedML's own tracking of a run."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import fedml
 
-from fednnnn_plugin.engine.tracking import Log
+from fednnnn_plugin.engine.progress import Follower, scalars
+from fednnnn_plugin.engine.records import RoundRecord
 
 _log = logging.getLogger(__name__)
 
 
-@contextmanager
-def mlops(folder: Path) -> Iterator[Log]:
-    """Send a round's scalars to ``fedml.mlops.log``, for ``using_mlops: true``."""
-    del folder  # FedML keeps the numbers elsewhere
+class Mlops(Follower):
+    """Sends a round's scalars to ``fedml.mlops.log``, for ``using_mlops: true``."""
 
-    def log(values: dict[str, float], round_number: int) -> None:
+    def round_done(self, record: RoundRecord) -> None:
+        """Send them; a service that is down must not end the run."""
         try:
-            fedml.mlops.log({**values, "round": round_number})
-        except Exception as error:  # a service that is down must not end the run
-            _log.warning("round %d: fedml.mlops.log failed: %s", round_number, error)
-
-    yield log
+            fedml.mlops.log({**scalars(record), "round": record.round})
+        except Exception as error:
+            _log.warning("round %d: fedml.mlops.log failed: %s", record.round, error)

@@ -4,8 +4,8 @@ import sys
 from functools import cache
 from types import TracebackType
 
-from fednnnn_plugin.endings import ending
-from fednnnn_plugin.engine.launch import choose_ranks
+from fednnnn_plugin.engine.endings import ending
+from fednnnn_plugin.engine.mpi import choose_ranks
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe

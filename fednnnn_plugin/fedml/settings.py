@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.engine.settings import server_rule
+from fednnnn_plugin.engine.settings import local_sgd
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import METHODS, Recipe, recipe_from_args
-from fednnnn_plugin.server.server import ServerRule
+from fednnnn_plugin.server.rules import Rule, find_rule
 
 _SERVER_KEYS = (
     *("beta", "gamma"),
@@ -51,6 +51,7 @@ class ServerSettings:
 
     Attributes:
         rule: the server rule.
+        coefficients: the values of its keys.
         weighting: α_k = 1/m, or n_k/n.
         max_client_norm: longer updates are clipped to this norm.
         max_client_failures: how many clients of a round may send what is no model of ours.
@@ -59,7 +60,8 @@ class ServerSettings:
         save_path: file of the evaluation model.
     """
 
-    rule: ServerRule
+    rule: Rule
+    coefficients: dict[str, float | None]
     weighting: Literal["uniform", "samples"]
     max_client_norm: float | None
     max_client_failures: int
@@ -106,8 +108,10 @@ def server_settings(args: Any, method: str | None = None) -> ServerSettings:
     # The proximal term is the clients'.
     recipe = _recipe(args, _SERVER_KEYS, federated_optimizer=method, prox_mu=_unless(method))
     train, tracking = recipe.train_args, recipe.tracking_args
+    rule = find_rule(method)
     return ServerSettings(
-        rule=server_rule(recipe),
+        rule=rule,
+        coefficients={key: getattr(train, key) for key in rule.keys},
         weighting=train.client_weighting,
         max_client_norm=train.max_client_norm,
         max_client_failures=train.max_client_failures,
@@ -126,15 +130,7 @@ def client_settings(args: Any) -> ClientSettings:
     absent = {} if getattr(args, "prox_mu", None) is not None else {"prox_mu": 0.0}
     recipe = _recipe(args, _CLIENT_KEYS, federated_optimizer="PaperFedProx", **absent)
     train = recipe.train_args
-    sgd = LocalSGD(
-        epochs=train.epochs,
-        batch_size=train.batch_size,
-        learning_rate=train.learning_rate,
-        weight_decay=train.weight_decay,
-        prox_mu=train.prox_mu or 0.0,
-        precision=train.precision,
-    )
-    return ClientSettings(sgd, recipe.common_args.random_seed, train.start_round)
+    return ClientSettings(local_sgd(recipe), recipe.common_args.random_seed, train.start_round)
 
 
 def _recipe(args: Any, keys: tuple[str, ...], **fixed: object) -> Recipe:

@@ -9,17 +9,16 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from fednnnn_plugin.cli import default_folder
-from fednnnn_plugin.endings import ending_together
+from fednnnn_plugin.engine.endings import ending_together
 from fednnnn_plugin.engine.folder import Mode
 from fednnnn_plugin.engine.progress import ProgressDisplay
 from fednnnn_plugin.engine.run import run_federation
-from fednnnn_plugin.engine.tracking import followers
+from fednnnn_plugin.engine.settings import default_folder, recipe_followers
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.client_trainer import ClientTrainerAdapter
 from fednnnn_plugin.fedml.engine_data import engine_data, test_batches
 from fednnnn_plugin.fedml.loaders import FedMLDataset
-from fednnnn_plugin.fedml.mlops import mlops
+from fednnnn_plugin.fedml.mlops import Mlops
 from fednnnn_plugin.fedml.processes import simulation_ranks
 from fednnnn_plugin.fedml.screen import quiet_fedml
 from fednnnn_plugin.recipe import Recipe, recipe_from_args
@@ -98,7 +97,7 @@ class Simulator:
 
     def run(self) -> None:
         """Run the federation; under MPI rank 0 has its folder and its model."""
-        tracked = [mlops] if self._recipe.common_args.using_mlops else []
+        tracked = [Mlops()] if self._recipe.common_args.using_mlops else []
         with (
             ending_together(self._ranks),
             quiet_fedml(),
@@ -113,8 +112,7 @@ class Simulator:
                 mode=self._mode,
                 trainer=self._trainer,
                 ranks=self._ranks,
-                on_round=display.show,
-                followers=[*followers(self._recipe), *tracked],
+                followers=[display, *recipe_followers(self._recipe), *tracked],
             )
             if self._ranks.rank == 0:
                 sys.stdout.write(f"run folder: {self._folder}\n")

@@ -7,8 +7,8 @@ import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fednnnn_plugin.engine.files import write_atomically
-from fednnnn_plugin.engine.summary import versions
+from fednnnn_plugin.engine.folder import write_atomically
+from fednnnn_plugin.engine.records import versions
 from fednnnn_plugin.recipe import dump_recipe, load_recipe
 from fednnnn_plugin.tune.plan import Plan
 from fednnnn_plugin.tune.search import Trial

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 
-from fednnnn_plugin.endings import ending, signals_raised
-from fednnnn_plugin.engine.heap import keep_freed_memory
+from fednnnn_plugin.engine.devices import keep_freed_memory
+from fednnnn_plugin.engine.endings import ending, signals_raised
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import load_recipe
 from fednnnn_plugin.tune.outcome import write_best, write_table

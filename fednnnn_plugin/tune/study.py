@@ -15,7 +15,7 @@ import yaml
 from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fednnnn_plugin.engine.files import write_atomically
+from fednnnn_plugin.engine.folder import write_atomically
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
 from fednnnn_plugin.recipe.reading import NotReadableError, read_file, read_yaml

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fednnnn_plugin.engine.folder import RunFolder
-from fednnnn_plugin.engine.keeper import OnRound
-from fednnnn_plugin.engine.launch import run_recipe
+from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Solo
-from fednnnn_plugin.engine.records import RoundRecord
+from fednnnn_plugin.engine.records import MetricsFile, RoundRecord
+from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.tune.plan import Metric
@@ -84,14 +84,13 @@ def run_trial(
     """
     state: State = "finished"
     reason = ""
-    on_round = _watched(folder, metric, hopeless)
     try:
         run_recipe(
             recipe,
             folder,
-            "resume",
+            "resume" if RunFolder(folder).begun() else "new",
             ranks=_Sharing(means.jobs),
-            on_round=on_round,
+            followers=[_Pruner(folder, metric, hopeless)],
             allow_code=means.allow_code,
         )
     except _HopelessError:
@@ -101,27 +100,32 @@ def run_trial(
     return _result(folder, state, reason)
 
 
-def _watched(folder: Path, metric: Metric, hopeless: Callable[[float, int], bool]) -> OnRound:
-    best = max((accuracy for _, accuracy in RunFolder(folder).metrics.tested()), default=0.0)
+class _Pruner(Follower):
+    """Ends a trial that is hopeless."""
 
-    def on_round(record: RoundRecord) -> None:
-        nonlocal best
+    def __init__(
+        self, folder: Path, metric: Metric, hopeless: Callable[[float, int], bool]
+    ) -> None:
+        tested = MetricsFile(RunFolder(folder).metrics).tested()
+        self._best = max((accuracy for _, accuracy in tested), default=0.0)
+        self._metric, self._hopeless = metric, hopeless
+
+    def round_done(self, record: RoundRecord) -> None:
+        """Look at a round's test."""
         if record.test_acc is None:
             return
-        best = max(best, record.test_acc)
+        self._best = max(self._best, record.test_acc)
         value = {
-            "best_accuracy": best,
+            "best_accuracy": self._best,
             "final_accuracy": record.test_acc,
             "final_loss": record.test_loss,
-        }[metric]
-        if value is not None and hopeless(value, record.round):
+        }[self._metric]
+        if value is not None and self._hopeless(value, record.round):
             raise _HopelessError
-
-    return on_round
 
 
 def _result(folder: Path, state: State, reason: str) -> Result:
-    path = RunFolder(folder).metrics.path
+    path = RunFolder(folder).metrics
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     tested = [record for record in map(json.loads, lines) if record["test_acc"] is not None]
     if not tested:

@@ -25,8 +25,10 @@ def test_two_rounds_worked_by_hand(example: Any) -> None:
     first, second = example.records()
     assert first | {"seconds": None} == {
         "round": 1,
+        "evaluated": first["evaluated"],
         "test_acc": 0.02,
         "test_loss": 0.5,
+        "test_metrics": None,
         "served_test_acc": 0.01,
         "mean_update_norm": 20.0,
         "mean_client_norm": 25.0,

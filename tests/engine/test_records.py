@@ -47,7 +47,7 @@ def test_a_line_a_round(metrics: MetricsFile) -> None:
     assert metrics.tested() == [(1, 0.1), (3, 0.3)]
     first = json.loads(lines(metrics)[0])
     assert list(first) == [
-        *("round", "test_acc", "test_loss", "served_test_acc"),
+        *("round", "evaluated", "test_acc", "test_loss", "test_metrics", "served_test_acc"),
         *("mean_update_norm", "mean_client_norm", "server_update_norm", "integrated_norm"),
         *("client_norms", "layers", "clients", "rejected", "degenerate", "seconds"),
     ]

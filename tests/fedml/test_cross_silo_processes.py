@@ -19,7 +19,7 @@ import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from fednnnn_plugin.engine.launch import run_recipe
+from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.recipe import load_recipe
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 import fedml
 import pytest
 
-from fednnnn_plugin.engine.launch import run_recipe
+from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.fedml.mlops import mlops
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 

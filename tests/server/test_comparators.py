@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.server.accumulator import UpdateAccumulator
+from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.server import MOMENTUM, SECOND_MOMENT, Server, ServerRule, rule_state
 
 TRAINABLE = ["fc.weight", "fc.bias"]

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednnnn_plugin.server.accumulator import UpdateAccumulator
+from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.wire import Header, merged
 
 GLOBAL = {"w": torch.tensor([1.0, 2.0])}

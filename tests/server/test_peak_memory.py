@@ -15,7 +15,7 @@ PROGRAM = f"""
 import json, resource
 from pathlib import Path
 import torch
-from fednnnn_plugin.server.accumulator import UpdateAccumulator
+from fednnnn_plugin.server.average import UpdateAccumulator
 
 def peak():
     # Not getrusage: its maximum would include what this process was forked from.

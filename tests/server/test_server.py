@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.accumulator import UpdateAccumulator
+from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.server import Server, ServerMove, ServerRule
 
 TRAINABLE = ["fc.weight", "fc.bias"]

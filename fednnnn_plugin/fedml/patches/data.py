@@ -50,9 +50,9 @@ def load(args: Any) -> tuple[list[Any], int]:
     Raises:
         UserError: a value out of range, a split that is impossible, or data that is not there.
     """
-    from fednnnn_plugin.endings import ending_together
-    from fednnnn_plugin.engine.launch import load_data
+    from fednnnn_plugin.engine.endings import ending_together
     from fednnnn_plugin.engine.ranks import Solo
+    from fednnnn_plugin.engine.settings import load_data
     from fednnnn_plugin.fedml.loaders import fedml_dataset
     from fednnnn_plugin.fedml.processes import simulation_ranks
     from fednnnn_plugin.recipe import recipe_from_args

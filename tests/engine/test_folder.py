@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fednnnn_plugin.engine.files import remove_left_over, write_atomically
+from fednnnn_plugin.engine.folder import remove_left_over, write_atomically
 
 
 def test_a_file_is_replaced_and_nothing_left_over(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 # Most mistakes are seen by all ranks at once: rank 0 then reports first, and ends the others.
 _HEAD_START = 1.0
-# A signal reaches all ranks; rank 0 then writes a checkpoint.
-_TIME_TO_SAVE = 4.0
+# A signal reaches all ranks; rank 0 then writes a checkpoint, and ends the others when it has.
+_TIME_TO_SAVE = 60.0
 
 
 class Terminated(BaseException):

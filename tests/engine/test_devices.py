@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from fednnnn_plugin.engine import device as device_module
-from fednnnn_plugin.engine import launch
-from fednnnn_plugin.engine.device import choose_device, side_by_side
-from fednnnn_plugin.engine.gpu_mapping import gpu_of_rank, parse_mapping, read_mapping
+from fednnnn_plugin.engine import devices as device_module
+from fednnnn_plugin.engine import settings
+from fednnnn_plugin.engine.devices import (
+    choose_device,
+    gpu_of_rank,
+    parse_mapping,
+    read_mapping,
+    side_by_side,
+)
+from fednnnn_plugin.engine.settings import rank_device
 from fednnnn_plugin.errors import UserError
 
 MAPPING = "two_hosts:\n  host1: [2, 0, 1]\n  host2: [1]\nempty:\nwords:\n  host1: many\n"
@@ -28,7 +34,7 @@ def mapping(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (device_module, launch):
+    for module in (device_module, settings):
         monkeypatch.setattr(module, "visible_gpus", lambda: 2)
 
 
@@ -111,7 +117,7 @@ def test_the_gpu_that_is_asked_for() -> None:
 def rank_devices(recipe: Any, ranks: int) -> list[str]:
     return [
         str(
-            launch.rank_device(
+            rank_device(
                 recipe,
                 SimpleNamespace(rank=r, size=ranks, local_rank=r, local_size=ranks),
             )
