@@ -69,7 +69,7 @@ def test_the_rule_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(rule.splitlines()) <= 20
     (tmp_path / "my_rules.py").write_text(rule)
     monkeypatch.chdir(tmp_path)
-    [program, *words] = shlex.split(command)
+    [program, *words] = shlex.split(command.replace("\\\n", " "))
     assert program == "fednnnn"
     short = ["--set", "train_args.comm_round=3", "--set", "train_args.epochs=1"]
     refused = CliRunner().invoke(main, [word for word in words if word != "--allow-code"] + short)
