@@ -96,11 +96,21 @@ def test_slurm_gives_gpus_where_the_recipe_wants_them(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("output", "folder"),
+    [((), "runs/digits_noniid_b_fednnnn-job7"), (("--output", "run"), "run")],
+    ids=["default", "output"],
+)
 def test_slurm_goes_on_after_its_time_limit(
-    start: Start, script: Run, slurm: Callable[[], str], tmp_path: Path
+    start: Start,
+    script: Run,
+    slurm: Callable[[], str],
+    tmp_path: Path,
+    output: tuple[str, ...],
+    folder: str,
 ) -> None:
-    arguments = (RECIPE, *SHORT, "--set", "train_args.checkpoint_every=999", "--output", "run")
-    metrics = tmp_path / "run" / "metrics.jsonl"
+    arguments = (RECIPE, *SHORT, "--set", "train_args.checkpoint_every=999", *output)
+    metrics = tmp_path / folder / "metrics.jsonl"
     job = start("slurm.sbatch", *arguments, "--set", "train_args.comm_round=999", **JOB)
     try:
         while job.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > 1):
@@ -114,6 +124,6 @@ def test_slurm_goes_on_after_its_time_limit(
 
     done = metrics.read_text().splitlines()
     rounds = ("--set", f"train_args.comm_round={len(done) + 2}")
-    script("slurm.sbatch", *arguments, *rounds, **JOB, SLURM_RESTART_COUNT="1")
+    script("slurm.sbatch", *arguments, *rounds, **JOB)
     assert metrics.read_text().splitlines()[: len(done)] == done
-    assert summary(tmp_path / "run")["rounds"] == len(done) + 2
+    assert summary(tmp_path / folder)["rounds"] == len(done) + 2
