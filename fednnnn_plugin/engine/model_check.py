@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.sources import reason
-from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe.wording import printable
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.seeds import isolated_generators
 
 

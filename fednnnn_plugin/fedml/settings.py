@@ -8,8 +8,8 @@ from typing import Any, Literal
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.engine.settings import local_sgd
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe import METHODS, Recipe, recipe_from_args
-from fednnnn_plugin.server.rules import Rule, find_rule
+from fednnnn_plugin.recipe import Recipe, recipe_from_args
+from fednnnn_plugin.server.rules import RULES, Rule
 
 _SERVER_KEYS = (
     *("beta", "gamma"),
@@ -61,7 +61,7 @@ class ServerSettings:
     """
 
     rule: Rule
-    coefficients: dict[str, float | None]
+    coefficients: dict[str, float]
     weighting: Literal["uniform", "samples"]
     max_client_norm: float | None
     max_client_failures: int
@@ -102,16 +102,15 @@ def server_settings(args: Any, method: str | None = None) -> ServerSettings:
             "not see; must be FedAvg, or one of our methods"
         )
     if method is None:
-        method = named if named in METHODS else "FedNNNN"
-    elif method not in METHODS:
-        raise UserError(f"method: {method!r}: must be one of {', '.join(METHODS)}")
+        method = str(named) if named in RULES else "FedNNNN"
+    elif method not in RULES:
+        raise UserError(f"method: {method!r}: must be one of {', '.join(RULES)}")
     # The proximal term is the clients'.
     recipe = _recipe(args, _SERVER_KEYS, federated_optimizer=method, prox_mu=_unless(method))
     train, tracking = recipe.train_args, recipe.tracking_args
-    rule = find_rule(method)
     return ServerSettings(
-        rule=rule,
-        coefficients={key: getattr(train, key) for key in rule.keys},
+        rule=recipe.rule,
+        coefficients=recipe.rule_settings,
         weighting=train.client_weighting,
         max_client_norm=train.max_client_norm,
         max_client_failures=train.max_client_failures,
