@@ -9,9 +9,8 @@ from torch import nn
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fedml.loaders import FedMLDataset, ImageLoader, staged_data
-from fednnnn_plugin.recipe.wording import printable
 from fednnnn_plugin.seeds import isolated_generators
 
 

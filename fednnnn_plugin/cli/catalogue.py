@@ -1,16 +1,19 @@
 """The packaged recipes as a list to read, and as files to take away."""
 
+from __future__ import annotations
+
 from functools import cache
 from pathlib import Path
+
+import pandas as pd
 
 from fednnnn_plugin.data.load import is_present
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe.library import list_recipes
 from fednnnn_plugin.recipe.load import load_recipe
-from fednnnn_plugin.report.tables import Cell, Table
 
 
-def catalogue() -> Table:
+def catalogue() -> str:
     """Return what each packaged recipe is, and whether its data is there."""
     present = cache(is_present)  # a tree of images takes a while to list
     rows = []
@@ -18,24 +21,21 @@ def catalogue() -> Table:
         recipe = load_recipe(path)
         data, train = recipe.data_args, recipe.train_args
         there = present(data.dataset, data.cache_dir)
-        texts = (
-            data.dataset,
-            "all" if data.partition_method == "iid" else f"{data.classes_per_client} a client",
-            data.partition_sizes.replace("_", " "),
-            train.federated_optimizer,
-            str(train.client_num_in_total),
-            str(train.comm_round),
-            "present" if there else "missing",
-            recipe.name,
+        iid = data.partition_method == "iid"
+        rows.append(
+            {
+                "data set": data.dataset,
+                "classes": "all" if iid else f"{data.classes_per_client} a client",
+                "sizes": data.partition_sizes.replace("_", " "),
+                "method": train.federated_optimizer,
+                "clients": train.client_num_in_total,
+                "rounds": train.comm_round,
+                "data": "present" if there else "missing",
+                "name": recipe.name,
+            }
         )
-        rows.append(tuple(Cell(text) for text in texts))
-    return Table(
-        "Recipes: fedml run NAME.yaml",
-        ("data set", "classes", "sizes", "method", "clients", "rounds", "data", "name"),
-        tuple(rows),
-        numeric=frozenset({4, 5}),
-        groups=3,
-    )
+    table = pd.DataFrame(rows)
+    return f"Recipes: fedml run NAME.yaml\n\n{table.to_string(index=False)}"
 
 
 def copy_recipes(folder: Path) -> int:
