@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fednnnn_plugin.fedml.trainer import FedNNNNClientTrainer as FedNNNNClientTrainer
     from fednnnn_plugin.report import figures as figures
     from fednnnn_plugin.report.runs import read_runs as read_runs
-    from fednnnn_plugin.server.accumulator import UpdateAccumulator as UpdateAccumulator
+    from fednnnn_plugin.server.average import UpdateAccumulator as UpdateAccumulator
     from fednnnn_plugin.server.rules import rule as rule
     from fednnnn_plugin.server.rules.fedadam import FedAdam as FedAdam
     from fednnnn_plugin.server.rules.fedexp import FedExP as FedExP
@@ -38,7 +38,7 @@ _HOMES = {
     "NWDARecorder": "engine.recorder",
     "Run": "engine.start",
     "RunError": "errors",
-    "UpdateAccumulator": "server.accumulator",
+    "UpdateAccumulator": "server.average",
     "UserError": "errors",
     "partition": "data.partition",
     "read_runs": "report.runs",

@@ -27,7 +27,7 @@ class LocalSGD:
 
     Attributes:
         epochs: passes over the client's data.
-        batch_size: B; -1 is all of a client's data.
+        batch_size: B.
         learning_rate: η.
         weight_decay: λ, on every trainable parameter.
         prox_mu: μ, 0 for every method but FedProx.
@@ -55,11 +55,7 @@ class LocalSGD:
 
     def steps(self, samples: int) -> int:
         """Return the steps of an epoch over so many samples."""
-        return -(-samples // self.batch_of(samples))
-
-    def batch_of(self, samples: int) -> int:
-        """Return the size of the batches that so many samples are cut into."""
-        return max(samples, 1) if self.batch_size == -1 else self.batch_size
+        return -(-samples // self.batch_size)
 
     def train(self, replica: Replica, epochs: Iterable[Iterable[tuple[Tensor, Tensor]]]) -> int:
         """Train a replica in place on cross-entropy, from the weights that it has.
@@ -96,11 +92,10 @@ class LocalSGD:
             return served.new_zeros(())
         return served * (self.prox_mu / (self.weight_decay + self.prox_mu))
 
-    def pull(self, weights: Tensor, anchor: Tensor) -> None:
-        """Take the part of a step that decay and proximal term make; ``weights`` ``[…, d]``."""
-        rate = self.learning_rate * (self.weight_decay + self.prox_mu)
-        if rate:
-            weights.lerp_(anchor, rate)
+    @property
+    def rate(self) -> float:
+        """η (λ + μ), by which a step comes nearer to the anchor."""
+        return self.learning_rate * (self.weight_decay + self.prox_mu)
 
     @torch.no_grad()
     def _descend(
@@ -114,7 +109,8 @@ class LocalSGD:
             else:
                 reached.append(view)
                 given.append(gradient)
-        self.pull(replica.vector, anchor)
+        if self.rate:
+            replica.vector.lerp_(anchor, self.rate)
         for view, before in stay:
             view.copy_(before)
         torch._foreach_add_(reached, given, alpha=-self.learning_rate)

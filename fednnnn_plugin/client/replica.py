@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +21,20 @@ def layout_of(model: nn.Module) -> Layout:
     return Layout(named_tensors(model), trainable)
 
 
+def aliases(model: nn.Module) -> dict[str, str]:
+    """Return the further names of tied tensors: name -> first name."""
+    first: dict[int, str] = {}
+    further: dict[str, str] = {}
+    for names in (
+        model.named_parameters(remove_duplicate=False),
+        model.named_buffers(remove_duplicate=False),
+    ):
+        for name, tensor in names:
+            if first.setdefault(id(tensor), name) != name:
+                further[name] = first[id(tensor)]
+    return further
+
+
 class Replica:
     """A model whose trainable parameters are views of one vector ``[d]``.
 
@@ -30,7 +42,7 @@ class Replica:
         model: it becomes the replica's own, and keeps its weights. Its floating tensors are of the
             layout's dtype.
         layout: of the model's state.
-        channels_last: inputs ``[n, c, h, w]`` are passed on in channels_last order, which all
+        channels_last: the input ``[n, c, h, w]`` is passed on in channels_last order, which all
             activations then take: the faster one on CPUs, for a model that takes any order.
 
     Attributes:
@@ -49,14 +61,24 @@ class Replica:
         self.views = list(layout.views(self.vector).values())
         for parameter, view in zip(self.trained, self.views, strict=True):
             parameter.data = view  # the same Parameter: what ties or hooks it stays
+        self._hook = None
         if channels_last:
-            model.register_forward_pre_hook(_in_channels_last)
+            # Not contiguous(): it leaves the strides of one channel, by which PyTorch goes.
+            order = torch.channels_last
+            self._hook = model.register_forward_pre_hook(
+                lambda _, inputs: inputs[0].to(memory_format=order)
+            )
 
     @property
     def state(self) -> ModelState:
         """The live tensors; the buffers those that the model has now."""
         tensors = named_tensors(self.model)
         return ModelState(self.vector, {name: tensors[name] for name in self.layout.buffers})
+
+    def release(self) -> None:
+        """Give the model back to whoever else calls it: inputs are passed on as they are."""
+        if self._hook is not None:
+            self._hook.remove()
 
     @torch.no_grad()
     def load(self, state: ModelState) -> None:
@@ -65,13 +87,3 @@ class Replica:
         own.vector.copy_(state.vector)
         for name, tensor in own.buffers.items():
             tensor.copy_(state.buffers[name])
-
-
-def _in_channels_last(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    # Not contiguous(): it leaves the strides of one channel, by which PyTorch goes, as they are.
-    return tuple(
-        one.to(memory_format=torch.channels_last)
-        if isinstance(one, Tensor) and one.dim() == 4
-        else one
-        for one in inputs
-    )

@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,9 +26,8 @@ import torch
 
 from fednnnn_plugin.client.local_sgd import Precision
 from fednnnn_plugin.data.sources import open_regular, reason
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.recipe.reading import MAX_BYTES, NotReadableError, read_yaml
-from fednnnn_plugin.recipe.wording import printable
 
 _log = logging.getLogger(__name__)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -67,6 +67,11 @@ def choose_device(*, wants_gpu: bool, gpu_id: int = 0, say: bool = True) -> torc
     if gpu_id >= visible:
         raise UserError(f"device_args.gpu_id: {gpu_id}: must be below {visible}, the visible GPUs")
     return torch.device("cuda", gpu_id)
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that are free on a GPU; 0 on a CPU."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
 
 
 def side_by_side(device: torch.device, local_ranks: int = 1, limit: int | None = None) -> int:
@@ -187,3 +192,55 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+class Clock:
+    """Seconds of a round's parts, on a device that works on its own too.
+
+    The host waits for a GPU once at the end of a part; what goes on within a part is measured by
+    events, for which it does not wait.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.start()
+
+    def start(self) -> None:
+        """Begin a round."""
+        self.seconds: dict[str, float] = {}
+        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._inside: dict[str, float] = {}
+        self._since = self._now()
+
+    def end(self, part: str) -> None:
+        """Count the time since the last end as this part's, but for what was another's within."""
+        now = self._now()
+        for name, begun, ended in self._events:
+            self._add(name, begun.elapsed_time(ended) / 1000)
+        inside = sum(self._inside.values())
+        self.seconds[part] = self.seconds.get(part, 0.0) + now - self._since - inside
+        for name, seconds in self._inside.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+        self._events, self._inside, self._since = [], {}, now
+
+    @contextmanager
+    def within(self, part: str) -> Iterator[None]:
+        """Count the time inside as another part's than the one that is going on."""
+        if self._device.type == "cuda":
+            begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begun.record()
+            yield
+            ended.record()
+            self._events.append((part, begun, ended))
+        else:
+            begun_at = time.perf_counter()
+            yield
+            self._add(part, time.perf_counter() - begun_at)
+
+    def _add(self, part: str, seconds: float) -> None:
+        self._inside[part] = self._inside.get(part, 0.0) + seconds
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()

@@ -11,17 +11,16 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.folder import LONGEST_LINE, errors_named, write_atomically
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.accumulator import Update
+from fednnnn_plugin.server.average import Update
+from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
 
 _LONGEST_SUMMARY = 1 << 20  # bytes
-
-#: Which model a round evaluates: ``w_t + S``, ``w_{t+1}``, or the middle of the two served ones.
-Evaluated = Literal["average", "served", "midpoint"]
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,10 @@ class RoundRecord:
     """
 
     round: int
-    evaluated: Evaluated | None = None
+    evaluated: Evaluated | None
     test_acc: float | None
     test_loss: float | None
-    test_metrics: Mapping[str, float] | None = None
+    test_metrics: Mapping[str, float] | None
     served_test_acc: float | None
     mean_update_norm: float
     mean_client_norm: float
@@ -87,12 +86,39 @@ class RoundRecord:
         return json.dumps(asdict(self), allow_nan=False)
 
 
-def layer_records(update: Update, move: ServerMove) -> dict[str, LayerRecord]:
-    """Join a round's norms by module."""
-    return {
-        module: LayerRecord(norms.mean_update_norm, norms.mean_client_norm, move.layers[module])
-        for module, norms in update.layers.items()
-    }
+def round_record(
+    number: int,
+    update: Update,
+    move: ServerMove,
+    *,
+    integrated_norm: float,
+    evaluated: Evaluated | None,
+    evaluation: Evaluation | None,
+    served: Evaluation | None,
+    seconds: Seconds,
+) -> RoundRecord:
+    """Put a round's record together; the arguments are what :class:`RoundRecord` says."""
+    return RoundRecord(
+        round=number,
+        evaluated=evaluated,
+        test_acc=evaluation.accuracy if evaluation else None,
+        test_loss=evaluation.loss if evaluation else None,
+        test_metrics=evaluation.metrics if evaluation else None,
+        served_test_acc=served.accuracy if served else None,
+        mean_update_norm=update.mean_update_norm,
+        mean_client_norm=update.mean_client_norm,
+        server_update_norm=move.server_update_norm,
+        integrated_norm=integrated_norm,
+        client_norms=update.client_norms,
+        layers={
+            module: LayerRecord(norms.mean_update_norm, norms.mean_client_norm, move.layers[module])
+            for module, norms in update.layers.items()
+        },
+        clients=update.clients,
+        rejected=update.rejected,
+        degenerate=move.degenerate,
+        seconds=seconds,
+    )
 
 
 class MetricsFile:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import safetensors.torch
 
 from fednnnn_plugin.engine.checkpoint import CheckpointFolder
-from fednnnn_plugin.engine.federation import Federation
+from fednnnn_plugin.engine.federation import Federation, Standing
 from fednnnn_plugin.engine.folder import Mode, RunFolder, write_atomically
 from fednnnn_plugin.engine.progress import Follower, figures
 from fednnnn_plugin.engine.ranks import Ranks
@@ -74,7 +74,7 @@ class KeptRounds:
         else:
             self._checkpoints.clear()
         write_atomically(self._folder.recipe, recipe.encode())
-        finished = self._federation.progress.round
+        finished = self._federation.standing.progress.round
         self._metrics.cut(finished)
         ranks.start(finished)
         with ExitStack() as stack:
@@ -82,7 +82,7 @@ class KeptRounds:
             for follower in self._followers:
                 follower.begin(self._folder.path, finished)
                 stack.callback(follower.end)
-            while self._federation.progress.round < self._federation.rounds:
+            while self._federation.standing.progress.round < self._federation.rounds:
                 self._round()
 
     def results(self) -> Results:
@@ -112,25 +112,26 @@ class KeptRounds:
                 f"--resume: train_args.comm_round: {self._federation.rounds}: the run in "
                 f"{self._folder.path} is at round {checkpoint.progress.round} already"
             )
-        if not self._federation.server.takes(checkpoint.server):
+        federation = self._federation
+        device = federation.standing.server.served.vector.device
+        state = federation.server.restore(checkpoint.server, device)
+        if state is None:
             raise UserError(
                 f"--resume: {self._checkpoints.path}: its checkpoint is of another model; "
                 "replace the run with --overwrite"
             )
-        self._federation.server.load_state_dict(checkpoint.server)
-        self._federation.progress = checkpoint.progress
+        federation.standing = Standing(state, checkpoint.progress)
         self._saved = checkpoint.progress.round
 
     def _save(self) -> None:
         """Write a checkpoint and the evaluation model of the last finished round."""
-        progress = self._federation.progress
+        server, standing = self._federation.server, self._federation.standing
+        progress = standing.progress
         if progress.round == self._saved:
             return
         self._metrics.sync()
-        evaluation = {
-            name: tensor.contiguous() for name, tensor in self._federation.server.evaluation.items()
-        }
+        evaluation = server.layout.state_dict(standing.server.evaluation)
         tied = {name: evaluation[first].clone() for name, first in self._tied.items()}
         write_atomically(self._folder.model, safetensors.torch.save(evaluation | tied))
-        self._checkpoints.save(self._federation.server.state_dict(), progress)
+        self._checkpoints.save(server.state_dict(standing.server), progress)
         self._saved = progress.round

@@ -5,29 +5,30 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from fednnnn_plugin.client.group_sgd import GroupSGD
+from fednnnn_plugin.client.groups import client_bytes, widest_group
 from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import ClientBatches, LoaderBatches, LoaderData, TensorBatches
-from fednnnn_plugin.engine.cohort import (
-    BatchedTraining,
-    ClientTraining,
-    Cohort,
-    Consume,
-    SGDTraining,
+from fednnnn_plugin.engine.cohort import ClientTraining, Cohort, GroupTraining, SGDTraining
+from fednnnn_plugin.engine.devices import (
+    device_name,
+    free_memory,
+    numerics,
+    side_by_side,
+    visible_gpus,
 )
-from fednnnn_plugin.engine.devices import device_name, numerics, side_by_side
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.federation import Federation
 from fednnnn_plugin.engine.folder import Mode, RunFolder, RunLog
 from fednnnn_plugin.engine.foreign import ForeignTrainer, ForeignTraining
-from fednnnn_plugin.engine.grouping import Group, group_size
 from fednnnn_plugin.engine.model_check import check_model
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks, Solo
@@ -38,13 +39,12 @@ from fednnnn_plugin.engine.settings import (
     local_sgd,
     rank_device,
     schedule,
-    server_rule,
+    server,
 )
-from fednnnn_plugin.engine.state import State, aliases, named_tensors, trainable_names
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import MODELS, create_model
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
-from fednnnn_plugin.server.server import Server
+from fednnnn_plugin.server.layout import Layout, ModelState
 
 _log = logging.getLogger(__name__)
 
@@ -159,21 +159,26 @@ def _run(
 ) -> Summary | None:
     sgd = local_sgd(recipe)
     if isinstance(data, FederatedData) and trainer is None:
-        check_model(model, recipe.model_args.model, data, sgd)
+        check_model(model, recipe.model_args.model, data, recipe.train_args.batch_size)
     model = copy.deepcopy(model).to(device, sgd.dtype)
     known = type(model) in MODELS.values() and isinstance(data, FederatedData) and not trainer
-    batching = group_size(recipe.train_args.client_batching, model, device, known=known)
+    # As many ranks as there are GPUs on a machine have one each; all ranks plan the same groups.
+    free = ranks.least(free_memory(device)) // -(-ranks.size // max(visible_gpus(), 1))
+    batching = _together(recipe, sgd, model, data, free, known=known)
+    layout = layout_of(model)
     with (
         numerics(sgd.precision),
-        _cohort(recipe, sgd, model, data, trainer, ranks, followers, known=known) as cohort,
+        _cohort(recipe, sgd, model, layout, data, trainer, ranks, batching, known=known) as cohort,
     ):
+        rule = server(recipe, layout)
         federation = Federation(
-            schedule(recipe, data, batching),
-            Server(server_rule(recipe), named_tensors(model), trainable_names(model)),
-            trainable_names(model),
+            schedule(recipe, data, batching, ranks.size if free else 1),
+            rule,
+            rule.start(named_tensors(model)),
             cohort,
             ranks,
-            partial(_test, cohort, trainer),
+            partial(_test, cohort, trainer, layout),
+            () if ranks.rank else followers,
         )
         if ranks.rank:
             _follow(federation, ranks)
@@ -202,24 +207,46 @@ def _run(
                 ranks=ranks.size,
                 device=device_name(device),
                 client_batching=batching,
-                wall_seconds=federation.progress.wall_seconds,
+                wall_seconds=federation.standing.progress.wall_seconds,
                 versions=versions(),
             )
             summary.write(files.summary)
             return summary
 
 
+def _together(
+    recipe: Recipe,
+    sgd: LocalSGD,
+    model: nn.Module,
+    data: FederatedData | LoaderData,
+    free: int,
+    *,
+    known: bool,
+) -> int:
+    """Return how many clients train in one set of kernels."""
+    needs = None
+    if known and isinstance(data, FederatedData):
+        largest = max(data.client_size(client) for client in range(data.num_clients))
+        shape = (min(sgd.batch_size, largest), *data.train_images.shape[1:])
+        needs = partial(client_bytes, model, sgd, shape)
+    train = recipe.train_args
+    return min(widest_group(train.client_batching, free, needs), train.client_num_per_round)
+
+
 def _follow(federation: Federation, ranks: Ranks) -> None:
     """Train on a rank that keeps no files."""
-    federation.progress = replace(federation.progress, round=ranks.start(None))
-    while federation.progress.round < federation.rounds:
+    federation.begin_after(ranks.start(None))
+    while federation.standing.progress.round < federation.rounds:
         federation.run_round()
 
 
-def _test(cohort: Cohort, trainer: ForeignTrainer | None, state: State) -> Evaluation:
+def _test(
+    cohort: Cohort, trainer: ForeignTrainer | None, layout: Layout, state: ModelState
+) -> Evaluation:
     if trainer is None:
         return cohort.test(state)
-    found = cohort.alone(partial(trainer.test, state)) or Evaluation(None, None)
+    named = layout.state_dict(state)
+    found = cohort.alone(partial(trainer.test, named)) or Evaluation(None, None)
     if found.accuracy is not None and not 0 <= found.accuracy <= 1:
         raise UserError(f"client_trainer: test: accuracy {found.accuracy}: must be from 0 to 1")
     return found
@@ -245,34 +272,15 @@ def _say(
     )
 
 
-class _WatchedCohort(Cohort):
-    """Tells followers of the clients that have trained."""
-
-    followers: Sequence[Follower] = ()
-
-    def train(
-        self, served: State, round_number: int, groups: Sequence[Group], consume: Consume
-    ) -> None:
-        done, of = 0, sum(map(len, groups))
-
-        def watched(client: int, outcome: State | Exception) -> None:
-            nonlocal done
-            consume(client, outcome)
-            done += 1
-            for follower in self.followers:
-                follower.client_done(round_number, done, of)
-
-        super().train(served, round_number, groups, watched)
-
-
 def _cohort(
     recipe: Recipe,
     sgd: LocalSGD,
     model: nn.Module,
+    layout: Layout,
     data: FederatedData | LoaderData,
     trainer: ForeignTrainer | None,
     ranks: Ranks,
-    followers: Sequence[Follower],
+    most: int,
     *,
     known: bool,
 ) -> Cohort:
@@ -283,18 +291,22 @@ def _cohort(
     group_training = None
     if isinstance(data, FederatedData):
         batches = TensorBatches(data, sgd, seed, device)
-        group_training = BatchedTraining(sgd, batches) if known else None
+        if most > 1:
+            groups = GroupSGD(sgd, model, layout, batches.images, batches.labels, most)
+            group_training = GroupTraining(groups, batches)
     else:
         batches = LoaderBatches(data, sgd, device)
     training: ClientTraining = ForeignTraining(trainer) if trainer else SGDTraining(sgd, batches)
     workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
-    cohort = _WatchedCohort(
-        model.to(memory_format=torch.channels_last) if known else model,
+    if group_training:
+        workers = 1  # the groups train in one memory, one after another
+    return Cohort(
+        model,
+        layout,
         training,
         batches,
         group_training=group_training,
         workers=min(workers, recipe.train_args.client_num_per_round),
+        channels_last=known and device.type == "cpu",
         seed=None if known else seed,
     )
-    cohort.followers = [] if ranks.rank else followers
-    return cohort

@@ -9,7 +9,7 @@ import torch
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import DataSpec, FederatedData, load_federated
-from fednnnn_plugin.engine.batches import LoaderData
+from fednnnn_plugin.engine.batches import FULL_BATCH, LoaderData
 from fednnnn_plugin.engine.devices import (
     choose_device,
     gpu_of_rank,
@@ -22,8 +22,8 @@ from fednnnn_plugin.engine.progress import Follower, WeightsAndBiases
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.recipe.consistency import COEFFICIENTS
-from fednnnn_plugin.server.server import ServerRule
+from fednnnn_plugin.server.layout import Layout
+from fednnnn_plugin.server.server import Server
 
 
 def default_folder(recipe: Recipe) -> Path:
@@ -89,27 +89,26 @@ def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:
 
 
 def local_sgd(recipe: Recipe) -> LocalSGD:
-    """Return the clients' training."""
+    """Return the clients' training; ``batch_size: -1`` is a batch as large as any client."""
     train = recipe.train_args
     return LocalSGD(
         epochs=train.epochs,
-        batch_size=train.batch_size,
+        batch_size=FULL_BATCH if train.batch_size == -1 else train.batch_size,
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
-        prox_mu=train.prox_mu or 0.0,
+        prox_mu=recipe.rule_settings.get("prox_mu", 0.0),
         precision=train.precision,
     )
 
 
-def server_rule(recipe: Recipe) -> ServerRule:
-    """Return the method and its hyperparameters."""
-    train = recipe.train_args
-    method = train.federated_optimizer
-    keys = [key for key in COEFFICIENTS[method] if key != "prox_mu"]  # which is the clients'
-    return ServerRule(method, **{key: getattr(train, key) for key in keys})
+def server(recipe: Recipe, layout: Layout) -> Server:
+    """Return the method with its hyperparameters, for models of a layout."""
+    return Server(recipe.rule, recipe.rule_settings, layout)
 
 
-def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) -> Schedule:
+def schedule(
+    recipe: Recipe, data: FederatedData | LoaderData, batching: int, least_groups: int
+) -> Schedule:
     """Return what each round does, with ``batching`` clients in one set of kernels.
 
     Raises:
@@ -132,8 +131,8 @@ def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) ->
         test_served=validation.test_served,
         max_client_failures=train.max_client_failures,
         max_client_norm=train.max_client_norm,
-        batch_size=local_sgd(recipe).batch_of(max(sizes)),
         group_size=batching,
+        least_groups=least_groups,
     )
 
 

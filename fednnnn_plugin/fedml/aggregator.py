@@ -13,8 +13,8 @@ from fedml.core.alg_frame.server_aggregator import ServerAggregator
 from fedml.ml.aggregator.aggregator_creator import create_server_aggregator
 from torch import Tensor, nn
 
+from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.engine.folder import write_atomically
-from fednnnn_plugin.engine.state import aliases, named_tensors, trainable_names
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.fedml.defences import ClientModel, before_aggregation, check_defences
 from fednnnn_plugin.fedml.model_states import (
@@ -27,8 +27,8 @@ from fednnnn_plugin.fedml.patches import runner
 from fednnnn_plugin.fedml.privacy import check_privacy, global_privacy, with_global_noise
 from fednnnn_plugin.fedml.server_state import Standing, read_state, write_state
 from fednnnn_plugin.fedml.settings import server_settings
-from fednnnn_plugin.server.accumulator import UpdateAccumulator
-from fednnnn_plugin.server.server import Server, rule_state
+from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.server import Server
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     r"""A FedML ``ServerAggregator`` with the paper's server rules (eqs. 8 and 11 to 14).
 
-    The comparators' too (:mod:`fednnnn_plugin.server.adaptive`), each with its evaluation model.
+    The comparators' too (:mod:`fednnnn_plugin.server.rules`), each with its evaluation model.
 
     ``model`` is the *served* model: FedML sends it to the clients. Each round makes of the
     clients' models the next served model, by the rule, and the *evaluation* model
@@ -131,7 +131,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             RunError: no model could be averaged, or the served model overflowed; the federation
                 is as it was before.
         """
-        w_t, trainable = working_state(self.model), trainable_names(self.model)
+        w_t = working_state(self.model)
+        trainable = [entry.name for entry in layout_of(self.model).entries]
         part = UpdateAccumulator(w_t, trainable, self._settings.max_client_norm)
         for position, client in enumerate(raw_client_model_or_grad_list):
             try:
@@ -144,9 +145,10 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 f"round {self._round + 1}: no client update to average: all "
                 f"{len(raw_client_model_or_grad_list)} were rejected"
             )
-        server = Server(self._settings.rule, w_t, trainable)
-        server.load_state_dict(w_t | self._rule_state)
-        move = server.apply(part.finish())
+        server = Server(self._settings.rule, self._settings.coefficients, part.layout)
+        before = server.restore(w_t | self._rule_state, part.device)
+        assert before is not None
+        state, move = server.apply(before, part.finish())
         if not math.isfinite(move.server_update_norm):
             raise RunError(
                 f"round {self._round + 1}: the served model is no longer finite: the server moved "
@@ -154,12 +156,12 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             )
         if move.degenerate:
             _log.warning("round %d: N is near 0: the served model stays", self._round + 1)
-        self._rule_state = rule_state(server.state_dict())
+        self._rule_state = server.memory_dict(state)
         self._evaluation = None
         if not global_privacy():
-            self._evaluation = whole_state(self.model, server.evaluation)
+            self._evaluation = whole_state(self.model, part.layout.state_dict(state.evaluation))
         self._round += 1
-        return whole_state(self.model, server.served)
+        return whole_state(self.model, part.layout.state_dict(state.served))
 
     def on_after_aggregation(
         self, aggregated_model_or_grad: Mapping[str, Tensor]
@@ -218,7 +220,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 )
             return
         state = read_state(settings.state_path, self._standing())
-        self._rule_state = rule_state(state)
+        # No name in a module begins with a dot.
+        self._rule_state = {name: t for name, t in state.items() if name.startswith(".")}
         served = {name: t for name, t in state.items() if name not in self._rule_state}
         own = {name: tensor.shape for name, tensor in named_tensors(self.model).items()}
         if {name: tensor.shape for name, tensor in served.items()} != own:
@@ -239,7 +242,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             write_state(settings.state_path, state, self._standing())
 
     def _standing(self) -> Standing:
-        return Standing(self._round, self._settings.rule.method)
+        return Standing(self._round, self._settings.rule.name)
 
 
 def _warn_of_drawn_clients(args: Any) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fednnnn_plugin.client.replica import aliases
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.state import State, aliases
 from fednnnn_plugin.fedml.loaders import ImageLoader
 from fednnnn_plugin.seeds import derive_seed
+from fednnnn_plugin.server.layout import State
 
 # What FedML's own trainers' tests return, and what its loops read.
 _METRICS = ("test_correct", "test_loss", "test_total")

@@ -11,8 +11,8 @@ from fedml.core.security.fedml_attacker import FedMLAttacker
 from fedml.core.security.fedml_defender import FedMLDefender
 from torch import Tensor
 
-from fednnnn_plugin.engine.state import State
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.layout import State
 
 _log = logging.getLogger(__name__)
 

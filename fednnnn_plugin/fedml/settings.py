@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.engine.settings import local_sgd, server_rule
+from fednnnn_plugin.engine.settings import local_sgd
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe import METHODS, Recipe, recipe_from_args
-from fednnnn_plugin.server.server import ServerRule
+from fednnnn_plugin.recipe import Recipe, recipe_from_args
+from fednnnn_plugin.server.rules import RULES, Rule
 
 _SERVER_KEYS = (
     *("beta", "gamma"),
@@ -51,6 +51,7 @@ class ServerSettings:
 
     Attributes:
         rule: the server rule.
+        coefficients: the values of its keys.
         weighting: α_k = 1/m, or n_k/n.
         max_client_norm: longer updates are clipped to this norm.
         max_client_failures: how many clients of a round may send what is no model of ours.
@@ -59,7 +60,8 @@ class ServerSettings:
         save_path: file of the evaluation model.
     """
 
-    rule: ServerRule
+    rule: Rule
+    coefficients: dict[str, float]
     weighting: Literal["uniform", "samples"]
     max_client_norm: float | None
     max_client_failures: int
@@ -100,14 +102,15 @@ def server_settings(args: Any, method: str | None = None) -> ServerSettings:
             "not see; must be FedAvg, or one of our methods"
         )
     if method is None:
-        method = named if named in METHODS else "FedNNNN"
-    elif method not in METHODS:
-        raise UserError(f"method: {method!r}: must be one of {', '.join(METHODS)}")
+        method = str(named) if named in RULES else "FedNNNN"
+    elif method not in RULES:
+        raise UserError(f"method: {method!r}: must be one of {', '.join(RULES)}")
     # The proximal term is the clients'.
     recipe = _recipe(args, _SERVER_KEYS, federated_optimizer=method, prox_mu=_unless(method))
     train, tracking = recipe.train_args, recipe.tracking_args
     return ServerSettings(
-        rule=server_rule(recipe),
+        rule=recipe.rule,
+        coefficients=recipe.rule_settings,
         weighting=train.client_weighting,
         max_client_norm=train.max_client_norm,
         max_client_failures=train.max_client_failures,

@@ -10,6 +10,7 @@ from fedml.core.alg_frame.client_trainer import ClientTrainer
 from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
 from torch import Tensor, nn
 
+from fednnnn_plugin.client.replica import Replica, layout_of
 from fednnnn_plugin.engine.batches import ClientBatches, LoaderBatches, LoaderData, TensorBatches
 from fednnnn_plugin.engine.devices import numerics
 from fednnnn_plugin.engine.evaluation import tally
@@ -63,14 +64,14 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         client = train_data.client if isinstance(train_data, ClientLoader) else self.id
         known = ours and type(self.model) in MODELS.values()
         self.model.to(device, settings.sgd.dtype)
-        if known:
-            self.model.to(memory_format=torch.channels_last)
         generators: AbstractContextManager[None] = nullcontext()
         if not known:
             generators = isolated_generators(settings.seed, "client", round_number, client)
         batches = self._batches(train_data, client, device)
         with _one_thread(), numerics(settings.sgd.precision), generators:
-            settings.sgd.train(self.model, batches.epochs(client, round_number))
+            replica = Replica(self.model, layout_of(self.model), channels_last=known)
+            settings.sgd.train(replica, batches.epochs(client, round_number))
+            replica.release()
 
     def on_after_local_training(self, train_data: Any, device: Any, args: Any) -> None:
         """Add FedML's local noise, where it is enabled, to the floating point entries."""

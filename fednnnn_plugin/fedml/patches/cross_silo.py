@@ -24,9 +24,9 @@ def apply() -> None:
 def _init_cross_silo_runner(
     original: Callable[..., Any], runner: Any, args: Any, *rest: Any, **named: Any
 ) -> Any:
-    from fednnnn_plugin.recipe import METHODS
+    from fednnnn_plugin.server.rules import RULES
 
-    if getattr(args, "federated_optimizer", None) not in METHODS:
+    if getattr(args, "federated_optimizer", None) not in RULES:
         return original(runner, args, *rest, **named)
     compatibility.require()
     return _run_ours(original, runner, args, *rest, **named)

@@ -19,11 +19,11 @@ def apply() -> None:
 
 def is_ours(args: Any) -> bool:
     """Say whether FedML's arguments ask for one of our methods in a simulation."""
-    from fednnnn_plugin.recipe import METHODS
+    from fednnnn_plugin.server.rules import RULES
 
     return (
         getattr(args, "training_type", None) == "simulation"
-        and getattr(args, "federated_optimizer", None) in METHODS
+        and getattr(args, "federated_optimizer", None) in RULES
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.accumulator import UpdateAccumulator
+from fednnnn_plugin.server.average import UpdateAccumulator
 
 NOT_FINITE = [math.nan, math.inf, -math.inf]
 
