@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.data.sources import reason
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.seeds import isolated_generators
 
 

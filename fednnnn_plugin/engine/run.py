@@ -227,7 +227,7 @@ def _together(
     needs = None
     if known and isinstance(data, FederatedData):
         largest = max(data.client_size(client) for client in range(data.num_clients))
-        shape = (min(sgd.batch_size, largest), *data.train_images.shape[1:])
+        shape = (min(sgd.batch_of(largest), largest), *data.train_images.shape[1:])
         needs = partial(client_bytes, model, sgd, shape)
     train = recipe.train_args
     return min(widest_group(train.client_batching, free, needs), train.client_num_per_round)

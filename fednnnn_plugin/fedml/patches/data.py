@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from fednnnn_plugin.data.function import names_function
-from fednnnn_plugin.data.sources import printable
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fedml import compatibility
 from fednnnn_plugin.fedml.patches.runner import is_ours
 from fednnnn_plugin.fedml.patches.wrapping import wrap
+from fednnnn_plugin.user_code import names_code
 
 DATASETS = ("mnist", "cifar10", "digits", "image_folder")
 PARTITION_METHODS = ("iid", "n_class")
@@ -22,7 +21,7 @@ def apply() -> None:
 def _load(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
     method = getattr(args, "partition_method", None)
     dataset = getattr(args, "dataset", None)
-    if names_function(dataset):
+    if names_code(dataset):
         raise UserError(
             f"data_args.dataset: {printable(dataset)!r}: only fednnnn run calls a function; load "
             "the data in your script and give it to FedMLRunner"
