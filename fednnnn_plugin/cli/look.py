@@ -68,7 +68,9 @@ def report_command(
 @click.argument("recipe", metavar="RECIPE.yaml")
 @overrides_option
 @click.option("--plot", type=click.Path(path_type=Path), help="Also a picture: .svg, .pdf or .png.")
-@click.option("--csv", type=click.Path(path_type=Path), help="Also the counts: a file ending in .csv.")
+@click.option(
+    "--csv", type=click.Path(path_type=Path), help="Also the counts: a file ending in .csv."
+)
 @allow_code_option
 @one_line_errors
 def partition_command(
@@ -79,7 +81,10 @@ def partition_command(
     allow_code: bool,
 ) -> None:
     """Show how a recipe deals its training images to the clients."""
-    for option, path, allowed in (("--plot", plot, (".svg", ".pdf", ".png")), ("--csv", csv, (".csv",))):
+    for option, path, allowed in (
+        ("--plot", plot, (".svg", ".pdf", ".png")),
+        ("--csv", csv, (".csv",)),
+    ):
         if path and path.suffix.lower() not in allowed:
             raise UserError(f"{option}: {path} must end in {', '.join(allowed)}")
     with _interruptible():
@@ -92,7 +97,7 @@ def _show_partition(
     from fednnnn_plugin.data.federated import load_federated
     from fednnnn_plugin.engine.settings import data_spec
     from fednnnn_plugin.recipe import find_recipe, load_recipe
-    from fednnnn_plugin.report.partition import checks, client_counts, counts_text, save_partition
+    from fednnnn_plugin.report.partition import client_counts, counts_text, save_partition
 
     spec = data_spec(load_recipe(find_recipe(recipe), overrides), allow_code=allow_code)
     data = load_federated(spec)
@@ -100,16 +105,6 @@ def _show_partition(
     counts = client_counts(labels, parts, getattr(data, "class_names", ()))
     title = f"{spec.dataset}: {spec.partition_method}, {spec.partition_sizes}"
     click.echo(f"{title}, {len(parts)} clients, {len(labels)} images\n\n{counts_text(counts)}")
-    for line in checks(
-        labels,
-        parts,
-        method=spec.partition_method,
-        sizes=spec.partition_sizes,
-        classes_per_client=spec.classes_per_client,
-        power_law_exponent=spec.power_law_exponent,
-        min_samples=spec.min_samples,
-    ):
-        click.echo(line)
     if plot:
         save_partition(counts, title, plot)
         click.echo(f"picture: {plot}")

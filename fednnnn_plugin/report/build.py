@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.report import runs as run_folders
@@ -146,7 +146,7 @@ class _Files:
     def write(self, name: str, text: str) -> None:
         self.place(name).write_text(text, encoding="utf-8")
 
-    def figure(self, folder: str, name: str, figure: Figure, **shown: Any) -> dict[str, Any]:
+    def figure(self, folder: str, name: str, ax: Axes, **shown: Any) -> dict[str, Any]:
         """Write a figure in every format, under a name that is free; what the page shows of it."""
         plain = [re.sub(r"\W+", "-", part.lower()).strip("-")[:80] for part in (folder, name)]
         stem = free = f"figures/{'/'.join(plain)}"
@@ -154,7 +154,7 @@ class _Files:
         while f"{free}.svg" in self._new:
             free, number = f"{stem}-{number}", number + 1
         for kind in self.formats:
-            save(figure, self.place(f"{free}.{kind}"))
+            save(ax, self.place(f"{free}.{kind}"))
         drawing = (self.out / f"{free}.svg").read_text("utf-8")
         svg = inline_svg(drawing, free.replace("/", "-"), shown["alt"])
         return shown | {"stem": free, "svg": svg, "kinds": self.formats}
@@ -199,7 +199,7 @@ def _conditions(
         references = arranged[alone & (arranged["data"] == data)]
         title = f"{data}: {condition}"
         found = [
-            files.figure(title, c.name, c.figure, title=c.title, caption=c.caption, alt=c.alt,
+            files.figure(title, c.name, c.axes[0], title=c.title, caption=c.caption, alt=c.alt,
                          wide=c.wide)
             for c in condition_charts(runs, references, modules)
         ]  # fmt: skip
@@ -210,7 +210,9 @@ def _conditions(
 def _search(study: Study, files: _Files) -> Section:
     title = printable(f"Search: {study.plan.recipe} ({study.folder.name})")
     found = [
-        files.figure(title, name, figure, title=name, caption=text, alt=f"{name}: {text}", wide=False)
+        files.figure(
+            title, name, figure, title=name, caption=text, alt=f"{name}: {text}", wide=False
+        )
         for name, text, figure in search.search_figures(study)
     ]
     return Section(title, search.headline(study), found, search.trials_table(study))

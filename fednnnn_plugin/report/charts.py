@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from fednnnn_plugin.report import figures
 from fednnnn_plugin.report.groups import SINGLE_CLIENT
 from fednnnn_plugin.report.runs import layers
 from fednnnn_plugin.report.style import INK, STYLE, number_text, panels
+
+Draws = Sequence[Callable[..., Axes]]
+_Plan = tuple[pd.DataFrame, str, str, str, Draws, str]
 
 PANELS_PER_ROW = 5
 # Inches: at one size of text, half of the page's width and all of it.
@@ -45,11 +48,8 @@ class Chart:
     title: str
     caption: str
     alt: str
-    figure: Figure
-
-    @property
-    def wide(self) -> bool:
-        return float(self.figure.get_figwidth()) > HALF
+    wide: bool
+    axes: list[Axes]
 
 
 def condition_charts(
@@ -73,7 +73,7 @@ def condition_charts(
     moves = f"The way that the served model has gone so far: the sum of its moves.{grey}{band}"
     accuracy, served = figures.accuracy, partial(figures.accuracy, column="served_test_acc")
     labels = [partial(_spread_of, label) for label in dict.fromkeys(runs["label"])]
-    found = [
+    found: list[_Plan] = [
         (runs, "accuracy", "Accuracy", tested + error + band, [accuracy], "test_acc"),
         (runs, "agreement", "Do the clients agree? N/E", _AGREEMENT + band,
          [figures.agreement] * (not alone), "mean_update_norm"),
@@ -91,8 +91,10 @@ def condition_charts(
     ]  # fmt: skip
     for shown, name, title, caption, draws, needs in found:
         if draws and needs in shown and shown[needs].notna().any():
-            figure = _draw(shown, draws)
-            yield Chart(name, title, caption, _alt(title, figure), figure)
+            columns = min(len(draws), PANELS_PER_ROW)
+            wide = columns > 2 or bool(runs["label"].str.len().max() > LONG_NAME)
+            axes = _draw(shown, draws, columns, WHOLE if wide else HALF)
+            yield Chart(name, title, caption, _alt(title, axes), wide, axes)
 
 
 def shown_layers(runs: pd.DataFrame) -> list[str]:
@@ -100,9 +102,6 @@ def shown_layers(runs: pd.DataFrame) -> list[str]:
     modules = layers(runs)
     alike = ([m for m in modules if m.rpartition(".")[2].startswith(k)] for k in ("fc", "conv"))
     return [found[-1] for found in alike if found]
-
-
-_Plan = tuple[pd.DataFrame, str, str, str, list[Callable[..., Axes]], str]
 
 
 def _norms(runs: pd.DataFrame, module: str | None, band: str) -> _Plan:
@@ -125,19 +124,17 @@ def _metric(runs: pd.DataFrame, column: str, band: str) -> _Plan:
     return runs, f"metric-{name}", name, f"As the runs' own trainer gave it.{band}", [draw], column
 
 
-def _draw(runs: pd.DataFrame, draws: Sequence[Callable[..., Axes]]) -> Figure:
+def _draw(runs: pd.DataFrame, draws: Draws, columns: int, width: float) -> list[Axes]:
     """Panels that share their y axis, the lines named in the last."""
-    columns = min(len(draws), PANELS_PER_ROW)
-    rows = -(-len(draws) // PANELS_PER_ROW)
-    wide = columns > 2 or runs["label"].str.len().max() > LONG_NAME
-    axes = panels(WHOLE if wide else HALF, HEIGHT * rows, rows, columns, sharey=True)
+    rows = -(-len(draws) // columns)
+    axes = panels(width, HEIGHT * rows, rows, columns, sharey=True)
     for index, (draw, ax) in enumerate(zip(draws, axes, strict=False)):
         draw(runs, ax, names=index == len(draws) - 1)
         if index % columns:
             ax.set_ylabel("")
     for ax in axes[len(draws) :]:
         ax.set_visible(False)
-    return axes[0].get_figure(root=True)
+    return axes[: len(draws)]
 
 
 def _spread_of(label: str, runs: pd.DataFrame, ax: Axes, *, names: bool) -> Axes:
@@ -147,15 +144,15 @@ def _spread_of(label: str, runs: pd.DataFrame, ax: Axes, *, names: bool) -> Axes
     return ax
 
 
-def _alt(title: str, figure: Figure) -> str:
+def _alt(title: str, axes: list[Axes]) -> str:
     """The last value of every line in words."""
     parts = []
-    for ax in figure.axes:
+    for ax in axes:
         for line in ax.lines:
             if not str(line.get_label()).startswith("_"):
-                value = number_text(float(f"{float(line.get_ydata()[-1]):.3g}"))
+                value = number_text(float(f"{np.asarray(line.get_ydata())[-1]:.3g}"))
                 parts.append(f"{ax.get_title(loc='left')} {line.get_label()} {value}".strip())
-    return f"Line chart by {figure.axes[0].get_xlabel()}: {title}. Last values: {'; '.join(parts)}."
+    return f"Line chart by {axes[0].get_xlabel()}: {title}. Last values: {'; '.join(parts)}."
 
 
 def _evaluated(runs: pd.DataFrame) -> str:

@@ -26,6 +26,7 @@ from fednnnn_plugin.report.style import (
     Look,
     accuracy_axis,
     end_labels,
+    figure_of,
     linear_axis,
     log_axis,
     looks,
@@ -58,9 +59,7 @@ Ends = list[tuple[str, float, Look]]
 
 
 @styled
-def accuracy(
-    runs: pd.DataFrame, ax: Axes, *, column: str = "test_acc", names: bool = True
-) -> Axes:
+def accuracy(runs: pd.DataFrame, ax: Axes, *, column: str = "test_acc", names: bool = True) -> Axes:
     """Accuracy in per cent by round; the axis goes by the error where it passes 95 %.
 
     ``column`` is ``test_acc`` of the evaluated model, or ``served_test_acc``.
@@ -194,19 +193,21 @@ def _draw(
     values = runs[["label", "round"]].assign(at=runs[x], mean=runs.get(column, math.nan) * factor)
     ends: Ends = []
     for label, part in values.dropna().groupby("label", sort=False):
-        by_round = part.groupby("round")[["at", "mean"]]
-        shown = by_round.mean().assign(sd=by_round["mean"].std())
+        by_round = part.groupby("round")
+        shown = by_round[["at", "mean"]].mean().assign(sd=by_round["mean"].std())
         least = shown["mean"].min()  # a logarithmic axis has no room for a band down to 0
         low = (shown["mean"] - shown["sd"]).clip(lower=least / 10.0 if least > 0.0 else None)
-        ends += _line(ax, label, named[label], shown.assign(low=low, high=shown["mean"] + shown["sd"]))
+        ends += _line(
+            ax, label, named[label], shown.assign(low=low, high=shown["mean"] + shown["sd"])
+        )
     return ends
 
 
 def _line(ax: Axes, label: str, look: Look, shown: pd.DataFrame) -> Ends:
     if not len(shown):
         return []
-    marker = {"marker": "o", "markersize": 2.6} if len(shown) <= FEW_POINTS else {}
-    ax.plot(shown["at"], shown["mean"], label=label, **look, **marker)
+    marker = "o" if len(shown) <= FEW_POINTS else ""
+    ax.plot(shown["at"], shown["mean"], label=label, marker=marker, markersize=2.6, **look)
     band = shown.dropna().iloc[:: max(1, len(shown) // BAND_POINTS)]
     if len(band) > 1:
         color = look["color"]
@@ -214,14 +215,12 @@ def _line(ax: Axes, label: str, look: Look, shown: pd.DataFrame) -> Ends:
     return [(label, float(shown["mean"].iloc[-1]), look)]
 
 
-def _finish(
-    runs: pd.DataFrame, ax: Axes, ends: Ends, names: bool, x_label: str = "round"
-) -> Axes:
+def _finish(runs: pd.DataFrame, ax: Axes, ends: Ends, names: bool, x_label: str = "round") -> Axes:
     ax.set_xlabel(x_label)
-    ax.set_xlim(0.0, max((float(line.get_xdata()[-1]) for line in ax.lines), default=1.0))
+    ax.set_xlim(0.0, max((float(np.max(line.get_xdata())) for line in ax.lines), default=1.0))
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=x_label == "round"))
     if names:
-        in_bars = _colour_bar(_lines(runs), ax, dict((end[0], end[2]) for end in ends))
+        in_bars = _colour_bar(_lines(runs), ax, {end[0]: end[2] for end in ends})
         end_labels(ax, [end for end in ends if end[0] not in in_bars])
     return ax
 
@@ -235,7 +234,7 @@ def _colour_bar(runs: pd.DataFrame, ax: Axes, looks_of: dict[str, Look]) -> set[
         colors = ListedColormap([looks_of[label]["color"] for label in variants["label"]])
         norm = BoundaryNorm(np.arange(len(variants) + 1) - 0.5, len(variants))
         place = ax.inset_axes((1.04, 0.02, 0.03, 0.5 if len(lines) > len(variants) else 0.85))
-        bar = ax.get_figure(root=True).colorbar(ScalarMappable(norm, colors), cax=place)
+        bar = figure_of(ax).colorbar(ScalarMappable(norm, colors), cax=place)
         every = max(1, math.ceil(len(variants) / 12))
         told = variants["label"].str.extract(r"\((\S.*) (\S+)\)")
         bar.set_ticks(range(0, len(variants), every), labels=list(told[1])[::every])

@@ -66,7 +66,7 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
     table = runs.drop_duplicates("run")[setting_columns(runs)].astype(object)
     heads: Heads = table.where(table.notna(), None).to_dict("records")
     for head in heads:
-        head |= _base(head)
+        head.update(_base(head))
     for members in _split(heads, "data", "dealt", "sizes"):
         _name_condition(members)
     for members in _split(heads, "data", "condition"):

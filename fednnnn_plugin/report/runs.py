@@ -86,7 +86,8 @@ def read_folders(paths: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     problems: list[str] = []
     folders = {folder.resolve(): folder for folder in _run_folders(paths, problems)}
     times = Counter(place.name for place in folders)
-    parts, settings = [], {}
+    parts: list[pd.DataFrame] = []
+    settings: dict[str, None] = {}
     for place, folder in folders.items():
         rounds = _read_rounds(folder, problems)
         name = place.name if times[place.name] == 1 else folder
@@ -123,9 +124,7 @@ def _is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (*METRICS, RECIPE))
 
 
-def _identity(
-    folder: Path, name: str, rounds: pd.DataFrame, problems: list[str]
-) -> dict[str, Any]:
+def _identity(folder: Path, name: str, rounds: pd.DataFrame, problems: list[str]) -> dict[str, Any]:
     """What says which run it is: the leading columns of the table."""
     recipe, summary = (_read_settings(folder / file, problems) for file in (RECIPE, SUMMARY))
     method = printable(_section(recipe, "train_args").get("federated_optimizer", name))
@@ -215,7 +214,7 @@ def _lines(path: Path, said: list[str]) -> list[dict[str, Any]]:
     found, number, total = [], 0, 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for raw in iter(lambda: file.readline(MAX_METRICS_BYTES - total), b""):
+            while raw := file.readline(MAX_METRICS_BYTES - total):
                 number, total = number + 1, total + len(raw)
                 try:
                     record = json.loads(raw)

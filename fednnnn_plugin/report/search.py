@@ -12,7 +12,6 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from fednnnn_plugin.errors import UserError
@@ -24,6 +23,7 @@ from fednnnn_plugin.report.style import (
     GRID,
     MUTED,
     VERMILION,
+    figure_of,
     linear_axis,
     number_text,
     panels,
@@ -49,20 +49,20 @@ def write_figures(folder: Path) -> None:
     except UserError as error:
         logging.getLogger(__name__).warning("%s", error)
         return
-    for name, _, figure in search_figures(study):
+    for name, _, ax in search_figures(study):
         for kind in ("svg", "pdf", "png"):
-            save(figure, folder / "figures" / f"{name}.{kind}")
+            save(ax, folder / "figures" / f"{name}.{kind}")
 
 
-def search_figures(study: Study) -> Iterator[tuple[str, str, Figure]]:
-    """Name, caption and figure for each step, or for each value of a step of three or more."""
+def search_figures(study: Study) -> Iterator[tuple[str, str, Axes]]:
+    """Name, caption and picture for each step, or for each value of a step of three or more."""
     for step in study.plan.steps:
         keys = list(step.grid)
         for key in [None] if len(keys) == 2 else keys:
             (ax,) = panels(5.0, 2.9, 1, 1)
             search(study, ax, step=step.name, key=key)
             name = step.name if len(keys) <= 2 else f"{step.name}-{key}"
-            yield name, _caption(study, step, key), ax.get_figure(root=True)
+            yield name, _caption(study, step, key), ax
 
 
 @styled
@@ -120,10 +120,12 @@ def _heat_map(study: Study, step: Step, ax: Axes) -> Axes:
         x, y = across.index(trial[first]), up.index(trial[second])
         value = trial["value"] * factor
         known = not pd.isna(value)
-        face = colors(float(np.clip(norm(value), 0.0, 1.0))) if known else GRID
-        ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, linewidth=0))
+        face = colors(float(np.clip(norm(value), 0.0, 1.0)))
+        ax.add_patch(
+            Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face if known else GRID, linewidth=0)
+        )
         # Not the page's ink and paper, which change places in the dark: cells keep their colours.
-        ink = ("#000000" if sum(face[:3]) > 1.4 else "#fefefe") if known else MUTED
+        ink = ("#000000" if face[0] + face[1] + face[2] > 1.4 else "#fefefe") if known else MUTED
         text = f"{value:.{digits}f}" if known else trial["state"]
         if written:
             size = 7.0 if known else 5.5
@@ -134,7 +136,7 @@ def _heat_map(study: Study, step: Step, ax: Axes) -> Axes:
             frame = Rectangle(corner, 0.92, 0.92, fill=False, edgecolor=color, linewidth=width)
             ax.add_patch(frame)
     if not written:
-        ax.get_figure(root=True).colorbar(ScalarMappable(norm, colors), ax=ax)
+        figure_of(ax).colorbar(ScalarMappable(norm, colors), ax=ax)
     for axis, side in ((ax.xaxis, across), (ax.yaxis, up)):
         every = max(1, len(side) // 12)
         axis.set_ticks(range(0, len(side), every), [number_text(v) for v in side[::every]])

@@ -45,7 +45,7 @@ _SCRIPTS = (
     *("Hiragino Sans", "Noto Sans Devanagari", "Noto Sans Arabic", "Noto Sans Thai", "Unifont"),
 )
 _installed = frozenset(get_font_names())
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "font.family": ["DejaVu Sans", *(name for name in _SCRIPTS if name in _installed)],
     "font.size": 8.0,
     "axes.titlesize": 8.0,
@@ -121,7 +121,8 @@ def looks(runs: pd.DataFrame) -> dict[str, Look]:
 def shade(color: str, share: float) -> str:
     """A colour between pale (0) and full (1), in one of ``SHADES`` steps."""
     part = PALEST + (1.0 - PALEST) * round(share * SHADES) / SHADES
-    return to_hex([1.0 - part * (1.0 - channel) for channel in to_rgb(color)])
+    red, green, blue = (1.0 - part * (1.0 - channel) for channel in to_rgb(color))
+    return to_hex((red, green, blue))
 
 
 def themes() -> dict[str, str]:
@@ -135,9 +136,7 @@ def themes() -> dict[str, str]:
     return shades | {color: f"var(--{name})" for color, name in _NAMES.items()}
 
 
-def styled(
-    draw: Callable[Concatenate[T, Axes, P], Axes],
-) -> Callable[Concatenate[T, Axes | None, P], Axes]:
+def styled(draw: Callable[Concatenate[T, Axes, P], Axes]) -> Callable[..., Axes]:
     """Draw in our style, on a new Axes where none is given."""
 
     @functools.wraps(draw)
@@ -159,15 +158,21 @@ def panels(width: float, height: float, rows: int, columns: int, **how: Any) -> 
         return list(figure.subplots(rows, columns, squeeze=False, **how).flat)
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure in the format that the suffix names, the same bytes for the same figure."""
+def figure_of(ax: Axes) -> Figure:
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    return figure
+
+
+def save(ax: Axes, path: Path) -> None:
+    """Write an Axes' figure in the format that the suffix names: same figure, same bytes."""
     kind = path.suffix.lower()[1:]
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     written = BytesIO()
     with mpl.rc_context(STYLE), warnings.catch_warnings():
         # A glyph that no font here has: in an SVG the reader's may have it.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure.savefig(written, format=kind, metadata=dates.get(kind))
+        figure_of(ax).savefig(written, format=kind, metadata=dates.get(kind))
     content = written.getvalue()
     if kind == "svg":  # hundredths of a point: the eye sees no more
         content = re.sub(rb"(\d\.\d\d)\d+", rb"\1", content)
@@ -261,7 +266,7 @@ def end_labels(ax: Axes, entries: Sequence[tuple[str, float, Look]]) -> None:
     to_axes = ax.transData + ax.transAxes.inverted()
     left = ax.get_xlim()[0]
     ends = [float(np.clip(to_axes.transform((left, y))[1], 0.0, 1.0)) for _, y, _ in entries]
-    height = ax.get_window_extent().height * 72.0 / ax.get_figure(root=True).dpi
+    height = ax.get_window_extent().height * 72.0 / figure_of(ax).dpi
     size = min(8.0, max(4.5, height / max(1, len(entries)) / 1.3))
     places = spread_out(ends, size * 1.3 / height)
     for (name, _, look), end, place in zip(entries, ends, places, strict=True):

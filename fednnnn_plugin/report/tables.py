@@ -27,7 +27,11 @@ PAPER = {
     for column, dataset in enumerate(("mnist", "cifar10"))
 }
 # Table tab:params, and what it leaves to us.
-_SETTINGS = {"client_num_in_total": 100, "client_num_per_round": 100, "batch_size": 50}
+_SETTINGS: dict[str, object] = {
+    "client_num_in_total": 100,
+    "client_num_per_round": 100,
+    "batch_size": 50,
+}
 _SETTINGS |= {"epochs": 5, "learning_rate": 0.05, "classes_per_client": 2}
 _SETTINGS |= {"validation_fraction": 0, "client_weighting": "uniform", "precision": "fp32"}
 _SETTINGS |= {"max_client_norm": None, "client_optimizer": "sgd"}
@@ -35,12 +39,13 @@ SETTINGS = {
     "mnist": _SETTINGS | {"model": "nnnn_mnist", "comm_round": 100, "weight_decay": 0},
     "cifar10": _SETTINGS | {"model": "nnnn_cifar10", "comm_round": 250, "weight_decay": 5e-4},
 }
-_TEX = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+Escapes = dict[str, str | int | None]
+_TEX: Escapes = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
 _TEX |= {char: f"\\{char}" for char in "&%$#_{}"} | {"–": "--", "…": "\\ldots{}"}
 _TEX |= {"−": "$-$", "×": "$\\times$", "±": "$\\pm$", ">": "$>$", "<": "$<$"}
 _TEX |= {"β": "$\\beta$", "γ": "$\\gamma$", "μ": "$\\mu$", "η": "$\\eta$", "λ": "$\\lambda$"}
 _TEX |= {"τ": "$\\tau$", "ε": "$\\epsilon$", "α": "$\\alpha$"}
-_MARKDOWN = {char: f"\\{char}" for char in "\\|*_`[]<>#"} | {"&": "&amp;"}
+_MARKDOWN: Escapes = {"&": "&amp;", **{char: f"\\{char}" for char in "\\|*_`[]<>#"}}
 
 
 @dataclass(frozen=True)
@@ -89,13 +94,15 @@ class Table:
         pairs = zip(self.starts(), rows, strict=True)
         body = [line for starts, row in pairs for line in (["\\midrule"] * starts + [row])]
         title, *head = (text.translate(str.maketrans(_TEX)) for text in (self.title, *columns))
-        notes = [f"\n\\smallskip\\footnotesize {n.translate(str.maketrans(_TEX))}" for n in self.notes]
+        notes = [
+            f"\n\\smallskip\\footnotesize {n.translate(str.maketrans(_TEX))}" for n in self.notes
+        ]
         top = ["% Needs \\usepackage{booktabs}.", "\\begin{table}[t]", f"\\caption{{{title}}}"]
         top += ["\\centering", f"\\begin{{tabular}}{{lll{'r' * (len(columns) - 3)}}}", "\\toprule"]
         end = ["\\bottomrule", "\\end{tabular}", *notes, "\\end{table}"]
         return "\n".join([*top, " & ".join(head) + " \\\\", *body, *end]) + "\n"
 
-    def _marked(self, strong: str, escapes: dict[str, str]) -> list[list[str]]:
+    def _marked(self, strong: str, escapes: Escapes) -> list[list[str]]:
         shown = self.rows.map(lambda text: printable(text).translate(str.maketrans(escapes)))
         for row, column in self.strong:
             shown.loc[row, column] = strong.format(shown.loc[row, column])
@@ -260,7 +267,9 @@ def runs_table(arranged: pd.DataFrame) -> Table:
 
 def _rounds(numbers: pd.DataFrame) -> list[str]:
     pairs = numbers[["rounds", "planned"]].to_numpy()
-    return [f"{done:g} of {planned:g}" if done < planned else f"{done:g}" for done, planned in pairs]
+    return [
+        f"{done:g} of {planned:g}" if done < planned else f"{done:g}" for done, planned in pairs
+    ]
 
 
 def with_deviation(mean: float, sd: float, digits: int) -> str:
@@ -275,10 +284,13 @@ def fixed(value: float, digits: int, sign: str = "") -> str:
 def _unlike_paper(head: dict[str, object], rounds: int) -> str:
     """The settings that are not the paper's, whose values stand in brackets."""
     wanted = SETTINGS[str(head["dataset"])]
-    known = [k for k in wanted if k in head and (k != "classes_per_client" or head["dealt"] != "IID")]
+    known = [
+        k for k in wanted if k in head and (k != "classes_per_client" or head["dealt"] != "IID")
+    ]
     ours = {key: None if pd.isna(head[key]) else head[key] for key in known}
     other = differing([ours, wanted], known)
     said = [f"{key} {value_text(ours[key])} ({value_text(wanted[key])})" for key in other]
-    if "comm_round" not in other and rounds < wanted["comm_round"]:
-        said.append(f"{rounds} rounds so far ({wanted['comm_round']})")
+    planned = 100 if head["dataset"] == "mnist" else 250
+    if "comm_round" not in other and rounds < planned:
+        said.append(f"{rounds} rounds so far ({planned})")
     return ", ".join(said)
