@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.recipe.reading import NotReadableError, read_file, read_yaml
-from fednnnn_plugin.recipe.wording import printable, shown
+from fednnnn_plugin.recipe.wording import shown
 from fednnnn_plugin.report.study import MAX_POINTS, Grid, Metric, Plan
 
 _FORM = "must be numbers as in 0.5,0.7,1.0, or START:STOP:STEP as in '0.5:1.2:0.1' (quoted in YAML)"
