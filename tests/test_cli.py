@@ -91,7 +91,7 @@ SECTIONS = "common_args: {training_type: simulation}\ndata_args: {dataset: digit
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        ({"betta": 1}, r"--set train_args\.betta=1: unknown key; did you mean train_args\.beta\?"),
+        ({"betta": 1}, r"--set train_args\.betta: unknown key; did you mean train_args\.beta\?"),
         ({"trian_args.beta": 1}, r"--set trian_args.*: unknown section; .* train_args"),
         (
             {"beta": "big"},
@@ -105,9 +105,12 @@ SECTIONS = "common_args: {training_type: simulation}\ndata_args: {dataset: digit
         ({"gamma": -0.1}, r"--set train_args\.gamma: -0\.1: must be a number of at least 0 .*"),
         ({"client_num_per_round": 21}, r".*client_num_per_round: 21: must be at most.* 20"),
         ({"client_num_per_round": 0}, r".*client_num_per_round: 0: must be a whole number.*"),
-        ({"batch_size": 0}, r".*batch_size: 0: must be a whole number of at least 1"),
+        ({"batch_size": 0}, r".*batch_size: 0: must be a whole number of at least 1.*"),
         ({"epochs": 0.5}, r".*epochs: 0\.5: must be a whole number of at least 1"),
-        ({"federated_optimizer": "FedAvg"}, r".*'FedAvg': must be one of FedNNNN, .*"),
+        (
+            {"federated_optimizer": "FedAvg"},
+            r".*'FedAvg': must be one of .*did you mean PaperFedAvg\?",
+        ),
         ({"federated_optimizer": "NormNorm"}, r".*gamma.*NormNorm does not use it.*"),
         ({"client_num_in_total": 2000}, r".*2000.*"),
     ],

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fednnnn_plugin.engine.grouping import Group
+from fednnnn_plugin.client.groups import Group
 from fednnnn_plugin.engine.ranks import Ranks, Solo, heaviest_first, launched_ranks
 from fednnnn_plugin.errors import LaunchError, UserError
 from fednnnn_plugin.server.average import PartialSum, UpdateAccumulator
@@ -123,6 +123,12 @@ class MpiRanks:
     def wait(self) -> None:
         """Return when every rank has called this."""
         self._await(self._comm.Ibarrier())
+
+    def least(self, number: int) -> int:
+        """Return the least of what the ranks give."""
+        found = np.array([number], dtype=np.int64)
+        self._comm.Allreduce(self._mpi.IN_PLACE, found, self._mpi.MIN)
+        return int(found[0])
 
     def serve(self, state: ModelState) -> None:
         """Overwrite a model with rank 0's."""

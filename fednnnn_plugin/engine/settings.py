@@ -9,7 +9,7 @@ import torch
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import DataSpec, FederatedData, load_federated
-from fednnnn_plugin.engine.batches import FULL_BATCH, LoaderData
+from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.devices import (
     choose_device,
     gpu_of_rank,
@@ -23,7 +23,6 @@ from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.server.layout import Layout
-from fednnnn_plugin.server.rules import find_rule
 from fednnnn_plugin.server.server import Server
 
 
@@ -90,26 +89,26 @@ def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:
 
 
 def local_sgd(recipe: Recipe) -> LocalSGD:
-    """Return the clients' training; ``batch_size: -1`` is a batch as large as any client."""
+    """Return the clients' training."""
     train = recipe.train_args
     return LocalSGD(
         epochs=train.epochs,
-        batch_size=FULL_BATCH if train.batch_size == -1 else train.batch_size,
+        batch_size=train.batch_size,
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
-        prox_mu=train.prox_mu or 0.0,
+        prox_mu=recipe.rule_settings.get("prox_mu", 0.0),
         precision=train.precision,
     )
 
 
 def server(recipe: Recipe, layout: Layout) -> Server:
     """Return the method with its hyperparameters, for models of a layout."""
-    train = recipe.train_args
-    rule = find_rule(train.federated_optimizer)
-    return Server(rule, {key: getattr(train, key) for key in rule.keys}, layout)
+    return Server(recipe.rule, recipe.rule_settings, layout)
 
 
-def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) -> Schedule:
+def schedule(
+    recipe: Recipe, data: FederatedData | LoaderData, batching: int, least_groups: int
+) -> Schedule:
     """Return what each round does, with ``batching`` clients in one set of kernels.
 
     Raises:
@@ -121,9 +120,10 @@ def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) ->
             f"train_args.client_num_in_total: {train.client_num_in_total}: the data set has "
             f"{data.num_clients} clients"
         )
+    sizes = tuple(data.client_size(client) for client in range(data.num_clients))
     return Schedule(
         rounds=train.comm_round,
-        client_sizes=tuple(data.client_size(client) for client in range(data.num_clients)),
+        client_sizes=sizes,
         cohort_size=train.client_num_per_round,
         seed=recipe.common_args.random_seed,
         weighting=train.client_weighting,
@@ -131,8 +131,8 @@ def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) ->
         test_served=validation.test_served,
         max_client_failures=train.max_client_failures,
         max_client_norm=train.max_client_norm,
-        batch_size=local_sgd(recipe).batch_size,
         group_size=batching,
+        least_groups=least_groups,
     )
 
 

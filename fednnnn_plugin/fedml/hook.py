@@ -15,6 +15,7 @@ from types import ModuleType
 
 from fednnnn_plugin.fedml.compatibility import TARGETS, require
 
+
 class PatchingFinder:
     """A ``sys.meta_path`` finder that lets the others find a target and wraps its loader."""
 

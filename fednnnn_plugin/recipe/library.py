@@ -4,8 +4,7 @@ import difflib
 from importlib.resources import files
 from pathlib import Path
 
-from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe.wording import printable
+from fednnnn_plugin.errors import UserError, printable
 
 
 def list_recipes() -> list[Path]:

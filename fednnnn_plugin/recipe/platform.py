@@ -5,7 +5,7 @@ Source: the configuration examples and the ``args.*`` reads of FedML 0.9.6.
 
 from pydantic import BaseModel, ConfigDict
 
-from fednnnn_plugin.recipe.values import Anything, OptFlag, OptPathText, OptText
+from fednnnn_plugin.recipe.values import Anything, PathText
 
 
 class Section(BaseModel):
@@ -17,19 +17,19 @@ class Section(BaseModel):
 class FedMLCommonArgs(Section):
     """Scenario and platform version."""
 
-    scenario: OptText = None
-    config_version: OptText = None
-    env_version: OptText = None
-    mlops_api_key: OptText = None
-    mlops_project_name: OptText = None
-    mlops_run_name: OptText = None
+    scenario: str | None = None
+    config_version: str | None = None
+    env_version: str | None = None
+    mlops_api_key: str | None = None
+    mlops_project_name: str | None = None
+    mlops_run_name: str | None = None
 
 
 class FedMLModelArgs(Section):
     """Files that FedML's own server fills."""
 
-    model_file_cache_folder: OptPathText = None
-    global_model_file_path: OptPathText = None
+    model_file_cache_folder: PathText | None = None
+    global_model_file_path: PathText | None = None
 
 
 class FedMLTrainArgs(Section):
@@ -41,41 +41,45 @@ class FedMLTrainArgs(Section):
 class FedMLValidationArgs(Section):
     """Tests on cross-silo clients."""
 
-    test_on_clients: OptText = None
+    test_on_clients: str | None = None
 
 
 class FedMLCommArgs(Section):
     """Addresses and brokers of FedML's transports."""
 
     is_mobile: Anything = None
-    grpc_ipconfig_path: OptPathText = None
-    trpc_master_config_path: OptPathText = None
-    mqtt_config_path: OptPathText = None
-    s3_config_path: OptPathText = None
+    grpc_ipconfig_path: PathText | None = None
+    trpc_master_config_path: PathText | None = None
+    mqtt_config_path: PathText | None = None
+    s3_config_path: PathText | None = None
     customized_training_mqtt_config: Anything = None
     customized_training_s3_config: Anything = None
     customized_training_web3_config: Anything = None
     customized_training_thetastore_config: Anything = None
-    enable_cuda_rpc: OptFlag = None
+    enable_cuda_rpc: bool | None = None
     cuda_rpc_gpu_mapping: Anything = None
 
 
 class FedMLTrackingArgs(Section):
-    """Logs, profiling and the parts of Weights & Biases that FedML sets up."""
+    """Logs, profiling and the parts of Weights & Biases that FedML sets up.
 
-    enable_tracking: OptFlag = None
-    log_file_dir: OptPathText = None
-    log_file_path: OptPathText = None
-    local_log_output_path: OptPathText = None
-    sys_perf_profiling: OptFlag = None
-    skip_log_model_net: OptFlag = None
-    wandb_key: OptText = None
-    wandb_name: OptText = None
-    wandb_group_id: OptText = None
-    wandb_only_server: OptFlag = None
+    Its examples have ``using_mlops`` here; a recipe may too.
+    """
+
+    using_mlops: bool | None = None
+    enable_tracking: bool | None = None
+    log_file_dir: PathText | None = None
+    log_file_path: PathText | None = None
+    local_log_output_path: PathText | None = None
+    sys_perf_profiling: bool | None = None
+    skip_log_model_net: bool | None = None
+    wandb_key: str | None = None
+    wandb_name: str | None = None
+    wandb_group_id: str | None = None
+    wandb_only_server: bool | None = None
 
 
 class EnvironmentArgs(Section):
     """The start-up script of a package for FedML's own platform."""
 
-    bootstrap: OptPathText = None
+    bootstrap: PathText | None = None

@@ -1,40 +1,61 @@
 """The kinds of value that a recipe key takes.
 
-Each kind carries, as its description, the words that an error message says after "must be".
+Ranges are pydantic's constraints; `problems` words them. A kind whose check is a function has the
+words, as they follow "must be", for its description.
 """
+
+from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-FOREIGN = "foreign"
-"""Validation context flag: data, model and platform are the caller's, so their names are free."""
-
-CUSTOM_TRAINER = "custom_trainer"
-"""Validation context flag: the caller's trainer trains the clients, with its own optimizer."""
+from fednnnn_plugin.recipe.wording import either
+from fednnnn_plugin.user_code import names_code
 
 PAPER_MODELS = ("nnnn_mnist", "nnnn_cifar10", "nnnn_digits")
+DATASETS = ("mnist", "cifar10", "digits", "image_folder")
+LARGEST = 2**31 - 1
 
-_LARGEST = 2**31 - 1
 _LARGEST_SIDE = 4096
-_FUNCTION = re.compile(r"(?=.{3,200}\Z)[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 
-def _decimal(value: object) -> object:
-    """Read ``5e-4``, which YAML 1.1 and so PyYAML take for text, as the number it is."""
+@dataclass(frozen=True)
+class Caller:
+    """Who has a recipe validated: pydantic's context.
+
+    Attributes:
+        where: ``section.key`` to what starts its line of a message.
+        foreign: data, model and platform are the caller's own, so their names are free.
+        custom_trainer: the caller's trainer trains the clients, with its own optimizer.
+        allow_code: a rule ``module:Class`` may be imported.
+    """
+
+    where: Callable[[str], str]
+    foreign: bool = False
+    custom_trainer: bool = False
+    allow_code: bool = False
+
+
+def refused(text: str) -> PydanticCustomError:
+    """The error of a value that is ``text``, such as "must be a or b"."""
+    return PydanticCustomError("refused", "refused", {"text": text})
+
+
+def decimal(value: Any) -> Any:
+    """Read ``5e-4``, which PyYAML and so FedML take for text, as the number it is."""
     if isinstance(value, str) and _DECIMAL.fullmatch(value):
         return float(value)
     return value
 
 
-def _path(value: str | None) -> str | None:
-    if value is None:
-        return None
+def _path(value: str) -> str:
     if not value or "\0" in value or len(value) > 4096:
         raise ValueError("not a path")
     try:
@@ -49,26 +70,40 @@ def _batching(value: object) -> object:
     return "off" if value is False else value
 
 
-def _one_of(*names: str, unless: str = FOREIGN) -> Callable[[str, ValidationInfo], str]:
-    def check(value: str, info: ValidationInfo) -> str:
-        if value not in names and not (info.context or {}).get(unless):
+def _batch_size(value: int) -> int:
+    if value == 0:
+        raise ValueError("no batch")
+    return value
+
+
+def _ours(*names: str) -> AfterValidator:
+    def check(value: str, info: ValidationInfo[Caller]) -> str:
+        if value not in names and not info.context.foreign:
             raise ValueError("not one of ours")
         return value
 
-    return check
+    return AfterValidator(check)
 
 
-def _dataset(value: str, info: ValidationInfo) -> str:
-    return value if _FUNCTION.fullmatch(value) else _DATASET(value, info)
+def _dataset(value: str, info: ValidationInfo[Caller]) -> str:
+    if value not in DATASETS and not names_code(value) and not info.context.foreign:
+        raise ValueError("not one of ours")
+    return value
 
 
-def _model(value: str, info: ValidationInfo) -> str:
-    if value in PAPER_MODELS or (info.context or {}).get(FOREIGN):
+def _model(value: str, info: ValidationInfo[Caller]) -> str:
+    if value in PAPER_MODELS or names_code(value) or info.context.foreign:
         return value
     from fednnnn_plugin.models import unknown_model  # torchvision takes seconds
 
     if problem := unknown_model(value):
-        raise PydanticCustomError("unknown_name", "unknown name", {"text": problem})
+        raise refused(problem)
+    return value
+
+
+def _client_optimizer(value: str, info: ValidationInfo[Caller]) -> str:
+    if value != "sgd" and not info.context.custom_trainer:
+        raise ValueError("not ours")
     return value
 
 
@@ -80,101 +115,56 @@ def _height_and_width(value: object) -> object:
     return (value, value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _gpu_list(value: str | None) -> str | None:
-    if value is not None and not re.fullmatch(r"[^:;]+:\d+(,\d+)*(;[^:;]+:\d+(,\d+)*)*", value):
+def _gpu_list(value: str) -> str:
+    if not re.fullmatch(r"[^:;]+:\d+(,\d+)*(;[^:;]+:\d+(,\d+)*)*", value):
         raise ValueError("not FedML's format")
     return value
 
 
-_DATASET = _one_of("mnist", "cifar10", "digits", "image_folder")
-
-Flag = Annotated[bool, Field(description="true or false")]
-OptFlag = Annotated[bool | None, Field(description="true, false or null")]
-Text = Annotated[str, Field(description="text (quote what YAML reads otherwise)")]
-OptText = Annotated[str | None, Field(description="text (quote what YAML reads otherwise) or null")]
 PathText = Annotated[str, AfterValidator(_path), Field(description="a path")]
-OptPathText = Annotated[str | None, AfterValidator(_path), Field(description="a path or null")]
 Anything = Annotated[object, Field(description="anything")]
 
-Count = Annotated[int, Field(ge=1, le=_LARGEST, description="a whole number of at least 1")]
-OptCount = Annotated[
-    int | None, Field(ge=1, le=_LARGEST, description="a whole number of at least 1, or null")
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+Natural = Annotated[int, Field(ge=0, le=LARGEST)]
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+BatchSize = Annotated[
+    int,
+    Field(ge=-1, le=LARGEST, description="a whole number of at least 1, or -1 for all images"),
+    AfterValidator(_batch_size),
 ]
-Natural = Annotated[int, Field(ge=0, le=_LARGEST, description="a whole number of at least 0")]
-Seed = Annotated[int, Field(ge=0, le=2**32 - 1, description="a whole number from 0 to 2^32 - 1")]
 
-# The ranges stand inside: a range beside a reader of 5e-4 would be checked on null as well.
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_Decay = Annotated[float, Field(ge=0, lt=1)]
-_READ = BeforeValidator(_decimal)
+_READ = BeforeValidator(decimal)
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), _READ]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), _READ]
+Fraction = Annotated[float, Field(ge=0, lt=1), _READ]
+OpenFraction = Annotated[float, Field(gt=0, lt=1), _READ]
 
 _Side = Annotated[int, Field(ge=1, le=_LARGEST_SIDE)]
-
-Positive = Annotated[_Positive, _READ, Field(description="a finite number greater than 0")]
-OptPositive = Annotated[
-    _Positive | None, _READ, Field(description="a finite number greater than 0, or null")
-]
-NonNegative = Annotated[_NonNegative, _READ, Field(description="a finite number of at least 0")]
-OptNonNegative = Annotated[
-    _NonNegative | None, _READ, Field(description="a finite number of at least 0, or null")
-]
-OpenFraction = Annotated[
-    Annotated[float, Field(gt=0, lt=1)],
-    _READ,
-    Field(description="a number greater than 0 and less than 1"),
-]
-OptImageSize = Annotated[
-    tuple[_Side, _Side] | None,
+ImageSize = Annotated[
+    tuple[_Side, _Side],
     BeforeValidator(_height_and_width),
-    Field(description=f"a whole number of 1 to {_LARGEST_SIDE}, or [height, width], or null"),
+    Field(description=f"a whole number of 1 to {_LARGEST_SIDE}, or [height, width]"),
 ]
-Fraction = Annotated[_Decay, _READ, Field(description="a number of at least 0 and less than 1")]
-OptDecay = Annotated[
-    _Decay | None, _READ, Field(description="a number of at least 0 and less than 1, or null")
+GpuList = Annotated[
+    str,
+    AfterValidator(_gpu_list),
+    Field(description="FedML's host:processes on each GPU, as in gpu1:0,1,1,2;gpu2:3"),
 ]
 
 Dataset = Annotated[
-    str,
-    AfterValidator(_dataset),
-    Field(description="one of mnist, cifar10, digits, image_folder, or MODULE:FUNCTION"),
+    str, AfterValidator(_dataset), Field(description=f"{either(DATASETS)}, or MODULE:FUNCTION")
 ]
 Model = Annotated[
     str,
     AfterValidator(_model),
     Field(
-        description="one of nnnn_mnist, nnnn_cifar10, nnnn_digits, or the name of a torchvision "
-        "classification model"
+        description=f"{either(PAPER_MODELS)}, the name of a torchvision classification model, or "
+        "MODULE:FUNCTION"
     ),
 ]
-PartitionMethod = Annotated[
-    str, AfterValidator(_one_of("iid", "n_class")), Field(description="iid or n_class")
-]
-TrainingType = Annotated[
-    str,
-    AfterValidator(_one_of("simulation", "cross_silo")),
-    Field(description="simulation or cross_silo"),
-]
-ClientOptimizer = Annotated[
-    str, AfterValidator(_one_of("sgd", unless=CUSTOM_TRAINER)), Field(description="sgd")
-]
-Precision = Annotated[
-    Literal["fp32", "tf32", "bf16", "fp64"], Field(description="one of fp32, tf32, bf16, fp64")
-]
-PartitionSizes = Annotated[
-    Literal["balanced", "power_law"], Field(description="balanced or power_law")
-]
-ClientWeighting = Annotated[Literal["uniform", "samples"], Field(description="uniform or samples")]
-ClientBatching = Annotated[
-    Literal["auto", "off"] | Count,
-    BeforeValidator(_batching),
-    Field(description="auto, off or a whole number of clients of at least 1"),
-]
-OptGpuList = Annotated[
-    str | None,
-    AfterValidator(_gpu_list),
-    Field(description="FedML's host:processes on each GPU, as in gpu1:0,1,1,2;gpu2:3, or null"),
-]
-OptDeviceType = Annotated[
-    Literal["cpu", "gpu", "mps"] | None, Field(description="one of cpu, gpu, mps, or null")
-]
+_PARTITIONS = ("iid", "n_class", "dirichlet")
+PartitionMethod = Annotated[str, _ours(*_PARTITIONS), Field(description=either(_PARTITIONS))]
+_TRAINING = ("simulation", "cross_silo")
+TrainingType = Annotated[str, _ours(*_TRAINING), Field(description=either(_TRAINING))]
+ClientOptimizer = Annotated[str, AfterValidator(_client_optimizer), Field(description="sgd")]
+ClientBatching = Annotated[Literal["auto", "off"] | Count, BeforeValidator(_batching)]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 
-from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe.wording import printable
+from fednnnn_plugin.errors import UserError, printable
 
 MAX_POINTS = 1_000
 Grid = dict[str, tuple[float, ...]]

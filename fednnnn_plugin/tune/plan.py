@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe, load_recipe
-from fednnnn_plugin.recipe.consistency import COEFFICIENTS
+from fednnnn_plugin.server.rules import RULES, find_rule
 from fednnnn_plugin.tune.grid import MAX_POINTS, Grid, parse_grid
 
 Metric = Literal["best_accuracy", "final_accuracy", "final_loss"]
@@ -68,8 +68,8 @@ class Step:
         changes: dict[str, object] = {"train_args.comm_round": self.rounds}
         if self.method == FEDAVG and LEARNING_RATE in self.grid:
             changes["train_args.federated_optimizer"] = FEDAVG
-            for keys in COEFFICIENTS.values():
-                changes |= {f"train_args.{key}": "null" for key in keys}
+            for rule in RULES.values():
+                changes |= {f"train_args.{key}": "null" for key in rule.keys}
             changes |= {f"data_args.{key}": value for key, value in _NON_IID_B.items()}
         changes |= {f"train_args.{key}": value for key, value in point.items()}
         return [f"{key}={value}" for key, value in changes.items()]
@@ -113,7 +113,7 @@ def plan_steps(recipe: Recipe, grids: Grid, rounds: int | None) -> tuple[Step, .
     """
     method = recipe.train_args.federated_optimizer
     dataset = recipe.data_args.dataset
-    coefficients = COEFFICIENTS[method]
+    coefficients = tuple(find_rule(method).keys)
     for key in grids:
         if key not in (LEARNING_RATE, *coefficients):
             known = ", ".join((LEARNING_RATE, *coefficients))

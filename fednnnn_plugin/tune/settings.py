@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.recipe import Recipe, load_recipe
 from fednnnn_plugin.recipe.reading import NotReadableError, read_file, read_yaml
-from fednnnn_plugin.recipe.wording import printable, shown
+from fednnnn_plugin.recipe.wording import shown
 from fednnnn_plugin.tune.grid import Grid, checked_values, parse_grid
 from fednnnn_plugin.tune.plan import METRICS, Metric, Plan, plan_steps
 

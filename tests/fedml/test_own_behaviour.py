@@ -42,7 +42,9 @@ def behaviours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     settings = {
         "off": {"FEDNNNN_PLUGIN_DISABLE": "1"},
         "on": {},
-        "unknown": {"PYTHONPATH": str(copy_of_fedml(folder, "0.9.7"))},
+        "unknown": {
+            "PYTHONPATH": f"{copy_of_fedml(folder, '0.9.7')}:{os.environ.get('PYTHONPATH', '')}"
+        },
     }
     return {
         name: json.loads(
