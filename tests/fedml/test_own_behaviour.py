@@ -17,7 +17,8 @@ SAME = (
     *("trained", "unknown method", "unknown model", "model"),
     *("data", "no command", "commands", "options"),
 )
-OURS = {"FedNNNN", "Momentum", "NormNorm", "FedExP", "FedAdam", "FedYogi"}
+OURS = {"FedNNNN", "Momentum", "NormNorm", "PaperFedAvg", "PaperFedProx"}
+OURS |= {"FedExP", "FedAdam", "FedYogi"}
 
 
 def copy_of_fedml(folder: Path, version: str) -> Path:
