@@ -25,8 +25,8 @@ from pathlib import Path
 import torch
 
 from fednnnn_plugin.client.local_sgd import Precision
-from fednnnn_plugin.data.sources import open_regular, reason
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.engine.folder import open_regular
+from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.recipe.reading import MAX_BYTES, NotReadableError, read_yaml
 
 _log = logging.getLogger(__name__)

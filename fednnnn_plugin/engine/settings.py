@@ -120,9 +120,10 @@ def schedule(
             f"train_args.client_num_in_total: {train.client_num_in_total}: the data set has "
             f"{data.num_clients} clients"
         )
+    sizes = tuple(data.client_size(client) for client in range(data.num_clients))
     return Schedule(
         rounds=train.comm_round,
-        client_sizes=tuple(data.client_size(client) for client in range(data.num_clients)),
+        client_sizes=sizes,
         cohort_size=train.client_num_per_round,
         seed=recipe.common_args.random_seed,
         weighting=train.client_weighting,

@@ -42,6 +42,18 @@ def test_the_environment_variable_turns_it_off(run_python, fake_fedml) -> None:
     assert (done.stdout, done.stderr) == ("False\n", "")
 
 
+@pytest.mark.slow
+def test_turned_off_it_stays_off_where_our_aggregator_is_used(run_python) -> None:
+    program = (
+        "import fednnnn_plugin as fp, torch\n"
+        "from types import SimpleNamespace\n"
+        "args = SimpleNamespace(beta=0.5, gamma=0.5)\n"
+        "fp.FedNNNNAggregator(torch.nn.Linear(2, 2), args)\n" + IS_PATCHED
+    )
+    done = run_python("-c", program, FEDNNNN_PLUGIN_DISABLE="1")
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
+
+
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_register_works_on_either_side_of_the_import(run_python, fake_fedml, order: str) -> None:
     register = "import fednnnn_plugin as fp; fp.register(); fp.register()\n"
