@@ -91,7 +91,8 @@ def run(
         raise UserError("--resume, --overwrite: give one of them")
     mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"
     if not isinstance(recipe, Recipe):
-        recipe = load_recipe(find_recipe(str(recipe)), _as_options(overrides or ()))
+        given = _as_options(overrides or ())
+        recipe = load_recipe(find_recipe(str(recipe)), given, allow_code=allow_code)
     elif overrides:
         raise UserError("overrides: a recipe that is loaded already takes none")
     folder = Path(output) if output is not None else default_folder(recipe)
