@@ -95,11 +95,12 @@ def _show_partition(
     recipe: str, overrides: tuple[str, ...], plot: Path | None, csv: Path | None, allow_code: bool
 ) -> None:
     from fednnnn_plugin.data.federated import load_federated
-    from fednnnn_plugin.engine.launch import data_spec
+    from fednnnn_plugin.engine.settings import data_spec
     from fednnnn_plugin.recipe import find_recipe, load_recipe
     from fednnnn_plugin.report.partition import client_counts, counts_text, save_partition
 
-    spec = data_spec(load_recipe(find_recipe(recipe), overrides), allow_code=allow_code)
+    loaded = load_recipe(find_recipe(recipe), overrides, allow_code=allow_code)
+    spec = data_spec(loaded, allow_code=allow_code)
     data = load_federated(spec)
     labels, parts = data.train_labels.numpy(), [part.numpy() for part in data.client_indices]
     counts = client_counts(labels, parts, getattr(data, "class_names", ()))
@@ -119,7 +120,7 @@ def _show_partition(
 def recipes_command(context: click.Context) -> None:
     """List the recipes that come with the package, and whether their data is present."""
     if context.invoked_subcommand is None:
-        from fednnnn_plugin.cli.catalogue import catalogue
+        from fednnnn_plugin.recipe.catalogue import catalogue
 
         click.echo(catalogue())
 
@@ -129,6 +130,6 @@ def recipes_command(context: click.Context) -> None:
 @one_line_errors
 def copy_recipes(folder: Path) -> None:
     """Copy the recipes into a folder, to read and to change; no file is overwritten."""
-    from fednnnn_plugin.cli.catalogue import copy_recipes as copy
+    from fednnnn_plugin.recipe.catalogue import copy_recipes as copy
 
     click.echo(f"{copy(folder)} recipes copied to {folder}")

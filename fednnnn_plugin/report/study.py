@@ -129,6 +129,11 @@ class Study:
         lowest = self.plan.metric == "final_loss"
         return self.trials.loc[values.idxmin() if lowest else values.idxmax()]
 
+    def chosen(self, step: Step) -> dict[str, float]:
+        """The values of a step's best trial, by key; empty where none finished."""
+        best = self.best(step)
+        return {} if best is None else {key: float(best[key]) for key in step.grid}
+
 
 def is_study(folder: Path) -> bool:
     """Whether a folder holds a study."""

@@ -1,0 +1,119 @@
+"""FedAdam, a comparator: Adam on the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fednnnn_plugin.errors import RunError
+from fednnnn_plugin.server.gradients import Closure, Params, loss_of
+from fednnnn_plugin.server.rules.registry import decay, positive, rule
+
+# The ranges of FedAdam and FedYogi; the defaults are the source's, which has none for η and
+# searches it by half powers of ten.
+LR = positive(argument="lr", grid=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0))
+BETA1 = decay(default=0.9, argument="beta1")
+BETA2 = decay(default=0.99, argument="beta2")
+TAU = positive(default=1e-3, argument="tau")
+
+
+def checked(lr: float, beta1: float, beta2: float, tau: float) -> dict[str, Any]:
+    """Return the arguments of FedAdam or FedYogi, each in its range.
+
+    Raises:
+        UserError: one is not.
+    """
+    return {
+        "lr": LR.checked("lr", lr),
+        "beta1": BETA1.checked("beta1", beta1),
+        "beta2": BETA2.checked("beta2", beta2),
+        "tau": TAU.checked("tau", tau),
+    }
+
+
+@torch.no_grad()
+def adaptive_step(
+    optimizer: Optimizer, second_moment: Callable[[Tensor, Tensor, float], None]
+) -> None:
+    """Apply ``m ← β1 m + (1 - β1) S; w ← w + η m / (√v + τ)``, element by element.
+
+    Args:
+        optimizer: FedAdam or FedYogi.
+        second_moment: moves v in place, given v, S² and β2.
+
+    Raises:
+        RunError: v overflowed; the model may have moved in part.
+    """
+    for group in optimizer.param_groups:
+        beta1, tau = group["beta1"], group["tau"]
+        for parameter in group["params"]:
+            if parameter.grad is None:
+                continue
+            update = -parameter.grad
+            state = optimizer.state[parameter]
+            if not state:
+                state["momentum"] = torch.zeros_like(parameter)
+                state["second_moment"] = torch.full_like(parameter, tau**2)
+            m, v = state["momentum"], state["second_moment"]
+            # Plain operations, each rounded by IEEE 754: the bits depend on no vector width or
+            # number of threads. torch promises nothing of the kind for its fused ones.
+            m.mul_(beta1).add_(update * (1 - beta1))
+            second_moment(v, update.square(), group["beta2"])
+            if not v.isfinite().all():  # m / ∞ = 0 would stop those elements for good, unseen
+                raise RunError(
+                    f"{type(optimizer).__name__}: v is no longer finite: the square of an average "
+                    f"update is beyond {v.dtype}"
+                )
+            parameter.add_(m.div(v.sqrt().add_(tau)).mul_(group["lr"]))
+
+
+@rule(server_lr=LR, server_beta1=BETA1, server_beta2=BETA2, server_tau=TAU, evaluated="served")
+class FedAdam(Optimizer):
+    r"""Adam on the server, on the average update.
+
+    .. math::
+        m_t = β_1 m_{t-1} + (1 - β_1) S, \quad v_t = β_2 v_{t-1} + (1 - β_2) S^2, \quad
+        w_{t+1} = w_t + η \frac{m_t}{\sqrt{v_t} + τ}
+
+    element by element, with ``m_{-1} = 0`` and ``v_{-1} = τ²``, the least that the source allows;
+    no correction of the bias. The source knows one server model, ``w_{t+1}``, which is tested.
+
+    Args:
+        params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``, which m and
+            v have too.
+        lr: η > 0.
+        beta1: β₁ in [0, 1).
+        beta2: β₂ in [0, 1).
+        tau: τ > 0, the degree of adaptivity, in units of S.
+
+    Raises:
+        UserError: a value out of range.
+        RunError: at ``step``: v overflowed; the model may have moved in part.
+
+    Source: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, "Adaptive Federated
+    Optimization", ICLR 2021 (arXiv 2003.00295), algorithm 2.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        tau: float = 1e-3,
+    ) -> None:
+        super().__init__(params, checked(lr, beta1, beta2, tau))
+
+    def step(self, closure: Closure | None = None) -> Any:
+        """Move the model."""
+        loss = loss_of(closure)
+        adaptive_step(self, _adam)
+        return loss
+
+
+def _adam(v: Tensor, square: Tensor, beta2: float) -> None:
+    v.mul_(beta2).add_(square * (1 - beta2))

@@ -1,0 +1,36 @@
+"""FedAvg, the paper's first baseline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.optim import Optimizer
+
+from fednnnn_plugin.server.gradients import Closure, Params, loss_of, move
+from fednnnn_plugin.server.rules.registry import positive, rule
+
+
+@rule(place=1)
+class PaperFedAvg(Optimizer):
+    r"""The average as it is (McMahan et al. 2017; paper, eq. 2).
+
+    .. math:: w_{t+1} = w_t + η S
+
+    It bears a name of its own, so that FedML's ``FedAvg`` stays FedML's.
+
+    Args:
+        params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
+        lr: η, scales the move; 1 in the paper.
+
+    Raises:
+        UserError: a value out of range.
+    """
+
+    def __init__(self, params: Params, lr: float = 1.0) -> None:
+        super().__init__(params, {"lr": positive().checked("lr", lr)})
+
+    def step(self, closure: Closure | None = None) -> Any:
+        """Move the model."""
+        loss = loss_of(closure)
+        move(self, [(1.0, 0.0)] * len(self.param_groups))
+        return loss

@@ -1,0 +1,72 @@
+"""FedExP, a comparator: FedAvg, extrapolated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from fednnnn_plugin.server.gradients import Closure, Params, loss_of, measured, update_norm
+from fednnnn_plugin.server.rules.registry import positive, rule
+
+EPSILON = positive(default=1e-3, argument="epsilon")
+
+
+# The source tests the mean of the last two models, as the iterates swing; w_0 counts as one of
+# them here (the authors' code takes w_1 alone in the first round).
+@rule(fedexp_epsilon=EPSILON, wants=("mean_client_square",), evaluated="midpoint")
+class FedExP(Optimizer):
+    r"""FedAvg, extrapolated by as much as the clients disagree.
+
+    .. math::
+        η_g = \max\left(1, \frac{\sum_k α_k \lVert Δ_k \rVert_2^2}{2 (N^2 + ε)}\right), \quad
+        w_{t+1} = w_t + η η_g S
+
+    with ``N = ‖S‖₂`` over all parameters. The source's ``Σ_k ‖Δ_k‖² / (2 m (N² + ε))`` is this
+    for its weights ``α_k = 1/m``. The authors' code has ``m ε`` in the place of ``ε``, and shrinks
+    it from round to round along with the clients' learning rate; here it is as in the paper.
+
+    Args:
+        params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
+        lr: η, scales the move; 1 in the source.
+        epsilon: ε > 0, keeps the step small where S vanishes; in units of ``‖Δ‖²``. The default is
+            the authors' for CIFAR-10 and CIFAR-100; theirs for EMNIST is 0.1.
+
+    Raises:
+        UserError: a value out of range; at ``step``: the mean square is missing.
+
+    Source: Jhunjhunwala, Wang, Joshi, "FedExP: Speeding Up Federated Averaging via
+    Extrapolation", ICLR 2023 (arXiv 2301.09604), algorithm 1.
+
+    Example:
+        >>> import torch
+        >>> w = torch.nn.Parameter(torch.zeros(2))
+        >>> server = FedExP([w], epsilon=1.0)
+        >>> w.grad = -torch.tensor([0.0, 1.0])  # -S, N = 1
+        >>> server.step(mean_client_square=8.0)  # 8 / (2 (1 + 1)) = 2
+        >>> w.data
+        tensor([0., 2.])
+    """
+
+    def __init__(self, params: Params, lr: float = 1.0, epsilon: float = 1e-3) -> None:
+        defaults = {
+            "lr": positive().checked("lr", lr),
+            "epsilon": EPSILON.checked("epsilon", epsilon),
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(
+        self, closure: Closure | None = None, *, mean_client_square: float | None = None
+    ) -> Any:
+        """Move the model; ``mean_client_square`` is ``Σ α_k ‖w_k - w_t‖₂²``."""
+        loss = loss_of(closure)
+        square = measured(self, "mean_client_square", "Σ α_k ‖Δ_k‖²", mean_client_square)
+        norm = update_norm(self)
+        for group in self.param_groups:
+            extrapolation = max(1.0, square / (2 * (norm * norm + group["epsilon"])))
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.add_(parameter.grad * -(group["lr"] * extrapolation))
+        return loss

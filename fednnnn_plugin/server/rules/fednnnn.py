@@ -1,0 +1,74 @@
+"""FedNNNN: the paper's method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.optim import Optimizer
+
+from fednnnn_plugin.server.gradients import Closure, Params, loss_of, move, norm_ratio, required
+from fednnnn_plugin.server.rules.momentum import GAMMA, one_gamma
+from fednnnn_plugin.server.rules.norm_norm import BETA
+from fednnnn_plugin.server.rules.registry import positive, rule
+
+
+@rule(beta=BETA, gamma=GAMMA, wants=("mean_client_norm",), place=5)
+class FedNNNN(Optimizer):
+    r"""Norm-normalised aggregation with server momentum (paper, eqs. 13 and 14).
+
+    .. math::
+        d_{t+1} = γ d_t + β \frac{E}{N} S, \quad w_{t+1} = w_t + η d_{t+1}, \quad d_0 = 0
+
+    with ``N = ‖S‖₂`` over all parameters. Where N is near 0 (``N ≤ 1e-6 E``, or ``E = 0``) the
+    model stays as it is and so does ``d``; ``degenerate`` tells.
+
+    Args:
+        params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
+        lr: η, scales the move; 1 in the paper.
+        beta: β > 0, scales the normalised update.
+        gamma: γ in [0, 1), the momentum.
+        momentum: another name of γ, the one that FedML's FedOpt passes.
+
+    Raises:
+        UserError: a value out of range; at ``step``: β, γ or E is missing.
+
+    Example:
+        >>> import torch
+        >>> w = torch.nn.Parameter(torch.zeros(2))
+        >>> server = FedNNNN([w], beta=0.7, gamma=0.8)
+        >>> w.grad = -torch.tensor([1.5, 2.0])  # -S, N = 2.5
+        >>> server.step(mean_client_norm=3.5)
+        >>> w.data.norm()  # βE
+        tensor(2.4500)
+    """
+
+    degenerate = False
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1.0,
+        beta: float | None = None,
+        gamma: float | None = None,
+        momentum: float | None = None,
+    ) -> None:
+        defaults = {
+            "lr": positive().checked("lr", lr),
+            "beta": BETA.optional("beta", beta),
+            "gamma": one_gamma(gamma, momentum),
+        }
+        super().__init__(params, defaults)
+
+    def step(self, closure: Closure | None = None, *, mean_client_norm: float | None = None) -> Any:
+        """Move the model; ``mean_client_norm`` is ``E = Σ α_k ‖w_k - w_t‖₂``."""
+        loss = loss_of(closure)
+        ratio = norm_ratio(self, mean_client_norm)
+        # All groups are read before any moves: a missing value leaves the model as it was.
+        factors = [
+            (ratio * required(self, group, "beta"), required(self, group, "gamma"))
+            for group in self.param_groups
+        ]
+        self.degenerate = ratio == 0.0
+        if not self.degenerate:
+            move(self, factors)
+        return loss

@@ -1,0 +1,45 @@
+"""FedYogi, a comparator: Yogi on the server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fednnnn_plugin.server.gradients import Closure, Params, loss_of
+from fednnnn_plugin.server.rules.fedadam import BETA1, BETA2, LR, TAU, adaptive_step, checked
+from fednnnn_plugin.server.rules.registry import rule
+
+
+@rule(server_lr=LR, server_beta1=BETA1, server_beta2=BETA2, server_tau=TAU, evaluated="served")
+class FedYogi(Optimizer):
+    r"""Yogi on the server, on the average update.
+
+    .. math::
+        v_t = v_{t-1} - (1 - β_2) S^2 \operatorname{sign}(v_{t-1} - S^2)
+
+    and the rest as :class:`~fednnnn_plugin.server.rules.fedadam.FedAdam`, arguments, errors and
+    source included: v falls by no more than it would rise, so that one large update does not fade
+    at once.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        tau: float = 1e-3,
+    ) -> None:
+        super().__init__(params, checked(lr, beta1, beta2, tau))
+
+    def step(self, closure: Closure | None = None) -> Any:
+        """Move the model."""
+        loss = loss_of(closure)
+        adaptive_step(self, _yogi)
+        return loss
+
+
+def _yogi(v: Tensor, square: Tensor, beta2: float) -> None:
+    v.sub_((v - square).sign_().mul_(square).mul_(1 - beta2))

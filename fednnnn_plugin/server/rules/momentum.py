@@ -1,0 +1,60 @@
+"""Momentum: server momentum on the plain average update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.optim import Optimizer
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.gradients import Closure, Params, loss_of, move, required
+from fednnnn_plugin.server.rules.registry import decay, positive, rule
+
+#: γ, and the paper's grid of it: 0.5 to 0.9 by 0.1 (appendix).
+GAMMA = decay(grid=(0.5, 0.6, 0.7, 0.8, 0.9))
+
+
+def one_gamma(gamma: float | None, momentum: float | None) -> float | None:
+    """Return γ, which may be given by either name, in its range.
+
+    Raises:
+        UserError: out of range, or two values.
+    """
+    if gamma is not None and momentum is not None and gamma != momentum:
+        raise UserError(f"gamma: {gamma!r}, momentum: {momentum!r}: two names of γ; give one")
+    return GAMMA.optional("gamma", momentum if gamma is None else gamma)
+
+
+@rule(gamma=GAMMA, place=4)
+class Momentum(Optimizer):
+    r"""Server momentum without dampening (paper, eqs. 11 and 12).
+
+    .. math:: d_{t+1} = γ d_t + S, \quad w_{t+1} = w_t + η d_{t+1}, \quad d_0 = 0
+
+    With γ = 0 it is FedAvg's server step.
+
+    Args:
+        params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
+        lr: η, scales the move; 1 in the paper.
+        gamma: γ in [0, 1), the momentum.
+        momentum: another name of γ, the one that FedML's FedOpt passes.
+
+    Raises:
+        UserError: a value out of range; at ``step``: γ is missing.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        lr: float = 1.0,
+        gamma: float | None = None,
+        momentum: float | None = None,
+    ) -> None:
+        defaults = {"lr": positive().checked("lr", lr), "gamma": one_gamma(gamma, momentum)}
+        super().__init__(params, defaults)
+
+    def step(self, closure: Closure | None = None) -> Any:
+        """Move the model."""
+        loss = loss_of(closure)
+        move(self, [(1.0, required(self, group, "gamma")) for group in self.param_groups])
+        return loss

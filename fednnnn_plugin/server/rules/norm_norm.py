@@ -1,0 +1,47 @@
+"""Norm-Norm: FedNNNN without momentum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.optim import Optimizer
+
+from fednnnn_plugin.server.gradients import Closure, Params, loss_of, move, norm_ratio, required
+from fednnnn_plugin.server.rules.registry import positive, rule
+
+#: β, and the paper's grid of it: 0.5 to 1.2 by 0.1 (appendix).
+BETA = positive(grid=(0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2))
+
+
+@rule(beta=BETA, wants=("mean_client_norm",), place=3)
+class NormNorm(Optimizer):
+    r"""Norm-normalised aggregation without momentum (paper, eq. 8).
+
+    .. math:: w_{t+1} = w_t + η β \frac{E}{N} S, \quad \lVert w_{t+1} - w_t \rVert_2 = η β E
+
+    Where N is near 0 (``N ≤ 1e-6 E``, or ``E = 0``) the model stays as it is; ``degenerate`` tells.
+
+    Args:
+        params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
+        lr: η, scales the move; 1 in the paper.
+        beta: β > 0, scales the normalised update.
+
+    Raises:
+        UserError: a value out of range; at ``step``: β or E is missing.
+    """
+
+    degenerate = False
+
+    def __init__(self, params: Params, lr: float = 1.0, beta: float | None = None) -> None:
+        defaults = {"lr": positive().checked("lr", lr), "beta": BETA.optional("beta", beta)}
+        super().__init__(params, defaults)
+
+    def step(self, closure: Closure | None = None, *, mean_client_norm: float | None = None) -> Any:
+        """Move the model; ``mean_client_norm`` is ``E = Σ α_k ‖w_k - w_t‖₂``."""
+        loss = loss_of(closure)
+        ratio = norm_ratio(self, mean_client_norm)
+        factors = [(ratio * required(self, group, "beta"), 0.0) for group in self.param_groups]
+        self.degenerate = ratio == 0.0
+        if not self.degenerate:
+            move(self, factors)
+        return loss

@@ -1,0 +1,227 @@
+"""The one list of server rules, filled by the decorator that each rule's file puts on its class."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.update import Update
+from fednnnn_plugin.user_code import load_code
+
+#: What is tested and reported: the plain average ``w_t + S``, ``w_{t+1}``, or the mean of ``w_t``
+#: and ``w_{t+1}``.
+Evaluated = Literal["average", "served", "midpoint"]
+Class = TypeVar("Class", bound=type[Optimizer])
+
+
+@dataclass(frozen=True)
+class Key:
+    """A setting of a rule: a recipe's key in ``train_args``.
+
+    Attributes:
+        low: the least value.
+        low_included: whether it is allowed itself.
+        high: values are less than this.
+        default: None where a recipe must give the value.
+        argument: the optimizer's argument; None: of the key's own name.
+        client: the clients' training takes it, not the server's optimizer.
+        grid: the values that a search of hyperparameters tries where it is told none.
+    """
+
+    low: float = 0.0
+    low_included: bool = False
+    high: float = math.inf
+    default: float | None = None
+    argument: str | None = None
+    client: bool = False
+    grid: tuple[float, ...] = ()
+
+    @property
+    def allowed(self) -> str:
+        """The range in words, as they follow "must be"."""
+        if self.high < math.inf:
+            return f"a number of at least {self.low:g} and less than {self.high:g}"
+        if self.low_included:
+            return f"a finite number of at least {self.low:g}"
+        return f"a finite number greater than {self.low:g}"
+
+    def check(self, value: Any) -> bool:
+        """Tell whether a value is a number in the range."""
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            return False  # PyYAML, and so FedML, reads 5e-4 as a string
+        try:
+            number = float(value)
+        except OverflowError:  # 10**400
+            return False
+        above = number >= self.low if self.low_included else number > self.low
+        return above and number < self.high  # false for NaN
+
+    def checked(self, name: str, value: Any) -> float:
+        """Return a value.
+
+        Raises:
+            UserError: it is not a number in the range.
+        """
+        if not self.check(value):
+            raise UserError(f"{name}: {value!r}: must be {self.allowed}")
+        return float(value)
+
+    def optional(self, name: str, value: float | None) -> float | None:
+        """Return a value in the range, or None for None."""
+        return None if value is None else self.checked(name, value)
+
+
+def positive(**options: Any) -> Key:
+    """Return a key for finite numbers greater than 0; the options are those of :class:`Key`."""
+    return Key(**options)
+
+
+def non_negative(**options: Any) -> Key:
+    """Return a key for finite numbers of at least 0."""
+    return Key(low_included=True, **options)
+
+
+def decay(**options: Any) -> Key:
+    """Return a key for numbers of at least 0 and less than 1."""
+    return Key(low_included=True, high=1.0, **options)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A method: how the server steps, and what is evaluated.
+
+    Attributes:
+        name: a recipe's ``federated_optimizer``.
+        optimizer: the class; ``p.grad`` holds ``-S``.
+        keys: the recipe's keys that the method takes, in ``train_args``.
+        wants: attributes of :class:`~fednnnn_plugin.server.update.Update` that ``step`` is given.
+        evaluated: the model that is tested and reported.
+        place: row in the paper's table of results; None of a method that is not the paper's.
+    """
+
+    name: str
+    optimizer: type[Optimizer]
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    wants: tuple[str, ...] = ()
+    evaluated: Evaluated = "average"
+    place: int | None = None
+
+    def make(self, parameters: Iterable[Tensor], settings: Mapping[str, float | None]) -> Optimizer:
+        """Return the server's optimizer.
+
+        Args:
+            parameters: what it moves.
+            settings: values of the rule's keys; None, or a key that is not there, leaves the
+                default.
+
+        Raises:
+            UserError: a key without a default that is missing, or a value out of range.
+        """
+        arguments: dict[str, Any] = {}
+        for name, key in self.keys.items():
+            if key.client:
+                continue
+            value = settings.get(name)
+            value = key.default if value is None else value
+            if value is None:
+                raise UserError(f"train_args.{name}: missing; {self.name} needs it: {key.allowed}")
+            arguments[key.argument or name] = key.checked(f"train_args.{name}", value)
+        return self.optimizer(parameters, **arguments)
+
+
+_rules: dict[str, Rule] = {}
+
+
+def rule(
+    *,
+    wants: tuple[str, ...] = (),
+    evaluated: Evaluated = "average",
+    place: int | None = None,
+    **keys: Key,
+) -> Callable[[Class], Class]:
+    """Register a server rule: put it on a subclass of ``torch.optim.Optimizer``.
+
+    The optimizer gets the served model as one flat parameter with ``p.grad = -S`` and is made anew
+    each round: what it remembers stands in ``self.state[p]``, as tensors or numbers, and is kept
+    in checkpoints. An attribute ``degenerate`` that is true after a step says in the record that
+    the model was left alone.
+
+    Args:
+        wants: attributes of :class:`~fednnnn_plugin.server.update.Update` that ``step`` takes by
+            name, such as ``mean_client_norm``.
+        evaluated: which model is tested and reported.
+        place: row in the paper's table of results, of a method that is the paper's.
+        **keys: the recipe's keys in ``train_args``, each with its range.
+
+    Raises:
+        UserError: the class is no optimizer, lacks an argument for a key, wants what an update has
+            not, or has the name of another rule.
+
+    Example:
+        >>> import torch
+        >>> @rule(server_scale=positive(default=1.0))
+        ... class Scaled(torch.optim.Optimizer):
+        ...     def __init__(self, params, server_scale):
+        ...         super().__init__(params, {"scale": server_scale})
+        ...
+        ...     @torch.no_grad()
+        ...     def step(self, closure=None):
+        ...         for group in self.param_groups:
+        ...             for p in group["params"]:
+        ...                 p.sub_(p.grad, alpha=group["scale"])
+    """
+
+    def register(optimizer: Class) -> Class:
+        if not (isinstance(optimizer, type) and issubclass(optimizer, Optimizer)):
+            raise UserError(f"rule: {optimizer!r}: must be a subclass of torch.optim.Optimizer")
+        own = optimizer.__name__
+        if own in _rules and _rules[own].optimizer.__module__ != optimizer.__module__:
+            raise UserError(f"rule: {own}: there is another rule of this name")
+        for wanted in wants:
+            if not hasattr(Update, wanted) and wanted not in Update.__dataclass_fields__:
+                known = ", ".join(Update.__dataclass_fields__)
+                raise UserError(f"rule: {own}: wants {wanted!r}: must be among {known}")
+        taken = inspect.signature(optimizer.__init__).parameters
+        for key, setting in keys.items():
+            argument = setting.argument or key
+            if not setting.client and argument not in taken:
+                raise UserError(f"rule: {own}: __init__ has no argument {argument}, for key {key}")
+        _rules[own] = Rule(own, optimizer, keys, wants, evaluated, place)
+        return optimizer
+
+    return register
+
+
+def find_rule(name: str) -> Rule:
+    """Return a registered rule.
+
+    Raises:
+        UserError: there is none of this name.
+    """
+    if name not in _rules:
+        raise UserError(f"federated_optimizer: {name!r}: must be one of {', '.join(_rules)}")
+    return _rules[name]
+
+
+def load_rule(reference: str, where: str) -> Rule:
+    """Import a user's own rule ``module:Class``, and register it under that name.
+
+    Whoever calls this has made sure that the user allows the code to run.
+
+    Raises:
+        UserError: it does not import, or is not a class with the decorator :func:`rule`.
+    """
+    found = load_code(reference, where)
+    own = next((rule for rule in _rules.values() if rule.optimizer is found), None)
+    if own is None:
+        raise UserError(f"{where}: {reference}: must be a class with @fednnnn_plugin.rule(...)")
+    _rules[reference] = replace(own, name=reference)
+    return _rules[reference]

@@ -1,0 +1,97 @@
+"""A user's own code, named ``module:name`` in a recipe: imported where the user allows it."""
+
+import importlib
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fednnnn_plugin.errors import UserError, printable
+
+
+def names_code(text: object) -> bool:
+    """Tell whether a name in a recipe is ``module:name``: the user's code."""
+    if not isinstance(text, str):
+        return False
+    module, colon, name = text.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), name))
+
+
+def refuse_code(where: str, reference: str) -> UserError:
+    """The error of code that a recipe names and the user has not allowed.
+
+    Args:
+        where: the recipe's key, such as ``data_args.dataset``.
+        reference: ``module:name``.
+    """
+    return UserError(
+        f"{where}: {printable(reference)!r} is code that the recipe asks to run: add --allow-code "
+        "if you trust it"
+    )
+
+
+def load_code(reference: str, where: str) -> object:
+    """Import a module and return what it calls ``name``; the caller has asked whether it may.
+
+    Args:
+        reference: ``module:name``. The current directory is importable meanwhile, before all
+            others, as it is for ``python -m``; ``sys.path`` is otherwise left as the module has it.
+        where: the recipe's key, which a message names.
+
+    Raises:
+        UserError: it is not written so, cannot be imported, raises meanwhile, or has no such name.
+    """
+    where = f"{where}: {printable(reference)}"
+    if not names_code(reference):
+        raise UserError(f"{where}: must be module:name")
+    module_name, _, name = reference.partition(":")
+    try:
+        with _current_directory_importable():
+            module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
+            raise UserError(
+                f"{where}: no module {error.name}: it must be installed, or in the current "
+                f"directory, {printable(Path.cwd())}"
+            ) from error
+        raise UserError(f"{where}: does not import: {told(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{where}: does not import: {told(error)}") from error
+    if not hasattr(module, name):
+        raise UserError(f"{where}: {name} is not there, in module {module_name}")
+    found: object = getattr(module, name)
+    return found
+
+
+def told(error: BaseException) -> str:
+    """What a user's code raised, on one line, with the file and line that raised it."""
+    text = printable(f"{type(error).__name__}: {' '.join(str(error).split())}")
+    if isinstance(error, SyntaxError):  # its text ends with the place
+        return text
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(("<", _PACKAGE, _IMPORTLIB))
+    ]
+    users = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)] or frames
+    place = f" ({printable(users[-1].filename)}, line {users[-1].lineno})" if users else ""
+    return text + place
+
+
+_PACKAGE = str(Path(__file__).parent)
+_IMPORTLIB = str(Path(importlib.__file__).parent)
+_INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
+
+
+@contextmanager
+def _current_directory_importable() -> Iterator[None]:
+    here = str(Path.cwd())
+    before = sys.path.count(here)
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if sys.path.count(here) > before:  # else the module has taken it away itself
+            sys.path.remove(here)

@@ -1,0 +1,98 @@
+"""A user's own code by name: imported from the current directory, one line for what is wrong."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.user_code import load_code, names_code, refuse_code, told
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Write a module into the current directory, which is otherwise not importable."""
+    monkeypatch.chdir(tmp_path)
+    before, known = list(sys.path), set(sys.modules)
+
+    def start(name: str, text: str) -> None:
+        (tmp_path / f"{name}.py").write_text(text)
+
+    yield start
+    assert sys.path == before
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("own:load", True),
+        ("own.data:load", True),
+        ("digits", False),
+        ("own:", False),
+        (":load", False),
+        ("own:load:more", False),
+        ("s3://bucket", False),
+        ("own data:load", False),
+        (None, False),
+        (3, False),
+    ],
+)
+def test_a_name_of_code_is_a_module_and_a_name(text: object, expected: bool) -> None:
+    assert names_code(text) is expected
+
+
+def test_what_the_name_stands_for(write) -> None:
+    write("own_code", "class Rule: pass\nVALUE = 3")
+    assert load_code("own_code:VALUE", "key") == 3
+    assert load_code("own_code:Rule", "key").__name__ == "Rule"
+
+
+def test_a_module_that_changes_the_path_loses_nothing_of_it(
+    write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("own_remover", f"import sys\nsys.path.remove({str(tmp_path)!r})\n1 / 0")
+    with monkeypatch.context() as changed:
+        changed.setattr(sys, "path", [*sys.path, str(tmp_path)])
+        before = list(sys.path)
+        with pytest.raises(UserError, match="ZeroDivisionError"):
+            load_code("own_remover:load", "key")
+        assert sys.path == before
+
+
+def test_what_does_not_import(write, tmp_path: Path) -> None:
+    write("own_broken", "\n1 +")
+    write("own_needy", "import not_there_at_all")
+    write("own_empty", "load = 3")
+    write("own_raising", "import json\n\njson.loads('two\\nlines')")
+    write("own_ending", "raise SystemExit(7)")
+    for reference, expected in (
+        ("own_gone:load", "no module own_gone: it must be installed, or in the current dir"),
+        ("own_empty.sub:load", "no module own_empty.sub: it must be installed, or in the current"),
+        ("own_broken:load", "SyntaxError: invalid syntax (own_broken.py, line 2)"),
+        ("own_needy:load", "ModuleNotFoundError: No module named 'not_there_at_all' ("),
+        ("own_raising:load", f"({tmp_path / 'own_raising.py'}, line 3)"),
+        ("own_ending:load", f"SystemExit: 7 ({tmp_path / 'own_ending.py'}, line 1)"),
+        ("own_empty:save", "save is not there, in module own_empty"),
+        ("no code", "must be module:name"),
+    ):
+        with pytest.raises(UserError) as refused:
+            load_code(reference, "data_args.dataset")
+        assert str(refused.value).startswith(f"data_args.dataset: {reference}: ")
+        assert expected in str(refused.value)
+        assert str(refused.value).isprintable()
+
+
+def test_what_is_raised_is_told_with_the_users_own_line(write, tmp_path: Path) -> None:
+    write("own_caller", "import json\ndef load():\n    return json.loads('{')")
+    function = load_code("own_caller:load", "key")
+    with pytest.raises(ValueError, match="Expecting") as raised:
+        function()
+    assert told(raised.value).endswith(f"({tmp_path / 'own_caller.py'}, line 3)")
+
+
+def test_the_refusal_names_the_key_the_code_and_the_option() -> None:
+    message = str(refuse_code("model_args.model", "own:create"))
+    assert message.startswith("model_args.model: 'own:create' ")
+    assert "--allow-code" in message
