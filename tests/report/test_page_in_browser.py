@@ -17,8 +17,9 @@ FLAGS = (
 )
 ASK = """
 <script>
-const best = document.querySelectorAll("table.sortable th button")[5];
-const column = () => [...document.querySelector("table.sortable").tBodies[0].rows]
+const table = document.querySelector("section[aria-labelledby=runs] table.sortable");
+const best = table.querySelectorAll("th button")[5];
+const column = () => [...table.tBodies[0].rows]
   .map(row => row.cells[5].textContent);
 const before = column();
 best.click();
@@ -65,10 +66,10 @@ def test_the_page_in_a_browser(make_run, study: Path, tmp_path: Path) -> None:
     assert light["ascending"] == "ascending"
     assert light["up"] == sorted(light["before"], key=float)
     assert light["down"] == light["up"][::-1]
-    assert (light["ink"], light["paper"]) == ("rgb(28, 33, 40)", "rgb(255, 255, 255)")
+    assert (light["ink"], light["paper"]) == ("rgb(90, 100, 112)", "rgb(255, 255, 255)")
     assert light["line"] == "rgb(213, 94, 0)"
 
     dark = ask(page, "--blink-settings=preferredColorScheme=0", "--window-size=500,900")
-    assert (dark["ink"], dark["paper"]) == ("rgb(231, 234, 238)", "rgb(23, 27, 33)")
+    assert (dark["ink"], dark["paper"]) == ("rgb(163, 173, 184)", "rgb(23, 27, 33)")
     assert dark["line"] == "rgb(245, 132, 66)"
     assert dark["wide"] <= 0
