@@ -9,6 +9,10 @@ class UserError(ValueError):
     """
 
 
+class LaunchError(UserError):
+    """Processes that were launched together do not know of each other: each has to say it."""
+
+
 class RunError(RuntimeError):
     """A run that cannot go on, through no fault in its settings; the message is one line.
 

@@ -9,9 +9,9 @@ from typing import ParamSpec
 
 import click
 
-from fednnnn_plugin.endings import Terminated, ending
-from fednnnn_plugin.engine.launcher import launched_rank
-from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.engine.endings import Terminated, ending
+from fednnnn_plugin.engine.ranks import launched_rank
+from fednnnn_plugin.errors import LaunchError, RunError, UserError
 
 P = ParamSpec("P")
 
@@ -25,7 +25,8 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
             command(*args, **kwargs)
         except (UserError, RunError, OSError, KeyboardInterrupt, Terminated) as error:
             message, status = ending(error)
-            if launched_rank() == 0:  # the other ranks have the same mistake to report
+            # The other ranks have the same mistake to report, unless they know of no others.
+            if launched_rank() == 0 or isinstance(error, LaunchError):
                 click.echo(message, err=True)
             sys.exit(status)
 

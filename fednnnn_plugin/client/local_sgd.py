@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
+
+from fednnnn_plugin.client.replica import Replica
 
 Precision = Literal["fp32", "tf32", "bf16", "fp64"]
 
@@ -25,7 +27,7 @@ class LocalSGD:
 
     Attributes:
         epochs: passes over the client's data.
-        batch_size: B.
+        batch_size: B; -1 is all of a client's data.
         learning_rate: η.
         weight_decay: λ, on every trainable parameter.
         prox_mu: μ, 0 for every method but FedProx.
@@ -51,52 +53,68 @@ class LocalSGD:
             return torch.autocast(device.type, dtype=torch.bfloat16)
         return nullcontext()
 
-    def train(self, model: nn.Module, epochs: Iterable[Iterable[tuple[Tensor, Tensor]]]) -> int:
-        """Train ``model`` in place on cross-entropy, from the weights that it has.
+    def steps(self, samples: int) -> int:
+        """Return the steps of an epoch over so many samples."""
+        return -(-samples // self.batch_of(samples))
+
+    def batch_of(self, samples: int) -> int:
+        """Return the size of the batches that so many samples are cut into."""
+        return max(samples, 1) if self.batch_size == -1 else self.batch_size
+
+    def train(self, replica: Replica, epochs: Iterable[Iterable[tuple[Tensor, Tensor]]]) -> int:
+        """Train a replica in place on cross-entropy, from the weights that it has.
+
+        A parameter that a step's loss does not reach stays as it is in that step.
 
         Args:
-            model: in the dtype and on the device of the batches.
+            replica: on the device of the batches.
             epochs: for each epoch its batches (inputs, int64 labels).
 
         Returns:
             The number of steps.
         """
-        model.train()
-        parameters = [p for p in model.parameters() if p.requires_grad]
-        anchors = [p.detach().clone() for p in parameters] if self.prox_mu else []
+        replica.model.train()
+        anchor = self.anchor(replica.vector)
         steps = 0
         for batches in epochs:
             for inputs, labels in batches:
                 with self.autocast(inputs.device):
-                    loss = F.cross_entropy(model(inputs), labels)
+                    loss = F.cross_entropy(replica.model(inputs), labels)
                 gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
-                    loss, parameters, allow_unused=True
+                    loss, replica.trained, allow_unused=True
                 )
-                self.descend(parameters, gradients, anchors)
+                self._descend(replica, gradients, anchor)
                 steps += 1
         return steps
 
-    @torch.no_grad()
-    def descend(
-        self,
-        parameters: Sequence[Tensor],
-        gradients: Sequence[Tensor | None],
-        anchors: Sequence[Tensor],
-    ) -> None:
-        """Take one step in place.
+    def anchor(self, served: Tensor) -> Tensor:
+        r"""Return ``c``: decay and proximal term together are a step towards one point.
 
-        Args:
-            parameters: ``w``.
-            gradients: ``∇ℓ``; None, of a parameter that the loss does not reach, leaves it alone.
-            anchors: ``w_t``, of shapes that broadcast; not looked at where ``prox_mu`` is 0.
+        .. math:: λ w + μ (w - w_t) = (λ + μ) (w - c),  c = w_t μ / (λ + μ)
         """
-        for index, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+        if not self.prox_mu:
+            return served.new_zeros(())
+        return served * (self.prox_mu / (self.weight_decay + self.prox_mu))
+
+    @property
+    def rate(self) -> float:
+        """η (λ + μ), by which a step comes nearer to the anchor."""
+        return self.learning_rate * (self.weight_decay + self.prox_mu)
+
+    @torch.no_grad()
+    def _descend(
+        self, replica: Replica, gradients: Sequence[Tensor | None], anchor: Tensor
+    ) -> None:
+        """Take a step; a gradient is None where the loss does not reach the parameter."""
+        reached, given, stay = [], [], []
+        for view, gradient in zip(replica.views, gradients, strict=True):
             if gradient is None:
-                continue
-            # Not in place: autograd may give two parameters one tensor, or one that is expanded.
-            step = gradient
-            if self.weight_decay:
-                step = step.add(parameter, alpha=self.weight_decay)
-            if self.prox_mu:
-                step = step.add(parameter - anchors[index], alpha=self.prox_mu)
-            parameter.add_(step, alpha=-self.learning_rate)
+                stay.append((view, view.clone()))
+            else:
+                reached.append(view)
+                given.append(gradient)
+        if self.rate:
+            replica.vector.lerp_(anchor, self.rate)
+        for view, before in stay:
+            view.copy_(before)
+        torch._foreach_add_(reached, given, alpha=-self.learning_rate)

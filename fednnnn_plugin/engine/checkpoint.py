@@ -16,13 +16,13 @@ import safetensors.torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fednnnn_plugin.data.sources import open_regular
-from fednnnn_plugin.engine.files import write_atomically
+from fednnnn_plugin.engine.folder import open_regular, write_atomically
 from fednnnn_plugin.errors import UserError
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"round-(\d{6,})-([0-9a-f]{32})\.safetensors")
 _KEPT = 2
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,10 @@ class CheckpointFolder:
 
 def _read(path: Path) -> Checkpoint:
     match = _NAME.fullmatch(path.name)
+    digest = _digest()
     with open_regular(path, _physical_memory()) as opened:
-        digest = hashlib.file_digest(opened, _digest)
+        while block := opened.read(_BLOCK):
+            digest.update(block)
     if match is None or digest.hexdigest() != match[2]:
         raise ValueError("its content does not match the digest in its name")
     with safe_open(path, framework="pt") as file:

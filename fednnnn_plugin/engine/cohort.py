@@ -9,36 +9,31 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from fednnnn_plugin.client.batched_sgd import BatchedSGD
+from fednnnn_plugin.client.group_sgd import GroupSGD
+from fednnnn_plugin.client.groups import Group
 from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.engine.batches import Batch, ClientBatches, TensorBatches
 from fednnnn_plugin.engine.evaluation import Evaluation, Tally, evaluation, tally
-from fednnnn_plugin.engine.grouping import Group
-from fednnnn_plugin.engine.state import State, load, named_tensors
 from fednnnn_plugin.seeds import isolated_generators, torch_generator
+from fednnnn_plugin.server.layout import Layout, ModelState, State
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: Takes a client's model, or why it has none, as soon as its training ends. One call at a time;
-#: the tensors are overwritten after it returns.
-Consume = Callable[[int, State | Exception], None]
-
-
-@dataclass(frozen=True)
-class Replica:
-    """A model for one thread to train, and its live tensors by name."""
-
-    model: nn.Module
-    tensors: dict[str, Tensor]
+#: A group's models ``[m, d]`` in the order of the group; one by names that a user's trainer gave;
+#: or why there are none.
+Outcome = ModelState | State | Exception
+#: Takes a group's outcome as soon as its training ends. One call at a time; the tensors are
+#: overwritten after it returns.
+Consume = Callable[[Group, Outcome], None]
 
 
 class ClientTraining(Protocol):
@@ -46,17 +41,8 @@ class ClientTraining(Protocol):
 
     def __call__(
         self, replica: Replica, round_number: int, client: int, stopping: threading.Event
-    ) -> State:
+    ) -> ModelState | State:
         """Return the client's model, trained from the replica's, which it may change."""
-
-
-class GroupTraining(Protocol):
-    """How several clients train in one set of kernels."""
-
-    def __call__(
-        self, replica: Replica, round_number: int, group: Group, stopping: threading.Event
-    ) -> Iterator[State]:
-        """Yield each client's model, trained from the replica's, in the order of the group."""
 
 
 class Stopped(Exception):
@@ -78,27 +64,26 @@ class SGDTraining:
 
     def __call__(
         self, replica: Replica, round_number: int, client: int, stopping: threading.Event
-    ) -> State:
-        """Return the replica's tensors, trained."""
+    ) -> ModelState:
+        """Return the replica's tensors, trained, as a group of one."""
         epochs = self._batches.epochs(client, round_number)
-        self._sgd.train(replica.model, (_until(stopping, batches) for batches in epochs))
-        return replica.tensors
+        self._sgd.train(replica, (_until(stopping, batches) for batches in epochs))
+        return replica.state.as_group()
 
 
-class BatchedTraining:
-    """Trains a group with :class:`BatchedSGD`, each client in the order that it has alone."""
+class GroupTraining:
+    """Trains a group in one set of kernels, each client in the order that it has alone."""
 
-    def __init__(self, sgd: LocalSGD, batches: TensorBatches) -> None:
+    def __init__(self, sgd: GroupSGD, batches: TensorBatches) -> None:
         self._sgd = sgd
         self._batches = batches
 
     def __call__(
-        self, replica: Replica, round_number: int, group: Group, stopping: threading.Event
-    ) -> Iterator[State]:
-        """Yield each client's model, in the order of the group."""
-        batched = BatchedSGD(self._sgd, replica.model, self._batches.images, self._batches.labels)
+        self, served: ModelState, round_number: int, group: Group, stopping: threading.Event
+    ) -> ModelState:
+        """Return the models in the order of the group."""
         orders = [self._batches.orders(client, round_number) for client in group]
-        return batched.train(replica.tensors, orders, partial(_raise_if, stopping))
+        return self._sgd.train(served, orders, partial(_raise_if, stopping))
 
 
 class Cohort:
@@ -109,10 +94,12 @@ class Cohort:
 
     Args:
         model: copied for every worker; in the dtype and on the device of the batches.
+        layout: of its state.
         training: how one client trains.
         batches: for the test set.
         group_training: how a group of several clients trains, if there are such.
         workers: clients side by side.
+        channels_last: see :class:`~fednnnn_plugin.client.replica.Replica`.
         seed: for a model, data or training that may draw from the global generators: each client
             then trains alone, with the generators seeded for it and restored after.
     """
@@ -120,11 +107,13 @@ class Cohort:
     def __init__(
         self,
         model: nn.Module,
+        layout: Layout,
         training: ClientTraining,
         batches: ClientBatches,
         *,
         group_training: GroupTraining | None = None,
         workers: int = 1,
+        channels_last: bool = False,
         seed: int | None = None,
     ) -> None:
         self._training = training
@@ -134,13 +123,13 @@ class Cohort:
         self._workers = workers if seed is None else 1
         self._replicas: queue.SimpleQueue[Replica] = queue.SimpleQueue()
         for _ in range(self._workers):
-            replica = copy.deepcopy(model)
-            self._replicas.put(Replica(replica, named_tensors(replica)))
+            replica = Replica(copy.deepcopy(model), layout, channels_last=channels_last)
+            self._replicas.put(replica)
         self._consuming = threading.Lock()
         self._stopping = threading.Event()
         self._pool = ThreadPoolExecutor(self._workers, "client", _use_one_thread)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Cohort:
         return self
 
     def __exit__(
@@ -155,7 +144,7 @@ class Cohort:
         torch.set_num_threads(torch.get_num_threads())
 
     def train(
-        self, served: State, round_number: int, groups: Sequence[Group], consume: Consume
+        self, served: ModelState, round_number: int, groups: Sequence[Group], consume: Consume
     ) -> None:
         """Train the clients from ``served``, in any order.
 
@@ -164,32 +153,24 @@ class Cohort:
         """
 
         def train_group(group: Group) -> None:
-            for client, outcome in self._outcomes(served, round_number, group):
+            with self._replica(served) as replica, self._generators(round_number, group[0]):
+                try:
+                    outcome: Outcome
+                    if len(group) > 1 and self._group_training:
+                        outcome = self._group_training(served, round_number, group, self._stopping)
+                    else:
+                        outcome = self._training(replica, round_number, group[0], self._stopping)
+                except Stopped:
+                    return
+                except Exception as error:
+                    _log.warning("round %d: clients %s", round_number, list(group), exc_info=True)
+                    outcome = error
                 with self._consuming:
-                    consume(client, outcome)
+                    consume(group, outcome)
 
         self._all([self._pool.submit(train_group, group) for group in groups])
 
-    def _outcomes(
-        self, served: State, round_number: int, group: Group
-    ) -> Iterator[tuple[int, State | Exception]]:
-        waiting = list(group)
-        with self._replica(served) as replica, self._generators(round_number, group[0]):
-            try:
-                if len(group) > 1 and self._group_training:
-                    for state in self._group_training(replica, round_number, group, self._stopping):
-                        yield waiting.pop(0), state
-                else:
-                    state = self._training(replica, round_number, group[0], self._stopping)
-                    yield waiting.pop(0), state
-            except Stopped:
-                return
-            except Exception as error:
-                _log.warning("round %d: clients %s", round_number, waiting, exc_info=True)
-                for client in waiting:
-                    yield client, error
-
-    def test(self, state: State) -> Evaluation:
+    def test(self, state: ModelState) -> Evaluation:
         """Test a model on the test set."""
 
         def test_part(batches: Iterable[Batch]) -> list[Tally]:
@@ -211,10 +192,10 @@ class Cohort:
         return self._all([self._pool.submit(seeded)])[0]
 
     @contextmanager
-    def _replica(self, state: State) -> Iterator[Replica]:
+    def _replica(self, state: ModelState) -> Iterator[Replica]:
         replica = self._replicas.get()
         try:
-            load(replica.tensors, state)
+            replica.load(state)
             yield replica
         finally:
             self._replicas.put(replica)

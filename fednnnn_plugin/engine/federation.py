@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import logging
 import math
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fednnnn_plugin.client.groups import Group, plan_groups
 from fednnnn_plugin.engine.checkpoint import Progress
-from fednnnn_plugin.engine.cohort import Cohort, draw_cohort
+from fednnnn_plugin.engine.cohort import Cohort, Outcome, draw_cohort
+from fednnnn_plugin.engine.devices import Clock
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.grouping import group_clients
+from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks
-from fednnnn_plugin.engine.records import RoundRecord, Seconds, layer_records
-from fednnnn_plugin.engine.state import State
+from fednnnn_plugin.engine.records import RoundRecord, Seconds, round_record
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.server.accumulator import Update, UpdateAccumulator
-from fednnnn_plugin.server.server import Server, ServerMove
+from fednnnn_plugin.server.average import Update, UpdateAccumulator
+from fednnnn_plugin.server.layout import ModelState
+from fednnnn_plugin.server.server import Server, ServerMove, ServerState
 
 _log = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ class Schedule:
         test_served: test the served model as well.
         max_client_failures: how many clients of a round may fail before the run ends.
         max_client_norm: longer updates are clipped to this norm.
-        batch_size: B, and with it the steps of a client.
-        group_size: how many clients train in one set of kernels.
+        group_size: how many clients train in one set of kernels, at most.
+        least_groups: how many such groups a round has at least, where there are as many clients.
     """
 
     rounds: int
@@ -51,8 +51,8 @@ class Schedule:
     test_served: bool = False
     max_client_failures: int = 0
     max_client_norm: float | None = None
-    batch_size: int = 1
     group_size: int = 1
+    least_groups: int = 1
 
     def weight(self, client: int) -> float:
         """Return the client's weight, up to a common factor."""
@@ -63,35 +63,50 @@ class Schedule:
         return (round_number - 1) % self.test_every == 0 or round_number == self.rounds
 
 
+@dataclass(frozen=True)
+class Standing:
+    """Where a federation is after a whole round; replaced as one, whatever interrupts it."""
+
+    server: ServerState
+    progress: Progress
+
+
 class Federation:
     """Serve, train the cohort, average, move the server, test: once a round.
 
     Args:
         schedule: what to do.
-        server: on rank 0; the others hold one whose served model is overwritten by rank 0's.
-        trainable: the names that training changes.
+        server: the rule.
+        start: on rank 0; the others hold one whose served model is overwritten by rank 0's.
         cohort: trains this rank's clients.
         ranks: the processes that share the clients.
         test: tests a model.
+        followers: are told how many of this rank's clients of a round are done.
     """
 
     def __init__(
         self,
         schedule: Schedule,
         server: Server,
-        trainable: list[str],
+        start: ServerState,
         cohort: Cohort,
         ranks: Ranks,
-        test: Callable[[State], Evaluation],
+        test: Callable[[ModelState], Evaluation],
+        followers: Sequence[Follower] = (),
     ) -> None:
         self._schedule = schedule
-        self._trainable = trainable
         self._cohort = cohort
         self._ranks = ranks
         self._test = test
+        self._followers = followers
+        self._clock = Clock(start.served.vector.device)
         self.server = server
         self.rounds = schedule.rounds
-        self.progress = Progress(0, 0.0, 0.0)
+        self.standing = Standing(start, Progress(0, 0.0, 0.0))
+
+    def begin_after(self, round_number: int) -> None:
+        """Count the rounds from there, on a rank that holds no server."""
+        self.standing = Standing(self.standing.server, Progress(round_number, 0.0, 0.0))
 
     def run_round(self, keep: Callable[[RoundRecord], None] | None = None) -> RoundRecord | None:
         """Do the next round; return its record on rank 0.
@@ -101,133 +116,120 @@ class Federation:
 
         Raises:
             RunError: too many clients failed, no update was accepted, or the served model
-                overflowed. After this or any other error the server is as it was before the round.
+                overflowed. After this or any other error the standing is that before the round.
         """
-        started = time.perf_counter()
-        number = self.progress.round + 1
-        self._ranks.serve(self.server.served)
-        part, adding = self._train(number)
-        trained = time.perf_counter()
-        total = self._ranks.reduce(part)
+        before = self.standing
+        number = before.progress.round + 1
+        self._clock.start()
+        self._ranks.serve(before.server.served)
+        total = self._ranks.reduce(self._train(number, before.server.served))
         if total is None:
-            self.progress = Progress(number, 0.0, 0.0)
+            self.standing = Standing(before.server, Progress(number, 0.0, 0.0))
             return None
-        self._check(number, total)
-        with self._undone_on_error():
-            update = total.finish()
-            move = self._move(number, update)
-            aggregated = time.perf_counter()
-            evaluation, served = self._evaluate(number)
-            ended = time.perf_counter()
-            self.progress = Progress(
-                number,
-                self.progress.integrated_norm + move.server_update_norm,
-                self.progress.wall_seconds + ended - started,
-            )
-            record = RoundRecord(
-                round=number,
-                test_acc=evaluation.accuracy if evaluation else None,
-                test_loss=evaluation.loss if evaluation else None,
-                served_test_acc=served.accuracy if served else None,
-                mean_update_norm=update.mean_update_norm,
-                mean_client_norm=update.mean_client_norm,
-                server_update_norm=move.server_update_norm,
-                integrated_norm=self.progress.integrated_norm,
-                client_norms=update.client_norms,
-                layers=layer_records(update, move),
-                clients=update.clients,
-                rejected=update.rejected,
-                degenerate=move.degenerate,
-                seconds=Seconds(
-                    train=trained - started - adding,
-                    aggregate=aggregated - trained + adding,
-                    evaluate=ended - aggregated,
-                ),
-            )
-            if keep:
-                keep(record)
+        self._refuse_failures(number, total.known.failed)
+        update, state, move = self._move(number, before.server, total)
+        self._clock.end("aggregate")
+        evaluation, served = self._evaluate(number, state)
+        self._clock.end("evaluate")
+        seconds = self._clock.seconds
+        progress = Progress(
+            number,
+            before.progress.integrated_norm + move.server_update_norm,
+            before.progress.wall_seconds + sum(seconds.values()),
+        )
+        record = round_record(
+            number,
+            update,
+            move,
+            integrated_norm=progress.integrated_norm,
+            evaluated=self.server.rule.evaluated,
+            evaluation=evaluation,
+            served=served,
+            seconds=Seconds(**seconds),
+        )
+        if keep:
+            keep(record)
+        self.standing = Standing(state, progress)
         return record
 
-    @contextmanager
-    def _undone_on_error(self) -> Iterator[None]:
-        """Take both models, the momentum and the progress back where a round ends half-way.
+    def _train(self, number: int, served: ModelState) -> UpdateAccumulator:
+        """Train this rank's clients and add them up."""
+        schedule = self._schedule
+        part = UpdateAccumulator.over(self.server.layout, served, schedule.max_client_norm)
+        clients = draw_cohort(
+            schedule.seed, number, len(schedule.client_sizes), schedule.cohort_size
+        )
+        sizes = schedule.client_sizes
+        groups = plan_groups(clients, sizes, schedule.group_size, schedule.least_groups)
+        work = [sum(sizes[client] for client in group) for group in groups]
+        mine = self._ranks.deal(groups, work)
+        done, of = 0, sum(map(len, mine))
 
-        An interrupt may come at any moment, and what is saved then must be of a whole round.
-        """
-        progress, evaluation = self.progress, self.server.evaluation
-        state = {name: tensor.clone() for name, tensor in self.server.state_dict().items()}
+        def add(group: Group, outcome: Outcome) -> None:
+            nonlocal done
+            with self._clock.within("aggregate"):
+                self._add(number, part, group, outcome)
+            done += len(group)
+            for follower in self._followers:
+                follower.client_done(number, done, of)
+
+        self._cohort.train(served, number, mine, add)
+        self._clock.end("train")
+        return part
+
+    def _add(self, number: int, part: UpdateAccumulator, group: Group, outcome: Outcome) -> None:
+        weights = [self._schedule.weight(client) for client in group]
+        accepted: list[bool] = []
+        reason: object = outcome
+        if isinstance(outcome, ModelState):
+            accepted = part.add_group(outcome, weights)
+        elif not isinstance(outcome, Exception):
+            try:
+                accepted = [part.add(outcome, weights[0])]
+            except UserError as error:
+                reason = error
+        for client, taken in zip(group, accepted, strict=False):
+            if not taken:
+                _log.warning("round %d: client %d: update rejected: not finite", number, client)
+        if accepted:
+            return
+        for client in group:
+            part.fail()
+            _log.warning("round %d: client %d failed: %s", number, client, reason)
+        self._refuse_failures(
+            number, part.known.failed, f"client {group[0]} failed ({_one_line(reason)}): "
+        )
+
+    def _refuse_failures(self, number: int, failed: int, first: str = "") -> None:
+        allowed = self._schedule.max_client_failures
+        if failed > allowed:
+            raise RunError(
+                f"round {number}: {first}{failed} of its clients failed; "
+                f"train_args.max_client_failures allows {allowed}"
+            )
+
+    def _move(
+        self, number: int, before: ServerState, total: UpdateAccumulator
+    ) -> tuple[Update, ServerState, ServerMove]:
         try:
-            yield
-        except BaseException:
-            self.server.load_state_dict(state)
-            self.server.evaluation = evaluation
-            self.progress = progress
-            raise
-
-    def _move(self, number: int, update: Update) -> ServerMove:
-        move = self.server.apply(update)
+            update = total.finish()
+        except UserError as error:
+            raise RunError(f"round {number}: {error}") from None
+        state, move = self.server.apply(before, update)
         if not math.isfinite(move.server_update_norm):
             raise RunError(
                 f"round {number}: the served model is no longer finite: the server moved it by "
                 f"{move.server_update_norm}"
             )
-        return move
+        return update, state, move
 
-    def _train(self, number: int) -> tuple[UpdateAccumulator, float]:
-        """Train this rank's clients; return their sum and the seconds that adding took."""
-        schedule = self._schedule
-        part = UpdateAccumulator(self.server.served, self._trainable, schedule.max_client_norm)
-        adding = 0.0
-
-        def add(client: int, outcome: State | Exception) -> None:
-            nonlocal adding
-            began = time.perf_counter()
-            reason: object = outcome
-            if not isinstance(outcome, Exception):
-                try:
-                    if not part.add(outcome, schedule.weight(client)):
-                        _log.warning(
-                            "round %d: client %d: update rejected: not finite", number, client
-                        )
-                    adding += time.perf_counter() - began
-                    return
-                except UserError as error:
-                    reason = error
-            part.fail()
-            _log.warning("round %d: client %d failed: %s", number, client, reason)
-            if part.tally.failed > schedule.max_client_failures:
-                raise RunError(
-                    f"round {number}: client {client} failed ({_one_line(reason)}): "
-                    f"{part.tally.failed} in this round, max_client_failures allows "
-                    f"{schedule.max_client_failures}"
-                )
-
-        clients = draw_cohort(
-            schedule.seed, number, len(schedule.client_sizes), schedule.cohort_size
-        )
-        groups = group_clients(
-            clients, schedule.client_sizes, schedule.batch_size, schedule.group_size
-        )
-        work = [sum(schedule.client_sizes[client] for client in group) for group in groups]
-        self._cohort.train(self.server.served, number, self._ranks.deal(groups, work), add)
-        return part, adding
-
-    def _check(self, number: int, total: UpdateAccumulator) -> None:
-        if total.tally.failed > self._schedule.max_client_failures:
-            raise RunError(
-                f"round {number}: {total.tally.failed} clients failed, max_client_failures allows "
-                f"{self._schedule.max_client_failures}"
-            )
-        if not total.clients:
-            raise RunError(
-                f"round {number}: no client update to average: all {total.rejected} were rejected"
-            )
-
-    def _evaluate(self, number: int) -> tuple[Evaluation | None, Evaluation | None]:
+    def _evaluate(
+        self, number: int, state: ServerState
+    ) -> tuple[Evaluation | None, Evaluation | None]:
         if not self._schedule.tests(number):
             return None, None
-        served = self._test(self.server.served) if self._schedule.test_served else None
-        return self._test(self.server.evaluation), served
+        served = self._test(state.served) if self._schedule.test_served else None
+        return self._test(state.evaluation), served
 
 
 def _one_line(reason: object) -> str:

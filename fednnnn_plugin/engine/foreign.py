@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Protocol
 
-from fednnnn_plugin.engine.cohort import Replica
+from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.state import State
+from fednnnn_plugin.server.layout import State
 
 
 class ForeignTrainer(Protocol):
@@ -30,4 +30,5 @@ class ForeignTraining:
         self, replica: Replica, round_number: int, client: int, stopping: threading.Event
     ) -> State:
         """Return the client's model."""
-        return self._trainer.train(client, replica.tensors, round_number)
+        served = replica.layout.state_dict(replica.state)
+        return self._trainer.train(client, served, round_number)

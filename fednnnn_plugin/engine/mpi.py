@@ -1,34 +1,29 @@
-"""Many processes: every rank trains, one sum is reduced; four collectives a round, none a client.
+"""Many processes: every rank trains, one sum is reduced; no collective a client.
 
 1. ``serve``: rank 0 broadcasts the served model.
-2. ``flags``: all exchange headers of fixed size: scalars, counts, and which bins are in use.
-3. ``sum``: the int64 sums are reduced to rank 0, exactly.
-4. ``maximum``: the bounds of the buffers are, for models that have buffers.
-
-What a rank sends does not grow with the number of its clients.
+2. ``reduce``: all exchange what they know of their clients, a row each, and which bins their sums
+   use; then the int64 sums are added up at rank 0, exactly.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from fednnnn_plugin.engine.grouping import Group
-from fednnnn_plugin.engine.ranks import heaviest_first
-from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.accumulator import UpdateAccumulator
-from fednnnn_plugin.server.wire import Header, merged, pack_sums, unpack
+from fednnnn_plugin.client.groups import Group
+from fednnnn_plugin.engine.ranks import Ranks, Solo, heaviest_first, launched_ranks
+from fednnnn_plugin.errors import LaunchError, UserError
+from fednnnn_plugin.server.average import PartialSum, UpdateAccumulator
+from fednnnn_plugin.server.layout import ModelState
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Comm, Intracomm, Op, Request
+    from mpi4py.MPI import Comm, Intracomm, Request
 
-_BLOCK = 1_024
 _POLL_SECONDS = 0.001
 _MOST_CORES = 8_192
 
@@ -47,6 +42,31 @@ def world() -> MpiRanks:
             f"--backend MPI: mpi4py does not import ({reason}): install fednnnn-plugin[mpi]"
         ) from None
     return MpiRanks(MPI.COMM_WORLD)
+
+
+def choose_ranks(backend: str | None) -> Ranks:
+    """Return the processes of this run: MPI's under ``mpirun``, else this one alone.
+
+    Args:
+        backend: ``"sp"`` or ``"MPI"`` where it was asked for.
+
+    Raises:
+        UserError: MPI without mpi4py: N processes would each run alone.
+        LaunchError: they would, as MPI and the launcher do not know each other.
+    """
+    launched = launched_ranks()
+    if backend == "sp" and launched > 1:
+        raise UserError(f"--backend sp: {launched} processes were launched: start one, or use MPI")
+    if backend != "MPI" and launched == 1:
+        return Solo()
+    ranks = world()
+    if launched not in (1, ranks.size):
+        raise LaunchError(
+            f"--backend MPI: {launched} processes were launched, but MPI sees {ranks.size}: launch "
+            f"them with the mpirun of the MPI that mpi4py uses ({ranks.library}); under Slurm, "
+            "srun with --mpi=pmix, or mpirun"
+        )
+    return ranks
 
 
 def deal(groups: Sequence[Group], work: Sequence[int], ranks: int) -> list[list[Group]]:
@@ -75,11 +95,11 @@ class MpiRanks:
 
         self._mpi = MPI
         self._comm = comm
-        self._capacity = _BLOCK
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         local = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank: int = local.Get_rank()
+        self.library: str = MPI.Get_library_version().splitlines()[0].partition(",")[0]
         self.core_sharers = self._core_sharers(local)
         local.Free()
 
@@ -104,33 +124,41 @@ class MpiRanks:
         """Return when every rank has called this."""
         self._await(self._comm.Ibarrier())
 
-    def serve(self, state: Mapping[str, Tensor]) -> None:
-        """Overwrite ``state`` with rank 0's."""
-        flat = torch.cat([tensor.reshape(-1).view(torch.uint8).cpu() for tensor in state.values()])
+    def least(self, number: int) -> int:
+        """Return the least of what the ranks give."""
+        found = np.array([number], dtype=np.int64)
+        self._comm.Allreduce(self._mpi.IN_PLACE, found, self._mpi.MIN)
+        return int(found[0])
+
+    def serve(self, state: ModelState) -> None:
+        """Overwrite a model with rank 0's."""
+        tensors = [state.vector, *state.buffers.values()]
+        flat = torch.cat([tensor.reshape(-1).view(torch.uint8).cpu() for tensor in tensors])
         self._await(self._comm.Ibcast(flat.numpy()))
         if self.rank:
-            sizes = [tensor.numel() * tensor.element_size() for tensor in state.values()]
-            for tensor, content in zip(state.values(), flat.split(sizes), strict=True):
+            sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
+            for tensor, content in zip(tensors, flat.split(sizes), strict=True):
                 # A copy is aligned for the dtype that the bytes are of.
                 tensor.copy_(content.clone().view(tensor.dtype).view(tensor.shape))
 
     def deal(self, groups: Sequence[Group], work: Sequence[int]) -> list[Group]:
         """Return this rank's share of the groups."""
-        self._capacity = -(-sum(map(len, groups)) // _BLOCK) * _BLOCK
         return deal(groups, work, self.size)[self.rank]
 
     def reduce(self, part: UpdateAccumulator) -> UpdateAccumulator | None:
         """Return the sum of all ranks' parts on rank 0, None elsewhere."""
-        content = np.frombuffer(Header.of(part).encode(self._capacity), dtype=np.uint8)
-        contents = np.empty((self.size, len(content)), dtype=np.uint8)
-        self._await(self._comm.Iallgather(content, contents))
-        modules = list(part.tally.layer_norms)
-        total = merged([Header.decode(row.tobytes(), modules) for row in contents])
-        sums = self._reduce(pack_sums(part, total), self._mpi.SUM)
-        bounds = self._reduce(part.bounds.encode(), self._mpi.MAX)
+        self.wait()  # open to signals, which the exchange of objects is not
+        parts: list[PartialSum] = self._comm.allgather(part.summary())
+        total = part.combined(parts)
+        sums = part.integers(total)
+        if len(sums):
+            if self.rank:
+                self._comm.Reduce(sums.numpy(), None, self._mpi.SUM)
+            else:
+                self._comm.Reduce(self._mpi.IN_PLACE, sums.numpy(), self._mpi.SUM)
         if self.rank:
             return None
-        unpack(part, total, sums, bounds)
+        part.replace(total, sums)
         return part
 
     @staticmethod
@@ -138,15 +166,6 @@ class MpiRanks:
         """Wait for the slowest rank without taking a core from it, and open to signals."""
         while not request.Test():
             time.sleep(_POLL_SECONDS)
-
-    def _reduce(self, values: Tensor, operation: Op) -> Tensor:
-        """Reduce int64 values to rank 0, in place."""
-        if len(values):
-            if self.rank:
-                self._comm.Reduce(values.numpy(), None, operation)
-            else:
-                self._comm.Reduce(self._mpi.IN_PLACE, values.numpy(), operation)
-        return values
 
     def abort(self, status: int) -> None:
         """End all ranks of the job."""

@@ -1,31 +1,75 @@
-"""What a person sees of a run: a bar on a terminal, one line a round elsewhere."""
+"""Who follows a run while it lasts: a person's screen, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any
 
-from tqdm import tqdm
+from tqdm.auto import tqdm
 
 from fednnnn_plugin.engine.records import RoundRecord
+from fednnnn_plugin.errors import UserError
+
+_NORMS = ("mean_update_norm", "mean_client_norm", "server_update_norm")
 
 
-class ProgressDisplay:
-    """Shows rounds as they end, and the package's warnings, one line each.
+class Follower:
+    """Is told of a run as it goes, on rank 0; a subclass takes what it wants to know.
 
-    Use it as a context manager around a run, and :meth:`show` as its ``on_round``.
+    What a method raises ends the run, whose last finished round is saved.
+    """
+
+    def begin(self, folder: Path, finished: int) -> None:
+        """Take note that a run goes on in this folder after so many rounds."""
+
+    def client_done(self, round_number: int, done: int, of: int) -> None:
+        """Take note that so many of this process's clients of a round have trained."""
+
+    def round_done(self, record: RoundRecord) -> None:
+        """Take note that a round has ended."""
+
+    def end(self) -> None:
+        """Close what :meth:`begin` has opened; the run may have failed."""
+
+
+def scalars(record: RoundRecord) -> dict[str, float]:
+    """Return a round's numbers by name: FedML's ``Test/Acc`` and ``Test/Loss``, and the norms."""
+    named = {
+        "Test/Acc": record.test_acc,
+        "Test/Loss": record.test_loss,
+        "Test/ServedAcc": record.served_test_acc,
+        **{f"Test/{name}": value for name, value in (record.test_metrics or {}).items()},
+        "NWDA/integrated_norm": record.integrated_norm,
+        "NWDA/rejected": record.rejected,
+        **{f"NWDA/{name}": getattr(record, name) for name in _NORMS},
+        **{
+            f"NWDA/{module}/{name}": getattr(norms, name)
+            for module, norms in record.layers.items()
+            for name in _NORMS
+        },
+    }
+    return {name: float(value) for name, value in named.items() if value is not None}
+
+
+class ProgressDisplay(Follower):
+    """Shows how far a run is, and the package's warnings, one line each.
+
+    On a terminal and in a notebook a bar moves with every client; elsewhere a line is printed a
+    round. Use it as a context manager around a run.
     """
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
-        self._terminal = sys.stderr.isatty()
-        self._bar: tqdm[RoundRecord] | None = None
+        self._bar: Any = None
+        self._clients_done = 0
         self._handler = _ScreenHandler(logging.WARNING)
         self._logger = logging.getLogger("fednnnn_plugin")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> ProgressDisplay:
         self._logger.addHandler(self._handler)
         return self
 
@@ -36,30 +80,49 @@ class ProgressDisplay:
         trace: TracebackType | None,
     ) -> None:
         self._logger.removeHandler(self._handler)
-        if self._bar is not None:
-            self._bar.close()
 
-    def show(self, record: RoundRecord) -> None:
+    def begin(self, folder: Path, finished: int) -> None:
+        """Show the bar."""
+        if sys.stderr.isatty() or "ipykernel" in sys.modules:
+            self._bar = tqdm(
+                total=self._rounds,
+                initial=finished,
+                desc=f"round {finished + 1}/{self._rounds}",
+                bar_format="{desc} |{bar}| {percentage:3.0f}%{postfix} [{elapsed}<{remaining}]",
+                dynamic_ncols=True,
+                smoothing=0,  # the time left is that of the mean round so far
+                miniters=0,
+            )
+
+    def client_done(self, round_number: int, done: int, of: int) -> None:
+        """Move the bar by a client's part of a round."""
+        if self._bar is not None:
+            text = f"round {round_number}/{self._rounds}, client {done}/{of}"
+            self._bar.set_description_str(text, refresh=False)
+            self._bar.update(round_number - 1 + done / of - self._bar.n)
+
+    def round_done(self, record: RoundRecord) -> None:
         """Show a round that has ended."""
-        if self._terminal:
-            self._advance_bar(record)
-        else:
+        if self._bar is None:
             sys.stdout.write(self._line(record) + "\n")
             sys.stdout.flush()
+            return
+        text = f"round {min(record.round + 1, self._rounds)}/{self._rounds}"
+        self._bar.set_description_str(text, refresh=False)
+        self._bar.set_postfix_str(f"round {record.round}: {figures(record)}", refresh=False)
+        self._bar.update(record.round - self._bar.n)
+        self._bar.refresh()
 
-    def _advance_bar(self, record: RoundRecord) -> None:
-        if self._bar is None:
-            self._bar = tqdm(
-                total=self._rounds, initial=record.round - 1, unit="round", dynamic_ncols=True
-            )
-        self._bar.set_postfix_str(_figures(record), refresh=False)
-        self._bar.update()
+    def end(self) -> None:
+        """Leave the bar as it is."""
+        if self._bar is not None:
+            self._bar.close()
 
     def _line(self, record: RoundRecord) -> str:
         seconds = sum((record.seconds.train, record.seconds.aggregate, record.seconds.evaluate))
         left = seconds * (self._rounds - record.round)
         return (
-            f"round {record.round}/{self._rounds}  {_figures(record)}  {seconds:.2f} s"
+            f"round {record.round}/{self._rounds}  {figures(record)}  {seconds:.2f} s"
             f"  {_duration(left)} left"
         )
 
@@ -71,14 +134,111 @@ class _ScreenHandler(logging.Handler):
         tqdm.write(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
 
 
-def _figures(record: RoundRecord) -> str:
-    accuracy = "not tested" if record.test_acc is None else f"accuracy {record.test_acc:.4f}"
+def figures(record: RoundRecord) -> str:
+    """Return what a person looks at first in a round."""
+    tested = "not tested"
+    if record.test_acc is not None:
+        tested = f"accuracy {record.test_acc:.4f}"
+    elif record.test_metrics:
+        tested = "  ".join(f"{name} {value:.4g}" for name, value in record.test_metrics.items())
     ratio = record.mean_update_norm / record.mean_client_norm if record.mean_client_norm else 0.0
     dropped = f"  {record.rejected} rejected" if record.rejected else ""
-    return f"{accuracy}  N/E {ratio:.3f}{dropped}"
+    return f"{tested}  N/E {ratio:.3f}{dropped}"
 
 
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class TensorBoard(Follower):
+    """Writes event files for TensorBoard into ``tensorboard/`` of the run folder.
+
+    Raises:
+        UserError: tensorboardX is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            raise UserError(
+                "--tensorboard: tensorboardX is not installed: install fednnnn-plugin[tensorboard]"
+            ) from None
+        self._open: Any = SummaryWriter
+        self._writer: Any = None
+
+    def begin(self, folder: Path, finished: int) -> None:
+        """Open an event file."""
+        self._writer = self._open(str(folder / "tensorboard"))
+
+    def round_done(self, record: RoundRecord) -> None:
+        """Write a round's numbers."""
+        for name, value in scalars(record).items():
+            self._writer.add_scalar(name, value, record.round)
+        self._writer.flush()
+
+    def end(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+class WeightsAndBiases(Follower):
+    """Logs to Weights & Biases: to the run that ``fedml.init`` has begun, or one of its own.
+
+    ``WANDB_MODE=offline`` keeps it off the network, as ever.
+
+    Args:
+        config: the settings to show beside the run.
+        name: the run's; None takes the folder's.
+        project, entity: where it belongs.
+
+    Raises:
+        UserError: it would ask for an API key.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, object],
+        *,
+        name: str | None = None,
+        project: str | None = None,
+        entity: str | None = None,
+    ) -> None:
+        import wandb
+
+        if wandb.run is None and wandb.api.api_key is None and _is_online(wandb):
+            raise UserError(
+                "tracking_args.enable_wandb: true: Weights & Biases has no API key: run `wandb "
+                "login`, set WANDB_API_KEY, or set WANDB_MODE=offline"
+            )
+        self._wandb: Any = wandb
+        self._options = {"project": project, "entity": entity, "config": dict(config)}
+        self._name = name
+        self._run: Any = None
+        self._own = False
+
+    def begin(self, folder: Path, finished: int) -> None:
+        """Begin a run where there is none."""
+        self._own = self._wandb.run is None
+        name = self._name or folder.name
+        try:
+            self._run = self._wandb.run or self._wandb.init(
+                name=name, dir=str(folder), **self._options
+            )
+        except self._wandb.Error as error:
+            raise UserError(f"tracking_args.enable_wandb: true: {error}") from error
+
+    def round_done(self, record: RoundRecord) -> None:
+        """Log a round's numbers."""
+        self._run.log({**scalars(record), "round": record.round})
+
+    def end(self) -> None:
+        """Finish the run, if it is our own."""
+        if self._own:
+            self._run.finish()
+
+
+def _is_online(wandb: Any) -> bool:
+    return wandb.setup().settings.mode not in ("offline", "dryrun", "disabled")

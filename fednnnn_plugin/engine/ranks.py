@@ -1,14 +1,17 @@
-"""The processes that share a round's clients."""
+"""The processes that share a round's clients, and what their launcher says of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Sequence
 from typing import Protocol
 
-from torch import Tensor
+from fednnnn_plugin.client.groups import Group
+from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.layout import ModelState
 
-from fednnnn_plugin.engine.grouping import Group
-from fednnnn_plugin.server.accumulator import UpdateAccumulator
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 
 
 class Ranks(Protocol):
@@ -25,11 +28,14 @@ class Ranks(Protocol):
     def wait(self) -> None:
         """Return when every rank has called this."""
 
+    def least(self, number: int) -> int:
+        """Return the least of what the ranks give."""
+
     def abort(self, status: int) -> None:
         """End the processes of the other ranks, and this one."""
 
-    def serve(self, state: Mapping[str, Tensor]) -> None:
-        """Overwrite ``state`` with rank 0's."""
+    def serve(self, state: ModelState) -> None:
+        """Overwrite a model with rank 0's."""
 
     def deal(self, groups: Sequence[Group], work: Sequence[int]) -> list[Group]:
         """Return this rank's share of the groups; ``work`` is what each costs."""
@@ -54,11 +60,15 @@ class Solo:
     def wait(self) -> None:
         """Return at once."""
 
+    def least(self, number: int) -> int:
+        """Return what was given."""
+        return number
+
     def abort(self, status: int) -> None:
         """Leave it to the caller to end: there are no others."""
 
-    def serve(self, state: Mapping[str, Tensor]) -> None:
-        """Leave the state as it is."""
+    def serve(self, state: ModelState) -> None:
+        """Leave the model as it is."""
 
     def deal(self, groups: Sequence[Group], work: Sequence[int]) -> list[Group]:
         """Return all groups, heaviest first: the last ones to run are then short."""
@@ -73,3 +83,18 @@ def heaviest_first(groups: Sequence[Group], work: Sequence[int]) -> list[Group]:
     """Sort groups by falling work, equal ones by their clients."""
     cost = dict(zip(groups, work, strict=True))
     return sorted(groups, key=lambda group: (-cost[group], group))
+
+
+def launched_ranks() -> int:
+    """Return how many processes were launched together; 1 without a launcher."""
+    return _first(_SIZES, 1)
+
+
+def launched_rank() -> int:
+    """Return which of them this one is; 0 without a launcher."""
+    return _first(_RANKS, 0) if launched_ranks() > 1 else 0
+
+
+def _first(names: tuple[str, ...], default: int) -> int:
+    values = (os.environ.get(name, "") for name in names)
+    return next((int(value) for value in values if value.isdecimal()), default)

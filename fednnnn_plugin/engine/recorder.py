@@ -10,12 +10,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.engine.files import write_atomically
-from fednnnn_plugin.engine.records import MetricsFile, RoundRecord, Seconds, layer_records
+from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.folder import write_atomically
+from fednnnn_plugin.engine.records import MetricsFile, Seconds, round_record
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.accumulator import Update, UpdateAccumulator
-from fednnnn_plugin.server.norms import by_module, squared_norm
-from fednnnn_plugin.server.optimizers import NEAR_ZERO
+from fednnnn_plugin.server.average import Update, UpdateAccumulator
+from fednnnn_plugin.server.gradients import NEAR_ZERO
+from fednnnn_plugin.server.norms import part_norms
 from fednnnn_plugin.server.server import ServerMove
 
 _STATISTICS = ("running_mean", "running_var")
@@ -62,11 +63,13 @@ class NWDARecorder:
         weights: Iterable[float],
         served_state: Mapping[str, Tensor],
         round: int,  # noqa: A002
+        test_acc: float | None = None,
+        test_loss: float | None = None,
     ) -> None:
         """Append a round's line.
 
-        ``test_acc`` and ``test_loss`` are null and ``seconds`` 0: neither is known here.
-        ``degenerate`` says that N was near 0 and that the model stayed.
+        ``seconds`` are 0 and ``evaluated`` is null: neither is known here. ``degenerate`` says
+        that N was near 0 and that the model stayed.
 
         Args:
             global_state: ``w_t``; buffers may be there.
@@ -74,12 +77,18 @@ class NWDARecorder:
             weights: a positive number for each.
             served_state: ``w_{t+1}``.
             round: from 1.
+            test_acc: accuracy of your evaluation model in [0, 1], where you tested one.
+            test_loss: its loss.
 
         Raises:
             UserError: names, shapes or numbers that do not fit; no client is finite.
         """
         if isinstance(round, bool) or not isinstance(round, int) or round < 1:
             raise UserError(f"NWDARecorder: round: {round!r}: must be a whole number of at least 1")
+        if test_acc is not None and not 0 <= test_acc <= 1:
+            raise UserError(f"NWDARecorder: test_acc: {test_acc!r}: must be from 0 to 1, or None")
+        if test_loss is not None and not math.isfinite(test_loss):
+            test_loss = None
         trainable = self._names(global_state)
         part = UpdateAccumulator({n: global_state[n] for n in trainable}, trainable)
         try:
@@ -88,10 +97,19 @@ class NWDARecorder:
         except ValueError as error:
             raise UserError(f"NWDARecorder: round {round}: {error}") from None
         update = part.finish()
-        move = _move(global_state, served_state, trainable, update)
+        move = _move(global_state, served_state, update)
         self._file.path.parent.mkdir(parents=True, exist_ok=True)
-        before = self._cut(round)
-        self._file.append(_record(round, update, move, before + move.server_update_norm))
+        record = round_record(
+            round,
+            update,
+            move,
+            integrated_norm=self._cut(round) + move.server_update_norm,
+            evaluated=None,
+            evaluation=Evaluation(test_acc, test_loss),
+            served=None,
+            seconds=Seconds(train=0.0, aggregate=0.0, evaluate=0.0),
+        )
+        self._file.append(record)
 
     def _names(self, state: Mapping[str, Tensor]) -> list[str]:
         if self._trainable is not None:
@@ -125,39 +143,18 @@ class NWDARecorder:
         return integrated
 
 
-def _move(
-    before: Mapping[str, Tensor],
-    after: Mapping[str, Tensor],
-    trainable: Collection[str],
-    update: Update,
-) -> ServerMove:
-    squares = {}
-    for name in trainable:
-        if name not in after or after[name].shape != before[name].shape:
-            raise UserError(f"NWDARecorder: served_state: {name}: missing, or of another shape")
-        dtype = torch.promote_types(before[name].dtype, torch.float32)
-        squares[name] = squared_norm(after[name].to(before[name].device, dtype) - before[name])
-    norm = math.sqrt(sum(squares.values()))
+def _move(before: Mapping[str, Tensor], after: Mapping[str, Tensor], update: Update) -> ServerMove:
+    layout = update.layout
+    for entry in layout.entries:
+        if entry.name not in after or after[entry.name].shape != entry.shape:
+            raise UserError(
+                f"NWDARecorder: served_state: {entry.name}: missing, or of another shape"
+            )
+    served = layout.flatten(after).to(update.vector.device)
+    norms = part_norms(served - layout.flatten(before), layout.modules).tolist()
+    norm = math.sqrt(math.fsum(norm * norm for norm in norms))
     if not math.isfinite(norm):
         raise UserError("NWDARecorder: served_state: not finite")
     near_zero = update.mean_update_norm <= NEAR_ZERO * update.mean_client_norm
-    return ServerMove(norm, by_module(squares), near_zero and norm == 0.0)
-
-
-def _record(round_number: int, update: Update, move: ServerMove, integrated: float) -> RoundRecord:
-    return RoundRecord(
-        round=round_number,
-        test_acc=None,
-        test_loss=None,
-        served_test_acc=None,
-        mean_update_norm=update.mean_update_norm,
-        mean_client_norm=update.mean_client_norm,
-        server_update_norm=move.server_update_norm,
-        integrated_norm=integrated,
-        client_norms=update.client_norms,
-        layers=layer_records(update, move),
-        clients=update.clients,
-        rejected=update.rejected,
-        degenerate=move.degenerate,
-        seconds=Seconds(train=0.0, aggregate=0.0, evaluate=0.0),
-    )
+    moved = dict(zip(layout.modules, norms, strict=True))
+    return ServerMove(norm, moved, near_zero and norm == 0.0)

@@ -1,20 +1,26 @@
-"""``metrics.jsonl``: one object a round."""
+"""What a run leaves on record: an object a round in ``metrics.jsonl``, and ``summary.json``."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import platform
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from fednnnn_plugin.engine.files import errors_named
-from fednnnn_plugin.server.accumulator import Update
+from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.folder import LONGEST_LINE, errors_named, write_atomically
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.average import Update
+from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
 
-_LONGEST = 1 << 24  # bytes of a line
+_LONGEST_SUMMARY = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -35,14 +41,16 @@ class LayerRecord:
     server_update_norm: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RoundRecord:
     """What is kept of a round; norms are Euclidean.
 
     Attributes:
         round: from 1.
-        test_acc: accuracy of the evaluation model in [0, 1]; None where it was not tested.
-        test_loss: its mean cross-entropy in nats; None where not tested or not finite.
+        evaluated: which model is the evaluation model; None where that is not known.
+        test_acc: its accuracy in [0, 1]; None where it was not measured.
+        test_loss: its mean cross-entropy in nats; None where not measured or not finite.
+        test_metrics: what a user's own trainer measured of it, by name.
         served_test_acc: accuracy of the served model, where asked for.
         mean_update_norm: N.
         mean_client_norm: E.
@@ -57,8 +65,10 @@ class RoundRecord:
     """
 
     round: int
+    evaluated: Evaluated | None
     test_acc: float | None
     test_loss: float | None
+    test_metrics: Mapping[str, float] | None
     served_test_acc: float | None
     mean_update_norm: float
     mean_client_norm: float
@@ -76,12 +86,39 @@ class RoundRecord:
         return json.dumps(asdict(self), allow_nan=False)
 
 
-def layer_records(update: Update, move: ServerMove) -> dict[str, LayerRecord]:
-    """Join a round's norms by module."""
-    return {
-        module: LayerRecord(norms.mean_update_norm, norms.mean_client_norm, move.layers[module])
-        for module, norms in update.layers.items()
-    }
+def round_record(
+    number: int,
+    update: Update,
+    move: ServerMove,
+    *,
+    integrated_norm: float,
+    evaluated: Evaluated | None,
+    evaluation: Evaluation | None,
+    served: Evaluation | None,
+    seconds: Seconds,
+) -> RoundRecord:
+    """Put a round's record together; the arguments are what :class:`RoundRecord` says."""
+    return RoundRecord(
+        round=number,
+        evaluated=evaluated,
+        test_acc=evaluation.accuracy if evaluation else None,
+        test_loss=evaluation.loss if evaluation else None,
+        test_metrics=evaluation.metrics if evaluation else None,
+        served_test_acc=served.accuracy if served else None,
+        mean_update_norm=update.mean_update_norm,
+        mean_client_norm=update.mean_client_norm,
+        server_update_norm=move.server_update_norm,
+        integrated_norm=integrated_norm,
+        client_norms=update.client_norms,
+        layers={
+            module: LayerRecord(norms.mean_update_norm, norms.mean_client_norm, move.layers[module])
+            for module, norms in update.layers.items()
+        },
+        clients=update.clients,
+        rejected=update.rejected,
+        degenerate=move.degenerate,
+        seconds=seconds,
+    )
 
 
 class MetricsFile:
@@ -115,7 +152,7 @@ class MetricsFile:
             file.truncate(kept)
 
     def tested(self) -> list[tuple[int, float]]:
-        """Return (round, accuracy) of every tested round."""
+        """Return (round, accuracy) of every round whose accuracy was measured."""
         records = map(json.loads, self._lines())
         return [(r["round"], r["test_acc"]) for r in records if r["test_acc"] is not None]
 
@@ -123,7 +160,7 @@ class MetricsFile:
         """Yield the lines one at a time; one that is too long to be a record comes in pieces."""
         if self.path.exists():
             with self.path.open("rb") as file:
-                yield from iter(partial(file.readline, _LONGEST), b"")
+                yield from iter(partial(file.readline, LONGEST_LINE), b"")
 
 
 def _is_record(line: bytes, number: int) -> bool:
@@ -141,3 +178,70 @@ def _is_record(line: bytes, number: int) -> bool:
         and fields["round"] == number
         and (tested or accuracy is None)
     )
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A finished run.
+
+    Accuracies are the evaluation model's, in [0, 1], the final one of the last tested round; None
+    where a user's trainer measures none. ``client_batching`` is how many clients trained in one
+    set of kernels.
+    """
+
+    recipe: str
+    seed: int
+    rounds: int
+    best_test_acc: float | None
+    best_round: int | None
+    final_test_acc: float | None
+    backend: str
+    ranks: int
+    device: str
+    client_batching: int
+    wall_seconds: float
+    versions: dict[str, str]
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON."""
+        write_atomically(path, (json.dumps(asdict(self), indent=2) + "\n").encode())
+
+    @classmethod
+    def read(cls, path: Path) -> Summary:
+        """Read a finished run's.
+
+        Raises:
+            UserError: it is damaged, or of another version of this package.
+        """
+        fields = _fields(path)
+        if fields.keys() != cls.__annotations__.keys():
+            raise UserError(
+                f"{path}: damaged, or of another version: replace the run with --overwrite"
+            )
+        return cls(**fields)
+
+    @staticmethod
+    def rounds_in(path: Path) -> int:
+        """Return how many rounds the finished run in this folder had; 0 if none finished there."""
+        rounds = _fields(path).get("rounds")
+        return rounds if isinstance(rounds, int) else 0
+
+
+def _fields(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            fields = json.loads(file.read(_LONGEST_SUMMARY))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that the numbers may depend on."""
+    found = {"python": platform.python_version()}
+    for package in ("fednnnn-plugin", "fedml", "torch", "torchvision", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,22 +1,115 @@
-"""What a recipe means to the parts of the engine."""
+"""What a recipe means to the parts of the engine; nothing below sees a recipe."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.engine.batches import LoaderData
+from fednnnn_plugin.data.federated import DataSpec, FederatedData, load_federated
+from fednnnn_plugin.engine.batches import FULL_BATCH, LoaderData
+from fednnnn_plugin.engine.devices import (
+    choose_device,
+    gpu_of_rank,
+    parse_mapping,
+    read_mapping,
+    visible_gpus,
+)
 from fednnnn_plugin.engine.federation import Schedule
+from fednnnn_plugin.engine.folder import Mode
+from fednnnn_plugin.engine.progress import Follower, WeightsAndBiases
+from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.server.server import ServerRule
+from fednnnn_plugin.server.layout import Layout
+from fednnnn_plugin.server.server import Server
+
+
+def default_folder(recipe: Recipe) -> Path:
+    """Return ``runs/<recipe>-seed<seed>``."""
+    return Path("runs") / f"{recipe.name}-seed{recipe.common_args.random_seed}"
+
+
+def run_mode(recipe: Recipe, *, resume: bool = False, overwrite: bool = False) -> Mode:
+    """Return how a run is to begin: as was asked for, else as its recipe says.
+
+    Raises:
+        UserError: both were asked for.
+    """
+    if resume and overwrite:
+        raise UserError("--resume, --overwrite: give one of them")
+    settings = recipe.tracking_args
+    if resume or (settings.resume and not overwrite):
+        return "resume"
+    return "overwrite" if overwrite or settings.overwrite else "new"
+
+
+def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
+    """Return what the recipe says of its data.
+
+    Args:
+        recipe: the settings.
+        allow_code: the user, not the recipe, lets a dataset ``module:function`` run.
+    """
+    data = recipe.data_args
+    return DataSpec(
+        dataset=data.dataset,
+        data_cache_dir=data.cache_dir,
+        download=data.download,
+        partition_method=data.partition_method,
+        partition_sizes=data.partition_sizes,
+        partition_alpha=data.partition_alpha,
+        classes_per_client=data.classes_per_client,
+        power_law_exponent=data.power_law_exponent,
+        min_samples=data.min_samples,
+        num_clients=recipe.train_args.client_num_in_total,
+        seed=recipe.common_args.random_seed,
+        validation_fraction=data.validation_fraction,
+        data_dir=None if data.data_dir is None else Path(data.data_dir).expanduser(),
+        image_size=data.image_size,
+        test_fraction=data.test_fraction,
+        allow_code=allow_code,
+    )
+
+
+def load_data(recipe: Recipe, ranks: Ranks, *, allow_code: bool = False) -> FederatedData:
+    """Load a recipe's data; one rank of each machine downloads and decodes, then the others."""
+    spec = data_spec(recipe, allow_code=allow_code)
+    if ranks.local_rank == 0:
+        data = load_federated(spec)
+        ranks.wait()
+        return data
+    ranks.wait()
+    return load_federated(replace(spec, download=False))
+
+
+def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:
+    """Return the device of this rank: the mapped GPU, the only GPU asked for, or the CPU.
+
+    Several ranks without a mapping take the visible GPUs of their machine in turn.
+    """
+    settings = recipe.device_args
+    gpu = settings.gpu_id
+    if settings.wants_gpu and settings.gpu_util_parse is not None:
+        mapping = parse_mapping(settings.gpu_util_parse)
+        gpu = gpu_of_rank(mapping, ranks.rank, ranks.size, "device_args.gpu_util_parse")
+    elif settings.wants_gpu and settings.gpu_mapping_file is not None:
+        path = Path(settings.gpu_mapping_file).expanduser()
+        mapping = read_mapping(path, settings.gpu_mapping_key)
+        gpu = gpu_of_rank(mapping, ranks.rank, ranks.size, "device_args.gpu_mapping_file")
+    elif ranks.size > 1 and (visible := visible_gpus()):
+        gpu = ranks.local_rank % visible
+    return choose_device(wants_gpu=settings.wants_gpu, gpu_id=gpu, say=ranks.rank == 0)
 
 
 def local_sgd(recipe: Recipe) -> LocalSGD:
-    """Return the clients' training."""
+    """Return the clients' training; ``batch_size: -1`` is a batch as large as any client."""
     train = recipe.train_args
     return LocalSGD(
         epochs=train.epochs,
-        batch_size=train.batch_size,
+        batch_size=FULL_BATCH if train.batch_size == -1 else train.batch_size,
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
         prox_mu=recipe.rule_settings.get("prox_mu", 0.0),
@@ -24,14 +117,14 @@ def local_sgd(recipe: Recipe) -> LocalSGD:
     )
 
 
-def server_rule(recipe: Recipe) -> ServerRule:
-    """Return the method and its hyperparameters."""
-    keys, values = recipe.rule.keys, recipe.rule_settings
-    servers = {key: value for key, value in values.items() if not keys[key].client}
-    return ServerRule(recipe.rule.name, **servers)
+def server(recipe: Recipe, layout: Layout) -> Server:
+    """Return the method with its hyperparameters, for models of a layout."""
+    return Server(recipe.rule, recipe.rule_settings, layout)
 
 
-def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) -> Schedule:
+def schedule(
+    recipe: Recipe, data: FederatedData | LoaderData, batching: int, least_groups: int
+) -> Schedule:
     """Return what each round does, with ``batching`` clients in one set of kernels.
 
     Raises:
@@ -43,9 +136,10 @@ def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) ->
             f"train_args.client_num_in_total: {train.client_num_in_total}: the data set has "
             f"{data.num_clients} clients"
         )
+    sizes = tuple(data.client_size(client) for client in range(data.num_clients))
     return Schedule(
         rounds=train.comm_round,
-        client_sizes=tuple(data.client_size(client) for client in range(data.num_clients)),
+        client_sizes=sizes,
         cohort_size=train.client_num_per_round,
         seed=recipe.common_args.random_seed,
         weighting=train.client_weighting,
@@ -53,6 +147,21 @@ def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) ->
         test_served=validation.test_served,
         max_client_failures=train.max_client_failures,
         max_client_norm=train.max_client_norm,
-        batch_size=train.batch_size,
         group_size=batching,
+        least_groups=least_groups,
     )
+
+
+def recipe_followers(recipe: Recipe) -> list[Follower]:
+    """Return what follows a run as its recipe asks, FedML's own tracking aside."""
+    settings = recipe.tracking_args
+    if not settings.enable_wandb:
+        return []
+    return [
+        WeightsAndBiases(
+            recipe.model_dump(mode="json", exclude={"tracking_args"}),
+            name=settings.run_name,
+            project=settings.wandb_project,
+            entity=settings.wandb_entity,
+        )
+    ]

@@ -1,26 +1,34 @@
 """FedML's own tracking of a run."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import fedml
 
-from fednnnn_plugin.engine.tracking import Log
+from fednnnn_plugin.engine.progress import Follower, scalars
+from fednnnn_plugin.engine.records import RoundRecord
 
 _log = logging.getLogger(__name__)
 
 
-@contextmanager
-def mlops(folder: Path) -> Iterator[Log]:
-    """Send a round's scalars to ``fedml.mlops.log``, for ``using_mlops: true``."""
-    del folder  # FedML keeps the numbers elsewhere
+class Mlops(Follower):
+    """Sends a round's scalars to ``fedml.mlops.log``, for ``using_mlops: true``, until it fails.
 
-    def log(values: dict[str, float], round_number: int) -> None:
+    FedML 0.9.6 raises while it holds a lock of its own: a second call would wait for ever.
+    """
+
+    def __init__(self) -> None:
+        self._working = True
+
+    def round_done(self, record: RoundRecord) -> None:
+        """Send them; a service that is down must not end the run."""
+        if not self._working:
+            return
         try:
-            fedml.mlops.log({**values, "round": round_number})
-        except Exception as error:  # a service that is down must not end the run
-            _log.warning("round %d: fedml.mlops.log failed: %s", round_number, error)
-
-    yield log
+            fedml.mlops.log({**scalars(record), "round": record.round})
+        except Exception as error:
+            self._working = False
+            _log.warning(
+                "round %d: fedml.mlops.log failed, and gets no more of this run: %s",
+                record.round,
+                error,
+            )

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fednnnn_plugin.engine.state import State, aliases, named_tensors, trainable_names
+from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.layout import State
 
 
 def check_model(model: Any) -> None:
@@ -22,7 +23,7 @@ def check_model(model: Any) -> None:
     for name, value in model.state_dict().items():
         if not isinstance(value, Tensor):
             raise UserError(f"model: {name}: {type(value).__name__}: must be a tensor")
-    if not trainable_names(model):
+    if not layout_of(model).entries:
         raise UserError("model: it has no trainable parameters")
 
 
@@ -68,10 +69,15 @@ def working_state(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def whole_state(model: nn.Module, state: State) -> OrderedDict[str, Tensor]:
-    """Return a copy of a state under all of the model's names, in the model's dtypes."""
+def whole_state(
+    model: nn.Module, state: State, device: torch.device | None = None
+) -> OrderedDict[str, Tensor]:
+    """Return a copy of a state under all of the model's names, in the model's dtypes.
+
+    ``device`` is where to; None leaves each tensor where it is.
+    """
     tied = aliases(model)
     return OrderedDict(
-        (name, state[tied.get(name, name)].detach().to(tensor.dtype, copy=True))
+        (name, state[tied.get(name, name)].detach().to(device, tensor.dtype, copy=True))
         for name, tensor in model.state_dict().items()
     )

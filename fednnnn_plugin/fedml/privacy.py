@@ -8,8 +8,8 @@ import torch
 from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
 from torch import Tensor, nn
 
-from fednnnn_plugin.engine.state import State
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.layout import State
 
 _log = logging.getLogger(__name__)
 

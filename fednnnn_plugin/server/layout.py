@@ -42,10 +42,10 @@ class ModelState:
     vector: Tensor
     buffers: dict[str, Tensor]
 
-    def copy(self) -> ModelState:
-        """Return the same numbers in memory of their own."""
-        buffers = {name: tensor.clone() for name, tensor in self.buffers.items()}
-        return ModelState(self.vector.clone(), buffers)
+    def as_group(self) -> ModelState:
+        """Return one model as a group of one: ``[1, d]`` and ``[1, …]``, the same memory."""
+        buffers = {name: tensor.unsqueeze(0) for name, tensor in self.buffers.items()}
+        return ModelState(self.vector.unsqueeze(0), buffers)
 
 
 class Layout:
@@ -60,6 +60,7 @@ class Layout:
         trainable: the names of the parameters that training changes; of floating dtypes.
 
     Attributes:
+        forms: the names of the whole state, in its order: shape and dtype of each.
         entries: the trained parameters, in the order of the vector.
         modules: the modules that own trained parameters, and their elements in the vector.
         size: d.
@@ -69,7 +70,7 @@ class Layout:
 
     def __init__(self, state: State, trainable: Collection[str]) -> None:
         wanted = set(trainable)
-        self._names = tuple(state)
+        self.forms = {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
         by_module: dict[str, list[str]] = {}
         for name in state:
             if name in wanted:
@@ -128,5 +129,5 @@ class Layout:
         dtypes = {entry.name: entry.dtype for entry in self.entries}
         return {
             name: views[name].to(dtypes[name]) if name in views else state.buffers[name]
-            for name in self._names
+            for name in self.forms
         }

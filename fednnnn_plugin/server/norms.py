@@ -1,63 +1,51 @@
-"""Euclidean norms whose bits do not depend on the number of threads."""
+"""Euclidean norms in float64, of vectors and of their parts."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-#: Elements handled at a time on a CPU, so that scratch stays in the cache.
-CHUNK = 524_288
 _ROW = 4_096
-
-
-def pieces(flat: Tensor) -> Iterable[Tensor]:
-    """Split a flat tensor into cache-sized views; an accelerator takes it whole."""
-    if flat.device.type != "cpu":
-        return (flat,)
-    return flat.split(CHUNK)
-
-
-def chunk_square(chunk: Tensor) -> Tensor:
-    """Return ``‖x‖₂²`` of a float64 chunk as a scalar tensor.
-
-    PyTorch may cut one long reduction among threads, but reduces each row of a matrix on one: in
-    rows, the order of additions is fixed.
-    """
-    whole = len(chunk) - len(chunk) % _ROW
-    rows = torch.linalg.vector_norm(chunk[:whole].view(-1, _ROW), dim=1)
-    return rows.square().sum() + torch.linalg.vector_norm(chunk[whole:]).square()
+_PIECE = 32 * _ROW
 
 
 def squared_norm(tensor: Tensor) -> float:
-    """Return ``‖x‖₂²`` in float64: ``inf`` or ``nan`` where an element or the sum is not finite."""
-    squares = [
-        chunk_square(piece.to(torch.float64)) for piece in pieces(tensor.detach().reshape(-1))
+    """Return ``‖x‖₂²``: ``inf`` or ``nan`` where an element or the sum is not finite."""
+    return _square(tensor.detach().reshape(-1)).item()
+
+
+def part_norms(vector: Tensor, parts: Mapping[str, slice]) -> Tensor:
+    """Return the norm of each part of a vector ``[d]``: float64 ``[len(parts)]``.
+
+    The bits do not depend on the number of threads.
+    """
+    squares = [_square(vector[where]) for where in parts.values()]
+    return torch.stack(squares).sqrt() if squares else vector.new_zeros(0, dtype=torch.float64)
+
+
+def row_part_norms(matrix: Tensor, parts: Mapping[str, slice]) -> Tensor:
+    """Return the norm of each part of each row of ``[m, d]``: float64 ``[m, len(parts)]``."""
+    norms = [
+        torch.linalg.vector_norm(matrix[:, where], dim=1, dtype=torch.float64)
+        for where in parts.values()
     ]
-    return torch.stack(squares).sum().item()
+    return torch.stack(norms, 1) if norms else matrix.new_zeros(len(matrix), 0).double()
 
 
-def global_norm(tensors: Iterable[Tensor]) -> float:
-    """Return the norm of several tensors taken as one vector, in float64."""
-    return math.sqrt(sum(squared_norm(tensor) for tensor in tensors))
+def _square(vector: Tensor) -> Tensor:
+    """Return ``‖x‖₂²`` as a scalar tensor.
 
-
-def owner(parameter: str) -> str:
-    """Return the module that owns a parameter: ``"fc3"`` for ``"fc3.weight"``, ``""`` at the root.
-
-    The names are those of ``torch.nn.Module.named_modules``.
+    PyTorch may cut one long reduction among threads, but reduces each row of a matrix on one: in
+    rows, the order of additions is fixed. On a CPU it goes through pieces, of which PyTorch makes
+    float64 copies that fit the caches.
     """
-    return parameter.rpartition(".")[0]
-
-
-def by_module(squares: Mapping[str, float]) -> dict[str, float]:
-    """Turn squared norms of parameters into norms of the modules that own them.
-
-    Weight and bias are one vector, so the squares of the modules add up to the whole model's.
-    """
-    sums: dict[str, float] = {}
-    for name, square in squares.items():
-        sums[owner(name)] = sums.get(owner(name), 0.0) + square
-    return {module: math.sqrt(square) for module, square in sums.items()}
+    length = _PIECE if vector.device.type == "cpu" else max(len(vector), 1)
+    squares = []
+    for piece in vector.split(length):
+        whole = len(piece) - len(piece) % _ROW
+        rows = torch.linalg.vector_norm(piece[:whole].view(-1, _ROW), dim=1, dtype=torch.float64)
+        rest = torch.linalg.vector_norm(piece[whole:], dtype=torch.float64)
+        squares.append(rows.square().sum() + rest.square())
+    return torch.stack(squares).sum()

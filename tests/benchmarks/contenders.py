@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.engine.heap import keep_freed_memory
-from fednnnn_plugin.engine.records import Seconds
+from fednnnn_plugin.engine.devices import keep_freed_memory
+from fednnnn_plugin.engine.progress import Follower
+from fednnnn_plugin.engine.records import RoundRecord, Seconds
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe
@@ -128,13 +129,22 @@ def plain_loop(recipe: Recipe, data: FederatedData, device: torch.device) -> Mea
     return measure
 
 
+class _Last(Follower):
+    """Keeps the seconds of the newest round."""
+
+    seconds = Seconds(0.0, 0.0, 0.0)
+
+    def round_done(self, record: RoundRecord) -> None:
+        self.seconds = record.seconds
+
+
 def ours(recipe: Recipe, data: FederatedData, device: torch.device) -> Measure:
     """Return the engine, as ``fedml run`` starts it: the second of two rounds."""
     keep_freed_memory()
     model = create_model(recipe.model_args.model, 0)
 
     def measure() -> Seconds:
-        records = []
+        last = _Last()
         with tempfile.TemporaryDirectory() as folder:
             run_federation(
                 recipe,
@@ -142,9 +152,9 @@ def ours(recipe: Recipe, data: FederatedData, device: torch.device) -> Measure:
                 data=data,
                 device=device,
                 folder=Path(folder) / "run",
-                on_round=records.append,
+                followers=[last],
             )
-        return records[-1].seconds
+        return last.seconds
 
     return measure
 

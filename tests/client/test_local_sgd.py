@@ -1,16 +1,23 @@
 """Local training: two steps by hand, then against torch.optim.SGD."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.replica import Replica, layout_of
 from fednnnn_plugin.models import create_model
 
 Batches = list[list[tuple[Tensor, Tensor]]]
+
+
+def replica(model: nn.Module) -> Replica:
+    return Replica(model, layout_of(model))
 
 
 def batches(epochs: int, samples: int, batch_size: int, dtype: torch.dtype) -> Batches:
@@ -37,7 +44,7 @@ def test_two_steps_worked_by_hand() -> None:
     nn.init.zeros_(model.weight)
     x = torch.tensor([[2.0]], dtype=torch.float64)
     sgd = LocalSGD(2, 1, 0.5, weight_decay=0.25, prox_mu=0.75, precision="fp64")
-    steps = sgd.train(model, [[(x, torch.tensor([0]))], [(x, torch.tensor([1]))]])
+    steps = sgd.train(replica(model), [[(x, torch.tensor([0]))], [(x, torch.tensor([1]))]])
     p0 = 1 / (1 + math.exp(-2))
     assert steps == 2
     assert model.weight.flatten().tolist() == pytest.approx([0.25 - p0, p0 - 0.25], rel=1e-14)
@@ -61,25 +68,11 @@ def test_it_is_torch_sgd_on_the_loss_with_the_proximal_term(
         optimizer.step()
 
     sgd = LocalSGD(3, 5, 0.1, weight_decay=weight_decay, prox_mu=prox_mu, precision="fp64")
-    assert sgd.train(model, epochs) == 3 * 5
+    assert sgd.train(replica(model), epochs) == 3 * 5
     for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
     moved = max((p - a).abs().max() for p, a in zip(model.parameters(), start, strict=True))
     assert moved > 0.01
-
-
-def test_a_short_batch_counts_as_much_as_a_full_one() -> None:
-    """Each step follows its own batch's mean loss: one sample moves the model as five do."""
-    full = batches(1, 5, 5, torch.float64)[0][0]
-    short = (full[0][:1], full[1][:1])
-    repeated = (short[0].repeat(5, 1, 1, 1), short[1].repeat(5))
-    models = []
-    for last in (short, repeated):
-        model = create_model("nnnn_digits", seed=0).double()
-        assert LocalSGD(1, 5, 0.1, precision="fp64").train(model, [[full, last]]) == 2
-        models.append(model)
-    for one, five in zip(models[0].parameters(), models[1].parameters(), strict=True):
-        torch.testing.assert_close(one, five, rtol=0, atol=1e-14)
 
 
 class _Odd(nn.Module):
@@ -97,7 +90,8 @@ class _Odd(nn.Module):
         return F.linear(inputs, self.weight + self.shift, self.frozen) * self.scale.sum()
 
 
-def test_shared_and_expanded_gradients_are_left_as_they_are() -> None:
+def test_shared_expanded_and_missing_gradients() -> None:
+    """As torch.optim.SGD: what is unused stays as it is, decay or not."""
     generator = torch.Generator().manual_seed(1)
     inputs, labels = torch.randn(4, 3, generator=generator), torch.tensor([0, 1, 1, 0])
     model, reference = _Odd(), _Odd()
@@ -106,25 +100,18 @@ def test_shared_and_expanded_gradients_are_left_as_they_are() -> None:
         optimizer.zero_grad()
         F.cross_entropy(reference(inputs), labels).backward()
         optimizer.step()
-    LocalSGD(3, 4, 0.1, weight_decay=0.5).train(model, [[(inputs, labels)]] * 3)
-    for name in ("weight", "shift", "scale"):
-        torch.testing.assert_close(getattr(model, name), getattr(reference, name))
-
-
-def test_parameters_without_a_gradient_stay() -> None:
-    model = _Odd()
-    batch = (torch.ones(2, 3), torch.tensor([0, 1]))
-    LocalSGD(1, 2, 0.1, weight_decay=0.5, prox_mu=0.5).train(model, [[batch]])
-    assert model.unused.tolist() == [1.0, 1.0, 1.0]
-    assert model.frozen.tolist() == [1.0, 1.0]
-    assert not torch.equal(model.weight, _Odd().weight)
+    LocalSGD(3, 4, 0.1, weight_decay=0.5).train(replica(model), [[(inputs, labels)]] * 3)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter, reference.get_parameter(name))
+    assert model.unused.tolist() == [1, 1, 1]
+    assert model.frozen.tolist() == [1, 1]
 
 
 def test_it_trains_in_training_mode_and_leaves_no_gradients() -> None:
     model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
     model.eval()
     LocalSGD(1, 4, 0.1).train(
-        model, [[(torch.arange(12.0).view(4, 3), torch.tensor([0, 1, 0, 1]))]]
+        replica(model), [[(torch.arange(12.0).view(4, 3), torch.tensor([0, 1, 0, 1]))]]
     )
     assert model[0].num_batches_tracked == 1
     assert model[0].running_mean.tolist() == pytest.approx([0.45, 0.55, 0.65])
@@ -133,27 +120,32 @@ def test_it_trains_in_training_mode_and_leaves_no_gradients() -> None:
 
 def test_bf16_computes_coarsely_and_keeps_weights_in_float32() -> None:
     epochs = batches(epochs=1, samples=40, batch_size=10, dtype=torch.float32)
-    models = {}
+    trained, start = {}, replica(create_model("nnnn_digits", seed=0)).vector
     for precision in ("fp32", "bf16"):
-        models[precision] = create_model("nnnn_digits", seed=0)
-        LocalSGD(1, 10, 0.1, precision=precision).train(models[precision], epochs)
-    exact, coarse = (
-        nn.utils.parameters_to_vector(models[precision].parameters()) for precision in models
-    )
-    start = nn.utils.parameters_to_vector(create_model("nnnn_digits", seed=0).parameters())
-    assert coarse.dtype == torch.float32
-    assert not torch.equal(exact, coarse)
-    assert (exact - coarse).norm() < 0.2 * (exact - start).norm()
+        ours = replica(create_model("nnnn_digits", seed=0))
+        LocalSGD(1, 10, 0.1, precision=precision).train(ours, epochs)
+        assert ours.vector.dtype == torch.float32
+        trained[precision] = ours.vector
+    error = (trained["fp32"] - trained["bf16"]).norm()
+    assert 0 < error < 0.2 * (trained["fp32"] - start).norm()
 
 
-@pytest.mark.parametrize(
-    ("precision", "dtype"),
-    [
-        ("fp32", torch.float32),
-        ("tf32", torch.float32),
-        ("bf16", torch.float32),
-        ("fp64", torch.float64),
-    ],
-)
-def test_weights_have_the_dtype_of_the_precision(precision: str, dtype: torch.dtype) -> None:
-    assert LocalSGD(1, 1, 0.1, precision=precision).dtype == dtype
+class _Count(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_descent_takes_two_operations_whatever_the_number_of_parameters() -> None:
+    for layers in (1, 7):
+        model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(layers)))
+        batch = (torch.ones(2, 2), torch.tensor([0, 1]))
+        with _Count() as count:
+            LocalSGD(1, 2, 0.1, weight_decay=0.1, prox_mu=0.1).train(replica(model), [[batch]])
+        assert [name.split(".")[0] for name in count.names[-2:]] == ["lerp_", "_foreach_add_"]

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.progress import Follower
+from fednnnn_plugin.engine.records import RoundRecord, Summary
 from fednnnn_plugin.engine.run import run_federation
-from fednnnn_plugin.engine.state import State
-from fednnnn_plugin.engine.summary import Summary
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
+from fednnnn_plugin.server.layout import State
 
 SIZES = (7, 12, 5, 30, 9, 16)
 _SETTINGS = {
@@ -33,6 +34,18 @@ _SETTINGS = {
 }
 
 MakeRecipe = Callable[..., Recipe]
+
+
+class OnRound(Follower):
+    """Calls a function with each round's record."""
+
+    def __init__(self, call: Callable[[RoundRecord], None]) -> None:
+        self._call = call
+
+    def round_done(self, record: RoundRecord) -> None:
+        self._call(record)
+
+
 Run = Callable[..., Summary | None]
 
 
@@ -76,6 +89,8 @@ def run_in(data: FederatedData) -> Run:
     """Run a recipe on the tiny federation in a folder."""
 
     def start(recipe: Recipe, folder: Path, **arguments: Any) -> Summary | None:
+        if on_round := arguments.pop("on_round", None):
+            arguments["followers"] = [OnRound(on_round)]
         everything: dict[str, Any] = {
             "model": create_model("nnnn_digits", recipe.common_args.random_seed),
             "data": data,

@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from fednnnn_plugin.data.federated import load_federated
-from fednnnn_plugin.engine.launch import data_spec
+from fednnnn_plugin.engine.progress import Follower
+from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.engine.run import run_federation
+from fednnnn_plugin.engine.settings import data_spec
 from fednnnn_plugin.models import NNNNMnist, create_model
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 
@@ -31,13 +33,18 @@ def accuracies(folder: Path, data_dir: Path, network: nn.Module, **settings: obj
     overrides.append(f"common_args.random_seed={seed}")
     recipe = load_recipe(find_recipe("mnist_noniid_b_fednnnn"), overrides)
     found: list[float] = []
+
+    class Accuracy(Follower):
+        def round_done(self, record: RoundRecord) -> None:
+            found.append(record.test_acc or 0.0)
+
     run_federation(
         recipe,
         model=network,
         data=load_federated(replace(data_spec(recipe), seed=0)),
         device=torch.device("cpu"),
         folder=folder,
-        on_round=lambda record: found.append(record.test_acc or 0.0),
+        followers=[Accuracy()],
     )
     return found
 

@@ -116,7 +116,8 @@ def test_a_run_s_folder_is_read_without_its_code(fednnnn: Fednnnn, tmp_path: Pat
     sys.modules.pop("own_tensors")
     (tmp_path / "own_tensors.py").write_text("open('was-here', 'w')")
     assert fednnnn("report", "a").exit_code == 0
-    ended = fednnnn("run", "tensors.yaml", *small, "--resume")
+    more = ("--set", "train_args.comm_round=3")
+    ended = fednnnn("run", "tensors.yaml", *small, *more, "--resume")
     assert (ended.exit_code, ended.stderr.count("\n")) == (2, 1)
     assert not (tmp_path / "was-here").exists()
 

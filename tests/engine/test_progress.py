@@ -3,6 +3,8 @@
 import io
 import logging
 import sys
+from pathlib import Path
+from time import sleep
 
 import pytest
 
@@ -13,6 +15,8 @@ from fednnnn_plugin.engine.records import LayerRecord, RoundRecord, Seconds
 def record(number: int, accuracy: float | None = 0.5, rejected: int = 0) -> RoundRecord:
     return RoundRecord(
         round=number,
+        evaluated="average",
+        test_metrics=None,
         test_acc=accuracy,
         test_loss=None,
         served_test_acc=None,
@@ -31,8 +35,11 @@ def record(number: int, accuracy: float | None = 0.5, rejected: int = 0) -> Roun
 
 def test_a_plain_line_a_round(capsys: pytest.CaptureFixture[str]) -> None:
     with ProgressDisplay(400) as display:
-        display.show(record(1))
-        display.show(record(398, accuracy=None, rejected=2))
+        display.begin(Path("run"), 0)
+        display.client_done(1, 1, 4)
+        display.round_done(record(1))
+        display.round_done(record(398, accuracy=None, rejected=2))
+        display.end()
     assert capsys.readouterr().out.splitlines() == [
         "round 1/400  accuracy 0.5000  N/E 0.250  21.25 s  2:21:19 left",
         "round 398/400  not tested  N/E 0.250  2 rejected  21.25 s  0:42 left",
@@ -50,12 +57,20 @@ def test_a_bar_on_a_terminal(
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with ProgressDisplay(5) as display:
-        display.show(record(4))  # resumed after round 3
-        display.show(record(5))
+        display.begin(Path("run"), 3)  # resumed
+        begun = terminal.getvalue().split("\r")[-1]
+        sleep(0.15)  # the bar is drawn ten times a second at most
+        display.client_done(4, 1, 4)
+        display.round_done(record(4))
+        after_a_round = terminal.getvalue().split("\r")[-1]
+        display.round_done(record(5))
+        display.end()
     shown = terminal.getvalue().split("\r")[-1]
-    assert "5/5" in shown
-    assert "accuracy 0.5000  N/E 0.250" in shown
-    assert "100%" in shown
+    assert begun.startswith("round 4/5 ")
+    assert "60%" in begun
+    assert "80%, round 4: accuracy 0.5000  N/E 0.250" in after_a_round
+    assert "100%, round 5: accuracy 0.5000  N/E 0.250" in shown
+    assert "round 4/5, client 1/4" in terminal.getvalue()
     assert capsys.readouterr().out == ""
 
 

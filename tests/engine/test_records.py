@@ -13,6 +13,8 @@ from fednnnn_plugin.engine.records import LayerRecord, MetricsFile, RoundRecord,
 def record(number: int, accuracy: float | None = 0.5) -> RoundRecord:
     return RoundRecord(
         round=number,
+        evaluated="average",
+        test_metrics=None,
         test_acc=accuracy,
         test_loss=None,
         served_test_acc=None,
@@ -47,7 +49,7 @@ def test_a_line_a_round(metrics: MetricsFile) -> None:
     assert metrics.tested() == [(1, 0.1), (3, 0.3)]
     first = json.loads(lines(metrics)[0])
     assert list(first) == [
-        *("round", "test_acc", "test_loss", "served_test_acc"),
+        *("round", "evaluated", "test_acc", "test_loss", "test_metrics", "served_test_acc"),
         *("mean_update_norm", "mean_client_norm", "server_update_norm", "integrated_norm"),
         *("client_norms", "layers", "clients", "rejected", "degenerate", "seconds"),
     ]

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import safetensors.torch
+from torch import nn
 
 from fednnnn_plugin.engine.folder import RunFolder
+from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.models import create_model
 
 MakeRecipe = Callable[..., Any]
 Run = Callable[..., Any]
@@ -186,19 +187,42 @@ def test_any_other_change_is_refused_line_by_line(
 def test_a_checkpoint_of_another_model_is_refused(
     run: Run, recipe: MakeRecipe, whole: Path
 ) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     with pytest.raises(UserError, match="its checkpoint is of another model"):
-        run(
-            recipe(comm_round=7, checkpoint_every=2),
-            whole,
-            mode="resume",
-            model=create_model("nnnn_mnist", 0),
-        )
+        run(recipe(comm_round=7, checkpoint_every=2), whole, mode="resume", model=model)
 
 
-def test_resuming_where_nothing_is_starts_a_run(run: Run, recipe: MakeRecipe, whole: Path) -> None:
+def test_resuming_where_nothing_is_is_refused(run: Run, recipe: MakeRecipe, whole: Path) -> None:
+    """It would be a mistyped --output, and cost the rounds that were done elsewhere."""
     folder = whole.with_name("new")
-    run(recipe(comm_round=5, checkpoint_every=2), folder, mode="resume")
+    with pytest.raises(UserError, match=r"--resume: .*new: it holds no run"):
+        run(recipe(comm_round=5, checkpoint_every=2), folder, mode="resume")
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("mode", ["new", "resume"])
+def test_a_run_without_a_finished_round_blocks_nothing(
+    run: Run, recipe: MakeRecipe, whole: Path, mode: str
+) -> None:
+    class Unreachable(Follower):
+        def begin(self, folder: Path, finished: int) -> None:
+            raise UserError("no network")
+
+    folder, settings = whole.with_name("new"), recipe(comm_round=5, checkpoint_every=2)
+    with pytest.raises(UserError, match="no network"):
+        run(settings, folder, followers=[Unreachable()])
+    assert (folder / "recipe.yaml").exists()
+    run(settings, folder, mode=mode)
     assert content(folder) == content(whole)
+
+
+def test_files_that_are_not_of_a_run_are_left_alone(
+    run: Run, recipe: MakeRecipe, tmp_path: Path
+) -> None:
+    (tmp_path / "recipe.yaml").write_text("mine")
+    with pytest.raises(UserError, match=r"recipe\.yaml: it is there already"):
+        run(recipe(), tmp_path)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_a_run_without_its_recipe_is_not_started_over(

@@ -8,8 +8,9 @@ import pytest
 import wandb
 from tensorboardX.proto.event_pb2 import Event
 
-from fednnnn_plugin.engine import tracking
-from fednnnn_plugin.engine.launch import run_recipe
+from fednnnn_plugin.engine.progress import TensorBoard
+from fednnnn_plugin.engine.run import run_recipe
+from fednnnn_plugin.engine.settings import recipe_followers
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 RUN = ["train_args.comm_round=2", "train_args.epochs=1", "device_args.using_gpu=false"]
@@ -31,7 +32,7 @@ def events(folder: Path) -> dict[tuple[str, int], float]:
 
 def test_tensorboard_has_the_numbers_of_the_records(tmp_path: Path) -> None:
     recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"), RUN)
-    run_recipe(recipe, tmp_path / "run", followers=[tracking.tensorboard()])
+    run_recipe(recipe, tmp_path / "run", followers=[TensorBoard()])
 
     found = events(tmp_path / "run" / "tensorboard")
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
@@ -55,7 +56,7 @@ def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     overrides = [*RUN, "tracking_args.enable_wandb=true", "tracking_args.wandb_project=digits"]
     recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"), overrides)
-    run_recipe(recipe, tmp_path / "run", followers=tracking.followers(recipe))
+    run_recipe(recipe, tmp_path / "run", followers=recipe_followers(recipe))
 
     assert [values["round"] for values in logged] == [1, 2]
     records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())

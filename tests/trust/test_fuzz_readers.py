@@ -15,10 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fednnnn_plugin.engine.checkpoint import CheckpointFolder, Progress
-from fednnnn_plugin.engine.gpu_mapping import parse_mapping, read_mapping
+from fednnnn_plugin.engine.devices import parse_mapping, read_mapping
 from fednnnn_plugin.engine.recorder import NWDARecorder
-from fednnnn_plugin.engine.records import MetricsFile
-from fednnnn_plugin.engine.summary import read_rounds
+from fednnnn_plugin.engine.records import MetricsFile, Summary
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe
 from fednnnn_plugin.report.accuracy import accuracy_csv, accuracy_rows, accuracy_table
@@ -178,7 +177,7 @@ def test_the_engine_s_records(folder: Path, content: bytes) -> None:
 def test_the_engine_s_summary(folder: Path, summary: bytes) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "summary.json").write_bytes(summary)
-    assert isinstance(read_rounds(folder / "summary.json"), int)
+    assert isinstance(Summary.rounds_in(folder / "summary.json"), int)
 
 
 @fuzz

@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 PRELOADED = (
     "fednnnn_plugin.cli",
     "fednnnn_plugin.data.cifar10",
-    "fednnnn_plugin.engine.launch",
-    "fednnnn_plugin.engine.tracking",
+    "fednnnn_plugin.engine.start",
+    "fednnnn_plugin.engine.progress",
     "fednnnn_plugin.report.build",
     "sklearn.datasets",
     "torchvision",

@@ -25,11 +25,10 @@ def apply(optrepo: ModuleType) -> None:
     if registry is None or compatibility.problem() is not None:
         return
     # Imported here: a FedML that we leave alone must not find them among torch's subclasses.
-    from fednnnn_plugin.server.adaptive import FedAdam, FedExP, FedYogi
-    from fednnnn_plugin.server.optimizers import FedNNNN, Momentum, NormNorm
+    from fednnnn_plugin.server.rules import RULES
 
-    for optimizer in (FedNNNN, NormNorm, Momentum, FedExP, FedAdam, FedYogi):
-        registry.repo.setdefault(optimizer.__name__.lower(), optimizer)
+    for rule in RULES.values():
+        registry.repo.setdefault(rule.optimizer.__name__.lower(), rule.optimizer)
     registry.name2cls = classmethod(wrapper(registry.name2cls.__func__, _name2cls))
 
 

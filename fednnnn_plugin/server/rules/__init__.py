@@ -8,6 +8,7 @@ from pkgutil import iter_modules
 from types import MappingProxyType
 
 from fednnnn_plugin.server.rules.registry import (
+    Evaluated,
     Key,
     Rule,
     _rules,
@@ -24,6 +25,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(_rules)
 
 __all__ = [
     "RULES",
+    "Evaluated",
     "Key",
     "Rule",
     "decay",

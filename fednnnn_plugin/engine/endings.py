@@ -1,0 +1,95 @@
+"""How a process of a run ends: one line, one exit status, and no rank left waiting."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from fednnnn_plugin.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from fednnnn_plugin.engine.ranks import Ranks
+
+# Most mistakes are seen by all ranks at once: rank 0 then reports first, and ends the others.
+_HEAD_START = 1.0
+# A signal reaches all ranks; rank 0 then writes a checkpoint, and ends the others when it has.
+_TIME_TO_SAVE = 60.0
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived; like KeyboardInterrupt, not an error to recover from."""
+
+
+@contextmanager
+def signals_raised() -> Iterator[None]:
+    """Raise ``KeyboardInterrupt`` or ``Terminated`` where SIGINT or SIGTERM arrives.
+
+    The first one ends the process: those that follow are ignored, so that they cost it neither the
+    checkpoint that it then writes nor its exit status. Batch systems often send several.
+    """
+    arrived = False
+
+    def end(number: int, _frame: FrameType | None) -> NoReturn:
+        nonlocal arrived
+        arrived = True
+        for handled in before:
+            signal.signal(handled, signal.SIG_IGN)
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+    # What a process was started to ignore, as a job in the background is, it ignores.
+    before = {
+        number: handler
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if (handler := signal.getsignal(number)) != signal.SIG_IGN
+    }
+    try:
+        for number in before:
+            signal.signal(number, end)
+        yield
+    finally:
+        if not arrived:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def ending(error: BaseException) -> tuple[str, int]:
+    """Return what to say of an error, and the exit status."""
+    match error:
+        case UserError():
+            return str(error), 2
+        case RunError():
+            return str(error), 1
+        case OSError():  # a full disk, a vanished folder
+            where = f"{error.filename}: " if error.filename else ""
+            return f"{where}{error.strerror or error}", 1
+        case KeyboardInterrupt():
+            return "interrupted; go on with --resume", 130
+        case Terminated():
+            return "terminated; go on with --resume", 143
+    return "".join(traceback.format_exception(error)).rstrip(), 1
+
+
+@contextmanager
+def ending_together(ranks: Ranks) -> Iterator[None]:
+    """End all ranks where this one raises: they would wait for it for ever, also in its exit."""
+    try:
+        yield
+    except BaseException as error:
+        if ranks.size > 1:
+            if ranks.rank and isinstance(error, UserError):
+                time.sleep(_HEAD_START)
+            if ranks.rank and isinstance(error, Terminated | KeyboardInterrupt):
+                time.sleep(_TIME_TO_SAVE)
+            message, status = ending(error)
+            if not (ranks.rank and isinstance(error, Terminated | KeyboardInterrupt)):
+                sys.stderr.write(message + "\n")
+            sys.stdout.flush()
+            sys.stderr.flush()
+            ranks.abort(status)
+        raise

@@ -1,0 +1,130 @@
+"""Running a recipe, from Python and from the command alike."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fednnnn_plugin.engine.endings import ending_together
+from fednnnn_plugin.engine.folder import RunFolder
+from fednnnn_plugin.engine.mpi import choose_ranks
+from fednnnn_plugin.engine.progress import Follower, ProgressDisplay
+from fednnnn_plugin.engine.records import Summary
+from fednnnn_plugin.engine.run import run_recipe
+from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended.
+
+    Attributes:
+        folder: its files.
+        summary: what ``summary.json`` says; None on MPI's ranks but the first.
+        was_finished: it had been finished before: nothing was done.
+    """
+
+    folder: Path
+    summary: Summary | None
+    was_finished: bool = False
+
+    def metrics(self) -> DataFrame:
+        """Return ``metrics.jsonl``, a row a round; nested keys are joined, as ``layers.fc1.…``.
+
+        :func:`fednnnn_plugin.read_runs` makes of many folders the table that figures take.
+        """
+        import pandas as pd
+
+        lines = RunFolder(self.folder).metrics.read_text(encoding="utf-8").splitlines()
+        return pd.json_normalize([json.loads(line) for line in lines])
+
+
+def run(
+    recipe: Path | str,
+    *,
+    overrides: Mapping[str, object] | Sequence[str] | None = None,
+    output: Path | str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    allow_code: bool = False,
+    backend: str | None = None,
+    followers: Sequence[Follower] = (),
+    mlops: Callable[[], Follower] | None = None,
+) -> Run:
+    """Run a recipe, as the command ``fednnnn run`` does, and show how far it is.
+
+    Args:
+        recipe: a path, or the name of a recipe that comes with the package.
+        overrides: ``{"train_args.comm_round": 3}``, or ``["train_args.comm_round=3"]`` as the
+            command takes them.
+        output: the run folder; ``runs/<recipe>-seed<seed>`` by default.
+        resume: go on from the newest checkpoint of the run that the folder holds.
+        overwrite: replace the run that the folder holds.
+        allow_code: let a ``module:name`` in the recipe run.
+        backend: ``"sp"`` or ``"MPI"``; by default the recipe's, and MPI under ``mpirun``.
+        followers: are told of the run as it goes.
+        mlops: makes the one that reports to FedML's service, for ``using_mlops: true``.
+
+    Raises:
+        UserError: a mistake in the recipe, the data or the folder; nothing is written.
+        RunError: the run cannot go on; its last finished round is saved.
+
+    Example::
+
+        import fednnnn_plugin as fp
+
+        run = fp.run("digits_noniid_b_fednnnn", overrides={"train_args.comm_round": 10})
+        run.metrics().plot(x="round", y="test_acc")
+    """
+    path = find_recipe(str(recipe))
+    loaded = load_recipe(path, _as_options(overrides or ()), allow_code=allow_code)
+    mode = run_mode(loaded, resume=resume, overwrite=overwrite)
+    folder = Path(output) if output is not None else default_folder(loaded)
+    if folder == Path():
+        raise UserError("--output: must name a folder for the run, not the current one")
+    asked_for = "MPI" if loaded.comm_args.backend == "MPI" else None  # sp is every recipe's default
+    ranks = choose_ranks(backend or asked_for)
+    with (
+        ending_together(ranks),
+        ProgressDisplay(loaded.train_args.comm_round) as display,
+    ):
+        tracking = _tracking(loaded, mlops) if ranks.rank == 0 else []
+        summary = run_recipe(
+            loaded,
+            folder,
+            mode,
+            ranks=ranks,
+            followers=[display, *tracking, *followers],
+            allow_code=allow_code,
+        )
+    if ranks.rank:
+        return Run(folder, None)
+    return Run(folder, summary or Summary.read(RunFolder(folder).summary), summary is None)
+
+
+def _tracking(recipe: Recipe, mlops: Callable[[], Follower] | None) -> list[Follower]:
+    """Return what the recipe asks to be followed by."""
+    tracking = recipe_followers(recipe)
+    if recipe.common_args.using_mlops:
+        if mlops is not None:
+            tracking.append(mlops())
+        else:
+            _log.warning("common_args.using_mlops: true: only `fedml run` reports to FedML")
+    return tracking
+
+
+def _as_options(overrides: Mapping[str, object] | Sequence[str]) -> list[str]:
+    if isinstance(overrides, Mapping):  # JSON is YAML
+        return [f"{key}={json.dumps(value, default=str)}" for key, value in overrides.items()]
+    return list(overrides)

@@ -1,0 +1,445 @@
+"""Streaming aggregation of client models: the average update and the NWDA norms."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.admission import check_client, check_global, checked_weight
+from fednnnn_plugin.server.layout import Layout, ModelState, State
+from fednnnn_plugin.server.norms import part_norms, row_part_norms
+from fednnnn_plugin.server.sum import BinnedSum
+
+# Buffers of one model differ in scale: an attention mask of -1e9 beside a running variance of 0.01.
+_BUFFER_FOLDS = 3
+# Of a group's update: its clients share a grid, which may be coarse for the shortest of them.
+_GROUP_FOLDS = 2
+
+
+@dataclass(frozen=True)
+class LayerNorms:
+    """The two norms of one module: ``N`` and ``E`` of its own parameters."""
+
+    mean_update_norm: float
+    mean_client_norm: float
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one round of clients adds up to.
+
+    Attributes:
+        vector: ``S = Σ α_k Δ_k`` (eq. 3) as a vector ``[d]`` of float32 at least.
+        layout: the names of its elements.
+        mean_update_norm: ``N = ‖S‖₂`` (eq. 4) of the whole model.
+        mean_client_norm: ``E = Σ α_k ‖Δ_k‖₂`` (eq. 5); ``N ≤ E`` (proposition 1).
+        mean_client_square: ``Σ α_k ‖Δ_k‖₂²``.
+        layers: both norms of every module that owns trainable parameters.
+        buffers: every other entry of the model state: floating ones averaged with ``α_k``, integer
+            ones the maximum over clients.
+        clients: how many clients were accepted.
+        rejected: how many were not.
+        client_norms: minimum, median and maximum of ``‖Δ_k‖₂``.
+    """
+
+    vector: Tensor
+    layout: Layout
+    mean_update_norm: float
+    mean_client_norm: float
+    mean_client_square: float
+    layers: dict[str, LayerNorms]
+    buffers: dict[str, Tensor]
+    clients: int
+    rejected: int
+    client_norms: tuple[float, float, float]
+
+    @property
+    def mean_update(self) -> dict[str, Tensor]:
+        """``S`` by parameter name, views of the vector."""
+        return self.layout.views(self.vector)
+
+
+@dataclass
+class Clients:
+    """What is known of a round's clients so far.
+
+    Attributes:
+        rows: of each accepted client its weight, ``‖Δ‖``, ``‖Δ‖²`` and ``‖Δ‖`` of each module.
+        non_finite: rejected for an element that is not finite, or beyond the exact range.
+        failed: had no model to add.
+    """
+
+    rows: list[tuple[float, ...]] = field(default_factory=list)
+    non_finite: int = 0
+    failed: int = 0
+
+    @property
+    def rejected(self) -> int:
+        """How many clients were not accepted."""
+        return self.non_finite + self.failed
+
+    def merge(self, other: Clients) -> None:
+        """Add another part of the round's clients."""
+        self.rows += other.rows
+        self.non_finite += other.non_finite
+        self.failed += other.failed
+
+    def exponent(self) -> int:
+        """Return that of the power of two above the largest weight."""
+        return max(math.frexp(row[0])[1] for row in self.rows)
+
+    def weighted(self, column: int | None = None) -> float:
+        """Return ``Σ a_k x_k`` of a column, or ``Σ a_k``, in units of ``2^exponent``.
+
+        ``math.fsum`` is exact: no order of the rows changes it.
+        """
+        unit = -self.exponent()
+        return math.fsum(
+            math.ldexp(row[0], unit) * (1.0 if column is None else row[column]) for row in self.rows
+        )
+
+
+@dataclass(frozen=True)
+class PartialSum:
+    """What a process tells the others of its part; its size grows with its clients by a row each.
+
+    Attributes:
+        clients: the rows.
+        terms: how many clients are in the sums.
+        bins: in use, of the updates and of the floating buffers.
+        maxima: of the integer buffers; None without a client.
+    """
+
+    clients: Clients
+    terms: int
+    bins: tuple[list[int], list[int]]
+    maxima: list[int] | None
+
+
+class UpdateAccumulator:
+    r"""Adds client models one at a time, in memory that does not grow with their number.
+
+    For clients ``w_k`` with weights ``a_k`` and ``α_k = a_k / Σ a`` it gives (paper, eqs. 2 to 5)
+
+    .. math::
+        Δ_k = w_k - w_t, \quad S = \sum_k α_k Δ_k, \quad N = \lVert S \rVert_2, \quad
+        E = \sum_k α_k \lVert Δ_k \rVert_2
+
+    over the trainable parameters, of the whole model and of each module.
+
+    The result has the same bits whatever the order of the clients and however they were dealt to
+    accumulators that were merged (see :class:`~fednnnn_plugin.server.sum.BinnedSum`). A client's
+    contribution is rounded once, by at most ``2^-41`` of its norm; a client whose weighted update
+    is below ``2^-48`` of another's may add nothing to S. The exact range: up to 32,767 clients,
+    one more is an error; each with a ``‖Δ_k‖`` that is finite in the dtype of S and a ``‖Δ_k‖²``
+    that is finite in float64, else it is rejected. Below about 1e-150, which only float64 reaches,
+    norms and updates may round to zero.
+
+    Buffers are averaged as they are, not as differences: a running variance stays positive.
+
+    Args:
+        global_state: ``w_t`` with its buffers; name -> tensor. It is read only.
+        trainable: names in ``global_state`` that were trained: floating point, any shape.
+        max_client_norm: ``c``: a longer update counts as ``Δ_k · c / ‖Δ_k‖`` in S, E and the
+            records; None leaves every update as it is.
+
+    Raises:
+        UserError: a trainable name that is not in the state or not floating point.
+
+    Example:
+        >>> import torch
+        >>> acc = UpdateAccumulator({"w": torch.zeros(2)}, ["w"])
+        >>> acc.add({"w": torch.tensor([3.0, 0.0])}, 1.0)
+        True
+        >>> acc.add({"w": torch.tensor([0.0, 4.0])}, 1.0)
+        True
+        >>> update = acc.finish()
+        >>> update.mean_update["w"], update.mean_update_norm, update.mean_client_norm
+        (tensor([1.5000, 2.0000]), 2.5, 3.5)
+    """
+
+    def __init__(
+        self,
+        global_state: State,
+        trainable: Collection[str],
+        max_client_norm: float | None = None,
+    ) -> None:
+        check_global(global_state, set(trainable))
+        layout = Layout(global_state, trainable)
+        self._start(layout, layout.gather(global_state), max_client_norm)
+        self._like: dict[str, Tensor] = {
+            name: tensor.detach() for name, tensor in global_state.items()
+        }
+
+    @classmethod
+    def over(
+        cls, layout: Layout, served: ModelState, max_client_norm: float | None = None
+    ) -> UpdateAccumulator:
+        """Return one over a model that is a vector already; it is read until :meth:`finish`."""
+        accumulator = cls.__new__(cls)
+        accumulator._start(layout, served, max_client_norm)
+        accumulator._like = layout.state_dict(served)
+        return accumulator
+
+    def _start(self, layout: Layout, served: ModelState, max_client_norm: float | None) -> None:
+        self.layout = layout
+        self._served = served
+        self._max_client_norm = max_client_norm
+        self._floating = [n for n in layout.buffers if served.buffers[n].is_floating_point()]
+        self._integer = [n for n in layout.buffers if n not in set(self._floating)]
+        device = served.vector.device
+        size = sum(served.buffers[name].numel() for name in self._floating)
+        self.updates = BinnedSum(layout.size, device, _GROUP_FOLDS)
+        self.buffers = BinnedSum(size, device, _BUFFER_FOLDS)
+        #: The integer buffers' maximum over the clients so far, one after the other.
+        self.maxima: Tensor | None = None
+        self.known = Clients()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the sums are kept: the global state's."""
+        return self._served.vector.device
+
+    @property
+    def clients(self) -> int:
+        """How many clients were accepted so far."""
+        return len(self.known.rows)
+
+    @property
+    def rejected(self) -> int:
+        """How many clients were not."""
+        return self.known.rejected
+
+    def add(self, client_state: State, weight: float) -> bool:
+        """Add one client's model; it is read only.
+
+        Args:
+            client_state: ``w_k``: the names and shapes of the global state; buffers included.
+            weight: ``a_k``, positive and finite: 1 for every client, or its number of samples.
+
+        Returns:
+            False if the client was rejected: an element (of a buffer, too) is NaN or infinite, or
+            the update is beyond the exact range. It only counts in ``rejected``.
+
+        Raises:
+            UserError: missing or extra names, another shape or kind of number, a weight that is
+                not positive and finite.
+        """
+        weight = checked_weight(weight)
+        check_client(client_state, self._like)
+        dtype = self.layout.dtype
+        for entry in self.layout.entries:
+            dtype = torch.promote_types(dtype, client_state[entry.name].dtype)
+        device = self._served.vector.device
+        difference = self.layout.flatten(client_state, dtype).to(device).sub_(self._served.vector)
+        buffers = {
+            name: client_state[name].detach().to(device).unsqueeze(0)
+            for name in self.layout.buffers
+        }
+        return self._add(difference.unsqueeze(0), buffers, [weight])[0]
+
+    def add_group(self, models: ModelState, weights: Sequence[float]) -> list[bool]:
+        """Add the models of a group at once: tensor operations whose number m does not change.
+
+        Args:
+            models: parameters ``[m, d]`` in the order of the layout and each buffer ``[m, …]``, on
+                the device of the global state; read only.
+            weights: ``a_k`` of each, positive and finite.
+
+        Returns:
+            Which of them were accepted, as :meth:`add` says.
+        """
+        return self._add(models.vector - self._served.vector, models.buffers, weights)
+
+    def _add(
+        self, differences: Tensor, buffers: Mapping[str, Tensor], weights: Sequence[float]
+    ) -> list[bool]:
+        floating, integer = self._stacked(buffers)
+        accepted, factors, shrunk, norms, peaks = [], [], [], [], []
+        for measured, weight in zip(self._measure(differences, floating), weights, strict=True):
+            *layers, peak = measured
+            square = sum(norm * norm for norm in layers)
+            norm = math.sqrt(square) if math.isfinite(square) else math.inf
+            accepted.append(norm <= torch.finfo(self.layout.dtype).max and math.isfinite(peak))
+            if not accepted[-1]:
+                self.known.non_finite += 1
+                continue
+            shrink = 1.0
+            if self._max_client_norm is not None and norm > self._max_client_norm:
+                shrink = self._max_client_norm / norm
+            row = (norm * shrink, square * shrink**2, *(layer * shrink for layer in layers))
+            self.known.rows.append((weight, *row))
+            mantissa, exponent = math.frexp(weight)
+            factors.append((mantissa, exponent))
+            shrunk.append((mantissa * shrink, exponent))
+            norms.append(mantissa * shrink * norm)
+            peaks.append(mantissa * peak)
+        if not any(accepted):
+            return accepted
+        if not all(accepted):
+            chosen = torch.tensor([k for k, taken in enumerate(accepted) if taken])
+            chosen = chosen.to(differences.device)
+            differences, floating = differences[chosen], floating[chosen]
+            integer = integer[chosen]
+        folds = 1 if len(weights) == 1 else _GROUP_FOLDS
+        self.updates.add(differences, shrunk, norms, folds)
+        self.buffers.add(floating, factors, peaks, _BUFFER_FOLDS)
+        self._raise_maxima(integer.amax(0))
+        return accepted
+
+    def fail(self) -> None:
+        """Count a client that had no model to add: its training raised, or gave another shape."""
+        self.known.failed += 1
+
+    def merge(self, other: UpdateAccumulator) -> None:
+        """Add the partial sums of another accumulator over the same global state.
+
+        Raises:
+            UserError: other names, shapes or dtypes, or in another order; other trainable names;
+                another ``max_client_norm``.
+        """
+        if self._form() != other._form():
+            raise UserError("UpdateAccumulator.merge: the other one is over another global state")
+        self.updates.merge(other.updates)
+        self.buffers.merge(other.buffers)
+        if other.maxima is not None:
+            self._raise_maxima(other.maxima)
+        self.known.merge(other.known)
+
+    def summary(self) -> PartialSum:
+        """Return all of this part but its vectors."""
+        maxima = None if self.maxima is None else self.maxima.tolist()
+        bins = (self.updates.bins, self.buffers.bins)
+        return PartialSum(self.known, self.updates.terms, bins, maxima)
+
+    def combined(self, parts: Sequence[PartialSum]) -> PartialSum:
+        """Return the summary of several parts added up; the same on every process."""
+        clients = Clients()
+        for part in parts:
+            clients.merge(part.clients)
+        maxima = [part.maxima for part in parts if part.maxima is not None]
+        return PartialSum(
+            clients,
+            sum(part.terms for part in parts),
+            (
+                self.updates.kept({bin_ for part in parts for bin_ in part.bins[0]}),
+                self.buffers.kept({bin_ for part in parts for bin_ in part.bins[1]}),
+            ),
+            [max(column) for column in zip(*maxima, strict=True)] if maxima else None,
+        )
+
+    def integers(self, total: PartialSum) -> Tensor:
+        """Return this part's share of the bins of a whole: int64, on the CPU."""
+        shares = [
+            vector.integers(bin_)
+            for vector, bins in zip((self.updates, self.buffers), total.bins, strict=True)
+            for bin_ in bins
+        ]
+        return torch.cat(shares).cpu() if shares else torch.empty(0, dtype=torch.int64)
+
+    def replace(self, total: PartialSum, sums: Tensor) -> None:
+        """Become the whole: ``sums`` are all parts' :meth:`integers` added up."""
+        vectors = (self.updates, self.buffers)
+        sizes = [v.size for v, bins in zip(vectors, total.bins, strict=True) for _ in bins]
+        cuts = iter(sums.split(sizes))
+        for vector, bins in zip(vectors, total.bins, strict=True):
+            vector.replace({bin_: next(cuts) for bin_ in bins}, total.terms)
+        if total.maxima is not None:
+            self.maxima = torch.tensor(total.maxima, dtype=torch.int64)
+            self.maxima = self.maxima.to(self._served.vector.device)
+        self.known = total.clients
+
+    def finish(self) -> Update:
+        """Divide by the exact sum of the accepted weights.
+
+        Raises:
+            UserError: no client was accepted.
+        """
+        known = self.known
+        if not known.rows:
+            raise UserError(f"no client update to average: {self.rejected} rejected, none accepted")
+        total, unit = known.weighted(), -known.exponent()
+        vector = self.updates.total(total, self.layout.dtype, unit)
+        own = part_norms(vector, self.layout.modules).tolist()
+        norm, square, *layers = (
+            known.weighted(column) / total for column in range(1, len(known.rows[0]))
+        )
+        norms = [row[1] for row in known.rows]
+        return Update(
+            vector=vector,
+            layout=self.layout,
+            # Proposition 1 holds for the exact values; rounding must not break it by an ulp.
+            mean_update_norm=min(math.sqrt(math.fsum(x * x for x in own)), norm),
+            mean_client_norm=norm,
+            mean_client_square=square,
+            layers={
+                module: LayerNorms(min(update_norm, client_norm), client_norm)
+                for module, update_norm, client_norm in zip(
+                    self.layout.modules, own, layers, strict=True
+                )
+            },
+            buffers=self._mean_buffers(total, unit),
+            clients=len(norms),
+            rejected=known.rejected,
+            client_norms=(min(norms), statistics.median(norms), max(norms)),
+        )
+
+    def _measure(self, differences: Tensor, floating: Tensor) -> list[list[float]]:
+        """Return for each client ``‖Δ‖`` of every module, and the largest element of its buffers.
+
+        On a device this is the one wait of the host.
+        """
+        if len(differences) == 1:
+            norms = part_norms(differences[0], self.layout.modules).unsqueeze(0)
+        else:
+            norms = row_part_norms(differences, self.layout.modules)
+        if floating.shape[1]:
+            peaks = floating.abs().amax(1, keepdim=True)
+        else:
+            peaks = norms.new_zeros(len(norms), 1)
+        rows: list[list[float]] = torch.cat([norms, peaks], 1).tolist()
+        return rows
+
+    def _stacked(self, buffers: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the floating buffers as float64 ``[m, b]``, the others as int64 ``[m, c]``.
+
+        Floating ones are rounded to their own dtype first, in which a wider client may overflow.
+        """
+        like = self._served.buffers
+
+        def rows(name: str) -> Tensor:
+            mine = buffers[name]
+            return mine.to(like[name].dtype).reshape(len(mine), like[name].numel())
+
+        nothing = [self._served.vector.new_zeros(1, 0)]
+        return (
+            torch.cat([rows(name) for name in self._floating] or nothing, 1).to(torch.float64),
+            torch.cat([rows(name) for name in self._integer] or nothing, 1).to(torch.int64),
+        )
+
+    def _raise_maxima(self, other: Tensor) -> None:
+        other = other.to(self._served.vector.device)
+        self.maxima = other if self.maxima is None else torch.maximum(self.maxima, other)
+
+    def _mean_buffers(self, total: float, unit: int) -> dict[str, Tensor]:
+        like = self._served.buffers
+        assert self.maxima is not None
+        found = {}
+        for names, vector in (
+            (self._floating, self.buffers.total(total, torch.float64, unit)),
+            (self._integer, self.maxima),
+        ):
+            parts = vector.split([like[name].numel() for name in names])
+            for name, part in zip(names, parts, strict=True):
+                found[name] = part.to(like[name].dtype, copy=True).view(like[name].shape)
+        return {name: found[name] for name in self.layout.buffers}
+
+    def _form(self) -> list[object]:
+        entries = [(name, x.shape, x.dtype) for name, x in self._like.items()]
+        return [entries, self.layout.entries, self._max_client_norm]

@@ -1,0 +1,151 @@
+"""Which GPU each rank takes: FedML's two notations, and what is said where they do not fit."""
+
+import os
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fednnnn_plugin.engine import devices as device_module
+from fednnnn_plugin.engine import settings
+from fednnnn_plugin.engine.devices import (
+    choose_device,
+    gpu_of_rank,
+    parse_mapping,
+    read_mapping,
+    side_by_side,
+)
+from fednnnn_plugin.engine.settings import rank_device
+from fednnnn_plugin.errors import UserError
+
+MAPPING = "two_hosts:\n  host1: [2, 0, 1]\n  host2: [1]\nempty:\nwords:\n  host1: many\n"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def mapping(tmp_path: Path) -> Path:
+    path = tmp_path / "gpu_mapping.yaml"
+    path.write_text(MAPPING)
+    return path
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (device_module, settings):
+        monkeypatch.setattr(module, "visible_gpus", lambda: 2)
+
+
+def test_a_file_gives_for_each_host_the_processes_of_its_gpus(mapping: Path) -> None:
+    assert read_mapping(mapping, "two_hosts") == [0, 0, 2, 0]
+
+
+def test_the_short_form_says_the_same() -> None:
+    assert parse_mapping("host1:2,0,1;host2:1") == [0, 0, 2, 0]
+    assert parse_mapping(" host1 : 2, 0,1 ; host2:1") == [0, 0, 2, 0]
+
+
+def test_a_rank_takes_its_place_in_a_mapping_of_the_whole_world() -> None:
+    assert [gpu_of_rank([0, 0, 2], rank, 3, "there") for rank in range(3)] == [0, 0, 2]
+    with pytest.raises(UserError, match=r"^there: it places 3 processes: must be 4, as launched$"):
+        gpu_of_rank([0, 0, 2], 0, 4, "there")
+
+
+@pytest.mark.parametrize("key", ["three_hosts", None])
+def test_a_missing_key_is_named_with_the_known_ones(mapping: Path, key: str | None) -> None:
+    known = re.escape("which has the keys two_hosts, empty, words")
+    with pytest.raises(UserError, match=rf"^device_args\.gpu_mapping_key: .*{known}"):
+        read_mapping(mapping, key)
+
+
+@pytest.mark.parametrize("key", ["empty", "words"])
+def test_a_mapping_of_another_form_is_refused(mapping: Path, key: str) -> None:
+    with pytest.raises(UserError, match=r"must give for each host how many processes"):
+        read_mapping(mapping, key)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"a: [1", "not YAML"),
+        (b"\xff\xfe", "not YAML"),
+        (b"a: " + b"[" * 5_000, "not YAML"),
+        (b"a: !!python/object/apply:os.system [ls]", "not YAML"),
+        (b"- 1", "has the keys none"),
+        (None, "No such file"),
+    ],
+)
+def test_a_file_that_is_none_is_one_line(
+    tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    path = tmp_path / "gpu_mapping.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=reason) as error:
+        read_mapping(path, "a")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "host:-1", "host:" + "9" * 5_000])
+def test_a_short_form_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(
+        UserError, match=r"^device_args\.gpu_util_parse: .* must give for each host"
+    ):
+        parse_mapping(text)
+
+
+def test_the_cpu_where_no_gpu_is_asked_for_or_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(device_module, "visible_gpus", lambda: 0)
+    assert choose_device(wants_gpu=False) == CPU
+    assert choose_device(wants_gpu=True, say=False) == CPU
+    assert not caplog.records
+    assert choose_device(wants_gpu=True) == CPU
+    assert caplog.messages == ["device_args.using_gpu: no GPU is visible: running on the CPU"]
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_the_gpu_that_is_asked_for() -> None:
+    assert choose_device(wants_gpu=True, gpu_id=1) == torch.device("cuda", 1)
+    with pytest.raises(UserError, match="gpu_id: 2: must be below 2, the visible GPUs"):
+        choose_device(wants_gpu=True, gpu_id=2)
+
+
+def rank_devices(recipe: Any, ranks: int) -> list[str]:
+    return [
+        str(
+            rank_device(
+                recipe,
+                SimpleNamespace(rank=r, size=ranks, local_rank=r, local_size=ranks),
+            )
+        )
+        for r in range(ranks)
+    ]
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_ranks_take_the_mapped_gpus_or_the_visible_ones_in_turn(recipe: Any, mapping: Path) -> None:
+    assert rank_devices(recipe(**{"device_args.using_gpu": False}), 3) == ["cpu"] * 3
+    assert rank_devices(recipe(), 3) == ["cuda:0", "cuda:1", "cuda:0"]
+    assert rank_devices(recipe(**{"device_args.gpu_id": 1}), 1) == ["cuda:1"]
+    parsed = recipe(**{"device_args.gpu_util_parse": "here:1,2"})
+    assert rank_devices(parsed, 3) == ["cuda:0", "cuda:1", "cuda:1"]
+    mapping.write_text("here:\n  host: [2, 1]\n")
+    keys = {"device_args.gpu_mapping_file": str(mapping), "device_args.gpu_mapping_key": "here"}
+    assert rank_devices(recipe(**keys), 3) == ["cuda:0", "cuda:0", "cuda:1"]
+    with pytest.raises(UserError, match="it places 3 processes: must be 2, as launched"):
+        rank_devices(recipe(**keys), 2)
+
+
+def test_cores_are_shared_between_the_ranks_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    assert side_by_side(CPU) == 6
+    assert side_by_side(CPU, local_ranks=2) == 3
+    assert side_by_side(CPU, local_ranks=4) == 1
+    assert side_by_side(CPU, local_ranks=9) == 1
+    assert side_by_side(CPU, limit=2) == 2
+    assert side_by_side(CPU, local_ranks=2, limit=5) == 3
+    assert side_by_side(torch.device("cuda")) == 1

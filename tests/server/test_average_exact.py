@@ -1,0 +1,275 @@
+"""Same bits in any order, on any number of threads; the value against rational arithmetic."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from math import isqrt
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fednnnn_plugin.server.average import Update, UpdateAccumulator
+
+CHUNK = 131_072  # elements that are handled at a time
+
+WEIGHTS = st.floats(1e-300, 1e300)
+DOUBLES = st.floats(1e-120, 1e120) | st.just(0.0)
+ELEMENTS = {  # any finite value whose differences are finite, too, denormals included
+    torch.float16: st.floats(-60000, 60000, width=16),
+    torch.float32: st.floats(-(2.0**126), 2.0**126, width=32),
+    torch.float64: DOUBLES | DOUBLES.map(lambda x: -x),
+}
+HALF_ULP = {torch.float16: 2.0**-24, torch.float32: 2.0**-24, torch.float64: 2.0**-53}
+PRECISION = {dtype: Fraction(x) for dtype, x in HALF_ULP.items()}  # S is float32 at least
+SMALLEST = {dtype: Fraction(2) ** (-150 if x > 1e-10 else -1074) for dtype, x in HALF_ULP.items()}
+UNDERFLOW = Fraction(10) ** -150  # the square of less is no normal double
+
+
+@dataclass(frozen=True)
+class Case:
+    """A global state and weighted clients: ``m.w`` and ``n.v`` are trained, ``b`` is a buffer."""
+
+    state: dict[str, Tensor]
+    clients: list[dict[str, Tensor]]
+    weights: list[float]
+
+    def accumulator(self, members: list[int]) -> UpdateAccumulator:
+        acc = UpdateAccumulator(self.state, ["m.w", "n.v"])
+        for member in members:
+            assert acc.add(self.clients[member], self.weights[member])
+        return acc
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    dtype = draw(st.sampled_from(list(ELEMENTS)))
+    shapes = draw(st.tuples(*[st.lists(st.integers(0, 3), max_size=2)] * 3))
+
+    def state() -> dict[str, Tensor]:
+        made = {}
+        for name, shape in zip(("m.w", "n.v", "b"), shapes, strict=True):
+            size = torch.Size(shape).numel()
+            values = draw(st.lists(ELEMENTS[dtype], min_size=size, max_size=size))
+            made[name] = torch.tensor(values, dtype=torch.float64).to(dtype).reshape(shape)
+        return made
+
+    count = draw(st.integers(1, 6))
+    weights = draw(st.lists(WEIGHTS, min_size=count, max_size=count))
+    return Case(state(), [state() for _ in range(count)], weights)
+
+
+def bits(update: Update) -> tuple[object, ...]:
+    tensors = [*update.mean_update.items(), *update.buffers.items()]
+    return (
+        *((name, tensor.numpy().tobytes()) for name, tensor in tensors),
+        update.mean_update_norm.hex(),
+        update.mean_client_norm.hex(),
+        tuple(
+            (m, n.mean_update_norm.hex(), n.mean_client_norm.hex())
+            for m, n in update.layers.items()
+        ),
+        update.client_norms,
+    )
+
+
+def root(x: Fraction) -> Fraction:
+    """Return √x to 2^-100 of itself."""
+    n = x.numerator * x.denominator
+    shift = 200 + n.bit_length() % 2
+    return Fraction(isqrt(n << 2 * shift), x.denominator << shift)
+
+
+def exact(tensor: Tensor) -> list[Fraction]:
+    return [Fraction(x) for x in tensor.double().flatten().tolist()]
+
+
+@settings(deadline=None, max_examples=80)
+@given(cases(), st.randoms(use_true_random=False))
+def test_any_order_and_any_split_give_the_same_bits(case: Case, random) -> None:
+    order = list(range(len(case.clients)))
+    expected = bits(case.accumulator(order).finish())
+    for _ in range(4):
+        random.shuffle(order)
+        assert bits(case.accumulator(order).finish()) == expected
+        parts: list[list[int]] = [[] for _ in range(random.randint(1, 4))]
+        for member in order:
+            random.choice(parts).append(member)
+        accumulators = [case.accumulator(part) for part in parts]
+        while len(accumulators) > 1:  # merged in some tree
+            left = accumulators.pop(random.randrange(len(accumulators)))
+            right = accumulators.pop(random.randrange(len(accumulators)))
+            left.merge(right)
+            accumulators.append(left)
+        assert bits(accumulators[0].finish()) == expected
+
+
+def weighted_mean(case: Case, columns: list[tuple[Fraction, ...]]) -> list[Fraction]:
+    """Return the exact mean of each element; a column holds one element of every client."""
+    weights = [Fraction(w) for w in case.weights]
+    total = sum(weights)
+    return [sum(w * x for w, x in zip(weights, column, strict=True)) / total for column in columns]
+
+
+def grid_error(case: Case, columns: list[tuple[Fraction, ...]]) -> Fraction:
+    """Return what may be lost: 2^-32 of each client's largest element; all of it below 2^-31 of
+    another client's."""
+    weights = [Fraction(w) for w in case.weights]
+    tops = [
+        w * max((abs(c[k]) for c in columns), default=Fraction(0)) for k, w in enumerate(weights)
+    ]
+    hidden = max(tops) * Fraction(2) ** -31
+    return sum(top if top <= hidden else top / 2**32 for top in tops) / sum(weights)
+
+
+def differences(case: Case) -> list[tuple[Fraction, ...]]:
+    """Return the exact Δ_k, one column an element."""
+
+    def flat(state: dict[str, Tensor]) -> list[Fraction]:
+        return exact(state["m.w"]) + exact(state["n.v"])
+
+    start = flat(case.state)
+    rows = [[x - y for x, y in zip(flat(c), start, strict=True)] for c in case.clients]
+    return list(zip(*rows, strict=True))
+
+
+@settings(deadline=None, max_examples=100)
+@given(cases())
+def test_the_mean_update_is_that_of_rational_arithmetic(case: Case) -> None:
+    update = case.accumulator(list(range(len(case.clients)))).finish()
+    dtype = case.state["m.w"].dtype
+    columns = differences(case)
+    coarse = grid_error(case, columns)
+    magnitudes = weighted_mean(case, [tuple(map(abs, column)) for column in columns])
+    got = exact(update.mean_update["m.w"]) + exact(update.mean_update["n.v"])
+    means = weighted_mean(case, columns)
+    for x, mean, magnitude in zip(got, means, magnitudes, strict=True):
+        fine = PRECISION[dtype] * (magnitude + abs(mean)) + SMALLEST[dtype]
+        assert abs(x - mean) <= (coarse + fine) * Fraction(1.001)
+
+
+@settings(deadline=None, max_examples=100)
+@given(cases())
+def test_the_norms_are_those_of_rational_arithmetic(case: Case) -> None:
+    update = case.accumulator(list(range(len(case.clients)))).finish()
+    precision = 4 * PRECISION[case.state["m.w"].dtype]
+    columns = differences(case)
+    norms = [root(sum(c[k] ** 2 for c in columns)) for k in range(len(case.clients))]
+    n, e = Fraction(update.mean_update_norm), Fraction(update.mean_client_norm)
+    (true_e,) = weighted_mean(case, [tuple(norms)])
+    assert abs(e - true_e) <= true_e * precision + SMALLEST[torch.float64]
+    # N is the norm of the S that is returned, less what rounding adds beyond proposition 1.
+    got = exact(update.mean_update["m.w"]) + exact(update.mean_update["n.v"])
+    true_n = root(sum((x * x for x in got), Fraction(0)))
+    assert abs(n - min(true_n, e)) <= true_n * precision + UNDERFLOW
+    assert n <= e
+    for layer in update.layers.values():
+        assert layer.mean_update_norm <= layer.mean_client_norm
+    if n < e:
+        squares = sum(Fraction(layer.mean_update_norm) ** 2 for layer in update.layers.values())
+        assert abs(squares - n**2) <= n**2 * (precision + Fraction(2) ** -28) * 2 + UNDERFLOW
+
+
+@settings(deadline=None, max_examples=100)
+@given(cases())
+def test_buffers_are_weighted_means_between_minimum_and_maximum_but_for_rounding(
+    case: Case,
+) -> None:
+    update = case.accumulator(list(range(len(case.clients)))).finish()
+    info = torch.finfo(case.state["b"].dtype)
+    columns = list(zip(*[exact(client["b"]) for client in case.clients], strict=True))
+    coarse = grid_error(case, columns)
+    got, means = exact(update.buffers["b"]), weighted_mean(case, columns)
+    huge = max((abs(x) for column in columns for x in column), default=Fraction(0))
+    for x, mean, column in zip(got, means, columns, strict=True):
+        slack = max(map(abs, column)) * Fraction(2) ** -52 + huge * Fraction(2) ** -128
+        assert min(column) - slack <= x <= max(column) + slack
+        rounding = abs(mean) * Fraction(info.eps) + Fraction(info.smallest_normal * info.eps)
+        assert abs(x - mean) <= coarse * Fraction(1.001) + rounding
+
+
+def test_a_buffer_is_not_coarsened_by_a_huge_one_beside_it() -> None:
+    """An attention mask of -1e9 and a running variance of 0.02 in one model."""
+    state = {"mask": torch.tensor([-1e9]), "bn.running_var": torch.tensor([1.0])}
+    acc = UpdateAccumulator(state, [])
+    for variance in (0.0123, 0.0271):
+        acc.add({**state, "bn.running_var": torch.tensor([variance])}, 601)
+    buffers = acc.finish().buffers
+    assert buffers["mask"].item() == -1e9
+    assert buffers["bn.running_var"].item() == pytest.approx(0.0197, rel=1e-6)
+
+
+def test_running_variances_stay_positive() -> None:
+    generator = torch.Generator().manual_seed(2)
+    state = {"bn.running_var": torch.ones(64)}
+    acc = UpdateAccumulator(state, [])
+    rows = torch.exp(torch.randn(30, 64, generator=generator) * 8)
+    for k, row in enumerate(rows):
+        acc.add({"bn.running_var": row}, 1.0 + 1000.0 * k)
+    mean = acc.finish().buffers["bn.running_var"]
+    assert (mean > 0).all()
+    assert (mean >= rows.amin(dim=0)).all()
+    assert (mean <= rows.amax(dim=0)).all()
+
+
+def test_extreme_double_buffers() -> None:
+    """The weighted sum of these overflows; their mean, 1.4 and 2/3 e308, does not."""
+    acc = UpdateAccumulator({"b": torch.zeros(1, dtype=torch.float64)}, [])
+    for value, weight in ((1.7e308, 1.0), (1.0e308, 0.5)):
+        acc.add({"b": torch.tensor([value], dtype=torch.float64)}, weight)
+    assert acc.finish().buffers["b"].item() == pytest.approx(
+        1.7e308 / 1.5 + 0.5e308 / 1.5, rel=1e-9
+    )
+
+
+def test_largest_float32_updates() -> None:
+    largest = torch.finfo(torch.float32).max / 2  # so is their norm
+    acc = UpdateAccumulator({"w": torch.zeros(2)}, ["w"])
+    for sign in (1, 1, -1):
+        acc.add({"w": torch.tensor([largest, sign * largest])}, 0.7)
+    mean = acc.finish().mean_update["w"]
+    assert mean[0].item() == largest
+    assert mean[1].item() == pytest.approx(largest / 3, rel=1e-6)
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
+def test_the_number_of_threads_makes_no_difference() -> None:
+    """With parameters longer than a chunk, and so long that PyTorch would share the work."""
+    generator = torch.Generator().manual_seed(4)
+    shapes = {"a.weight": (CHUNK + 70_001,), "a.bias": (33_000,), "b.weight": (300, 1001)}
+    shapes |= {"bn.running_mean": (100_001,)}
+
+    def state() -> dict[str, Tensor]:
+        return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+    global_state, clients = state(), [state() for _ in range(3)]
+    results = set()
+    for count in (1, 2, 3, 4, 7):
+        torch.set_num_threads(count)
+        acc = UpdateAccumulator(global_state, list(shapes)[:3])
+        for k, client in enumerate(clients):
+            acc.add(client, 1.0 + 0.3 * k)
+        results.add(bits(acc.finish()))
+    assert len(results) == 1
+
+
+def test_longer_than_a_chunk() -> None:
+    """Every element is seen once: a mean of integers is exact."""
+    size = 2 * CHUNK + 12_345
+    start = torch.arange(size, dtype=torch.float32)
+    acc = UpdateAccumulator({"w": start}, ["w"])
+    acc.add({"w": start + 3}, 1.0)
+    acc.add({"w": start - 1}, 1.0)
+    update = acc.finish()
+    assert torch.equal(update.mean_update["w"], torch.ones(size))
+    assert update.mean_update_norm == pytest.approx(size**0.5, rel=1e-12)
+    assert update.mean_client_norm == pytest.approx(2 * size**0.5, rel=1e-12)
