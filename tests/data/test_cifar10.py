@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fednnnn_plugin.data.cifar10_batches import read_batch
+from fednnnn_plugin.data.cifar10_tree import CLASSES
 from PIL import Image
 
 from fednnnn_plugin.data import cifar10_tree
-from fednnnn_plugin.data.cifar10_batches import read_batch
-from fednnnn_plugin.data.cifar10_tree import CLASSES
 from fednnnn_plugin.data.load import load_images
 from fednnnn_plugin.errors import UserError
 

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from fednnnn_plugin.data.stratified import draw_stratified
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,7 +9,6 @@ from fednnnn_plugin.data.federated import load_federated
 from fednnnn_plugin.data.holdout import hold_out
 from fednnnn_plugin.data.images import ImageDataset, Pixels
 from fednnnn_plugin.data.load import load_images
-from fednnnn_plugin.data.stratified import draw_stratified
 from fednnnn_plugin.engine.settings import data_spec
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe, load_recipe

@@ -70,4 +70,4 @@ def test_the_catalogue_has_a_line_for_each_and_says_whose_data_is_there() -> Non
     rows = {line.split()[-1]: line for line in catalogue().splitlines() if line}
     assert rows.keys() >= {path.stem for path in list_recipes()}
     row = rows["digits_noniid_ub_fednnnn"].split()
-    assert row[:-1] == "digits 2 a client power law FedNNNN 20 30 present".split()
+    assert row[:-1] == ["digits", "2", "a", "client", "power", "law", "FedNNNN", "20", "30", "present"]
