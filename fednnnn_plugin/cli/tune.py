@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from fednnnn_plugin.cli.shared import allow_code_option, one_line_errors, overrides_option
-from fednnnn_plugin.engine.endings import signals_raised
-from fednnnn_plugin.engine.ranks import launched_ranks
+from fednnnn_plugin.engine.endings import launched_ranks, signals_raised
 from fednnnn_plugin.errors import UserError
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fednnnn_plugin.recipe.problems import MAX_LINES
 from PIL import Image
 
 from fednnnn_plugin.data.cifar10 import CLASSES
 from fednnnn_plugin.recipe import find_recipe
-from fednnnn_plugin.recipe.problems import MAX_LINES
 
 MEMORY = 1 << 30
 SECONDS = 20
