@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -15,20 +14,6 @@ from torch.nn import functional as F
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.masked_norm import MaskedBatchNorm
 from fednnnn_plugin.server.layout import Layout, ModelState
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A step of an epoch, of the first ``rows`` clients; both tensors ``[rows, columns]``.
-
-    Attributes:
-        picked: places in the clients' orders, laid end to end; a client's last one repeated where
-            its batch is shorter than the others'.
-        shares: of each sample in its client's loss; 0 where it is a repetition.
-    """
-
-    picked: Tensor
-    shares: Tensor
 
 
 class GroupSGD:
@@ -64,10 +49,7 @@ class GroupSGD:
         self._model = copy.deepcopy(model).to(inputs.device, sgd.dtype).train()
         own = self._model.state_dict()
         self._matrix = inputs.new_empty(most, layout.size, dtype=sgd.dtype)
-        self._buffers = {
-            name: inputs.new_empty(most, *own[name].shape, dtype=own[name].dtype)
-            for name in layout.buffers
-        }
+        self._buffers = {name: torch.stack([own[name]] * most) for name in layout.buffers}
         self._rate = self._matrix.new_full((layout.size,), sgd.rate)
         for where in self._unreached():
             self._rate[where] = 0
@@ -83,62 +65,65 @@ class GroupSGD:
 
         Args:
             start: the model.
-            orders: for each client, for each epoch, the positions of its inputs in the order of
-                training, int64 on the CPU.
+            orders: for each client, the largest first, for each epoch, the positions of its inputs
+                in the order of training, int64 on the CPU.
             before_epoch: called before each epoch; may raise to end the training.
 
         Returns:
-            The clients' models in the order of ``orders``, in memory that the next call overwrites.
+            The clients' models, in memory that the next call overwrites.
         """
-        count, device = len(orders), self._labels.device
-        rows = sorted(range(count), key=lambda client: -len(orders[client][0]))
-        steps = list(self._steps([len(orders[client][0]) for client in rows]))
+        lengths = [len(order[0]) for order in orders]
+        assert lengths == sorted(lengths, reverse=True)
+        picked, shares = self._steps(torch.tensor(lengths).unsqueeze(1))
+        padded = [not bool(share.all()) for share in shares]
+
+        def cut(flat: Tensor) -> list[Tensor]:
+            parts = flat.split([share.numel() for share in shares])
+            return [part.view_as(share) for part, share in zip(parts, shares, strict=True)]
+
         # Everything that the steps need is staged first: a GPU need not wait for the host again.
-        epochs = zip(*(orders[client] for client in rows), strict=True)
-        laid = torch.stack([torch.cat(epoch) for epoch in epochs])
-        batches = laid[:, torch.cat([step.picked.flatten() for step in steps])].to(device)
-        shares = torch.cat([step.shares.flatten() for step in steps]).to(device)
-        cuts = [step.shares.numel() for step in steps]
-        padded = [not bool(step.shares.all()) for step in steps]
-        self._matrix[:count] = start.vector
-        for name, tensor in self._buffers.items():
-            tensor[:count] = start.buffers[name]
+        device = self._labels.device
+        laid = torch.stack([torch.cat(epoch) for epoch in zip(*orders, strict=True)])
+        batches = laid[:, torch.cat([step.flatten() for step in picked])].to(device)
+        staged = cut(torch.cat([share.flatten() for share in shares]).to(device))
+        trained = ModelState(
+            self._matrix[: len(orders)],
+            {name: tensor[: len(orders)] for name, tensor in self._buffers.items()},
+        )
+        trained.vector.copy_(start.vector)
+        for name, tensor in trained.buffers.items():
+            tensor.copy_(start.buffers[name])
         anchor = self._sgd.anchor(start.vector)
         for epoch in batches:
             before_epoch()
-            parts = zip(steps, epoch.split(cuts), shares.split(cuts), padded, strict=True)
-            for step, batch, share, short in parts:
-                shape = step.shares.shape
-                self._step(batch.view(shape), share.view(shape), anchor, padded=short)
-        trained = ModelState(
-            self._matrix[:count], {name: tensor[:count] for name, tensor in self._buffers.items()}
-        )
-        if rows == list(range(count)):
-            return trained
-        back = torch.tensor(rows).argsort().to(device)
-        return ModelState(
-            trained.vector[back], {name: tensor[back] for name, tensor in trained.buffers.items()}
-        )
+            for batch, share, short in zip(cut(epoch), staged, padded, strict=True):
+                self._step(batch, share, anchor, padded=short)
+        return trained
 
-    def _steps(self, lengths: Sequence[int]) -> Iterator[_Step]:
-        """Cut an epoch of clients of falling lengths."""
-        sizes = torch.tensor(lengths).unsqueeze(1)
-        starts = sizes.cumsum(0) - sizes
-        batch = self._sgd.batch_of(lengths[0])
-        for first in range(0, lengths[0], batch):
-            rows = int((sizes > first).sum())
-            columns = torch.arange(first, min(first + batch, lengths[0]))
-            size, kept = sizes[:rows], columns < sizes[:rows]
-            picked = starts[:rows] + columns.minimum(size - 1)
-            yield _Step(picked, kept.to(self._sgd.dtype) / kept.sum(1, keepdim=True))
+    def _steps(self, sizes: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Cut an epoch of clients of ``sizes`` ``[m, 1]`` into steps ``[clients, columns]``.
+
+        Returns:
+            For each step the places in the clients' orders, laid end to end, with a client's last
+            one repeated where its batch is shorter than the others'; and the share of each sample
+            in its client's loss, 0 where it is a repetition.
+        """
+        starts, longest = sizes.cumsum(0) - sizes, int(sizes[0])
+        picked, shares = [], []
+        for columns in torch.arange(longest).split(self._sgd.batch_of(longest)):
+            rows = int((sizes > columns[0]).sum())
+            kept = columns < sizes[:rows]
+            picked.append(starts[:rows] + columns.minimum(sizes[:rows] - 1))
+            shares.append(kept.to(self._sgd.dtype) / kept.sum(1, keepdim=True))
+        return picked, shares
 
     def _step(self, batch: Tensor, shares: Tensor, anchor: Tensor, *, padded: bool) -> None:
         """Step the first clients once, each on its row of ``batch``."""
         weights = self._matrix[: len(batch)]
         buffers = {name: tensor[: len(batch)] for name, tensor in self._buffers.items()}
-        inputs = self._inputs[batch].to(self._sgd.dtype)
+        inputs, labels = self._inputs[batch].to(self._sgd.dtype), self._labels[batch]
         with self._sgd.autocast(inputs.device):
-            gradient = self._gradient(weights, buffers, inputs, self._labels[batch], shares, padded)
+            gradient = self._gradient(weights, buffers, inputs, labels, shares, padded)
         if self._sgd.rate:
             weights.lerp_(anchor, self._rate)
         weights.add_(gradient, alpha=-self._sgd.learning_rate)
@@ -152,14 +137,16 @@ class GroupSGD:
         shares: Tensor,
         padded: bool,
     ) -> Tensor:
-        # Split in one operation, whose derivative is one concatenation.
-        parts = vector.split([entry.shape.numel() for entry in self._layout.entries])
-        named = zip(self._layout.entries, parts, strict=True)
-        weights = {entry.name: part.view(entry.shape) for entry, part in named}
+        """Return a client's loss; split in one operation, the gradient is one concatenation."""
+        entries = self._layout.entries
+        parts = vector.split([entry.shape.numel() for entry in entries])
+        tensors = buffers | {
+            entry.name: part.view(entry.shape) for entry, part in zip(entries, parts, strict=True)
+        }
         # PyTorch's own, side by side, takes neither padding nor bfloat16 beside float32.
         own = not padded and self._sgd.precision != "bf16"
         with nullcontext() if own else MaskedBatchNorm(shares):
-            logits = functional_call(self._model, weights | buffers, (inputs,))
+            logits = functional_call(self._model, tensors, (inputs,))
         return (F.cross_entropy(logits, labels, reduction="none") * shares).sum()
 
     def _unreached(self) -> list[slice]:

@@ -30,40 +30,37 @@ class MaskedBatchNorm(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Call ``func``, or what stands for it here."""
-        call = self._batch_norm if func is F.batch_norm else func
-        return call(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func is F.batch_norm and kwargs["training"]:
+            del kwargs["training"]
+            return self._batch_norm(*args, **kwargs)
+        return func(*args, **kwargs)
 
     def _batch_norm(
         self,
-        input: Tensor,  # noqa: A002
+        values: Tensor,
         running_mean: Tensor | None,
         running_var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
+        *,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        momentum: float,
+        eps: float,
     ) -> Tensor:
         """Normalise each channel of ``[n, c, …]`` by the samples that count."""
-        if not training:
-            return F.batch_norm(
-                input, running_mean, running_var, weight, bias, training, momentum, eps
-            )
-        shape = (1, -1, *(1 for _ in input.shape[2:]))
-        values = input.to(torch.promote_types(input.dtype, torch.float32))
-        area = values[0, 0].numel()
-        shares = (self._shares / area).to(values.dtype).view(-1, *(1 for _ in input.shape[1:]))
+        dtype, area = values.dtype, values[0, 0].numel()
+        values = values.to(torch.promote_types(dtype, torch.float32))
+        channel, sample = (1, -1, *[1] * (values.dim() - 2)), (-1, *[1] * (values.dim() - 1))
         over = [dim for dim in range(values.dim()) if dim != 1]
-        centred = values - (mean := (values * shares).sum(over)).view(shape)
+        shares = (self._shares / area).to(values.dtype).view(sample)
+        mean = (values * shares).sum(over)
+        centred = values - mean.view(channel)
         var = (centred.square() * shares).sum(over)
         if running_mean is not None and running_var is not None:
             count = (self._shares > 0).to(values.dtype).sum() * area
             unbiased = var.detach() * (count / (count - 1))
             for running, now in ((running_mean, mean.detach()), (running_var, unbiased)):
                 running.mul_(1 - momentum).add_(now, alpha=momentum)
-        normal = centred * torch.rsqrt(var + eps).view(shape)
-        if weight is not None:
-            normal = normal * weight.view(shape)
-        if bias is not None:
-            normal = normal + bias.view(shape)
-        return normal.to(input.dtype)
+        scale = (var + eps).rsqrt() if weight is None else (var + eps).rsqrt() * weight
+        normal = centred * scale.view(channel)
+        return (normal if bias is None else normal + bias.view(channel)).to(dtype)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -44,7 +42,7 @@ class Replica:
         model: it becomes the replica's own, and keeps its weights. Its floating tensors are of the
             layout's dtype.
         layout: of the model's state.
-        channels_last: inputs ``[n, c, h, w]`` are passed on in channels_last order, which all
+        channels_last: the input ``[n, c, h, w]`` is passed on in channels_last order, which all
             activations then take: the faster one on CPUs, for a model that takes any order.
 
     Attributes:
@@ -63,7 +61,13 @@ class Replica:
         self.views = list(layout.views(self.vector).values())
         for parameter, view in zip(self.trained, self.views, strict=True):
             parameter.data = view  # the same Parameter: what ties or hooks it stays
-        self._hook = model.register_forward_pre_hook(_in_channels_last) if channels_last else None
+        self._hook = None
+        if channels_last:
+            # Not contiguous(): it leaves the strides of one channel, by which PyTorch goes.
+            order = torch.channels_last
+            self._hook = model.register_forward_pre_hook(
+                lambda _, inputs: inputs[0].to(memory_format=order)
+            )
 
     @property
     def state(self) -> ModelState:
@@ -83,13 +87,3 @@ class Replica:
         own.vector.copy_(state.vector)
         for name, tensor in own.buffers.items():
             tensor.copy_(state.buffers[name])
-
-
-def _in_channels_last(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    # Not contiguous(): it leaves the strides of one channel, by which PyTorch goes, as they are.
-    return tuple(
-        one.to(memory_format=torch.channels_last)
-        if isinstance(one, Tensor) and one.dim() == 4
-        else one
-        for one in inputs
-    )

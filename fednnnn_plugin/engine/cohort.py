@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 from fednnnn_plugin.client.group_sgd import GroupSGD
+from fednnnn_plugin.client.groups import Group
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.engine.batches import Batch, ClientBatches, TensorBatches
 from fednnnn_plugin.engine.evaluation import Evaluation, Tally, evaluation, tally
-from fednnnn_plugin.engine.grouping import Group
 from fednnnn_plugin.seeds import isolated_generators, torch_generator
 from fednnnn_plugin.server.layout import Layout, ModelState, State
 

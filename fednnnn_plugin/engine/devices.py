@@ -26,9 +26,8 @@ import torch
 
 from fednnnn_plugin.client.local_sgd import Precision
 from fednnnn_plugin.engine.folder import open_regular
-from fednnnn_plugin.errors import UserError, reason
+from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.recipe.reading import MAX_BYTES, NotReadableError, read_yaml
-from fednnnn_plugin.recipe.wording import printable
 
 _log = logging.getLogger(__name__)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -68,6 +67,11 @@ def choose_device(*, wants_gpu: bool, gpu_id: int = 0, say: bool = True) -> torc
     if gpu_id >= visible:
         raise UserError(f"device_args.gpu_id: {gpu_id}: must be below {visible}, the visible GPUs")
     return torch.device("cuda", gpu_id)
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that are free on a GPU; 0 on a CPU."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
 
 
 def side_by_side(device: torch.device, local_ranks: int = 1, limit: int | None = None) -> int:

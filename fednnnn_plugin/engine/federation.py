@@ -8,18 +8,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fednnnn_plugin.client.groups import Group, plan_groups
 from fednnnn_plugin.engine.checkpoint import Progress
 from fednnnn_plugin.engine.cohort import Cohort, Outcome, draw_cohort
 from fednnnn_plugin.engine.devices import Clock
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.grouping import Group, group_clients
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import RoundRecord, Seconds, round_record
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.server.average import Update, UpdateAccumulator
+from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.server import Server, ServerMove, ServerState
+from fednnnn_plugin.server.update import Update
 
 _log = logging.getLogger(__name__)
 
@@ -38,8 +39,8 @@ class Schedule:
         test_served: test the served model as well.
         max_client_failures: how many clients of a round may fail before the run ends.
         max_client_norm: longer updates are clipped to this norm.
-        batch_size: B, and with it the steps of a client.
-        group_size: how many clients train in one set of kernels.
+        group_size: how many clients train in one set of kernels, at most.
+        least_groups: how many such groups a round has at least, where there are as many clients.
     """
 
     rounds: int
@@ -51,8 +52,8 @@ class Schedule:
     test_served: bool = False
     max_client_failures: int = 0
     max_client_norm: float | None = None
-    batch_size: int = 1
     group_size: int = 1
+    least_groups: int = 1
 
     def weight(self, client: int) -> float:
         """Return the client's weight, up to a common factor."""
@@ -159,10 +160,9 @@ class Federation:
         clients = draw_cohort(
             schedule.seed, number, len(schedule.client_sizes), schedule.cohort_size
         )
-        groups = group_clients(
-            clients, schedule.client_sizes, schedule.batch_size, schedule.group_size
-        )
-        work = [sum(schedule.client_sizes[client] for client in group) for group in groups]
+        sizes = schedule.client_sizes
+        groups = plan_groups(clients, sizes, schedule.group_size, schedule.least_groups)
+        work = [sum(sizes[client] for client in group) for group in groups]
         mine = self._ranks.deal(groups, work)
         done, of = 0, sum(map(len, mine))
 

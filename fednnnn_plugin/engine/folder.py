@@ -148,7 +148,8 @@ class RunFolder:
         if mode == "new" and self._holds_rounds():
             raise UserError(
                 f"--output: {self.path}: it already holds a run; go on with --resume, replace it "
-                "with --overwrite, or choose another folder"
+                "with --overwrite (in the YAML of a FedML script: tracking_args.resume: true or "
+                "tracking_args.overwrite: true), or choose another folder"
             )
         if self._lock.exists():
             return

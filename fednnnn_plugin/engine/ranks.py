@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Protocol
 
-from fednnnn_plugin.engine.grouping import Group
+from fednnnn_plugin.client.groups import Group
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
 
@@ -27,6 +27,9 @@ class Ranks(Protocol):
 
     def wait(self) -> None:
         """Return when every rank has called this."""
+
+    def least(self, number: int) -> int:
+        """Return the least of what the ranks give."""
 
     def abort(self, status: int) -> None:
         """End the processes of the other ranks, and this one."""
@@ -56,6 +59,10 @@ class Solo:
 
     def wait(self) -> None:
         """Return at once."""
+
+    def least(self, number: int) -> int:
+        """Return what was given."""
+        return number
 
     def abort(self, status: int) -> None:
         """Leave it to the caller to end: there are no others."""

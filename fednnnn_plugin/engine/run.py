@@ -12,17 +12,23 @@ import torch
 from torch import nn
 
 from fednnnn_plugin.client.group_sgd import GroupSGD
+from fednnnn_plugin.client.groups import client_bytes, widest_group
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import ClientBatches, LoaderBatches, LoaderData, TensorBatches
 from fednnnn_plugin.engine.cohort import ClientTraining, Cohort, GroupTraining, SGDTraining
-from fednnnn_plugin.engine.devices import device_name, numerics, side_by_side
+from fednnnn_plugin.engine.devices import (
+    device_name,
+    free_memory,
+    numerics,
+    side_by_side,
+    visible_gpus,
+)
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.federation import Federation
 from fednnnn_plugin.engine.folder import Mode, RunFolder, RunLog
 from fednnnn_plugin.engine.foreign import ForeignTrainer, ForeignTraining
-from fednnnn_plugin.engine.grouping import group_size
 from fednnnn_plugin.engine.model_check import check_model
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks, Solo
@@ -39,6 +45,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import MODELS, create_model
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
 from fednnnn_plugin.server.layout import Layout, ModelState
+from fednnnn_plugin.user_code import names_code
 
 _log = logging.getLogger(__name__)
 
@@ -61,9 +68,10 @@ def run_recipe(
         if _is_finished(recipe, RunFolder(folder), mode, ranks):  # before anything is downloaded
             return None
         data = load_data(recipe, ranks, allow_code=allow_code)
-        name, seed = recipe.model_args.model, recipe.common_args.random_seed
-        model = create_model(name, seed, data.num_classes)
-        check_model(model, name, data, local_sgd(recipe).batch_size)
+        seed = recipe.common_args.random_seed
+        name = recipe.model_args.model
+        model = create_model(name, seed, data.num_classes, allow_code=allow_code)
+        _check_model(recipe, model, data)
         device = rank_device(recipe, ranks)
         return _run(recipe, model, data, device, folder, mode, None, ranks, followers, log)
 
@@ -108,7 +116,13 @@ def run_federation(
     with RunLog() as log:
         if _is_finished(recipe, RunFolder(folder), mode, ranks):
             return None
+        if isinstance(data, FederatedData) and trainer is None:
+            _check_model(recipe, model, data)
         return _run(recipe, model, data, device, folder, mode, trainer, ranks, followers, log)
+
+
+def _check_model(recipe: Recipe, model: nn.Module, data: FederatedData) -> None:
+    check_model(model, recipe.model_args.model, data, recipe.train_args.batch_size)
 
 
 def _is_finished(recipe: Recipe, folder: RunFolder, mode: Mode, ranks: Ranks) -> bool:
@@ -127,8 +141,11 @@ def _is_finished(recipe: Recipe, folder: RunFolder, mode: Mode, ranks: Ranks) ->
 
 
 def _check_same(recipe: Recipe, folder: RunFolder) -> None:
-    # An entry script's recipe may name data, models and platforms that are not ours.
-    changed = differences(load_recipe(folder.recipe, foreign=True), recipe)
+    # An entry script's recipe may name data, models and platforms that are not ours. A rule of the
+    # user's has been allowed to run where the recipe that was given has one.
+    allowed = names_code(recipe.train_args.federated_optimizer)
+    stored = load_recipe(folder.recipe, foreign=True, allow_code=allowed)
+    changed = differences(stored, recipe)
     changed.pop("train_args.comm_round", None)
     if changed:
         raise UserError(
@@ -155,7 +172,9 @@ def _run(
     sgd = local_sgd(recipe)
     model = copy.deepcopy(model).to(device, sgd.dtype)
     known = type(model) in MODELS.values() and isinstance(data, FederatedData) and not trainer
-    batching = group_size(recipe.train_args.client_batching, model, device, known=known)
+    # As many ranks as there are GPUs on a machine have one each; all ranks plan the same groups.
+    free = ranks.least(free_memory(device)) // -(-ranks.size // max(visible_gpus(), 1))
+    batching = _together(recipe, sgd, model, data, free, known=known)
     layout = layout_of(model)
     with (
         numerics(sgd.precision),
@@ -163,7 +182,7 @@ def _run(
     ):
         rule = server(recipe, layout)
         federation = Federation(
-            schedule(recipe, data, batching),
+            schedule(recipe, data, batching, ranks.size if free else 1),
             rule,
             rule.start(named_tensors(model)),
             cohort,
@@ -203,6 +222,25 @@ def _run(
             )
             summary.write(files.summary)
             return summary
+
+
+def _together(
+    recipe: Recipe,
+    sgd: LocalSGD,
+    model: nn.Module,
+    data: FederatedData | LoaderData,
+    free: int,
+    *,
+    known: bool,
+) -> int:
+    """Return how many clients train in one set of kernels."""
+    needs = None
+    if known and isinstance(data, FederatedData):
+        largest = max(data.client_size(client) for client in range(data.num_clients))
+        shape = (min(sgd.batch_of(largest), largest), *data.train_images.shape[1:])
+        needs = partial(client_bytes, model, sgd, shape)
+    train = recipe.train_args
+    return min(widest_group(train.client_batching, free, needs), train.client_num_per_round)
 
 
 def _follow(federation: Federation, ranks: Ranks) -> None:
@@ -270,6 +308,8 @@ def _cohort(
         batches = LoaderBatches(data, sgd, device)
     training: ClientTraining = ForeignTraining(trainer) if trainer else SGDTraining(sgd, batches)
     workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
+    if group_training:
+        workers = 1  # the groups train in one memory, one after another
     return Cohort(
         model,
         layout,

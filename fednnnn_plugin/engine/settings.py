@@ -18,18 +18,32 @@ from fednnnn_plugin.engine.devices import (
     visible_gpus,
 )
 from fednnnn_plugin.engine.federation import Schedule
+from fednnnn_plugin.engine.folder import Mode
 from fednnnn_plugin.engine.progress import Follower, WeightsAndBiases
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.server.layout import Layout
-from fednnnn_plugin.server.rules import find_rule
 from fednnnn_plugin.server.server import Server
 
 
 def default_folder(recipe: Recipe) -> Path:
     """Return ``runs/<recipe>-seed<seed>``."""
     return Path("runs") / f"{recipe.name}-seed{recipe.common_args.random_seed}"
+
+
+def run_mode(recipe: Recipe, *, resume: bool = False, overwrite: bool = False) -> Mode:
+    """Return how a run is to begin: as was asked for, else as its recipe says.
+
+    Raises:
+        UserError: both were asked for.
+    """
+    if resume and overwrite:
+        raise UserError("--resume, --overwrite: give one of them")
+    settings = recipe.tracking_args
+    if resume or (settings.resume and not overwrite):
+        return "resume"
+    return "overwrite" if overwrite or settings.overwrite else "new"
 
 
 def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
@@ -46,6 +60,7 @@ def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
         download=data.download,
         partition_method=data.partition_method,
         partition_sizes=data.partition_sizes,
+        partition_alpha=data.partition_alpha,
         classes_per_client=data.classes_per_client,
         power_law_exponent=data.power_law_exponent,
         min_samples=data.min_samples,
@@ -97,19 +112,19 @@ def local_sgd(recipe: Recipe) -> LocalSGD:
         batch_size=FULL_BATCH if train.batch_size == -1 else train.batch_size,
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
-        prox_mu=train.prox_mu or 0.0,
+        prox_mu=recipe.rule_settings.get("prox_mu", 0.0),
         precision=train.precision,
     )
 
 
 def server(recipe: Recipe, layout: Layout) -> Server:
     """Return the method with its hyperparameters, for models of a layout."""
-    train = recipe.train_args
-    rule = find_rule(train.federated_optimizer)
-    return Server(rule, {key: getattr(train, key) for key in rule.keys}, layout)
+    return Server(recipe.rule, recipe.rule_settings, layout)
 
 
-def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) -> Schedule:
+def schedule(
+    recipe: Recipe, data: FederatedData | LoaderData, batching: int, least_groups: int
+) -> Schedule:
     """Return what each round does, with ``batching`` clients in one set of kernels.
 
     Raises:
@@ -121,9 +136,10 @@ def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) ->
             f"train_args.client_num_in_total: {train.client_num_in_total}: the data set has "
             f"{data.num_clients} clients"
         )
+    sizes = tuple(data.client_size(client) for client in range(data.num_clients))
     return Schedule(
         rounds=train.comm_round,
-        client_sizes=tuple(data.client_size(client) for client in range(data.num_clients)),
+        client_sizes=sizes,
         cohort_size=train.client_num_per_round,
         seed=recipe.common_args.random_seed,
         weighting=train.client_weighting,
@@ -131,8 +147,8 @@ def schedule(recipe: Recipe, data: FederatedData | LoaderData, batching: int) ->
         test_served=validation.test_served,
         max_client_failures=train.max_client_failures,
         max_client_norm=train.max_client_norm,
-        batch_size=local_sgd(recipe).batch_size,
         group_size=batching,
+        least_groups=least_groups,
     )
 
 

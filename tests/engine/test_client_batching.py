@@ -14,11 +14,13 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from fednnnn_plugin.client.groups import client_bytes
+from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
-from fednnnn_plugin.engine.state import State
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.models import create_model
+from fednnnn_plugin.server.layout import State
 
 MakeRecipe = Callable[..., Any]
 Run = Callable[..., Any]
@@ -83,6 +85,7 @@ def test_a_resumed_run_has_the_bytes_of_a_whole_one(
     assert whole.read_bytes() == parts.read_bytes()
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_bytes_of_one(tmp_path: Path) -> None:
     """Groups are dealt whole: which clients train together does not depend on the ranks."""
     settings = {
@@ -115,7 +118,7 @@ def test_two_processes_have_the_bytes_of_one(tmp_path: Path) -> None:
     assert (tmp_path / "ranks" / "model.safetensors").read_bytes() == model
 
 
-@pytest.mark.parametrize(("setting", "clients"), [("auto", 1), ("off", 1), (1, 1), (5, 5)])
+@pytest.mark.parametrize(("setting", "clients"), [("auto", 1), ("off", 1), (1, 1), (3, 3), (5, 4)])
 def test_the_summary_says_how_many_train_together(
     run: Run, recipe: MakeRecipe, tmp_path: Path, setting: str | int, clients: int
 ) -> None:
@@ -123,6 +126,17 @@ def test_the_summary_says_how_many_train_together(
     assert summary.client_batching == clients
     written = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert written["client_batching"] == clients
+
+
+def test_auto_takes_as_many_as_a_gpus_memory_holds(
+    run: Run, recipe: MakeRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CPU that says it had so much: the four clients of a round, three, or each alone."""
+    needs = client_bytes(create_model("nnnn_digits", 0), LocalSGD(1, 5, 0.1), (5, 1, 8, 8))
+    for free, together in ((2**40, 4), (4 * needs, 3), (1, 1)):
+        monkeypatch.setattr("fednnnn_plugin.engine.run.free_memory", lambda _, free=free: free)
+        summary = run(recipe(comm_round=1), mode="overwrite")
+        assert summary.client_batching == together
 
 
 class _Trainer:
@@ -160,7 +174,7 @@ def test_what_is_the_users_trains_one_by_one(
 def test_a_client_that_fails_takes_its_group_with_it(
     run: Run, recipe: MakeRecipe, records: Records, data: FederatedData
 ) -> None:
-    """Client 4's labels do not exist; 5 and 1 train with it, 3 before, 0 and 2 after."""
+    """Client 4's labels do not exist; 0 and 2 train with it, 3, 5 and 1 before."""
     labels = data.train_labels.clone()
     labels[data.client_indices[4]] = 99
     broken = replace(data, train_labels=labels)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.update import Update
 from fednnnn_plugin.user_code import load_code
 
 #: What is tested and reported: the plain average ``w_t + S``, ``w_{t+1}``, or the mean of ``w_t``
@@ -52,23 +53,30 @@ class Key:
             return f"a finite number of at least {self.low:g}"
         return f"a finite number greater than {self.low:g}"
 
-    def check(self, value: object) -> bool:
+    def check(self, value: Any) -> bool:
         """Tell whether a value is a number in the range."""
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             return False  # PyYAML, and so FedML, reads 5e-4 as a string
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # 10**400
+            return False
         above = number >= self.low if self.low_included else number > self.low
         return above and number < self.high  # false for NaN
 
-    def checked(self, name: str, value: float | None) -> float | None:
-        """Return a value, or None for None.
+    def checked(self, name: str, value: Any) -> float:
+        """Return a value.
 
         Raises:
             UserError: it is not a number in the range.
         """
-        if value is not None and not self.check(value):
+        if not self.check(value):
             raise UserError(f"{name}: {value!r}: must be {self.allowed}")
-        return value
+        return float(value)
+
+    def optional(self, name: str, value: float | None) -> float | None:
+        """Return a value in the range, or None for None."""
+        return None if value is None else self.checked(name, value)
 
 
 def positive(**options: Any) -> Key:
@@ -154,7 +162,8 @@ def rule(
         **keys: the recipe's keys in ``train_args``, each with its range.
 
     Raises:
-        UserError: the class is no optimizer, or lacks an argument for a key.
+        UserError: the class is no optimizer, lacks an argument for a key, wants what an update has
+            not, or has the name of another rule.
 
     Example:
         >>> import torch
@@ -174,6 +183,12 @@ def rule(
         if not (isinstance(optimizer, type) and issubclass(optimizer, Optimizer)):
             raise UserError(f"rule: {optimizer!r}: must be a subclass of torch.optim.Optimizer")
         own = optimizer.__name__
+        if own in _rules and _rules[own].optimizer.__module__ != optimizer.__module__:
+            raise UserError(f"rule: {own}: there is another rule of this name")
+        for wanted in wants:
+            if not hasattr(Update, wanted) and wanted not in Update.__dataclass_fields__:
+                known = ", ".join(Update.__dataclass_fields__)
+                raise UserError(f"rule: {own}: wants {wanted!r}: must be among {known}")
         taken = inspect.signature(optimizer.__init__).parameters
         for key, setting in keys.items():
             argument = setting.argument or key

@@ -1,0 +1,121 @@
+"""Which clients train together: as many as fit, a group for every rank, few steps in sequence."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fednnnn_plugin.client.groups import (
+    MEMORY,
+    client_bytes,
+    plan_groups,
+    sequential_steps,
+    widest_group,
+)
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.data.client_sizes import client_sizes
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.models import create_model
+from fednnnn_plugin.recipe import find_recipe, load_recipe
+
+SGD = LocalSGD(epochs=2, batch_size=5, learning_rate=0.1)
+
+
+def test_groups_worked_by_hand() -> None:
+    """40 samples, the largest client first; in batches of 5 they take 2, 1, 3, 2, 1, 2 steps."""
+    sizes = [6, 5, 12, 10, 1, 6]
+    everyone = range(6)
+    assert plan_groups(everyone, sizes, 9) == [(2, 3, 0, 5, 1, 4)]
+    assert plan_groups(everyone, sizes, 4) == [(2, 3, 0, 5), (1, 4)]
+    assert plan_groups([4, 0, 2], sizes, 9) == [(2, 0, 4)]
+    assert plan_groups(everyone, sizes, 9, least=2) == [(2, 3), (0, 5, 1, 4)]
+    assert plan_groups(everyone, sizes, 9, least=6) == [(2,), (3,), (0,), (5,), (1,), (4,)]
+    assert plan_groups([1, 2], sizes, 9, least=6) == [(2,), (1,)]
+    assert sequential_steps([(2, 3), (0, 5, 1, 4)], sizes, SGD) == 2 * (3 + 2)
+
+
+def test_alone_they_stay_in_their_order() -> None:
+    assert plan_groups([4, 0, 2], [6, 5, 12, 10, 1], 1, least=3) == [(4,), (0,), (2,)]
+
+
+@settings(deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=40),
+    most=st.integers(2, 12),
+    ranks=st.integers(1, 8),
+    random=st.randoms(),
+)
+def test_every_client_once_no_group_too_wide_and_no_rank_idle(
+    sizes: list[int], most: int, ranks: int, random: object
+) -> None:
+    clients = list(range(len(sizes)))
+    groups = plan_groups(clients, sizes, most, ranks)
+    flat = [client for group in groups for client in group]
+    assert sorted(flat) == clients
+    assert [sizes[client] for client in flat] == sorted(sizes, reverse=True)
+    assert max(map(len, groups)) <= most
+    assert len(groups) >= min(ranks, len(clients))
+    if ranks == 1:
+        assert len(groups) == -(-len(clients) // most)
+    random.shuffle(clients)  # type: ignore[attr-defined]
+    assert plan_groups(clients, sizes, most, ranks) == groups
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_ranks_get_about_equal_shares(ranks: int) -> None:
+    groups = plan_groups(range(100), [600] * 100, 100, ranks)
+    assert len(groups) == ranks
+    assert max(map(len, groups)) - min(map(len, groups)) <= 1
+
+
+@pytest.mark.parametrize(("dataset", "images"), [("mnist", 60_000), ("cifar10", 50_000)])
+@pytest.mark.parametrize("condition", ["iid_ub", "noniid_ub"])
+def test_a_round_of_the_papers_power_law_is_as_long_as_its_largest_client(
+    dataset: str, images: int, condition: str
+) -> None:
+    """1,160 steps on MNIST and 965 on CIFAR-10; clients of equal steps alone: 4,465 and 3,640."""
+    recipe = load_recipe(find_recipe(f"{dataset}_{condition}_fednnnn"))
+    data, train = recipe.data_args, recipe.train_args
+    sizes = client_sizes(
+        images, train.client_num_in_total, data.power_law_exponent, data.min_samples
+    ).tolist()
+    sgd = LocalSGD(train.epochs, train.batch_size, train.learning_rate)
+    groups = plan_groups(range(len(sizes)), sizes, most=len(sizes))
+    largest = train.epochs * -(-max(sizes) // train.batch_size)
+    assert largest == {"mnist": 1160, "cifar10": 965}[dataset]
+    assert sequential_steps(groups, sizes, sgd) <= 1.05 * largest
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("nnnn_mnist", (1, 28, 28)), ("nnnn_cifar10", (3, 32, 32)), ("nnnn_digits", (1, 8, 8))],
+)
+def test_auto_is_one_by_one_on_a_cpu_and_as_many_as_fit_on_a_gpu(
+    name: str, size: tuple[int, ...]
+) -> None:
+    needs = partial(client_bytes, create_model(name, 0), SGD, (5, *size))
+    assert widest_group("auto", 0, needs) == 1
+    assert widest_group("auto", 10 * needs(), needs) == int(MEMORY * 10)
+    assert widest_group("auto", 1, needs) == 1
+    for free in (0, 2**40):
+        assert widest_group("off", free, needs) == 1
+        assert widest_group("auto", free, None) == 1
+        assert widest_group(7, free, needs) == 7
+
+
+def test_a_number_for_what_is_not_ours_is_the_users_mistake() -> None:
+    assert widest_group(1, 0, None) == 1
+    with pytest.raises(UserError, match=r"^train_args\.client_batching: 2: must be auto or off: "):
+        widest_group(2, 0, None)
+
+
+@pytest.mark.parametrize(("precision", "each"), [("fp32", 32), ("bf16", 32), ("fp64", 48)])
+def test_what_a_client_takes_worked_by_hand(precision: Any, each: int) -> None:
+    """A linear layer of 3 · 2 + 2 weights: 4 of each and 2 in float64; autograd keeps its input."""
+    sgd = replace(SGD, precision=precision)
+    kept = 5 * 3 * (each - 16) // 4
+    assert client_bytes(nn.Linear(3, 2), sgd, (5, 3)) == 8 * each + 2 * kept
