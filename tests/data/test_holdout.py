@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from fednnnn_plugin.data.stratified import draw_stratified
 from hypothesis import given
 from hypothesis import strategies as st
 
