@@ -74,19 +74,19 @@ def tune_command(
     if grids:
         options["grids"] = _by_key(grids)
     path = find_recipe(recipe)
-    loaded = load_recipe(path, overrides)
+    loaded = load_recipe(path, overrides, allow_code=allow_code)
     given = checked_settings({k: v for k, v in options.items() if v is not None}, "--")
     given = (read_settings(settings) if settings else Settings()).updated(given)
     default = f"{loaded.name}-seed{loaded.common_args.random_seed}"
-    folder = StudyFolder(study or Path("studies") / default)
+    folder = StudyFolder(study or Path("studies") / default, allow_code=allow_code)
     with signals_raised():
         if resume and is_study(folder.path):
             check_study(folder, path, overrides, given)
         else:
-            begin_study(folder, path, overrides, given, allow_code=allow_code)
+            begin_study(folder, path, overrides, given)
             if resume:
                 click.echo(f"{folder.path}: no study to go on with: beginning one")
-        found = search(folder, click.echo, jobs=jobs, allow_code=allow_code)
+        found = search(folder, click.echo, jobs)
     steps = found.plan.steps
     click.echo(counts(found.trials, sum(map(len, steps))))
     click.echo(f"best: {', '.join(shown_values(found.chosen(step)) for step in steps)}")

@@ -20,10 +20,11 @@ from fednnnn_plugin.report.study import COLUMNS, PLAN, TRIALS, Plan, Step, Study
 
 
 class StudyFolder:
-    """Paths of a study's files."""
+    """Paths of a study's files; ``allow_code`` lets the recipe's own code run."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, allow_code: bool = False) -> None:
         self.path = path
+        self.allow_code = allow_code
         self.base = path / "base.yaml"
         self.journal = path / "journal.log"
         self.best = path / "best.yaml"
@@ -58,7 +59,7 @@ class StudyFolder:
         """
         plan = study.plan
         chosen = [f"train_args.{k}={v!r}" for s in plan.steps for k, v in study.chosen(s).items()]
-        recipe = load_recipe(self.base, chosen)
+        recipe = load_recipe(self.base, chosen, allow_code=self.allow_code)
         lines = [
             f"Recipe {plan.recipe} with the values that fednnnn tune chose.",
             f"Judged by {plan.metric} on {plan.validation:.4g} of the training images, held out; "

@@ -10,7 +10,6 @@ from pathlib import Path
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe, load_recipe
 from fednnnn_plugin.report.study import MAX_POINTS, Plan, Step
-from fednnnn_plugin.server.rules import find_rule
 from fednnnn_plugin.tune.settings import Settings, parse_grid
 
 LEARNING_RATE = "learning_rate"
@@ -43,7 +42,7 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
         UserError: a single client, a key that the method does not have, or too many combinations.
     """
     method, dataset = recipe.train_args.federated_optimizer, recipe.data_args.dataset
-    keys = find_rule(method).keys
+    keys = recipe.rule.keys
     if recipe.train_args.client_num_in_total == 1:
         raise UserError(
             "train_args.client_num_in_total: 1: a search needs more clients: the learning rate is "
@@ -79,7 +78,13 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
 
 
 def trial_recipe(
-    path: Path, plan: Plan, step: Step, point: Mapping[str, float], given: Sequence[str] = ()
+    path: Path,
+    plan: Plan,
+    step: Step,
+    point: Mapping[str, float],
+    given: Sequence[str] = (),
+    *,
+    allow_code: bool,
 ) -> Recipe:
     """Return a trial's recipe: the file's with ``given`` overrides, on the plan's validation part.
 
@@ -90,9 +95,10 @@ def trial_recipe(
         "data_args.validation_fraction": plan.validation,
     }
     if LEARNING_RATE in step.grid:
-        method = load_recipe(path, given).train_args.federated_optimizer
-        changes |= {f"train_args.{key}": "null" for key in find_rule(method).keys}
+        keys = load_recipe(path, given, allow_code=allow_code).rule.keys
+        changes |= {f"train_args.{key}": "null" for key in keys}
         changes["train_args.federated_optimizer"] = FEDAVG
         changes |= {f"data_args.{key}": value for key, value in _NON_IID_B.items()}
     changes |= {f"train_args.{key}": value for key, value in point.items()}
-    return load_recipe(path, [*given, *(f"{key}={value}" for key, value in changes.items())])
+    overrides = [*given, *(f"{key}={value}" for key, value in changes.items())]
+    return load_recipe(path, overrides, allow_code=allow_code)

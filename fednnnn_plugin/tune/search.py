@@ -37,7 +37,6 @@ class Search:
     folder: StudyFolder
     say: Callable[[str], None]
     jobs: int
-    allow_code: bool
     _plan: Plan = field(init=False)
     _journal: Journal = field(init=False)
 
@@ -64,7 +63,13 @@ class Search:
     def _visit(self, step: Step, point: Values, chosen: Values, *, waits: bool) -> None:
         """See that a point has a result; leave it where another process is at it."""
         folder = self.folder.trial(step, point)
-        recipe = trial_recipe(self.folder.base, self._plan, step, {**chosen, **point})
+        recipe = trial_recipe(
+            self.folder.base,
+            self._plan,
+            step,
+            {**chosen, **point},
+            allow_code=self.folder.allow_code,
+        )
         folder.parent.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
         try:
@@ -85,7 +90,8 @@ class Search:
         def hopeless() -> bool:
             return self._plan.prune and self._journal.hopeless(step, point, read_curves(folder))
 
-        return run_trial(recipe, folder, hopeless, jobs=self.jobs, allow_code=self.allow_code)
+        allow_code = self.folder.allow_code
+        return run_trial(recipe, folder, hopeless, jobs=self.jobs, allow_code=allow_code)
 
     def _record(self, folder: Path, step: Step, point: Values, state: str, reason: str) -> Row:
         """Write down what a trial that ended has measured."""

@@ -15,19 +15,18 @@ from fednnnn_plugin.tune.plan import make_plan, trial_recipe
 from fednnnn_plugin.tune.settings import Settings, settings_of
 
 
-def begin_study(
-    folder: StudyFolder, path: Path, overrides: Sequence[str], given: Settings, *, allow_code: bool
-) -> None:
+def begin_study(folder: StudyFolder, path: Path, overrides: Sequence[str], given: Settings) -> None:
     """Begin a study of the recipe in ``path``, unless any part of it cannot be."""
     where = f"--study: {folder.path}"
-    recipe = load_recipe(path, overrides)
+    recipe = load_recipe(path, overrides, allow_code=folder.allow_code)
     plan = make_plan(recipe, given)
     try:
         if is_study(folder.path):
             raise UserError(f"{where}: it holds a study; go on with --resume, or choose another")
         if folder.path.exists() and any(folder.path.iterdir()):
             raise UserError(f"{where}: not empty, and not a study")
-        _check_data(_recipes(path, overrides, plan), allow_code=allow_code)
+        recipes = _recipes(path, overrides, plan, allow_code=folder.allow_code)
+        _check_data(recipes, allow_code=folder.allow_code)
         folder.write_plan(recipe, plan)
     except OSError as error:
         raise UserError(f"{where}: cannot be used: {error.strerror}") from None
@@ -35,10 +34,10 @@ def begin_study(
 
 def check_study(folder: StudyFolder, path: Path, overrides: Sequence[str], given: Settings) -> None:
     """Refuse to go on with another recipe or other settings than the study's."""
-    recipe = load_recipe(path, overrides)
+    recipe = load_recipe(path, overrides, allow_code=folder.allow_code)
     stored = settings_of(read_plan(folder.path))
     wanted = settings_of(make_plan(recipe, stored.updated(given)))
-    changed = differences(load_recipe(folder.base), recipe)
+    changed = differences(load_recipe(folder.base, allow_code=folder.allow_code), recipe)
     changed |= {key: (getattr(stored, key), value) for key, value in wanted}
     lines = [
         f"--resume: {key}: {after}: the study in {folder.path} has {before}"
@@ -49,14 +48,18 @@ def check_study(folder: StudyFolder, path: Path, overrides: Sequence[str], given
         raise UserError("\n".join(lines))
 
 
-def _recipes(path: Path, overrides: Sequence[str], plan: Plan) -> dict[str, Recipe]:
+def _recipes(
+    path: Path, overrides: Sequence[str], plan: Plan, *, allow_code: bool
+) -> dict[str, Recipe]:
     """Return a recipe of each step; refuse a grid with a value that the recipe does not take."""
     recipes: dict[str, Recipe] = {}
     lines: list[str] = []
     for step in plan.steps:
         for point in step.points():
             try:
-                recipes[step.name] = trial_recipe(path, plan, step, point, overrides)
+                recipes[step.name] = trial_recipe(
+                    path, plan, step, point, overrides, allow_code=allow_code
+                )
             except UserError as error:
                 lines += str(error).replace("--set train_args.", "--grid ").splitlines()
     if lines:

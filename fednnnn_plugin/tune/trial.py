@@ -14,13 +14,13 @@ from fednnnn_plugin.engine.ranks import Solo
 from fednnnn_plugin.engine.records import RoundRecord, Summary
 from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.recipe import Recipe, differences, load_recipe
+from fednnnn_plugin.recipe import Recipe, dump_recipe
 
 
 def rounds_done(folder: Path, recipe: Recipe) -> int | None:
     """Return how many rounds this recipe's finished run had: 0 of one cut short, None of none."""
     run = RunFolder(folder)
-    if not run.recipe.exists() or differences(load_recipe(run.recipe), recipe):
+    if not run.recipe.is_file() or run.recipe.read_bytes() != dump_recipe(recipe).encode():
         return None
     return Summary.rounds_in(run.summary)
 
@@ -46,7 +46,7 @@ def run_trial(
         return "pruned", ""
     except RunError as error:
         return "failed", str(error)
-    if rounds_done(folder, recipe) is None:
+    if Summary.rounds_in(RunFolder(folder).summary) > recipe.train_args.comm_round:
         raise UserError(f"--study: {folder}: it holds a longer run than the study's: move it away")
     return "finished", ""
 
