@@ -29,6 +29,10 @@ class StudyFolder:
         self.journal = path / "journal.log"
         self.best = path / "best.yaml"
 
+    def load(self, overrides: Sequence[str]) -> Recipe:
+        """Load the recipe that is searched for."""
+        return load_recipe(self.base, overrides, allow_code=self.allow_code)
+
     def locked(self) -> FileLock:
         """Return the kernel's lock on the files that several processes write."""
         return FileLock(self.path / ".lock")
@@ -59,7 +63,7 @@ class StudyFolder:
         """
         plan = study.plan
         chosen = [f"train_args.{k}={v!r}" for s in plan.steps for k, v in study.chosen(s).items()]
-        recipe = load_recipe(self.base, chosen, allow_code=self.allow_code)
+        recipe = self.load(chosen)
         lines = [
             f"Recipe {plan.recipe} with the values that fednnnn tune chose.",
             f"Judged by {plan.metric} on {plan.validation:.4g} of the training images, held out; "

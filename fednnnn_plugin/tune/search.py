@@ -1,9 +1,8 @@
 """Grid searches, shared by any number of processes.
 
-Every process does the same: the next grid point that nobody is at and that has no result, then the
-next step. A trial's run folder says whether it finished. It is locked by the kernel while the trial
-runs, so a point whose process was killed or interrupted is free again, and what it had done is gone
-on from.
+Every process does the same: the next grid point that has no result and that nobody is at, then the
+next step. A trial's run folder says whether it finished. The kernel locks it while the trial runs,
+so a point whose process was killed or interrupted is free again, and its run is gone on with.
 """
 
 from __future__ import annotations
@@ -63,13 +62,7 @@ class Search:
     def _visit(self, step: Step, point: Values, chosen: Values, *, waits: bool) -> None:
         """See that a point has a result; leave it where another process is at it."""
         folder = self.folder.trial(step, point)
-        recipe = trial_recipe(
-            self.folder.base,
-            self._plan,
-            step,
-            {**chosen, **point},
-            allow_code=self.folder.allow_code,
-        )
+        recipe = trial_recipe(self.folder.load, self._plan, step, {**chosen, **point})
         folder.parent.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
         try:
@@ -90,8 +83,7 @@ class Search:
         def hopeless() -> bool:
             return self._plan.prune and self._journal.hopeless(step, point, read_curves(folder))
 
-        allow_code = self.folder.allow_code
-        return run_trial(recipe, folder, hopeless, jobs=self.jobs, allow_code=allow_code)
+        return run_trial(recipe, folder, hopeless, self.jobs, allow_code=self.folder.allow_code)
 
     def _record(self, folder: Path, step: Step, point: Values, state: str, reason: str) -> Row:
         """Write down what a trial that ended has measured."""

@@ -26,7 +26,7 @@ def rounds_done(folder: Path, recipe: Recipe) -> int | None:
 
 
 def run_trial(
-    recipe: Recipe, folder: Path, hopeless: Callable[[], bool], *, jobs: int, allow_code: bool
+    recipe: Recipe, folder: Path, hopeless: Callable[[], bool], jobs: int, *, allow_code: bool
 ) -> tuple[str, str]:
     """Run a trial, or the rest of one that was cut short; other runs in its folder are refused.
 

@@ -1,5 +1,7 @@
 """The paper's procedure: which values, which condition, which rounds."""
 
+from functools import partial
+
 import pytest
 import yaml
 
@@ -78,19 +80,17 @@ def test_a_single_client_is_refused() -> None:
 
 
 def test_the_learning_rate_is_searched_on_fedavg_under_non_iid_b() -> None:
-    path = find_recipe("mnist_iid_ub_fednnnn")
-    plan = make_plan(load_recipe(path), Settings())
+    load = partial(load_recipe, find_recipe("mnist_iid_ub_fednnnn"))
+    plan = make_plan(load([]), Settings())
     rate, own = plan.steps
-    tried = trial_recipe(path, plan, rate, {"learning_rate": 0.07}, allow_code=False)
+    tried = trial_recipe(load, plan, rate, {"learning_rate": 0.07})
     assert tried.train_args.federated_optimizer == "PaperFedAvg"
     assert tried.data_args.partition_method == "n_class"
     assert tried.data_args.partition_sizes == "balanced"
     assert tried.data_args.validation_fraction == pytest.approx(1 / 6)
     assert (tried.train_args.learning_rate, tried.train_args.comm_round) == (0.07, 50)
     # The method's own values under the recipe's own condition.
-    tried = trial_recipe(
-        path, plan, own, {"learning_rate": 0.07, "beta": 0.9, "gamma": 0.6}, allow_code=False
-    )
+    tried = trial_recipe(load, plan, own, {"learning_rate": 0.07, "beta": 0.9, "gamma": 0.6})
     assert tried.train_args.federated_optimizer == "FedNNNN"
     assert tried.data_args.partition_method == "iid"
     assert tried.data_args.partition_sizes == "power_law"
