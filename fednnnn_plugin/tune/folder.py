@@ -90,10 +90,8 @@ def counts(trials: pd.DataFrame, points: int) -> str:
 
 def _provenance(study: Study, step: Step) -> list[str]:
     """What was searched in a step, how many points have a result, and which is best."""
-    grid = "; ".join(
-        f"{key} in {', '.join(f'{value:g}' for value in values)}"
-        for key, values in step.grid.items()
-    )
+    grids = {key: ", ".join(map("{:g}".format, values)) for key, values in step.grid.items()}
+    grid = "; ".join(f"{key} in {values}" for key, values in grids.items())
     best = study.best(step)
     assert best is not None
     return [

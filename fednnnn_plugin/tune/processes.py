@@ -22,10 +22,9 @@ _log = logging.getLogger("fednnnn_plugin")
 
 
 def search(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Study:
-    """Carry a study to its end, with ``jobs`` processes side by side on this machine.
+    """Carry a study to its end, in ``jobs`` processes on this machine; others may be at it too.
 
-    Other processes, on other machines too, may work on the same study folder. ``say`` takes a line
-    for each trial that ends, in each of the processes.
+    ``say`` takes a line for each trial that ends.
     """
     from fednnnn_plugin.report.search import write_figures  # helpers need no matplotlib
 
@@ -83,17 +82,11 @@ def _end_with_parent() -> None:
 @contextmanager
 def _warnings_once() -> Iterator[None]:
     """Show each of the package's warnings once, not once a trial."""
-    seen: set[str] = set()
-
-    def is_new(record: logging.LogRecord) -> bool:
-        before = len(seen)
-        seen.add(record.getMessage())
-        return len(seen) > before
-
+    first: dict[str, logging.LogRecord] = {}
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     handler.setFormatter(logging.Formatter("warning: %(message)s"))
-    handler.addFilter(is_new)
+    handler.addFilter(lambda record: first.setdefault(record.getMessage(), record) is record)
     _log.addHandler(handler)
     try:
         yield

@@ -114,8 +114,7 @@ def checked_settings(values: Mapping[str, Any], where: str) -> Settings:
 
 def _line(where: str, entry: Any) -> str:
     key = printable(".".join(map(str, entry["loc"][:2])))
-    if where == "--":
-        key = key.replace("grids.", "grid ")
+    key = key.replace("grids.", "grid ") if where == "--" else key
     allowed = entry["msg"].removeprefix("Value error, ")
     if entry["type"] == "extra_forbidden":
         allowed = f"unknown key; must be one of {', '.join(Settings.model_fields)}"

@@ -16,17 +16,15 @@ def begin_study(folder: StudyFolder, load: Load, given: Settings) -> None:
     """Begin a study of a recipe, unless a trial of it cannot be run."""
     recipe = load([])
     plan = make_plan(recipe, given)
+    where = f"--study: {folder.path}"
     if is_study(folder.path):
-        raise UserError(
-            f"--study: {folder.path}: it holds a study; go on with --resume, or choose another"
-        )
+        raise UserError(f"{where}: it holds a study; go on with --resume, or choose another")
     if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
-        raise UserError(f"--study: {folder.path}: not empty, and not a study")
+        raise UserError(f"{where}: not empty, and not a study")
     _check_trials(load, plan, allow_code=folder.allow_code)
     try:
         folder.write_plan(recipe, plan)
     except OSError as error:
-        where = f"--study: {folder.path}"
         raise UserError(f"{where}: cannot be written to: {error.strerror}") from None
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import optuna
 import pandas as pd
 
 from fednnnn_plugin.engine.folder import Mode, RunFolder
@@ -31,10 +32,7 @@ def run_trial(
     """Run a trial, or the rest of one that was cut short; other runs in its folder are refused.
 
     ``hopeless`` tells after each round that was tested whether to end it; ``jobs`` trials share
-    this machine's cores.
-
-    Returns:
-        Whether it is finished, pruned or failed, and the reason of a failure.
+    this machine's cores. Returns the trial's state, and the reason of a failure.
     """
     ranks = Solo()
     ranks.core_sharers = jobs
@@ -42,7 +40,7 @@ def run_trial(
     pruner = _Pruner(hopeless)
     try:
         run_recipe(recipe, folder, mode, ranks=ranks, followers=[pruner], allow_code=allow_code)
-    except _HopelessError:
+    except optuna.TrialPruned:
         return "pruned", ""
     except RunError as error:
         return "failed", str(error)
@@ -59,11 +57,7 @@ class _Pruner(Follower):
 
     def round_done(self, record: RoundRecord) -> None:
         if record.test_acc is not None and self._hopeless():
-            raise _HopelessError
-
-
-class _HopelessError(Exception):
-    """The pruner ends the trial."""
+            raise optuna.TrialPruned
 
 
 def read_curves(folder: Path) -> pd.DataFrame:
