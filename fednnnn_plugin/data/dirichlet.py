@@ -8,7 +8,7 @@ Floats = NDArray[np.float64]
 
 _SWEEPS = 2_000
 _CLOSE_ENOUGH = 0.1  # samples, of a class
-_LEAST_LOG_SHARE = -30.0  # beside a client's largest: every class stays possible for every client
+_LEAST_LOG = -30.0  # beside a client's largest: every class stays possible for every client
 
 
 def dirichlet_shares(
@@ -38,13 +38,15 @@ def dirichlet_shares(
 def _log_shares(shape: tuple[int, int], alpha: float, rng: np.random.Generator) -> Floats:
     """Logarithms of Gamma(α) draws: a Dirichlet draw up to the sums, which the fit decides.
 
-    ``Gamma(α) = Gamma(α + 1) U^(1/α)``, as a small α would underflow. The largest of a client is 0.
+    ``Gamma(α) = Gamma(α + 1) U^(1/α)``, as a small α would underflow.
     """
     uniform = 1.0 - rng.random(shape)  # above 0
     with np.errstate(over="ignore"):
         logs = np.log(rng.gamma(alpha + 1.0, size=shape)) + np.log(uniform) / alpha
     logs = np.maximum(logs, np.finfo(np.float64).min / 4)  # -inf, of the smallest α
-    return np.maximum(logs - logs.max(axis=1, keepdims=True), _LEAST_LOG_SHARE)
+    for axis in (0, 1, 0, 1):  # a first fit, of the largest alone, while no ratio is cut off
+        logs = logs - logs.max(axis=axis, keepdims=True)
+    return np.maximum(logs, _LEAST_LOG)
 
 
 def _rounded(table: Floats, class_sizes: Ints, client_sizes: Ints) -> Ints:

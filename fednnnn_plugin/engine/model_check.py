@@ -7,13 +7,12 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.seeds import isolated_generators
 
 
-def check_model(model: nn.Module, name: str, data: FederatedData, sgd: LocalSGD) -> None:
+def check_model(model: nn.Module, name: str, data: FederatedData, batch_size: int) -> None:
     """Pass one training image through the model, and say of a problem what it is in one line.
 
     Batch normalisation over a single value has no variance: where a client's last batch is one
@@ -23,7 +22,7 @@ def check_model(model: nn.Module, name: str, data: FederatedData, sgd: LocalSGD)
         model: it is left as it is.
         name: ``model_args.model``.
         data: whose images.
-        sgd: the clients' training.
+        batch_size: ``train_args.batch_size``; -1 is all of a client's images.
 
     Raises:
         UserError: it does not take such images, or gives something else than a logit a class.
@@ -49,7 +48,7 @@ def check_model(model: nn.Module, name: str, data: FederatedData, sgd: LocalSGD)
             f"model_args.model: {name}: gives {kind} for an image, not {wanted}: the logits of the "
             "classes"
         )
-    alone = [k for k in range(data.num_clients) if _ends_with_one(data.client_size(k), sgd)]
+    alone = [k for k in range(data.num_clients) if _ends_with_one(data.client_size(k), batch_size)]
     if not alone:
         return
     try:
@@ -57,15 +56,15 @@ def check_model(model: nn.Module, name: str, data: FederatedData, sgd: LocalSGD)
     except Exception as error:
         size = data.client_size(alone[0])
         raise UserError(
-            f"train_args.batch_size: {sgd.batch_size}: leaves client {alone[0]}, which has {size} "
+            f"train_args.batch_size: {batch_size}: leaves client {alone[0]}, which has {size} "
             f"images, a batch of one image, on which {name} cannot train "
             f"({printable(reason(error))}): choose another batch_size, or larger images"
         ) from error
 
 
-def _ends_with_one(samples: int, sgd: LocalSGD) -> bool:
-    """Tell whether the last batch of an epoch is a single sample."""
-    return samples - (sgd.steps(samples) - 1) * sgd.batch_of(samples) == 1
+def _ends_with_one(samples: int, batch_size: int) -> bool:
+    """Tell whether the last batch of an epoch is a single image."""
+    return samples == 1 if batch_size == -1 else samples % batch_size == 1 % batch_size
 
 
 @torch.no_grad()

@@ -159,7 +159,7 @@ def _run(
 ) -> Summary | None:
     sgd = local_sgd(recipe)
     if isinstance(data, FederatedData) and trainer is None:
-        check_model(model, recipe.model_args.model, data, sgd)
+        check_model(model, recipe.model_args.model, data, recipe.train_args.batch_size)
     model = copy.deepcopy(model).to(device, sgd.dtype)
     known = type(model) in MODELS.values() and isinstance(data, FederatedData) and not trainer
     # As many ranks as there are GPUs on a machine have one each; all ranks plan the same groups.

@@ -52,6 +52,7 @@ class _PatchingLoader(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
+        _ignore_warnings_of_the_pinned()
         self._loader.exec_module(module)
         try:
             _patch(module)
@@ -62,6 +63,12 @@ class _PatchingLoader(Loader):
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def _ignore_warnings_of_the_pinned() -> None:
+    """Ignore what the old releases that FedML pins say at every start, and no user can mend."""
+    warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
+    warnings.filterwarnings("ignore", message=r"urllib3 .* doesn't match a supported version")
 
 
 def _patch(module: ModuleType) -> None:

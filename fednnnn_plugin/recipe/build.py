@@ -1,17 +1,15 @@
 """Values to a `Recipe`, or a line for each that is wrong: where, key, value, what is allowed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from pydantic import ValidationError
 
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.recipe.consistency import inconsistencies
-from fednnnn_plugin.recipe.keys import unknown_key, unknown_section
-from fednnnn_plugin.recipe.method import KEY as METHOD
-from fednnnn_plugin.recipe.method import methods
-from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
-from fednnnn_plugin.recipe.values import LARGEST, Caller
+from fednnnn_plugin.recipe.kinds import LARGEST, Caller
+from fednnnn_plugin.recipe.schema import SECTIONS, Recipe, own_keys
 from fednnnn_plugin.recipe.wording import either, joined, shown
 
 _SIMPLE = {
@@ -29,50 +27,64 @@ def build(values: Mapping[str, object], caller: Caller) -> Recipe:
     """
     try:
         recipe = Recipe.model_validate(values, context=caller)
+        problems = inconsistencies(recipe, foreign=caller.foreign)
     except ValidationError as error:
-        entries = error.errors(include_url=False)
-        raise UserError(joined(line for e in entries for line in _lines(e, caller))) from None
-    problems = inconsistencies(recipe, foreign=caller.foreign)
+        problems = {}
+        for entry in error.errors(include_url=False):
+            problems |= _problems(entry)
     if problems:
-        raise UserError(joined(f"{caller.where(key)}: {text}" for key, text in problems))
+        lines = [f"{caller.where(printable(key))}: {text}" for key, text in problems.items()]
+        raise UserError(joined(lines))
     return recipe
 
 
-def _lines(entry: Any, caller: Caller) -> Iterator[str]:
-    """The lines of one pydantic error."""
+def sections_of(key: str) -> list[str]:
+    """The sections that have a key: one; two for what FedML has in two; or none."""
+    return [section for section in SECTIONS if key in _keys_of(section)]
+
+
+def unknown_section(section: str) -> str:
+    """Say that there is no such section, and name the nearest one."""
+    if homes := sections_of(section):
+        return f"not a section; it is a key of {homes[0]}"
+    nearest = get_close_matches(section[:40], SECTIONS, n=1, cutoff=0.0)[0]
+    return f"unknown section; the nearest known one is {nearest}"
+
+
+def _unknown_key(key: str) -> str:
+    if homes := sections_of(key):
+        return f"unknown key there; it belongs to {homes[0]}"
+    known = {key: name for name in SECTIONS for key in _keys_of(name)}
+    nearest = get_close_matches(key[:40], known, n=1, cutoff=0.0)[0]
+    return f"unknown key; did you mean {known[nearest]}.{nearest}?"
+
+
+def _keys_of(section: str) -> list[str]:
+    if section != "train_args":
+        return own_keys(section)
+    from fednnnn_plugin.server.rules import RULES
+
+    return [*own_keys(section), *(key for rule in RULES.values() for key in rule.keys)]
+
+
+def _problems(entry: Any) -> dict[str, str]:
+    """What one pydantic error says of which key; in a union each member reports the same."""
     section, *rest = (str(part) for part in entry["loc"])
+    kind, value = entry["type"], entry["input"]
+    if kind == "refused":
+        found: dict[str, str] = entry["ctx"]["problems"]
+        return {key: text or _unknown_key(key.split(".", 1)[1]) for key, text in found.items()}
     if not rest:
-        yield f"{caller.where(printable(section))}: {_section_text(section, entry)}"
-    elif entry["type"] == "lines":
-        yield from entry["ctx"]["lines"].splitlines()
-    elif entry["type"] == "problems":
-        for key, text in entry["ctx"]["problems"]:
-            said = text or unknown_key(*key.split(".", 1))
-            yield f"{caller.where(printable(key))}: {said}"
-    else:
-        where = caller.where(f"{section}.{printable(rest[0])}")
-        yield f"{where}: {_text(section, rest[0], entry)}"
-
-
-def _section_text(section: str, entry: Any) -> str:
-    if entry["type"] == "missing":
-        return "missing section"
-    if entry["type"] == "extra_forbidden":
-        return unknown_section(section)
-    return f"{shown(entry['input'])}: must be a section, a mapping of keys to values"
-
-
-def _text(section: str, key: str, entry: Any) -> str:
-    if entry["type"] == "extra_forbidden":
-        return unknown_key(section, key)
-    if entry["type"] == "refused":
-        return f"{shown(entry['input'])}: {entry['ctx']['text']}"
-    schema = SECTIONS[section].model_json_schema()["properties"][key]
-    allowed = methods() if f"{section}.{key}" == METHOD else _words(schema)
-    if entry["type"] == "missing":
-        return f"missing; must be {allowed}"
-    # In a union each member reports: the key's value is the same, so the lines are too.
-    return f"{shown(entry['input'])}: must be {allowed}"
+        if kind == "extra_forbidden":
+            return {section: unknown_section(section)}
+        wrong = f"{shown(value)}: must be a section, a mapping of keys to values"
+        return {section: "missing section" if kind == "missing" else wrong}
+    key = f"{section}.{rest[0]}"
+    if kind == "extra_forbidden":
+        return {key: _unknown_key(rest[0])}
+    schema = SECTIONS[section].model_json_schema()["properties"][rest[0]]
+    given = "missing;" if kind == "missing" else f"{shown(value)}:"
+    return {key: f"{given} must be {_words(schema)}"}
 
 
 def _words(schema: Mapping[str, Any]) -> str:
@@ -90,9 +102,8 @@ def _words(schema: Mapping[str, Any]) -> str:
     elif schema["type"] == "number":
         low, high = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
         least = f"of at least {schema['minimum']}" if low is None else f"greater than {low}"
-        words = (
-            f"a finite number {least}" if high is None else f"a number {least} and less than {high}"
-        )
+        finite, most = ("finite ", "") if high is None else ("", f" and less than {high}")
+        words = f"a {finite}number {least}{most}"
     else:
         words = schema.get("const") or _SIMPLE[schema["type"]]
     return words

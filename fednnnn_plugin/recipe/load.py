@@ -6,11 +6,10 @@ from pathlib import Path
 import yaml
 
 from fednnnn_plugin.errors import UserError, printable
-from fednnnn_plugin.recipe.build import build
-from fednnnn_plugin.recipe.keys import sections_of, unknown_section
+from fednnnn_plugin.recipe.build import build, sections_of, unknown_section
+from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.reading import NotReadableError, read_file, read_yaml
 from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
-from fednnnn_plugin.recipe.values import Caller
 from fednnnn_plugin.recipe.wording import joined, shown
 
 # Access keys, as run folders are shared; and what says where a run goes, not what it is.
@@ -47,6 +46,7 @@ def load_recipe(
         raise UserError(f"{where}: {what}; a recipe is a mapping of sections such as train_args")
     if "name" in values:
         raise UserError(f"{where}: name: {unknown_section('name')}; a recipe has its file's name")
+    values.setdefault("environment_args", {})  # the one section that a file may leave out
     overridden = _override(values, overrides)
 
     def place(key: str) -> str:
@@ -89,15 +89,13 @@ def _resolved(recipe: Recipe) -> dict[str, dict[str, object]]:
     resolved: dict[str, dict[str, object]] = {}
     for name in SECTIONS:
         section = getattr(recipe, name)
-        if section is None:
-            continue
         keys = resolved[name] = {}
         for key, value in section.model_dump().items():
             if key == "rule_settings":
                 keys.update(value)
             elif key not in _UNSTORED and (value is not None or key in section.model_fields_set):
                 keys[key] = value
-    return resolved
+    return {name: keys for name, keys in resolved.items() if keys}
 
 
 def _override(values: dict[str, object], overrides: Sequence[str]) -> set[str]:
@@ -112,8 +110,6 @@ def _override(values: dict[str, object], overrides: Sequence[str]) -> set[str]:
         except NotReadableError as error:
             problems.append(f"--set {printable(override)}: {error}")
             continue
-        if section == "environment_args":  # the one that a file may leave out
-            values.setdefault(section, {})
         keys = values.get(section)
         if isinstance(keys, dict):
             keys[key] = value

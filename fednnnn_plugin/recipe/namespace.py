@@ -4,9 +4,9 @@ from pathlib import Path
 
 from fednnnn_plugin.errors import printable
 from fednnnn_plugin.recipe.build import build
-from fednnnn_plugin.recipe.method import KEY as METHOD
-from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
-from fednnnn_plugin.recipe.values import Caller
+from fednnnn_plugin.recipe.kinds import Caller
+from fednnnn_plugin.recipe.method import METHOD
+from fednnnn_plugin.recipe.schema import SECTIONS, Recipe, own_keys
 from fednnnn_plugin.user_code import names_code
 
 # FedML sets it itself, to client_num_per_round or to the size of the MPI world.
@@ -48,11 +48,9 @@ def recipe_from_args(
     if getattr(args, "dataset", None) != "image_folder":
         others = others | _IMAGE_FOLDERS
     values = {
-        # What stands in the annotations is the section's own; FedML's keys are FedML's to check.
-        section: _given(args, set(model.__annotations__) - others)
-        for section, model in SECTIONS.items()
-        if section != "environment_args"
+        section: _given(args, set(own_keys(section, fedmls=False)) - others) for section in SECTIONS
     }
+    values["tracking_args"].pop("using_mlops", None)  # it is common_args' here
     values["data_args"].setdefault("dataset", "custom")
     values["model_args"].setdefault("model", "custom")
     train = values["train_args"]

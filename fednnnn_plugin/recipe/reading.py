@@ -68,7 +68,8 @@ def read_yaml(text: str) -> object:
         problem = printable(error.problem or error.context or "cannot be read")
         raise NotReadableError(f"line {place}: {kind}{problem}") from None
     except _SLIPS as error:
-        raise NotReadableError(f"not YAML: {printable(error) or type(error).__name__}") from None
+        deep = "nested too deep" if isinstance(error, RecursionError) else error
+        raise NotReadableError(f"not YAML: {printable(deep)}") from None
 
 
 class _Loader(yaml.SafeLoader):

@@ -14,6 +14,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from fednnnn_plugin.client.groups import client_bytes
+from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.errors import RunError, UserError
@@ -83,6 +85,7 @@ def test_a_resumed_run_has_the_bytes_of_a_whole_one(
     assert whole.read_bytes() == parts.read_bytes()
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_bytes_of_one(tmp_path: Path) -> None:
     """Groups are dealt whole: which clients train together does not depend on the ranks."""
     settings = {
@@ -123,6 +126,17 @@ def test_the_summary_says_how_many_train_together(
     assert summary.client_batching == clients
     written = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert written["client_batching"] == clients
+
+
+def test_auto_takes_as_many_as_a_gpus_memory_holds(
+    run: Run, recipe: MakeRecipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CPU that says it had so much: the four clients of a round, three, or each alone."""
+    needs = client_bytes(create_model("nnnn_digits", 0), LocalSGD(1, 5, 0.1), (5, 1, 8, 8))
+    for free, together in ((2**40, 4), (4 * needs, 3), (1, 1)):
+        monkeypatch.setattr("fednnnn_plugin.engine.run.free_memory", lambda _, free=free: free)
+        summary = run(recipe(comm_round=1), mode="overwrite")
+        assert summary.client_batching == together
 
 
 class _Trainer:

@@ -76,6 +76,20 @@ def test_without_the_package_the_pth_lets_fedml_be(run_python, fake_fedml) -> No
     assert (done.stdout, done.stderr) == ("0.9.6\n", "")
 
 
+def test_the_warnings_of_what_fedml_pins_are_not_shown(run_python, fake_fedml) -> None:
+    raising = (
+        "import sys, warnings\n"
+        "import fedml\n"
+        "warnings.warn('pkg_resources is deprecated as an API. See https://...')\n"
+        'warnings.warn("urllib3 (2.7) or chardet (7.7) doesn\'t match a supported version!")\n'
+        "warnings.warn('something else')"
+    )
+    shown = run_python("-c", raising, path=fake_fedml()).stderr
+    assert "something else" in shown
+    assert "pkg_resources" not in shown
+    assert "chardet" not in shown
+
+
 def test_a_fedml_that_is_not_there_is_not_found() -> None:
     assert hook.PatchingFinder.find_spec("fedml", path=[]) is None
 
