@@ -104,7 +104,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
             return LoaderBatches(data, settings.sgd, device)
         if self._staged is None or self._staged[:2] != (train_data.data, device):
             name = getattr(self.args, "model", type(self.model).__name__)
-            check_model(self.model, name, train_data.data, settings.sgd)
+            check_model(self.model, name, train_data.data, settings.sgd.batch_size)
             batches = TensorBatches(train_data.data, settings.sgd, settings.seed, device)
             self._staged = train_data.data, device, batches
         return self._staged[2]
