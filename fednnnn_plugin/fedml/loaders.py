@@ -48,7 +48,7 @@ class ImageLoader(DataLoader[tuple[Tensor, Tensor]]):
 
     Args:
         subset: the images; the last batch may be short.
-        batch_size: images a batch, at least 1.
+        batch_size: images a batch; -1, as in FedML, is all of them.
         seed: shuffles every pass, each differently; ``None`` keeps the order.
     """
 
@@ -58,7 +58,7 @@ class ImageLoader(DataLoader[tuple[Tensor, Tensor]]):
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         super().__init__(
             subset,
-            batch_size=batch_size,
+            batch_size=max(len(subset), 1) if batch_size < 1 else batch_size,
             shuffle=generator is not None,
             generator=generator,
         )
@@ -116,7 +116,7 @@ def fedml_dataset(data: FederatedData, batch_size: int, seed: int) -> FedMLDatas
 
     Args:
         data: the staged images and the clients' indices.
-        batch_size: images a batch of training data.
+        batch_size: images a batch of training data; -1 is all of a client's.
         seed: of the loaders' shuffles; each client's differ.
     """
     total = data.num_clients

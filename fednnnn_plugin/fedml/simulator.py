@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 from fednnnn_plugin.engine.endings import Terminated, ending, ending_together
-from fednnnn_plugin.engine.folder import Mode
 from fednnnn_plugin.engine.progress import ProgressDisplay
 from fednnnn_plugin.engine.run import run_federation
-from fednnnn_plugin.engine.settings import default_folder, recipe_followers
+from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.client_trainer import ClientTrainerAdapter
 from fednnnn_plugin.fedml.engine_data import engine_data, test_batches
@@ -78,10 +77,7 @@ class Simulator:
         client_trainer: Any,
     ) -> None:
         self._folder = Path(getattr(args, "output", None) or default_folder(self._recipe))
-        tracking = self._recipe.tracking_args
-        self._mode: Mode = (
-            "resume" if tracking.resume else "overwrite" if tracking.overwrite else "new"
-        )
+        self._mode = run_mode(self._recipe)
         self._device = torch.device(device)
         self._model = model
         self._data = engine_data(dataset, self._recipe.train_args.client_num_in_total)

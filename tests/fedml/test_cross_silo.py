@@ -343,6 +343,19 @@ def test_our_trainer_names_a_setting_that_does_not_fit(values, line) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_our_trainer_takes_a_full_batch() -> None:
+    """As many steps as epochs, the same as with a batch of the client's size."""
+    dataset, model = fedml_dataset(images(), -1, 3), create_model("nnnn_digits", 0)
+
+    def trained(batch_size: int) -> OrderedDict:
+        args = arguments(batch_size=batch_size, round_idx=0)
+        trainer = fp.FedNNNNClientTrainer(copy.deepcopy(model), args)
+        trainer.train(dataset[5][0], CPU, args)
+        return trainer.get_model_params()
+
+    assert_equal(trained(-1), trained(dataset[4][0]))
+
+
 class Threads(nn.Linear):
     """Counts the threads that it computes on."""
 
