@@ -434,7 +434,7 @@ def test_by_name_the_server_gets_our_aggregator_and_fedml_sees_fedavg(
     [(role, name, given, aggregator)] = started
     assert (role, name, given is args) == ("server", "FedAvg", True)
     assert type(aggregator) is fp.FedNNNNAggregator
-    assert aggregator._settings.rule.name == args.federated_optimizer == method
+    assert aggregator._recipe.rule.name == args.federated_optimizer == method
 
 
 def test_by_name_a_missing_trainer_is_ours_for_our_data_only(started, caplog) -> None:
