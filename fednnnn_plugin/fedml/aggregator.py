@@ -7,6 +7,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import safetensors.torch
@@ -117,9 +118,9 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._failed, places = 0, []
         for position, (_, state) in enumerate(raw_client_model_or_grad_list):
             try:
-                self._check(position, state)
+                check_client_state(self.model, state)
             except UserError as error:
-                self._fail(error)
+                self._fail(position, error)
             else:
                 places.append(position)
         ours = [raw_client_model_or_grad_list[place] for place in places]
@@ -155,7 +156,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             try:
                 self._add(part, position, *client)
             except UserError as error:
-                self._fail(error)
+                self._fail(position, error)
         self._failed = 0
         if not part.clients:
             raise RunError(
@@ -200,17 +201,11 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             found = evaluation(tally(model, (x.to(device), y.to(device))) for x, y in test_data)
             return found.accuracy, found.loss, None, None
 
-    def _check(self, position: int, state: Any) -> None:
-        try:
-            check_client_state(self.model, state)
-        except UserError as error:
-            raise UserError(f"{self._client(position)}: {error}") from None
-
-    def _fail(self, error: UserError) -> None:
+    def _fail(self, position: int, error: UserError) -> None:
         self._failed += 1
         if self._failed > self._train.max_client_failures:
-            raise error
-        _log.warning("%s: left out", error)
+            raise UserError(f"{self._client(position)}: {error}") from None
+        _log.warning("%s: %s: left out", self._client(position), error)
 
     def _client(self, position: int) -> str:
         """Name a client as FedML's log does: by the rank that it sends from."""
@@ -224,16 +219,11 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             self.model.to(device)
 
     def _add(self, part: UpdateAccumulator, position: int, samples: Any, state: Any) -> None:
-        self._check(position, state)
+        check_client_state(self.model, state)
         weight = 1.0 if self._train.client_weighting == "uniform" else samples
         if weight == 0:  # as FoolsGold gives
             return
-        once = {name: state[name] for name in named_tensors(self.model)}
-        try:
-            accepted = part.add(once, weight)
-        except UserError as error:
-            raise UserError(f"{self._client(position)}: {error}") from None
-        if not accepted:
+        if not part.add({name: state[name] for name in named_tensors(self.model)}, weight):
             _log.warning("%s: update rejected: not finite", self._client(position))
 
     def _restore(self) -> None:
@@ -295,10 +285,7 @@ def _warn_of_drawn_clients(args: Any, start_round: int) -> None:
     )
 
 
-def _for_test(args: Any) -> Any:
+def _for_test(args: Any) -> SimpleNamespace:
     """Return the arguments with all that FedML's testers read."""
-    complete = copy.copy(args)
-    for name, value in (("dataset", "custom"), ("enable_wandb", False), ("round_idx", 0)):
-        if not hasattr(complete, name):
-            setattr(complete, name, value)
-    return complete
+    read = {"dataset": "custom", "enable_wandb": False, "round_idx": 0}
+    return SimpleNamespace(**read | vars(args))

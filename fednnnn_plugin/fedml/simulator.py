@@ -1,6 +1,5 @@
 """What ``FedMLRunner`` runs for our methods: the engine, on FedML's data, model and trainer."""
 
-import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,12 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.client_trainer import ClientTrainerAdapter
 from fednnnn_plugin.fedml.engine_data import engine_data
 from fednnnn_plugin.fedml.loaders import FedMLDataset
+from fednnnn_plugin.fedml.methods import warn_of_the_proximal_term
 from fednnnn_plugin.fedml.mlops import Mlops
 from fednnnn_plugin.fedml.processes import ended_by_sigterm, simulation_ranks
 from fednnnn_plugin.fedml.screen import quiet_fedml
 from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.recipe import Recipe
-
-_log = logging.getLogger(__name__)
 
 # FedML's create_model_trainer does tag and next-word prediction for these.
 _OTHER_TASKS = ("stackoverflow_lr", "stackoverflow_nwp", "fed_shakespeare")
@@ -118,12 +116,8 @@ def _check(recipe: Recipe, args: Any, client_trainer: Any, server_aggregator: An
             f"server_aggregator: {type(server_aggregator).__name__}: a simulation of {method} "
             "aggregates by that method; leave server_aggregator out"
         )
-    if client_trainer is not None and method == "PaperFedProx":
-        _log.warning(
-            "client_trainer: %s trains the clients: the proximal term of PaperFedProx is its own "
-            "to add (args.prox_mu)",
-            type(client_trainer).__name__,
-        )
+    if client_trainer is not None:
+        warn_of_the_proximal_term(args, type(client_trainer).__name__)
 
 
 def _task_trainer(model: nn.Module, args: Any) -> Any:
