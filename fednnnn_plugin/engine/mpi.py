@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fednnnn_plugin.client.groups import Group
 from fednnnn_plugin.engine.ranks import Ranks, Solo, heaviest_first, launched_ranks
 from fednnnn_plugin.errors import LaunchError, UserError
-from fednnnn_plugin.server.average import PartialSum, UpdateAccumulator
+from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
 
 if TYPE_CHECKING:
@@ -148,18 +149,15 @@ class MpiRanks:
     def reduce(self, part: UpdateAccumulator) -> UpdateAccumulator | None:
         """Return the sum of all ranks' parts on rank 0, None elsewhere."""
         self.wait()  # open to signals, which the exchange of objects is not
-        parts: list[PartialSum] = self._comm.allgather(part.summary())
-        total = part.combined(parts)
-        sums = part.integers(total)
-        if len(sums):
-            if self.rank:
-                self._comm.Reduce(sums.numpy(), None, self._mpi.SUM)
-            else:
-                self._comm.Reduce(self._mpi.IN_PLACE, sums.numpy(), self._mpi.SUM)
+        return part if part.combine(self._comm.allgather, self._sum) else None
+
+    def _sum(self, integers: Tensor) -> Tensor | None:
+        """Add up int64 vectors at rank 0, in place."""
         if self.rank:
+            self._comm.Reduce(integers.numpy(), None, self._mpi.SUM)
             return None
-        part.replace(total, sums)
-        return part
+        self._comm.Reduce(self._mpi.IN_PLACE, integers.numpy(), self._mpi.SUM)
+        return integers
 
     @staticmethod
     def _await(request: Request) -> None:

@@ -120,7 +120,9 @@ def server_settings(args: Any, method: str | None = None) -> ServerSettings:
             "not see; must be FedAvg, or one of our methods"
         )
     if method is None:
-        method = named if named in RULES or names_code(named) else "FedNNNN"
+        method = str(named) if named in RULES or names_code(named) else "FedNNNN"
+    elif method not in RULES and not names_code(method):
+        raise UserError(f"method: {method!r}: must be one of {', '.join(RULES)}")
     rule = _find(method)
     every = {key: one for other in RULES.values() for key, one in other.keys.items()}
     keys = (*_SERVER_KEYS, *(key for key, one in every.items() if not one.client))

@@ -16,7 +16,7 @@ from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.client_trainer import ClientTrainerAdapter
-from fednnnn_plugin.fedml.engine_data import check_images, engine_data, test_batches
+from fednnnn_plugin.fedml.engine_data import engine_data, test_batches
 from fednnnn_plugin.fedml.loaders import FedMLDataset
 from fednnnn_plugin.fedml.mlops import Mlops
 from fednnnn_plugin.fedml.processes import simulation_ranks, termination_raised
@@ -78,14 +78,15 @@ class Simulator:
         client_trainer: Any,
     ) -> None:
         self._folder = Path(getattr(args, "output", None) or default_folder(self._recipe))
-        self._mode = _mode(args)
+        tracking = self._recipe.tracking_args
+        self._mode: Mode = (
+            "resume" if tracking.resume else "overwrite" if tracking.overwrite else "new"
+        )
         self._device = torch.device(device)
         self._model = model
         self._data = engine_data(dataset, self._recipe.train_args.client_num_in_total)
         self._trainer = None
-        if client_trainer is None:
-            check_images(model, args, dataset)
-        else:
+        if client_trainer is not None:
             self._trainer = ClientTrainerAdapter(
                 client_trainer,
                 model,
@@ -153,13 +154,6 @@ def _check(recipe: Recipe, args: Any, client_trainer: Any, server_aggregator: An
             "to add (args.prox_mu)",
             type(client_trainer).__name__,
         )
-
-
-def _mode(args: Any) -> Mode:
-    resume, overwrite = (bool(getattr(args, name, False)) for name in ("resume", "overwrite"))
-    if resume and overwrite:
-        raise UserError("tracking_args.resume, tracking_args.overwrite: set one of them to true")
-    return "resume" if resume else "overwrite" if overwrite else "new"
 
 
 def _task_trainer(model: nn.Module, args: Any) -> Any:

@@ -14,6 +14,7 @@ from fednnnn_plugin.client.replica import Replica, layout_of
 from fednnnn_plugin.engine.batches import ClientBatches, LoaderBatches, LoaderData, TensorBatches
 from fednnnn_plugin.engine.devices import numerics
 from fednnnn_plugin.engine.evaluation import tally
+from fednnnn_plugin.engine.model_check import check_model
 from fednnnn_plugin.fedml.loaders import ClientLoader
 from fednnnn_plugin.fedml.privacy import noise_on_floats
 from fednnnn_plugin.fedml.processes import end_federation_together
@@ -102,6 +103,8 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
             data = LoaderData({client: train_data}, {}, (), 0)
             return LoaderBatches(data, settings.sgd, device)
         if self._staged is None or self._staged[:2] != (train_data.data, device):
+            name = getattr(self.args, "model", type(self.model).__name__)
+            check_model(self.model, name, train_data.data, settings.sgd.batch_size)
             batches = TensorBatches(train_data.data, settings.sgd, settings.seed, device)
             self._staged = train_data.data, device, batches
         return self._staged[2]

@@ -160,7 +160,7 @@ def test_samples_weigh_where_they_are_asked_for() -> None:
         ({"beta": -1}, "args: train_args.beta: -1: must be"),
         ({"client_weighting": "size"}, "args: train_args.client_weighting: 'size': must be"),
         ({"yaml_config_file": "mine.yaml", "gamma": 1}, "mine.yaml: train_args.gamma: 1: must be"),
-        ({"method": "FedAvg"}, "method: 'FedAvg': must be one of FedNNNN"),
+        ({"method": "FedAvg"}, "method: 'FedAvg': must be one of PaperFedAvg"),
         ({"federated_optimizer": "LSA"}, "federated_optimizer: LSA: norms cannot be taken"),
         ({"federated_optimizer": "SA"}, "federated_optimizer: SA: norms cannot be taken"),
         ({"enable_fhe": True}, "enable_fhe: true: norms cannot be taken of encrypted"),

@@ -73,12 +73,9 @@ def _cross_silo(
     if not names_ours(args):
         return original(runner, args, device, dataset, model, client_trainer, server_aggregator)
     compatibility.require()
-    from fednnnn_plugin.fedml.engine_data import check_images
     from fednnnn_plugin.fedml.processes import end_federation_together
 
     end_federation_together(args)
-    if client_trainer is None:
-        check_images(model, args, dataset)
     if args.role == "server":
         server_aggregator = _aggregator(args, model, server_aggregator)
     else:

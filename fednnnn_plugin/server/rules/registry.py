@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.update import Update
 from fednnnn_plugin.user_code import load_code
 
 #: What is tested and reported: the plain average ``w_t + S``, ``w_{t+1}``, or the mean of ``w_t``
@@ -161,7 +162,8 @@ def rule(
         **keys: the recipe's keys in ``train_args``, each with its range.
 
     Raises:
-        UserError: the class is no optimizer, or lacks an argument for a key.
+        UserError: the class is no optimizer, lacks an argument for a key, wants what an update has
+            not, or has the name of another rule.
 
     Example:
         >>> import torch
@@ -181,6 +183,12 @@ def rule(
         if not (isinstance(optimizer, type) and issubclass(optimizer, Optimizer)):
             raise UserError(f"rule: {optimizer!r}: must be a subclass of torch.optim.Optimizer")
         own = optimizer.__name__
+        if own in _rules and _rules[own].optimizer.__module__ != optimizer.__module__:
+            raise UserError(f"rule: {own}: there is another rule of this name")
+        for wanted in wants:
+            if not hasattr(Update, wanted) and wanted not in Update.__dataclass_fields__:
+                known = ", ".join(Update.__dataclass_fields__)
+                raise UserError(f"rule: {own}: wants {wanted!r}: must be among {known}")
         taken = inspect.signature(optimizer.__init__).parameters
         for key, setting in keys.items():
             argument = setting.argument or key
