@@ -32,8 +32,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fednnnn_plugin.data.federated import FederatedData, load_federated
 from fednnnn_plugin.engine.devices import visible_gpus
-from fednnnn_plugin.engine.settings import data_spec
 from fednnnn_plugin.engine.records import Seconds
+from fednnnn_plugin.engine.settings import data_spec
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 
