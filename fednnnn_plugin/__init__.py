@@ -1,53 +1,75 @@
 """FedNNNN, norm-normalised federated learning (Nagura, Bian, Sato 2020), as a FedML plugin.
 
 Importing the package imports neither FedML nor torch: each public name loads its module on first
-use.
+use. The server rules in :data:`fednnnn_plugin.server.rules.RULES` are public by their names.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fednnnn_plugin.data.partition import partition as partition
+    from fednnnn_plugin.engine.progress import Follower as Follower
+    from fednnnn_plugin.engine.recorder import NWDARecorder as NWDARecorder
+    from fednnnn_plugin.engine.start import Run as Run
+    from fednnnn_plugin.engine.start import run as run
+    from fednnnn_plugin.errors import RunError as RunError
+    from fednnnn_plugin.errors import UserError as UserError
+    from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator as FedNNNNAggregator
+    from fednnnn_plugin.fedml.hook import register as register
+    from fednnnn_plugin.fedml.trainer import FedNNNNClientTrainer as FedNNNNClientTrainer
+    from fednnnn_plugin.report import figures as figures
+    from fednnnn_plugin.report.runs import read_runs as read_runs
+    from fednnnn_plugin.server.average import UpdateAccumulator as UpdateAccumulator
+    from fednnnn_plugin.server.rules import rule as rule
+    from fednnnn_plugin.server.rules.fedadam import FedAdam as FedAdam
+    from fednnnn_plugin.server.rules.fedexp import FedExP as FedExP
+    from fednnnn_plugin.server.rules.fednnnn import FedNNNN as FedNNNN
+    from fednnnn_plugin.server.rules.fedyogi import FedYogi as FedYogi
+    from fednnnn_plugin.server.rules.momentum import Momentum as Momentum
+    from fednnnn_plugin.server.rules.norm_norm import NormNorm as NormNorm
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "UpdateAccumulator": "server.average",
     "FedNNNNAggregator": "fedml.aggregator",
     "FedNNNNClientTrainer": "fedml.trainer",
+    "Follower": "engine.progress",
     "NWDARecorder": "engine.recorder",
-    "partition": "data.partition",
-    "register": "fedml.hook",
+    "Run": "engine.start",
+    "RunError": "errors",
+    "UpdateAccumulator": "server.average",
     "UserError": "errors",
+    "partition": "data.partition",
+    "read_runs": "report.runs",
+    "register": "fedml.hook",
+    "rule": "server.rules",
+    "run": "engine.start",
 }
-
-__all__ = [
-    "FedAdam",
-    "FedExP",
-    "FedNNNN",
-    "FedNNNNAggregator",
-    "FedNNNNClientTrainer",
-    "FedYogi",
-    "Momentum",
-    "NWDARecorder",
-    "NormNorm",
-    "UpdateAccumulator",
-    "UserError",
-    "__version__",
-    "partition",
-    "register",
-]
+_MODULES = {"figures": "report.figures"}
 
 
 def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    if home := _HOMES.get(name):
-        value = getattr(import_module(f"{__name__}.{home}"), name)
-    elif not name.startswith("_") and name in (
-        rules := import_module(f"{__name__}.server.rules").RULES
-    ):
-        value = rules[name].optimizer
-    else:
+    if name == "__all__":
+        return __dir__()
+    value: object = None
+    if name in _MODULES:
+        value = import_module(f"{__name__}.{_MODULES[name]}")
+    elif name in _HOMES:
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif name[:1].isupper():
+        value = _optimizers().get(name)
+    if value is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(["__version__", *_HOMES, *_MODULES, *_optimizers()])
+
+
+def _optimizers() -> dict[str, object]:
+    from fednnnn_plugin.server.rules import RULES
+
+    return {name: rule.optimizer for name, rule in RULES.items() if name.isidentifier()}

@@ -1,4 +1,4 @@
-"""The paper's two networks and a small one for digits.
+"""The paper's two networks, a small one for digits, and models by name.
 
 Layer names are the paper's. Each block pools before the activation: max-pooling and ReLU commute,
 so the function is the paper's and ReLU handles a quarter of the elements.
@@ -6,6 +6,7 @@ so the function is the paper's and ReLU handles a quarter of the elements.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
@@ -16,6 +17,9 @@ from torch.nn import functional as F
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.user_code import load_code, names_code, refuse_code, told
+
+_KEY = "model_args.model"
 
 
 class NNNNMnist(nn.Module):
@@ -106,20 +110,30 @@ _WITHOUT_AUXILIARY: dict[str, dict[str, Any]] = {
 }
 
 
-def create_model(name: str, seed: int, num_classes: int = 10) -> nn.Module:
+def create_model(
+    name: str, seed: int, num_classes: int = 10, *, allow_code: bool = False
+) -> nn.Module:
     """Make a model whose initial weights depend on ``seed`` alone.
 
     Args:
-        name: one of ``MODELS``, or a classification model that torchvision registers under this
-            name; GoogLeNet and Inception come without their auxiliary classifiers.
-        seed: of the weights.
+        name: one of ``MODELS``; or a classification model that torchvision registers under this
+            name, of which GoogLeNet and Inception come without their auxiliary classifiers; or a
+            user's own ``module:function``, which takes ``num_classes``, or nothing.
+        seed: of the weights: the global generators are seeded by it meanwhile, and restored after.
         num_classes: outputs.
+        allow_code: the user, not a recipe, allows to run a ``module:function``.
 
     Raises:
-        UserError: an unknown name, or a model of torchvision's that cannot be made.
+        UserError: an unknown name, a function that is not allowed, cannot be imported, raises or
+            makes no model, or a model of torchvision's that cannot be made.
     """
+    if names_code(name):
+        if not allow_code:
+            raise refuse_code(_KEY, name)
+        with isolated_generators(seed, "model"):
+            return _own_model(name, num_classes)
     if name not in MODELS and (problem := unknown_model(name)):
-        raise UserError(f"model_args.model: {name[:60]!r}: {problem}")
+        raise UserError(f"{_KEY}: {name[:60]!r}: {problem}")
     with isolated_generators(seed, "model"):
         if name in MODELS:
             return MODELS[name](num_classes)
@@ -130,8 +144,36 @@ def create_model(name: str, seed: int, num_classes: int = 10) -> nn.Module:
     return model
 
 
+def _own_model(reference: str, num_classes: int) -> nn.Module:
+    function = load_code(reference, _KEY)
+    where = f"{_KEY}: {reference}"
+    if not callable(function):
+        raise UserError(f"{where}: is not callable")
+    try:
+        model = _called(function, num_classes)
+    except Exception as error:
+        raise UserError(f"{where}: raised {told(error)}") from error
+    if not isinstance(model, nn.Module):
+        raise UserError(f"{where}: returned a {type(model).__name__}; must be a torch.nn.Module")
+    return model
+
+
+def _called(function: Callable[..., object], num_classes: int) -> object:
+    parameters = inspect.signature(function).parameters
+    if "num_classes" in parameters:
+        return function(num_classes=num_classes)
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters.values() if p.kind in positional and p.default is p.empty]
+    return function(num_classes) if needed else function()
+
+
 def unknown_model(name: str) -> str:
-    """Say why there is no model of this name, and which ones are near; empty where there is one."""
+    """Say why there is no model of this name, and which ones are near; empty where there is one.
+
+    A name ``module:function`` may stand for one: nothing is imported to find out.
+    """
+    if names_code(name):
+        return ""
     try:
         models = _torchvision()
     except (ImportError, RuntimeError) as error:  # a torchvision that is of another torch
@@ -143,8 +185,8 @@ def unknown_model(name: str) -> str:
     near = get_close_matches(name[:60].lower(), known, n=3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return (
-        f"must be one of {', '.join(MODELS)}, or the name of a torchvision classification model"
-        + hint
+        f"must be one of {', '.join(MODELS)}, the name of a torchvision classification model, or "
+        f"module:function{hint}"
     )
 
 

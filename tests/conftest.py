@@ -1,26 +1,47 @@
-"""The real data, what becomes of the tests that need it, and how examples are drawn."""
+"""What becomes of the tests whose data or browser is missing, and how many examples are drawn."""
 
 import os
+import shutil
 import signal
+import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from fednnnn_plugin.data.load import is_present
+# On a desk new examples at every run; in the gate many, and the same: it judges the change alone.
+settings.register_profile("desk", deadline=None, max_examples=40)
+settings.register_profile("ci", deadline=None, max_examples=300, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
-# New examples at every run on a desk; the same ones in the gate, which judges the change alone.
-settings.register_profile("gate", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("gate")
+# Two workers, and each with a thread for every core, is slower than one worker.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A shell's background jobs ignore it, and so would each process that is started here to be stopped.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _DATA = Path(os.environ.get("FEDNNNN_DATA", "~/fedml_data")).expanduser()
-_MISSING = [name for name in ("mnist", "cifar10") if not is_present(name, _DATA)]
-_DESELECTED = pytest.StashKey[int]()
+_HELD = {"MNIST": ("MNIST",), "CIFAR-10": ("CIFAR-10-images", "cifar-10-batches-py")}
+_MISSING_DATA = [
+    name for name, folders in _HELD.items() if not any((_DATA / f).is_dir() for f in folders)
+]
+_SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+# Marker -> what to say where the tests that carry it cannot run.
+_MISSING = {}
+if _MISSING_DATA:
+    _MISSING["real_data"] = (
+        f"on real data: no {' and no '.join(_MISSING_DATA)} at {_DATA}; set FEDNNNN_DATA to a "
+        "folder that holds them"
+    )
+if not (shutil.which("chromium") or shutil.which("chromium-browser")):
+    _MISSING["chromium"] = "in a browser: no chromium; install your system's package chromium"
+if not _SHELLCHECK:
+    _MISSING["shellcheck"] = "of the scripts' style: no shellcheck; it comes with the extra dev"
+_DESELECTED = pytest.StashKey[Counter[str]]()
 
 
 @pytest.fixture(scope="session")
@@ -30,31 +51,47 @@ def real_data_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
+def shellcheck() -> str:
+    """The command, for tests marked ``shellcheck``."""
+    assert _SHELLCHECK is not None
+    return _SHELLCHECK
+
+
+@pytest.fixture(scope="session")
 def unmeasured() -> dict[str, str]:
     """The environment of processes whose time, memory or files count: without ``pytest --cov``."""
     return {name: v for name, v in os.environ.items() if not name.startswith("COVERAGE_")}
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse a ``FEDNNNN_DATA`` without the data: who sets it means the tests on them to run."""
+    config.stash[_DESELECTED] = Counter()
+    if "FEDNNNN_DATA" in os.environ and _MISSING_DATA:
+        raise pytest.UsageError(f"FEDNNNN_DATA={_DATA}: no {' and no '.join(_MISSING_DATA)} there")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests on real data where there is none, unless it was said to be there."""
-    needing = [item for item in items if item.get_closest_marker("real_data")]
-    config.stash[_DESELECTED] = 0
-    if not (_MISSING and needing):
-        return
-    if "FEDNNNN_DATA" in os.environ:
-        raise pytest.UsageError(f"FEDNNNN_DATA={_DATA}: no {' and no '.join(_MISSING)} there")
-    items[:] = [item for item in items if item not in needing]
-    config.hook.pytest_deselected(items=needing)
-    config.stash[_DESELECTED] = len(needing)
+    """Deselect the tests whose data or browser is missing."""
+    for marker in _MISSING:
+        needing = [item for item in items if item.get_closest_marker(marker)]
+        if not needing:
+            continue
+        items[:] = [item for item in items if item not in needing]
+        config.hook.pytest_deselected(items=needing)
+        config.stash[_DESELECTED][marker] = len(needing)
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["deselected"] = dict(config.stash[_DESELECTED])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a worker of pytest-xdist deselected; all workers collect the same tests."""
+    node.config.stash[_DESELECTED] |= Counter(node.workeroutput.get("deselected", {}))
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Say what was left out, and how to have it."""
-    if deselected := config.stash.get(_DESELECTED, 0):
-        terminalreporter.write_line(
-            f"{deselected} tests on real data deselected: no {' and no '.join(_MISSING)} at "
-            f"{_DATA}; set FEDNNNN_DATA to a folder that holds them",
-            yellow=True,
-        )
+    for marker, count in config.stash[_DESELECTED].items():
+        terminalreporter.write_line(f"{count} tests deselected {_MISSING[marker]}", yellow=True)

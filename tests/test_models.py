@@ -1,10 +1,12 @@
 """The paper's networks against its tables, typed in again here."""
 
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.models import MODELS, create_model
+from fednnnn_plugin.models import MODELS, create_model, unknown_model
 
 # Layer, input (c, w, h), output (c, w, h), kernel, stride; None for a fully connected layer.
 MNIST = [  # table 3
@@ -210,3 +212,64 @@ def test_our_models_and_recipes_do_without_torchvision() -> None:
         "assert 'torchvision' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Write a module of the user's into the current directory, and make a model of its function."""
+    monkeypatch.chdir(tmp_path)
+
+    def create(text: str, seed: int = 0, allow_code: bool = True) -> nn.Module:
+        sys.modules.pop("own_models", None)
+        (tmp_path / "own_models.py").write_text(f"from torch import nn\n{text}\n")
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        return create_model("own_models:create", seed, 7, allow_code=allow_code)
+
+    yield create
+    sys.modules.pop("own_models", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "outputs"),
+    [
+        ("def create(num_classes): return nn.Linear(3, num_classes)", 7),
+        ("def create(width=5, *, num_classes=2): return nn.Linear(width, num_classes)", 7),
+        ("def create(classes): return nn.Linear(3, classes)", 7),
+        ("def create(): return nn.Linear(3, 4)", 4),
+        ("def create(width=3): return nn.Linear(width, 4)", 4),
+        ("class create(nn.Linear):\n    def __init__(self, n): super().__init__(3, n)", 7),
+    ],
+)
+def test_a_function_of_the_users_takes_the_classes_or_nothing(own, text: str, outputs: int) -> None:
+    state = torch.get_rng_state()
+    first, again, other = (own(text, seed) for seed in (1, 1, 2))
+    assert first.out_features == outputs
+    assert torch.equal(first.weight, again.weight)
+    assert not torch.equal(first.weight, other.weight)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("create = 3", "is not callable"),
+        ("def create(): return 3", "returned a int; must be a torch.nn.Module"),
+        ("def create():\n    raise OSError('two\\nlines')", "raised OSError: two lines ("),
+        ("def create(a, b): pass", "raised TypeError: "),
+        ("def make(): pass", "create is not there"),
+        ("import not_there_at_all", "not_there_at_all"),
+    ],
+)
+def test_a_function_that_makes_no_model_is_one_line(own, text: str, expected: str) -> None:
+    with pytest.raises(UserError) as refused:
+        own(text)
+    assert str(refused.value).startswith("model_args.model: own_models:create: ")
+    assert expected in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
+def test_a_function_does_not_run_unless_allowed(own, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"model_args.model: 'own_models:create' .*--allow-code"):
+        own("open('was-here', 'w')", allow_code=False)
+    assert not (tmp_path / "was-here").exists()
+    assert unknown_model("own_models:create") == ""

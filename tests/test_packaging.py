@@ -38,7 +38,8 @@ def interpreter(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_recipes_hook_and_page_template(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     recipes = {path.name for path in (PROJECT / "recipes").glob("*.yaml")}
-    assert {Path(n).name for n in names if n.startswith("fednnnn_plugin/recipes/")} == recipes
+    packed = [Path(name) for name in names if name.startswith("fednnnn_plugin/recipes/")]
+    assert {path.name for path in packed if path.suffix == ".yaml"} == recipes
     assert "fednnnn_plugin.pth" in names
     assert "fednnnn_plugin/py.typed" in names
     assert any(name.startswith("fednnnn_plugin/report/template/") for name in names)

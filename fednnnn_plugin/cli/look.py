@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from fednnnn_plugin.cli.shared import allow_code_option, one_line_errors, overrides_option
+from fednnnn_plugin.errors import UserError
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C ends a command that has nothing to resume."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        sys.exit(130)
 
 
 @click.command("report")
@@ -28,52 +42,76 @@ from fednnnn_plugin.cli.shared import allow_code_option, one_line_errors, overri
 @click.option(
     "--target", type=float, help="An accuracy, such as 0.9: which round reaches it first."
 )
+@click.option(
+    "--format",
+    "formats",
+    metavar="FORMATS",
+    default="svg",
+    help="Also pdf, png, between commas: further files of each figure, beside its SVG.",
+)
 @one_line_errors
 def report_command(
-    runs: tuple[Path, ...], out: Path, layers: tuple[str, ...], target: float | None
+    runs: tuple[Path, ...], out: Path, layers: tuple[str, ...], target: float | None, formats: str
 ) -> None:
     """Make tables, figures and a page from runs and studies, or folders of them."""
-    from fednnnn_plugin.report.build import build_report
+    with _interruptible():
+        from fednnnn_plugin.report.build import build_report
 
-    report = build_report(runs, out, layers=layers, target=target)
-    for warning in report.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    click.echo(report.text)
-    click.echo(f"page: {report.page}")
+        report = build_report(runs, out, layers=layers, target=target, formats=formats.split(","))
+        for warning in report.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        click.echo(report.text)
+        click.echo(f"page: {report.page}")
 
 
 @click.command("partition")
 @click.argument("recipe", metavar="RECIPE.yaml")
 @overrides_option
 @click.option("--plot", type=click.Path(path_type=Path), help="Also a picture: .svg, .pdf or .png.")
+@click.option(
+    "--csv", type=click.Path(path_type=Path), help="Also the counts: a file ending in .csv."
+)
 @allow_code_option
 @one_line_errors
 def partition_command(
-    recipe: str, overrides: tuple[str, ...], plot: Path | None, allow_code: bool
+    recipe: str,
+    overrides: tuple[str, ...],
+    plot: Path | None,
+    csv: Path | None,
+    allow_code: bool,
 ) -> None:
     """Show how a recipe deals its training images to the clients."""
+    for option, path, allowed in (
+        ("--plot", plot, (".svg", ".pdf", ".png")),
+        ("--csv", csv, (".csv",)),
+    ):
+        if path and path.suffix.lower() not in allowed:
+            raise UserError(f"{option}: {path} must end in {', '.join(allowed)}")
+    with _interruptible():
+        _show_partition(recipe, overrides, plot, csv, allow_code)
+
+
+def _show_partition(
+    recipe: str, overrides: tuple[str, ...], plot: Path | None, csv: Path | None, allow_code: bool
+) -> None:
     from fednnnn_plugin.data.federated import load_federated
     from fednnnn_plugin.engine.settings import data_spec
     from fednnnn_plugin.recipe import find_recipe, load_recipe
-    from fednnnn_plugin.report.partition_figure import plot_partition
-    from fednnnn_plugin.report.partition_view import partition_summary
+    from fednnnn_plugin.report.partition import client_counts, counts_text, save_partition
 
     spec = data_spec(load_recipe(find_recipe(recipe), overrides), allow_code=allow_code)
     data = load_federated(spec)
-    summary = partition_summary(
-        data.train_labels.numpy(),
-        [indices.numpy() for indices in data.client_indices],
-        dataset=spec.dataset,
-        method=spec.partition_method,
-        sizes=spec.partition_sizes,
-        classes_per_client=spec.classes_per_client,
-        power_law_exponent=spec.power_law_exponent,
-        min_samples=spec.min_samples,
-    )
-    click.echo(summary.text(), nl=False)
+    labels, parts = data.train_labels.numpy(), [part.numpy() for part in data.client_indices]
+    counts = client_counts(labels, parts, getattr(data, "class_names", ()))
+    title = f"{spec.dataset}: {spec.partition_method}, {spec.partition_sizes}"
+    click.echo(f"{title}, {len(parts)} clients, {len(labels)} images\n\n{counts_text(counts)}")
     if plot:
-        plot_partition(summary, plot)
+        save_partition(counts, title, plot)
         click.echo(f"picture: {plot}")
+    if csv:
+        csv.parent.mkdir(parents=True, exist_ok=True)
+        counts.to_csv(csv)
+        click.echo(f"counts: {csv}")
 
 
 @click.group("recipes", invoke_without_command=True)
@@ -81,9 +119,9 @@ def partition_command(
 def recipes_command(context: click.Context) -> None:
     """List the recipes that come with the package, and whether their data is present."""
     if context.invoked_subcommand is None:
-        from fednnnn_plugin.report.catalogue import catalogue
+        from fednnnn_plugin.recipe.catalogue import catalogue
 
-        click.echo(catalogue().text(), nl=False)
+        click.echo(catalogue())
 
 
 @recipes_command.command("copy")
@@ -91,6 +129,6 @@ def recipes_command(context: click.Context) -> None:
 @one_line_errors
 def copy_recipes(folder: Path) -> None:
     """Copy the recipes into a folder, to read and to change; no file is overwritten."""
-    from fednnnn_plugin.report.catalogue import copy_recipes as copy
+    from fednnnn_plugin.recipe.catalogue import copy_recipes as copy
 
     click.echo(f"{copy(folder)} recipes copied to {folder}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint.")
 @click.option("--overwrite", is_flag=True, help="Replace a run that the folder already holds.")
 @allow_code_option
+@click.pass_obj
 @one_line_errors
 def run_command(
+    mlops: Callable[[], Follower] | None,
     recipe: str,
     overrides: tuple[str, ...],
     backend: str | None,
@@ -51,24 +54,19 @@ def run_command(
     from fednnnn_plugin.engine.devices import keep_freed_memory
     from fednnnn_plugin.engine.progress import TensorBoard
     from fednnnn_plugin.engine.start import run
-    from fednnnn_plugin.recipe import find_recipe, load_recipe
 
     keep_freed_memory()
-    loaded = load_recipe(find_recipe(recipe), overrides)
-    followers: list[Follower] = [TensorBoard()] if tensorboard else []
-    if loaded.common_args.using_mlops:
-        from fednnnn_plugin.fedml.mlops import Mlops
-
-        followers.append(Mlops())
     with signals_raised():
         ended = run(
-            loaded,
+            recipe,
+            overrides=overrides,
             output=output,
             resume=resume,
             overwrite=overwrite,
             allow_code=allow_code,
             backend=backend,
-            followers=followers,
+            followers=[TensorBoard()] if tensorboard else [],
+            mlops=mlops,
         )
     if ended.summary is not None:
         click.echo(_closing_line(ended))

@@ -60,11 +60,11 @@ def tune_command(
     """
     from fednnnn_plugin.engine.devices import keep_freed_memory
     from fednnnn_plugin.recipe import find_recipe, load_recipe
-    from fednnnn_plugin.tune.grid import parse_option
-    from fednnnn_plugin.tune.run import open_study, say_at_once, search
+    from fednnnn_plugin.report.study import is_study
+    from fednnnn_plugin.tune.folder import StudyFolder, counts, shown_values
+    from fednnnn_plugin.tune.processes import search
     from fednnnn_plugin.tune.settings import Settings, checked_settings, read_settings
-    from fednnnn_plugin.tune.study import StudyFolder
-    from fednnnn_plugin.tune.trial import Means
+    from fednnnn_plugin.tune.start import begin_study, check_study
 
     keep_freed_memory()
     if launched_ranks() > 1:
@@ -72,7 +72,7 @@ def tune_command(
     if jobs < 1:
         raise UserError(f"--jobs: {jobs}: must be at least 1")
     if grids:
-        options["grids"] = {key: list(values) for key, values in map(parse_option, grids)}
+        options["grids"] = _by_key(grids)
     path = find_recipe(recipe)
     loaded = load_recipe(path, overrides)
     given = checked_settings({k: v for k, v in options.items() if v is not None}, "--")
@@ -80,9 +80,28 @@ def tune_command(
     default = f"{loaded.name}-seed{loaded.common_args.random_seed}"
     folder = StudyFolder(study or Path("studies") / default)
     with signals_raised():
-        open_study(folder, path, overrides, given, resume=resume)
-        found = search(folder, Means(jobs, allow_code), say_at_once)
-    values = ", ".join(f"{key} {value:g}" for key, value in found.values.items())
-    if found.pruned:
-        click.echo(f"pruner: {found.pruned} of {found.trials} trials were stopped early")
-    click.echo(f"best: {values}\nrecipe: {found.recipe}")
+        if resume and is_study(folder.path):
+            check_study(folder, path, overrides, given)
+        else:
+            begin_study(folder, path, overrides, given, allow_code=allow_code)
+            if resume:
+                click.echo(f"{folder.path}: no study to go on with: beginning one")
+        found = search(folder, click.echo, jobs=jobs, allow_code=allow_code)
+    steps = found.plan.steps
+    click.echo(counts(found.trials, sum(map(len, steps))))
+    click.echo(f"best: {', '.join(shown_values(found.chosen(step)) for step in steps)}")
+    click.echo(f"recipe: {folder.best}")
+
+
+def _by_key(grids: tuple[str, ...]) -> dict[str, str]:
+    """Divide KEY=VALUES; ``train_args.`` may stand before the key, as in --set."""
+    found: dict[str, str] = {}
+    for grid in grids:
+        key, equals, values = grid.partition("=")
+        key = key.strip().removeprefix("train_args.")
+        if not equals or not key:
+            raise UserError(f"--grid {grid!r}: write KEY=VALUES, as in beta=0.5:1.2:0.1")
+        if key in found:
+            raise UserError(f"--grid {key}: given twice; put its values between commas")
+        found[key] = values.strip()
+    return found

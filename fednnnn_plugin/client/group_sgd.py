@@ -110,7 +110,7 @@ class GroupSGD:
         """
         starts, longest = sizes.cumsum(0) - sizes, int(sizes[0])
         picked, shares = [], []
-        for columns in torch.arange(longest).split(self._sgd.batch_size):
+        for columns in torch.arange(longest).split(self._sgd.batch_of(longest)):
             rows = int((sizes > columns[0]).sum())
             kept = columns < sizes[:rows]
             picked.append(starts[:rows] + columns.minimum(sizes[:rows] - 1))

@@ -27,7 +27,7 @@ class LocalSGD:
 
     Attributes:
         epochs: passes over the client's data.
-        batch_size: B.
+        batch_size: B; -1 is all of a client's data.
         learning_rate: η.
         weight_decay: λ, on every trainable parameter.
         prox_mu: μ, 0 for every method but FedProx.
@@ -55,7 +55,11 @@ class LocalSGD:
 
     def steps(self, samples: int) -> int:
         """Return the steps of an epoch over so many samples."""
-        return -(-samples // self.batch_size)
+        return -(-samples // self.batch_of(samples))
+
+    def batch_of(self, samples: int) -> int:
+        """Return the size of the batches that so many samples are cut into."""
+        return max(samples, 1) if self.batch_size == -1 else self.batch_size
 
     def train(self, replica: Replica, epochs: Iterable[Iterable[tuple[Tensor, Tensor]]]) -> int:
         """Train a replica in place on cross-entropy, from the weights that it has.

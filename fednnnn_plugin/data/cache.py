@@ -1,120 +1,72 @@
-"""Decoded images on disk, so that only the first run decodes; a wrong cache is just rebuilt."""
+"""Decoded images on disk, so that only the first run decodes."""
 
-import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from filelock import FileLock
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from fednnnn_plugin.data.images import Pixels
-from fednnnn_plugin.data.sources import open_regular
+from fednnnn_plugin.data.sources import OWN_FOLDER, locked
+from fednnnn_plugin.errors import reason
 
-FOLDER = "fednnnn-decoded"
+MAX_BYTES = 16 << 30  # of all that is kept below one data folder
 
-_logger = logging.getLogger(__name__)
-_FORMAT = "1"
-_LOCK_SECONDS = 3600.0
+_log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class DecodedCache:
-    """``<data folder>/fednnnn-decoded/<name>.safetensors`` and the lock beside it.
+def cached(data_folder: Path, fingerprint: str, count: int, decode: Callable[[], Tensor]) -> Tensor:
+    """Return ``count`` images, uint8 [n, C, H, W], stored under the fingerprint of their files.
 
-    Where the data folder cannot be written to there is no cache, and every run decodes. An
-    ``image_shape`` of None is any: what the fingerprint stands for decides.
+    They are decoded and stored if they are not there; of several processes that ask at once one
+    decodes, and the others wait for it. What was used longest ago makes room. Where the data folder
+    cannot be written to, every run decodes.
     """
+    path = data_folder / OWN_FOLDER / f"{fingerprint}.safetensors"
+    images = _read(path, count)
+    if images is not None:
+        return images
+    try:
+        with locked(data_folder):
+            images = _read(path, count)
+            if images is None:
+                images = decode()
+                _write(images, path)
+    except (OSError, SafetensorError) as error:  # which is how it says that the disk is full
+        _log.warning("%s: decoded images are not kept: %s", path.parent, reason(error))
+    return decode() if images is None else images
 
-    data_folder: Path
-    name: str
-    image_shape: tuple[int, int, int] | None
-    num_classes: int
-    max_bytes: int = 1 << 30
 
-    def get(self, fingerprint: str, decode: Callable[[], Pixels]) -> Pixels:
-        """Return the pixels stored under this fingerprint of the sources, or decode and store.
-
-        Of several processes that ask at once one decodes, and the others wait for it.
-        """
-        pixels = self._read(fingerprint)
-        if pixels is not None:
-            return pixels
-        with self.locked() as writable:
-            pixels = self._read(fingerprint) if writable else None
-            if pixels is None:
-                pixels = decode()
-                if writable:
-                    self._write(pixels, fingerprint)
-        return pixels
-
-    @contextmanager
-    def locked(self) -> Iterator[bool]:
-        """Hold the lock of this data set; yields False where none can be had."""
-        lock = FileLock(self._path.with_suffix(".lock"), timeout=_LOCK_SECONDS)
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
-        except (OSError, NotImplementedError) as error:  # also filelock's own Timeout
-            _logger.info("%s: not used: %s", self._path.parent, error)
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            lock.release()
-
-    @property
-    def _path(self) -> Path:
-        return self.data_folder / FOLDER / f"{self.name}.safetensors"
-
-    def _read(self, fingerprint: str) -> Pixels | None:
-        try:
-            with (
-                open_regular(self._path, self.max_bytes),
-                safe_open(self._path, framework="pt") as file,
-            ):
-                stored = file.metadata() or {}
-                if (stored.get("format"), stored.get("fingerprint")) != (_FORMAT, fingerprint):
-                    raise OSError("of other source files")
-                pixels = Pixels(*(file.get_tensor(name) for name in Pixels._fields))
-            image_shape = self.image_shape or tuple(pixels.train_images.shape[1:])
-            if not pixels.fit(image_shape, self.num_classes):
-                raise OSError("not of this data set")
-            if stored.get("digest") != _digest(pixels):
-                raise OSError("damaged")
-        except FileNotFoundError:
+def _read(path: Path, count: int) -> Tensor | None:
+    try:
+        if not path.is_file():
             return None
-        except (OSError, SafetensorError) as error:
-            _logger.info("%s: decoding again: %s", self._path, error)
-            return None
-        return pixels
-
-    def _write(self, pixels: Pixels, fingerprint: str) -> None:
-        """Write to a temporary name and rename: a reader sees all of it or nothing."""
-        partial = self._path.with_suffix(".partial")  # the lock leaves one writer at a time
-        metadata = {"format": _FORMAT, "fingerprint": fingerprint, "digest": _digest(pixels)}
-        try:
-            save_file(pixels._asdict(), partial, metadata=metadata)
-            replace_durably(partial, self._path)
-        except (OSError, SafetensorError) as error:
-            partial.unlink(missing_ok=True)
-            _logger.warning("%s: decoded images are not kept: %s", self._path, error)
+        images = load_file(path)["images"]
+        if images.dtype != torch.uint8 or images.ndim != 4 or len(images) != count:
+            raise ValueError("not images of this folder")
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        _log.info("%s: decoding again: %s", path, reason(error))
+        return None
+    with suppress(OSError):  # another user's, perhaps
+        os.utime(path)
+    return images
 
 
-def replace_durably(source: Path, target: Path) -> None:
-    """Rename within a file system once the content is on disk, replacing the target at once."""
-    with source.open("rb") as file:
-        os.fsync(file.fileno())
-    source.replace(target)
-
-
-def _digest(pixels: Pixels) -> str:
-    digest = hashlib.sha256()
-    for tensor in pixels:
-        digest.update(tensor.contiguous().numpy().data)
-    return digest.hexdigest()
+def _write(images: Tensor, path: Path) -> None:
+    """Write to a temporary name and rename: a reader sees all of it or nothing."""
+    kept = sorted(path.parent.glob("*.safetensors"), key=lambda file: file.stat().st_mtime)
+    total = images.nbytes + sum(file.stat().st_size for file in kept)
+    while kept and total > MAX_BYTES:
+        oldest = kept.pop(0)
+        total -= oldest.stat().st_size
+        oldest.unlink()
+    partial = path.with_suffix(".partial")  # the lock leaves one writer at a time
+    try:
+        save_file({"images": images}, partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

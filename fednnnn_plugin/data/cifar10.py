@@ -1,84 +1,99 @@
-"""CIFAR-10 from torchvision's layouts, or from an image-folder tree."""
+"""CIFAR-10 as torchvision has it, from its archive, or from a tree of images."""
 
-from collections.abc import Callable
-from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from tempfile import TemporaryDirectory
 
-from fednnnn_plugin.data import cifar10_archive as official
-from fednnnn_plugin.data.cache import DecodedCache
-from fednnnn_plugin.data.cifar10_batches import IMAGE_SHAPE, NUM_CLASSES
-from fednnnn_plugin.data.cifar10_tree import read_tree, tree_files
-from fednnnn_plugin.data.download import download as fetch
+import torch
+
+from fednnnn_plugin.data.download import check_file, downloading
+from fednnnn_plugin.data.image_folder import read_tree
 from fednnnn_plugin.data.images import ImageDataset, Pixels
-from fednnnn_plugin.data.sources import data_folder, fingerprint
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.data.sources import data_folder, torchvision_datasets
+from fednnnn_plugin.errors import UserError, printable
+
+#: The data set's own label order, 0 to 9.
+CLASSES = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
 
 # Of the 50,000 original training images.
 MEAN = (0.49140, 0.48216, 0.44653)
 STD = (0.24703, 0.24349, 0.26159)
 
-ARCHIVE = "cifar-10-python.tar.gz"
-TREES = ("CIFAR-10-images", "cifar10")
-
-
-class _Source(NamedTuple):
-    files: list[Path]
-    decode: Callable[[], Pixels]
+_FOLDER = "cifar-10-batches-py"
+_BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+_ARCHIVE = "cifar-10-python.tar.gz"
+_TREES = ("CIFAR-10-images", "cifar10")
+_MAX_BYTES = 200_000_000  # of the archive, and of each batch
+_SHAPE = (3, 32, 32)
 
 
 def load_cifar10(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
-    """Read the first that is there of: Python batches, their archive, an image-folder tree.
+    """Read the first that is there of: Python batches, their archive, a tree of images.
 
-    If there is none and ``download``, the archive is downloaded.
-
-    Raises:
-        UserError: there is none, or the one there is damaged; names the file.
+    If there is none and ``download``, they are downloaded.
     """
     del seed  # the split into training and test images is the data set's own
-    cache = DecodedCache(cache_dir, "cifar10", IMAGE_SHAPE, NUM_CLASSES)
     with data_folder(cache_dir):
-        source = _find(cache_dir)
-        if source is None and download:
-            cache_dir.mkdir(parents=True, exist_ok=True)
-            with cache.locked():
-                if _find(cache_dir) is None:
-                    _download(cache_dir / ARCHIVE)
-            source = _find(cache_dir)
+        if download and not _source(cache_dir):
+            with downloading(cache_dir) as place:
+                if not _source(cache_dir):  # still, once the lock is ours
+                    torchvision_datasets().CIFAR10(place, download=True)
+        source = _source(cache_dir)
         if source is None:
             raise UserError(
-                f"{cache_dir}: no CIFAR-10 here: looked for {official.FOLDER}/ (with "
-                f"{', '.join(official.BATCHES)}), {ARCHIVE}, "
-                + " and ".join(f"{tree}/{{train,test}}/<class>/*.jpg|png" for tree in TREES)
-                + "; set download: true, or put one of them there"
+                f"{cache_dir}: no CIFAR-10 here: looked for {_FOLDER}/ (with its six batches), "
+                f"{_ARCHIVE} and {{{','.join(_TREES)}}}/{{train,test}}/<class>/*.jpg|png; set "
+                "download: true, or put one of them there"
             )
-        pixels = cache.get(fingerprint(cache_dir, source.files), source.decode)
-    return ImageDataset(pixels, NUM_CLASSES, pixel_max=255, mean=MEAN, std=STD)
+        if source.name == _ARCHIVE:
+            check_file(source, _MAX_BYTES, torchvision_datasets().CIFAR10.tgz_md5)
+            with TemporaryDirectory() as place:
+                torchvision_datasets().utils.extract_archive(str(source), place)
+                pixels = _read_batches(Path(place) / _FOLDER)
+        else:
+            is_tree = source.name in _TREES
+            pixels = _read_tree(source, cache_dir) if is_tree else _read_batches(source)
+    return ImageDataset(pixels, CLASSES, pixel_max=255, mean=MEAN, std=STD)
 
 
 def cifar10_is_present(cache_dir: Path) -> bool:
     """Tell whether the data set is there in one of its forms; no image is read."""
-    try:
-        return _find(cache_dir) is not None
-    except (OSError, UserError):  # something is, but not CIFAR-10
-        return False
+    source = _source(cache_dir)
+    if source is None or source.name not in _TREES:
+        return source is not None
+    return all((source / part / c).is_dir() for part in ("train", "test") for c in CLASSES)
 
 
-def _find(cache_dir: Path) -> _Source | None:
-    folder, archive = cache_dir / official.FOLDER, cache_dir / ARCHIVE
-    batches = [folder / name for name in official.BATCHES]
-    if all(batch.exists() for batch in batches):
-        return _Source(batches, partial(official.read_folder, folder))
-    if archive.exists():
-        return _Source([archive], partial(official.read_archive, archive))
-    for tree in (cache_dir / name for name in TREES):
-        if (tree / "train").exists() or (tree / "test").exists():
-            files = tree_files(tree)
-            return _Source(files, partial(read_tree, tree, files))
-    return None
+def _source(cache_dir: Path) -> Path | None:
+    if all((cache_dir / _FOLDER / name).is_file() for name in _BATCHES):
+        return cache_dir / _FOLDER
+    if (cache_dir / _ARCHIVE).is_file():
+        return cache_dir / _ARCHIVE
+    trees = (cache_dir / tree for tree in _TREES)
+    return next((t for t in trees if (t / "train").is_dir() or (t / "test").is_dir()), None)
 
 
-def _download(target: Path) -> None:
-    cifar10 = import_module("torchvision.datasets").CIFAR10
-    fetch([cifar10.url], cifar10.tgz_md5, target)
+def _read_batches(folder: Path) -> Pixels:
+    """Read the batches, which are pickles: only those whose sums are the official ones'."""
+    cifar10 = torchvision_datasets().CIFAR10
+    meta = (cifar10.meta["filename"], cifar10.meta["md5"])
+    for name, md5 in (*cifar10.train_list, *cifar10.test_list, meta):
+        check_file(folder / name, _MAX_BYTES, md5)
+    parts = []
+    for train in (True, False):
+        part = cifar10(str(folder.parent), train=train)
+        parts.append(torch.from_numpy(part.data.transpose(0, 3, 1, 2)).contiguous())
+        parts.append(torch.tensor(part.targets, dtype=torch.int64))
+    return Pixels(*parts)
+
+
+def _read_tree(tree: Path, cache_dir: Path) -> Pixels:
+    pixels, classes = read_tree(tree, cache_dir, where=printable(tree))
+    shape = tuple(pixels.train_images.shape[1:])
+    if classes != CLASSES or shape != _SHAPE:
+        raise UserError(
+            f"{printable(tree)}: images of {list(shape)} in {printable(', '.join(classes))}; must "
+            f"be of {list(_SHAPE)} in {', '.join(CLASSES)}"
+        )
+    return pixels

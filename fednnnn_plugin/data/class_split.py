@@ -4,7 +4,7 @@ Such a split is a table of clients by classes with given row sums (client sizes)
 (class sizes) and exactly ``classes_per_client`` positive entries a row. Two steps find one:
 
 1. *Draw* which classes each client holds: largest client first, each taking the classes with the
-   most images left, blurred by noise so that the seed decides.
+   most samples left, blurred by noise so that the seed decides.
 2. *Settle* the amounts: start from equal parts and move the surplus of overdrawn classes along
    chains of clients to the underdrawn ones. Seen from the classes this is a maximum flow
    (Edmonds & Karp 1972) in integers, so it finds the amounts whenever the drawn holdings admit
@@ -14,7 +14,7 @@ A draw that cannot be settled is drawn again.
 """
 
 from collections.abc import Iterator
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,43 +22,26 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-# Parts of at least this percentage of an equal part are even enough to stop drawing: with two
-# classes a client, 80 % of one half is 40 % of the client.
-EVEN_ENOUGH = 80
-# Balanced clients are drawn on for parts of at least this percentage: 35 % of a two-class client.
-ACCEPTABLE = 70
+_EVEN_ENOUGH = 80  # per cent of an equal part, to stop drawing: 40 % of a client of two classes
+_ACCEPTABLE = 70  # for which balanced clients are drawn on
 _CAREFUL_DRAWS = 20
 _WILD_DRAWS = 300
-# A draw of a larger table takes so long that fewer of them must do.
-_LARGE_TABLE = 6_000
+_LARGE_TABLE = 6_000  # cells; a draw of a larger one takes so long that fewer must do
 
 
 def class_shares(
-    class_sizes: Ints,
-    client_sizes: Ints,
-    classes_per_client: int,
-    rng: np.random.Generator,
-    even_enough: int = EVEN_ENOUGH,
+    class_sizes: Ints, client_sizes: Ints, classes_per_client: int, rng: np.random.Generator
 ) -> Ints | None:
-    """How many images of each class every client holds, [num_clients, num_classes] int64.
+    """How many samples of each class every client holds, [num_clients, num_classes] int64.
 
-    Args:
-        class_sizes: images of each class, [num_classes], all positive.
-        client_sizes: images of each client, [num_clients]; the same total.
-        classes_per_client: positive entries of every row, at least 1.
-        rng: draws the holdings.
-        even_enough: stop at a table whose parts are all at least this percentage of an equal one.
-
-    Returns:
-        The most even table of the draws, or None when no draw could be settled.
+    The sizes are positive and of the same total. It is the most even table of the draws, or None
+    where no draw could be settled.
     """
     if classes_per_client == 1:
         return _single_class_shares(class_sizes, client_sizes, rng)
     best, best_percent = None, -1
-    balanced = client_sizes.max() - client_sizes.min() <= 1
-    acceptable = ACCEPTABLE if balanced and even_enough else 0
-    draws = _draws(len(class_sizes) * len(client_sizes))
-    for draw, noise in enumerate(islice(_noise_schedule(rng), draws)):
+    acceptable = _ACCEPTABLE if np.ptp(client_sizes) <= 1 else 0
+    for draw, noise in enumerate(_noise_schedule(len(class_sizes) * len(client_sizes), rng)):
         if draw >= _CAREFUL_DRAWS and best_percent >= acceptable:
             break
         held = _draw_holdings(class_sizes, client_sizes, classes_per_client, noise, rng)
@@ -67,46 +50,39 @@ def class_shares(
         percent, shares = _settle_evenly(held, class_sizes, client_sizes, best_percent + 1)
         if shares is not None:
             best, best_percent = shares, percent
-        if best_percent >= even_enough:
+        if best_percent >= _EVEN_ENOUGH:
             break
     return best
 
 
-def _draws(cells: int) -> int:
-    """The most draws for a table of so many cells."""
-    most = _CAREFUL_DRAWS + _WILD_DRAWS
-    return most if cells <= _LARGE_TABLE else max(_CAREFUL_DRAWS, most * _LARGE_TABLE // cells // 4)
-
-
-def _noise_schedule(rng: np.random.Generator) -> Iterator[float]:
+def _noise_schedule(cells: int, rng: np.random.Generator) -> Iterator[float]:
     """Noise of each draw, in equal parts: ever less, then (few clients, many classes) any."""
     yield from np.linspace(1.0, 0.0, _CAREFUL_DRAWS)
-    for _ in range(_WILD_DRAWS):
+    draws = _WILD_DRAWS
+    if cells > _LARGE_TABLE:
+        draws = (_CAREFUL_DRAWS + _WILD_DRAWS) * _LARGE_TABLE // cells // 4 - _CAREFUL_DRAWS
+    for _ in range(draws):
         yield 10.0 * rng.random()
 
 
 def _draw_holdings(
-    class_sizes: Ints,
-    client_sizes: Ints,
-    classes_per_client: int,
-    noise: float,
-    rng: np.random.Generator,
+    class_sizes: Ints, client_sizes: Ints, c: int, noise: float, rng: np.random.Generator
 ) -> Bools | None:
-    """Which classes each client holds, [num_clients, num_classes], or None in a dead end."""
+    """Which c classes each client holds, [num_clients, num_classes], or None in a dead end."""
     num_clients, num_classes = len(client_sizes), len(class_sizes)
     left = class_sizes.copy()
-    holders_left = np.minimum(class_sizes, num_clients)  # a class of 3 images has 3 holders at most
+    holders_left = np.minimum(class_sizes, num_clients)  # a class of 3 samples has 3 at most
     held = np.zeros((num_clients, num_classes), dtype=np.bool_)
     shuffled = rng.permutation(num_clients)
     order = shuffled[np.argsort(-client_sizes[shuffled], kind="stable")]
     for clients_left, client in zip(range(num_clients, 0, -1), order, strict=True):
         size = client_sizes[client]
-        blur = noise * size / classes_per_client
-        closing = _classes_to_close(left, clients_left, classes_per_client, blur, rng)
+        blur = noise * size / c
+        closing = _classes_to_close(left, clients_left, c, blur, rng)
         appeal = left + blur * rng.random(num_classes)
         appeal[holders_left == 0] = -np.inf
         appeal[closing] = -np.inf
-        others = np.argsort(-appeal, kind="stable")[: classes_per_client - len(closing)]
+        others = np.argsort(-appeal, kind="stable")[: c - len(closing)]
         if np.isneginf(appeal[others]).any():
             return None
         size = max(size - left[closing].sum(), 0)
@@ -121,7 +97,7 @@ def _draw_holdings(
 
 
 def _classes_to_close(
-    left: Ints, clients_left: int, classes_per_client: int, blur: float, rng: np.random.Generator
+    left: Ints, clients_left: int, c: int, blur: float, rng: np.random.Generator
 ) -> Ints:
     """Classes that this client must finish, the smallest first (blurred).
 
@@ -129,9 +105,9 @@ def _classes_to_close(
     to share classes with one another, as in general they must for the sums to come out.
     """
     unfinished = np.flatnonzero(left > 0)
-    excess = len(unfinished) - ((classes_per_client - 1) * (clients_left - 1) + 1)
+    excess = len(unfinished) - ((c - 1) * (clients_left - 1) + 1)
     smallest = np.argsort(left[unfinished] + blur * rng.random(len(unfinished)), kind="stable")
-    return unfinished[smallest[: min(max(excess, 0), classes_per_client - 1)]]
+    return unfinished[smallest[: min(max(excess, 0), c - 1)]]
 
 
 def _settle_evenly(
@@ -139,10 +115,13 @@ def _settle_evenly(
 ) -> tuple[int, Ints | None]:
     """The amounts whose least part is the largest percentage of an equal part, by bisection."""
     classes_per_client = int(held[0].sum())
+    whole, larger = np.divmod(client_sizes, classes_per_client)
+    is_larger = held.cumsum(axis=1) <= larger[:, None]
+    equal = np.where(held, whole[:, None] + is_larger, 0)
 
     def settle(percent: int) -> Ints | None:
         least = np.maximum(percent * client_sizes // (100 * classes_per_client), 1)
-        return _settle(held, class_sizes, client_sizes, least)
+        return _settle(held, class_sizes, equal.copy(), least)
 
     low, best = from_percent, settle(from_percent)
     high = 100 if best is not None else low
@@ -156,15 +135,14 @@ def _settle_evenly(
     return low, best
 
 
-def _settle(held: Bools, class_sizes: Ints, client_sizes: Ints, least: Ints) -> Ints | None:
-    """Amounts on the given holdings, each at least ``least[client]``; None if there are none."""
-    shares = np.stack([_apportion(n, row) for n, row in zip(client_sizes, held, strict=True)])
+def _settle(held: Bools, class_sizes: Ints, shares: Ints, least: Ints) -> Ints | None:
+    """Change amounts to such with the classes' sums, each at least ``least[client]``, if any."""
     if (shares < least[:, None])[held].any():
         return None
     holders = held.astype(np.int64)
 
     def passable(classes: list[int]) -> Ints:
-        """Images that each of these classes can pass on to every class."""
+        """Samples that each of these classes can pass on to every class."""
         slack: Ints = np.where(held[:, classes], shares[:, classes] - least[:, None], 0)
         return slack.T @ holders
 
@@ -216,10 +194,9 @@ def _apportion(amount: int, weights: Ints | Bools) -> Ints:
 def _single_class_shares(
     class_sizes: Ints, client_sizes: Ints, rng: np.random.Generator
 ) -> Ints | None:
-    """One class a client: possible when every class is a whole number of clients of given sizes.
+    """One class a client, for sizes that differ by at most one: a class of T samples goes to
 
-    Solved for sizes that differ by at most one: a class of T images goes to e clients of q or
-    q + 1 images if q e <= T <= (q + 1) e.
+    e clients of q or q + 1 samples if q e <= T <= (q + 1) e.
     """
     if len(class_sizes) == 1:
         return client_sizes[:, None].copy()
@@ -235,7 +212,7 @@ def _single_class_shares(
         extra = min(spare, int(most[j] - fewest[j]))
         holders[j] += extra
         spare -= extra
-    larger = class_sizes - q * holders  # clients of q + 1 images in each class
+    larger = class_sizes - q * holders  # clients of q + 1 samples in each class
     classes = np.arange(len(class_sizes))
     shares = np.zeros((len(client_sizes), len(class_sizes)), dtype=np.int64)
     for size, counts in ((q + 1, larger), (q, holders - larger)):

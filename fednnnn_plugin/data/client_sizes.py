@@ -1,4 +1,4 @@
-"""How many images each client holds: balanced, or falling as a power of the client's rank."""
+"""How many samples each client holds: balanced, or falling as a power of the client's rank."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,46 +9,35 @@ Ints = NDArray[np.int64]
 
 
 def client_sizes(
-    num_images: int, num_clients: int, power_law_exponent: float | None, min_samples: int
+    num_samples: int, num_clients: int, power_law_exponent: float | None, min_samples: int
 ) -> Ints:
-    """Images of each client, [num_clients] int64, largest first, adding up to ``num_images``.
+    """Samples of each client, [num_clients] int64, largest first, adding up to ``num_samples``.
 
     Without an exponent they are balanced, whatever ``min_samples``.
-
-    Raises:
-        UserError: more clients than images, or too few images for ``min_samples`` each.
     """
-    if num_clients > num_images:
+    if num_clients > num_samples:
         raise UserError(
-            f"num_clients: {num_clients}: there are only {num_images} images, "
+            f"num_clients: {num_clients}: there are only {num_samples} samples, "
             "and every client needs at least one"
         )
     if power_law_exponent is None:
-        return _balanced(num_images, num_clients)
-    if num_clients * min_samples > num_images:
+        size, larger = divmod(num_samples, num_clients)
+        return size + (np.arange(num_clients) < larger).astype(np.int64)
+    if num_clients * min_samples > num_samples:
         raise UserError(
             f"min_samples: {min_samples}: {num_clients} clients would need "
-            f"{num_clients * min_samples} images, and there are {num_images}; "
-            f"at most {num_images // num_clients} is possible with num_clients={num_clients}"
+            f"{num_clients * min_samples} samples, and there are {num_samples}; "
+            f"at most {num_samples // num_clients} is possible with num_clients={num_clients}"
         )
-    return _power_law(num_images, num_clients, power_law_exponent, min_samples)
+    return _power_law(num_samples, num_clients, power_law_exponent, min_samples)
 
 
-def _balanced(num_images: int, num_clients: int) -> Ints:
-    size, larger = divmod(num_images, num_clients)
-    return size + (np.arange(num_clients) < larger).astype(np.int64)
-
-
-def _power_law(num_images: int, num_clients: int, exponent: float, min_samples: int) -> Ints:
-    """``n_k ∝ rank^(-exponent)``, rounded by largest remainder.
-
-    Clients that the law would give fewer than ``min_samples`` hold ``min_samples``; the others
-    divide the rest by the law.
-    """
+def _power_law(num_samples: int, num_clients: int, exponent: float, min_samples: int) -> Ints:
+    """``n_k ∝ rank^(-exponent)``, rounded by largest remainder, where that is ``min_samples``."""
     weights = np.arange(1, num_clients + 1, dtype=np.float64) ** -exponent
     above = num_clients  # ranks 1..above follow the law
     while True:
-        scale = (num_images - (num_clients - above) * min_samples) / weights[:above].sum()
+        scale = (num_samples - (num_clients - above) * min_samples) / weights[:above].sum()
         if above == 1 or scale * weights[above - 1] >= min_samples:
             break
         above -= 1
@@ -57,5 +46,5 @@ def _power_law(num_images: int, num_clients: int, exponent: float, min_samples: 
     quotas[:above] = (scale * weights[:above]).round(6)
     sizes = np.floor(quotas).astype(np.int64)
     by_remainder = np.argsort(sizes - quotas, kind="stable")
-    sizes[by_remainder[: num_images - int(sizes.sum())]] += 1
+    sizes[by_remainder[: num_samples - int(sizes.sum())]] += 1
     return sizes

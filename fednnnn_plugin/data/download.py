@@ -1,58 +1,46 @@
-"""Downloads through torchvision, which checks the MD5 sums that it knows."""
+"""The official files of a data set: downloaded by torchvision, and held against its MD5 sums."""
 
 import contextlib
 import http.client
-import shutil
 import socket
 import sys
-from collections.abc import Iterator, Sequence
-from importlib import import_module
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from fednnnn_plugin.data.cache import replace_durably
-from fednnnn_plugin.data.sources import reason
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.data.sources import locked, torchvision_datasets
+from fednnnn_plugin.errors import UserError, printable, reason
 
 _STALL_SECONDS = 60.0
 
 
-def download(urls: Sequence[str], md5: str, target: Path) -> None:
-    """Fetch a file from the first of its mirrors that delivers it whole.
-
-    It gets its name only once its sum is right, so an interrupted download leaves nothing that a
-    later run could take for data. One process at a time: the caller holds the data set's lock.
-
-    Raises:
-        UserError: no mirror delivered it, or the folder cannot be written to.
-    """
-    partial = target.parent / f".{target.name}.download"
-    torchvision = import_module("torchvision.datasets.utils")
-    failures = []
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        for url in urls:
-            shutil.rmtree(partial, ignore_errors=True)
-            try:
-                # torchvision prints, and waits for ever on a silent connection.
-                with contextlib.redirect_stdout(sys.stderr), _stalls_noticed():
-                    torchvision.download_url(url, str(partial), filename=target.name, md5=md5)
-            except (OSError, RuntimeError, ValueError, http.client.HTTPException) as error:
-                failures.append(f"{url}: {reason(error)}")
-            else:
-                replace_durably(partial / target.name, target)
-                return
-    except OSError as error:
-        failures.append(reason(error))
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    raise UserError(f"{target}: download failed: {'; '.join(failures)}")
-
-
 @contextlib.contextmanager
-def _stalls_noticed() -> Iterator[None]:
+def downloading(folder: Path) -> Iterator[str]:
+    """Let torchvision download into a place from which all goes to the data folder, once whole.
+
+    One process at a time. Nothing that is there is replaced. Torchvision prints, which goes to the
+    standard error, and would wait for ever on a silent connection.
+    """
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_STALL_SECONDS)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)
+    with locked(folder), TemporaryDirectory(prefix=".download-", dir=folder) as place:
+        socket.setdefaulttimeout(_STALL_SECONDS)
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                yield place
+        except (OSError, RuntimeError, ValueError, http.client.HTTPException) as error:
+            raise UserError(f"{printable(folder)}: download failed: {reason(error)}") from error
+        finally:
+            socket.setdefaulttimeout(before)
+        for file in Path(place).rglob("*"):
+            target = folder / file.relative_to(place)
+            if file.is_file() and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                file.replace(target)
+
+
+def check_file(path: Path, max_bytes: int, md5: str = "") -> None:
+    """Refuse a file that a library would read without end, or that is not the official one."""
+    if path.stat().st_size > max_bytes:
+        raise UserError(f"{printable(path)}: more than the {max_bytes} bytes that it may have")
+    if md5 and not torchvision_datasets().utils.check_integrity(path, md5):
+        raise UserError(f"{printable(path)}: damaged, or not the official file: delete it")

@@ -1,21 +1,20 @@
 """A data set divided between clients, staged once: clients are lists of positions."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.data.function import load_from_function, names_function
 from fednnnn_plugin.data.holdout import hold_out
-from fednnnn_plugin.data.image_folder import ImageFolder
-from fednnnn_plugin.data.images import ImageDataset
+from fednnnn_plugin.data.image_folder import load_image_folder
+from fednnnn_plugin.data.images import ImageDataset, Pixels
 from fednnnn_plugin.data.load import load_images
+from fednnnn_plugin.data.own_data import load_own_data
 from fednnnn_plugin.data.partition import partition
 from fednnnn_plugin.errors import UserError
-
-__all__ = ["DataSpec", "FederatedData", "ImageDataset", "load_federated", "load_images"]
+from fednnnn_plugin.user_code import names_code
 
 IMAGE_FOLDER = "image_folder"
 
@@ -24,6 +23,7 @@ _KEYS = {
     "num_clients": "train_args.client_num_in_total",
     "classes_per_client": "data_args.classes_per_client",
     "power_law_exponent": "data_args.power_law_exponent",
+    "alpha": "data_args.partition_alpha",
     "min_samples": "data_args.min_samples",
 }
 _ARGUMENTS = re.compile(rf"\b({'|'.join(_KEYS)})\b")
@@ -31,11 +31,7 @@ _ARGUMENTS = re.compile(rf"\b({'|'.join(_KEYS)})\b")
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What to load and how to divide it; see `load_images` and `partition` for the values.
-
-    ``data_dir``, ``image_size`` and ``test_fraction`` are of dataset ``image_folder``, see
-    `ImageFolder`; ``allow_code`` lets a dataset ``module:function`` run, see `load_from_function`.
-    """
+    """What to load and how to divide it: the recipe's values; ``allow_code`` is the user's word."""
 
     dataset: str
     data_cache_dir: Path
@@ -52,19 +48,19 @@ class DataSpec:
     image_size: tuple[int, int] | None = None
     test_fraction: float = 0.2
     allow_code: bool = False
+    partition_alpha: float = 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """All images and labels once, and which of the training images each client holds.
+    """All inputs and labels once, and which of the training inputs each client holds.
 
     Args:
-        train_images: float32 [n, C, H, W], normalised, contiguous.
-        train_labels: int64 [n].
+        train_images, test_images: float32 [n, C, H, W], normalised, contiguous; of a user's own
+            function also float32 or int64 of any other shape [n, …].
+        train_labels, test_labels: int64 [n], from 0 to ``num_classes - 1``.
         client_indices: for each client int64 [n_k], positions into the training tensors.
-        test_images: float32 [n_test, C, H, W], normalised likewise.
-        test_labels: int64 [n_test].
-        num_classes: labels go from 0 to ``num_classes - 1``.
+        class_names: a name for each label; the labels themselves where none are given.
     """
 
     train_images: Tensor
@@ -73,6 +69,11 @@ class FederatedData:
     test_images: Tensor
     test_labels: Tensor
     num_classes: int
+    class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.class_names:
+            object.__setattr__(self, "class_names", tuple(map(str, range(self.num_classes))))
 
     @property
     def num_clients(self) -> int:
@@ -80,23 +81,20 @@ class FederatedData:
         return len(self.client_indices)
 
     def client_size(self, client: int) -> int:
-        """n_k, the number of images that a client holds."""
+        """n_k, the number of inputs that a client holds."""
         return len(self.client_indices[client])
 
     def client_data(self, client: int) -> tuple[Tensor, Tensor]:
-        """A client's images [n_k, C, H, W] and labels [n_k], copied out."""
+        """A client's inputs [n_k, …] and labels [n_k], copied out."""
         indices = self.client_indices[client]
         return self.train_images[indices], self.train_labels[indices]
 
     def to(self, device: torch.device | str) -> "FederatedData":
         """The same data on another device; shares what is already there."""
-        return FederatedData(
-            self.train_images.to(device),
-            self.train_labels.to(device),
-            tuple(indices.to(device) for indices in self.client_indices),
-            self.test_images.to(device),
-            self.test_labels.to(device),
-            self.num_classes,
+        return replace(
+            self,
+            client_indices=tuple(indices.to(device) for indices in self.client_indices),
+            **{name: getattr(self, name).to(device) for name in Pixels._fields},
         )
 
 
@@ -104,9 +102,6 @@ def load_federated(spec: DataSpec) -> FederatedData:
     """Load a data set, normalise it and divide its training images between clients.
 
     With a ``validation_fraction`` that share of the training images takes the test part's place.
-
-    Raises:
-        UserError: the data is missing or damaged, or cannot be divided as asked.
     """
     dataset = _load(spec)
     if spec.validation_fraction:
@@ -120,6 +115,7 @@ def load_federated(spec: DataSpec) -> FederatedData:
             sizes=spec.partition_sizes,
             classes_per_client=spec.classes_per_client,
             power_law_exponent=spec.power_law_exponent,
+            alpha=spec.partition_alpha,
             min_samples=spec.min_samples,
             seed=spec.seed,
         )
@@ -131,23 +127,20 @@ def load_federated(spec: DataSpec) -> FederatedData:
         tuple(torch.from_numpy(indices) for indices in client_indices),
         dataset.normalised(pixels.test_images),
         pixels.test_labels,
-        dataset.num_classes,
+        len(dataset.class_names),
+        dataset.class_names,
     )
 
 
 def _load(spec: DataSpec) -> ImageDataset:
-    if names_function(spec.dataset):
-        return load_from_function(spec.dataset, allow_code=spec.allow_code, seed=spec.seed)
+    if names_code(spec.dataset):
+        return load_own_data(spec.dataset, allow_code=spec.allow_code, seed=spec.seed)
     if spec.dataset != IMAGE_FOLDER:
         return load_images(
             spec.dataset, spec.data_cache_dir, download=spec.download, seed=spec.seed
         )
     if spec.data_dir is None:
         raise UserError("data_args.data_dir: missing; dataset image_folder needs it: a folder")
-    return ImageFolder(
-        folder=spec.data_dir,
-        cache_dir=spec.data_cache_dir,
-        image_size=spec.image_size,
-        test_fraction=spec.test_fraction,
-        seed=spec.seed,
-    ).load()
+    return load_image_folder(
+        spec.data_dir, spec.data_cache_dir, spec.image_size, spec.test_fraction, spec.seed
+    )

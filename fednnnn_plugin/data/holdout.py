@@ -1,14 +1,34 @@
-"""A validation part, held out of the training images: hyperparameters are chosen on it."""
+"""Parts of a labelled set with the classes in its proportions; and a validation part of one."""
 
 from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fednnnn_plugin.data.images import ImageDataset, Pixels
-from fednnnn_plugin.data.stratified import draw_stratified
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import derive_seed
+
+
+def draw_stratified(
+    labels: NDArray[np.int64], num_drawn: int, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Mark ``num_drawn`` of the labels, of each class its share, rounded by largest remainder."""
+    class_sizes = np.bincount(labels)
+    quotas, remainders = np.divmod(class_sizes * num_drawn, len(labels))
+    quotas[np.argsort(-remainders, kind="stable")[: num_drawn - quotas.sum()]] += 1
+    drawn = np.zeros(len(labels), dtype=np.bool_)
+    for label, quota in enumerate(quotas):
+        drawn[rng.permutation(np.flatnonzero(labels == label))[:quota]] = True
+    return drawn
+
+
+def drawn_apart(pixels: Pixels, num_drawn: int, rng: np.random.Generator) -> Pixels:
+    """Draw that many of the training part, stratified, to stand in the place of the test part."""
+    images, labels = pixels[:2]
+    drawn = torch.from_numpy(draw_stratified(labels.numpy(), num_drawn, rng))
+    return Pixels(images[~drawn], labels[~drawn], images[drawn], labels[drawn])
 
 
 def hold_out(dataset: ImageDataset, fraction: float, seed: int) -> ImageDataset:
@@ -16,17 +36,8 @@ def hold_out(dataset: ImageDataset, fraction: float, seed: int) -> ImageDataset:
 
     The validation part stands in the place of the test part, which is left out altogether: a run
     on the result never sees a test image. Classes keep their proportions.
-
-    Args:
-        dataset: as loaded.
-        fraction: share of the training images to hold out, in (0, 1).
-        seed: draws them; the same for the same seed, whatever else a run is set to.
-
-    Raises:
-        UserError: one of the parts would be empty.
     """
-    pixels = dataset.pixels
-    total = len(pixels.train_labels)
+    total = len(dataset.pixels.train_labels)
     held = round(fraction * total)
     if not 0 < held < total:
         raise UserError(
@@ -34,13 +45,4 @@ def hold_out(dataset: ImageDataset, fraction: float, seed: int) -> ImageDataset:
             f"images to train on and {held} to validate on; both need at least one"
         )
     rng = np.random.default_rng(derive_seed(seed, "validation"))
-    drawn = torch.from_numpy(draw_stratified(pixels.train_labels.numpy(), held, rng))
-    return replace(
-        dataset,
-        pixels=Pixels(
-            pixels.train_images[~drawn],
-            pixels.train_labels[~drawn],
-            pixels.train_images[drawn],
-            pixels.train_labels[drawn],
-        ),
-    )
+    return replace(dataset, pixels=drawn_apart(dataset.pixels, held, rng))

@@ -1,4 +1,4 @@
-"""A decoded image data set: pixels, labels, and how they are normalised."""
+"""A data set in memory: inputs, labels, and how images are normalised."""
 
 import math
 from dataclasses import dataclass
@@ -11,49 +11,29 @@ _IMAGES_AT_ONCE = 4_096
 
 
 class Pixels(NamedTuple):
-    """Images [n, C, H, W] and labels int64 [n] of the training and the test part.
-
-    Images are uint8; or float32, which a user's own function may give, and then stay as they are.
-    """
+    """Inputs, uint8 images [n, C, H, W] or what a user's function gives, and labels int64 [n]."""
 
     train_images: Tensor
     train_labels: Tensor
     test_images: Tensor
     test_labels: Tensor
 
-    def fit(self, image_shape: tuple[int, ...], num_classes: int) -> bool:
-        """Whether types, shapes and labels are those of such a data set in uint8.
-
-        The test part may be empty: where it is drawn from all images.
-        """
-        return len(self.train_labels) > 0 and all(
-            images.dtype == torch.uint8
-            and images.shape == (len(labels), *image_shape)
-            and labels.dtype == torch.int64
-            and labels.ndim == 1
-            and (not len(labels) or 0 <= int(labels.min()) <= int(labels.max()) < num_classes)
-            for images, labels in (self[:2], self[2:])
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """Pixels with what is needed to train on them.
+    """Inputs and labels, the names of the labels 0, 1, ..., and how images are normalised.
 
-    ``mean`` and ``std`` are those of the training pixels divided by ``pixel_max``, a channel each.
+    ``mean`` and ``std`` are those of the training pixels over ``pixel_max``, a channel each.
     """
 
     pixels: Pixels
-    num_classes: int
+    class_names: tuple[str, ...]
     pixel_max: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     def normalised(self, images: Tensor) -> Tensor:
-        """``(x / pixel_max - mean) / std`` per channel: uint8 [n, C, H, W] to float32, a copy.
-
-        Images that are float32 already are returned as they are.
-        """
+        """``(x / pixel_max - mean) / std`` per channel, float32; inputs not uint8 as they are."""
         if images.dtype != torch.uint8:
             return images
         mean, std = (torch.tensor(v, dtype=torch.float64) for v in (self.mean, self.std))
@@ -62,14 +42,16 @@ class ImageDataset:
         return images.to(torch.float32).mul_(scale).sub_(shift)
 
 
-def mean_and_std(images: Tensor, pixel_max: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel of uint8 [n, C, H, W], over ``pixel_max``.
+def normalised_by_training_part(
+    pixels: Pixels, class_names: tuple[str, ...], pixel_max: int = 255
+) -> ImageDataset:
+    """Return the data set with the mean and standard deviation of its uint8 training pixels.
 
     From exact integer sums, so that no platform's order of summation shows. A channel that has one
     value everywhere gets the standard deviation 1: it is then 0 when normalised.
     """
     means, deviations = [], []
-    for channel in images.unbind(1):
+    for channel in pixels.train_images.unbind(1):
         histogram = sum(
             part.flatten().bincount(minlength=256) for part in channel.split(_IMAGES_AT_ONCE)
         )
@@ -80,4 +62,4 @@ def mean_and_std(images: Tensor, pixel_max: int) -> tuple[tuple[float, ...], tup
         variance = (count * squares - total**2) / (count * pixel_max) ** 2
         means.append(total / (count * pixel_max))
         deviations.append(math.sqrt(variance) or 1.0)
-    return tuple(means), tuple(deviations)
+    return ImageDataset(pixels, class_names, pixel_max, tuple(means), tuple(deviations))

@@ -1,8 +1,7 @@
 """Data sets by name."""
 
-from difflib import get_close_matches
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from fednnnn_plugin.data.cifar10 import cifar10_is_present, load_cifar10
 from fednnnn_plugin.data.digits import load_digits
@@ -10,14 +9,7 @@ from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.mnist import load_mnist, mnist_is_present
 from fednnnn_plugin.errors import UserError
 
-
-class Loader(Protocol):
-    """Reads a data set out of a folder; ``seed`` is for one whose test part is drawn."""
-
-    def __call__(self, cache_dir: Path, *, download: bool, seed: int) -> ImageDataset: ...
-
-
-LOADERS: dict[str, Loader] = {
+LOADERS: dict[str, Callable[..., ImageDataset]] = {
     "digits": load_digits,
     "mnist": load_mnist,
     "cifar10": load_cifar10,
@@ -25,30 +17,25 @@ LOADERS: dict[str, Loader] = {
 
 
 def load_images(dataset: str, cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
-    """Load a data set by name, from ``cache_dir`` or, where nothing is there, by download.
+    """Load a data set of ``LOADERS`` from torchvision's layout below ``cache_dir``.
 
-    Args:
-        dataset: a key of ``LOADERS``.
-        cache_dir: the folder that holds it, as torchvision lays it out.
-        download: whether to fetch what is missing; never touches the network otherwise.
-        seed: of the split into training and test images, where the data set has none of its own.
-
-    Raises:
-        UserError: no such data set; or its files are missing or damaged.
+    What is missing is fetched if ``download``. The seed draws the test part where the data set has
+    none of its own.
     """
     if dataset not in LOADERS:
-        near = get_close_matches(str(dataset), LOADERS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise UserError(f"dataset: {dataset!r}: must be one of {', '.join(LOADERS)}{hint}")
+        raise UserError(f"dataset: {dataset!r}: must be one of {', '.join(LOADERS)}")
     return LOADERS[dataset](Path(cache_dir).expanduser(), download=download, seed=seed)
 
 
 def is_present(dataset: str, cache_dir: Path) -> bool:
-    """Tell whether a data set's files are where :func:`load_images` looks for them."""
+    """Tell whether a data set's files are where `load_images` looks for them; no file is read."""
     folder = cache_dir.expanduser()
-    match dataset:
-        case "mnist":
-            return mnist_is_present(folder)
-        case "cifar10":
-            return cifar10_is_present(folder)
+    try:
+        match dataset:
+            case "mnist":
+                return mnist_is_present(folder)
+            case "cifar10":
+                return cifar10_is_present(folder)
+    except OSError:
+        return False
     return dataset in LOADERS  # digits come with scikit-learn

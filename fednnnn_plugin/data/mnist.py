@@ -1,86 +1,81 @@
 """MNIST in torchvision's layout: ``MNIST/raw/*-ubyte``, compressed or not."""
 
-from importlib import import_module
+import gzip
+import zlib
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
-from fednnnn_plugin.data.cache import DecodedCache
-from fednnnn_plugin.data.download import download as fetch
-from fednnnn_plugin.data.idx import read_idx
+from torch import Tensor
+
+from fednnnn_plugin.data.download import check_file, downloading
 from fednnnn_plugin.data.images import ImageDataset, Pixels
-from fednnnn_plugin.data.sources import data_folder, fingerprint
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.data.sources import data_folder, torchvision_datasets
+from fednnnn_plugin.errors import UserError, printable, reason
 
 # Of the 60,000 training images; a test holds them against the files.
 MEAN = (0.13066,)
 STD = (0.30811,)
 
-_PARTS = ("train", 60_000), ("t10k", 10_000)
 _NAMES = tuple(
-    f"{part}-{kind}-ubyte" for part, _ in _PARTS for kind in ("images-idx3", "labels-idx1")
+    f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
 )
-_IMAGE_SIDE = 28
-_NUM_CLASSES = 10
+_MAX_BYTES = 48_000_000  # the largest file, unpacked, has 47 million
+_SHAPE = (28, 28)
+_WRONG = (AssertionError, LookupError, RuntimeError, TypeError, ValueError)  # of torchvision's
 
 
 def load_mnist(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
-    """Read the four files, after downloading those that are missing if ``download``.
-
-    Raises:
-        UserError: a file is missing, damaged or cannot be downloaded; names it.
-    """
+    """Read the four files, after downloading them where some are missing and ``download``."""
     del seed  # the split into training and test images is the data set's own
     raw = cache_dir / "MNIST" / "raw"
-    cache = DecodedCache(cache_dir, "mnist", (1, _IMAGE_SIDE, _IMAGE_SIDE), _NUM_CLASSES)
     with data_folder(cache_dir):
         if download and _missing(raw):
-            cache_dir.mkdir(parents=True, exist_ok=True)
-            with cache.locked():
-                for name in _missing(raw):
-                    _download(raw / f"{name}.gz")
+            with downloading(cache_dir) as place:
+                if _missing(raw):  # still, once the lock is ours
+                    torchvision_datasets().MNIST(place, download=True)
         if missing := _missing(raw):
             raise UserError(
                 f"{cache_dir}: no MNIST here: looked for {', '.join(missing)} (or .gz) in "
                 "MNIST/raw; set download: true, or put torchvision's files there"
             )
-        files = [_find(raw, name) for name in _NAMES]
-        pixels = cache.get(fingerprint(raw, files), lambda: _decode(files))
-    return ImageDataset(pixels, _NUM_CLASSES, pixel_max=255, mean=MEAN, std=STD)
+        pixels = Pixels(*_part(raw, *_NAMES[:2]), *_part(raw, *_NAMES[2:]))
+    return ImageDataset(pixels, tuple("0123456789"), pixel_max=255, mean=MEAN, std=STD)
 
 
 def mnist_is_present(cache_dir: Path) -> bool:
     """Tell whether the four files are there; they are not read."""
-    try:
-        return not _missing(cache_dir / "MNIST" / "raw")
-    except OSError:
-        return False
-
-
-def _find(raw: Path, name: str) -> Path:
-    plain = raw / name
-    return plain if plain.exists() else raw / f"{name}.gz"
+    return not _missing(cache_dir / "MNIST" / "raw")
 
 
 def _missing(raw: Path) -> list[str]:
-    return [name for name in _NAMES if not _find(raw, name).exists()]
+    return [n for n in _NAMES if not (raw / n).is_file() and not (raw / f"{n}.gz").is_file()]
 
 
-def _download(target: Path) -> None:
-    mnist = import_module("torchvision.datasets").MNIST
-    urls = [f"{mirror}{target.name}" for mirror in mnist.mirrors]
-    fetch(urls, dict(mnist.resources)[target.name], target)
+def _part(raw: Path, images_name: str, labels_name: str) -> tuple[Tensor, Tensor]:
+    vision = torchvision_datasets().mnist
+    images = _read(raw / images_name, vision.read_image_file)
+    labels = _read(raw / labels_name, vision.read_label_file)
+    if images.shape[1:] != _SHAPE or not len(images) or len(labels) != len(images):
+        raise UserError(
+            f"{printable(raw / images_name)}: {len(images)} images of {list(images.shape[1:])} and "
+            f"{len(labels)} labels in {labels_name}; must be as many, of {list(_SHAPE)}"
+        )
+    if labels.max() > 9:
+        raise UserError(f"{printable(raw / labels_name)}: label {int(labels.max())} is not 0 to 9")
+    return images[:, None], labels
 
 
-def _decode(files: list[Path]) -> Pixels:
-    parts = []
-    for (_, most), images_file, labels_file in zip(_PARTS, files[::2], files[1::2], strict=True):
-        images = read_idx(images_file, (_IMAGE_SIDE, _IMAGE_SIDE), most)
-        labels = read_idx(labels_file, (), most)
-        if len(labels) != len(images):
-            raise UserError(
-                f"{labels_file}: {len(labels)} labels for the {len(images)} images of "
-                f"{images_file.name}"
-            )
-        if labels.max() >= _NUM_CLASSES:
-            raise UserError(f"{labels_file}: has label {int(labels.max())}; they go from 0 to 9")
-        parts += [images[:, None], labels.long()]
-    return Pixels(*parts)
+def _read(path: Path, read: Callable[[str], Tensor]) -> Tensor:
+    """Read what torchvision has unpacked; or unpack it elsewhere, as the folder may not be ours."""
+    found = path if path.is_file() else path.with_name(f"{path.name}.gz")
+    check_file(found, _MAX_BYTES)
+    try:
+        if found == path:
+            return read(str(path))
+        with gzip.open(found) as file, NamedTemporaryFile() as unpacked:
+            unpacked.write(file.read(_MAX_BYTES))  # more is no file of MNIST's
+            unpacked.flush()
+            return read(unpacked.name)
+    except (*_WRONG, OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{printable(found)}: not a file of MNIST's: {reason(error)}") from error

@@ -2,88 +2,120 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, SupportsIndex
+from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fednnnn_plugin.data.client_sizes import client_sizes
-from fednnnn_plugin.data.iid import iid_shares
-from fednnnn_plugin.data.n_class import NClassSplit
+from fednnnn_plugin.data.dirichlet import dirichlet_shares
+from fednnnn_plugin.data.n_class import n_class_shares
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import derive_seed
 
-METHODS = ("iid", "n_class")
+METHODS = ("iid", "n_class", "dirichlet")
 SIZES = ("balanced", "power_law")
 
 Ints = NDArray[np.int64]
+Labels = Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor
 
 
 def partition(
-    labels: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor,
+    labels: Labels,
     num_clients: int,
     method: str = "iid",
     sizes: str = "balanced",
     classes_per_client: int = 2,
     power_law_exponent: float = 1.0,
+    alpha: float = 0.5,
     min_samples: int = 10,
     seed: int = 0,
 ) -> list[Ints]:
-    """Deal every image to exactly one client.
+    """Deal every sample to exactly one client.
 
     Sizes: ``balanced`` ones differ by at most 1; ``power_law`` ones follow
     ``n_k ∝ rank^(-power_law_exponent)``, and clients that the law would give fewer than
     ``min_samples`` hold ``min_samples``. Client 0 is the largest, then they fall. Classes: ``iid``
-    deals at random, and each client of at least as many images as there are classes holds every
+    deals at random, and each client of at least as many samples as there are classes holds every
     class; ``n_class`` gives each client exactly ``classes_per_client`` classes, in parts as even
-    as the best of some random draws. No global generator is touched.
+    as the best of some random draws; ``dirichlet`` draws the clients' shares of each class from
+    Dir(``alpha``), scaled to these sizes. No global generator is touched.
 
     Args:
-        labels: class of each image, [n] integers: list, array or tensor.
+        labels: class of each sample, [n] integers: list, array or tensor.
         num_clients: K, at least 1.
-        method: ``iid`` or ``n_class``.
-        sizes: ``balanced`` or ``power_law``.
-        classes_per_client: distinct classes of each client, under ``n_class``.
-        power_law_exponent: a, finite and at least 0, under ``power_law``.
-        min_samples: images of the smallest client, at least 1, under ``power_law``.
+        method, sizes: as above.
+        classes_per_client: at least 1, under ``n_class``.
+        power_law_exponent: finite and at least 0, under ``power_law``.
+        alpha: finite and greater than 0, under ``dirichlet``: the smaller, the fewer classes.
+        min_samples: at least 1, under ``power_law``.
         seed: at least 0; the same seed and labels give the same split on every platform.
 
     Returns:
-        For each client the positions of its images in ``labels``, int64, ascending.
+        For each client the positions of its samples in ``labels``, int64, ascending.
 
     Raises:
-        UserError: a bad argument, or a split that these labels do not allow: it names the limit,
-            and where the exponent is in the way the largest one that is possible.
+        UserError: a bad argument, or a split that these labels do not allow: names the limit.
 
     Example:
         >>> [len(indices) for indices in partition([0, 1, 0, 1, 0], num_clients=2)]
         [3, 2]
 
-    Source: conditions i) to iv) of the paper's experiments; it gives no exponent.
+    Source: conditions i) to iv) of the paper's experiments, which give no exponent; ``dirichlet``
+        as in FedML, see `dirichlet_shares`.
     """
     checked_labels = _labels(labels)
     num_clients = _whole_number("num_clients", num_clients, least=1)
-    _one_of("method", method, METHODS)
-    _one_of("sizes", sizes, SIZES)
+    for name, value, allowed in (("method", method, METHODS), ("sizes", sizes, SIZES)):
+        if value not in allowed:
+            raise UserError(f"{name}: {value!r}: must be one of {', '.join(allowed)}")
     classes_per_client = _whole_number("classes_per_client", classes_per_client, least=1)
-    checked_exponent = _exponent(power_law_exponent)
+    checked_exponent = _number("power_law_exponent", power_law_exponent, zero=True)
     exponent = checked_exponent if sizes == "power_law" else None
+    alpha = _number("alpha", alpha, zero=False)
     min_samples = _whole_number("min_samples", min_samples, least=1)
     seed = _whole_number("seed", seed, least=0)
-    rng_seed = derive_seed(seed, "partition")
 
     classes, class_of, class_sizes = np.unique(
         checked_labels, return_inverse=True, return_counts=True
     )
-    all_sizes = client_sizes(len(checked_labels), num_clients, exponent, min_samples)
+    held = client_sizes(len(checked_labels), num_clients, exponent, min_samples)
+    rng = np.random.default_rng(derive_seed(seed, "partition"))
     if method == "iid":
-        shares = iid_shares(classes, class_sizes, all_sizes, np.random.default_rng(rng_seed))
+        shares = _iid_shares(classes, class_sizes, held, rng)
+    elif method == "n_class":
+        shares = n_class_shares(
+            class_sizes, num_clients, classes_per_client, exponent, min_samples, rng
+        )
     else:
-        shares = NClassSplit(
-            class_sizes, num_clients, classes_per_client, exponent, min_samples, rng_seed
-        ).shares()
+        shares = dirichlet_shares(class_sizes, held, alpha, rng)
     return _deal(class_of, shares, np.random.default_rng(derive_seed(seed, "deal")))
+
+
+def _iid_shares(
+    classes: Ints, class_sizes: Ints, client_sizes: Ints, rng: np.random.Generator
+) -> Ints:
+    """Samples of each class that every client holds, [num_clients, num_classes] int64.
+
+    Clients with at least as many samples as there are classes first get one sample of every class;
+    all other samples are dealt at random.
+    """
+    num_clients, num_classes = len(client_sizes), len(class_sizes)
+    complete = client_sizes >= num_classes
+    left = class_sizes - complete.sum()
+    if left.min() < 0:
+        rarest = left.argmin()
+        raise UserError(
+            f"num_clients: {num_clients}: class {classes[rarest]} has {class_sizes[rarest]} "
+            f"samples, too few for the {complete.sum()} clients that should hold every class"
+        )
+    shares = np.repeat(complete.astype(np.int64)[:, None], num_classes, axis=1)
+    owners = np.repeat(np.arange(num_clients), client_sizes - shares.sum(axis=1))
+    drawn = rng.permutation(np.repeat(np.arange(num_classes), left))
+    np.add.at(shares, (owners, drawn), 1)
+    return shares
 
 
 def _deal(class_of: NDArray[np.integer[Any]], shares: Ints, rng: np.random.Generator) -> list[Ints]:
@@ -91,14 +123,12 @@ def _deal(class_of: NDArray[np.integer[Any]], shares: Ints, rng: np.random.Gener
     hands: list[list[Ints]] = [[] for _ in shares]
     for j, column in enumerate(shares.T):
         drawn = rng.permutation(np.flatnonzero(class_of == j))
-        for hand, images in zip(hands, np.split(drawn, column[:-1].cumsum()), strict=True):
-            hand.append(images)
+        for hand, part in zip(hands, np.split(drawn, column[:-1].cumsum()), strict=True):
+            hand.append(part)
     return [np.sort(np.concatenate(hand)) for hand in hands]
 
 
-def _labels(
-    labels: Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor,
-) -> NDArray[np.integer[Any]]:
+def _labels(labels: Labels) -> NDArray[np.integer[Any]]:
     try:
         host = labels.detach().cpu() if isinstance(labels, torch.Tensor) else labels
         array = np.asarray(host)
@@ -113,25 +143,14 @@ def _labels(
 
 
 def _whole_number(name: str, value: object, least: int) -> int:
-    number = None
-    if isinstance(value, SupportsIndex) and not isinstance(value, bool | np.bool_):
-        number = value.__index__()
-    if number is None or number < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise UserError(f"{name}: {value!r}: must be a whole number, at least {least}")
+    return int(value)
+
+
+def _number(name: str, value: object, *, zero: bool) -> float:
+    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    if not 0 <= number < math.inf or not (zero or number):
+        allowed = "at least 0" if zero else "greater than 0"
+        raise UserError(f"{name}: {value!r}: must be a finite number, {allowed}")
     return number
-
-
-def _exponent(value: object) -> float:
-    number = math.nan
-    if isinstance(value, int | float | np.number) and not isinstance(
-        value, bool | np.complexfloating
-    ):
-        number = float(value)
-    if not 0 <= number < math.inf:
-        raise UserError(f"power_law_exponent: {value!r}: must be a finite number, at least 0")
-    return number
-
-
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UserError(f"{name}: {value!r}: must be {' or '.join(allowed)}")

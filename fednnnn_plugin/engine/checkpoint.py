@@ -16,8 +16,7 @@ import safetensors.torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fednnnn_plugin.data.sources import open_regular
-from fednnnn_plugin.engine.folder import write_atomically
+from fednnnn_plugin.engine.folder import open_regular, write_atomically
 from fednnnn_plugin.errors import UserError
 
 _log = logging.getLogger(__name__)

@@ -25,10 +25,9 @@ from pathlib import Path
 import torch
 
 from fednnnn_plugin.client.local_sgd import Precision
-from fednnnn_plugin.data.sources import open_regular, reason
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.engine.folder import open_regular
+from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.recipe.reading import MAX_BYTES, NotReadableError, read_yaml
-from fednnnn_plugin.recipe.wording import printable
 
 _log = logging.getLogger(__name__)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h

@@ -9,6 +9,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from logging.handlers import MemoryHandler
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,25 @@ def errors_named(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def open_regular(path: Path, max_bytes: int) -> BufferedReader:
+    """Open a regular file (a pipe or a device would block or never end) of at most so many bytes.
+
+    Raises:
+        OSError: it cannot be opened, or is none.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    status = os.fstat(descriptor)
+    problem = None
+    if not stat.S_ISREG(status.st_mode):
+        problem = "not a regular file"
+    elif status.st_size > max_bytes:
+        problem = f"{status.st_size} bytes, more than the {max_bytes} that it may have"
+    if problem:
+        os.close(descriptor)
+        raise OSError(problem)
+    return os.fdopen(descriptor, "rb")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -128,7 +148,8 @@ class RunFolder:
         if mode == "new" and self._holds_rounds():
             raise UserError(
                 f"--output: {self.path}: it already holds a run; go on with --resume, replace it "
-                "with --overwrite, or choose another folder"
+                "with --overwrite (in the YAML of a FedML script: tracking_args.resume: true or "
+                "tracking_args.overwrite: true), or choose another folder"
             )
         if self._lock.exists():
             return

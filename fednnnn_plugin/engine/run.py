@@ -67,9 +67,8 @@ def run_recipe(
         if _is_finished(recipe, RunFolder(folder), mode, ranks):  # before anything is downloaded
             return None
         data = load_data(recipe, ranks, allow_code=allow_code)
-        name, seed = recipe.model_args.model, recipe.common_args.random_seed
-        model = create_model(name, seed, data.num_classes)
-        check_model(model, name, data, local_sgd(recipe).batch_size)
+        seed = recipe.common_args.random_seed
+        model = create_model(recipe.model_args.model, seed, data.num_classes)
         device = rank_device(recipe, ranks)
         return _run(recipe, model, data, device, folder, mode, None, ranks, followers, log)
 
@@ -159,6 +158,8 @@ def _run(
     log: RunLog,
 ) -> Summary | None:
     sgd = local_sgd(recipe)
+    if isinstance(data, FederatedData) and trainer is None:
+        check_model(model, recipe.model_args.model, data, recipe.train_args.batch_size)
     model = copy.deepcopy(model).to(device, sgd.dtype)
     known = type(model) in MODELS.values() and isinstance(data, FederatedData) and not trainer
     # As many ranks as there are GPUs on a machine have one each; all ranks plan the same groups.
@@ -226,7 +227,7 @@ def _together(
     needs = None
     if known and isinstance(data, FederatedData):
         largest = max(data.client_size(client) for client in range(data.num_clients))
-        shape = (min(sgd.batch_size, largest), *data.train_images.shape[1:])
+        shape = (min(sgd.batch_of(largest), largest), *data.train_images.shape[1:])
         needs = partial(client_bytes, model, sgd, shape)
     train = recipe.train_args
     return min(widest_group(train.client_batching, free, needs), train.client_num_per_round)

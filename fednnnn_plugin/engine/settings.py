@@ -23,7 +23,6 @@ from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.server.layout import Layout
-from fednnnn_plugin.server.rules import find_rule
 from fednnnn_plugin.server.server import Server
 
 
@@ -97,16 +96,14 @@ def local_sgd(recipe: Recipe) -> LocalSGD:
         batch_size=FULL_BATCH if train.batch_size == -1 else train.batch_size,
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
-        prox_mu=train.prox_mu or 0.0,
+        prox_mu=recipe.rule_settings.get("prox_mu", 0.0),
         precision=train.precision,
     )
 
 
 def server(recipe: Recipe, layout: Layout) -> Server:
     """Return the method with its hyperparameters, for models of a layout."""
-    train = recipe.train_args
-    rule = find_rule(train.federated_optimizer)
-    return Server(rule, {key: getattr(train, key) for key in rule.keys}, layout)
+    return Server(recipe.rule, recipe.rule_settings, layout)
 
 
 def schedule(
@@ -123,9 +120,10 @@ def schedule(
             f"train_args.client_num_in_total: {train.client_num_in_total}: the data set has "
             f"{data.num_clients} clients"
         )
+    sizes = tuple(data.client_size(client) for client in range(data.num_clients))
     return Schedule(
         rounds=train.comm_round,
-        client_sizes=tuple(data.client_size(client) for client in range(data.num_clients)),
+        client_sizes=sizes,
         cohort_size=train.client_num_per_round,
         seed=recipe.common_args.random_seed,
         weighting=train.client_weighting,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ def run(
     allow_code: bool = False,
     backend: str | None = None,
     followers: Sequence[Follower] = (),
+    mlops: Callable[[], Follower] | None = None,
 ) -> Run:
     """Run a recipe, as the command ``fednnnn run`` does, and show how far it is.
 
@@ -70,6 +74,7 @@ def run(
         allow_code: let a ``module:name`` in the recipe run.
         backend: ``"sp"`` or ``"MPI"``; by default the recipe's, and MPI under ``mpirun``.
         followers: are told of the run as it goes.
+        mlops: makes the one that reports to FedML's service, for ``using_mlops: true``.
 
     Raises:
         UserError: a mistake in the recipe, the data or the folder; nothing is written.
@@ -94,11 +99,11 @@ def run(
         raise UserError("--output: must name a folder for the run, not the current one")
     asked_for = "MPI" if recipe.comm_args.backend == "MPI" else None  # sp is every recipe's default
     ranks = choose_ranks(backend or asked_for)
-    tracking = recipe_followers(recipe) if ranks.rank == 0 else []
     with (
         ending_together(ranks),
         ProgressDisplay(recipe.train_args.comm_round) as display,
     ):
+        tracking = _tracking(recipe, mlops) if ranks.rank == 0 else []
         summary = run_recipe(
             recipe,
             folder,
@@ -110,6 +115,17 @@ def run(
     if ranks.rank:
         return Run(folder, None)
     return Run(folder, summary or Summary.read(RunFolder(folder).summary), summary is None)
+
+
+def _tracking(recipe: Recipe, mlops: Callable[[], Follower] | None) -> list[Follower]:
+    """Return what the recipe asks to be followed by."""
+    tracking = recipe_followers(recipe)
+    if recipe.common_args.using_mlops:
+        if mlops is not None:
+            tracking.append(mlops())
+        else:
+            _log.warning("common_args.using_mlops: true: only `fedml run` reports to FedML")
+    return tracking
 
 
 def _as_options(overrides: Mapping[str, object] | Sequence[str]) -> list[str]:

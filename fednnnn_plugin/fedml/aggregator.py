@@ -1,6 +1,7 @@
 """FedNNNN and its relatives as the server aggregator of a FedML cross-silo federation."""
 
 import copy
+import json
 import logging
 import math
 from collections import OrderedDict
@@ -23,8 +24,8 @@ from fednnnn_plugin.fedml.model_states import (
     whole_state,
     working_state,
 )
-from fednnnn_plugin.fedml.patches import runner
 from fednnnn_plugin.fedml.privacy import check_privacy, global_privacy, with_global_noise
+from fednnnn_plugin.fedml.processes import end_federation_together
 from fednnnn_plugin.fedml.server_state import Standing, read_state, write_state
 from fednnnn_plugin.fedml.settings import server_settings
 from fednnnn_plugin.server.average import UpdateAccumulator
@@ -42,7 +43,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     clients' models the next served model, by the rule, and the *evaluation* model
     :math:`w_t + S`, their plain average, which :meth:`test` reports. ``w_t`` is what the model
     holds: what the last :meth:`set_model_params` set, noise included. Updates, momentum and the
-    rule are in float32 at least; results have the model's dtypes, on its device.
+    rule are in float32 at least, on the device that FedML moves the clients' models to; what is
+    sent has the model's dtypes, on the CPU.
 
     Of ``args`` it reads ``beta`` and ``gamma`` (no default), or the coefficients of another
     method, ``client_weighting``, ``max_client_norm``, ``max_client_failures``, ``start_round``,
@@ -65,6 +67,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     """
 
     def __init__(self, model: nn.Module, args: Any, method: str | None = None) -> None:
+        end_federation_together(args)
         self._settings = server_settings(args, method)
         check_model(model)
         check_privacy(args)
@@ -75,14 +78,16 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         super().__init__(model, args)
         self._round = self._settings.start_round
         self._failed = 0
+        self._kept: list[int] = []  # places, in FedML's list, of the models to aggregate
         self._rule_state: dict[str, Tensor] = {}
         self._evaluation: OrderedDict[str, Tensor] | None = None
+        self._ids = _client_ids(args)
         self._restore()
-        runner.apply()
+        _warn_of_drawn_clients(args, self._settings.start_round)
 
     def get_model_params(self) -> OrderedDict[str, Tensor]:
-        """Return a copy of the served model."""
-        return whole_state(self.model, named_tensors(self.model))
+        """Return a copy of the served model, on the CPU."""
+        return whole_state(self.model, named_tensors(self.model), torch.device("cpu"))
 
     def set_model_params(self, model_parameters: Mapping[str, Tensor]) -> None:
         """Set the served model, and write the files that were asked for."""
@@ -103,6 +108,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self, raw_client_model_or_grad_list: Sequence[ClientModel]
     ) -> tuple[list[ClientModel], list[int]]:
         """Apply FedML's clipping, attacks and defences to copies of the client models."""
+        self._place()
         self._failed, places = 0, []
         for position, (_, state) in enumerate(raw_client_model_or_grad_list):
             try:
@@ -112,8 +118,10 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             else:
                 places.append(position)
         ours = [raw_client_model_or_grad_list[place] for place in places]
-        kept, positions = before_aggregation(ours, self.get_model_params())
-        return kept, [places[position] for position in positions]
+        served = whole_state(self.model, named_tensors(self.model))
+        kept, positions = before_aggregation(ours, served, [self._client(k) for k in places])
+        self._kept = [places[position] for position in positions]
+        return kept, self._kept
 
     @torch.no_grad()
     def aggregate(
@@ -131,10 +139,14 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             RunError: no model could be averaged, or the served model overflowed; the federation
                 is as it was before.
         """
+        self._place()
         w_t = working_state(self.model)
         trainable = [entry.name for entry in layout_of(self.model).entries]
         part = UpdateAccumulator(w_t, trainable, self._settings.max_client_norm)
-        for position, client in enumerate(raw_client_model_or_grad_list):
+        kept, self._kept = self._kept, []
+        if len(kept) != len(raw_client_model_or_grad_list):
+            kept = list(range(len(raw_client_model_or_grad_list)))
+        for position, client in zip(kept, raw_client_model_or_grad_list, strict=True):
             try:
                 self._add(part, position, *client)
             except UserError as error:
@@ -161,7 +173,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         if not global_privacy():
             self._evaluation = whole_state(self.model, part.layout.state_dict(state.evaluation))
         self._round += 1
-        return whole_state(self.model, part.layout.state_dict(state.served))
+        return whole_state(self.model, part.layout.state_dict(state.served), torch.device("cpu"))
 
     def on_after_aggregation(
         self, aggregated_model_or_grad: Mapping[str, Tensor]
@@ -191,7 +203,15 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         _log.warning("%s: left out", error)
 
     def _client(self, position: int) -> str:
-        return f"round {self._round + 1}: client {position} of this round"
+        """Name a client as FedML's log does: by the rank that it sends from."""
+        rank = self._ids[position] if position < len(self._ids) else position + 1
+        return f"round {self._round + 1}: the client of rank {rank}"
+
+    def _place(self) -> None:
+        """Follow FedML to the device that it moves the clients' models to."""
+        device = getattr(self.args, "device", None)
+        if isinstance(device, torch.device):
+            self.model.to(device)
 
     def _add(self, part: UpdateAccumulator, position: int, samples: Any, state: Any) -> None:
         self._check(position, state)
@@ -229,8 +249,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 f"server_state_path: {settings.state_path}: the state is of another model"
             )
         self.model.load_state_dict(whole_state(self.model, served))
-        if settings.start_round:
-            _warn_of_drawn_clients(self.args)
 
     def _write(self) -> None:
         settings = self._settings
@@ -245,16 +263,29 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         return Standing(self._round, self._settings.rule.name)
 
 
-def _warn_of_drawn_clients(args: Any) -> None:
+def _client_ids(args: Any) -> list[Any]:
+    """Return the clients' ids in the order of FedML's list of models."""
+    try:
+        ids = json.loads(str(getattr(args, "client_id_list", None)))
+    except ValueError:
+        return []
+    return ids if isinstance(ids, list) else []
+
+
+def _warn_of_drawn_clients(args: Any, start_round: int) -> None:
     total = getattr(args, "client_num_in_total", None)
     drawn = getattr(args, "client_num_per_round", None)
-    if total != drawn:
-        _log.warning(
-            "client_num_per_round: %s of %s: FedML draws clients by its own round number, which "
-            "starts at 0 again: they are not those of an uninterrupted federation",
-            drawn,
-            total,
-        )
+    if None in (total, drawn) or total == drawn:
+        return
+    _log.warning(
+        "client_num_per_round: %s of %s: FedML 0.9.6 draws the same data for rounds 1 and 2, and "
+        "gives the first client's data to no silo but the first%s",
+        drawn,
+        total,
+        "; after a restart its draws begin anew, unlike an uninterrupted federation's"
+        if start_round
+        else "",
+    )
 
 
 def _for_test(args: Any) -> Any:

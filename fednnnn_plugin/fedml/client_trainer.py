@@ -1,7 +1,9 @@
 """A FedML ``ClientTrainer`` as the engine's local training."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from fednnnn_plugin.seeds import derive_seed
 from fednnnn_plugin.server.layout import State
 
 # What FedML's own trainers' tests return, and what its loops read.
-_METRICS = ("test_correct", "test_loss", "test_total")
+_COUNTS = ("test_correct", "test_loss", "test_total")
 
 
 class ClientTrainerAdapter:
@@ -69,17 +71,31 @@ class ClientTrainerAdapter:
             if name not in self._tied
         }
 
-    def test(self, state: State) -> Evaluation | None:
-        """Return what the trainer's own test finds, or None if it does not count as FedML's do."""
+    def test(self, state: State) -> Evaluation:
+        """Return what the trainer's own test finds, by FedML's counts or under its own names."""
         self._trainer.set_model_params(self._parameters(state))
-        metrics = self._trainer.test(self._test_loader, self._device, self._args)
-        if not isinstance(metrics, Mapping) or not metrics.keys() >= set(_METRICS):
-            return None
-        correct, loss, total = (float(metrics[name]) for name in _METRICS)
-        return Evaluation(correct / total, loss / total) if total else None
+        return _evaluation(self._trainer.test(self._test_loader, self._device, self._args))
 
     def _parameters(self, state: State) -> OrderedDict[str, Tensor]:
         # A copy: the engine's tensors are the served model itself.
         full = OrderedDict((name, tensor.clone()) for name, tensor in state.items())
         full.update((name, full[first]) for name, first in self._tied.items())
         return full
+
+
+def _evaluation(found: object) -> Evaluation:
+    """Return the accuracy and loss of FedML's counts, or, without such, all that are numbers."""
+    given = found if isinstance(found, Mapping) else {}
+    numbers = {str(name): float(x) for name, x in given.items() if _is_number(x)}
+    if numbers.keys() >= set(_COUNTS):
+        correct, loss, total = (numbers[name] for name in _COUNTS)
+        if 0 <= correct <= total and total:  # some count samples, and of each sample many labels
+            mean = loss / total
+            return Evaluation(correct / total, mean if math.isfinite(mean) else None)
+    return Evaluation(None, None, {k: x for k, x in numbers.items() if math.isfinite(x)} or None)
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1 and not value.is_complex()
+    return isinstance(value, Real)

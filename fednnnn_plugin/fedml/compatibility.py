@@ -10,24 +10,15 @@ from fednnnn_plugin.errors import UserError
 
 FEDML_VERSION = "0.9.6"
 
-# Attributes that ``import fedml`` provides ...
-ATTRIBUTES = (
-    ("fedml.runner", "FedMLRunner._init_simulation_runner"),
-    ("fedml.runner", "FedMLRunner._init_cross_silo_runner"),
-    ("fedml.data", "load"),
-    ("fedml.data.data_loader", "load"),
-    ("fedml.model", "create"),
-    ("fedml.model.model_hub", "create"),
-    ("fedml.device", "get_device"),
-    ("fedml.device.device", "get_device"),
-)
-# ... and files that are loaded later, if ever.
-FILES = (
-    "simulation/sp/fedopt/optrepo.py",
-    "simulation/mpi/fedopt/optrepo.py",
-    "simulation/mpi/fedopt_seq/optrepo.py",
-    "cli/modules/run.py",
-)
+# FedML's modules that are patched, and the function of fednnnn_plugin.fedml.patches that does it.
+# ``import fedml`` loads FedML's runner, data, model and device modules: one patch does those.
+TARGETS = {
+    "fedml": "patch_core",
+    "fedml.simulation.sp.fedopt.optrepo": "patch_optimizer_registry",
+    "fedml.simulation.mpi.fedopt.optrepo": "patch_optimizer_registry",
+    "fedml.simulation.mpi.fedopt_seq.optrepo": "patch_optimizer_registry",
+    "fedml.cli.modules.run": "patch_run_group",
+}
 
 _missing: dict[str, None] = {}  # patch points found to be missing so far, in order
 
@@ -37,15 +28,13 @@ def report_missing(point: str) -> None:
     _missing[point] = None
 
 
-def check_imported() -> None:
-    """Look for every patch point of the FedML that has just been imported."""
-    for module, attribute in ATTRIBUTES:
-        found: object = sys.modules.get(module)
-        for name in attribute.split("."):
-            found = getattr(found, name, None)
-        if found is None:
-            report_missing(f"{module}.{attribute}")
-    _check_files(sys.modules["fedml"].__path__)
+def check_files(folders: Iterable[str]) -> None:
+    """Look for the modules that are loaded later, if ever, in FedML's own folders."""
+    folders = list(folders)
+    for name in list(TARGETS)[1:]:
+        file = f"{name.replace('.', '/')}.py"
+        if not any(Path(folder).parent.joinpath(file).is_file() for folder in folders):
+            report_missing(file)
 
 
 def problem() -> str | None:
@@ -79,15 +68,8 @@ def _version() -> str | None:
     spec = importlib.util.find_spec("fedml")
     if spec is None:
         return None
-    _check_files(spec.submodule_search_locations or [])
+    check_files(spec.submodule_search_locations or [])
     try:
         return importlib.metadata.version("fedml")
     except importlib.metadata.PackageNotFoundError:
         return "of an unknown version"
-
-
-def _check_files(folders: Iterable[str]) -> None:
-    folders = list(folders)
-    for file in FILES:
-        if not any(Path(folder, file).is_file() for folder in folders):
-            report_missing(f"fedml/{file}")

@@ -91,7 +91,7 @@ def _chosen(args: Any, key: str, allowed: tuple[str, ...], refused: dict[str, st
 
 
 def before_aggregation(
-    clients: Sequence[ClientModel], served: State
+    clients: Sequence[ClientModel], served: State, names: Sequence[str]
 ) -> tuple[list[ClientModel], list[int]]:
     """Pass the client models through FedML's clipping, attacks and defences.
 
@@ -102,6 +102,7 @@ def before_aggregation(
     Args:
         clients: numbers of samples and models; left as they are.
         served: ``w_t``, by the same names.
+        names: the clients', for the log.
 
     Returns:
         What the aggregation is to average, and the positions of those clients in ``clients``.
@@ -114,7 +115,7 @@ def before_aggregation(
 
     finite = [_is_finite(model) for _, model in clients]
     for client in [k for k, whole in enumerate(finite) if not whole]:
-        _log.warning("client %d of this round: update rejected: not finite", client)
+        _log.warning("%s: update rejected: not finite", names[client])
     if not any(finite):
         return [], []
     by_position = defender.is_defense_enabled() and defender.defense_type in _BY_POSITION

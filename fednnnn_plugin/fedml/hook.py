@@ -13,15 +13,7 @@ from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-# FedML's modules that are patched, and the function of fednnnn_plugin.fedml.patches that does it.
-# ``import fedml`` loads FedML's runner, data, model and device modules: one patch does those.
-TARGETS = {
-    "fedml": "patch_core",
-    "fedml.simulation.sp.fedopt.optrepo": "patch_optimizer_registry",
-    "fedml.simulation.mpi.fedopt.optrepo": "patch_optimizer_registry",
-    "fedml.simulation.mpi.fedopt_seq.optrepo": "patch_optimizer_registry",
-    "fedml.cli.modules.run": "patch_run_group",
-}
+from fednnnn_plugin.fedml.compatibility import TARGETS, require
 
 
 class PatchingFinder:
@@ -60,6 +52,7 @@ class _PatchingLoader(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
+        _ignore_warnings_of_the_pinned()
         self._loader.exec_module(module)
         try:
             _patch(module)
@@ -70,6 +63,12 @@ class _PatchingLoader(Loader):
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def _ignore_warnings_of_the_pinned() -> None:
+    """Ignore what the old releases that FedML pins say at every start, and no user can mend."""
+    warnings.filterwarnings("ignore", message="pkg_resources is deprecated")
+    warnings.filterwarnings("ignore", message=r"urllib3 .* doesn't match a supported version")
 
 
 def _patch(module: ModuleType) -> None:
@@ -100,11 +99,9 @@ def register() -> None:
         UserError: FedML is missing, is not the version whose inside we patch, or lacks a patch
             point; FedML then works as it does without this package, and only our names fail.
     """
-    from fednnnn_plugin.fedml import compatibility
-
     install()
     for name in TARGETS:
         module = sys.modules.get(name)
         if module is not None:
             _patch(module)
-    compatibility.require()
+    require()

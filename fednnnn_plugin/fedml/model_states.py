@@ -69,10 +69,15 @@ def working_state(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def whole_state(model: nn.Module, state: State) -> OrderedDict[str, Tensor]:
-    """Return a copy of a state under all of the model's names, in the model's dtypes."""
+def whole_state(
+    model: nn.Module, state: State, device: torch.device | None = None
+) -> OrderedDict[str, Tensor]:
+    """Return a copy of a state under all of the model's names, in the model's dtypes.
+
+    ``device`` is where to; None leaves each tensor where it is.
+    """
     tied = aliases(model)
     return OrderedDict(
-        (name, state[tied.get(name, name)].detach().to(tensor.dtype, copy=True))
+        (name, state[tied.get(name, name)].detach().to(device, tensor.dtype, copy=True))
         for name, tensor in model.state_dict().items()
     )

@@ -1,14 +1,21 @@
-"""The processes of a simulation that a FedML script starts."""
+"""The processes that a FedML script starts, and how they end."""
 
+import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
-from types import TracebackType
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
 
-from fednnnn_plugin.engine.endings import ending
+from fednnnn_plugin.engine.endings import Terminated, ending
 from fednnnn_plugin.engine.mpi import choose_ranks
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
+
+_MARK = "__fednnnn_ends_all__"
 
 
 def simulation_ranks(recipe: Recipe) -> Ranks:
@@ -27,18 +34,53 @@ def simulation_ranks(recipe: Recipe) -> Ranks:
 def _ranks(backend: str) -> Ranks:
     ranks = choose_ranks(backend)
     if ranks.size > 1:
-        _end_all_on_uncaught(ranks)
+        _end_all_on_uncaught(ranks.abort)
     return ranks
 
 
-def _end_all_on_uncaught(ranks: Ranks) -> None:
-    """End all ranks where the script itself raises in one: the others would wait for it."""
+def end_federation_together(args: Any) -> None:
+    """End a cross-silo federation over MPI where one of its processes raises.
+
+    FedML's receiving thread would keep that process, and the others would wait for it, for ever.
+    """
+    comm = getattr(args, "comm", None)
+    if getattr(args, "backend", None) == "MPI" and comm is not None and comm.Get_size() > 1:
+        _end_all_on_uncaught(comm.Abort)
+
+
+def _end_all_on_uncaught(abort: Callable[[int], object]) -> None:
+    """Call ``abort`` with the exit status where the script itself raises; once a process."""
     before = sys.excepthook
+    if hasattr(before, _MARK):
+        return
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)
         sys.stdout.flush()
         sys.stderr.flush()
-        ranks.abort(ending(error)[1])
+        abort(ending(error)[1])
 
+    setattr(hook, _MARK, True)
     sys.excepthook = hook
+
+
+@contextmanager
+def termination_raised() -> Iterator[None]:
+    """Raise ``Terminated`` where SIGTERM arrives, as Python raises ``KeyboardInterrupt``.
+
+    A handler of the script's own stays, and so does the signal's default in other threads.
+    """
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(_number: int, _frame: FrameType | None) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # batch systems send several
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -9,19 +9,20 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from fednnnn_plugin.engine.endings import ending_together
+from fednnnn_plugin.engine.endings import Terminated, ending, ending_together
 from fednnnn_plugin.engine.folder import Mode
 from fednnnn_plugin.engine.progress import ProgressDisplay
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.client_trainer import ClientTrainerAdapter
-from fednnnn_plugin.fedml.engine_data import engine_data, test_batches
+from fednnnn_plugin.fedml.engine_data import check_images, engine_data, test_batches
 from fednnnn_plugin.fedml.loaders import FedMLDataset
 from fednnnn_plugin.fedml.mlops import Mlops
-from fednnnn_plugin.fedml.processes import simulation_ranks
+from fednnnn_plugin.fedml.processes import simulation_ranks, termination_raised
 from fednnnn_plugin.fedml.screen import quiet_fedml
-from fednnnn_plugin.recipe import Recipe, recipe_from_args
+from fednnnn_plugin.fedml.settings import script_recipe
+from fednnnn_plugin.recipe import Recipe
 
 _log = logging.getLogger(__name__)
 
@@ -34,9 +35,9 @@ _HOOKS = ("enable_attack", "enable_defense", "enable_dp", "enable_fhe", "enable_
 class Simulator:
     """A simulation of ours, with the interface of FedML's simulators.
 
-    The run folder is ``runs/<file>-seed<seed>``. A script may set, before it makes the runner,
-    ``args.output`` (another folder), ``args.resume = True`` or ``args.overwrite = True``: what
-    ``fedml run`` takes as options.
+    The run folder is ``runs/<file>-seed<seed>``. What ``fedml run`` takes as options stands in the
+    file: ``tracking_args.resume: true`` or ``tracking_args.overwrite: true``. A script may set
+    ``args.output``, another folder, before it makes the runner.
 
     Args:
         args: FedML's arguments.
@@ -62,7 +63,7 @@ class Simulator:
         server_aggregator: Any = None,
     ) -> None:
         client_trainer = client_trainer or _task_trainer(model, args)
-        self._recipe = recipe_from_args(args, custom_trainer=client_trainer is not None)
+        self._recipe = script_recipe(args, custom_trainer=client_trainer is not None)
         _check(self._recipe, args, client_trainer, server_aggregator)
         self._ranks = simulation_ranks(self._recipe)
         with ending_together(self._ranks):
@@ -82,7 +83,9 @@ class Simulator:
         self._model = model
         self._data = engine_data(dataset, self._recipe.train_args.client_num_in_total)
         self._trainer = None
-        if client_trainer is not None:
+        if client_trainer is None:
+            check_images(model, args, dataset)
+        else:
             self._trainer = ClientTrainerAdapter(
                 client_trainer,
                 model,
@@ -97,8 +100,19 @@ class Simulator:
 
     def run(self) -> None:
         """Run the federation; under MPI rank 0 has its folder and its model."""
-        tracked = [Mlops()] if self._recipe.common_args.using_mlops else []
+        try:
+            self._run()
+        except Terminated as error:  # Python itself ends by the signal, and has no status for it
+            message, status = ending(error)
+            sys.stderr.write(message + "\n")
+            raise SystemExit(status) from None
+
+    def _run(self) -> None:
+        tracking = recipe_followers(self._recipe) if self._ranks.rank == 0 else []
+        if self._recipe.common_args.using_mlops:
+            tracking.append(Mlops())
         with (
+            termination_raised(),
             ending_together(self._ranks),
             quiet_fedml(),
             ProgressDisplay(self._recipe.train_args.comm_round) as display,
@@ -112,7 +126,7 @@ class Simulator:
                 mode=self._mode,
                 trainer=self._trainer,
                 ranks=self._ranks,
-                followers=[display, *recipe_followers(self._recipe), *tracked],
+                followers=[display, *tracking],
             )
             if self._ranks.rank == 0:
                 sys.stdout.write(f"run folder: {self._folder}\n")
@@ -144,7 +158,7 @@ def _check(recipe: Recipe, args: Any, client_trainer: Any, server_aggregator: An
 def _mode(args: Any) -> Mode:
     resume, overwrite = (bool(getattr(args, name, False)) for name in ("resume", "overwrite"))
     if resume and overwrite:
-        raise UserError("args.resume, args.overwrite: set one of them")
+        raise UserError("tracking_args.resume, tracking_args.overwrite: set one of them to true")
     return "resume" if resume else "overwrite" if overwrite else "new"
 
 

@@ -16,31 +16,37 @@ from fednnnn_plugin.engine.devices import numerics
 from fednnnn_plugin.engine.evaluation import tally
 from fednnnn_plugin.fedml.loaders import ClientLoader
 from fednnnn_plugin.fedml.privacy import noise_on_floats
+from fednnnn_plugin.fedml.processes import end_federation_together
 from fednnnn_plugin.fedml.settings import client_settings
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.seeds import isolated_generators
 
 
 class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
-    """A FedML ``ClientTrainer`` that trains as the engine does: the same bits on a CPU.
+    """A FedML ``ClientTrainer`` that trains as the engine does.
 
     That is SGD without momentum on cross-entropy, with ``weight_decay`` and, if ``prox_mu`` is
-    given, the proximal term; in the dtype of ``precision``; on one thread. Batches of our data are
-    the engine's. Any other iterable of (inputs, labels) is iterated as it is, with the global
-    generators seeded for it and restored after. Seeds are those of round
-    ``start_round + round_idx + 1``: a restarted federation goes on.
+    given, the proximal term; in the dtype of ``precision``. Batches of our data are the engine's.
+    Any other iterable of (inputs, labels) is iterated as it is, with the global generators seeded
+    for it and restored after. Seeds are those of round ``start_round + round_idx + 1``: a restarted
+    federation goes on.
+
+    It trains on ``client_threads`` threads: a silo has one client, so that by default these are
+    all cores that the process may use. Sums then differ in their last bits between machines, and
+    from a simulation's; with ``client_threads: 1`` they do not.
 
     Args:
         model: trained in place.
         args: FedML's arguments: ``epochs``, ``batch_size``, ``learning_rate``, ``weight_decay``,
-            ``prox_mu``, ``precision``, ``client_optimizer: sgd``, ``random_seed``,
-            ``start_round``.
+            ``prox_mu``, ``precision``, ``client_optimizer: sgd``, ``client_threads``,
+            ``random_seed``, ``start_round``.
 
     Raises:
-        UserError: a line for each setting that is missing or out of range.
+        UserError: a line for each setting that is missing or out of range; hierarchical silos.
     """
 
     def __init__(self, model: nn.Module, args: Any) -> None:
+        end_federation_together(args)
         self._settings = client_settings(args)
         super().__init__(model, args)
         self._staged: tuple[Any, torch.device, TensorBatches] | None = None
@@ -68,7 +74,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         if not known:
             generators = isolated_generators(settings.seed, "client", round_number, client)
         batches = self._batches(train_data, client, device)
-        with _one_thread(), numerics(settings.sgd.precision), generators:
+        with _threads(settings.threads), numerics(settings.sgd.precision), generators:
             replica = Replica(self.model, layout_of(self.model), channels_last=known)
             settings.sgd.train(replica, batches.epochs(client, round_number))
             replica.release()
@@ -102,11 +108,11 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep sums in one order, whatever the number of cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _threads(count: int) -> Iterator[None]:
+    """Train on so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)

@@ -1,11 +1,11 @@
 """The recipes that come with the package."""
 
 import difflib
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
-from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe.wording import printable
+from fednnnn_plugin.errors import UserError, printable
 
 
 def list_recipes() -> list[Path]:
@@ -24,8 +24,9 @@ def find_recipe(text: str) -> Path:
         UserError: neither exists; names the nearest packaged recipes.
     """
     path = Path(text)
-    if _exists(path):
-        return path
+    with suppress(OSError):  # a name longer than the file system takes
+        if path.exists():
+            return path
     known = {recipe.stem: recipe for recipe in list_recipes()}
     name = path.name.removesuffix(".yaml")
     if path.parent in (Path(), Path("recipes")) and name in known:
@@ -35,13 +36,6 @@ def find_recipe(text: str) -> Path:
         f"{printable(text)}: no such file and no recipe of that name; "
         f"the nearest are {', '.join(nearest)}"
     )
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a name longer than the file system takes
-        return False
 
 
 def _folder() -> Path:

@@ -5,29 +5,38 @@ from pathlib import Path
 
 import yaml
 
-from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe.problems import build, joined, unknown_key, unknown_section
+from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.recipe.build import build, sections_of, unknown_section
+from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.reading import NotReadableError, read_file, read_yaml
 from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
-from fednnnn_plugin.recipe.values import CUSTOM_TRAINER, FOREIGN
-from fednnnn_plugin.recipe.wording import printable, shown
+from fednnnn_plugin.recipe.wording import joined, shown
 
-_SECRETS = {"wandb_key", "mlops_api_key"}
+# Access keys, as run folders are shared; and what says where a run goes, not what it is.
+_UNSTORED = {"wandb_key", "mlops_api_key", "overwrite", "resume"}
 
 
-def load_recipe(path: Path, overrides: Sequence[str] = (), *, foreign: bool = False) -> Recipe:
+def load_recipe(
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    foreign: bool = False,
+    allow_code: bool = False,
+) -> Recipe:
     """Load and validate a recipe.
 
     Args:
         path: a YAML file with the sections that FedML has.
-        overrides: ``section.key=value``, the value in YAML; they replace the file's values.
+        overrides: ``section.key=value``, or ``key=value`` of a key that one section alone has;
+            the value is YAML. They replace the file's values.
         foreign: take names of data, models and platforms that are not ours, as the run folder of
             an entry script may hold them.
+        allow_code: import a ``federated_optimizer`` that is ``module:Class``.
 
     Raises:
         UserError: a line for each problem: file, key, value, what is allowed.
     """
-    where = printable(str(path))
+    where = printable(path)
     try:
         values = read_yaml(read_file(path))
     except NotReadableError as error:
@@ -37,51 +46,56 @@ def load_recipe(path: Path, overrides: Sequence[str] = (), *, foreign: bool = Fa
         raise UserError(f"{where}: {what}; a recipe is a mapping of sections such as train_args")
     if "name" in values:
         raise UserError(f"{where}: name: {unknown_section('name')}; a recipe has its file's name")
+    values.setdefault("environment_args", {})  # the one section that a file may leave out
     overridden = _override(values, overrides)
 
-    def origin(key: str) -> str:
+    def place(key: str) -> str:
         return f"--set {key}" if key in overridden else f"{where}: {key}"
 
-    context = {FOREIGN: foreign, CUSTOM_TRAINER: foreign}
-    return build({"name": path.stem, **values}, origin, context)
+    caller = Caller(place, foreign=foreign, custom_trainer=foreign, allow_code=allow_code)
+    return build({"name": path.stem, **values}, caller)
 
 
 def dump_recipe(recipe: Recipe) -> str:
     """The resolved recipe as YAML that `load_recipe` reads back.
 
     Defaults are written out; keys that are null are written only where the recipe names them.
-    Access keys are left out: run folders are shared.
+    Access keys are left out, as run folders are shared, and so are ``overwrite`` and ``resume``.
     """
-    resolved: dict[str, dict[str, object]] = {}
-    for name in SECTIONS:
-        section = getattr(recipe, name)
-        if section is None:
-            continue
-        resolved[name] = {
-            key: value
-            for key, value in section.model_dump().items()
-            if key not in _SECRETS and (value is not None or key in section.model_fields_set)
-        }
     # Escaped to ASCII: PyYAML writes a bare U+0085 that it then reads as another character.
-    text: str = yaml.safe_dump(resolved, sort_keys=False)
+    text: str = yaml.safe_dump(_resolved(recipe), sort_keys=False)
     return text
 
 
 def differences(stored: Recipe, given: Recipe) -> dict[str, tuple[object, object]]:
     """The keys whose values differ: ``section.key`` to the stored and the given value.
 
-    The names and the access keys, which no run folder stores, are not compared.
+    The names, and what no run folder stores, are not compared.
     """
-    found: dict[str, tuple[object, object]] = {}
-    for name, model in SECTIONS.items():
-        for key in model.model_fields.keys() - _SECRETS:
-            values = (
-                getattr(getattr(stored, name), key, None),
-                getattr(getattr(given, name), key, None),
-            )
-            if values[0] != values[1]:
-                found[f"{name}.{key}"] = values
-    return dict(sorted(found.items()))
+    before, after = (
+        {
+            f"{section}.{key}": value
+            for section, keys in found.items()
+            for key, value in keys.items()
+        }
+        for found in (_resolved(stored), _resolved(given))
+    )
+    values = {key: (before.get(key), after.get(key)) for key in sorted(before | after)}
+    return {key: (one, other) for key, (one, other) in values.items() if one != other}
+
+
+def _resolved(recipe: Recipe) -> dict[str, dict[str, object]]:
+    """The sections that a run folder stores, the rule's keys among the others."""
+    resolved: dict[str, dict[str, object]] = {}
+    for name in SECTIONS:
+        section = getattr(recipe, name)
+        keys = resolved[name] = {}
+        for key, value in section.model_dump().items():
+            if key == "rule_settings":
+                keys.update(value)
+            elif key not in _UNSTORED and (value is not None or key in section.model_fields_set):
+                keys[key] = value
+    return {name: keys for name, keys in resolved.items() if keys}
 
 
 def _override(values: dict[str, object], overrides: Sequence[str]) -> set[str]:
@@ -90,18 +104,12 @@ def _override(values: dict[str, object], overrides: Sequence[str]) -> set[str]:
     applied: set[str] = set()
     for override in overrides:
         target, equals, text = override.partition("=")
-        section, dot, key = target.strip().partition(".")
-        problem = _target_problem(section, key) if equals and dot else _form(section)
-        if problem:
-            problems.append(f"--set {printable(override)}: {problem}")
-            continue
         try:
+            section, key = _target(target.strip(), given=bool(equals))
             value = read_yaml(text)
         except NotReadableError as error:
             problems.append(f"--set {printable(override)}: {error}")
             continue
-        if section == "environment_args":  # the one that a file may leave out
-            values.setdefault(section, {})
         keys = values.get(section)
         if isinstance(keys, dict):
             keys[key] = value
@@ -111,14 +119,15 @@ def _override(values: dict[str, object], overrides: Sequence[str]) -> set[str]:
     return applied
 
 
-def _target_problem(section: str, key: str) -> str:
+def _target(target: str, *, given: bool) -> tuple[str, str]:
+    """The section and the key that an override means; a key of one section needs no section."""
+    section, dot, key = target.partition(".")
+    homes = sections_of(target)
+    if not (given and target) or target in SECTIONS or len(homes) > 1:
+        forms = [f"{home}.{target}=VALUE" for home in homes]
+        raise NotReadableError(f"write {' or '.join(forms) or 'KEY=VALUE, as in beta=0.7'}")
+    if not dot:  # what no section has may be a key of the user's own rule
+        return (homes or ["train_args"])[0], target
     if section not in SECTIONS:
-        return unknown_section(section)
-    return "" if key in SECTIONS[section].model_fields else unknown_key(section, key)
-
-
-def _form(word: str) -> str:
-    for section, model in SECTIONS.items():
-        if word in model.model_fields:
-            return f"write {section}.{word}=VALUE"
-    return "write SECTION.KEY=VALUE, as in train_args.beta=0.7"
+        raise NotReadableError(unknown_section(section))
+    return section, key

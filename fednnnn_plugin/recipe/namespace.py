@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from fednnnn_plugin.recipe.consistency import COEFFICIENTS
-from fednnnn_plugin.recipe.problems import build
-from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
-from fednnnn_plugin.recipe.values import CUSTOM_TRAINER, FOREIGN
-from fednnnn_plugin.recipe.wording import printable
+from fednnnn_plugin.errors import printable
+from fednnnn_plugin.recipe.build import build
+from fednnnn_plugin.recipe.kinds import Caller
+from fednnnn_plugin.recipe.method import METHOD
+from fednnnn_plugin.recipe.schema import SECTIONS, Recipe, own_keys
+from fednnnn_plugin.user_code import names_code
 
 # FedML sets it itself, to client_num_per_round or to the size of the MPI world.
 _NOT_THE_USERS = {"worker_num"}
@@ -17,7 +18,11 @@ _FEDMLS = {"server_lr"}
 
 
 def recipe_from_args(
-    args: object, *, method: str | None = None, custom_trainer: bool = False
+    args: object,
+    *,
+    method: str | None = None,
+    custom_trainer: bool = False,
+    allow_code: bool = False,
 ) -> Recipe:
     """Make a recipe of the namespace that ``fedml.init`` returns.
 
@@ -26,40 +31,50 @@ def recipe_from_args(
 
     Args:
         args: FedML's ``Arguments``, one attribute for each key of every section.
-        method: one of our methods in place of ``federated_optimizer``; coefficients that it does
-            not use are then dropped.
+        method: one of our methods in place of ``federated_optimizer``; the keys of other methods
+            are then dropped.
         custom_trainer: clients train with the caller's own trainer, so that ``client_optimizer``
             is free.
+        allow_code: import a method that is ``module:Class``.
 
     Raises:
         UserError: a line for each problem: file, key, value, what is allowed.
     """
+    file = str(getattr(args, "yaml_config_file", None) or "")
+    where = printable(file) or "args"
+    caller = Caller(lambda key: f"{where}: {key}", True, custom_trainer, allow_code)
+
     others = _NOT_THE_USERS
     if getattr(args, "dataset", None) != "image_folder":
         others = others | _IMAGE_FOLDERS
     values = {
-        section: _given(args, set(model.__annotations__) - others)
-        for section, model in SECTIONS.items()
-        if section != "environment_args"
+        section: _given(args, set(own_keys(section, fedmls=False)) - others) for section in SECTIONS
     }
+    values["tracking_args"].pop("using_mlops", None)  # it is common_args' here
     values["data_args"].setdefault("dataset", "custom")
     values["model_args"].setdefault("model", "custom")
-    train, unused = values["train_args"], _FEDMLS
+    train = values["train_args"]
     if method is not None:
         train["federated_optimizer"] = method
-        unused = {key for keys in COEFFICIENTS.values() for key in keys}
-    for key in unused.difference(COEFFICIENTS.get(str(train.get("federated_optimizer")), ())):
-        train.pop(key, None)
+    train |= _rule_keys(args, str(train.get("federated_optimizer")), caller, alone=bool(method))
     using_mlops = values["common_args"].get("using_mlops")
     if isinstance(using_mlops, str):
         # FedML takes it from an environment variable, unparsed.
         values["common_args"]["using_mlops"] = using_mlops.lower() in {"true", "1"}
 
-    file = getattr(args, "yaml_config_file", None) or ""
-    named = Path(str(file)).stem or str(values["train_args"].get("federated_optimizer", "args"))
-    where = printable(str(file)) or "args"
-    context = {FOREIGN: True, CUSTOM_TRAINER: custom_trainer}
-    return build({"name": named, **values}, lambda key: f"{where}: {key}", context)
+    name = Path(file).stem or str(train.get("federated_optimizer", "args"))
+    return build({"name": name, **values}, caller)
+
+
+def _rule_keys(args: object, method: str, caller: Caller, *, alone: bool) -> dict[str, object]:
+    """The keys of rules that the namespace has; of the method's rule ``alone``, or of any."""
+    from fednnnn_plugin.server.rules import RULES, load_rule
+
+    if names_code(method) and caller.allow_code:
+        load_rule(method, caller.where(METHOD))
+    own = set(RULES[method].keys) if method in RULES else set()
+    every = {key for rule in RULES.values() for key in rule.keys}
+    return _given(args, own if alone else every - (_FEDMLS - own))
 
 
 def _given(args: object, keys: set[str]) -> dict[str, object]:

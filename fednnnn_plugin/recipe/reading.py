@@ -1,34 +1,25 @@
-"""Bounded reading of YAML: plain values only, and never more work than a recipe needs."""
+"""A recipe's YAML: plain values, read by PyYAML's safe loader with its gaps closed."""
 
 import re
+from collections.abc import Hashable
 from pathlib import Path
 
 import yaml
-from yaml.constructor import SafeConstructor
-from yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
-from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
 
-from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe.wording import printable
+from fednnnn_plugin.errors import UserError, printable
 
 MAX_BYTES = 1 << 18
-MAX_DEPTH = 10
-MAX_EVENTS = 5_000
-MAX_DIGITS = 100
+_MAX_DIGITS = 100
 
 _TAG = "tag:yaml.org,2002:"
-_CONSTRUCTOR = SafeConstructor()
-_NUMBERS = {
-    f"{_TAG}int": _CONSTRUCTOR.construct_yaml_int,
-    f"{_TAG}float": _CONSTRUCTOR.construct_yaml_float,
-}
-# A date, a merge sign or a value sign is text here: no key takes one.
-_TEXT = {f"{_TAG}{name}" for name in ("str", "timestamp", "merge", "value")}
+_NUMBERS = {f"{_TAG}int", f"{_TAG}float"}
 # An escaped half of a character, which no file can hold.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-# PyYAML lets these through, for instance for the escape "\\UFFFFFFFF" or the version %YAML 1.1e9.
-_SCANNER_SLIPS = (ValueError, OverflowError, IndexError)
+# PyYAML lets these through, for instance for "\\UFFFFFFFF", %YAML 1.1e9, !!int x or [[[[….
+_SLIPS = (ValueError, ArithmeticError, LookupError, AttributeError, TypeError, RecursionError)
 
 
 class NotReadableError(Exception):
@@ -41,7 +32,7 @@ def read_file(path: Path) -> str:
     Raises:
         UserError: no such file, not a regular file, unreadable, too large, or not UTF-8.
     """
-    where = printable(str(path))
+    where = printable(path)
     try:
         if not path.exists():
             raise UserError(f"{where}: no such file; a recipe is a YAML file")
@@ -61,76 +52,63 @@ def read_file(path: Path) -> str:
 
 
 def read_yaml(text: str) -> object:
-    """Read one YAML document of mappings, lists, text, numbers, true, false and null.
+    """Read one YAML document; the keys of its mappings are text.
 
     Raises:
-        NotReadableError: not YAML; an alias, a tag or a duplicate key; too deep or too long.
+        NotReadableError: not YAML; an alias, a tag of Python's, or a key that is given twice.
     """
     try:
-        _check_bounds(text)
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        return yaml.load(text, Loader=_Loader)
     except yaml.reader.ReaderError as error:
         place = text.count("\n", 0, error.position) + 1
         raise NotReadableError(f"line {place}: not YAML: {printable(error.reason)}") from None
     except yaml.MarkedYAMLError as error:
         place = error.problem_mark.line + 1 if error.problem_mark else 1
-        reason = printable(error.problem or error.context or "cannot be read")
-        raise NotReadableError(f"line {place}: not YAML: {reason}") from None
-    except _SCANNER_SLIPS as error:
-        raise NotReadableError(f"not YAML: {printable(str(error))}") from None
-    return None if node is None else _value(node)
+        kind = "" if isinstance(error, ComposerError | ConstructorError) else "not YAML: "
+        problem = printable(error.problem or error.context or "cannot be read")
+        raise NotReadableError(f"line {place}: {kind}{problem}") from None
+    except _SLIPS as error:
+        deep = "nested too deep" if isinstance(error, RecursionError) else error
+        raise NotReadableError(f"not YAML: {printable(deep)}") from None
 
 
-def _check_bounds(text: str) -> None:
-    depth = 0
-    for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
-        if isinstance(event, AliasEvent):
-            raise NotReadableError(f"{_line(event)}: aliases are not accepted; repeat the value")
-        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise NotReadableError(f"{_line(event)}: nested more than {MAX_DEPTH} deep")
-        if count > MAX_EVENTS:
-            raise NotReadableError(f"{_line(event)}: more than {MAX_EVENTS} entries")
+class _Loader(yaml.SafeLoader):
+    """Reads ``5e-4`` as a number and a date as text; refuses aliases and keys given twice."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):  # a few lines of them make gigabytes
+            mark = self.peek_event().start_mark
+            raise ComposerError(None, None, "aliases are not accepted; repeat the value", mark)
+        return super().compose_node(parent, index)
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
+        text: str = super().construct_scalar(node)
+        if node.tag in _NUMBERS and len(text) > _MAX_DIGITS:
+            problem = f"a number of more than {_MAX_DIGITS} digits is not accepted"
+            raise ConstructorError(None, None, problem, node.start_mark)
+        if _SURROGATE.search(text):
+            problem = f"half a character is not accepted: {text}"
+            raise ConstructorError(None, None, problem, node.start_mark)
+        return text
+
+    def construct_mapping(
+        self, node: yaml.MappingNode, deep: bool = False
+    ) -> dict[Hashable, object]:
+        seen = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise ConstructorError(None, None, "a key must be a word", key.start_mark)
+            if key.value in seen:
+                raise ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
+            seen.add(key.value)
+            key.tag = f"{_TAG}str"  # also 1, true, and << which would merge
+        return super().construct_mapping(node, deep)
 
 
-def _line(where: yaml.Event | Node) -> str:
-    return f"line {where.start_mark.line + 1}" if where.start_mark else "line 1"
-
-
-def _value(node: Node) -> object:
-    if isinstance(node, ScalarNode):
-        return _scalar(node)
-    if isinstance(node, SequenceNode) and node.tag == f"{_TAG}seq":
-        return [_value(item) for item in node.value]
-    if isinstance(node, MappingNode) and node.tag == f"{_TAG}map":
-        return _mapping(node)
-    raise NotReadableError(f"{_line(node)}: the tag {printable(node.tag)} is not accepted")
-
-
-def _mapping(node: MappingNode) -> dict[str, object]:
-    values: dict[str, object] = {}
-    for key, value in node.value:
-        if not isinstance(key, ScalarNode):
-            raise NotReadableError(f"{_line(key)}: a key must be a word")
-        if key.value in values:
-            raise NotReadableError(f"{_line(key)}: {printable(key.value)} is given twice")
-        values[key.value] = _value(value)
-    return values
-
-
-def _scalar(node: ScalarNode) -> object:
-    if node.tag in _TEXT and not _SURROGATE.search(node.value):
-        return str(node.value)
-    if node.tag == f"{_TAG}null":
-        return None
-    if node.tag == f"{_TAG}bool" and node.value.lower() in SafeConstructor.bool_values:
-        return SafeConstructor.bool_values[node.value.lower()]
-    if node.tag in _NUMBERS and len(node.value) <= MAX_DIGITS:
-        try:
-            number: int | float = _NUMBERS[node.tag](node)
-        except (ValueError, IndexError, OverflowError):
-            pass
-        else:
-            return number
-    what = printable(f"{node.tag.removeprefix(_TAG)} {node.value}")
-    raise NotReadableError(f"{_line(node)}: {what} is not accepted")
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_TAG}timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+# YAML 1.1, and so PyYAML, wants a dot and a sign: 5.0e-4.
+_EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+\Z", re.ASCII)
+_Loader.add_implicit_resolver(f"{_TAG}float", _EXPONENT, list("-+.0123456789"))

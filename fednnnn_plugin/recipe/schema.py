@@ -1,79 +1,59 @@
-"""The recipe: every key, its default and its range, in FedML's sections and under FedML's names."""
+"""The recipe: every key, its default and its range, in FedML's sections and under FedML's names.
+
+What is ``object`` is FedML's own: accepted, and left to it (its examples, and the ``args.*`` that
+FedML 0.9.6 reads). The keys of the rules stand with the rules.
+"""
+
+from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, PlainValidator, ValidationInfo, field_validator, model_validator
 
-from fednnnn_plugin.recipe import consistency, platform
-from fednnnn_plugin.recipe.values import (
-    FOREIGN,
-    ClientBatching,
-    ClientOptimizer,
-    ClientWeighting,
-    Count,
-    Dataset,
-    Flag,
-    Fraction,
-    Model,
-    Natural,
-    NonNegative,
-    OpenFraction,
-    OptCount,
-    OptDecay,
-    OptDeviceType,
-    OptGpuList,
-    OptImageSize,
-    OptNonNegative,
-    OptPathText,
-    OptPositive,
-    OptText,
-    PartitionMethod,
-    PartitionSizes,
-    PathText,
-    Positive,
-    Precision,
-    Seed,
-    Text,
-    TrainingType,
-)
+from fednnnn_plugin.recipe import kinds
+from fednnnn_plugin.recipe.method import METHOD, find_method, rule_settings
 
-Method = Literal[
-    "FedNNNN",
-    "NormNorm",
-    "Momentum",
-    "PaperFedAvg",
-    "PaperFedProx",
-    "FedExP",
-    "FedAdam",
-    "FedYogi",
-]
+if TYPE_CHECKING:
+    from fednnnn_plugin.server.rules import Rule
 
 
-class CommonArgs(platform.FedMLCommonArgs):
+class Section(BaseModel):
+    """One section of a recipe: unknown keys and loose types are errors."""
+
+    model_config = {"extra": "forbid", "frozen": True, "strict": True}
+
+
+class CommonArgs(Section):
     """What kind of run, and its seed."""
 
-    training_type: TrainingType = "simulation"
-    random_seed: Seed = 0
-    using_mlops: Flag = False
+    training_type: kinds.TrainingType = "simulation"
+    random_seed: kinds.Seed = 0
+    using_mlops: bool = False
+    scenario: object = None
+    config_version: object = None
+    env_version: object = None
+    mlops_api_key: object = None
+    mlops_project_name: object = None
+    mlops_run_name: object = None
 
 
-class DataArgs(platform.Section):
+class DataArgs(Section):
     """Data set and partition."""
 
-    dataset: Dataset
-    data_cache_dir: PathText = "~/fedml_data"
-    download: Flag = False
-    partition_method: PartitionMethod = "iid"
-    partition_sizes: PartitionSizes = "balanced"
-    classes_per_client: Count = 2
-    power_law_exponent: NonNegative = 1.0
-    min_samples: Count = 10
-    validation_fraction: Fraction = 0.0
-    data_dir: OptPathText = None
-    image_size: OptImageSize = None
-    test_fraction: OpenFraction = 0.2
+    dataset: kinds.Dataset
+    data_cache_dir: kinds.PathText = "~/fedml_data"
+    download: bool = False
+    partition_method: kinds.PartitionMethod = "iid"
+    partition_sizes: Literal["balanced", "power_law"] = "balanced"
+    classes_per_client: kinds.Count = 2
+    partition_alpha: kinds.Positive = 0.5
+    power_law_exponent: kinds.NonNegative = 1.0
+    min_samples: kinds.Count = 10
+    validation_fraction: kinds.Fraction = 0.0
+    data_dir: kinds.PathText | None = None
+    image_size: kinds.ImageSize | None = None
+    test_fraction: kinds.OpenFraction = 0.2
 
     @property
     def cache_dir(self) -> Path:
@@ -81,74 +61,82 @@ class DataArgs(platform.Section):
         return Path(self.data_cache_dir).expanduser()
 
 
-class ModelArgs(platform.FedMLModelArgs):
+class ModelArgs(Section):
     """The model's name."""
 
-    model: Model
+    model: kinds.Model
+    model_file_cache_folder: object = None
+    global_model_file_path: object = None
 
 
-class TrainArgs(platform.FedMLTrainArgs):
-    """The method and its hyperparameters: K, m, rounds, E, B, η, λ, and β, γ or μ.
+def _settings(given: dict[str, object], info: ValidationInfo) -> dict[str, float]:
+    return rule_settings(given, info.data.get("federated_optimizer"))
 
-    What begins with ``server_`` or ``fedexp_`` is the comparators'.
+
+class TrainArgs(Section):
+    """The method and its hyperparameters: K, m, rounds, E, B, η, λ.
+
+    ``rule_settings`` is no key: it holds the keys that the method's rule takes, such as β and γ.
     """
 
-    federated_optimizer: Annotated[
-        Method,
-        Field(description=f"one of {', '.join(consistency.METHODS)}"),
-    ]
-    beta: OptPositive = None
-    gamma: OptDecay = None
-    prox_mu: OptNonNegative = None
-    server_lr: OptPositive = None
-    server_beta1: OptDecay = None
-    server_beta2: OptDecay = None
-    server_tau: OptPositive = None
-    fedexp_epsilon: OptPositive = None
-    client_weighting: ClientWeighting = "uniform"
-    client_num_in_total: Count
-    client_num_per_round: Count
-    comm_round: Count
-    start_round: Natural = 0
-    epochs: Count
-    batch_size: Count
-    client_optimizer: ClientOptimizer = "sgd"
-    learning_rate: Positive
-    weight_decay: NonNegative = 0.0
-    precision: Precision = "fp32"
-    client_batching: ClientBatching = "auto"
-    checkpoint_every: Count = 10
-    max_client_norm: OptPositive = None
-    max_client_failures: Natural = 0
+    federated_optimizer: str
+    rule_settings: Annotated[dict[str, float], PlainValidator(_settings)]
+    client_weighting: Literal["uniform", "samples"] = "uniform"
+    client_num_in_total: kinds.Count
+    client_num_per_round: kinds.Count
+    comm_round: kinds.Count
+    start_round: kinds.Natural = 0
+    epochs: kinds.Count
+    batch_size: kinds.Count | kinds.FullBatch
+    client_optimizer: kinds.ClientOptimizer = "sgd"
+    learning_rate: kinds.Positive
+    weight_decay: kinds.NonNegative = 0.0
+    precision: Literal["fp32", "tf32", "bf16", "fp64"] = "fp32"
+    client_batching: kinds.ClientBatching = "auto"
+    client_threads: Literal["auto"] | kinds.Count = "auto"
+    checkpoint_every: kinds.Count = 10
+    max_client_norm: kinds.Positive | None = None
+    max_client_failures: kinds.Natural = 0
+    client_id_list: object = None
 
     @model_validator(mode="before")
     @classmethod
-    def _with_the_methods_defaults(cls, values: object) -> object:
+    def _with_the_rules_keys_apart(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        method = values.get("federated_optimizer")
-        used = consistency.COEFFICIENTS.get(method, ()) if isinstance(method, str) else ()
-        defaults = {key: consistency.DEFAULTS[key] for key in used if key in consistency.DEFAULTS}
-        return values | {k: v for k, v in defaults.items() if values.get(k) is None}
+        own = {key: value for key, value in values.items() if key in own_keys("train_args")}
+        others = {key: value for key, value in values.items() if key not in own}
+        return {"federated_optimizer": None, **own, "rule_settings": others}
+
+    @field_validator("federated_optimizer", mode="before")
+    @classmethod
+    def _known(cls, name: object, info: ValidationInfo[kinds.Caller]) -> object:
+        rule = find_method(name, info.context)
+        taken = [key for section in SECTIONS for key in own_keys(section) if key in rule.keys]
+        if taken:
+            text = f"{name}: its key {taken[0]} is every recipe's; call it otherwise"
+            raise kinds.refused({METHOD: text})
+        return name
 
 
-class ValidationArgs(platform.FedMLValidationArgs):
+class ValidationArgs(Section):
     """When the evaluation model is tested, and whether the served one is too."""
 
-    frequency_of_the_test: Count = 1
-    test_served: Flag = False
+    frequency_of_the_test: kinds.Count = 1
+    test_served: bool = False
+    test_on_clients: object = None
 
 
-class DeviceArgs(platform.Section):
+class DeviceArgs(Section):
     """CPU or GPU, and which GPU for which process."""
 
-    using_gpu: Flag = False
-    device_type: OptDeviceType = None
-    gpu_id: Natural = 0
-    gpu_mapping_file: OptPathText = None
-    gpu_mapping_key: OptText = None
-    gpu_util_parse: OptGpuList = None
-    worker_num: OptCount = None
+    using_gpu: bool = False
+    device_type: Literal["cpu", "gpu", "mps"] | None = None
+    gpu_id: kinds.Natural = 0
+    gpu_mapping_file: kinds.PathText | None = None
+    gpu_mapping_key: str | None = None
+    gpu_util_parse: kinds.GpuList | None = None
+    worker_num: kinds.Count | None = None
 
     @property
     def wants_gpu(self) -> bool:
@@ -156,27 +144,55 @@ class DeviceArgs(platform.Section):
         return self.using_gpu if self.device_type is None else self.device_type == "gpu"
 
 
-class CommArgs(platform.FedMLCommArgs):
+class CommArgs(Section):
     """How the processes of a run reach each other."""
 
-    backend: Text = "sp"
+    backend: str = "sp"
+    is_mobile: object = None
+    grpc_ipconfig_path: object = None
+    trpc_master_config_path: object = None
+    mqtt_config_path: object = None
+    s3_config_path: object = None
+    customized_training_mqtt_config: object = None
+    customized_training_s3_config: object = None
+    customized_training_web3_config: object = None
+    customized_training_thetastore_config: object = None
+    enable_cuda_rpc: object = None
+    cuda_rpc_gpu_mapping: object = None
 
 
-class TrackingArgs(platform.FedMLTrackingArgs):
-    """Weights & Biases, and the files of a cross-silo server."""
+class TrackingArgs(Section):
+    """Weights & Biases, the run folder, and the files of a cross-silo server."""
 
-    enable_wandb: Flag = False
-    wandb_project: OptText = None
-    wandb_entity: OptText = None
-    run_name: OptText = None
-    server_state_path: OptPathText = None
-    save_path: OptPathText = None
+    enable_wandb: bool = False
+    wandb_project: str | None = None
+    wandb_entity: str | None = None
+    run_name: str | None = None
+    overwrite: bool = False
+    resume: bool = False
+    server_state_path: kinds.PathText | None = None
+    save_path: kinds.PathText | None = None
+    using_mlops: bool | None = None  # where FedML's examples have it
+    enable_tracking: object = None
+    log_file_dir: object = None
+    log_file_path: object = None
+    local_log_output_path: object = None
+    sys_perf_profiling: object = None
+    skip_log_model_net: object = None
+    wandb_key: object = None
+    wandb_name: object = None
+    wandb_group_id: object = None
+    wandb_only_server: object = None
 
 
-class Recipe(BaseModel):
+class EnvironmentArgs(Section):
+    """The start-up script of a package for FedML's own platform."""
+
+    bootstrap: object = None
+
+
+class Recipe(Section):
     """All settings of one run; ``name`` is the file's, without its suffix."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: str
     common_args: CommonArgs
@@ -187,18 +203,32 @@ class Recipe(BaseModel):
     device_args: DeviceArgs
     comm_args: CommArgs
     tracking_args: TrackingArgs
-    environment_args: platform.EnvironmentArgs | None = None
+    environment_args: EnvironmentArgs
 
-    @model_validator(mode="after")
-    def _consistent(self, info: ValidationInfo) -> Self:
-        foreign = bool((info.context or {}).get(FOREIGN))
-        problems = consistency.problems(self, foreign=foreign)
-        if problems:
-            raise PydanticCustomError("consistency", "inconsistent", {"problems": problems})
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _with_mlops_where_fedml_has_it(cls, values: dict[str, Any]) -> dict[str, Any]:
+        tracking, common = values.get("tracking_args"), values.get("common_args")
+        if isinstance(tracking, dict) and isinstance(common, dict):
+            asked = tracking.get("using_mlops")
+            if isinstance(asked, bool):
+                return {**values, "common_args": {"using_mlops": asked, **common}}
+        return values
+
+    @property
+    def rule(self) -> Rule:
+        """The method's rule."""
+        from fednnnn_plugin.server.rules import find_rule
+
+        return find_rule(self.train_args.federated_optimizer)
+
+    @property
+    def rule_settings(self) -> dict[str, float]:
+        """The values of the rule's keys, the defaults filled in."""
+        return dict(self.train_args.rule_settings)
 
 
-SECTIONS: dict[str, type[platform.Section]] = {
+SECTIONS: dict[str, type[Section]] = {
     "common_args": CommonArgs,
     "data_args": DataArgs,
     "model_args": ModelArgs,
@@ -207,5 +237,12 @@ SECTIONS: dict[str, type[platform.Section]] = {
     "device_args": DeviceArgs,
     "comm_args": CommArgs,
     "tracking_args": TrackingArgs,
-    "environment_args": platform.EnvironmentArgs,
+    "environment_args": EnvironmentArgs,
 }
+
+
+def own_keys(section: str, *, fedmls: bool = True) -> list[str]:
+    """A section's keys, without those of the rules; with FedML's own or without."""
+    fields = SECTIONS[section].model_fields.items()
+    own = [key for key, field in fields if fedmls or field.annotation is not object]
+    return [key for key in own if key != "rule_settings"]

@@ -1,31 +1,34 @@
 """How a user's text and values appear in a one-line message."""
 
+from collections.abc import Iterable, Sequence
+
+from fednnnn_plugin.errors import printable
+
+MAX_LINES = 20
 _LONGEST = 60
-
-
-def printable(text: str) -> str:
-    """``text`` on one line: control characters escaped, the end cut off where it is long."""
-    shown = text if len(text) <= 4 * _LONGEST else text[: 4 * _LONGEST] + "…"
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown)
 
 
 def shown(value: object) -> str:
     """A value as YAML would have it, or its kind where that would be long."""
-    match value:
-        case None:
-            text = "null"
-        case bool():
-            text = str(value).lower()
-        case int():
-            text = str(value) if value.bit_length() <= 64 else "a huge number"
-        case float():
-            text = repr(value)
-        case str():
-            text = repr(value if len(value) <= _LONGEST else value[:_LONGEST] + "…")
-        case dict():
-            text = "a mapping"
-        case list() | tuple():
-            text = "a list"
-        case _:
-            text = f"a {type(value).__name__}"
-    return text
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str):
+        return repr(value if len(value) <= _LONGEST else value[:_LONGEST] + "…")
+    if isinstance(value, int | float):
+        huge = isinstance(value, int) and value.bit_length() > 64
+        return "a huge number" if huge else repr(value)
+    kinds = {"dict": "mapping", "tuple": "list"}
+    kind = printable(type(value).__name__)
+    return f"a {kinds.get(kind, kind)}"
+
+
+def either(names: Sequence[str]) -> str:
+    """``a``, ``a or b``, or ``one of a, b, c``."""
+    return " or ".join(names) if len(names) < 3 else f"one of {', '.join(names)}"
+
+
+def joined(lines: Iterable[str]) -> str:
+    """The lines of one message; the first `MAX_LINES` of them where there are more."""
+    different = list(dict.fromkeys(lines))
+    rest = len(different) - MAX_LINES
+    return "\n".join(different[:MAX_LINES] + ([f"... and {rest} more"] if rest > 0 else []))

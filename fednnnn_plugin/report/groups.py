@@ -1,237 +1,172 @@
-"""Sort runs: data set and condition, then method and settings, then seeds."""
+"""Which runs belong together: data set and condition, then method and settings, then seeds."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
+from __future__ import annotations
 
-from fednnnn_plugin.report import paper
-from fednnnn_plugin.report.runs import Run
-from fednnnn_plugin.report.settings import Scalar
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
 
-K = TypeVar("K")
-T = TypeVar("T")
+import pandas as pd
+
+from fednnnn_plugin.report.runs import setting_columns
 
 DATASET_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
+METHODS = ("FedAvg", "FedProx", "Norm-Norm", "Momentum", "FedNNNN")
+CONDITIONS = (("IID", "B"), ("non-IID", "B"), ("IID", "UB"), ("non-IID", "UB"))
 SINGLE_CLIENT = "single client"
-# Sections whose settings change what a run computes, and the keys in them that do not.
-_SECTIONS = ("data_args", "model_args", "train_args")
-_NOT_COMPUTED = frozenset(
+_CLIENTS = {"iid": "IID", "n_class": "non-IID", "dirichlet": "Dirichlet"}
+_SIZES = {"balanced": "B", "power_law": "UB"}
+SYMBOLS = {"client_num_in_total": "K", "client_num_per_round": "m", "comm_round": "rounds"}
+SYMBOLS |= {"classes_per_client": "classes", "power_law_exponent": "exponent"}
+SYMBOLS |= {"partition_alpha": "α", "validation_fraction": "held out", "batch_size": "batch"}
+SYMBOLS |= {"beta": "β", "gamma": "γ", "prox_mu": "μ", "learning_rate": "η", "weight_decay": "λ"}
+SYMBOLS |= {"server_lr": "server η", "server_beta1": "β1", "server_beta2": "β2"}
+SYMBOLS |= {"server_tau": "τ", "fedexp_epsilon": "ε"}
+# Settings that say which data is dealt how, and judged on what: no method is ranked across them.
+# With each, the partition that it belongs to.
+_DEAL = {
+    **dict.fromkeys(("data_dir", "image_size", "test_fraction", "validation_fraction")),
+    **dict.fromkeys(("client_num_in_total", "client_num_per_round")),
+    "classes_per_client": "non-IID",
+    "partition_alpha": "Dirichlet",
+    "power_law_exponent": "UB",
+    "min_samples": "UB",
+}
+_NO_VARIANT = frozenset(
     {
-        *("data_cache_dir", "download", "dataset", "partition_method", "partition_sizes"),
-        *("client_num_in_total", "client_num_per_round", "classes_per_client"),
-        *("power_law_exponent", "federated_optimizer", "start_round", "checkpoint_every"),
-        *("client_batching", "max_client_failures"),
+        *("run", "folder", "finished", "method", "seed", "federated_optimizer"),
+        *("dataset", "partition_method", "partition_sizes", "data", "dealt", "sizes", "condition"),
+        *_DEAL,
     }
 )
-SYMBOLS = {
-    "client_num_in_total": "K",
-    "client_num_per_round": "m",
-    "classes_per_client": "classes",
-    "power_law_exponent": "exponent",
-    "beta": "β",
-    "gamma": "γ",
-    "prox_mu": "μ",
-    "server_lr": "server η",
-    "server_beta1": "β1",
-    "server_beta2": "β2",
-    "server_tau": "τ",
-    "fedexp_epsilon": "ε",
-    "learning_rate": "η",
-    "weight_decay": "λ",
-    "comm_round": "rounds",
-    "batch_size": "batch",
-}
+# A method's own settings: told apart within the method, not across methods.
+_OWN = ("comm_round", "beta", "gamma", "prox_mu")
+
+LINE = ["data", "condition", "label"]  # what one line of a figure or of a table is
+
+Heads = list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Condition:
-    """How a data set is dealt to the clients.
+def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFrame:
+    """Name each run's data, condition and line, and sort into the paper's order.
+
+    Settings that differ inside a condition split a method into lines, and are named in them: a
+    mean over seeds never mixes two settings. Of two runs of one line and seed, the longer counts.
 
     Args:
-        dataset: as in the recipe ("mnist").
-        clients: "IID", "non-IID" or "single client", as the paper has it.
-        sizes: "B" (balanced), "UB" (power law), or "" for a single client.
-        qualifier: what tells two conditions apart that the paper calls the same ("K 20").
-    """
-
-    dataset: str
-    clients: str
-    sizes: str
-    qualifier: str = ""
-
-    @property
-    def dataset_name(self) -> str:
-        return DATASET_NAMES.get(self.dataset, self.dataset)
-
-    @property
-    def name(self) -> str:
-        """The condition as in the paper's table: "non-IID, B"."""
-        name = f"{self.clients}, {self.sizes}" if self.sizes else self.clients
-        return f"{name} ({self.qualifier})" if self.qualifier else name
-
-    @property
-    def long_name(self) -> str:
-        """The condition in words: "non-IID, unbalanced"."""
-        words = {"B": "balanced", "UB": "unbalanced"}.get(self.sizes, "")
-        name = f"{self.clients}, {words}" if words else self.clients
-        return f"{name} ({self.qualifier})" if self.qualifier else name
-
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """One method with one setting in one condition: runs that differ in their seed alone."""
-
-    condition: Condition
-    method: str
-    variant: str
-    runs: tuple[Run, ...]
-
-    @property
-    def label(self) -> str:
-        return f"{self.method} ({self.variant})" if self.variant else self.method
-
-
-def group_runs(runs: Iterable[Run]) -> tuple[list[Group], list[str]]:
-    """Sort runs into groups, in the paper's order of data sets, conditions and methods.
-
-    Settings that differ inside a method and condition split it, and are named in the label: a
-    mean over seeds never mixes two settings. A run whose settings and seed another has too counts
-    once (the one with more rounds), and is said.
+        runs: as ``read_runs`` gives them.
+        problems: takes a line for each run that does not count.
 
     Returns:
-        The groups, and one line for each run that does not count.
+        The rounds with the columns ``data``, ``dealt``, ``sizes``, ``condition``, ``label``, which
+        names a line of a figure, and ``nth`` ``of`` its method's lines with their ``values``.
     """
-    warnings: list[str] = []
-    groups: list[Group] = []
-    for base, members in _split([run for run in runs if run.records.rounds.size], _base).items():
-        for qualifier, alike in _by_differences(members, partial(_deal, base)).items():
-            condition = Condition(*base, qualifier)
-            for method, of_method in _split(alike, lambda run: run.method).items():
-                for variant, seeds in _by_differences(of_method, _settings).items():
-                    kept = _one_per_seed(seeds, warnings)
-                    groups.append(Group(condition, method, variant, tuple(kept)))
-    groups.sort(key=_paper_order)
-    return groups, warnings
+    if "label" in runs:
+        return runs
+    table = runs.drop_duplicates("run")[setting_columns(runs)].astype(object)
+    heads: Heads = table.where(table.notna(), None).to_dict("records")
+    for head in heads:
+        head.update(_base(head))
+    for members in _split(heads, "data", "dealt", "sizes"):
+        _name_condition(members)
+    for members in _split(heads, "data", "condition"):
+        _name_lines(members)
+    last = runs.groupby("run")["round"].max()
+    for members in _split([h for h in heads if h["seed"] is not None], *LINE, "seed"):
+        longest, *others = sorted(members, key=lambda head: -last[head["run"]])
+        for head in others:
+            heads.remove(head)
+            if problems is not None:
+                problems.append(
+                    f"{head['run']}: settings and seed are {longest['run']}'s; "
+                    "only the latter counts in tables and figures"
+                )
+    added = ["data", "dealt", "sizes", "condition", "values", "label", "nth", "of"]
+    names = pd.DataFrame(sorted(heads, key=_paper_order))[["run", *added]]
+    return names.merge(runs, on="run", how="left")[[*runs.columns, *added]]
 
 
-def condition_of(run: Run) -> Condition:
-    """A run's condition as the paper names it, without what tells it from others like it."""
-    return Condition(*_base(run))
+def value_text(value: object) -> str:
+    """A setting as a reader writes it, to the last digit that matters."""
+    if value is None or isinstance(value, bool):
+        return {None: "–", True: "true", False: "false"}[value]
+    if isinstance(value, int | float):
+        return short if float(short := f"{value:g}") == value else repr(value)
+    return str(value)
 
 
-def conditions(groups: Sequence[Group]) -> dict[Condition, list[Group]]:
-    """The groups by condition, both in order."""
-    return _split(groups, lambda group: group.condition)
+def differing(heads: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> list[str]:
+    """The keys that do not have one value everywhere."""
+    return [key for key in keys if len({head.get(key) for head in heads}) > 1]
 
 
-def single_clients(groups: Sequence[Group], dataset: str) -> list[Group]:
-    """The single-client references of a data set."""
-    return [
-        group
-        for group in groups
-        if group.condition.dataset == dataset and group.condition.clients == SINGLE_CLIENT
-    ]
+def _base(head: Mapping[str, Any]) -> dict[str, str]:
+    data = head.get("dataset")
+    if data is None:
+        return {"data": "data not recorded", "dealt": "no recipe", "sizes": ""}
+    name = DATASET_NAMES.get(data, str(data))
+    if head.get("data_dir"):
+        name = f"{PurePath(str(head['data_dir'])).name} ({name})"
+    if head.get("client_num_in_total") == 1:
+        return {"data": name, "dealt": SINGLE_CLIENT, "sizes": ""}
+    method, sizes = str(head.get("partition_method")), str(head.get("partition_sizes"))
+    return {"data": name, "dealt": _CLIENTS.get(method, method), "sizes": _SIZES.get(sizes, sizes)}
 
 
-def value_text(value: Scalar) -> str:
-    """A setting as a reader writes it."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "–"}[value]
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _name_condition(members: Heads) -> None:
+    dealt, sizes = members[0]["dealt"], members[0]["sizes"]
+    told = [key for key in differing(members, _DEAL) if _DEAL[key] in (None, dealt, sizes)]
+    told += ["partition_alpha"] * (dealt == "Dirichlet" and "partition_alpha" not in told)
+    for head in members:
+        held_out = bool(head.get("validation_fraction")) and "validation_fraction" not in told
+        what = _named(head, [*told, *["validation_fraction"] * held_out])
+        head["condition"] = (f"{dealt}, {sizes}" if sizes else dealt) + f" ({what})" * bool(what)
 
 
-def _split(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    parts: dict[K, list[T]] = {}
-    for item in items:
-        parts.setdefault(key(item), []).append(item)
-    return parts
+def _name_lines(members: Heads) -> None:
+    keys = [key for key in dict.fromkeys(k for h in members for k in h) if key not in _NO_VARIANT]
+    common = [k for k in keys if k not in _OWN and all(h.get(k) is not None for h in members)]
+    told = differing(members, common)
+    for of_method in _split(members, "method"):
+        shown = [key for key in keys if key in {*told, *differing(of_method, keys)}]
+        for head in of_method:
+            what = _named(head, shown)
+            head["label"] = head["method"] + f" ({what})" * bool(what)
+            numbers = (head.get(key) for key in shown)
+            head["values"] = tuple(v if isinstance(v, int | float) else 0.0 for v in numbers)
+        lines = sorted({(head["values"], head["label"]) for head in of_method})
+        for head in of_method:
+            head |= {"nth": lines.index((head["values"], head["label"])), "of": len(lines)}
+    if members[0]["dealt"] == SINGLE_CLIENT:
+        several = len({head["label"] for head in members}) > 1
+        for head in members:
+            head["label"] = SINGLE_CLIENT + f", {head['label']}" * several
 
 
-def _base(run: Run) -> tuple[str, str, str]:
-    dataset = run.setting("dataset")
-    if not run.settings or dataset is None:
-        return ("data not recorded", "no recipe", "")
-    if run.number("client_num_in_total") == 1:
-        return (str(dataset), SINGLE_CLIENT, "")
-    method, sizes = str(run.setting("partition_method")), str(run.setting("partition_sizes"))
+def _named(head: Mapping[str, Any], keys: Iterable[str]) -> str:
+    return ", ".join(f"{SYMBOLS.get(key, key)} {value_text(head.get(key))}" for key in keys)
+
+
+def _split(heads: Heads, *keys: str) -> list[Heads]:
+    parts: dict[tuple[Any, ...], Heads] = {}
+    for head in heads:
+        parts.setdefault(tuple(head.get(key) for key in keys), []).append(head)
+    return list(parts.values())
+
+
+def _paper_order(head: Mapping[str, Any]) -> tuple[object, ...]:
+    def position(item: object, order: Sequence[object]) -> int:
+        return order.index(item) if item in order else len(order)
+
     return (
-        str(dataset),
-        {"iid": "IID", "n_class": "non-IID"}.get(method, method),
-        {"balanced": "B", "power_law": "UB"}.get(sizes, sizes),
+        position(head.get("dataset"), tuple(DATASET_NAMES)),
+        head["data"],
+        head["dealt"] == SINGLE_CLIENT,
+        position((head["dealt"], head["sizes"]), CONDITIONS),
+        head["condition"],
+        position(head["method"], METHODS),
+        head["method"],
+        head["values"],
+        head["label"],
+        str(head["seed"]),
     )
-
-
-def _deal(base: tuple[str, str, str], run: Run) -> dict[str, Scalar]:
-    _, clients, sizes = base
-    keys = ["client_num_in_total", "client_num_per_round"]
-    keys += ["classes_per_client"] * (clients == "non-IID")
-    keys += ["power_law_exponent"] * (sizes == "UB")
-    return {key: _number_or_text(run, key) for key in keys}
-
-
-def _settings(run: Run) -> dict[str, Scalar]:
-    return {
-        key: _number_or_text(run, key)
-        for section, _, key in (name.partition(".") for name in run.settings)
-        if section in _SECTIONS and key not in _NOT_COMPUTED
-    }
-
-
-def _number_or_text(run: Run, key: str) -> Scalar:
-    number = run.number(key)
-    return run.setting(key) if number is None else number
-
-
-def _by_differences(
-    runs: Sequence[Run], settings: Callable[[Run], Mapping[str, Scalar]]
-) -> dict[str, list[Run]]:
-    """Runs by the settings that differ among them; the key names those ("β 0.6, γ 0.7")."""
-    found = [settings(run) for run in runs]
-    keys = dict.fromkeys(key for values in found for key in values)
-    differing = [key for key in keys if len({repr(values.get(key)) for values in found}) > 1]
-    labels = [
-        ", ".join(f"{SYMBOLS.get(key, key)} {value_text(values.get(key))}" for key in differing)
-        for values in found
-    ]
-    parts: dict[str, list[Run]] = {}
-    for label, run in zip(labels, runs, strict=True):
-        parts.setdefault(label, []).append(run)
-    return parts
-
-
-def _one_per_seed(runs: Sequence[Run], warnings: list[str]) -> list[Run]:
-    kept: dict[Scalar, Run] = {}
-    for run in runs:
-        if run.seed is None:
-            kept[run.name] = run
-            continue
-        other = kept.setdefault(run.seed, run)
-        if other is not run:
-            longer, dropped = sorted((other, run), key=lambda r: r.last_round, reverse=True)
-            kept[run.seed] = longer
-            warnings.append(
-                f"{dropped.name}: settings and seed are {longer.name}'s; "
-                "only the latter counts in tables and figures"
-            )
-    return list(kept.values())
-
-
-def _paper_order(group: Group) -> tuple[object, ...]:
-    condition = group.condition
-    where = (condition.clients, condition.sizes)
-    return (
-        _position(condition.dataset, tuple(DATASET_NAMES)),
-        condition.dataset,
-        condition.clients == SINGLE_CLIENT,
-        _position(where, paper.CONDITIONS),
-        where,
-        condition.qualifier,
-        _position(group.method, paper.METHODS),
-        group.method,
-        group.variant,
-    )
-
-
-def _position(item: object, order: Sequence[object]) -> int:
-    return order.index(item) if item in order else len(order)

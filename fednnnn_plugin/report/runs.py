@@ -1,199 +1,244 @@
-"""Read run folders: what was run, and what each round measured."""
+"""Run folders as one tidy table: a line a round, settings and layers as columns."""
 
+from __future__ import annotations
+
+import gzip
+import json
 import math
-import os
+import sys
+import warnings
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import pandas as pd
+import yaml
 
-from fednnnn_plugin.report.printable import printable
-from fednnnn_plugin.report.records import MAX_ROUND, Column, Records, read_records
-from fednnnn_plugin.report.settings import Scalar, read_settings
-from fednnnn_plugin.report.studies import is_study
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.report.study import is_study
 
-METRICS, RECIPE, SUMMARY = "metrics.jsonl", "recipe.yaml", "summary.json"
-MAX_PROBLEMS_SHOWN = 3
+METRICS = ("metrics.jsonl", "metrics.jsonl.gz")  # as the engine writes it, and as it is published
+RECIPE, SUMMARY = "recipe.yaml", "summary.json"
 DISPLAY_NAMES = {"PaperFedAvg": "FedAvg", "PaperFedProx": "FedProx", "NormNorm": "Norm-Norm"}
+CLIENT_NORMS = ["client_norm_min", "client_norm_median", "client_norm_max"]
+SECONDS = ["seconds.train", "seconds.aggregate", "seconds.evaluate"]
+# The columns of every table, recorded or not.
+NUMBERS = [
+    *("round", "test_acc", "test_loss", "served_test_acc"),
+    *("mean_update_norm", "mean_client_norm", "server_update_norm", "integrated_norm"),
+    *("clients", "rejected", "degenerate", *CLIENT_NORMS, *SECONDS),
+]
+# What a file of others' may cost; one of gzip's can be larger than it looks.
+MAX_SETTINGS_BYTES, MAX_METRICS_BYTES, MAX_PROBLEMS_SHOWN = 1 << 20, 1 << 29, 3
+# Settings of these sections identify a run, but for those that say where and how, not what.
+_SECTIONS = ("data_args", "model_args", "train_args")
+_NOT_COMPUTED = frozenset(
+    {
+        *("data_cache_dir", "download", "start_round", "checkpoint_every", "client_batching"),
+        *("max_client_failures", "client_threads"),
+    }
+)
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
-    """One run folder.
+def read_runs(*folders: str | Path) -> pd.DataFrame:
+    """Read run folders, or folders of them, into a tidy table with one line a round.
 
-    Args:
-        name: the folder's name, with its parent's where two runs share one.
-        folder: where it lies.
-        settings: ``section.key`` -> value, from ``recipe.yaml``; empty where there is none.
-        records: the rounds of ``metrics.jsonl``.
-        summary: the scalars of ``summary.json``; empty while the run is unfinished.
+    Unfinished runs are read too. Columns, in this order:
+
+    - ``run``, ``folder``, ``finished``, ``method`` (as the paper writes it), ``seed``, then the
+      settings that identify a run by their recipe key (``dataset``, ``beta``, ...);
+    - ``round``, and the numbers of ``metrics.jsonl``: accuracies in [0, 1], L2 norms, seconds;
+      ``client_norm_min``, ``client_norm_median`` and ``client_norm_max``; layers such as
+      ``layers.fc3.mean_update_norm``; NaN where nothing was recorded.
+
+    A damaged line is left out, with a warning that names its file and number.
+
+    Raises:
+        UserError: no round was found.
     """
-
-    name: str
-    folder: Path
-    settings: Mapping[str, Scalar]
-    records: Records
-    summary: Mapping[str, Scalar]
-
-    @cached_property
-    def _by_key(self) -> dict[str, Scalar]:
-        # FedML flattens its sections too, so a key is unique whatever section it stands in.
-        return {name.rpartition(".")[2]: value for name, value in self.settings.items()}
-
-    def setting(self, key: str) -> Scalar:
-        """The recipe's value of a key, in whatever section; None where it is not set."""
-        return self._by_key.get(key)
-
-    def number(self, key: str) -> float | None:
-        """The recipe's value of a key as a number; PyYAML reads ``5e-4`` as a string."""
-        value = self.setting(key)
-        try:
-            number = math.nan if value is None or isinstance(value, bool) else float(value)
-        except ValueError:
-            return None
-        return number if math.isfinite(number) else None
-
-    @property
-    def method(self) -> str:
-        """The method as the paper writes it; the run's name where there is no recipe."""
-        optimizer = self.setting("federated_optimizer")
-        return self.name if optimizer is None else DISPLAY_NAMES.get(str(optimizer), str(optimizer))
-
-    @property
-    def seed(self) -> Scalar:
-        return self.setting("random_seed")
-
-    @property
-    def finished(self) -> bool:
-        return bool(self.summary)
-
-    @property
-    def planned_rounds(self) -> int | None:
-        rounds = self.number("comm_round")
-        return None if rounds is None or not 0 <= rounds <= MAX_ROUND else int(rounds)
-
-    @property
-    def last_round(self) -> int:
-        return int(self.records.rounds[-1]) if self.records.rounds.size else 0
-
-    def column(self, name: str) -> Column:
-        """float64 [T]: a quantity of ``metrics.jsonl`` by round."""
-        return self.records.columns[name]
-
-    def best(self) -> tuple[float, int] | None:
-        """The best test accuracy in [0, 1] and the first round that has it."""
-        accuracy = self.column("test_acc")
-        if np.isnan(accuracy).all():
-            return None
-        index = int(np.nanargmax(accuracy))
-        return float(accuracy[index]), int(self.records.rounds[index])
-
-    def final(self) -> tuple[float, int] | None:
-        """The test accuracy in [0, 1] last measured, and its round."""
-        tested = np.flatnonzero(~np.isnan(self.column("test_acc")))
-        if not tested.size:
-            return None
-        return float(self.column("test_acc")[tested[-1]]), int(self.records.rounds[tested[-1]])
+    runs, problems = read_folders([Path(folder) for folder in folders])
+    if runs.empty:
+        raise UserError("\n".join([*problems, "no run with a recorded round was given"]))
+    for problem in problems:
+        warnings.warn(problem, stacklevel=2)
+    return runs
 
 
-def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """Read run folders, or folders of run folders; nothing found there stops the rest.
+def setting_columns(runs: pd.DataFrame) -> list[str]:
+    """The columns that hold settings: those before ``round``."""
+    return list(runs.columns[: list(runs.columns).index("round")])
 
-    Folders of studies are passed over: their trials are no runs of the report.
 
-    Args:
-        paths: each a run folder (it has ``metrics.jsonl`` or ``recipe.yaml``) or a folder of them.
+def layers(runs: pd.DataFrame) -> list[str]:
+    """The modules whose norms are recorded, in the model's order."""
+    names = (name for name in runs if str(name).startswith("layers."))
+    return list(dict.fromkeys(name[7:].rpartition(".")[0] for name in names))
+
+
+def read_folders(paths: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
+    """Read run folders, or folders of them; studies are passed over.
 
     Returns:
-        The runs in the order given (inside a folder by name), and one line for each problem.
+        The table of ``read_runs``, and a line for each thing that was left out.
     """
-    warnings: list[str] = []
-    runs: list[Run] = []
-    seen: set[Path] = set()
-    for folder in _run_folders([Path(path) for path in paths], warnings):
-        resolved = Path(os.path.realpath(folder))
-        if resolved in seen:
-            warnings.append(f"{printable(folder)}: given twice; read once")
-            continue
-        seen.add(resolved)
-        runs.append(_read_run(folder, resolved, warnings))
-    return _distinct_names(runs, warnings), warnings
+    problems: list[str] = []
+    folders = {folder.resolve(): folder for folder in _run_folders(paths, problems)}
+    times = Counter(place.name for place in folders)
+    parts: list[pd.DataFrame] = []
+    settings: dict[str, None] = {}
+    for place, folder in folders.items():
+        rounds = _read_rounds(folder, problems)
+        name = place.name if times[place.name] == 1 else folder
+        identity = _identity(folder, printable(name), rounds, problems)
+        parts.append(rounds.assign(**identity))
+        settings |= dict.fromkeys(identity)
+    table = pd.concat(parts or [pd.DataFrame(columns=NUMBERS)], ignore_index=True)
+    others = (name for name in table if name not in settings and name not in NUMBERS)
+    return table[[*settings, *NUMBERS, *others]], problems
+
+
+def printable(text: object) -> str:
+    """Text for a terminal and for XML: no control characters."""
+    plain = str(text)
+    if plain.isprintable():
+        return plain
+    return "".join(char if char.isprintable() else "?" for char in plain)
+
+
+def _run_folders(paths: Sequence[Path], problems: list[str]) -> Iterator[Path]:
+    for path in paths:
+        if _is_run(path):
+            yield path
+        elif not is_study(path):
+            children = path.iterdir() if path.is_dir() else ()
+            inside = sorted(p for p in children if p.is_dir() and not p.name.startswith("."))
+            yield from filter(_is_run, inside)
+            others = [p for p in inside or [path] if not _is_run(p) and not is_study(p)]
+            why = f"no run: it has neither {METRICS[0]} nor {RECIPE}"
+            problems += [f"{printable(other)}: {why}" for other in others]
 
 
 def _is_run(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in (METRICS, RECIPE))
+    return any((folder / name).is_file() for name in (*METRICS, RECIPE))
 
 
-def _run_folders(paths: Sequence[Path], warnings: list[str]) -> Iterator[Path]:
-    for path in paths:
-        where = printable(path)
-        try:
-            if not path.is_dir():
-                warnings.append(f"{where}: " + ("not a folder" if path.exists() else "not found"))
-            elif is_study(path):
-                continue
-            elif _is_run(path):
-                yield path
-            else:
-                yield from _children(path, warnings)
-        except OSError as error:
-            warnings.append(f"{where}: cannot be read ({error.strerror})")
+def _identity(folder: Path, name: str, rounds: pd.DataFrame, problems: list[str]) -> dict[str, Any]:
+    """What says which run it is: the leading columns of the table."""
+    recipe, summary = (_read_settings(folder / file, problems) for file in (RECIPE, SUMMARY))
+    method = printable(_section(recipe, "train_args").get("federated_optimizer", name))
+    settings = {
+        printable(key): _scalar(value)
+        for section in _SECTIONS
+        for key, value in _section(recipe, section).items()
+        if key not in _NOT_COMPUTED
+    }
+    # A summary may be of a shorter run, which was extended since.
+    last = rounds["round"].max()
+    planned = settings.get("comm_round")
+    return {
+        "run": name,
+        "folder": printable(folder),
+        "finished": summary.get("rounds") == last and not (planned and planned > last),
+        "method": DISPLAY_NAMES.get(method, method),
+        "seed": _scalar(_section(recipe, "common_args").get("random_seed")),
+    } | settings
 
 
-def _children(path: Path, warnings: list[str]) -> Iterator[Path]:
-    children = sorted(p for p in path.iterdir() if p.is_dir() and not p.name.startswith("."))
-    found = False
-    for child in children:
-        if is_study(child):
-            continue
-        if _is_run(child):
-            found = True
-            yield child
+def _section(recipe: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = recipe.get(name)
+    return section if isinstance(section, dict) else {}
+
+
+def _read_settings(path: Path, problems: list[str]) -> dict[str, Any]:
+    """A recipe or a summary; empty where it cannot be used."""
+    if not path.is_file():  # a pipe would block; without a summary a run is unfinished
+        problems += [f"{printable(path)}: no such file"] * (path.name == RECIPE)
+        return {}
+    try:
+        with path.open("rb") as file:
+            return dict(yaml.safe_load(file.read(MAX_SETTINGS_BYTES)))  # JSON is YAML
+    except (OSError, ValueError, TypeError, yaml.YAMLError, RecursionError):
+        problems.append(f"{printable(path)}: damaged; not used")
+        return {}
+
+
+def _scalar(value: Any) -> str | float | bool | None:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, list | dict):
+        flat = isinstance(value, list) and not any(isinstance(v, list | dict) for v in value)
+        return " × ".join(map(printable, value[:4])) if flat else "..."
+    try:  # PyYAML reads 5e-4 as a string
+        return value if isinstance(value, int) and abs(value) < 2**53 else float(value)
+    except (ValueError, TypeError, OverflowError):
+        return printable(value)[:200]
+
+
+def _read_rounds(folder: Path, problems: list[str]) -> pd.DataFrame:
+    """The rounds of a folder, ascending, each once."""
+    path = next((folder / n for n in METRICS if (folder / n).is_file()), folder / METRICS[0])
+    said: list[str] = []
+    table = pd.DataFrame(_lines(path, said))
+    table = table.reindex(columns=[*NUMBERS, *(n for n in table if n not in NUMBERS)])
+    numbers = table.drop(columns=["line", "evaluated"], errors="ignore")
+    parsed = numbers.map(_number)
+    lowest = pd.Series(-math.inf, numbers.columns).where(
+        numbers.columns.str.startswith("test_metrics."), 0.0
+    )
+    highest = pd.Series(sys.float_info.max, numbers.columns)
+    lowest["round"], highest[["round", "test_acc", "served_test_acc"]] = 1.0, [1e9, 1.0, 1.0]
+    wrong = (numbers.notna() & parsed.isna()) | (parsed < lowest) | (parsed > highest)
+    wrong["round"] |= parsed["round"].isna()
+    bad = wrong.any(axis=1)
+    for line, name in zip(table.loc[bad].get("line", []), wrong[bad].idxmax(axis=1), strict=True):
+        said.append(f"line {line}: {name} is no number that can be; left out")
+    table[numbers.columns] = parsed
+    table = table[~bad].drop_duplicates("round", keep="last").sort_values("round")
+    if len(table) < (~bad).sum():
+        said.append("a round more than once; the last line of it counts")
+    if table.empty and not said:
+        said = ["no round recorded yet"]
+    if len(said) > MAX_PROBLEMS_SHOWN + 1:
+        said[MAX_PROBLEMS_SHOWN:] = [f"and {len(said) - MAX_PROBLEMS_SHOWN} more problems"]
+    problems += [f"{printable(path)}: {problem}" for problem in said]
+    return table.drop(columns="line", errors="ignore").astype({"round": int})
+
+
+def _lines(path: Path, said: list[str]) -> list[dict[str, Any]]:
+    """Every line that holds a record, flat, with its number."""
+    if not path.is_file():
+        said.append("no such file")
+        return []
+    found, number, total = [], 0, 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            while raw := file.readline(MAX_METRICS_BYTES - total):
+                number, total = number + 1, total + len(raw)
+                try:
+                    record = json.loads(raw)
+                    norms = record.pop("client_norms", None) or [None] * 3
+                    record |= dict(zip(CLIENT_NORMS, norms, strict=True))
+                    flat = dict(_flat(record)) | {"line": number}
+                    found.append(flat | {"evaluated": printable(flat.get("evaluated", ""))})
+                except (ValueError, TypeError, AttributeError, RecursionError):
+                    said.append(f"line {number}: not the record of a round; left out")
+    except (OSError, EOFError, zlib.error) as error:
+        said.append(f"after line {number}: cannot be read: {printable(error)}")
+    return found
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{printable(key)}.")
         else:
-            warnings.append(f"{printable(child)}: no run (it has neither {METRICS} nor {RECIPE})")
-    if not found and not children:
-        warnings.append(f"{printable(path)}: no run (it has neither {METRICS} nor {RECIPE})")
+            yield prefix + printable(key), value
 
 
-def _read_run(folder: Path, resolved: Path, warnings: list[str]) -> Run:
-    records, problems = read_records(folder / METRICS)
-    if not records.rounds.size and not problems:
-        problems = ["no round recorded yet"]
-    settings, recipe_problem = read_settings(folder / RECIPE)
-    summary, summary_problem = read_settings(folder / SUMMARY)
-    _say(warnings, folder / METRICS, problems)
-    _say(warnings, folder / RECIPE, recipe_problem)
-    if (folder / SUMMARY).exists():
-        _say(warnings, folder / SUMMARY, summary_problem)
-    run = Run(printable(resolved.name) or "run", folder, settings, records, summary)
-    best, told = run.best(), summary.get("best_test_acc")
-    if best and isinstance(told, float) and told != best[0]:
-        _say(warnings, folder / SUMMARY, [f"best_test_acc {told} is not {METRICS}'s {best[0]}"])
-    return run
-
-
-def _say(warnings: list[str], path: Path, problems: Sequence[str]) -> None:
-    where = printable(path)
-    warnings.extend(f"{where}: {problem}" for problem in problems[:MAX_PROBLEMS_SHOWN])
-    if len(problems) > MAX_PROBLEMS_SHOWN:
-        warnings.append(f"{where}: and {len(problems) - MAX_PROBLEMS_SHOWN} more problems")
-
-
-def _distinct_names(runs: Sequence[Run], warnings: list[str]) -> list[Run]:
-    times = Counter(run.name for run in runs)
-    for name in (name for name, count in times.items() if count > 1):
-        folders = ", ".join(printable(run.folder) for run in runs if run.name == name)
-        warnings.append(f"{times[name]} runs named {name} ({folders}); each is named by its folder")
-    named = [
-        run
-        if times[run.name] == 1
-        else replace(run, name=f"{printable(run.folder.absolute().parent.name)}/{run.name}")
-        for run in runs
-    ]
-    times = Counter(run.name for run in named)
-    return [
-        run if times[run.name] == 1 else replace(run, name=printable(run.folder)) for run in named
-    ]
+def _number(value: object) -> float:
+    try:
+        return float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return math.inf

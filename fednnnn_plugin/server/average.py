@@ -237,9 +237,12 @@ class UpdateAccumulator:
         for entry in self.layout.entries:
             dtype = torch.promote_types(dtype, client_state[entry.name].dtype)
         device = self._served.vector.device
-        buffers = {name: client_state[name].detach().to(device) for name in self.layout.buffers}
-        model = ModelState(self.layout.flatten(client_state, dtype).to(device), buffers)
-        return self.add_group(model.as_group(), [weight])[0]
+        difference = self.layout.flatten(client_state, dtype).to(device).sub_(self._served.vector)
+        buffers = {
+            name: client_state[name].detach().to(device).unsqueeze(0)
+            for name in self.layout.buffers
+        }
+        return self._add(difference.unsqueeze(0), buffers, [weight])[0]
 
     def add_group(self, models: ModelState, weights: Sequence[float]) -> list[bool]:
         """Add the models of a group at once: tensor operations whose number m does not change.
@@ -252,8 +255,12 @@ class UpdateAccumulator:
         Returns:
             Which of them were accepted, as :meth:`add` says.
         """
-        differences = models.vector - self._served.vector
-        floating, integer = self._stacked(models.buffers)
+        return self._add(models.vector - self._served.vector, models.buffers, weights)
+
+    def _add(
+        self, differences: Tensor, buffers: Mapping[str, Tensor], weights: Sequence[float]
+    ) -> list[bool]:
+        floating, integer = self._stacked(buffers)
         accepted, factors, shrunk, norms, peaks = [], [], [], [], []
         for measured, weight in zip(self._measure(differences, floating), weights, strict=True):
             *layers, peak = measured

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 _ROW = 4_096
+_PIECE = 32 * _ROW
 
 
 def squared_norm(tensor: Tensor) -> float:
@@ -37,9 +38,14 @@ def _square(vector: Tensor) -> Tensor:
     """Return ``‖x‖₂²`` as a scalar tensor.
 
     PyTorch may cut one long reduction among threads, but reduces each row of a matrix on one: in
-    rows, the order of additions is fixed.
+    rows, the order of additions is fixed. On a CPU it goes through pieces, of which PyTorch makes
+    float64 copies that fit the caches.
     """
-    whole = len(vector) - len(vector) % _ROW
-    rows = torch.linalg.vector_norm(vector[:whole].view(-1, _ROW), dim=1, dtype=torch.float64)
-    rest = torch.linalg.vector_norm(vector[whole:], dtype=torch.float64)
-    return rows.square().sum() + rest.square()
+    length = _PIECE if vector.device.type == "cpu" else max(len(vector), 1)
+    squares = []
+    for piece in vector.split(length):
+        whole = len(piece) - len(piece) % _ROW
+        rows = torch.linalg.vector_norm(piece[:whole].view(-1, _ROW), dim=1, dtype=torch.float64)
+        rest = torch.linalg.vector_norm(piece[whole:], dtype=torch.float64)
+        squares.append(rows.square().sum() + rest.square())
+    return torch.stack(squares).sum()

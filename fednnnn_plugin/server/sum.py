@@ -87,7 +87,7 @@ class BinnedSum:
         self._make_room(bins)
         exponent = self._BITS - self._WIDTH * highest
         scales = [math.ldexp(mantissa, own + exponent) for mantissa, own in factors]
-        if len(rows) == 1:
+        if len(rows) == 1 and rows.device.type == "cpu":
             scratch = torch.empty(min(self.size, _PIECE), dtype=torch.float64, device=self.device)
             for start in range(0, self.size, len(scratch)):
                 part = rows[0, start : start + len(scratch)]

@@ -20,15 +20,16 @@ clients=3
 cd "${1:-$(dirname "$0")}"
 mkdir -p output
 
-processes=()
-trap 'kill "${processes[@]}" 2>/dev/null || true' EXIT
+declare -A names=() # process -> its role and rank
+trap 'kill "${!names[@]}" 2>/dev/null || true' EXIT
 start() { # ROLE RANK
   "${PYTHON:-python}" "$1.py" --cf fedml_config.yaml --rank "$2" --role "$1" >"output/$1_$2.log" 2>&1 &
-  processes+=($!)
+  names[$!]="$1 $2"
 }
-failed() { # ROLE RANK
-  echo "$0: $1 $2 failed; the end of output/$1_$2.log:" >&2
-  tail -n 5 "output/$1_$2.log" >&2
+failed() { # PROCESS: the others, which would wait for it for ever, end with this script
+  local name=${names[$1]}
+  echo "$0: $name failed; the end of output/${name/ /_}.log:" >&2
+  tail -n 5 "output/${name/ /_}.log" >&2
   exit 1
 }
 
@@ -42,17 +43,20 @@ if listening; then
 fi
 start server 0
 # A FedML client that finds no server ends, so the server has to listen before the clients start.
+server=$!
 until listening; do
-  kill -0 "${processes[0]}" 2>/dev/null || failed server 0
+  kill -0 "$server" 2>/dev/null || failed "$server"
   sleep 0.2
 done
 for rank in $(seq "$clients"); do
   start client "$rank"
 done
-
-# FedML's clients never end where their server died, so the server is waited for first.
-wait "${processes[0]}" || failed server 0
-for rank in $(seq "$clients"); do
-  wait "${processes[rank]}" || failed client "$rank"
+while [ ${#names[@]} -gt 0 ]; do
+  wait -n || true # whichever ends first; its status is asked for below
+  for process in "${!names[@]}"; do
+    kill -0 "$process" 2>/dev/null && continue
+    wait "$process" || failed "$process"
+    unset "names[$process]"
+  done
 done
 echo "done: output/evaluation_model.safetensors"

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 
 import click
 import torch
+from fednnnn_plugin.engine.state import named_tensors, trainable_names
+from fednnnn_plugin.server.accumulator import UpdateAccumulator
 from torch import Tensor
 
-from fednnnn_plugin.engine.state import named_tensors, trainable_names
 from fednnnn_plugin.models import create_model
-from fednnnn_plugin.server.accumulator import UpdateAccumulator
 
 GOAL = 10.0
 

@@ -1,7 +1,9 @@
 """Small files made as the official ones are."""
 
 import gzip
+import hashlib
 import io
+import pickle
 import struct
 import tarfile
 from collections.abc import Callable
@@ -9,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torchvision
 
 WriteIdx = Callable[[Path, np.ndarray], Path]
-MakeArchive = Callable[[dict[str, bytes]], bytes]
-MakeBatch = Callable[..., bytes]
 
 
 def _write_idx(path: Path, array: np.ndarray) -> Path:
@@ -40,81 +41,38 @@ def tiny_mnist(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _string(text: bytes) -> bytes:
-    """A Python 2 string, as protocol 2 writes it."""
-    short = len(text) < 256
-    return (b"U" + bytes([len(text)]) if short else b"T" + struct.pack("<I", len(text))) + text
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content).hexdigest()
 
 
-def _number(value: int) -> bytes:
-    return b"K" + bytes([value]) if value < 256 else b"M" + struct.pack("<H", value)
+@pytest.fixture
+def tiny_batches(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """Six batches of 4 images each, and their names, with sums that torchvision takes for right.
 
-
-def _batch(images: np.ndarray, labels: list[int], by_column: bool = False) -> bytes:
-    """A pickle with the instructions of the official batches, which Python 2 wrote.
-
-    Args:
-        images: uint8 [n, 3072].
-        labels: n of them.
-        by_column: store the array in Fortran's order.
+    Image i of batch b is filled with 10 b + i.
     """
-    rows, columns = images.shape
-    array = (
-        b"cnumpy.core.multiarray\n_reconstruct\nq\x05"
-        b"cnumpy\nndarray\nq\x06" + b"K\x00\x85q\x07" + _string(b"b") + b"q\x08\x87q\x09Rq\x0a"
-        b"(K\x01" + _number(rows) + _number(columns) + b"\x86q\x0b"
-        b"cnumpy\ndtype\nq\x0c" + _string(b"u1") + b"K\x00K\x01\x87q\x0dRq\x0e"
-        b"(K\x03"
-        + _string(b"|")
-        + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tq\x0fb"
-        + (b"\x88" if by_column else b"\x89")
-        + _string(images.tobytes("F" if by_column else "C"))
-        + b"tq\x10b"
-    )
-    names = b"".join(
-        _string(b"%04d.png" % i) + b"r" + struct.pack("<I", 256 + i) for i in range(rows)
-    )
-    return (
-        b"\x80\x02}q\x01("
-        + (_string(b"batch_label") + b"q\x02" + _string(b"training batch 1 of 5"))
-        + (_string(b"labels") + b"q\x03]q\x04(" + b"".join(map(_number, labels)) + b"e")
-        + (_string(b"data") + array)
-        + (_string(b"filenames") + b"]q\x11(" + names + b"e")
-        + b"u."
-    )
-
-
-def _archive(batches: dict[str, bytes]) -> bytes:
-    """The batches, and a file of no interest, in a compressed archive."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for name, content in {"batches.meta": b"not read", **batches}.items():
-            member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-@pytest.fixture
-def make_archive() -> MakeArchive:
-    return _archive
-
-
-@pytest.fixture
-def make_batch() -> MakeBatch:
-    return _batch
-
-
-@pytest.fixture
-def tiny_batches() -> dict[str, bytes]:
-    """The six batches, of 4 images each; image i of batch b is filled with 10 b + i."""
-    batches = {}
-    for b, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
+    cifar10 = torchvision.datasets.CIFAR10
+    batches = {"batches.meta": pickle.dumps({"label_names": [*"abcdefghij"]}, protocol=2)}
+    names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+    for b, name in enumerate(names):
         images = np.repeat(np.arange(4, dtype=np.uint8)[:, None] + 10 * b, 3072, axis=1)
-        batches[name] = _batch(images, [(b + i) % 10 for i in range(4)])
+        labels = [(b + i) % 10 for i in range(4)]
+        batches[name] = pickle.dumps({"data": images, "labels": labels}, protocol=2)
+    sums = [[name, _md5(batches[name])] for name in names]
+    monkeypatch.setattr(cifar10, "train_list", sums[:5])
+    monkeypatch.setattr(cifar10, "test_list", sums[5:])
+    monkeypatch.setattr(cifar10, "meta", cifar10.meta | {"md5": _md5(batches["batches.meta"])})
     return batches
 
 
 @pytest.fixture
-def tiny_archive(tiny_batches: dict[str, bytes]) -> bytes:
-    return _archive(tiny_batches)
+def tiny_archive(tiny_batches: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """The batches in an archive, with a sum that torchvision takes for right."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, content in tiny_batches.items():
+            member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    monkeypatch.setattr(torchvision.datasets.CIFAR10, "tgz_md5", _md5(buffer.getvalue()))
+    return buffer.getvalue()

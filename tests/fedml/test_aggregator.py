@@ -148,7 +148,7 @@ def test_samples_weigh_where_they_are_asked_for() -> None:
     clients = [(0, client(9.0, 9.0)), (2, client(1.0, 1.0))]
     again = run_round(aggregator(client_weighting="samples"), clients)
     torch.testing.assert_close(again["w"], torch.tensor([0.5, 0.5]))
-    with pytest.raises(fp.UserError, match=r"client 0 of this round: client weight: -1"):
+    with pytest.raises(fp.UserError, match=r"the client of rank 1: client weight: -1"):
         aggregator(client_weighting="samples").aggregate([(-1, client(1.0, 1.0))])
 
 
@@ -304,7 +304,7 @@ def test_tied_parameters_count_once_and_stay_tied(tmp_path) -> None:
 def test_a_model_that_does_not_fit_is_named(call, state, words) -> None:
     with pytest.raises(fp.UserError) as caught:
         getattr(aggregator(), call)([(1, client(1.0, 0.0)), (1, state)])
-    assert str(caught.value) == f"round 1: client 1 of this round: {words}"
+    assert str(caught.value) == f"round 1: the client of rank 2: {words}"
 
 
 def test_no_error_of_ours_is_a_key_error() -> None:
@@ -323,7 +323,17 @@ def test_clients_that_are_not_finite_are_left_out_with_a_word(caplog) -> None:
     ]
     torch.testing.assert_close(run_round(server, clients)["w"], torch.tensor([1.05, 1.4]))
     assert [record.message for record in caplog.records] == [
-        f"round 1: client {k} of this round: update rejected: not finite" for k in (0, 2)
+        f"round 1: the client of rank {k}: update rejected: not finite" for k in (1, 3)
+    ]
+
+
+def test_clients_are_named_by_the_rank_that_fedmls_log_has(caplog) -> None:
+    """Also behind one that was left out before, and by the ids that FedML was given."""
+    server = aggregator(max_client_failures=1, client_id_list="[64, 66, 70]")
+    run_round(server, [(1, client(1.0)), (1, client(math.nan, 0.0)), (1, client(3.0, 0.0))])
+    assert [record.message.split(": ")[1] for record in caplog.records] == [
+        "the client of rank 64",
+        "the client of rank 66",
     ]
 
 
@@ -397,6 +407,36 @@ def test_the_evaluation_model_is_saved_every_round(tmp_path) -> None:
         run_round(server, [(1, client(*values))])
         assert_equal(load_file(path), server.evaluation_state_dict())
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_fewer_silos_than_clients_are_said_in_one_line(caplog) -> None:
+    aggregator(client_num_in_total=10, client_num_per_round=10)
+    assert not caplog.records
+    aggregator(client_num_in_total=10, client_num_per_round=3)
+    [record] = caplog.records
+    assert record.message.startswith("client_num_per_round: 3 of 10: ")
+
+
+class Placed(Vector):
+    """A model that writes down where it is told to go."""
+
+    def to(self, *where, **more):
+        self.where = where
+        return super().to(*where, **more)
+
+
+def test_it_follows_fedml_to_its_device_and_sends_from_the_cpu() -> None:
+    """FedML sets ``args.device``, to which it also moves the models that it receives."""
+    args = arguments()
+    server = fp.FedNNNNAggregator(Placed(), args)
+    args.device = torch.device("meta")
+    server.on_before_aggregation([])
+    assert server.model.w.is_meta
+    args.device = torch.device("cpu")
+    server = fp.FedNNNNAggregator(Placed(), args)
+    served = run_round(server, [(1, client(3.0, 0.0))])
+    assert server.model.where == (torch.device("cpu"),)
+    assert {tensor.device for tensor in (served["w"], server.get_model_params()["w"])} == {CPU}
 
 
 @pytest.mark.parametrize("optimizer", ["FedAvg", "FedOpt"])

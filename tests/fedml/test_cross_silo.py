@@ -1,6 +1,8 @@
 """Cross-silo federations of FedML's own server and client classes, without a transport."""
 
 import copy
+import math
+import os
 import pickle
 import random
 from collections import OrderedDict
@@ -50,6 +52,7 @@ def arguments(**values) -> SimpleNamespace:
         "batch_size": 5,
         "client_optimizer": "sgd",
         "learning_rate": 0.1,
+        "client_threads": 1,
         "weight_decay": 0.0,
         "frequency_of_the_test": 1,
         "enable_wandb": False,
@@ -328,6 +331,9 @@ def test_what_our_trainer_gives_is_a_copy_and_it_counts_as_fedmls_does() -> None
         ({"learning_rate": None}, "args: train_args.learning_rate: missing; must be"),
         ({"weight_decay": "much"}, "args: train_args.weight_decay: 'much': must be"),
         ({"prox_mu": -1}, "args: train_args.prox_mu: -1: must be"),
+        ({"client_threads": 0}, "train_args.client_threads: 0: must be"),
+        ({"client_threads": True}, "train_args.client_threads: True: must be"),
+        ({"scenario": "hierarchical"}, "scenario: hierarchical: "),
     ],
 )
 def test_our_trainer_names_a_setting_that_does_not_fit(values, line) -> None:
@@ -335,6 +341,45 @@ def test_our_trainer_names_a_setting_that_does_not_fit(values, line) -> None:
         fp.FedNNNNClientTrainer(nn.Linear(5, 2), arguments(**values))
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)
+
+
+class Threads(nn.Linear):
+    """Counts the threads that it computes on."""
+
+    def forward(self, x):
+        self.threads = torch.get_num_threads()
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("given", [None, "auto", 1, 3])
+def test_our_trainer_uses_the_cores_that_its_silo_has(given) -> None:
+    model, args, before = Threads(5, 2), arguments(client_threads=given), torch.get_num_threads()
+    args.round_idx = 0
+    fp.FedNNNNClientTrainer(model, args).train(linear_dataset()[5][0], CPU, args)
+    assert model.threads == (given if given in (1, 3) else len(os.sched_getaffinity(0)))
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("outputs", "labels"), [((4, 2, 3), (4, 3)), ((4, 2, 3, 5), (4, 3, 5)), ((4, 2), (4,))]
+)
+def test_our_trainer_counts_labels_not_samples(outputs, labels) -> None:
+    """Logits that are all the same: class 0 everywhere, and a loss of ln 2."""
+
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(()))
+
+        def forward(self, x):
+            return self.w + torch.zeros(outputs)
+
+    args = arguments()
+    y = (torch.arange(math.prod(labels)) % 4 == 0).long().reshape(labels)
+    found = fp.FedNNNNClientTrainer(Flat(), args).test([(torch.zeros(4, 1), y)], CPU, args)
+    assert found["test_total"] == y.numel()
+    assert found["test_correct"] == (y == 0).sum()
+    assert found["test_loss"] / found["test_total"] == pytest.approx(math.log(2))
 
 
 @pytest.fixture
@@ -376,7 +421,7 @@ def test_by_name_the_server_gets_our_aggregator_and_fedml_sees_fedavg(
     [(role, name, given, aggregator)] = started
     assert (role, name, given is args) == ("server", "FedAvg", True)
     assert type(aggregator) is fp.FedNNNNAggregator
-    assert aggregator._settings.rule.method == args.federated_optimizer == method
+    assert aggregator._settings.rule.name == args.federated_optimizer == method
 
 
 def test_by_name_a_missing_trainer_is_ours_for_our_data_only(started, caplog) -> None:
@@ -394,6 +439,27 @@ def test_by_name_a_missing_trainer_is_ours_for_our_data_only(started, caplog) ->
     args.federated_optimizer, args.prox_mu = "PaperFedProx", 0.1
     run(args, theirs)
     assert "FedML's default trains the client: the proximal term" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["cross_cloud", "fedml_serving", "cross_device"])
+@pytest.mark.parametrize("role", ["server", "client"])
+def test_by_name_what_fedml_has_beside_is_refused_in_a_line(kind, role) -> None:
+    args = arguments(training_type=kind, federated_optimizer="FedNNNN", role=role)
+    with pytest.raises(fp.UserError, match=f"^training_type: {kind}: FedNNNN runs by name"):
+        run(args, linear_dataset())
+    args.federated_optimizer = "NoSuchMethod"  # FedML's own words
+    with pytest.raises(Exception, match=r".") as caught:
+        run(args, linear_dataset())
+    assert not isinstance(caught.value, fp.UserError)
+
+
+def test_by_name_a_model_that_does_not_take_our_images_is_named(started) -> None:
+    args = arguments(federated_optimizer="FedNNNN", model="lr", role="client")
+    with pytest.raises(
+        fp.UserError, match=r"^model_args.model: lr: does not take images of \[1, 8"
+    ):
+        fedml.FedMLRunner(args, CPU, fedml_dataset(images(), 5, 3), nn.Linear(784, 10))
+    assert not started
 
 
 def test_by_name_an_aggregator_of_another_kind_is_refused(started) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import shutil
 import signal
 import socket
@@ -41,44 +40,13 @@ if __name__ == "__main__":
     fedml_runner.run()
 """
 
-# Python sees no network but loopback.
-OFFLINE = """
-import sys
-
-def guard(event, args):
-    host = {"socket.connect": lambda: args[1][0], "socket.getaddrinfo": lambda: args[0]}.get(event)
-    if host is not None and host() not in {"127.0.0.1", "localhost", "::1", None}:
-        raise OSError(f"offline: {event} {host()}")
-
-sys.addaudithook(guard)
-"""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free, and stay so: none of those that the kernel gives to connections."""
-    found: list[int] = []
-    for port in random.sample(range(20_000, 32_000), 1_000):
-        with socket.socket() as free:
-            try:
-                free.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            break
-    return found
-
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, grpc_addresses) -> Path:
     """A copy of the example, on ports that are free."""
     copied = tmp_path / "federation"
     shutil.copytree(EXAMPLE, copied, ignore=shutil.ignore_patterns("output", "log*"))
-    ports = free_ports(CLIENTS + 1)
-    rows = ["eid,rank,grpc_server_ip,grpc_server_port,ingress_ip"]
-    rows += [f"{rank},{rank},127.0.0.1,{port}," for rank, port in enumerate(ports)]
-    (copied / "grpc_ipconfig.csv").write_text("\n".join(rows) + "\n")
-    (tmp_path / "sitecustomize.py").write_text(OFFLINE)
+    grpc_addresses(copied, CLIENTS)
     return copied
 
 
@@ -86,7 +54,6 @@ def start(folder: Path) -> subprocess.Popen[str]:
     environment = {name: v for name, v in os.environ.items() if name != "FEDNNNN_PLUGIN_DISABLE"}
     environment |= {
         "PYTHON": sys.executable,
-        "PYTHONPATH": str(folder.parent),
         "HOME": str(folder.parent),
     }
     return subprocess.Popen(
@@ -117,20 +84,6 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def wait_until_gone(folder: Path) -> None:
-    """Wait for a killed server's address to be free."""
-    port = int((folder / "grpc_ipconfig.csv").read_text().splitlines()[1].split(",")[3])
-    deadline = time.monotonic() + 30
-    with socket.socket() as free:
-        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        while True:
-            try:
-                return free.bind(("127.0.0.1", port))
-            except OSError:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-
-
 def edit(folder: Path, **train_args: object) -> dict:
     path = folder / "fedml_config.yaml"
     content = yaml.safe_load(path.read_text())
@@ -157,6 +110,7 @@ def standalone(tmp_path_factory) -> Callable[[int], tuple[dict, dict]]:
         content = yaml.safe_load((EXAMPLE / "fedml_config.yaml").read_text())
         content["common_args"] |= {"training_type": "simulation"}
         content["train_args"] |= {"federated_optimizer": "FedNNNN", "comm_round": rounds}
+        content["train_args"].pop("client_threads")
         content |= {"comm_args": {"backend": "sp"}, "tracking_args": {}}
         content["device_args"].pop("worker_num")
         path = tmp_path_factory.mktemp("standalone") / "recipe.yaml"
@@ -185,23 +139,26 @@ def test_the_example_gives_the_bits_of_the_standalone_engine(folder, standalone)
     assert log.count("'test_acc'") == ROUNDS
 
 
-def test_by_name_in_an_unmodified_script_and_killed_after_round_2(folder, standalone) -> None:
-    for role in ("server", "client"):
-        (folder / f"{role}.py").write_text(UNMODIFIED)
+def test_by_name_in_an_unmodified_script_and_killed_after_round_2(
+    folder, standalone, scripts
+) -> None:
+    (folder / "both.py").write_text(UNMODIFIED)
     edit(folder, federated_optimizer="FedNNNN", comm_round=1_000)
-    process = start(folder)
-    try:
-        deadline = time.monotonic() + 240
-        while standing(folder) < 2:
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-    finally:
-        kill(process)
-    wait_until_gone(folder)
+
+    def federate() -> list:
+        config = "fedml_config.yaml"
+        return scripts.federate(folder, config, server="both.py", client="both.py")
+
+    processes, deadline = federate(), time.monotonic() + 240
+    while standing(folder) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    for process in processes:
+        process.send(signal.SIGKILL)
+    assert [process.wait().returncode for process in processes] == [-signal.SIGKILL] * 4
     done = standing(folder)  # on a busy machine some rounds more
     edit(folder, start_round=done, comm_round=1)
-    finish(start(folder))
+    assert [process.wait().returncode for process in federate()] == [0] * 4
     assert_same(folder, standalone(done + 1))
 
 
@@ -213,7 +170,7 @@ def test_an_address_in_use_is_named(folder) -> None:
         process = start(folder)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert errors.endswith(f"127.0.0.1:{port} is in use: is another federation running?\n")
+    assert f"127.0.0.1:{port} is in use" in errors
 
 
 def test_the_script_says_what_it_does_and_what_failed(tmp_path) -> None:

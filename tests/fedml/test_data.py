@@ -160,20 +160,59 @@ def test_fedmls_own_optimizers_run_on_it_and_their_sums_are_the_test_set(
     assert reported > 0.15
 
 
+OURS = {"federated_optimizer": "FedNNNN", "beta": 0.5, "gamma": 0.5}
+
+
 @pytest.mark.parametrize("load", [fedml.data.load, data_loader.load])
-@pytest.mark.parametrize("dataset", ["cifar100", "femnist", "shakespeare", None])
-def test_our_partitions_of_another_data_set_are_refused(load, dataset) -> None:
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"partition_method": "n_class"},
+        {"partition_sizes": "balanced"},
+        {"classes_per_client": 2},
+        {"partition_method": "dirichlet", "partition_sizes": "power_law"},
+        OURS | {"partition_method": "n_class"},
+    ],
+)
+def test_what_only_we_have_is_refused_for_another_data_set(load, values) -> None:
     with pytest.raises(fp.UserError, match=r"^data_args.dataset: .* mnist, cifar10, digits"):
-        load(arguments(dataset=dataset, partition_method="n_class"))
+        load(arguments(dataset="cifar100", **values))
 
 
-@pytest.mark.parametrize("method", [None, "hetero", "homo", 3])
-def test_other_partitions_are_fedmls(method, monkeypatch) -> None:
-    args = arguments(dataset="mnist", partition_method=method)
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({"partition_method": method} for method in (None, "hetero", "homo", 3)),
+        *({"dataset": name} for name in ("mnist", "cifar10", "femnist", "shakespeare", "cifar100")),
+        {"partition_method": "dirichlet", "partition_alpha": 0.5},
+        {"dataset": "my_data:load"},
+        {"dataset": "hdfs://somewhere", **OURS},
+        {"partition_method": "hetero", **OURS},
+        {"dataset": "femnist", **OURS},
+        {"dataset": None},
+    ],
+)
+def test_the_rest_is_fedmls(values, monkeypatch) -> None:
+    args = arguments(**{"dataset": "mnist"} | values)
     monkeypatch.setattr(data_loader, "load_synthetic_data", lambda given: given)
     assert fedml.data.load(args) is args
     del args.partition_method
-    assert fedml.data.load(args) is args
+    if values.get("dataset") != "digits":
+        assert fedml.data.load(args) is args
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        OURS | {"dataset": "mnist"},
+        {"dataset": "mnist", "partition_method": "n_class"},
+        {"dataset": "mnist", "partition_sizes": "balanced"},
+        {"dataset": "cifar10", "classes_per_client": 2, "partition_method": "n_class"},
+    ],
+)
+def test_ours_are_looked_for_where_ours_are_kept(values, tmp_path) -> None:
+    with pytest.raises(fp.UserError, match=str(tmp_path)):
+        fedml.data.load(arguments(data_cache_dir=str(tmp_path), **values))
 
 
 def test_a_bad_setting_is_named() -> None:
@@ -181,10 +220,22 @@ def test_a_bad_setting_is_named() -> None:
         fedml.data.load(arguments(min_samples=0))
 
 
-def test_a_function_in_a_recipe_is_not_called_for_a_script() -> None:
-    with pytest.raises(fp.UserError, match=r"^data_args.dataset: 'm:f': .* in your script") as no:
-        fedml.data.load(arguments(dataset="m:f", partition_method="hetero"))
+def test_a_function_runs_where_the_environment_allows_it(tmp_path, monkeypatch) -> None:
+    (tmp_path / "own_images.py").write_text(
+        "import torch\n"
+        "def load():\n"
+        "    x, y = torch.rand(20, 1, 4, 4), torch.arange(20) % 2\n"
+        "    return x, y, x[:4], y[:4]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    args = arguments(dataset="own_images:load", client_num_in_total=2, **OURS)
+    args.client_num_per_round = 2
+    with pytest.raises(fp.UserError, match=r"^data_args.dataset: 'own_images:load' .*=1") as no:
+        fedml.data.load(args)
     assert "\n" not in str(no.value)
+    monkeypatch.setenv("FEDNNNN_ALLOW_CODE", "1")
+    dataset, classes = fedml.data.load(args)
+    assert (classes, *dataset[:2]) == (2, 20, 4)
 
 
 def test_a_script_s_image_folder(tmp_path) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.recipe import METHODS
+from fednnnn_plugin.server.rules import RULES
 
 fp.register()
 
@@ -28,7 +28,7 @@ def arguments(**values) -> SimpleNamespace:
     return SimpleNamespace(**required | values)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RULES)
 def test_the_cpu_without_a_word_on_the_screen(method: str, capsys, caplog) -> None:
     coefficients = {"beta": 0.7, "gamma": 0.5, "prox_mu": 0.1, "server_lr": 0.1}
     needed = {

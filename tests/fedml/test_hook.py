@@ -42,6 +42,18 @@ def test_the_environment_variable_turns_it_off(run_python, fake_fedml) -> None:
     assert (done.stdout, done.stderr) == ("False\n", "")
 
 
+@pytest.mark.slow
+def test_turned_off_it_stays_off_where_our_aggregator_is_used(run_python) -> None:
+    program = (
+        "import fednnnn_plugin as fp, torch\n"
+        "from types import SimpleNamespace\n"
+        "args = SimpleNamespace(beta=0.5, gamma=0.5)\n"
+        "fp.FedNNNNAggregator(torch.nn.Linear(2, 2), args)\n" + IS_PATCHED
+    )
+    done = run_python("-c", program, FEDNNNN_PLUGIN_DISABLE="1")
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
+
+
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_register_works_on_either_side_of_the_import(run_python, fake_fedml, order: str) -> None:
     register = "import fednnnn_plugin as fp; fp.register(); fp.register()\n"
@@ -63,6 +75,20 @@ def test_without_the_package_the_pth_lets_fedml_be(run_python, fake_fedml) -> No
         "-S", "-c", program, path=fake_fedml()
     )  # -S: site-packages is not on the path
     assert (done.stdout, done.stderr) == ("0.9.6\n", "")
+
+
+def test_the_warnings_of_what_fedml_pins_are_not_shown(run_python, fake_fedml) -> None:
+    raising = (
+        "import sys, warnings\n"
+        "import fedml\n"
+        "warnings.warn('pkg_resources is deprecated as an API. See https://...')\n"
+        'warnings.warn("urllib3 (2.7) or chardet (7.7) doesn\'t match a supported version!")\n'
+        "warnings.warn('something else')"
+    )
+    shown = run_python("-c", raising, path=fake_fedml()).stderr
+    assert "something else" in shown
+    assert "pkg_resources" not in shown
+    assert "chardet" not in shown
 
 
 def test_a_fedml_that_is_not_there_is_not_found() -> None:

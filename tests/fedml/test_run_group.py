@@ -54,6 +54,27 @@ def test_what_ends_like_a_recipe_is_one(recipes_run, name: str) -> None:
     assert recipes_run[0]["overwrite"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("digits_noniid_b_fednnnn",),
+        ("--set", "train_args.beta=0.5", "mnist_iid_b_fedavg"),
+        ("mnist_iid_b_fedavg", "--overwrite"),
+    ],
+)
+def test_the_name_of_a_recipe_of_ours_is_one(recipes_run, words) -> None:
+    assert fedml_command(*words).exit_code == 0
+    [call] = recipes_run
+    assert call["recipe"] in words
+
+
+def test_another_word_stays_fedmls_to_refuse(recipes_run) -> None:
+    result = fedml_command("digits")
+    assert result.exit_code == 2
+    assert "No such command" in result.output
+    assert recipes_run == []
+
+
 def test_the_group_alone_takes_a_recipe_too(recipes_run) -> None:
     assert click.testing.CliRunner().invoke(run.fedml_run, ["a.yaml"]).exit_code == 0
     assert len(recipes_run) == 1

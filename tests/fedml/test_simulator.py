@@ -1,12 +1,15 @@
 """Our methods in ``FedMLRunner``: any data set, any module, any client trainer."""
 
 import copy
+import json
 import logging
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import fedml
+import numpy as np
 import pytest
 import torch
 from fedml.core import ClientTrainer, ServerAggregator
@@ -144,6 +147,78 @@ def test_a_client_trainer_is_called_in_fedmls_order() -> None:
     assert trainer.calls[first + 2][1] is dataset[6][client]
 
 
+def record(args) -> dict:
+    return json.loads(Path(args.output, "metrics.jsonl").read_text().splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("found", "metrics"),
+    [
+        (None, None),
+        (
+            {"mse": torch.tensor(0.25), "worst": np.float32(2.0), "name": "x"},
+            {"mse": 0.25, "worst": 2.0},
+        ),
+        ({"mse": math.nan}, None),
+        (
+            {"test_correct": 9, "test_loss": 1.0, "test_total": 4},
+            {"test_correct": 9.0, "test_loss": 1.0, "test_total": 4.0},
+        ),
+        ((0.5, 1.0, None, None), None),
+    ],
+)
+def test_what_a_trainer_measures_is_recorded_as_it_is(found, metrics) -> None:
+    """No cross-entropy in its place, and no accuracy where it gives none, or one above 1."""
+
+    class Own(Counting):
+        def test(self, test_data, device, args):
+            return found
+
+    args = arguments()
+    run(args, synthetic(), linear(), Own(linear(), args))
+    last = record(args)
+    assert (last["test_acc"], last["test_loss"]) == (None, None)
+    assert last["test_metrics"] == metrics
+
+
+def test_fedmls_counts_are_an_accuracy() -> None:
+    class Own(Counting):
+        def test(self, test_data, device, args):
+            return {"test_correct": 3, "test_loss": 2.0, "test_total": 4}
+
+    args = arguments()
+    run(args, synthetic(), linear(), Own(linear(), args))
+    assert (record(args)["test_acc"], record(args)["test_loss"]) == (0.75, 0.5)
+
+
+def test_labels_are_counted_not_samples() -> None:
+    """Outputs [B, C, T] for labels [B, T]."""
+    generator = torch.Generator().manual_seed(0)
+    batches = [
+        (torch.randn(6, 1, 5, generator=generator), torch.randint(2, (6, 5), generator=generator))
+    ]
+    dataset = [6, 6, batches, batches, {0: 6}, {0: batches}, {0: batches}, CLASSES]
+    sequences = {"client_num_in_total": 1, "client_num_per_round": 1}
+    model = nn.Conv1d(1, CLASSES, 1)
+    args = arguments(**sequences)
+    run(args, dataset, model)
+    with torch.no_grad():
+        right = (model(batches[0][0]).argmax(1) == batches[0][1]).double().mean().item()
+    assert record(args)["test_acc"] == pytest.approx(right)
+
+
+@pytest.mark.parametrize("name", ["lr", "cnn"])
+def test_a_model_of_fedmls_that_does_not_take_our_images_is_named(name) -> None:
+    digits = {"dataset": "digits", "partition_method": "iid", "batch_size": 50}
+    args = arguments(model=name, **digits)
+    dataset, _ = fedml.data.load(args)
+    args.dataset = "mnist"  # whose models these are
+    model = fedml.model.create(args, 10)
+    with pytest.raises(fp.UserError, match=rf"^model_args.model: {name}: does not take images of"):
+        run(args, dataset, model)
+    assert not Path("out").exists()
+
+
 def test_fedmls_default_trainer_can_be_given() -> None:
     """One epoch of one batch without weight decay: the engine's own training and FedML's agree."""
     args = arguments(output="theirs")
@@ -242,7 +317,10 @@ def test_tag_prediction_keeps_fedmls_trainer() -> None:
         ({"client_num_in_total": 3}, r"client_num_in_total: 3: the data set has no client 2"),
         ({"backend": "NCCL"}, r"comm_args.backend: 'NCCL': .* sp or MPI"),
         ({"enable_dp": True}, r"enable_dp: true: .* hooks"),
-        ({"resume": True, "overwrite": True}, r"args.resume, args.overwrite: set one"),
+        (
+            {"resume": True, "overwrite": True},
+            r"tracking_args.resume, tracking_args.overwrite: set",
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_line(values: dict, line: str) -> None:

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe import differences, dump_recipe, find_recipe, load_recipe
+from fednnnn_plugin.recipe import differences, dump_recipe, load_recipe
+from fednnnn_plugin.recipe.reading import read_yaml
 
 MINIMAL = """\
 common_args:
@@ -55,18 +56,18 @@ def message(path: Path, *overrides: str) -> str:
 def test_a_minimal_recipe_and_its_defaults(recipe_file: Path) -> None:
     recipe = load_recipe(recipe_file)
     assert recipe.name == "mine"
-    assert (recipe.train_args.beta, recipe.train_args.gamma) == (0.7, 0.8)
+    assert recipe.rule_settings == {"beta": 0.7, "gamma": 0.8}
     train, data = recipe.train_args, recipe.data_args
-    assert train.prox_mu is None
     assert train.client_weighting == "uniform"
     assert train.precision == "fp32"
-    assert train.client_batching == "auto"
+    assert (train.client_batching, train.client_threads) == ("auto", "auto")
     assert (train.start_round, train.checkpoint_every) == (0, 10)
     assert (train.max_client_norm, train.max_client_failures) == (None, 0)
     assert train.weight_decay == 0.0
     assert data.cache_dir == Path("~/fedml_data").expanduser()
     assert (data.partition_method, data.partition_sizes) == ("iid", "balanced")
     assert (data.classes_per_client, data.power_law_exponent, data.min_samples) == (2, 1.0, 10)
+    assert data.partition_alpha == 0.5
     assert recipe.common_args.random_seed == 0
     assert recipe.validation_args.test_served is False
     assert recipe.device_args.worker_num is None
@@ -76,10 +77,10 @@ def test_numbers_may_be_written_5e_4(recipe_file: Path) -> None:
     text = MINIMAL.replace("learning_rate: 0.05", "learning_rate: 5e-4")
     recipe_file.write_text(text.replace("beta: 0.7", 'beta: "7E-1"'))
     recipe = load_recipe(recipe_file, ["train_args.weight_decay=1e-3", "train_args.gamma=.5"])
-    assert recipe.train_args.learning_rate == 5e-4
-    assert recipe.train_args.beta == 0.7
-    assert recipe.train_args.weight_decay == 1e-3
-    assert recipe.train_args.gamma == 0.5
+    assert (recipe.train_args.learning_rate, recipe.train_args.weight_decay) == (5e-4, 1e-3)
+    assert recipe.rule_settings == {"beta": 0.7, "gamma": 0.5}
+    read = read_yaml("[5e-4, -1E+3, .5e1, 1.e2, 5e, e5, 0x1e5, 1e5m, '5e-4', 2024-01-01]")
+    assert read == [5e-4, -1e3, 5.0, 100.0, "5e", "e5", 0x1E5, "1e5m", "5e-4", "2024-01-01"]
 
 
 def test_overrides_replace_values_and_the_last_one_wins(recipe_file: Path) -> None:
@@ -92,9 +93,18 @@ def test_overrides_replace_values_and_the_last_one_wins(recipe_file: Path) -> No
             "common_args.random_seed=3",
             "data_args.data_cache_dir=/tmp/a=b",
             "tracking_args.run_name=",
+            "batch_size=-1",
+            "client_threads=4",
+            "partition_method=dirichlet",
+            "partition_alpha=5e-2",
+            "model=my_models:create",
         ],
     )
-    assert recipe.train_args.beta == 1.0
+    assert (recipe.train_args.batch_size, recipe.train_args.client_threads) == (-1, 4)
+    data = recipe.data_args
+    assert (data.partition_method, data.partition_alpha) == ("dirichlet", 0.05)
+    assert recipe.model_args.model == "my_models:create"
+    assert recipe.rule_settings["beta"] == 1.0
     assert recipe.train_args.client_batching == "off"
     assert recipe.common_args.random_seed == 3
     assert recipe.data_args.data_cache_dir == "/tmp/a=b"
@@ -102,39 +112,15 @@ def test_overrides_replace_values_and_the_last_one_wins(recipe_file: Path) -> No
 
 
 def test_another_method_needs_its_own_coefficients_and_no_others(recipe_file: Path) -> None:
-    other = "train_args.federated_optimizer=PaperFedProx"
-    lines = message(recipe_file, other).splitlines()
+    lines = message(recipe_file, "train_args.federated_optimizer=PaperFedProx").splitlines()
     assert lines == [
-        f"{recipe_file}: train_args.beta: 0.7: PaperFedProx does not use it; "
-        "leave it out or null (it belongs to FedNNNN and NormNorm)",
-        f"{recipe_file}: train_args.gamma: 0.8: PaperFedProx does not use it; "
-        "leave it out or null (it belongs to FedNNNN and Momentum)",
         f"{recipe_file}: train_args.prox_mu: missing; PaperFedProx needs it: "
         "a finite number of at least 0",
+        f"{recipe_file}: train_args.beta: 0.7: PaperFedProx does not use it; "
+        "leave it out or null (it belongs to NormNorm and FedNNNN)",
+        f"{recipe_file}: train_args.gamma: 0.8: PaperFedProx does not use it; "
+        "leave it out or null (it belongs to Momentum and FedNNNN)",
     ]
-    nulls = ["train_args.beta=null", "train_args.gamma=null", "train_args.prox_mu=0"]
-    assert load_recipe(recipe_file, [other, *nulls]).train_args.prox_mu == 0.0
-
-
-@pytest.mark.parametrize(
-    ("method", "needed"),
-    [
-        ("FedNNNN", {"beta", "gamma"}),
-        ("NormNorm", {"beta"}),
-        ("Momentum", {"gamma"}),
-        ("PaperFedAvg", set()),
-        ("PaperFedProx", {"prox_mu"}),
-    ],
-)
-def test_names_every_missing_coefficient(recipe_file: Path, method: str, needed: set[str]) -> None:
-    overrides = [f"train_args.{key}=null" for key in ("beta", "gamma", "prox_mu")]
-    overrides.append(f"train_args.federated_optimizer={method}")
-    if not needed:
-        assert load_recipe(recipe_file, overrides).train_args.federated_optimizer == method
-        return
-    lines = message(recipe_file, *overrides).splitlines()
-    assert {line.split("train_args.")[1].split(":")[0] for line in lines} == needed
-    assert all(f"missing; {method} needs it" in line for line in lines)
 
 
 BAD_VALUES = [
@@ -149,7 +135,6 @@ BAD_VALUES = [
     ("train_args.gamma", "1", "1: must be a number of at least 0 and less than 1"),
     ("train_args.gamma", "-0.1", "-0.1: must be a number of at least 0 and less than 1"),
     ("train_args.gamma", ".nan", "nan: must be a number of at least 0 and less than 1"),
-    ("train_args.prox_mu", "-1", "-1: must be a finite number of at least 0"),
     ("train_args.learning_rate", "0", "0: must be a finite number greater than 0"),
     ("train_args.learning_rate", "null", "null: must be a finite number greater than 0"),
     ("train_args.weight_decay", "-1e-3", "-0.001: must be a finite number of at least 0"),
@@ -160,20 +145,33 @@ BAD_VALUES = [
     ("train_args.comm_round", "2.5", "2.5: must be a whole number of at least 1"),
     ("train_args.comm_round", "true", "true: must be a whole number of at least 1"),
     ("train_args.comm_round", "9999999999", "9999999999: must be a whole number"),
-    ("train_args.epochs", "0", "0: must be a whole number of at least 1"),
-    ("train_args.batch_size", "0", "0: must be a whole number of at least 1"),
-    ("train_args.federated_optimizer", "FedAvg", "'FedAvg': must be one of FedNNNN, NormNorm"),
+    ("train_args.batch_size", "0", "0: must be a whole number of at least 1, or -1 for all"),
+    ("train_args.batch_size", "-2", "-2: must be a whole number of at least 1, or -1 for all"),
+    ("train_args.client_threads", "0", "0: must be auto, or a whole number of at least 1"),
+    ("tracking_args.using_mlops", "5", "5: must be true or false, or null"),
+    ("tracking_args.overwrite", "1", "1: must be true or false"),
+    ("data_args.partition_alpha", "0", "0: must be a finite number greater than 0"),
+    ("data_args.partition_alpha", "1", "1.0: only partition_method dirichlet uses it"),
+    ("train_args.federated_optimizer", "FedAvg", "'FedAvg': must be one of PaperFedAvg, "),
     ("train_args.client_weighting", "n", "'n': must be uniform or samples"),
     ("train_args.client_optimizer", "adam", "'adam': must be sgd"),
     ("train_args.precision", "fp16", "'fp16': must be one of fp32, tf32, bf16, fp64"),
-    ("train_args.client_batching", "0", "0: must be auto, off or a whole number of clients"),
-    ("train_args.client_batching", "on", "true: must be auto, off or a whole number of clients"),
+    ("train_args.client_batching", "0", "0: must be auto or off, or a whole number"),
+    ("train_args.client_batching", "on", "true: must be auto or off, or a whole number"),
     ("train_args.checkpoint_every", "0", "0: must be a whole number of at least 1"),
     ("train_args.max_client_norm", "0", "0: must be a finite number greater than 0, or null"),
     ("train_args.max_client_failures", "-1", "-1: must be a whole number of at least 0"),
     ("train_args.start_round", "2", "2: only training_type cross_silo uses it"),
-    ("common_args.random_seed", "-1", "-1: must be a whole number from 0 to 2^32 - 1"),
-    ("common_args.random_seed", "4294967296", "4294967296: must be a whole number from 0"),
+    (
+        "common_args.random_seed",
+        "-1",
+        "-1: must be a whole number of at least 0 and at most 4294967295",
+    ),
+    (
+        "common_args.random_seed",
+        "4294967296",
+        "4294967296: must be a whole number of at least 0 and",
+    ),
     ("common_args.training_type", "cross", "'cross': must be simulation or cross_silo"),
     ("common_args.using_mlops", "1", "1: must be true or false"),
     ("data_args.dataset", "imagenet", "'imagenet': must be one of mnist, cifar10, digits"),
@@ -190,7 +188,7 @@ BAD_VALUES = [
     ("data_args.data_cache_dir", "5", "5: must be a path"),
     ("data_args.data_cache_dir", "''", "'': must be a path"),
     ("data_args.data_cache_dir", "~nobody-at-all/x", "must be a path"),
-    ("data_args.partition_method", "hetero", "'hetero': must be iid or n_class"),
+    ("data_args.partition_method", "hetero", "'hetero': must be one of iid, n_class, dirichlet"),
     ("data_args.partition_sizes", "zipf", "'zipf': must be balanced or power_law"),
     ("data_args.classes_per_client", "3", "3: only partition_method n_class uses it"),
     ("data_args.power_law_exponent", "0.5", "0.5: only partition_sizes power_law uses it"),
@@ -202,7 +200,7 @@ BAD_VALUES = [
     ("device_args.gpu_id", "-1", "-1: must be a whole number of at least 0"),
     ("device_args.gpu_util_parse", "gpu1", "'gpu1': must be FedML's host:processes"),
     ("device_args.worker_num", "0", "0: must be a whole number of at least 1, or null"),
-    ("comm_args.backend", "GRPC", "'GRPC': training_type simulation takes one of sp, MPI"),
+    ("comm_args.backend", "GRPC", "'GRPC': training_type simulation takes sp or MPI"),
     ("tracking_args.save_path", "/tmp/x", "'/tmp/x': only training_type cross_silo uses it"),
     ("tracking_args.run_name", "7", "7: must be text"),
 ]
@@ -231,10 +229,10 @@ def test_every_mistake_has_its_line(recipe_file: Path) -> None:
     text = MINIMAL.replace("beta: 0.7", "beta: -1").replace("epochs: 1", "epochs: many")
     recipe_file.write_text(text.replace("  comm_round: 3\n", "  com_round: 3\n"))
     assert message(recipe_file).splitlines() == [
-        f"{recipe_file}: train_args.beta: -1: must be a finite number greater than 0, or null",
+        f"{recipe_file}: train_args.beta: -1: must be a finite number greater than 0",
+        f"{recipe_file}: train_args.com_round: unknown key; did you mean train_args.comm_round?",
         f"{recipe_file}: train_args.comm_round: missing; must be a whole number of at least 1",
         f"{recipe_file}: train_args.epochs: 'many': must be a whole number of at least 1",
-        f"{recipe_file}: train_args.com_round: unknown key; did you mean train_args.comm_round?",
     ]
 
 
@@ -243,9 +241,9 @@ def test_every_mistake_has_its_line(recipe_file: Path) -> None:
     [
         ("train_args", "bata", "unknown key; did you mean train_args.beta?"),
         ("data_args", "beta", "unknown key there; it belongs to train_args"),
-        ("data_args", "learning_rat", "the nearest known one is train_args.learning_rate"),
-        ("comm_args", "zzzz", "unknown key; the nearest known one is "),
-        ("train_args", "x" * 5000, "unknown key; the nearest known one is "),
+        ("data_args", "learning_rat", "did you mean train_args.learning_rate?"),
+        ("comm_args", "zzzz", "unknown key; did you mean "),
+        ("train_args", "x" * 5000, "unknown key; did you mean "),
     ],
 )
 def test_an_unknown_key_names_the_nearest_known_one(
@@ -254,7 +252,7 @@ def test_an_unknown_key_names_the_nearest_known_one(
     recipe_file.write_text(MINIMAL.replace(f"{section}:\n", f"{section}:\n  ? {key}\n  : 1\n"))
     (line,) = message(recipe_file).splitlines()
     assert expected in line
-    assert len(line) < 500
+    assert len(line) < 800
 
 
 @pytest.mark.parametrize("section", yaml.safe_load(MINIMAL))
@@ -291,17 +289,20 @@ def test_an_unknown_section(recipe_file: Path, extra: str, expected: str) -> Non
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("beta=3", "--set beta=3: write train_args.beta=VALUE"),
+        ("beta=0", "--set train_args.beta: 0: must be a finite number"),
+        ("bata=1", "--set train_args.bata: unknown key; did you mean train_args.beta?"),
+        ("using_mlops=true", "write common_args.using_mlops=VALUE or tracking_args.using_mlops="),
         ("dataset", "--set dataset: write data_args.dataset=VALUE"),
-        ("train_args.beta", "--set train_args.beta: write SECTION.KEY=VALUE"),
-        ("", "--set : write SECTION.KEY=VALUE"),
+        ("train_args=3", "--set train_args=3: write KEY=VALUE, as in beta=0.7"),
+        ("train_args.beta", "--set train_args.beta: write KEY=VALUE, as in beta=0.7"),
+        ("", "--set : write KEY=VALUE, as in beta=0.7"),
         ("train_args.bata=1", "unknown key; did you mean train_args.beta?"),
         ("train_args.dataset=mnist", "unknown key there; it belongs to data_args"),
         ("train.beta=1", "unknown section; the nearest known one is train_args"),
         ("train_args.beta=[1", "not YAML"),
         ("train_args.beta=\x1b[31m", "not YAML"),
         ("train_args.beta=*a", "aliases are not accepted"),
-        ("train_args.beta=!!python/object:os.x 1", "is not accepted"),
+        ("train_args.beta=!!python/object:os.x 1", "the tag 'tag:yaml.org,2002:python/object:os.x"),
     ],
 )
 def test_a_bad_override_is_one_line(recipe_file: Path, override: str, expected: str) -> None:
@@ -365,15 +366,16 @@ def test_device_type_overrules_using_gpu(
         (b"\x89PNG\r\n\x1a\n\x00\xff", "not text in UTF-8 (byte 0)"),
         (b"a: 1\na: 2\n", "line 2: a is given twice"),
         (b"a: &x [1]\nb: *x\n", "line 2: aliases are not accepted"),
-        (b"a: !!python/name:os.system\n", "line 1: python/name:os.system  is not accepted"),
-        (b"a: !!set {b}\n", "line 1: the tag tag:yaml.org,2002:set is not accepted"),
-        (b"a: !!binary zzz\n", "line 1: binary zzz is not accepted"),
+        (b"a: !!python/name:os.system\n", "the tag 'tag:yaml.org,2002:python/name:os.system'"),
+        (b"data_args: !!set {b}\n", "data_args: a set: must be a section"),
+        (b"a: !!binary zzz\n", "line 1: failed to decode base64 data"),
+        (b"a: !!int x\n", "not YAML: invalid literal for int()"),
+        (b"a: {<<: {b: 1}}\n", "a: unknown section"),
         (b"2024-99-99", "'2024-99-99'; a recipe is a mapping"),
-        (b"a: " + b"9" * 5000, "is not accepted"),
+        (b"a: " + b"9" * 5000, "line 1: a number of more than 100 digits is not accepted"),
         (b'a: "\\UFFFFFFFF"\n', "not YAML"),
         (b'a: "\\ud800"\n', "is not accepted"),
-        (b"[" * 5000, "nested more than 10 deep"),
-        (b"a: [" + b"1," * 10000 + b"1]", "more than 5000 entries"),
+        (b"[" * 5000, "not YAML: nested too deep"),
         (b"#" * (300 << 10), "larger than 256 KiB"),
         (b"--- a: 1\n--- b: 2\n", "not YAML"),
         (b"? [1]\n: 2\n", "line 1: a key must be a word"),
@@ -381,9 +383,9 @@ def test_device_type_overrules_using_gpu(
 )
 def test_what_is_no_recipe_is_one_line(recipe_file: Path, content: bytes, expected: str) -> None:
     recipe_file.write_bytes(content)
-    line = message(recipe_file).splitlines()[0]
-    assert line.startswith(f"{recipe_file}: ")
-    assert expected in line
+    text = message(recipe_file)
+    assert all(line.startswith(f"{recipe_file}: ") for line in text.splitlines())
+    assert expected in text
 
 
 def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
@@ -430,6 +432,7 @@ def test_a_dump_holds_the_resolved_values_and_no_access_key(recipe_file: Path) -
     copy.write_text(text)
     assert differences(load_recipe(copy), recipe) == {}
     assert load_recipe(copy).train_args == recipe.train_args
+    assert not {"overwrite", "resume"} & yaml.safe_load(text)["tracking_args"].keys()
 
 
 def test_differences_name_the_keys_and_both_values(recipe_file: Path) -> None:
@@ -442,15 +445,44 @@ def test_differences_name_the_keys_and_both_values(recipe_file: Path) -> None:
     }
 
 
-def test_a_packaged_recipe_loads_with_neither_fedml_nor_torch() -> None:
-    code = (
-        "import sys; from fednnnn_plugin.recipe import find_recipe, load_recipe; "
-        "load_recipe(find_recipe('digits_noniid_b_fednnnn')); "
-        "sys.exit(bool({'fedml', 'torch'} & set(sys.modules)))"
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [
+        ("load_recipe(find_recipe('digits_noniid_b_fednnnn'))", {"fedml", "torchvision"}),
+        ("[read_yaml(read_file(path)) for path in list_recipes()]", {"fedml", "torch"}),
+    ],
+)
+def test_what_is_not_needed_is_not_imported(code: str, unwanted: set[str]) -> None:
+    imports = (
+        "import sys; from fednnnn_plugin.recipe import *; "
+        "from fednnnn_plugin.recipe.reading import read_file, read_yaml; "
     )
-    environment = {"PYTHONPATH": str(find_recipe("mnist_iid_b_fedavg").parents[1])}
-    done = subprocess.run([sys.executable, "-c", code], check=False, env=environment)
-    assert done.returncode == 0
+    done = subprocess.run(
+        [sys.executable, "-c", f"{imports}{code}; print({unwanted!r} & set(sys.modules))"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "set()\n"
+
+
+def test_using_mlops_may_stand_where_fedmls_example_has_it(recipe_file: Path) -> None:
+    assert not load_recipe(recipe_file).common_args.using_mlops
+    asked = load_recipe(recipe_file, ["tracking_args.using_mlops=true"])
+    assert asked.common_args.using_mlops
+    recipe_file.write_text(dump_recipe(asked))
+    assert differences(load_recipe(recipe_file), asked) == {}
+    both = ["tracking_args.using_mlops=true", "common_args.using_mlops=false"]
+    assert message(recipe_file, *both).startswith("--set tracking_args.using_mlops: true: common_a")
+
+
+def test_overwrite_and_resume_are_no_part_of_what_a_run_is(recipe_file: Path) -> None:
+    plain = load_recipe(recipe_file)
+    resumed = load_recipe(recipe_file, ["resume=true"])
+    assert resumed.tracking_args.resume
+    assert not resumed.tracking_args.overwrite
+    assert differences(plain, resumed) == {}
+    assert message(recipe_file, "resume=true", "overwrite=true").startswith("--set tracking_args.o")
 
 
 def test_an_image_folder_needs_its_folder_and_keeps_its_keys(recipe_file: Path) -> None:

@@ -32,7 +32,8 @@ def args(**more: Any) -> SimpleNamespace:
 def test_absent_keys_take_the_defaults_and_text_numbers_are_read() -> None:
     recipe = recipe_from_args(args())
     assert recipe.name == "FedNNNN"
-    assert (recipe.train_args.beta, recipe.train_args.learning_rate) == (0.7, 0.05)
+    assert recipe.rule_settings == {"beta": 0.7, "gamma": 0.8}
+    assert recipe.train_args.learning_rate == 0.05
     assert recipe.train_args.client_weighting == "uniform"
     assert recipe.validation_args.frequency_of_the_test == 1
     assert recipe.comm_args.backend == "sp"
@@ -91,11 +92,11 @@ def test_using_mlops_comes_unparsed_from_the_environment(given: object, *, meant
 
 def test_a_method_given_by_the_caller_replaces_the_namespaces() -> None:
     fedavg = args(federated_optimizer="FedAvg")
-    with pytest.raises(UserError, match="'FedAvg': must be one of FedNNNN"):
+    with pytest.raises(UserError, match="'FedAvg': must be one of PaperFedAvg"):
         recipe_from_args(fedavg)
-    assert recipe_from_args(fedavg, method="FedNNNN").train_args.gamma == 0.8
-    norm = recipe_from_args(fedavg, method="NormNorm").train_args
-    assert (norm.federated_optimizer, norm.beta, norm.gamma) == ("NormNorm", 0.7, None)
+    assert recipe_from_args(fedavg, method="FedNNNN").rule_settings["gamma"] == 0.8
+    norm = recipe_from_args(fedavg, method="NormNorm")
+    assert (norm.rule.name, norm.rule_settings) == ("NormNorm", {"beta": 0.7})
 
 
 def test_another_client_optimizer_needs_the_callers_trainer() -> None:
@@ -110,6 +111,7 @@ def test_another_client_optimizer_needs_the_callers_trainer() -> None:
     [
         ({"beta": None}, "fedml.yaml: train_args.beta: missing; FedNNNN needs it"),
         ({"beta": -1}, "fedml.yaml: train_args.beta: -1: must be a finite number greater than 0"),
+        ({"beta": 10**400}, "train_args.beta: a huge number: must be a finite number greater"),
         ({"client_num_per_round": 9}, "train_args.client_num_per_round: 9: must be at most"),
         ({"comm_round": None}, "train_args.comm_round: missing; must be a whole number"),
         ({"random_seed": object()}, "common_args.random_seed: a object: must be a whole number"),

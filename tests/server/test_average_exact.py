@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fednnnn_plugin.server.average import Update, UpdateAccumulator
+
 CHUNK = 131_072  # elements that are handled at a time
 
 WEIGHTS = st.floats(1e-300, 1e300)
@@ -173,7 +174,9 @@ def test_the_norms_are_those_of_rational_arithmetic(case: Case) -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(cases())
-def test_buffers_are_weighted_means_between_minimum_and_maximum_but_for_rounding(case: Case) -> None:
+def test_buffers_are_weighted_means_between_minimum_and_maximum_but_for_rounding(
+    case: Case,
+) -> None:
     update = case.accumulator(list(range(len(case.clients)))).finish()
     info = torch.finfo(case.state["b"].dtype)
     columns = list(zip(*[exact(client["b"]) for client in case.clients], strict=True))

@@ -1,26 +1,33 @@
-"""The served model follows the rule, the evaluation model is the average."""
+"""The served model follows the rule, the evaluation model is what the rule names."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.average import UpdateAccumulator
-from fednnnn_plugin.server.server import Server, ServerMove, ServerRule
+from fednnnn_plugin.server.average import Update, UpdateAccumulator
+from fednnnn_plugin.server.layout import Layout, State
+from fednnnn_plugin.server.rules import RULES, find_rule
+from fednnnn_plugin.server.server import Server, ServerMove, ServerState
 
 TRAINABLE = ["fc.weight", "fc.bias"]
-RULES = [
-    ServerRule("FedNNNN", beta=0.5, gamma=0.5),
-    ServerRule("NormNorm", beta=0.5),
-    ServerRule("Momentum", gamma=0.5),
-    ServerRule("PaperFedAvg"),
-    ServerRule("PaperFedProx"),
-]
-every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.method)
+CPU = torch.device("cpu")
+SETTINGS: dict[str, dict[str, float]] = {
+    "PaperFedAvg": {},
+    "PaperFedProx": {"prox_mu": 0.1},
+    "NormNorm": {"beta": 0.5},
+    "Momentum": {"gamma": 0.5},
+    "FedNNNN": {"beta": 0.5, "gamma": 0.5},
+    "FedExP": {"fedexp_epsilon": 1.0},
+    "FedAdam": {"server_lr": 0.5},
+    "FedYogi": {"server_lr": 0.5},
+}
+every_rule = pytest.mark.parametrize("name", SETTINGS)
 
-# The two rounds of tests/server/test_optimizers.py, on a model of a weight and a bias.
+# The two rounds of tests/server/rules/test_battery.py, on a model of a weight and a bias.
 START = (1.0, 2.0)
 DELTAS = [[(0.0, 25.0), (24.0, 7.0)], [(9.0, 12.0), (-3.0, -4.0)]]
 MEANS = [(12.0, 16.0), (3.0, 4.0)]
@@ -33,7 +40,7 @@ SERVED = {
 }
 
 
-def state(weight: float, bias: float, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+def model(weight: float, bias: float, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     return {
         "fc.weight": torch.tensor([[weight]], dtype=dtype),
         "fc.bias": torch.tensor([bias], dtype=dtype),
@@ -42,39 +49,64 @@ def state(weight: float, bias: float, dtype: torch.dtype = torch.float32) -> dic
     }
 
 
-def play(server: Server, deltas: list[tuple[float, float]], scale: float = 1.0) -> ServerMove:
-    """Give the server a round of two clients; their buffers are 2 and 4, 10 and 12 batches."""
-    acc = UpdateAccumulator(server.served, TRAINABLE)
-    for k, delta in enumerate(deltas, start=1):
-        client = {name: tensor.clone() for name, tensor in server.served.items()}
-        for name, change in zip(TRAINABLE, delta, strict=True):
-            client[name] += scale * change
-        client["bn.running_var"].fill_(2.0 * k)
-        client["bn.num_batches_tracked"].fill_(8 + 2 * k)
-        assert acc.add(client, 1.0)
-    return server.apply(acc.finish())
+class Federation:
+    """A server and where it stands."""
+
+    def __init__(self, name: str, start: State, trainable: list[str] = TRAINABLE) -> None:
+        self.trainable = trainable
+        self.server = Server(find_rule(name), SETTINGS[name], Layout(start, trainable))
+        self.state = self.server.start(start)
+
+    def named(self, which: str) -> dict[str, Tensor]:
+        return self.server.layout.state_dict(getattr(self.state, which))
+
+    def update(self, clients: list[State]) -> Update:
+        acc = UpdateAccumulator(self.named("served"), self.trainable)
+        for client in clients:
+            assert acc.add(client, 1.0)
+        return acc.finish()
+
+    def play(self, deltas: list[tuple[float, float]], scale: float = 1.0) -> ServerMove:
+        """Do a round of two clients; their buffers are 2 and 4, 10 and 12 batches."""
+        clients = []
+        for k, delta in enumerate(deltas, start=1):
+            client = {name: tensor.clone() for name, tensor in self.named("served").items()}
+            for name, change in zip(TRAINABLE, delta, strict=True):
+                client[name] += scale * change
+            client["bn.running_var"].fill_(2.0 * k)
+            client["bn.num_batches_tracked"].fill_(8 + 2 * k)
+            clients.append(client)
+        self.state, move = self.server.apply(self.state, self.update(clients))
+        return move
 
 
-def values(model: dict[str, Tensor]) -> tuple[float, float]:
-    return model["fc.weight"].item(), model["fc.bias"].item()
+def values(state: State) -> tuple[float, float]:
+    return state["fc.weight"].item(), state["fc.bias"].item()
 
 
-@every_rule
+def assert_same(first: ServerState, second: ServerState) -> None:
+    assert torch.equal(first.served.vector, second.served.vector)
+    assert torch.equal(first.evaluation.vector, second.evaluation.vector)
+    torch.testing.assert_close(dict(first.memory), dict(second.memory), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", SERVED)
 @pytest.mark.parametrize(
     "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
 )
-def test_two_rounds_worked_by_hand(rule: ServerRule, dtype: torch.dtype) -> None:
-    server = Server(rule, state(*START, dtype), TRAINABLE)
+def test_two_rounds_worked_by_hand(name: str, dtype: torch.dtype) -> None:
+    federation = Federation(name, model(*START, dtype))
     before = START
-    for deltas, mean, served in zip(DELTAS, MEANS, SERVED[rule.method], strict=True):
-        move = play(server, deltas)
-        assert values(server.served) == served
-        assert values(server.evaluation) == (before[0] + mean[0], before[1] + mean[1])
-        for model in (server.served, server.evaluation):
-            assert list(model) == list(state(*START))
-            assert {t.dtype for name, t in model.items() if "tracked" not in name} == {dtype}
-            assert model["bn.running_var"].tolist() == [3.0]
-            assert model["bn.num_batches_tracked"].item() == 12
+    for deltas, mean, served in zip(DELTAS, MEANS, SERVED[name], strict=True):
+        move = federation.play(deltas)
+        assert values(federation.named("served")) == served
+        evaluation = (before[0] + mean[0], before[1] + mean[1])
+        assert values(federation.named("evaluation")) == evaluation
+        for state in (federation.named("served"), federation.named("evaluation")):
+            assert list(state) == list(model(*START))
+            assert {t.dtype for n, t in state.items() if "tracked" not in n} == {dtype}
+            assert state["bn.running_var"].tolist() == [3.0]
+            assert state["bn.num_batches_tracked"].item() == 12
         moved = math.dist(served, before)
         assert move.server_update_norm == pytest.approx(moved, rel=1e-12)
         assert move.layers == {"fc": pytest.approx(moved, rel=1e-12)}
@@ -82,156 +114,147 @@ def test_two_rounds_worked_by_hand(rule: ServerRule, dtype: torch.dtype) -> None
         before = served
 
 
-@pytest.mark.parametrize("rule", RULES[:2], ids=lambda rule: rule.method)
-def test_opposite_clients_leave_the_served_model_where_it_is(rule: ServerRule) -> None:
+def test_what_each_rule_evaluates() -> None:
+    """The paper's the average, FedExP the middle of two iterates, Adam and Yogi the last one."""
+    for name in SETTINGS:
+        federation = Federation(name, model(*START, torch.float64))
+        federation.play(DELTAS[0])
+        served, evaluation = values(federation.named("served")), federation.named("evaluation")
+        expected = {
+            "average": (13.0, 18.0),
+            "served": served,
+            "midpoint": ((1 + served[0]) / 2, (2 + served[1]) / 2),
+        }[RULES[name].evaluated]
+        assert values(evaluation) == pytest.approx(expected, rel=1e-15)
+
+
+@pytest.mark.parametrize("name", ["FedNNNN", "NormNorm"])
+def test_opposite_clients_leave_the_served_model_where_it_is(name: str) -> None:
     """w_{t+1} = w_t, and the buffers and the average still move on."""
-    server = Server(rule, state(*START), TRAINABLE)
-    play(server, DELTAS[0])
-    before = values(server.served)
-    momentum = {k: t.clone() for k, t in server.state_dict().items() if k not in server.served}
-    move = play(server, [(3.0, 1.0), (-3.0, -1.0)])
+    federation = Federation(name, model(*START))
+    federation.play(DELTAS[0])
+    before = federation.state
+    move = federation.play([(3.0, 1.0), (-3.0, -1.0)])
     assert move == ServerMove(0.0, {"fc": 0.0}, degenerate=True)
-    assert values(server.served) == values(server.evaluation) == before
-    assert server.served["bn.running_var"].tolist() == [3.0]
-    after = {k: t for k, t in server.state_dict().items() if k not in server.served}
-    torch.testing.assert_close(after, momentum, rtol=0, atol=0)
+    assert values(federation.named("served")) == values(federation.named("evaluation"))
+    assert torch.equal(federation.state.served.vector, before.served.vector)
+    torch.testing.assert_close(dict(federation.state.memory), dict(before.memory), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("method", ["PaperFedAvg", "PaperFedProx"])
-def test_fedavg_is_plain_averaging(method: str) -> None:
+def test_apply_leaves_the_state_that_it_is_given() -> None:
+    """A round that fails half-way has nothing to undo."""
+    for name in SETTINGS:
+        federation = Federation(name, model(*START))
+        federation.play(DELTAS[0])
+        before = federation.state
+        kept = {k: t.clone() for k, t in federation.server.state_dict(before).items()}
+        federation.play(DELTAS[1])
+        after = federation.server.state_dict(before)
+        torch.testing.assert_close(after, kept, rtol=0, atol=0)
+        assert not torch.equal(federation.state.served.vector, before.served.vector)
+
+
+def test_fedavg_is_plain_averaging() -> None:
     """w_{t+1} = Σ n_k/n w_k (eq. 1), in both models, with the same bits."""
     generator = torch.Generator().manual_seed(6)
     start = {"a.weight": torch.randn(20, 30, generator=generator), "mean": torch.zeros(4)}
-    server = Server(ServerRule(method), start, ["a.weight"])
+    federation = Federation("PaperFedAvg", start, ["a.weight"])
+    sizes = [10, 20, 30, 40, 50]
     for _ in range(3):
         clients = [
             {name: torch.randn(t.shape, generator=generator) for name, t in start.items()}
-            for _ in range(5)
+            for _ in sizes
         ]
-        sizes = [10, 20, 30, 40, 50]
-        acc = UpdateAccumulator(server.served, ["a.weight"])
+        acc = UpdateAccumulator(federation.named("served"), ["a.weight"])
         for client, size in zip(clients, sizes, strict=True):
             acc.add(client, size)
-        server.apply(acc.finish())
-        for name in start:
+        federation.state, _ = federation.server.apply(federation.state, acc.finish())
+        for name, tensor in federation.named("served").items():
             average = sum(n / 150 * c[name].double() for n, c in zip(sizes, clients, strict=True))
-            torch.testing.assert_close(server.served[name].double(), average, rtol=0, atol=1e-6)
-            assert torch.equal(server.served[name], server.evaluation[name])
+            torch.testing.assert_close(tensor.double(), average, rtol=0, atol=1e-6)
+            assert torch.equal(tensor, federation.named("evaluation")[name])
 
 
 def test_normnorm_moves_by_beta_e() -> None:
     """Eq. 9, in a model whose weights are larger than the move, to 1e-5."""
     generator = torch.Generator().manual_seed(8)
     start = {"a.weight": torch.randn(300, 100, generator=generator)}
-    server = Server(ServerRule("NormNorm", beta=0.9), start, ["a.weight"])
-    acc = UpdateAccumulator(server.served, ["a.weight"])
-    for _ in range(6):
-        noise = 0.01 * torch.randn(300, 100, generator=generator)
-        acc.add({"a.weight": start["a.weight"] + noise}, 1.0)
-    update = acc.finish()
-    move = server.apply(update)
+    federation = Federation("NormNorm", start, ["a.weight"])
+    noise = [0.01 * torch.randn(300, 100, generator=generator) for _ in range(6)]
+    update = federation.update([{"a.weight": start["a.weight"] + x} for x in noise])
+    _, move = federation.server.apply(federation.state, update)
     assert update.mean_update_norm < 0.5 * update.mean_client_norm
-    assert move.server_update_norm == pytest.approx(0.9 * update.mean_client_norm, rel=1e-5)
+    assert move.server_update_norm == pytest.approx(0.5 * update.mean_client_norm, rel=1e-5)
 
 
 @every_rule
-def test_saving_and_loading_goes_on_with_the_same_bits(rule: ServerRule) -> None:
-    straight = Server(rule, state(*START), TRAINABLE)
-    play(straight, DELTAS[0], scale=0.1)
-    stored = {name: tensor.clone() for name, tensor in straight.state_dict().items()}
-    play(straight, DELTAS[1], scale=0.1)
-
-    resumed = Server(rule, state(7.0, 7.0), TRAINABLE)
-    play(resumed, [(1.0, 5.0), (2.0, -7.0)])  # another momentum, to be replaced
-    assert resumed.takes(stored)
-    resumed.load_state_dict(stored)
-    play(resumed, DELTAS[1], scale=0.1)
-    torch.testing.assert_close(resumed.state_dict(), straight.state_dict(), rtol=0, atol=0)
-    torch.testing.assert_close(resumed.evaluation, straight.evaluation, rtol=0, atol=0)
+def test_saving_and_restoring_goes_on_with_the_same_bits(name: str) -> None:
+    straight, resumed = Federation(name, model(*START)), Federation(name, model(7.0, 7.0))
+    straight.play(DELTAS[0], scale=0.1)
+    stored = {n: t.clone() for n, t in straight.server.state_dict(straight.state).items()}
+    resumed.play([(1.0, 5.0), (2.0, -7.0)])  # another memory, to be replaced
+    restored = resumed.server.restore(stored, CPU)
+    assert restored is not None
+    resumed.state = restored
+    for federation in (straight, resumed):
+        federation.play(DELTAS[1], scale=0.1)
+    assert_same(straight.state, resumed.state)
 
 
-def test_loading_the_start_forgets_the_momentum() -> None:
-    server = Server(RULES[2], state(*START), TRAINABLE)
-    start = {name: tensor.clone() for name, tensor in server.state_dict().items()}
-    play(server, DELTAS[1])
-    server.load_state_dict(start)
-    play(server, DELTAS[0])
-    assert values(server.served) == SERVED["Momentum"][0]
-
-
-def test_what_was_loaded_is_copied() -> None:
-    server = Server(RULES[2], state(*START), TRAINABLE)
-    play(server, DELTAS[0])
-    stored = {name: tensor.clone() for name, tensor in server.state_dict().items()}
-    kept = {name: tensor.clone() for name, tensor in stored.items()}
-    server.load_state_dict(stored)
-    play(server, DELTAS[1])
-    torch.testing.assert_close(stored, kept, rtol=0, atol=0)
+def test_a_rule_may_remember_numbers_and_tensors_of_any_shape() -> None:
+    federation = Federation("Momentum", model(*START))
+    remembered: dict[str, Any] = {
+        "step": 3, "best": 0.25, "warm": True, "momentum": torch.tensor([1.0, 2.0]),
+        "table": torch.eye(3), "scalar": torch.tensor(2.0),
+    }  # fmt: skip
+    state = ServerState(federation.state.served, federation.state.evaluation, remembered)
+    restored = federation.server.restore(federation.server.state_dict(state), CPU)
+    assert restored is not None
+    for name, value in remembered.items():
+        assert type(restored.memory[name]) is type(value)
+        assert torch.equal(torch.as_tensor(restored.memory[name]), torch.as_tensor(value))
 
 
 def test_a_module_named_momentum_keeps_its_weights() -> None:
     """As in a momentum encoder: its name must not be taken for the server's d."""
     start = {"weight": torch.zeros(1), "momentum.weight": torch.full((1,), 100.0)}
-    server = Server(RULES[2], start, list(start))
-    acc = UpdateAccumulator(server.served, list(start))
-    acc.add({"weight": torch.ones(1), "momentum.weight": torch.full((1,), 101.0)}, 1.0)
-    server.apply(acc.finish())
-    stored = {name: tensor.clone() for name, tensor in server.state_dict().items()}
-    other = Server(RULES[2], start, list(start))
-    assert other.takes(stored)
-    other.load_state_dict(stored)
-    assert other.served["momentum.weight"].item() == 101.0
+    federation = Federation("Momentum", start, list(start))
+    client = {"weight": torch.ones(1), "momentum.weight": torch.full((1,), 101.0)}
+    state, _ = federation.server.apply(federation.state, federation.update([client]))
+    stored = federation.server.state_dict(state)
     assert len(stored) == 4
+    restored = federation.server.restore(stored, CPU)
+    assert restored is not None
+    served = federation.server.layout.state_dict(restored.served)
+    assert served["momentum.weight"].item() == 101.0
 
 
-def test_states_of_another_model_are_not_taken() -> None:
-    server = Server(RULES[2], state(*START), TRAINABLE)
-    play(server, DELTAS[0])
-    stored = server.state_dict()
-    assert server.takes(stored)
-    (momentum, *_) = [name for name in stored if name not in server.served]
+def test_states_of_another_model_are_not_restored() -> None:
+    federation = Federation("Momentum", model(*START))
+    federation.play(DELTAS[0])
+    stored = federation.server.state_dict(federation.state)
+    assert federation.server.restore(stored, CPU) is not None
     for change in (
         {"fc.weight": torch.zeros(1)},
         {"fc.weight": torch.zeros(1, 1, dtype=torch.float64)},
+        {"bn.running_var": torch.zeros(2)},
         {"other": torch.zeros(1)},
-        {momentum: torch.zeros(3)},
+        {".momentum.fc.bias": torch.zeros(3)},
+        {".momentum.fc.other": torch.zeros(1)},
     ):
-        assert not server.takes({**stored, **change})
-    assert not server.takes({name: t for name, t in stored.items() if name != "fc.bias"})
+        assert federation.server.restore({**stored, **change}, CPU) is None
+    for missing in ("fc.bias", ".momentum.fc.bias"):
+        part = {name: tensor for name, tensor in stored.items() if name != missing}
+        assert federation.server.restore(part, CPU) is None
 
 
-def test_the_state_that_was_given_is_left_alone() -> None:
-    given = state(*START)
-    server = Server(RULES[0], given, TRAINABLE)
-    play(server, DELTAS[0])
-    torch.testing.assert_close(given, state(*START), rtol=0, atol=0)
-
-
-def test_the_evaluation_model_is_no_view_of_the_served_one() -> None:
-    server = Server(RULES[0], state(*START), TRAINABLE)
-    play(server, DELTAS[0])
-    average = {name: tensor.clone() for name, tensor in server.evaluation.items()}
-    for tensor in server.served.values():
-        tensor.fill_(5)
-    torch.testing.assert_close(server.evaluation, average, rtol=0, atol=0)
+@pytest.mark.parametrize("change", [{"beta": None}, {"gamma": 1.0}, {"beta": "0.5"}])
+def test_a_setting_that_is_missing_or_out_of_range_is_named(change: dict[str, Any]) -> None:
+    (key,) = change
+    with pytest.raises(UserError, match=rf"^train_args\.{key}: "):
+        Server(find_rule("FedNNNN"), SETTINGS["FedNNNN"] | change, Layout(model(*START), TRAINABLE))
 
 
 def test_an_unknown_method_is_named() -> None:
-    with pytest.raises(UserError, match=r"federated_optimizer: 'FedAvg': must be FedNNNN"):
-        Server(ServerRule("FedAvg"), state(*START), TRAINABLE)
-
-
-@pytest.mark.parametrize(
-    ("rule", "missing"),
-    [
-        (ServerRule("FedNNNN", gamma=0.5), "beta"),
-        (ServerRule("FedNNNN", beta=0.5), "gamma"),
-        (ServerRule("NormNorm"), "beta"),
-        (ServerRule("Momentum"), "gamma"),
-    ],
-)
-def test_a_missing_hyperparameter_is_named(rule: ServerRule, missing: str) -> None:
-    server = Server(rule, state(*START), TRAINABLE)
-    with pytest.raises(UserError, match=rf"{missing} is missing: set train_args\.{missing}"):
-        play(server, DELTAS[0])
-    assert values(server.served) == START
+    with pytest.raises(UserError, match=r"federated_optimizer: 'FedAvg': must be one of PaperFed"):
+        find_rule("FedAvg")

@@ -58,19 +58,15 @@ class Started:
 class Commands:
     """Starts ``fednnnn`` commands, each in a process of its own."""
 
-    def __init__(self, screens: Path, environment: dict[str, str], *launcher: str) -> None:
+    def __init__(self, screens: Path, environment: dict[str, str]) -> None:
         self._screens, self._count = screens, 0
         self._zygote = subprocess.Popen(
-            [*launcher, sys.executable, ZYGOTE],
+            [sys.executable, ZYGOTE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env=environment,
         )
-
-    def seen(self, path: Path) -> Path:
-        """Return where a path of theirs is for others; they may have mounts of their own."""
-        return Path(f"/proc/{self._zygote.pid}/root{path}")
 
     def ask(self, request: dict[str, Any]) -> int:
         """Ask for one thing."""
@@ -117,29 +113,6 @@ def commands(
     commands = Commands(tmp_path_factory.mktemp("screens"), unmeasured)
     yield commands
     commands.close()
-
-
-MOUNT = 'mount -t tmpfs -o size=400k none "$0" && exec "$@"'
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path, unmeasured: dict[str, str]) -> Iterator[tuple[Commands, Path]]:
-    """Commands that have a disk of 400 KiB at a path, which is where they see it."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    launcher = ("unshare", "-rm", "sh", "-c", MOUNT, str(disk))
-    commands = Commands(tmp_path, unmeasured, *launcher)
-    yield commands, disk
-    commands.close()
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests that mount a disk where the kernel allows none, as in some containers."""
-    mounting = [item for item in items if "small_disk" in getattr(item, "fixturenames", ())]
-    mount = ["unshare", "-rm", "sh", "-c", MOUNT, "/mnt", "true"]
-    if mounting and subprocess.run(mount, check=False, capture_output=True).returncode:
-        items[:] = [item for item in items if item not in mounting]
-        config.hook.pytest_deselected(items=mounting)
 
 
 @pytest.fixture(scope="session")

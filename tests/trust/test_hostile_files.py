@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from fednnnn_plugin.data.cifar10_tree import CLASSES
+from fednnnn_plugin.data.cifar10 import CLASSES
 from fednnnn_plugin.recipe import find_recipe
 from fednnnn_plugin.recipe.problems import MAX_LINES
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import fednnnn_plugin
-from fednnnn_plugin.data.cifar10_tree import CLASSES
+from fednnnn_plugin.data.cifar10 import CLASSES
 from fednnnn_plugin.recipe import SECTIONS, find_recipe
 
 PACKAGE = Path(fednnnn_plugin.__file__).parent

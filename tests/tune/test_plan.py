@@ -1,28 +1,20 @@
 """The paper's procedure: which values, which condition, which rounds."""
 
-from pathlib import Path
-
 import pytest
+import yaml
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
-from fednnnn_plugin.tune.plan import Plan, Step, plan_steps, trial_recipe
-from fednnnn_plugin.tune.settings import (
-    Settings,
-    check_values,
-    checked_settings,
-    make_plan,
-    read_settings,
-    settings_of,
-)
+from fednnnn_plugin.recipe import Recipe, dump_recipe, find_recipe, load_recipe
+from fednnnn_plugin.tune.plan import make_plan, trial_recipe
+from fednnnn_plugin.tune.settings import Settings, settings_of
 
 
-def recipe(name: str) -> Recipe:
-    return load_recipe(find_recipe(name))
+def recipe(name: str, *overrides: str) -> Recipe:
+    return load_recipe(find_recipe(name), overrides)
 
 
 def test_mnist_s_learning_rates_and_rounds_are_the_paper_s() -> None:
-    rate, own = plan_steps(recipe("mnist_iid_ub_fednnnn"), {}, None)
+    rate, own = make_plan(recipe("mnist_iid_ub_fednnnn"), Settings()).steps
     assert (rate.method, rate.rounds, len(rate)) == ("PaperFedAvg", 50, 14)
     assert rate.grid["learning_rate"][:2] == (0.02, 0.03)
     assert rate.grid["learning_rate"][-1] == 0.15
@@ -30,7 +22,7 @@ def test_mnist_s_learning_rates_and_rounds_are_the_paper_s() -> None:
 
 
 def test_cifar10_s_too() -> None:
-    rate, own = plan_steps(recipe("cifar10_noniid_b_fedprox"), {}, None)
+    rate, own = make_plan(recipe("cifar10_noniid_b_fedprox"), Settings()).steps
     assert rate.rounds == 30
     assert rate.grid == {"learning_rate": (0.01, 0.03, 0.05, 0.07, 0.09, 0.11)}
     assert list(own.grid) == ["prox_mu"]
@@ -50,29 +42,39 @@ def test_cifar10_s_too() -> None:
 def test_the_paper_s_choices_are_among_the_defaults(
     method: str, key: str, chosen: set[float]
 ) -> None:
-    _, own = plan_steps(recipe(f"mnist_noniid_b_{method}"), {}, None)
+    own = make_plan(recipe(f"mnist_noniid_b_{method}"), Settings()).steps[1]
     assert chosen <= set(own.grid[key])
 
 
-def test_fedavg_has_a_learning_rate_only() -> None:
-    [rate] = plan_steps(recipe("digits_noniid_b_fedavg"), {}, None)
+@pytest.mark.parametrize(
+    ("method", "keys"), [("fedavg", []), ("fedexp", []), ("fedadam", ["server_lr"])]
+)
+def test_a_method_without_grids_has_a_learning_rate_only(method: str, keys: list[str]) -> None:
+    rate, *own = make_plan(recipe(f"digits_noniid_b_{method}"), Settings()).steps
     assert rate.method == "PaperFedAvg"
+    assert [key for step in own for key in step.grid] == keys
 
 
 def test_only_what_a_grid_names_is_searched() -> None:
-    [own] = plan_steps(recipe("digits_noniid_b_fednnnn"), {"gamma": (0.5, 0.6)}, 3)
+    settings = Settings(grids={"gamma": (0.5, 0.6)}, rounds=3)
+    [own] = make_plan(recipe("digits_noniid_b_fednnnn"), settings).steps
     assert (own.grid, own.rounds) == ({"gamma": (0.5, 0.6)}, 3)
 
 
 def test_a_key_of_another_method_is_refused() -> None:
     with pytest.raises(UserError, match=r"^--grid gamma: NormNorm has no such key .* beta$"):
-        plan_steps(recipe("digits_noniid_b_normnorm"), {"gamma": (0.5,)}, None)
+        make_plan(recipe("digits_noniid_b_normnorm"), Settings(grids={"gamma": (0.5,)}))
 
 
 def test_a_grid_of_too_many_points_is_refused() -> None:
     many = tuple(0.001 * n for n in range(1, 100))
     with pytest.raises(UserError, match="9801 combinations"):
-        plan_steps(recipe("digits_noniid_b_fednnnn"), {"beta": many, "gamma": many}, None)
+        make_plan(recipe("digits_noniid_b_fednnnn"), Settings(grids={"beta": many, "gamma": many}))
+
+
+def test_a_single_client_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^train_args.client_num_in_total: 1: "):
+        make_plan(recipe("mnist_single_client"), Settings())
 
 
 def test_the_learning_rate_is_searched_on_fedavg_under_non_iid_b() -> None:
@@ -81,7 +83,6 @@ def test_the_learning_rate_is_searched_on_fedavg_under_non_iid_b() -> None:
     rate, own = plan.steps
     tried = trial_recipe(path, plan, rate, {"learning_rate": 0.07})
     assert tried.train_args.federated_optimizer == "PaperFedAvg"
-    assert (tried.train_args.beta, tried.train_args.gamma) == (None, None)
     assert tried.data_args.partition_method == "n_class"
     assert tried.data_args.partition_sizes == "balanced"
     assert tried.data_args.validation_fraction == pytest.approx(1 / 6)
@@ -91,65 +92,11 @@ def test_the_learning_rate_is_searched_on_fedavg_under_non_iid_b() -> None:
     assert tried.train_args.federated_optimizer == "FedNNNN"
     assert tried.data_args.partition_method == "iid"
     assert tried.data_args.partition_sizes == "power_law"
-    assert (tried.train_args.beta, tried.train_args.gamma) == (0.9, 0.6)
-    assert tried.train_args.learning_rate == 0.07
-
-
-def test_every_point_once_the_last_key_fastest() -> None:
-    step = Step("s", "FedNNNN", 1, {"beta": (1.0, 2.0), "gamma": (0.1, 0.2)})
-    assert [tuple(point.values()) for point in step.points()] == [
-        (1.0, 0.1),
-        (1.0, 0.2),
-        (2.0, 0.1),
-        (2.0, 0.2),
-    ]
+    train = yaml.safe_load(dump_recipe(tried))["train_args"]
+    assert (train["beta"], train["gamma"], train["learning_rate"]) == (0.9, 0.6, 0.07)
 
 
 def test_a_plan_s_settings_make_the_plan_again() -> None:
     base = recipe("mnist_noniid_b_fednnnn")
     plan = make_plan(base, Settings(metric="final_loss", prune=True, validation=0.25, rounds=7))
     assert make_plan(base, settings_of(plan)) == plan
-    assert isinstance(plan, Plan)
-
-
-def test_values_that_the_recipe_does_not_take_are_named_before_anything_runs() -> None:
-    path = find_recipe("digits_noniid_b_fednnnn")
-    plan = make_plan(load_recipe(path), Settings(grids={"beta": [-1.0, 0.5], "gamma": "0.5,1"}))
-    with pytest.raises(UserError) as caught:
-        check_values(path, [], plan)
-    first, second = str(caught.value).splitlines()
-    assert first.startswith("--grid beta: -1.0: must be")
-    assert second.startswith("--grid gamma: 1")
-
-
-def test_settings_from_a_file_and_options_before_it(tmp_path: Path) -> None:
-    file = tmp_path / "search.yaml"
-    file.write_text("grids: {beta: 0.5:0.7:0.1, gamma: [0.6, 0.8]}\nrounds: 5\nprune: true\n")
-    settings = read_settings(file).updated(checked_settings({"grids": {"beta": "0.9"}}, "--"))
-    assert settings.parsed_grids("") == {"beta": (0.9,), "gamma": (0.6, 0.8)}
-    assert (settings.rounds, settings.prune, settings.metric) == (5, True, None)
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("rounds: 0", "rounds: 0: must be a whole number"),
-        ("validation: 1.0", "validation: 1.0: must be a number above 0 and below 1"),
-        ("metric: loss", "metric: 'loss': must be one of best_accuracy"),
-        ("grid: {}", "grid: unknown key; must be one of grids"),
-        ("grids: {}", "grids: empty"),
-        ("grids: {beta: []}", r"grids.beta: \[\]: no value"),
-        ("grids: {beta: '1:2'}", "grids.beta: '1:2': must be numbers"),
-        ("grids: {beta: 1:5:0.5}", r"grids: 3900.5: must be a mapping .*\(quoted\)"),
-        ("grids: 3", "grids: 3: must be a mapping"),
-        ("- 1", "a list: must be a mapping of grids"),
-        ("", "null: must be a mapping"),
-        ("prune: !!python/object/apply:os.system [true]", "line 1"),
-    ],
-)
-def test_a_bad_settings_file_is_one_line(tmp_path: Path, text: str, line: str) -> None:
-    file = tmp_path / "search.yaml"
-    file.write_text(text)
-    with pytest.raises(UserError, match=f"search.yaml: .*{line}") as caught:
-        read_settings(file)
-    assert "\n" not in str(caught.value)

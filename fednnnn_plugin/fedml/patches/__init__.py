@@ -1,4 +1,4 @@
-"""The patches, one FedML feature a module. Each acts on our names only and passes the rest through.
+"""The patches. Each acts on our names only and passes the rest through.
 
 On a FedML that we do not know the wrappers go in all the same, where there is something to wrap:
 they change nothing for FedML's own names and make ours fail with one line that says why.
@@ -7,21 +7,13 @@ they change nothing for FedML's own names and make ours fail with one line that 
 from types import ModuleType
 
 from fednnnn_plugin.fedml import compatibility
-from fednnnn_plugin.fedml.patches import (
-    cross_silo,
-    data,
-    device,
-    model,
-    optimizers,
-    run_group,
-    runner,
-)
+from fednnnn_plugin.fedml.patches import data, optimizers, run_group, runner, script
 
 
 def patch_core(fedml: ModuleType) -> None:
-    """Patch what ``import fedml`` has loaded: runner, data, model and device."""
-    compatibility.check_imported()
-    for patch in (runner, cross_silo, data, model, device):
+    """Patch what ``import fedml`` has loaded."""
+    compatibility.check_files(fedml.__path__)
+    for patch in (runner, data, script):
         patch.apply()
 
 

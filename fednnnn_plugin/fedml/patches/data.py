@@ -3,39 +3,61 @@
 from collections.abc import Callable
 from typing import Any
 
-from fednnnn_plugin.data.function import names_function
-from fednnnn_plugin.data.sources import printable
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import compatibility
-from fednnnn_plugin.fedml.patches.runner import is_ours
+from fednnnn_plugin.fedml.methods import names_ours, require_code_allowed, simulates_ours
 from fednnnn_plugin.fedml.patches.wrapping import wrap
+from fednnnn_plugin.user_code import names_code
 
 DATASETS = ("mnist", "cifar10", "digits", "image_folder")
-PARTITION_METHODS = ("iid", "n_class")
+PARTITION_METHODS = ("iid", "n_class", "dirichlet")
+
+# What FedML has no other meaning for: data sets, a partition method, and keys.
+_OUR_DATASETS = ("digits", "image_folder")
+_OUR_METHOD = "n_class"
+_OUR_KEYS = ("partition_sizes", "classes_per_client")
 
 
 def apply() -> None:
-    """Let ``fedml.data.load`` split our data sets where ``partition_method`` is one of ours."""
+    """Let ``fedml.data.load`` load and split our data sets where they are asked for."""
     wrap(("fedml.data", "fedml.data.data_loader"), "load", _load)
 
 
 def _load(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
-    method = getattr(args, "partition_method", None)
-    dataset = getattr(args, "dataset", None)
-    if names_function(dataset):
-        raise UserError(
-            f"data_args.dataset: {printable(dataset)!r}: only fednnnn run calls a function; load "
-            "the data in your script and give it to FedMLRunner"
-        )
-    if method not in PARTITION_METHODS:
+    reason = _why_ours(args)
+    if reason is None:
         return original(args, *rest, **named)
     compatibility.require()
-    if dataset not in DATASETS:
+    dataset = getattr(args, "dataset", None)
+    if dataset not in DATASETS and not names_code(dataset):
         raise UserError(
-            f"data_args.dataset: {dataset!r}: partition_method {method} splits one of "
-            f"{', '.join(DATASETS)}; for another data set name one of FedML's partition methods"
+            f"data_args.dataset: {dataset!r}: {reason} splits one of {', '.join(DATASETS)}; for "
+            "another data set name one of FedML's partition methods"
         )
     return load(args)
+
+
+def _why_ours(args: Any) -> str | None:
+    """Return what says that the data is ours to load, or None where it is FedML's.
+
+    Under FedML's own optimizers that is a name or key that only we have. ``iid`` is not: FedML's
+    examples name it, and FedML reads it for some data sets and not for others.
+    """
+    dataset = getattr(args, "dataset", None)
+    method = getattr(args, "partition_method", None)
+    if dataset in _OUR_DATASETS:
+        return f"dataset {dataset}"
+    if method == _OUR_METHOD:
+        return f"partition_method {method}"
+    ours = names_ours(args)
+    if ours and names_code(dataset):
+        return f"dataset {dataset}"
+    if method not in PARTITION_METHODS:
+        return None
+    keys = [key for key in _OUR_KEYS if getattr(args, key, None) is not None]
+    if keys:
+        return keys[0]
+    return f"partition_method {method}" if ours and dataset in DATASETS else None
 
 
 def load(args: Any) -> tuple[list[Any], int]:
@@ -54,13 +76,17 @@ def load(args: Any) -> tuple[list[Any], int]:
     from fednnnn_plugin.engine.ranks import Solo
     from fednnnn_plugin.engine.settings import load_data
     from fednnnn_plugin.fedml.loaders import fedml_dataset
-    from fednnnn_plugin.fedml.processes import simulation_ranks
-    from fednnnn_plugin.recipe import recipe_from_args
+    from fednnnn_plugin.fedml.processes import end_federation_together, simulation_ranks
+    from fednnnn_plugin.fedml.settings import script_recipe
 
+    end_federation_together(args)
+    allow_code = names_code(args.dataset)
+    if allow_code:
+        require_code_allowed("data_args.dataset", args.dataset)
     # Of the settings only those of the data are used, so the method is one without coefficients.
-    recipe = recipe_from_args(args, method="PaperFedAvg", custom_trainer=True)
-    ranks = simulation_ranks(recipe) if is_ours(args) else Solo()
+    recipe = script_recipe(args, method="PaperFedAvg", custom_trainer=True)
+    ranks = simulation_ranks(recipe) if simulates_ours(args) else Solo()
     with ending_together(ranks):
-        data = load_data(recipe, ranks)
+        data = load_data(recipe, ranks, allow_code=allow_code)
     seed, batch_size = recipe.common_args.random_seed, recipe.train_args.batch_size
     return fedml_dataset(data, batch_size, seed), data.num_classes

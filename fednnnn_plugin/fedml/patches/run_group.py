@@ -12,8 +12,9 @@ from fednnnn_plugin.fedml import compatibility
 class RecipeGroup(click.Group):
     """FedML's ``run`` group, which becomes the recipe command where a recipe is named.
 
-    That is: an argument ends in .yaml or .yml, and what follows the group's own options is none
-    of its subcommands. Options may come before the recipe.
+    That is: an argument ends in .yaml or .yml, or is the name of a recipe that comes with the
+    package, and what follows the group's own options is none of its subcommands. Options may come
+    before the recipe.
     """
 
     def make_context(
@@ -29,8 +30,9 @@ class RecipeGroup(click.Group):
         if (reason := compatibility.problem()) is not None:
             raise _RefusedError(reason)
         from fednnnn_plugin.cli import run_command
+        from fednnnn_plugin.fedml.mlops import Mlops
 
-        return run_command.make_context(info_name, args, parent, **extra)
+        return run_command.make_context(info_name, args, parent, obj=Mlops, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run what the context was made for."""
@@ -47,15 +49,20 @@ class RecipeGroup(click.Group):
         )
 
     def _names_recipe(self, info_name: str | None, args: list[str]) -> bool:
-        if not any(arg.endswith((".yaml", ".yml")) for arg in args):
-            return False
         with click.Context(self, info_name=info_name) as scratch:
             scratch.allow_interspersed_args = False
             try:
                 _, rest, _ = self.make_parser(scratch).parse_args(list(args))
             except click.UsageError:  # an option that the group does not have, so the recipe's
-                return True
-        return not rest or rest[0] not in self.commands
+                rest = []
+        words = [arg for arg in args if not arg.startswith("-")]
+        if not words or (rest and rest[0] in self.commands):
+            return False
+        if any(word.endswith((".yaml", ".yml")) for word in words):
+            return True
+        from fednnnn_plugin.recipe import list_recipes
+
+        return not {path.stem for path in list_recipes()}.isdisjoint(words)
 
 
 class _RefusedError(click.ClickException):

@@ -1,36 +1,33 @@
-"""Our methods in ``FedMLRunner``."""
+"""Our methods by name in ``FedMLRunner``: simulations, cross-silo, and what it has beside."""
 
+import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import compatibility
-from fednnnn_plugin.fedml.patches.wrapping import wrapper
+from fednnnn_plugin.fedml.methods import names_ours, simulates_ours
+from fednnnn_plugin.fedml.patches.wrapping import wrap
+
+_log = logging.getLogger(__name__)
+
+_RUNNER = ("fedml.runner.FedMLRunner",)
 
 
 def apply() -> None:
-    """Let ``FedMLRunner`` run a simulation of ours where ``federated_optimizer`` names a method."""
-    runner = getattr(sys.modules.get("fedml.runner"), "FedMLRunner", None)
-    original = getattr(runner, "_init_simulation_runner", None)
-    if runner is not None and original is not None:
-        runner._init_simulation_runner = wrapper(original, _init_simulation_runner)
+    """Let ``FedMLRunner`` take a method of ours as ``federated_optimizer``."""
+    wrap(_RUNNER, "_init_simulation_runner", _simulation)
+    wrap(_RUNNER, "_init_cross_silo_runner", _cross_silo)
+    for kind in ("cheetah", "model_serving", "cross_device"):
+        wrap(_RUNNER, f"_init_{kind}_runner", _others)
 
 
-def is_ours(args: Any) -> bool:
-    """Say whether FedML's arguments ask for one of our methods in a simulation."""
-    from fednnnn_plugin.recipe import METHODS
-
-    return (
-        getattr(args, "training_type", None) == "simulation"
-        and getattr(args, "federated_optimizer", None) in METHODS
-    )
-
-
-def _init_simulation_runner(
+def _simulation(
     original: Callable[..., Any], runner: Any, args: Any, *rest: Any, **named: Any
 ) -> Any:
-    if not is_ours(args):
+    if not simulates_ours(args):
         _refuse_aggregator(args, *rest[3:], **named)
         return original(runner, args, *rest, **named)
     compatibility.require()
@@ -50,3 +47,85 @@ def _refuse_aggregator(
             f"{getattr(args, 'federated_optimizer', None)} ignores it: set "
             "federated_optimizer: FedNNNN and leave server_aggregator out"
         )
+
+
+def _others(original: Callable[..., Any], runner: Any, args: Any, *rest: Any, **named: Any) -> Any:
+    """Refuse our names where FedML knows FedAvg alone, or runs it whatever is named."""
+    if names_ours(args):
+        raise UserError(
+            f"training_type: {args.training_type}: {args.federated_optimizer} runs by name under "
+            "simulation and cross_silo only; here name FedAvg, and give FedMLRunner a "
+            "FedNNNNAggregator as its server_aggregator"
+        )
+    return original(runner, args, *rest, **named)
+
+
+def _cross_silo(
+    original: Callable[..., Any],
+    runner: Any,
+    args: Any,
+    device: Any,
+    dataset: Any,
+    model: Any,
+    client_trainer: Any = None,
+    server_aggregator: Any = None,
+) -> Any:
+    if not names_ours(args):
+        return original(runner, args, device, dataset, model, client_trainer, server_aggregator)
+    compatibility.require()
+    from fednnnn_plugin.fedml.engine_data import check_images
+    from fednnnn_plugin.fedml.processes import end_federation_together
+
+    end_federation_together(args)
+    if client_trainer is None:
+        check_images(model, args, dataset)
+    if args.role == "server":
+        server_aggregator = _aggregator(args, model, server_aggregator)
+    else:
+        client_trainer = _trainer(args, dataset, model, client_trainer)
+    with _as_fedavg(args):
+        return original(runner, args, device, dataset, model, client_trainer, server_aggregator)
+
+
+def _aggregator(args: Any, model: Any, given: Any) -> Any:
+    from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
+
+    if given is None:
+        return FedNNNNAggregator(model, args)
+    if not isinstance(given, FedNNNNAggregator):
+        raise UserError(
+            f"server_aggregator: {type(given).__name__}: federated_optimizer "
+            f"{args.federated_optimizer} aggregates by that method: leave server_aggregator out, "
+            "or name FedAvg"
+        )
+    return given
+
+
+def _trainer(args: Any, dataset: Any, model: Any, given: Any) -> Any:
+    """Return the trainer that was given; else ours for our data, and FedML's for any other."""
+    from fednnnn_plugin.fedml.loaders import staged_data
+    from fednnnn_plugin.fedml.trainer import FedNNNNClientTrainer
+
+    if given is None and staged_data(dataset) is not None:
+        return FedNNNNClientTrainer(model, args)
+    if args.federated_optimizer == "PaperFedProx" and not isinstance(given, FedNNNNClientTrainer):
+        _log.warning(
+            "client_trainer: %s trains the client: the proximal term of PaperFedProx is its own to "
+            "add (args.prox_mu)",
+            "FedML's default" if given is None else type(given).__name__,
+        )
+    return given
+
+
+@contextmanager
+def _as_fedavg(args: Any) -> Iterator[None]:
+    """Name FedAvg for the time of a federation of ours: FedML's server and client know no other.
+
+    They run all of it in their constructors. Server, aggregator and trainer share one ``args``,
+    so it cannot be a copy.
+    """
+    method, args.federated_optimizer = args.federated_optimizer, "FedAvg"
+    try:
+        yield
+    finally:
+        args.federated_optimizer = method

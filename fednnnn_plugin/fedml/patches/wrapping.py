@@ -5,6 +5,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from fednnnn_plugin.fedml import compatibility
+
 _MARK = "__fednnnn_wraps__"
 
 
@@ -26,12 +28,14 @@ def wrapper(original: Callable[..., Any], around: Callable[..., Any]) -> Callabl
     return wrapped
 
 
-def wrap(modules: tuple[str, ...], attribute: str, around: Callable[..., Any]) -> None:
-    """Replace a function of FedML in the modules that hold it; those without it are left alone."""
+def wrap(owners: tuple[str, ...], attribute: str, around: Callable[..., Any]) -> None:
+    """Replace a function of FedML in the modules or the class that hold it; report who does not."""
     wrappers: dict[Any, Callable[..., Any]] = {}  # one a function, however many modules hold it
-    for name in modules:
-        module = sys.modules.get(name)
-        original = getattr(module, attribute, None)
-        if original is not None:
-            replacement = wrappers.setdefault(original, wrapper(original, around))
-            setattr(module, attribute, replacement)
+    for name in owners:
+        module, _, last = name.rpartition(".")
+        owner = sys.modules.get(name) or getattr(sys.modules.get(module), last, None)
+        original = getattr(owner, attribute, None)
+        if original is None:
+            compatibility.report_missing(f"{name}.{attribute}")
+        else:
+            setattr(owner, attribute, wrappers.setdefault(original, wrapper(original, around)))

@@ -13,8 +13,9 @@ from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.server.gradients import Closure, Params, loss_of
 from fednnnn_plugin.server.rules.registry import decay, positive, rule
 
-# The ranges of FedAdam and FedYogi; the defaults are the source's, which has none for η.
-LR = positive(argument="lr")
+# The ranges of FedAdam and FedYogi; the defaults are the source's, which has none for η and
+# searches it by half powers of ten.
+LR = positive(argument="lr", grid=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0))
 BETA1 = decay(default=0.9, argument="beta1")
 BETA2 = decay(default=0.99, argument="beta2")
 TAU = positive(default=1e-3, argument="tau")

@@ -54,7 +54,7 @@ class FedNNNN(Optimizer):
     ) -> None:
         defaults = {
             "lr": positive().checked("lr", lr),
-            "beta": BETA.checked("beta", beta),
+            "beta": BETA.optional("beta", beta),
             "gamma": one_gamma(gamma, momentum),
         }
         super().__init__(params, defaults)

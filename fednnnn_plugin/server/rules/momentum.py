@@ -22,7 +22,7 @@ def one_gamma(gamma: float | None, momentum: float | None) -> float | None:
     """
     if gamma is not None and momentum is not None and gamma != momentum:
         raise UserError(f"gamma: {gamma!r}, momentum: {momentum!r}: two names of γ; give one")
-    return GAMMA.checked("gamma", momentum if gamma is None else gamma)
+    return GAMMA.optional("gamma", momentum if gamma is None else gamma)
 
 
 @rule(gamma=GAMMA, place=4)

@@ -33,7 +33,7 @@ class NormNorm(Optimizer):
     degenerate = False
 
     def __init__(self, params: Params, lr: float = 1.0, beta: float | None = None) -> None:
-        defaults = {"lr": positive().checked("lr", lr), "beta": BETA.checked("beta", beta)}
+        defaults = {"lr": positive().checked("lr", lr), "beta": BETA.optional("beta", beta)}
         super().__init__(params, defaults)
 
     def step(self, closure: Closure | None = None, *, mean_client_norm: float | None = None) -> Any:

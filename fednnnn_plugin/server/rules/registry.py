@@ -52,23 +52,30 @@ class Key:
             return f"a finite number of at least {self.low:g}"
         return f"a finite number greater than {self.low:g}"
 
-    def check(self, value: object) -> bool:
+    def check(self, value: Any) -> bool:
         """Tell whether a value is a number in the range."""
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
             return False  # PyYAML, and so FedML, reads 5e-4 as a string
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # 10**400
+            return False
         above = number >= self.low if self.low_included else number > self.low
         return above and number < self.high  # false for NaN
 
-    def checked(self, name: str, value: float | None) -> float | None:
-        """Return a value, or None for None.
+    def checked(self, name: str, value: Any) -> float:
+        """Return a value.
 
         Raises:
             UserError: it is not a number in the range.
         """
-        if value is not None and not self.check(value):
+        if not self.check(value):
             raise UserError(f"{name}: {value!r}: must be {self.allowed}")
-        return value
+        return float(value)
+
+    def optional(self, name: str, value: float | None) -> float | None:
+        """Return a value in the range, or None for None."""
+        return None if value is None else self.checked(name, value)
 
 
 def positive(**options: Any) -> Key:

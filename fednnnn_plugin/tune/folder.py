@@ -1,0 +1,98 @@
+"""The study folder: what is searched, and what was found so far.
+
+``base.yaml`` is the recipe, ``study.yaml`` the plan, ``trials/<step>/<values>/`` a run folder each,
+``journal.log`` Optuna's storage, ``trials.csv``, ``best.yaml`` and ``figures/`` the outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+import yaml
+from filelock import FileLock
+
+from fednnnn_plugin.engine.folder import write_atomically
+from fednnnn_plugin.engine.records import versions
+from fednnnn_plugin.recipe import Recipe, dump_recipe, load_recipe
+from fednnnn_plugin.report.study import COLUMNS, PLAN, TRIALS, Plan, Step, Study, read_study
+
+
+class StudyFolder:
+    """Paths of a study's files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.base = path / "base.yaml"
+        self.journal = path / "journal.log"
+        self.best = path / "best.yaml"
+
+    def locked(self) -> FileLock:
+        """Return the kernel's lock on the files that several processes write."""
+        return FileLock(self.path / ".lock")
+
+    def trial(self, step: Step, point: Mapping[str, float]) -> Path:
+        """Return a trial's run folder, named as in ``beta=0.7,gamma=0.8``."""
+        name = ",".join(f"{key}={value!r}" for key, value in point.items())
+        return self.path / "trials" / step.name / name
+
+    def write_plan(self, recipe: Recipe, plan: Plan) -> None:
+        """Write down what is searched."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.base, dump_recipe(recipe).encode())
+        text = yaml.safe_dump(plan.model_dump(mode="json"), sort_keys=False)
+        write_atomically(self.path / PLAN, text.encode())
+
+    def write_trials(self, plan: Plan, rows: Sequence[Mapping[str, object]]) -> Study:
+        """Write ``trials.csv``, a line for each trial that ended; return what it says."""
+        table = pd.DataFrame(rows, columns=[*COLUMNS, *plan.keys, "reason"], dtype=object)
+        text = table.sort_values(plan.keys).to_csv(index=False, lineterminator="\n")
+        write_atomically(self.path / TRIALS, text.encode())
+        return read_study(self.path)
+
+    def write_best(self, study: Study) -> None:
+        """Write ``best.yaml``: the recipe with the chosen values, and where they come from.
+
+        It runs as the recipe did: on all training images, and tested on the test images.
+        """
+        plan = study.plan
+        chosen = [f"train_args.{k}={v!r}" for s in plan.steps for k, v in study.chosen(s).items()]
+        recipe = load_recipe(self.base, chosen)
+        lines = [
+            f"Recipe {plan.recipe} with the values that fednnnn tune chose.",
+            f"Judged by {plan.metric} on {plan.validation:.4g} of the training images, held out; "
+            "the test images were not looked at.",
+            f"Early stopping of hopeless trials: {'on' if plan.prune else 'off'}.",
+            *(line for step in plan.steps for line in _provenance(study, step)),
+            ", ".join(f"{package} {number}" for package, number in versions().items()),
+        ]
+        comments = "".join(f"# {line}\n" for line in lines)
+        write_atomically(self.best, (comments + dump_recipe(recipe)).encode())
+
+
+def shown_values(point: Mapping[str, float]) -> str:
+    """Say a point's values, as in ``beta 0.7, gamma 0.8``."""
+    return ", ".join(f"{key} {value:g}" for key, value in point.items())
+
+
+def counts(trials: pd.DataFrame, points: int) -> str:
+    """Say how many points have a result, and which."""
+    states = trials["state"].value_counts()
+    found = ", ".join(f"{count} {state}" for state, count in states.items())
+    return f"{len(trials)} of {points} points have a result: {found}"
+
+
+def _provenance(study: Study, step: Step) -> list[str]:
+    """What was searched in a step, how many points have a result, and which is best."""
+    grid = "; ".join(
+        f"{key} in {', '.join(f'{value:g}' for value in values)}"
+        for key, values in step.grid.items()
+    )
+    best = study.best(step)
+    assert best is not None
+    return [
+        f"{step.name}: {step.method}, {step.rounds} rounds: {grid}",
+        f"  {counts(study.of(step), len(step))}",
+        f"  best: {shown_values(study.chosen(step))}: {study.plan.metric} {best['value']:.4f}",
+    ]

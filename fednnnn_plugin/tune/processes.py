@@ -1,0 +1,103 @@
+"""A search carried to its end, in one process or several."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
+
+from fednnnn_plugin.engine.devices import keep_freed_memory
+from fednnnn_plugin.engine.endings import ending, signals_raised
+from fednnnn_plugin.report.study import Study
+from fednnnn_plugin.tune.folder import StudyFolder
+from fednnnn_plugin.tune.search import Search
+
+_TIME_TO_SAVE = 10.0
+_log = logging.getLogger("fednnnn_plugin")
+
+
+def search(
+    folder: StudyFolder, say: Callable[[str], None], *, jobs: int, allow_code: bool
+) -> Study:
+    """Carry a study to its end, with ``jobs`` processes side by side on this machine.
+
+    Other processes, on other machines too, may work on the same study folder. ``say`` takes a line
+    for each trial that ends, in each of the processes.
+    """
+    from fednnnn_plugin.report.search import write_figures  # helpers need no matplotlib
+
+    part = Search(folder, say, jobs, allow_code)
+    with _helpers((folder, say, jobs, allow_code)), _warnings_once():
+        study = part.run()
+    with folder.locked():
+        folder.write_best(study)
+        write_figures(folder.path)
+    return study
+
+
+@contextmanager
+def _helpers(part: tuple[StudyFolder, Callable[[str], None], int, bool]) -> Iterator[None]:
+    """Start the other processes; end them where this one is cut short."""
+    context = get_context("spawn")
+    helpers = [context.Process(target=_help, args=part) for _ in range(part[2] - 1)]
+    try:
+        for helper in helpers:
+            helper.start()
+        yield
+        for helper in helpers:
+            helper.join()
+    except BaseException:
+        started = [helper for helper in helpers if helper.pid is not None]
+        for helper in started:
+            helper.terminate()
+        for helper in started:
+            helper.join(_TIME_TO_SAVE)
+        raise
+
+
+def _help(folder: StudyFolder, say: Callable[[str], None], jobs: int, allow_code: bool) -> None:
+    """Work on a study in a process of its own, no longer than the one that started it."""
+    keep_freed_memory()
+    _log.addHandler(logging.NullHandler())  # that one shows the warnings
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        with signals_raised():
+            Search(folder, say, jobs, allow_code).run()
+    except BaseException as error:
+        message, status = ending(error)
+        if status not in (130, 143):
+            sys.stderr.write(message + "\n")
+        sys.exit(status)
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def _warnings_once() -> Iterator[None]:
+    """Show each of the package's warnings once, not once a trial."""
+    seen: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        before = len(seen)
+        seen.add(record.getMessage())
+        return len(seen) > before
+
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("warning: %(message)s"))
+    handler.addFilter(is_new)
+    _log.addHandler(handler)
+    try:
+        yield
+    finally:
+        _log.removeHandler(handler)

@@ -1,0 +1,143 @@
+#!/usr/bin/env bash
+# Make the paper's runs, one after another or several side by side, and keep their records.
+#
+#   launch/reproduce.sh [options] [RECIPE ...] [-- fednnnn run options]
+#   launch/reproduce.sh --jobs 4                                       # all 40 conditions
+#   launch/reproduce.sh --seeds 1,2 'mnist_noniid_*' 'cifar10_noniid_*'
+#   launch/reproduce.sh --rounds 30 'mnist_iid_*' -- --set data_args.data_cache_dir=/data
+#
+#   --jobs N        runs side by side (1); a GPU has room for several, a CPU is full with one
+#   --seeds LIST    seeds, by commas (0); the first seed of all recipes comes first
+#   --rounds N      rounds of each run; each recipe's own by default
+#   --precision P   fp32, tf32 or bf16; each recipe's own by default
+#   --runs DIR      where the run folders are (runs)
+#   --results DIR   where the records go (results): DIR/<recipe>-seed<n>/ with metrics.jsonl.gz,
+#                   summary.json and recipe.yaml
+#
+# RECIPE is a recipe's name, or a pattern of names. The same command goes on after any stop: what
+# has its records is skipped, what was begun resumes. More --rounds than before extend a run.
+set -euo pipefail
+
+case "${1:-}" in
+  -h | --help)
+    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
+    exit 0
+    ;;
+esac
+mistake() {
+  echo "$0: $1" >&2
+  exit 2
+}
+
+recipes=$(cd "$(dirname "$0")/../recipes" && pwd)
+jobs=1 seeds=0 rounds='' precision='' runs=runs results=results patterns=() more=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --jobs | --seeds | --rounds | --precision | --runs | --results)
+      [ $# -gt 1 ] || mistake "$1: needs a value"
+      printf -v "${1#--}" %s "$2"
+      shift 2
+      ;;
+    --)
+      shift
+      more=("$@")
+      break
+      ;;
+    -*) mistake "$1: no such option (--help lists them)" ;;
+    *)
+      patterns+=("$1")
+      shift
+      ;;
+  esac
+done
+[[ $jobs =~ ^[1-9][0-9]*$ ]] || mistake "--jobs $jobs: must be a number of runs from 1"
+[[ $rounds =~ ^([1-9][0-9]*)?$ ]] || mistake "--rounds $rounds: must be a number of rounds from 1"
+[[ $seeds =~ ^[0-9]+(,[0-9]+)*$ ]] || mistake "--seeds $seeds: must be numbers, by commas"
+[ ${#patterns[@]} -gt 0 ] || patterns=({mnist,cifar10}_noniid_{b,ub}_ {mnist,cifar10}_iid_{b,ub}_)
+
+names=()
+for pattern in "${patterns[@]}"; do
+  found=()
+  methods=('')
+  [[ $pattern != *_ ]] || methods=(fedavg fedprox normnorm momentum fednnnn)
+  for method in "${methods[@]}"; do
+    for file in "$recipes"/$pattern$method.yaml; do
+      [ ! -r "$file" ] || found+=("$(basename "$file" .yaml)")
+    done
+  done
+  [ ${#found[@]} -gt 0 ] || mistake "$pattern: no such recipe in $recipes"
+  names+=("${found[@]}")
+done
+
+value() { # KEY FILE: what follows the key, in a recipe or in summary.json
+  sed -En "s/^ *\"?$1\"?: *\"?([^\",# ]*).*/\1/p" "$2" | head -n 1
+}
+finished() { # NAME RECIPE: whether its records have all the rounds
+  local kept=$results/$1/summary.json
+  [ -r "$kept" ] || return 1
+  [ "$(value rounds "$kept")" -ge "${rounds:-$(value comm_round "$recipes/$2.yaml")}" ]
+}
+keep() { # NAME: its records, whole or not at all; the folder of the data is this machine's own
+  local new=$results/.$1.new
+  rm -rf "$new" && mkdir "$new" \
+    && gzip -9nc "$runs/$1/metrics.jsonl" >"$new/metrics.jsonl.gz" \
+    && sed -E 's|^( *data_cache_dir:).*|\1 ~/fedml_data|' "$runs/$1/recipe.yaml" >"$new/recipe.yaml" \
+    && cp "$runs/$1/summary.json" "$new/" \
+    && rm -rf "${results:?}/$1" \
+    && mv "$new" "$results/$1"
+}
+run() { # NAME RECIPE SEED
+  local settings=(--output "$runs/$1" --set "common_args.random_seed=$3")
+  [ -z "$rounds" ] || settings+=(--set "train_args.comm_round=$rounds")
+  [ -z "$precision" ] || settings+=(--set "train_args.precision=$precision")
+  [ ! -e "$runs/$1/recipe.yaml" ] || settings+=(--resume)
+  # It replaces this process, which is then the one to signal.
+  exec fednnnn run "$recipes/$2.yaml" "${settings[@]}" "${more[@]}" >>"$runs/$1.log" 2>&1
+}
+
+declare -A running=() # process -> the run that it makes
+failed=0
+stop() { # every run writes a checkpoint
+  trap '' INT TERM
+  [ ${#running[@]} -eq 0 ] || kill -TERM "${!running[@]}" 2>/dev/null || true
+  wait || true
+  echo "stopped; the same command goes on" >&2
+  exit 130
+}
+stopped=''
+trap 'stopped=1' INT TERM
+reap() { # waits until a run ends, and keeps its records
+  wait -n || true
+  [ -z "$stopped" ] || stop
+  local process name status
+  for process in "${!running[@]}"; do
+    kill -0 "$process" 2>/dev/null && continue
+    name=${running[$process]} status=0
+    wait "$process" || status=$?
+    unset "running[$process]"
+    if [ $status -eq 0 ] && keep "$name"; then
+      echo "finished: $name"
+    else
+      failed=1
+      echo "failed: $name, status $status; the end of $runs/$name.log:" >&2
+      tail -n 3 "$runs/$name.log" >&2
+    fi
+  done
+}
+
+mkdir -p "$runs" "$results"
+for seed in ${seeds//,/ }; do
+  for recipe in "${names[@]}"; do
+    name=$recipe-seed$seed
+    if finished "$name" "$recipe"; then
+      echo "there already: $name"
+      continue
+    fi
+    while [ ${#running[@]} -ge "$jobs" ]; do reap; done
+    echo "running: $name"
+    run "$name" "$recipe" "$seed" &
+    running[$!]=$name
+  done
+done
+while [ ${#running[@]} -gt 0 ]; do reap; done
+exit $failed

@@ -1,0 +1,105 @@
+"""The same pixels, in the same order, and the same partitions as before the readers were others.
+
+``digests.json`` was written by the readers of version 0.1.0's development that parsed every file
+themselves: SHA-256, 16 digits of it, of each tensor and of each partition.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fednnnn_plugin.data.federated import DataSpec, FederatedData, load_federated
+from fednnnn_plugin.data.load import load_images
+from fednnnn_plugin.data.partition import partition
+
+DIGESTS = json.loads(Path(__file__).with_name("digests.json").read_text())
+TENSORS, PARTITIONS = DIGESTS["tensors"], DIGESTS["partitions"]
+MODES = {"grey": ("L",), "colour": ("RGB", "RGBA", "P", "L", "LA")}
+
+
+def load(folder: Path, dataset: str, **changed: Any) -> FederatedData:
+    spec: dict[str, Any] = {"partition_method": "iid", "partition_sizes": "balanced", "seed": 0}
+    spec |= {"classes_per_client": 2, "power_law_exponent": 1.0, "min_samples": 1}
+    spec |= {"download": False, "num_clients": 2}
+    return load_federated(DataSpec(dataset=dataset, data_cache_dir=folder, **spec | changed))
+
+
+def digests(data: FederatedData) -> list[str]:
+    tensors = (data.train_images, data.train_labels, data.test_images, data.test_labels)
+    return [hashlib.sha256(t.contiguous().numpy().tobytes()).hexdigest()[:16] for t in tensors]
+
+
+def write_images(folder: Path, kind: str, parts: tuple[str, ...], one_size: bool) -> None:
+    rng = np.random.default_rng(4)
+    for part in parts:
+        for label, name in enumerate(("b", "a", "Z")):
+            (folder / part / name).mkdir(parents=True)
+            for i in range(7):
+                side = (9, 7) if one_size else (9 + i, 7 + 2 * label)
+                pixels = rng.integers(0, 256, (*side, 3), dtype=np.uint8)
+                image = Image.fromarray(pixels).convert(MODES[kind][i % len(MODES[kind])])
+                image.save(folder / part / name / f"{i}.png")
+
+
+@pytest.mark.parametrize("name", [name for name in TENSORS if name.startswith("images")])
+def test_folders_of_images(name: str, tmp_path: Path) -> None:
+    kind, layout, *resized = name.removeprefix("images, ").split(maxsplit=2)
+    size = (5, 6) if resized == ["resized"] else None
+    parts = ("train", "test") if layout == "parts" else ("",)
+    write_images(tmp_path / "images", kind, parts, one_size=size is None)
+    data = load(
+        tmp_path / "c", "image_folder", data_dir=tmp_path / "images", image_size=size, seed=1
+    )
+    assert digests(data) == TENSORS[name]
+
+
+def test_digits(tmp_path: Path) -> None:
+    for seed in (0, 5):
+        assert digests(load(tmp_path, "digits", seed=seed)) == TENSORS[f"digits, seed {seed}"]
+    held_out = load(tmp_path, "digits", seed=3, validation_fraction=0.2)
+    assert digests(held_out) == TENSORS["digits, a fifth held out"]
+
+
+@pytest.mark.slow
+@pytest.mark.real_data
+@pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
+def test_the_real_images(dataset: str, real_data_dir: Path) -> None:
+    assert digests(load(real_data_dir, dataset)) == TENSORS[dataset]
+
+
+def labels_of(name: str) -> np.ndarray | torch.Tensor:
+    match name:
+        case "uneven":
+            return np.repeat(np.arange(10), [592, 674, 595, 613, 584, 542, 491, 626, 404, 300])
+        case "shuffled":
+            labels = np.repeat(np.arange(7), [900, 100, 300, 333, 511, 700, 801])
+            return np.random.default_rng(0).permutation(labels)
+    return load_images("digits", Path(), download=False, seed=0).pixels.train_labels
+
+
+def digest(clients: list[np.ndarray]) -> str:
+    whole = hashlib.sha256()
+    for indices in clients:
+        whole.update(len(indices).to_bytes(8, "little") + indices.astype("<i8").tobytes())
+    return whole.hexdigest()[:16]
+
+
+@pytest.mark.parametrize("name", ["uneven", "shuffled", "digits"])
+def test_partitions(name: str) -> None:
+    labels, checked = labels_of(name), 0
+    for key, expected in PARTITIONS.items():
+        of, method, sizes, clients, seed, classes, exponent = key.split()
+        if of != name:
+            continue
+        split = partition(
+            labels, int(clients), method, sizes, int(classes), float(exponent), seed=int(seed)
+        )
+        assert digest(split) == expected, key
+        checked += 1
+    assert checked >= 15

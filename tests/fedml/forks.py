@@ -1,0 +1,74 @@
+"""Forks a process for each FedML script from one that has imported FedML, which takes seconds.
+
+A request is a line of JSON: the script's ``arguments``, its ``folder`` and ``environment``, and the
+``screen``, a prefix of the files that take its standard output and error. The answer is a process
+id; ``{"wait": pid}`` gives the exit status.
+"""
+
+import atexit
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+from importlib import import_module
+
+PRELOADED = (
+    "fedml.cross_silo",
+    "fedml.simulation.simulator",
+    "fednnnn_plugin.engine.run",
+    "fednnnn_plugin.fedml.aggregator",
+    "fednnnn_plugin.fedml.simulator",
+    "fednnnn_plugin.fedml.trainer",
+    "sklearn.datasets",
+)
+
+
+def offline(event, arguments) -> None:
+    """Let Python see no network but this machine's own."""
+    host = {"socket.connect": lambda: arguments[1][0], "socket.getaddrinfo": lambda: arguments[0]}
+    if event in host and host[event]() not in {"127.0.0.1", "localhost", "::1", None}:
+        raise OSError(f"offline: {event} {host[event]()}")
+
+
+def become(request) -> None:
+    """Turn this process into the script's."""
+    signal.alarm(request["seconds"])
+    os.setpgid(0, 0)
+    os.chdir(request["folder"])
+    os.environ.update(request["environment"])
+    for descriptor, name in ((1, "out"), (2, "err")):
+        target = os.open(f"{request['screen']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(target, descriptor)
+    sys.addaudithook(offline)
+    sys.argv = request["arguments"]
+    sys.path[0] = request["folder"]
+    status = 0
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    # As the interpreter ends, but for the seconds that it takes to free every module's objects.
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    for module in PRELOADED:
+        import_module(module)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if "wait" in asked:
+            answer = os.waitstatus_to_exitcode(os.waitpid(asked["wait"], 0)[1])
+        elif (answer := os.fork()) == 0:
+            become(asked)
+        os.write(1, f"{answer}\n".encode())

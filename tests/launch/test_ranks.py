@@ -1,0 +1,129 @@
+"""One machine, several machines, Slurm: what a user's command starts, and how it ends."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+LAUNCH = Path(__file__).parents[2] / "launch"
+RECIPE = str(LAUNCH.parent / "recipes" / "digits_noniid_b_fednnnn.yaml")
+SHORT = ("--set", "train_args.epochs=1", "--set", "device_args.using_gpu=false")
+TWO_ROUNDS = (*SHORT, "--set", "train_args.comm_round=2")
+# What a job has of Slurm, but for its name for the nodes, which Open MPI would look them up by.
+JOB = {"SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "2"}
+
+Run = Callable[..., str]
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "summary.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["one_machine.sh", "several_machines.sh", "reproduce.sh"])
+def test_help_is_the_scripts_first_comment(script: Run, name: str) -> None:
+    assert f"launch/{name}" in script(name, "--help")
+
+
+@pytest.mark.slow
+def test_one_machine(script: Run, tmp_path: Path) -> None:
+    script("one_machine.sh", "2", RECIPE, *TWO_ROUNDS, "--output", "run")
+    assert summary(tmp_path / "run")["ranks"] == 2
+
+
+@pytest.mark.slow
+def test_several_machines_of_which_both_are_this_one(script: Run, tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost\nlocalhost\n")  # so Open MPI wants a host that is named twice
+    script("several_machines.sh", str(hosts), RECIPE, *TWO_ROUNDS, "--output", "run")
+    assert summary(tmp_path / "run")["ranks"] == 2
+
+
+def test_a_missing_hosts_file_is_the_users_mistake(script: Run) -> None:
+    assert "nowhere" in script("several_machines.sh", "nowhere", RECIPE, status=2)
+
+
+def test_the_gpu_mapping_fits_the_hosts() -> None:
+    lines = (LAUNCH / "hosts.example").read_text().splitlines()
+    hosts = dict(re.findall(r"^(\w+) slots=(\d+)$", "\n".join(lines), re.MULTILINE))
+    mapping = yaml.safe_load((LAUNCH / "gpu_mapping.yaml").read_text())
+    ranks = {host: str(sum(gpus)) for host, gpus in mapping["mapping_two_hosts"].items()}
+    assert list(ranks.items()) == list(hosts.items())
+    assert sum(mapping["mapping_one_host"]["localhost"]) == 4
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, environment: dict[str, str]) -> Callable[[], str]:
+    """Stand in for Slurm's commands; return what the last one was told."""
+    folder = tmp_path / "slurm"
+    folder.mkdir()
+    for name in ("sbatch", "scontrol"):
+        (folder / name).write_text(f'#!/bin/sh\necho {name} "$@" >"{folder}/told"\n')
+        (folder / name).chmod(0o755)
+    environment["PATH"] = f"{folder}:{environment['PATH']}"
+    activate = tmp_path / ".venv" / "bin" / "activate"
+    activate.parent.mkdir(parents=True)
+    activate.write_text("# the environment of the tests serves\n")
+    environment["SLURM_SUBMIT_DIR"] = str(tmp_path)
+    return (folder / "told").read_text
+
+
+def test_slurms_directives_are_before_the_first_command() -> None:
+    text = (LAUNCH / "slurm.sbatch").read_text()
+    head = text[: text.index("\nset -")]
+    directives = dict(re.findall(r"^#SBATCH --([\w-]+)(?:=(\S+))?$", head, re.MULTILINE))
+    assert directives.keys() >= {"nodes", "ntasks-per-node", "time", "requeue"}
+    assert directives["signal"].startswith("B:USR1@")
+    assert text.count("#SBATCH --") == len(directives) + 1  # once more where it reads one of them
+
+
+@pytest.mark.parametrize(
+    ("more", "gpus"), [((), "--gpus-per-node=2 "), (("--set", "device_args.using_gpu=false"), "")]
+)
+def test_slurm_gives_gpus_where_the_recipe_wants_them(
+    script: Run, slurm: Callable[[], str], more: tuple[str, ...], gpus: str
+) -> None:
+    script("slurm.sbatch", RECIPE, *more, SBATCH_OPTIONS="--time=1:00:00")
+    words = " ".join((RECIPE, *more))
+    assert slurm() == f"sbatch {gpus}--time=1:00:00 {LAUNCH / 'slurm.sbatch'} {words}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("output", "folder"),
+    [((), "runs/digits_noniid_b_fednnnn-job7"), (("--output", "run"), "run")],
+    ids=["default", "output"],
+)
+def test_slurm_goes_on_after_its_time_limit(
+    start: Start,
+    script: Run,
+    slurm: Callable[[], str],
+    tmp_path: Path,
+    output: tuple[str, ...],
+    folder: str,
+) -> None:
+    arguments = (RECIPE, *SHORT, "--set", "train_args.checkpoint_every=999", *output)
+    metrics = tmp_path / folder / "metrics.jsonl"
+    job = start("slurm.sbatch", *arguments, "--set", "train_args.comm_round=999", **JOB)
+    try:
+        while job.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > 1):
+            time.sleep(0.05)
+        job.send_signal(signal.SIGUSR1)
+        _, errors = job.communicate(timeout=60)
+    finally:
+        job.kill()
+    assert job.returncode == 0, errors
+    assert slurm() == "scontrol requeue 7\n"
+
+    done = metrics.read_text().splitlines()
+    rounds = ("--set", f"train_args.comm_round={len(done) + 2}")
+    script("slurm.sbatch", *arguments, *rounds, **JOB)
+    assert metrics.read_text().splitlines()[: len(done)] == done
+    assert summary(tmp_path / folder)["rounds"] == len(done) + 2

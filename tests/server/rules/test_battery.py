@@ -1,0 +1,230 @@
+"""Every rule: by hand, then one battery over all of them. A new rule is one more row."""
+
+import copy
+import inspect
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from fednnnn_plugin.server.rules import RULES
+
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+# Two clients, two rounds, from w_0 = (1, 2).
+# Round 1: Δ = (0, 25), (24, 7): S = (12, 16), N = 20, E = 25, mean square 625.
+# Round 2: Δ = (9, 12), (-3, -4): S = (3, 4), N = 5, E = 10, mean square 125.
+UPDATES = [(12.0, 16.0), (3.0, 4.0)]
+MEASURED = [
+    {"mean_client_norm": 25.0, "mean_client_square": 625.0},
+    {"mean_client_norm": 10.0, "mean_client_square": 125.0},
+]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A rule with coefficients, and where the two rounds lead by its equations."""
+
+    name: str
+    arguments: dict[str, float] = field(default_factory=dict)
+    served: tuple[tuple[float, float], tuple[float, float]] | None = None
+
+    def make(self, parameters: Any, **more: float) -> Any:
+        return RULES[self.name].optimizer(parameters, **(self.arguments | more))
+
+    def step(self, optimizer: Any, round_: int, closure: Any = None) -> Any:
+        wants = {name: MEASURED[round_][name] for name in RULES[self.name].wants}
+        return optimizer.step(closure, **wants)
+
+    def play(self, optimizer: Any, w: Tensor, round_: int) -> None:
+        w.grad = -torch.tensor(UPDATES[round_], dtype=w.dtype, device=w.device)
+        self.step(optimizer, round_)
+
+
+ROWS = [
+    Row("PaperFedAvg", {}, ((13, 18), (16, 22))),
+    Row("PaperFedProx", {}, ((13, 18), (16, 22))),
+    # β E/N is 5/8, then 1.
+    Row("NormNorm", {"beta": 0.5}, ((8.5, 12), (11.5, 16))),
+    # d_1 = S; d_2 = d_1 / 2 + S = (9, 12)
+    Row("Momentum", {"gamma": 0.5}, ((13, 18), (22, 30))),
+    # d_1 = 5/8 S = (7.5, 10); d_2 = d_1 / 2 + S = (6.75, 9)
+    Row("FedNNNN", {"beta": 0.5, "gamma": 0.5}, ((8.5, 12), (15.25, 21))),
+    # 625 / (2 (400 + 225)) < 1: η_g = 1; then 125 / (2 (25 + 225)) < 1.
+    Row("FedExP", {"epsilon": 225.0}, ((13, 18), (16, 22))),
+    # β₁ = β₂ = 0 and τ = 4: v = S², so the moves are 16 (12/16, 16/20) and 16 (3/7, 4/8).
+    Row(
+        "FedAdam",
+        {"lr": 16.0, "beta1": 0.0, "beta2": 0.0, "tau": 4.0},
+        ((13, 14.8), (13 + 48 / 7, 22.8)),
+    ),
+    # By hand in test_comparators.py.
+    Row("FedYogi", {"lr": 16.0, "beta1": 0.0, "beta2": 0.0, "tau": 4.0}),
+]
+every_rule = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+
+
+def test_every_registered_rule_has_a_row() -> None:
+    ours = {n for n, r in RULES.items() if r.optimizer.__module__.startswith("fednnnn")}
+    assert {row.name for row in ROWS} == ours
+    assert list(RULES)[:5] == ["PaperFedAvg", "PaperFedProx", "NormNorm", "Momentum", "FedNNNN"]
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.served], ids=lambda row: row.name)
+def test_two_rounds_worked_by_hand(row: Row) -> None:
+    w = Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
+    optimizer = row.make([w])
+    for round_, served in enumerate(row.served):
+        row.play(optimizer, w, round_)
+        assert w.tolist() == pytest.approx(served, rel=1e-14)
+
+
+@every_rule
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_dtype_device_and_gradient_stay(row: Row, dtype: torch.dtype, device: str) -> None:
+    w = Parameter(torch.tensor([1.0, 2.0], dtype=dtype, device=device))
+    optimizer = row.make([w])
+    for round_, update in enumerate(UPDATES):
+        row.play(optimizer, w, round_)
+        assert w.grad.tolist() == [-x for x in update]
+    tensors = [w, *optimizer.state[w].values()]
+    assert {(t.dtype, t.device.type) for t in tensors} == {(dtype, device)}
+
+
+@every_rule
+def test_a_model_in_pieces_moves_as_one_vector(row: Row) -> None:
+    generator = torch.Generator().manual_seed(1)
+    whole = Parameter(torch.zeros(30, dtype=torch.float64))
+    pieces = [Parameter(torch.zeros(shape, dtype=torch.float64)) for shape in [(4, 5), (7,), (3,)]]
+    one = row.make([whole])
+    several = row.make([{"params": pieces[:2]}, {"params": pieces[2:]}])
+    for round_ in range(2):
+        update = torch.randn(30, generator=generator, dtype=torch.float64)
+        whole.grad = -update
+        for piece, part in zip(pieces, update.split([20, 7, 3]), strict=True):
+            piece.grad = -part.view_as(piece)
+        row.step(one, round_)
+        row.step(several, round_)
+    together = torch.cat([piece.detach().flatten() for piece in pieces])
+    torch.testing.assert_close(together, whole.detach(), rtol=0, atol=1e-14)
+
+
+@every_rule
+def test_a_parameter_without_gradient_stays(row: Row) -> None:
+    moved, frozen = Parameter(torch.zeros(2)), Parameter(torch.ones(2))
+    row.play(row.make([frozen, moved]), moved, 0)
+    assert frozen.tolist() == [1.0, 1.0]
+    assert moved.norm() > 0
+
+
+@every_rule
+def test_a_zero_update_from_a_fresh_server_moves_nothing(row: Row) -> None:
+    w = Parameter(torch.tensor([1.0, 2.0]))
+    optimizer = row.make([w])
+    w.grad = torch.zeros(2)
+    row.step(optimizer, 0)
+    assert w.tolist() == [1.0, 2.0]
+
+
+@every_rule
+def test_state_survives_saving_and_copying(row: Row) -> None:
+    w = Parameter(torch.tensor([1.0, 2.0]))
+    optimizer = row.make([w])
+    row.play(optimizer, w, 0)
+    stored = io.BytesIO()
+    torch.save(optimizer.state_dict(), stored)
+    stored.seek(0)
+    other = Parameter(w.detach().clone())
+    restored = row.make([other])
+    restored.load_state_dict(torch.load(stored, weights_only=True))
+    twin, copied = copy.deepcopy((w, optimizer))
+    for parameter, each in ((w, optimizer), (other, restored), (twin, copied)):
+        row.play(each, parameter, 1)
+    assert w.tolist() == other.tolist() == twin.tolist()
+
+
+@every_rule
+def test_the_closure_gives_the_gradient_and_the_loss(row: Row) -> None:
+    w = Parameter(torch.tensor([3.0, 4.0]))
+    optimizer = row.make([w])
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = 0.5 * w.square().sum()
+        loss.backward()
+        return loss.item()
+
+    with torch.no_grad():
+        assert row.step(optimizer, 0, closure) == 12.5
+    assert w.tolist() != [3.0, 4.0]
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@every_rule
+@pytest.mark.usefixtures("threads")
+def test_the_bits_do_not_depend_on_the_number_of_threads(row: Row) -> None:
+    updates = torch.randn(2, 100_003, generator=torch.Generator().manual_seed(0))
+    results = []
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        w = Parameter(torch.zeros(100_003))
+        optimizer = row.make([w])
+        for round_, update in enumerate(updates):
+            w.grad = -update
+            row.step(optimizer, round_)
+        results.append(w.detach())
+    assert torch.equal(*results)
+
+
+@every_rule
+def test_federated_gradient_steps_come_near_the_minimum_of_a_quadratic(row: Row) -> None:
+    """Three clients that share a minimum and disagree on the way to it (so that N < E)."""
+    target = torch.tensor([1.0, -2.0, 3.0])
+    curvatures = torch.tensor([[1.0, 0.1, 0.3], [0.3, 1.0, 0.1], [0.1, 0.3, 1.0]])
+    w = Parameter(torch.zeros(3))
+    optimizer = row.make([w], **({"lr": 1.5} if "tau" in row.arguments else {}))
+    start = (w.detach() - target).norm()
+    for _ in range(200):
+        local = w.detach().repeat(3, 1)
+        for _ in range(5):
+            local -= 0.1 * curvatures * (local - target)
+        updates = local - w.detach()
+        w.grad = -updates.mean(dim=0)
+        norms = updates.norm(dim=1)
+        measured = {
+            "mean_client_norm": norms.mean().item(),
+            "mean_client_square": norms.square().mean().item(),
+        }
+        optimizer.step(**{name: measured[name] for name in RULES[row.name].wants})
+    assert (w.detach() - target).norm() < 0.02 * start
+
+
+@every_rule
+def test_fedml_lists_the_rule_and_its_arguments(row: Row) -> None:
+    """As OptRepo does: direct subclasses, and the locals of ``__init__`` less three."""
+    optimizer = RULES[row.name].optimizer
+    assert optimizer in torch.optim.Optimizer.__subclasses__()
+    names = set(optimizer.__init__.__code__.co_varnames) - {"defaults", "self", "params"}
+    assert names == set(inspect.signature(optimizer).parameters) - {"params"}
+
+
+@every_rule
+def test_the_keys_defaults_are_the_optimizers(row: Row) -> None:
+    rule = RULES[row.name]
+    parameters = inspect.signature(rule.optimizer).parameters
+    for name, key in rule.keys.items():
+        if not key.client and key.default is not None:
+            assert parameters[key.argument or name].default == key.default

@@ -1,0 +1,136 @@
+"""FedExP, FedAdam and FedYogi: their equations by hand, then what holds for any updates."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import Parameter
+
+from fednnnn_plugin import FedAdam, FedExP, FedYogi
+from fednnnn_plugin.errors import RunError, UserError
+
+both = pytest.mark.parametrize("rule", [FedAdam, FedYogi])
+values = st.floats(-1e3, 1e3)
+
+
+def step(optimizer: Any, update: Any, **measured: float | None) -> None:
+    [group] = optimizer.param_groups
+    [w] = group["params"]
+    w.grad = -torch.as_tensor(update, dtype=w.dtype)
+    optimizer.step(**measured)
+
+
+def test_fedexp_by_hand() -> None:
+    """Two clients, two rounds, ε = 4.
+
+    Round 1: Δ = (10, 0), (-2, 4): S = (4, 2), N² = 20, mean square (100 + 20) / 2 = 60,
+    η_g = 60 / (2 · 24) = 5/4. Round 2: Δ = (3, 4) twice: N² = 25 = mean square, and
+    25 / (2 · 29) < 1, so η_g = 1.
+    """
+    w = Parameter(torch.tensor([1.0, 2.0]))
+    optimizer = FedExP([w], epsilon=4.0)
+    step(optimizer, [4.0, 2.0], mean_client_square=60.0)
+    assert w.tolist() == [1 + 5, 2 + 2.5]
+    step(optimizer, [3.0, 4.0], mean_client_square=25.0)
+    assert w.tolist() == [6 + 3, 4.5 + 4]
+    assert not optimizer.state
+
+
+def test_fedadam_by_hand() -> None:
+    """β₁ = β₂ = 1/2, τ = 2, so v_{-1} = 4, and η = 12.
+
+    Round 1, S = (14, 2): m = (7, 1), v = 2 + (98, 2) = (100, 4), moves 12 (7/12, 1/4) = (7, 3).
+    Round 2, S = (10, -2): m = (8.5, -0.5), v = (50 + 50, 2 + 2), moves (8.5, -1.5).
+    """
+    w = Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
+    optimizer = FedAdam([w], lr=12.0, beta1=0.5, beta2=0.5, tau=2.0)
+    step(optimizer, [14.0, 2.0])
+    assert w.tolist() == pytest.approx([8.0, 5.0], rel=1e-15)
+    step(optimizer, [10.0, -2.0])
+    assert w.tolist() == pytest.approx([16.5, 3.5], rel=1e-15)
+    assert optimizer.state[w]["momentum"].tolist() == [8.5, -0.5]
+    assert optimizer.state[w]["second_moment"].tolist() == [100.0, 4.0]
+
+
+def test_fedyogi_by_hand() -> None:
+    """β₁ = 1/2, β₂ = 1/16, τ = 2, so v_{-1} = 4, and η = 15.
+
+    Round 1, S = (8, 1): 64 > 4, so v = 4 + 15/16 · 64 = 64; 1 < 4, so v = 4 - 15/16 = 1.75²;
+    m = (4, 1/2), moves 15 (4/10, 0.5/3.75) = (6, 2). Round 2, S = 0: v stays, m halves.
+    """
+    w = Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
+    optimizer = FedYogi([w], lr=15.0, beta1=0.5, beta2=1 / 16, tau=2.0)
+    step(optimizer, [8.0, 1.0])
+    assert optimizer.state[w]["second_moment"].tolist() == [64.0, 1.75**2]
+    assert w.tolist() == pytest.approx([7.0, 4.0], rel=1e-15)
+    step(optimizer, [0.0, 0.0])
+    assert w.tolist() == pytest.approx([10.0, 5.0], rel=1e-15)
+    assert optimizer.state[w]["second_moment"].tolist() == [64.0, 1.75**2]
+
+
+@both
+@given(updates=st.lists(values, min_size=1, max_size=6), beta1=st.sampled_from([0.0, 0.9]))
+def test_the_moments_are_the_sources(rule: Any, updates: list[float], beta1: float) -> None:
+    """Against the equations in plain numbers; v stays positive, whatever comes."""
+    w = Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = rule([w], lr=0.1, beta1=beta1)
+    m, v, expected = 0.0, 1e-6, 0.0
+    for update in updates:
+        step(optimizer, [update])
+        m = beta1 * m + (1 - beta1) * update
+        if rule is FedAdam:
+            v = 0.99 * v + 0.01 * update**2
+        elif v > update**2:
+            v -= 0.01 * update**2
+        elif v < update**2:
+            v += 0.01 * update**2
+        expected += 0.1 * m / (math.sqrt(v) + 1e-3)
+        assert optimizer.state[w]["second_moment"].item() == pytest.approx(v, rel=1e-9)
+        assert optimizer.state[w]["second_moment"].item() > 0
+    assert w.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@given(
+    updates=st.lists(st.tuples(values, values), min_size=1, max_size=6),
+    epsilon=st.floats(1e-6, 1e3),
+)
+def test_fedexp_never_steps_shorter_than_fedavg(
+    updates: list[tuple[float, float]], epsilon: float
+) -> None:
+    """Along S, by η_g ≥ 1; clients that agree give η_g = 1, and S = 0 moves nothing."""
+    clients = torch.tensor(updates, dtype=torch.float64)
+    mean, square = clients.mean(0), clients.square().sum(1).mean().item()
+    w = Parameter(torch.zeros(2, dtype=torch.float64))
+    step(FedExP([w], epsilon=epsilon), mean, mean_client_square=square)
+    extrapolation = max(1.0, square / (2 * (mean.square().sum().item() + epsilon)))
+    torch.testing.assert_close(w.data, mean * extrapolation, rtol=1e-9, atol=1e-12)
+
+
+@both
+def test_a_second_moment_that_overflows_ends_the_run(rule: Any) -> None:
+    with pytest.raises(RunError, match="v is no longer finite"):
+        step(rule([Parameter(torch.zeros(1))], lr=1.0), [1e30])
+
+
+@both
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, bad) for name in ("lr", "tau") for bad in (0.0, -1.0, math.inf, math.nan, "1")),
+        *((name, bad) for name in ("beta1", "beta2") for bad in (-0.1, 1.0, math.nan, None)),
+    ],
+)
+def test_moments_out_of_range_are_named(rule: Any, name: str, value: object) -> None:
+    with pytest.raises(UserError, match=rf"^{name}: .*must be "):
+        rule([Parameter(torch.zeros(1))], **{"lr": 1.0, name: value})
+
+
+@pytest.mark.parametrize("square", [None, -1.0, math.inf, math.nan])
+def test_a_mean_square_that_is_none_moves_nothing(square: float | None) -> None:
+    w = Parameter(torch.zeros(1))
+    with pytest.raises(UserError, match=r"^FedExP\.step: mean_client_square"):
+        step(FedExP([w]), [1.0], mean_client_square=square)
+    assert w.item() == 0

@@ -1,0 +1,108 @@
+"""README: its Python runs, its numbers are the recipes', its links lead somewhere."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from fednnnn_plugin.cli import main
+
+PROJECT = Path(__file__).parents[1]
+README = (PROJECT / "README.md").read_text()
+PAGES = [PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+PAGES += [PROJECT / folder / "README.md" for folder in ("recipes", "launch", "tests")]
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def table(marker: str) -> dict[str, list[str]]:
+    """The rows of the first table after a marker, by their first cell."""
+    lines = README.split(f"<!-- {marker} -->", 1)[1].splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("|"))
+    rows = []
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return {name: cells for name, *cells in rows if not name.startswith("---")}
+
+
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 200
+
+
+@pytest.mark.parametrize("marker", ["quick start", "tests"])
+def test_the_gate_finds_the_two_command_blocks(marker: str) -> None:
+    [after] = README.split(f"<!-- {marker} -->\n")[1:]
+    assert after.startswith("```bash\npython3 -m venv .venv && ")
+
+
+@pytest.mark.slow
+def test_the_python_example(tmp_path: Path) -> None:
+    example = next(block for block in blocks("python") if "fp.run(" in block)
+    code = example.replace('"train_args.comm_round": 10', '"train_args.comm_round": 2')
+    assert code != example
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^FedNNNN +0\.\d+$", done.stdout, re.MULTILINE)
+    assert (tmp_path / "accuracy.svg").read_text().lstrip().startswith("<?xml")
+    assert len(example.splitlines()) <= 10
+
+
+@pytest.mark.slow
+def test_the_rule_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = next(block for block in blocks("python") if block.startswith("# my_rules.py\n"))
+    command = next(block for block in blocks("bash") if "my_rules" in block)
+    assert len(rule.splitlines()) <= 20
+    (tmp_path / "my_rules.py").write_text(rule)
+    monkeypatch.chdir(tmp_path)
+    [program, *words] = shlex.split(command.replace("\\\n", " "))
+    assert program == "fednnnn"
+    short = ["--set", "train_args.comm_round=3", "--set", "train_args.epochs=1"]
+    refused = CliRunner().invoke(main, [word for word in words if word != "--allow-code"] + short)
+    assert refused.exit_code == 2
+    assert "--allow-code" in refused.output
+    assert not (tmp_path / "runs").exists()
+    done = CliRunner().invoke(main, words + short)
+    assert done.exit_code == 0, done.output
+    recipe = yaml.safe_load((tmp_path / "runs" / "lion" / "recipe.yaml").read_text())
+    assert recipe["train_args"]["server_lr"] == 0.01
+
+
+def test_the_papers_table_is_that_of_the_recipes() -> None:
+    head, *rows = table("paper").items()
+    columns = []
+    for cell in head[1]:
+        data, _, condition = cell.rpartition(" ")
+        columns.append((data or columns[-1][0], condition))
+    assert len(columns) == 8
+    for method, accuracies in rows:
+        for (data, condition), accuracy in zip(columns, accuracies, strict=True):
+            split = condition.replace("non-", "non").replace("-", "_")
+            recipe = f"{data.replace('-', '')}_{split}_{method.replace('-', '')}.yaml".lower()
+            first = (PROJECT / "recipes" / recipe).read_text().splitlines()[0]
+            assert first == f"# {method} on {data}, {condition}: the paper reports {accuracy} %."
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text()):
+        path, _, heading = target.partition("#")
+        found = page.parent / path if path else page
+        assert found.exists(), target
+        titles = re.findall(r"^#+ (.+)$", found.read_text(), re.MULTILINE)
+        slugs = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+        assert not heading or heading in slugs, target

@@ -1,0 +1,73 @@
+"""Searches whose trials take no time: a stand-in writes their run folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fednnnn_plugin.recipe import Recipe, dump_recipe, find_recipe, load_recipe
+from fednnnn_plugin.report.study import Study
+from fednnnn_plugin.tune.folder import StudyFolder
+from fednnnn_plugin.tune.plan import make_plan
+from fednnnn_plugin.tune.search import Search
+from fednnnn_plugin.tune.settings import Settings
+
+Outcome = Callable[[dict[str, Any], int], float]
+"""A trial's accuracy after a round, from its ``train_args``; it may raise what a run raises."""
+
+
+BETA_WITHOUT_LOSS = 9.0
+
+
+class Searches:
+    """Carries studies out; ``ran`` says the folder of every trial that was run, in turn."""
+
+    def __init__(self, path: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder = StudyFolder(path / "study")
+        self.ran: list[str] = []
+        self.said: list[str] = []
+        self._patch = patch
+
+    def begin(self, **settings: object) -> None:
+        base = load_recipe(find_recipe("digits_noniid_b_fednnnn"))
+        self.folder.write_plan(base, make_plan(base, Settings.model_validate(settings)))
+
+    def search(self, outcome: Outcome) -> Study:
+        def run_recipe(recipe: Recipe, folder: Path, mode: str, **how: object) -> None:
+            self.ran.append(folder.name)
+            folder.mkdir(exist_ok=True)
+            text = dump_recipe(recipe)
+            (folder / "recipe.yaml").write_text(text)
+            train = yaml.safe_load(text)["train_args"]
+            followers = how["followers"]
+            assert isinstance(followers, list)
+            with (folder / "metrics.jsonl").open("w") as file:
+                for number in range(1, recipe.train_args.comm_round + 1):
+                    accuracy = outcome(train, number)
+                    loss = None if train.get("beta") == BETA_WITHOUT_LOSS else 1 - accuracy
+                    record = {"round": number, "test_acc": accuracy, "test_loss": loss}
+                    file.write(json.dumps(record) + "\n")
+                    file.flush()
+                    for follower in followers:
+                        follower.round_done(type("Record", (), record))
+            (folder / "summary.json").write_text(
+                json.dumps({"rounds": recipe.train_args.comm_round})
+            )
+
+        with self._patch.context() as patch:
+            patch.setattr("fednnnn_plugin.tune.trial.run_recipe", run_recipe)
+            return self.search_really()
+
+    def search_really(self) -> Study:
+        """Run trials for all they cost."""
+        return Search(self.folder, self.said.append, jobs=1, allow_code=False).run()
+
+
+@pytest.fixture
+def searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Searches:
+    return Searches(tmp_path, monkeypatch)

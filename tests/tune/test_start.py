@@ -1,0 +1,91 @@
+"""What is refused before anything is written, in one line."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fednnnn_plugin.cli import main
+
+RECIPE = "digits_noniid_b_fednnnn"
+
+
+def tune(*options: str, recipe: str = RECIPE) -> Result:
+    return CliRunner().invoke(main, ["tune", recipe, *options])
+
+
+def few_clients(count: int, *more: str) -> list[str]:
+    keys = [f"client_num_in_total={count}", f"client_num_per_round={count}"]
+    return [part for key in keys for part in ("--set", f"train_args.{key}")] + list(more)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--grid", "beta="], "--grid beta: ''"),
+        (["--grid", "beta"], "--grid 'beta': write KEY=VALUES"),
+        (["--grid", "=1"], "--grid '=1': write KEY=VALUES"),
+        (["--grid", "beta=2:1:0.1"], "--grid beta: '2:1:0.1': STEP must be above 0"),
+        (["--grid", "beta=0,1"], "--grid beta: 0.0: must be"),
+        (["--grid", "train_args.beta=0,1"], "--grid beta: 0.0: must be"),
+        (["--grid", "beta=0.5", "--grid", "beta=1"], "--grid beta: given twice"),
+        (["--grid", "beta=0.5", "--grid", "train_args.beta=1"], "--grid beta: given twice"),
+        (["--grid", "eta=1"], "--grid eta: FedNNNN has no such key to search"),
+        (["--grid", "learning_rate=-0.1,0.1"], "--grid learning_rate: -0.1: must be"),
+        (["--rounds", "0"], "--rounds: 0: "),
+        (["--validation", "0"], "--validation: 0.0: "),
+        (["--metric", "loss"], "--metric: 'loss': "),
+        (["--settings", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        (["--jobs", "0"], "--jobs: 0: must be at least 1"),
+        (["--study", "a-file"], "--study: a-file: "),
+        (["--study", "a-folder"], "--study: a-folder: not empty, and not a study"),
+        (few_clients(1), "train_args.client_num_in_total: 1: "),
+        # Two classes a client: three clients cannot hold ten classes.
+        (few_clients(3), "learning-rate (n_class, balanced clients): train_args.client_num_in"),
+        (few_clients(3, "--grid", "beta=0.5"), "FedNNNN (n_class, balanced clients): train_args"),
+        (["--grid", "beta=0.5", "--validation", "1e-9"], "FedNNNN (n_class, balanced clients): "),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a-file").touch()
+    (tmp_path / "a-folder").mkdir()
+    (tmp_path / "a-folder" / "thesis.tex").touch()
+    refused = tune(*options)
+    assert refused.exit_code == 2, refused.output
+    assert refused.output.startswith(line), refused.output
+    assert len(refused.output.splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a-file", "a-folder"]
+
+
+def test_a_single_client_s_recipe_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = tune(recipe="mnist_single_client")
+    assert refused.exit_code == 2
+    assert refused.output.startswith("train_args.client_num_in_total: 1: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_mistake_in_the_grids_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = tune("--grid", "beta=-1.0,0.5", "--grid", "train_args.gamma=0.5,1")
+    assert refused.exit_code == 2
+    lines = refused.output.splitlines()
+    assert [line.split(": must")[0] for line in lines] == ["--grid beta: -1.0", "--grid gamma: 1.0"]
+
+
+def test_of_equal_conditions_the_data_is_looked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    monkeypatch.setattr("fednnnn_plugin.tune.start.load_federated", seen.append)
+    monkeypatch.setattr("fednnnn_plugin.tune.processes.search", lambda *a, **b: 1 / 0)
+    monkeypatch.chdir(tmp_path)
+    tune("--grid", "beta=0.5", "--grid", "learning_rate=0.1")  # both steps under non-IID-B
+    assert len(seen) == 1
