@@ -27,7 +27,7 @@ def check_model(model: nn.Module, name: str, data: FederatedData, batch_size: in
     Raises:
         UserError: it does not take such images, or gives something else than a logit a class.
     """
-    like = next(model.parameters())
+    like = next(model.parameters(), data.train_images)
     image = data.train_images[:1].to(like.device)
     if image.is_floating_point():
         image = image.to(like.dtype)

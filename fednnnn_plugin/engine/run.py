@@ -45,6 +45,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import MODELS, create_model
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
 from fednnnn_plugin.server.layout import Layout, ModelState
+from fednnnn_plugin.user_code import names_code
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +69,9 @@ def run_recipe(
             return None
         data = load_data(recipe, ranks, allow_code=allow_code)
         seed = recipe.common_args.random_seed
-        model = create_model(recipe.model_args.model, seed, data.num_classes)
+        name = recipe.model_args.model
+        model = create_model(name, seed, data.num_classes, allow_code=allow_code)
+        _check_model(recipe, model, data)
         device = rank_device(recipe, ranks)
         return _run(recipe, model, data, device, folder, mode, None, ranks, followers, log)
 
@@ -113,7 +116,13 @@ def run_federation(
     with RunLog() as log:
         if _is_finished(recipe, RunFolder(folder), mode, ranks):
             return None
+        if isinstance(data, FederatedData) and trainer is None:
+            _check_model(recipe, model, data)
         return _run(recipe, model, data, device, folder, mode, trainer, ranks, followers, log)
+
+
+def _check_model(recipe: Recipe, model: nn.Module, data: FederatedData) -> None:
+    check_model(model, recipe.model_args.model, data, recipe.train_args.batch_size)
 
 
 def _is_finished(recipe: Recipe, folder: RunFolder, mode: Mode, ranks: Ranks) -> bool:
@@ -132,8 +141,11 @@ def _is_finished(recipe: Recipe, folder: RunFolder, mode: Mode, ranks: Ranks) ->
 
 
 def _check_same(recipe: Recipe, folder: RunFolder) -> None:
-    # An entry script's recipe may name data, models and platforms that are not ours.
-    changed = differences(load_recipe(folder.recipe, foreign=True), recipe)
+    # An entry script's recipe may name data, models and platforms that are not ours. A rule of the
+    # user's has been allowed to run where the recipe that was given has one.
+    allowed = names_code(recipe.train_args.federated_optimizer)
+    stored = load_recipe(folder.recipe, foreign=True, allow_code=allowed)
+    changed = differences(stored, recipe)
     changed.pop("train_args.comm_round", None)
     if changed:
         raise UserError(
@@ -158,8 +170,6 @@ def _run(
     log: RunLog,
 ) -> Summary | None:
     sgd = local_sgd(recipe)
-    if isinstance(data, FederatedData) and trainer is None:
-        check_model(model, recipe.model_args.model, data, recipe.train_args.batch_size)
     model = copy.deepcopy(model).to(device, sgd.dtype)
     known = type(model) in MODELS.values() and isinstance(data, FederatedData) and not trainer
     # As many ranks as there are GPUs on a machine have one each; all ranks plan the same groups.

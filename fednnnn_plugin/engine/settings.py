@@ -18,6 +18,7 @@ from fednnnn_plugin.engine.devices import (
     visible_gpus,
 )
 from fednnnn_plugin.engine.federation import Schedule
+from fednnnn_plugin.engine.folder import Mode
 from fednnnn_plugin.engine.progress import Follower, WeightsAndBiases
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import UserError
@@ -29,6 +30,20 @@ from fednnnn_plugin.server.server import Server
 def default_folder(recipe: Recipe) -> Path:
     """Return ``runs/<recipe>-seed<seed>``."""
     return Path("runs") / f"{recipe.name}-seed{recipe.common_args.random_seed}"
+
+
+def run_mode(recipe: Recipe, *, resume: bool = False, overwrite: bool = False) -> Mode:
+    """Return how a run is to begin: as was asked for, else as its recipe says.
+
+    Raises:
+        UserError: both were asked for.
+    """
+    if resume and overwrite:
+        raise UserError("--resume, --overwrite: give one of them")
+    settings = recipe.tracking_args
+    if resume or (settings.resume and not overwrite):
+        return "resume"
+    return "overwrite" if overwrite or settings.overwrite else "new"
 
 
 def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
@@ -45,6 +60,7 @@ def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
         download=data.download,
         partition_method=data.partition_method,
         partition_sizes=data.partition_sizes,
+        partition_alpha=data.partition_alpha,
         classes_per_client=data.classes_per_client,
         power_law_exponent=data.power_law_exponent,
         min_samples=data.min_samples,

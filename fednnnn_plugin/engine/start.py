@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fednnnn_plugin.engine.endings import ending_together
-from fednnnn_plugin.engine.folder import Mode, RunFolder
+from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.engine.mpi import choose_ranks
 from fednnnn_plugin.engine.progress import Follower, ProgressDisplay
 from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.engine.run import run_recipe
-from fednnnn_plugin.engine.settings import default_folder, recipe_followers
+from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 
@@ -51,7 +51,7 @@ class Run:
 
 
 def run(
-    recipe: Recipe | Path | str,
+    recipe: Path | str,
     *,
     overrides: Mapping[str, object] | Sequence[str] | None = None,
     output: Path | str | None = None,
@@ -87,25 +87,21 @@ def run(
         run = fp.run("digits_noniid_b_fednnnn", overrides={"train_args.comm_round": 10})
         run.metrics().plot(x="round", y="test_acc")
     """
-    if resume and overwrite:
-        raise UserError("--resume, --overwrite: give one of them")
-    mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"
-    if not isinstance(recipe, Recipe):
-        recipe = load_recipe(find_recipe(str(recipe)), _as_options(overrides or ()))
-    elif overrides:
-        raise UserError("overrides: a recipe that is loaded already takes none")
-    folder = Path(output) if output is not None else default_folder(recipe)
+    path = find_recipe(str(recipe))
+    loaded = load_recipe(path, _as_options(overrides or ()), allow_code=allow_code)
+    mode = run_mode(loaded, resume=resume, overwrite=overwrite)
+    folder = Path(output) if output is not None else default_folder(loaded)
     if folder == Path():
         raise UserError("--output: must name a folder for the run, not the current one")
-    asked_for = "MPI" if recipe.comm_args.backend == "MPI" else None  # sp is every recipe's default
+    asked_for = "MPI" if loaded.comm_args.backend == "MPI" else None  # sp is every recipe's default
     ranks = choose_ranks(backend or asked_for)
     with (
         ending_together(ranks),
-        ProgressDisplay(recipe.train_args.comm_round) as display,
+        ProgressDisplay(loaded.train_args.comm_round) as display,
     ):
-        tracking = _tracking(recipe, mlops) if ranks.rank == 0 else []
+        tracking = _tracking(loaded, mlops) if ranks.rank == 0 else []
         summary = run_recipe(
-            recipe,
+            loaded,
             folder,
             mode,
             ranks=ranks,

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe.consistency import inconsistencies
 from fednnnn_plugin.recipe.kinds import LARGEST, Caller
 from fednnnn_plugin.recipe.schema import SECTIONS, Recipe, own_keys
@@ -33,7 +33,7 @@ def build(values: Mapping[str, object], caller: Caller) -> Recipe:
         for entry in error.errors(include_url=False):
             problems |= _problems(entry)
     if problems:
-        lines = [f"{caller.where(printable(key))}: {text}" for key, text in problems.items()]
+        lines = [f"{caller.where(key)}: {text}" for key, text in problems.items()]
         raise UserError(joined(lines))
     return recipe
 

@@ -50,7 +50,7 @@ def load_recipe(
     overridden = _override(values, overrides)
 
     def place(key: str) -> str:
-        return f"--set {key}" if key in overridden else f"{where}: {key}"
+        return f"{'--set' if key in overridden else f'{where}:'} {printable(key)}"
 
     caller = Caller(place, foreign=foreign, custom_trainer=foreign, allow_code=allow_code)
     return build({"name": path.stem, **values}, caller)

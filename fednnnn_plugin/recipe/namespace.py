@@ -42,7 +42,7 @@ def recipe_from_args(
     """
     file = str(getattr(args, "yaml_config_file", None) or "")
     where = printable(file) or "args"
-    caller = Caller(lambda key: f"{where}: {key}", True, custom_trainer, allow_code)
+    caller = Caller(lambda key: f"{where}: {printable(key)}", True, custom_trainer, allow_code)
 
     others = _NOT_THE_USERS
     if getattr(args, "dataset", None) != "image_folder":

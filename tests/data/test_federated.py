@@ -1,12 +1,15 @@
-import copy
+"""From a specification to what clients hold: loaded, normalised, divided."""
+
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from fednnnn_plugin.data.federated import DataSpec, load_federated, load_images
-from fednnnn_plugin.data.load import is_present
+from fednnnn_plugin.data.federated import DataSpec, FederatedData, load_federated
+from fednnnn_plugin.data.load import is_present, load_images
 from fednnnn_plugin.errors import UserError
 
 DIGITS = DataSpec(
@@ -27,6 +30,7 @@ def test_digits_between_20_clients() -> None:
     data = load_federated(DIGITS)
     assert data.num_clients == 20
     assert data.num_classes == 10
+    assert data.class_names == tuple("0123456789")
     assert data.train_images.shape == (1437, 1, 8, 8)
     assert data.test_images.shape == (360, 1, 8, 8)
     assert {t.dtype for t in (data.train_images, data.test_images)} == {torch.float32}
@@ -62,19 +66,70 @@ def test_to_keeps_everything() -> None:
     assert moved.train_images is data.train_images
     assert torch.equal(moved.client_indices[7], data.client_indices[7])
     assert moved.num_classes == 10
+    assert moved.class_names == data.class_names
+
+
+def test_classes_without_names_are_called_by_their_labels() -> None:
+    images, labels = torch.zeros(2, 1), torch.tensor([0, 2])
+    data = FederatedData(images, labels, (torch.arange(2),), images, labels, 3)
+    assert data.class_names == ("0", "1", "2")
 
 
 def test_no_global_generator_moves() -> None:
-    before = torch.get_rng_state().clone(), copy.deepcopy(torch.get_default_dtype())
+    before = torch.get_rng_state().clone()
     load_federated(DIGITS)
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert torch.get_default_dtype() == before[1]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_dirichlet_partition_by_its_alpha() -> None:
+    spec = replace(DIGITS, partition_method="dirichlet")
+    most = []
+    for alpha in (0.05, 100.0):
+        data = load_federated(replace(spec, partition_alpha=alpha))
+        assert {data.client_size(k) for k in range(20)} == {71, 72}
+        counts = [torch.bincount(data.client_data(k)[1]).max().item() for k in range(20)]
+        most.append(sum(counts) / 20)
+    assert most[0] > 2 * most[1]
+    with pytest.raises(UserError, match=r"^data_args.partition_alpha: 0: .* greater than 0"):
+        load_federated(replace(spec, partition_alpha=0))
+
+
+def test_own_inputs_of_any_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "import numpy as np\ndef load():\n    x = np.arange(60.).reshape(20, 3)\n"
+    (tmp_path / "own_table.py").write_text(
+        text + "    return x, np.arange(20) % 4, x[:5], x[:5, 0].astype(int) % 4\n"
+    )
+    data = load_federated(replace(DIGITS, dataset="own_table:load", allow_code=True, num_clients=4))
+    assert data.train_images.shape == (20, 3)
+    assert data.client_data(0)[0].shape == (5, 3)
+    assert data.num_classes == 4
+
+
+@pytest.mark.slow
+def test_digits_load_where_an_import_hook_hides_where_scikit_learn_lies() -> None:
+    """As an old wandb's does: the module's spec has no origin."""
+    code = """
+import importlib.util
+found = importlib.util.find_spec
+def hiding(name, *rest):
+    spec = found(name, *rest)
+    if name == "sklearn" and spec is not None:
+        spec.origin = None
+    return spec
+importlib.util.find_spec = hiding
+from pathlib import Path
+from fednnnn_plugin.data.load import load_images
+print(len(load_images("digits", Path(), download=False, seed=0).pixels.train_labels))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "1437\n"
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"dataset": "minst"}, "dataset: 'minst': must be one of .*; did you mean mnist"),
+        ({"dataset": "minst"}, "dataset: 'minst': must be one of .*mnist"),
         ({"dataset": None}, "dataset: None: must be one of digits, mnist, cifar10$"),
         ({"dataset": "mnist"}, "/nonexistent: no MNIST here"),
         (

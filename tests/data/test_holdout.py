@@ -1,3 +1,5 @@
+"""The validation part: stratified, drawn by the seed, and never of the test part."""
+
 import numpy as np
 import pytest
 import torch
@@ -5,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednnnn_plugin.data.federated import load_federated
-from fednnnn_plugin.data.holdout import hold_out
+from fednnnn_plugin.data.holdout import draw_stratified, hold_out
 from fednnnn_plugin.data.images import ImageDataset, Pixels
 from fednnnn_plugin.data.load import load_images
-from fednnnn_plugin.data.stratified import draw_stratified
 from fednnnn_plugin.engine.settings import data_spec
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe, load_recipe
@@ -19,7 +20,7 @@ def numbered(counts: list[int]) -> ImageDataset:
     labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     pixels = torch.arange(2 * len(labels), dtype=torch.uint8).reshape(-1, 1, 1, 1)
     train, test = pixels.split(len(labels))
-    return ImageDataset(Pixels(train, labels, test, labels), len(counts), 255, (0.0,), (1.0,))
+    return ImageDataset(Pixels(train, labels, test, labels), (*"abcdef",), 255, (0.0,), (1.0,))
 
 
 def test_a_quarter_of_each_class_by_hand() -> None:

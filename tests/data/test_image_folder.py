@@ -1,6 +1,7 @@
-"""Image folders: both layouts, one line for each thing that is wrong, and hostile files."""
+"""Folders of images: both layouts, one line for each thing that is wrong, and hostile files."""
 
 import os
+import shutil
 import struct
 import time
 import warnings
@@ -15,7 +16,7 @@ import torch
 from PIL import Image
 
 from fednnnn_plugin.data import image_files, image_folder
-from fednnnn_plugin.data.image_folder import ImageFolder
+from fednnnn_plugin.data.image_folder import load_image_folder
 from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.errors import UserError
 
@@ -41,7 +42,7 @@ def parts(tmp_path: Path) -> Path:
 
 def load(folder: Path, **changed: Any) -> ImageDataset:
     settings: dict[str, Any] = {"image_size": None, "test_fraction": 0.2, "seed": 0}
-    return ImageFolder(folder, folder.parent / "cache", **settings | changed).load()
+    return load_image_folder(folder, folder.parent / "cache", **settings | changed)
 
 
 def refusal(folder: Path, **changed: Any) -> str:
@@ -50,7 +51,7 @@ def refusal(folder: Path, **changed: Any) -> str:
         warnings.simplefilter("error")
         with pytest.raises(UserError) as refused:
             load(folder, **changed)
-    assert time.process_time() - start < 3
+    assert time.process_time() - start < 20  # of what would never end
     assert str(refused.value).isprintable()
     return str(refused.value)
 
@@ -58,7 +59,7 @@ def refusal(folder: Path, **changed: Any) -> str:
 def test_train_and_test_by_hand(parts: Path) -> None:
     dataset = load(parts)
     pixels = dataset.pixels
-    assert dataset.num_classes == 2
+    assert dataset.class_names == ("cat", "dog")
     assert pixels.train_images.shape == (4, 1, 6, 4)
     assert pixels.train_images[:, 0, 0, 0].tolist() == [10, 20, 11, 21]
     assert pixels.train_labels.tolist() == [0, 0, 1, 1]
@@ -82,9 +83,7 @@ def test_one_folder_is_split_by_class_and_seed(tmp_path: Path) -> None:
     assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
     assert not torch.equal(first.test_images, other.test_images)
     both = torch.cat([first.train_images, first.test_images])[:, 0, 0, 0].sort().values
-    assert both.tolist() == sorted(
-        [*range(10), *range(50, 70), *range(100, 105)]
-    )  # every image once
+    assert both.tolist() == [*range(10), *range(50, 70), *range(100, 105)]  # each once
     assert len(load(folder, test_fraction=0.5).pixels.test_labels) == 18
 
 
@@ -104,11 +103,11 @@ def test_grey_stays_grey_only_where_all_are(
 
 
 def test_resizing_jpegs_and_odd_sizes(parts: Path) -> None:
-    save(parts / "train" / "cat" / "2.JPG", 40, (9, 5))
-    assert refusal(parts) == (
-        f"{parts}/train/cat/2.JPG: 9 x 5 pixels (height x width), where {parts}/train/cat/0.png "
-        "has 6 x 4: give data_args.image_size to resize all images"
-    )
+    odd = save(parts / "train" / "cat" / "2.JPG", 40, (9, 5))
+    message = refusal(parts)
+    assert message.startswith(f"{odd}: ")
+    for part in ("9 x 5", "6 x 4", f"{parts}/train/cat/0.png", "data_args.image_size"):
+        assert part in message
     images = load(parts, image_size=(3, 2)).pixels.train_images
     assert images.shape == (5, 1, 3, 2)
     assert images[:, 0].flatten(1).float().mean(1).tolist() == pytest.approx([10, 20, 40, 11, 21])
@@ -125,6 +124,8 @@ def test_the_second_load_decodes_nothing_and_a_change_is_seen(
     assert load(parts, image_size=(2, 2)).pixels.train_images.shape == (4, 1, 2, 2)
     save(parts / "train" / "cat" / "1.png", 99)
     assert load(parts).pixels.train_images[1].unique().tolist() == [99]
+    (parts / "train" / "cat" / "1.png").unlink()
+    assert load(parts).pixels.train_images[:, 0, 0, 0].tolist() == [10, 11, 21]
 
 
 def test_a_channel_of_one_value_is_normalised_to_zero(parts: Path) -> None:
@@ -137,39 +138,27 @@ def test_a_channel_of_one_value_is_normalised_to_zero(parts: Path) -> None:
 
 def test_other_files_are_left_out_and_said(parts: Path, caplog: pytest.LogCaptureFixture) -> None:
     (parts / "labels.csv").write_text("not an image")
+    (parts / "train" / ".git").mkdir()
     (parts / "train" / "cat" / ".hidden.png").write_text("not an image")
     (parts / "train" / "cat" / "notes.webp").write_text("not an image")
+    save(parts / "train" / "cat" / "deeper" / "0.png", 3)
     assert len(load(parts).pixels.train_labels) == 4
-    assert "1 entries are not" in caplog.text
-
-
-def removed(*names: str) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        for name in names:
-            for file in (folder / name).iterdir():
-                file.unlink()
-            (folder / name).rmdir()
-
-    return change
+    assert "2 entries are not" in caplog.text
 
 
 WRONG_FOLDERS = {
     "a class of the test only": (
         lambda f: save(f / "test" / "eel" / "0.png", 1),
-        "data_args.data_dir: {f}: train and test must have the same classes; only test has eel",
+        "data_args.data_dir: {f}: train and test must have the same classes; one lacks eel",
     ),
     "a class of each": (
         lambda f: (f / "test" / "cat").rename(f / "test" / "eel"),
-        "data_args.data_dir: {f}: train and test must have the same classes; only train has cat; "
-        "only test has eel",
+        "data_args.data_dir: {f}: train and test must have the same classes; one lacks cat, eel",
     ),
-    "no test": (
-        lambda f: (f / "test").rename(f / "val"),
-        "data_args.data_dir: {f}/test: missing; {f}/train is there",
-    ),
+    "no test": (lambda f: (f / "test").rename(f / "val"), "{f}/test: cannot be used: No such file"),
     "one class": (
-        removed("train/cat", "test/cat"),
-        "data_args.data_dir: {f}/train: one class, dog; at least 2 are needed",
+        lambda f: [shutil.rmtree(f / part / "cat") for part in ("train", "test")],
+        "data_args.data_dir: {f}: 1 folders in train; expected at least 2 classes",
     ),
     "no images in a class": (
         lambda f: (f / "test" / "dog" / "0.png").rename(f / "test" / "dog" / "0.gif"),
@@ -177,7 +166,16 @@ WRONG_FOLDERS = {
     ),
     "a name of two lines": (
         lambda f: save(f / "test" / "e\nl" / "0.png", 1),
-        "data_args.data_dir: {f}: train and test must have the same classes; only test has e\\nl",
+        "data_args.data_dir: {f}: train and test must have the same classes; one lacks e\\nl",
+    ),
+    "nowhere": (shutil.rmtree, "data_args.data_dir: {f}: no such folder"),
+    "no folders": (
+        lambda f: [shutil.rmtree(f), f.mkdir()],
+        "data_args.data_dir: {f}: 0 folders in images; expected",
+    ),
+    "a link to nothing": (
+        lambda f: (f / "train" / "cat" / "2.png").symlink_to("gone"),
+        "{f}/train/cat/2.png: cannot be used: No such file",
     ),
 }
 
@@ -186,35 +184,36 @@ WRONG_FOLDERS = {
 def test_a_wrong_folder_is_one_line(parts: Path, name: str) -> None:
     change, expected = WRONG_FOLDERS[name]
     change(parts)
-    assert refusal(parts) == expected.format(f=parts)
+    assert refusal(parts).startswith(expected.format(f=parts))
 
 
-def test_no_folder_no_classes_and_too_few_images(tmp_path: Path) -> None:
-    folder = tmp_path / "images"
-    assert refusal(folder) == f"data_args.data_dir: {folder}: no such folder"
-    folder.mkdir()
-    assert refusal(folder).startswith(f"data_args.data_dir: {folder}: no folders in it; expected")
-    save(folder / "a" / "0.png", 1)
+def test_too_few_images_for_the_test(tmp_path: Path) -> None:
+    save(tmp_path / "images" / "a" / "0.png", 1)
     for i in range(9):
-        save(folder / "b" / f"{i}.png", 1)
+        save(tmp_path / "images" / "b" / f"{i}.png", 1)
     for fraction, what in ((0.5, "class a"), (0.01, "the test")):
-        assert refusal(folder, test_fraction=fraction).startswith(
-            f"data_args.test_fraction: {fraction}: leaves {what} without an image, of 10 in "
-        )
+        message = refusal(tmp_path / "images", test_fraction=fraction)
+        assert message.startswith(f"data_args.test_fraction: {fraction}: leaves {what} without")
 
 
-def png_claiming(width: int, height: int) -> bytes:
+def png(width: int, height: int, *chunks: tuple[bytes, bytes], pixels: bytes = bytes(9)) -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
         body = kind + data
         return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    content = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(9))) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + content
+    content = [(b"IHDR", header), *chunks, (b"IDAT", zlib.compress(pixels, 9)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*parts) for parts in content)
 
 
 def replaced(content: bytes) -> Callable[[Path], None]:
     return lambda path: path.write_bytes(content) and None
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[45] ^= 8
+    path.write_bytes(content)
 
 
 def pipe(path: Path) -> None:
@@ -231,29 +230,34 @@ def sixteen_bits(path: Path) -> None:
     Image.fromarray(np.full((6, 4), 40_000, dtype=np.uint16)).save(path)
 
 
+BOMB = b"x\0\0" + zlib.compress(bytes(10**8), 9)
 HOSTILE = {
     "empty": (replaced(b"\0"), "neither format"),
     "a script": (replaced(b"%!PS-Adobe\n"), "neither format"),
     "cut": (lambda path: os.truncate(path, 45), ""),
-    "a million pixels square": (replaced(png_claiming(10**6, 10**6)), ""),
-    "ten thousand pixels square": (replaced(png_claiming(10**4, 10**4)), "10000 x 10000 pixels"),
-    "of a terabyte": (lambda path: os.truncate(path, 10**12), "1000000000000 bytes, more than"),
+    "flipped": (flipped, ""),
+    "a million pixels square": (replaced(png(10**6, 10**6)), "decompression bomb"),
+    "ten thousand pixels square": (replaced(png(10**4, 10**4)), "decompression bomb"),
+    "a terabyte of zeros": (lambda path: [path.write_bytes(b""), os.truncate(path, 10**12)], ""),
     "a pipe": (pipe, "not a regular file"),
     "endless": (endless, "not a regular file"),
     "16 bits": (sixteen_bits, "more than 8 bits a channel"),
-    "short of data": (replaced(png_claiming(4, 6)), ""),
-    "a folder": (lambda path: path.unlink() or path.mkdir(), "not a regular file"),
+    "short of data": (replaced(png(4, 6)), ""),
+    "texts that unpack to far more": (replaced(png(4, 6, (b"zTXt", BOMB))), ""),
 }
 
 
+@pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("size", [None, (2, 2)])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_image_is_one_line(parts: Path, name: str, size: tuple[int, int] | None) -> None:
+def test_a_hostile_image_is_one_line(
+    parts: Path, name: str, size: tuple[int, int] | None, first: bool
+) -> None:
     damage, expected = HOSTILE[name]
-    path = parts / "train" / "cat" / "1.png"
+    path = parts / "train" / "cat" / f"{1 - first}.png"
     damage(path)
     message = refusal(parts, image_size=size)
-    assert message.startswith(f"{path}: not a JPEG or PNG image that can be used: ")
+    assert message.startswith(f"{path}: ")
     assert expected in message
 
 
@@ -261,14 +265,7 @@ def test_more_than_memory_is_refused_before_decoding(
     parts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     huge = parts / "train" / "cat" / "1.png"
-    huge.write_bytes(png_claiming(4, 6))  # damaged, which only its decoding would show
-    monkeypatch.setattr(image_folder, "MAX_DECODED_BYTES", 6 * 6 * 4 - 1)
-    assert "6 images of 6 x 4 pixels are 0.0 GiB when decoded, more than" in refusal(parts)
-
-
-def test_an_image_that_changes_between_the_passes(parts: Path) -> None:
-    path = parts / "train" / "cat" / "1.png"
-    [header] = image_files.read_headers([path])
-    save(path, 1, (60, 40))
-    with pytest.raises(UserError, match="has changed while it was read"):
-        image_files.decode([path], [header], 1, (6, 4))
+    huge.write_bytes(png(4, 6))  # damaged, which only its decoding would show
+    monkeypatch.setattr(image_files, "MAX_DECODED_BYTES", 6 * 6 * 4 - 1)
+    message = refusal(parts)
+    assert message.startswith("data_args.image_size: 6 images of 6 x 4 pixels")

@@ -18,9 +18,9 @@ from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.records import RoundRecord, Summary
 from fednnnn_plugin.engine.run import run_federation
-from fednnnn_plugin.engine.state import State
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
+from fednnnn_plugin.server.layout import State
 
 SIZES = (7, 12, 5, 30, 9, 16)
 _SETTINGS = {

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from fednnnn_plugin.errors import RunError
-from fednnnn_plugin.server.server import MOMENTUM
 
 NAN = (float("nan"), 0.0)
 INFINITE = (0.0, float("inf"))
@@ -27,10 +26,10 @@ def test_a_client_that_is_not_finite_is_dropped_counted_and_warned_about(
 
 def test_a_round_without_any_update_ends_the_run_at_the_last_good_checkpoint(example: Any) -> None:
     settings = {"comm_round": 4, "checkpoint_every": 10}
-    with pytest.raises(RunError, match=r"^round 3: .* all 2 were rejected$"):
+    with pytest.raises(RunError, match=r"^round 3: .*2"):
         example.follow(example.in_round(3, NAN, INFINITE), **settings)
     assert example.evaluation() == [20.5, 28.0]
-    assert example.served() == {"w": [19.75, 27.0], f"{MOMENTUM}w": [11.25, 15.0]}
+    assert example.served() == {"w": [19.75, 27.0], ".momentum.w": [11.25, 15.0]}
     assert [record["round"] for record in example.records()] == [1, 2]
 
     example.follow(example.every_round(), mode="resume", **settings)
@@ -53,7 +52,7 @@ def test_a_failing_client_ends_the_run_unless_failures_are_allowed(
     example: Any, failure: Any, reason: str
 ) -> None:
     with pytest.raises(
-        RunError, match=rf"^round 1: client 0 failed \({reason}.*allows 0$"
+        RunError, match=rf"^round 1: client 0 failed \({reason}.*max_client_failures allows 0$"
     ) as error:
         example.follow(example.every_round(failure, (24.0, 7.0)))
     assert "\n" not in str(error.value)
@@ -62,7 +61,7 @@ def test_a_failing_client_ends_the_run_unless_failures_are_allowed(
     )
     assert example.evaluation("allowed") == [25.0, 9.0]
     assert example.records("allowed")[0]["rejected"] == 1
-    with pytest.raises(RunError, match=r"client . failed.*: 2 in this round, .* allows 1$"):
+    with pytest.raises(RunError, match=r"client . failed.*: 2 of its .* allows 1$"):
         example.follow(example.every_round(failure, failure), "both", max_client_failures=1)
 
 

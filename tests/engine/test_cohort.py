@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
+from fednnnn_plugin.engine.state import State, named_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -17,7 +18,6 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import TensorBatches
 from fednnnn_plugin.engine.cohort import Cohort, Replica, SGDTraining, draw_cohort
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.state import State, named_tensors
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.models import create_model
 

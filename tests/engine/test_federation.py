@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.state import State
-from fednnnn_plugin.server.server import MOMENTUM
+from fednnnn_plugin.server.layout import State
 
 
 def test_two_rounds_worked_by_hand(example: Any) -> None:
@@ -21,7 +20,7 @@ def test_two_rounds_worked_by_hand(example: Any) -> None:
     example.follow(trainer, **{"validation_args.test_served": True})
     assert trainer.tested == [[8.5, 12.0], [13.0, 18.0], [19.75, 27.0], [20.5, 28.0]]
     assert example.evaluation() == [20.5, 28.0]
-    assert example.served() == {"w": [19.75, 27.0], f"{MOMENTUM}w": [11.25, 15.0]}
+    assert example.served() == {"w": [19.75, 27.0], ".momentum.w": [11.25, 15.0]}
     first, second = example.records()
     assert first | {"seconds": None} == {
         "round": 1,
@@ -59,7 +58,7 @@ def test_a_round_whose_updates_cancel_leaves_the_served_model_and_the_momentum(
     example: Any,
 ) -> None:
     example.follow(example.in_round(2, (3.0, -4.0), (-3.0, 4.0)))
-    assert example.served() == {"w": [8.5, 12.0], f"{MOMENTUM}w": [7.5, 10.0]}
+    assert example.served() == {"w": [8.5, 12.0], ".momentum.w": [7.5, 10.0]}
     assert example.evaluation() == [8.5, 12.0]
     record = example.records()[1]
     assert record["degenerate"] is True
@@ -111,7 +110,7 @@ def test_a_round_that_ends_in_its_test_was_not(
     with pytest.raises(type(error)):
         example.follow(Interrupted(lambda _: example.hand), **settings)
     assert example.evaluation() == [20.5, 28.0]
-    assert example.served() == {"w": [19.75, 27.0], f"{MOMENTUM}w": [11.25, 15.0]}
+    assert example.served() == {"w": [19.75, 27.0], ".momentum.w": [11.25, 15.0]}
     assert len(example.records()) == 2
     example.follow(example.every_round(), mode="resume", **settings)
     example.follow(example.every_round(), "whole", **settings)

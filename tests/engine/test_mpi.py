@@ -15,6 +15,7 @@ import mpi4py
 import numpy as np
 import pytest
 import torch
+from fednnnn_plugin.engine.state import named_tensors, trainable_names
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
@@ -25,7 +26,6 @@ from fednnnn_plugin.engine.federation import Federation, Schedule
 from fednnnn_plugin.engine.mpi import MpiRanks
 from fednnnn_plugin.engine.ranks import Ranks, Solo
 from fednnnn_plugin.engine.records import RoundRecord
-from fednnnn_plugin.engine.state import named_tensors, trainable_names
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.server.server import Server, ServerRule
 

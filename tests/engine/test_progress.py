@@ -15,6 +15,8 @@ from fednnnn_plugin.engine.records import LayerRecord, RoundRecord, Seconds
 def record(number: int, accuracy: float | None = 0.5, rejected: int = 0) -> RoundRecord:
     return RoundRecord(
         round=number,
+        evaluated="average",
+        test_metrics=None,
         test_acc=accuracy,
         test_loss=None,
         served_test_acc=None,

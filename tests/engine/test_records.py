@@ -13,6 +13,8 @@ from fednnnn_plugin.engine.records import LayerRecord, MetricsFile, RoundRecord,
 def record(number: int, accuracy: float | None = 0.5) -> RoundRecord:
     return RoundRecord(
         round=number,
+        evaluated="average",
+        test_metrics=None,
         test_acc=accuracy,
         test_loss=None,
         served_test_acc=None,

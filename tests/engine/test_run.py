@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.state import State
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import load_recipe
+from fednnnn_plugin.server.layout import State
 
 MakeRecipe = Callable[..., Any]
 Run = Callable[..., Any]

@@ -13,30 +13,15 @@ from fednnnn_plugin.recipe import differences, dump_recipe, load_recipe
 from fednnnn_plugin.recipe.reading import read_yaml
 
 MINIMAL = """\
-common_args:
-  training_type: simulation
-data_args:
-  dataset: digits
-model_args:
-  model: nnnn_digits
-train_args:
-  federated_optimizer: FedNNNN
-  beta: 0.7
-  gamma: 0.8
-  client_num_in_total: 20
-  client_num_per_round: 10
-  comm_round: 3
-  epochs: 1
-  batch_size: 10
-  learning_rate: 0.05
-validation_args:
-  frequency_of_the_test: 1
-device_args:
-  using_gpu: false
-comm_args:
-  backend: sp
-tracking_args:
-  enable_wandb: false
+common_args: {training_type: simulation}
+data_args: {dataset: digits}
+model_args: {model: nnnn_digits}
+train_args: {federated_optimizer: FedNNNN, beta: 0.7, gamma: 0.8, client_num_in_total: 20,
+    client_num_per_round: 10, comm_round: 3, epochs: 1, batch_size: 10, learning_rate: 0.05}
+validation_args: {frequency_of_the_test: 1}
+device_args: {using_gpu: false}
+comm_args: {backend: sp}
+tracking_args: {enable_wandb: false}
 """
 
 
@@ -55,15 +40,13 @@ def message(path: Path, *overrides: str) -> str:
 
 def test_a_minimal_recipe_and_its_defaults(recipe_file: Path) -> None:
     recipe = load_recipe(recipe_file)
+    train, data = recipe.train_args, recipe.data_args
     assert recipe.name == "mine"
     assert recipe.rule_settings == {"beta": 0.7, "gamma": 0.8}
-    train, data = recipe.train_args, recipe.data_args
-    assert train.client_weighting == "uniform"
-    assert train.precision == "fp32"
+    assert (train.client_weighting, train.precision, train.weight_decay) == ("uniform", "fp32", 0.0)
     assert (train.client_batching, train.client_threads) == ("auto", "auto")
     assert (train.start_round, train.checkpoint_every) == (0, 10)
     assert (train.max_client_norm, train.max_client_failures) == (None, 0)
-    assert train.weight_decay == 0.0
     assert data.cache_dir == Path("~/fedml_data").expanduser()
     assert (data.partition_method, data.partition_sizes) == ("iid", "balanced")
     assert (data.classes_per_client, data.power_law_exponent, data.min_samples) == (2, 1.0, 10)
@@ -84,36 +67,22 @@ def test_numbers_may_be_written_5e_4(recipe_file: Path) -> None:
 
 
 def test_overrides_replace_values_and_the_last_one_wins(recipe_file: Path) -> None:
-    recipe = load_recipe(
-        recipe_file,
-        [
-            "train_args.beta=0.9",
-            "train_args.beta=1",
-            "train_args.client_batching=off",
-            "common_args.random_seed=3",
-            "data_args.data_cache_dir=/tmp/a=b",
-            "tracking_args.run_name=",
-            "batch_size=-1",
-            "client_threads=4",
-            "partition_method=dirichlet",
-            "partition_alpha=5e-2",
-            "model=my_models:create",
-        ],
-    )
-    assert (recipe.train_args.batch_size, recipe.train_args.client_threads) == (-1, 4)
-    data = recipe.data_args
-    assert (data.partition_method, data.partition_alpha) == ("dirichlet", 0.05)
-    assert recipe.model_args.model == "my_models:create"
+    given = ["train_args.beta=0.9", "beta=1", "client_batching=off", "random_seed=3"]
+    given += ["data_args.data_cache_dir=/tmp/a=b", "tracking_args.run_name=", "batch_size=-1"]
+    given += ["client_threads=4", "partition_method=dirichlet", "partition_alpha=5e-2"]
+    given += ["model=my_models:create", "data_args.dataset=a.b:c"]
+    recipe = load_recipe(recipe_file, given)
+    train, data = recipe.train_args, recipe.data_args
     assert recipe.rule_settings["beta"] == 1.0
-    assert recipe.train_args.client_batching == "off"
-    assert recipe.common_args.random_seed == 3
-    assert recipe.data_args.data_cache_dir == "/tmp/a=b"
-    assert recipe.tracking_args.run_name is None
+    assert (train.client_batching, train.batch_size, train.client_threads) == ("off", -1, 4)
+    assert (recipe.common_args.random_seed, recipe.tracking_args.run_name) == (3, None)
+    assert (data.partition_method, data.partition_alpha) == ("dirichlet", 0.05)
+    assert (data.data_cache_dir, data.dataset) == ("/tmp/a=b", "a.b:c")
+    assert recipe.model_args.model == "my_models:create"
 
 
 def test_another_method_needs_its_own_coefficients_and_no_others(recipe_file: Path) -> None:
-    lines = message(recipe_file, "train_args.federated_optimizer=PaperFedProx").splitlines()
-    assert lines == [
+    assert message(recipe_file, "train_args.federated_optimizer=PaperFedProx").splitlines() == [
         f"{recipe_file}: train_args.prox_mu: missing; PaperFedProx needs it: "
         "a finite number of at least 0",
         f"{recipe_file}: train_args.beta: 0.7: PaperFedProx does not use it; "
@@ -124,22 +93,16 @@ def test_another_method_needs_its_own_coefficients_and_no_others(recipe_file: Pa
 
 
 BAD_VALUES = [
-    ("train_args.beta", "0", "0: must be a finite number greater than 0"),
-    ("train_args.beta", "-1", "-1: must be a finite number greater than 0"),
-    ("train_args.beta", ".inf", "inf: must be a finite number"),
-    ("train_args.beta", "1e999", "inf: must be a finite number"),
+    ("train_args.beta", "1e999", "inf: must be a finite number greater than 0"),
     ("train_args.beta", "abc", "'abc': must be a finite number"),
     ("train_args.beta", "true", "true: must be a finite number"),
     ("train_args.beta", "[1]", "a list: must be a finite number"),
     ("train_args.beta", "{a: 1}", "a mapping: must be a finite number"),
     ("train_args.gamma", "1", "1: must be a number of at least 0 and less than 1"),
-    ("train_args.gamma", "-0.1", "-0.1: must be a number of at least 0 and less than 1"),
     ("train_args.gamma", ".nan", "nan: must be a number of at least 0 and less than 1"),
     ("train_args.learning_rate", "0", "0: must be a finite number greater than 0"),
     ("train_args.learning_rate", "null", "null: must be a finite number greater than 0"),
     ("train_args.weight_decay", "-1e-3", "-0.001: must be a finite number of at least 0"),
-    ("train_args.client_num_in_total", "0", "0: must be a whole number of at least 1"),
-    ("train_args.client_num_per_round", "0", "0: must be a whole number of at least 1"),
     ("train_args.client_num_per_round", "21", "21: must be at most client_num_in_total, here 20"),
     ("train_args.comm_round", "0", "0: must be a whole number of at least 1"),
     ("train_args.comm_round", "2.5", "2.5: must be a whole number of at least 1"),
@@ -147,35 +110,18 @@ BAD_VALUES = [
     ("train_args.comm_round", "9999999999", "9999999999: must be a whole number"),
     ("train_args.batch_size", "0", "0: must be a whole number of at least 1, or -1 for all"),
     ("train_args.batch_size", "-2", "-2: must be a whole number of at least 1, or -1 for all"),
-    ("train_args.client_threads", "0", "0: must be auto, or a whole number of at least 1"),
-    ("tracking_args.using_mlops", "5", "5: must be true or false, or null"),
-    ("tracking_args.overwrite", "1", "1: must be true or false"),
-    ("data_args.partition_alpha", "0", "0: must be a finite number greater than 0"),
-    ("data_args.partition_alpha", "1", "1.0: only partition_method dirichlet uses it"),
-    ("train_args.federated_optimizer", "FedAvg", "'FedAvg': must be one of PaperFedAvg, "),
+    ("train_args.federated_optimizer", "FedAvg", "; did you mean PaperFedAvg?"),
     ("train_args.client_weighting", "n", "'n': must be uniform or samples"),
     ("train_args.client_optimizer", "adam", "'adam': must be sgd"),
     ("train_args.precision", "fp16", "'fp16': must be one of fp32, tf32, bf16, fp64"),
-    ("train_args.client_batching", "0", "0: must be auto or off, or a whole number"),
     ("train_args.client_batching", "on", "true: must be auto or off, or a whole number"),
-    ("train_args.checkpoint_every", "0", "0: must be a whole number of at least 1"),
+    ("train_args.client_threads", "0", "0: must be auto, or a whole number of at least 1"),
     ("train_args.max_client_norm", "0", "0: must be a finite number greater than 0, or null"),
-    ("train_args.max_client_failures", "-1", "-1: must be a whole number of at least 0"),
     ("train_args.start_round", "2", "2: only training_type cross_silo uses it"),
-    (
-        "common_args.random_seed",
-        "-1",
-        "-1: must be a whole number of at least 0 and at most 4294967295",
-    ),
-    (
-        "common_args.random_seed",
-        "4294967296",
-        "4294967296: must be a whole number of at least 0 and",
-    ),
+    ("common_args.random_seed", "4294967296", "4294967296: must be a whole number of at least 0"),
     ("common_args.training_type", "cross", "'cross': must be simulation or cross_silo"),
     ("common_args.using_mlops", "1", "1: must be true or false"),
     ("data_args.dataset", "imagenet", "'imagenet': must be one of mnist, cifar10, digits"),
-    ("data_args.dataset", "'module:'", "'module:': must be one of mnist, cifar10, digits"),
     ("data_args.dataset", "a b:c", "image_folder, or MODULE:FUNCTION"),
     ("data_args.data_dir", "x", "'x': only dataset image_folder uses it; leave it out or at null"),
     ("data_args.test_fraction", "0.5", "0.5: only dataset image_folder uses it"),
@@ -183,43 +129,29 @@ BAD_VALUES = [
     ("data_args.image_size", "8", "a list: only dataset image_folder uses it"),
     ("data_args.image_size", "[8]", "a list: must be a whole number of 1 to 4096, or [height,"),
     ("data_args.image_size", "[8, x]", "'x': must be a whole number of 1 to 4096"),
-    ("data_args.image_size", "4097", "must be a whole number of 1 to 4096"),
-    ("data_args.image_size", "true", "true: must be a whole number of 1 to 4096"),
     ("data_args.data_cache_dir", "5", "5: must be a path"),
-    ("data_args.data_cache_dir", "''", "'': must be a path"),
     ("data_args.data_cache_dir", "~nobody-at-all/x", "must be a path"),
     ("data_args.partition_method", "hetero", "'hetero': must be one of iid, n_class, dirichlet"),
-    ("data_args.partition_sizes", "zipf", "'zipf': must be balanced or power_law"),
+    ("data_args.partition_alpha", "0", "0: must be a finite number greater than 0"),
+    ("data_args.partition_alpha", "1", "1.0: only partition_method dirichlet uses it"),
     ("data_args.classes_per_client", "3", "3: only partition_method n_class uses it"),
     ("data_args.power_law_exponent", "0.5", "0.5: only partition_sizes power_law uses it"),
-    ("data_args.min_samples", "0", "0: must be a whole number of at least 1"),
-    ("model_args.model", "resnet", "'resnet': must be one of nnnn_mnist"),
     ("model_args.model", "resnet19", "'resnet19': must be one of nnnn_mnist, nnnn_cifar10, "),
     ("model_args.model", "nnnn_mnist", "does not take the images of dataset digits"),
-    ("validation_args.frequency_of_the_test", "0", "0: must be a whole number of at least 1"),
-    ("device_args.gpu_id", "-1", "-1: must be a whole number of at least 0"),
     ("device_args.gpu_util_parse", "gpu1", "'gpu1': must be FedML's host:processes"),
     ("device_args.worker_num", "0", "0: must be a whole number of at least 1, or null"),
     ("comm_args.backend", "GRPC", "'GRPC': training_type simulation takes sp or MPI"),
     ("tracking_args.save_path", "/tmp/x", "'/tmp/x': only training_type cross_silo uses it"),
     ("tracking_args.run_name", "7", "7: must be text"),
+    ("tracking_args.overwrite", "1", "1: must be true or false"),
+    ("tracking_args.using_mlops", "5", "5: must be true or false, or null"),
 ]
 
 
 @pytest.mark.parametrize(("key", "value", "expected"), BAD_VALUES)
-def test_a_bad_value_is_one_line_with_file_key_value_and_what_is_allowed(
+def test_a_bad_value_is_one_line_with_its_place_and_what_is_allowed(
     recipe_file: Path, key: str, value: str, expected: str
 ) -> None:
-    section, name = key.split(".")
-    lines = MINIMAL.splitlines()
-    lines = [line for line in lines if not line.startswith(f"  {name}:")]
-    lines.insert(lines.index(f"{section}:") + 1, f"  {name}: {value}")
-    recipe_file.write_text("\n".join(lines))
-    (line,) = message(recipe_file).splitlines()
-    assert line.startswith(f"{recipe_file}: {key}: ")
-    assert expected in line
-
-    recipe_file.write_text(MINIMAL)
     (line,) = message(recipe_file, f"{key}={value}").splitlines()
     assert line.startswith(f"--set {key}: ")
     assert expected in line
@@ -227,32 +159,13 @@ def test_a_bad_value_is_one_line_with_file_key_value_and_what_is_allowed(
 
 def test_every_mistake_has_its_line(recipe_file: Path) -> None:
     text = MINIMAL.replace("beta: 0.7", "beta: -1").replace("epochs: 1", "epochs: many")
-    recipe_file.write_text(text.replace("  comm_round: 3\n", "  com_round: 3\n"))
+    recipe_file.write_text(text.replace("comm_round: 3", "com_round: 3"))
     assert message(recipe_file).splitlines() == [
         f"{recipe_file}: train_args.beta: -1: must be a finite number greater than 0",
         f"{recipe_file}: train_args.com_round: unknown key; did you mean train_args.comm_round?",
         f"{recipe_file}: train_args.comm_round: missing; must be a whole number of at least 1",
         f"{recipe_file}: train_args.epochs: 'many': must be a whole number of at least 1",
     ]
-
-
-@pytest.mark.parametrize(
-    ("section", "key", "expected"),
-    [
-        ("train_args", "bata", "unknown key; did you mean train_args.beta?"),
-        ("data_args", "beta", "unknown key there; it belongs to train_args"),
-        ("data_args", "learning_rat", "did you mean train_args.learning_rate?"),
-        ("comm_args", "zzzz", "unknown key; did you mean "),
-        ("train_args", "x" * 5000, "unknown key; did you mean "),
-    ],
-)
-def test_an_unknown_key_names_the_nearest_known_one(
-    recipe_file: Path, section: str, key: str, expected: str
-) -> None:
-    recipe_file.write_text(MINIMAL.replace(f"{section}:\n", f"{section}:\n  ? {key}\n  : 1\n"))
-    (line,) = message(recipe_file).splitlines()
-    assert expected in line
-    assert len(line) < 800
 
 
 @pytest.mark.parametrize("section", yaml.safe_load(MINIMAL))
@@ -264,7 +177,6 @@ def test_a_missing_or_misshapen_section(recipe_file: Path, section: str) -> None
         assert message(recipe_file) == f"{recipe_file}: {expected}"
     del sections[section]
     recipe_file.write_text(yaml.safe_dump(sections))
-    assert message(recipe_file) == f"{recipe_file}: {section}: missing section"
     # An override does not stand in for the section.
     key = "train_args.comm_round=3" if section == "train_args" else "data_args.download=true"
     assert message(recipe_file, key) == f"{recipe_file}: {section}: missing section"
@@ -291,18 +203,19 @@ def test_an_unknown_section(recipe_file: Path, extra: str, expected: str) -> Non
     [
         ("beta=0", "--set train_args.beta: 0: must be a finite number"),
         ("bata=1", "--set train_args.bata: unknown key; did you mean train_args.beta?"),
+        ("data_args.beta=1", "unknown key there; it belongs to train_args"),
+        ("data_args.learning_rat=1", "unknown key; did you mean train_args.learning_rate?"),
+        (f"train_args.{'x' * 5000}=1", "unknown key; did you mean "),
         ("using_mlops=true", "write common_args.using_mlops=VALUE or tracking_args.using_mlops="),
         ("dataset", "--set dataset: write data_args.dataset=VALUE"),
         ("train_args=3", "--set train_args=3: write KEY=VALUE, as in beta=0.7"),
         ("train_args.beta", "--set train_args.beta: write KEY=VALUE, as in beta=0.7"),
         ("", "--set : write KEY=VALUE, as in beta=0.7"),
-        ("train_args.bata=1", "unknown key; did you mean train_args.beta?"),
-        ("train_args.dataset=mnist", "unknown key there; it belongs to data_args"),
         ("train.beta=1", "unknown section; the nearest known one is train_args"),
         ("train_args.beta=[1", "not YAML"),
         ("train_args.beta=\x1b[31m", "not YAML"),
         ("train_args.beta=*a", "aliases are not accepted"),
-        ("train_args.beta=!!python/object:os.x 1", "the tag 'tag:yaml.org,2002:python/object:os.x"),
+        ("beta=!!python/object:os.x 1", "the tag 'tag:yaml.org,2002:python/object:os.x"),
     ],
 )
 def test_a_bad_override_is_one_line(recipe_file: Path, override: str, expected: str) -> None:
@@ -310,33 +223,52 @@ def test_a_bad_override_is_one_line(recipe_file: Path, override: str, expected: 
     assert line.startswith("--set ")
     assert expected in line
     assert line.isprintable()
+    assert len(line) < 800
 
 
 def test_many_problems_are_cut_off(recipe_file: Path) -> None:
-    keys = "".join(f"  unknown{i}: 1\n" for i in range(100))
-    recipe_file.write_text(MINIMAL.replace("tracking_args:\n", f"tracking_args:\n{keys}"))
-    lines = message(recipe_file).splitlines()
+    lines = message(recipe_file, *(f"data_args.unknown{i}=1" for i in range(100))).splitlines()
     assert len(lines) == 21
     assert lines[-1] == "... and 80 more"
 
 
 def test_cross_silo_keys(recipe_file: Path) -> None:
-    text = MINIMAL.replace("training_type: simulation", "training_type: cross_silo")
-    recipe_file.write_text(text)
-    assert "training_type cross_silo takes one of GRPC" in message(recipe_file)
-    text = text.replace("backend: sp", "backend: GRPC\n  grpc_ipconfig_path: grpc.csv")
-    text = text.replace("epochs: 1", "epochs: 1\n  start_round: 4\n  client_id_list: null")
-    text = text.replace("enable_wandb: false", "server_state_path: state\n  save_path: m.pt")
-    recipe_file.write_text(text)
-    recipe = load_recipe(recipe_file)
+    cross_silo = "training_type=cross_silo"
+    assert "training_type cross_silo takes one of GRPC" in message(recipe_file, cross_silo)
+    given = ["backend=GRPC", "grpc_ipconfig_path=grpc.csv", "start_round=4", "save_path=m.pt"]
+    recipe = load_recipe(recipe_file, [cross_silo, *given, "client_id_list=null"])
     assert recipe.train_args.start_round == 4
     assert recipe.tracking_args.save_path == "m.pt"
 
 
-def test_a_gpu_mapping_file_needs_its_key(recipe_file: Path) -> None:
-    override = "device_args.gpu_mapping_file=gpu.yaml"
-    assert "device_args.gpu_mapping_key: missing" in message(recipe_file, override)
-    load_recipe(recipe_file, [override, "device_args.gpu_mapping_key=two_gpus"])
+def test_keys_that_need_another(recipe_file: Path) -> None:
+    assert "device_args.gpu_mapping_key: missing" in message(recipe_file, "gpu_mapping_file=a.yaml")
+    load_recipe(recipe_file, ["gpu_mapping_file=a.yaml", "gpu_mapping_key=two_gpus"])
+    overrides = ["data_args.dataset=image_folder", "data_args.image_size=[24, 32]"]
+    (line,) = message(recipe_file, *overrides).splitlines()
+    assert line.startswith(f"{recipe_file}: data_args.data_dir: missing; dataset image_folder need")
+    recipe = load_recipe(recipe_file, [*overrides, "data_args.data_dir=~/flowers"])
+    assert recipe.data_args.image_size == (24, 32)
+    recipe_file.write_text(dump_recipe(recipe))
+    assert differences(load_recipe(recipe_file), recipe) == {}
+
+
+def test_using_mlops_may_stand_where_fedmls_example_has_it(recipe_file: Path) -> None:
+    assert not load_recipe(recipe_file).common_args.using_mlops
+    asked = load_recipe(recipe_file, ["tracking_args.using_mlops=true"])
+    assert asked.common_args.using_mlops
+    recipe_file.write_text(dump_recipe(asked))
+    assert differences(load_recipe(recipe_file), asked) == {}
+    both = ["tracking_args.using_mlops=true", "common_args.using_mlops=false"]
+    assert message(recipe_file, *both).startswith("--set tracking_args.using_mlops: true: common_a")
+
+
+def test_overwrite_and_resume_are_no_part_of_what_a_run_is(recipe_file: Path) -> None:
+    plain, resumed = load_recipe(recipe_file), load_recipe(recipe_file, ["resume=true"])
+    assert (resumed.tracking_args.resume, resumed.tracking_args.overwrite) == (True, False)
+    assert differences(plain, resumed) == {}
+    assert dump_recipe(plain) == dump_recipe(resumed)
+    assert message(recipe_file, "resume=true", "overwrite=true").startswith("--set tracking_args.o")
 
 
 @pytest.mark.parametrize(
@@ -346,17 +278,13 @@ def test_a_gpu_mapping_file_needs_its_key(recipe_file: Path) -> None:
 def test_device_type_overrules_using_gpu(
     recipe_file: Path, using_gpu: str, device_type: str, *, wants: bool
 ) -> None:
-    device = load_recipe(
-        recipe_file,
-        [f"device_args.using_gpu={using_gpu}", f"device_args.device_type={device_type}"],
-    ).device_args
-    assert device.wants_gpu is wants
+    recipe = load_recipe(recipe_file, [f"using_gpu={using_gpu}", f"device_type={device_type}"])
+    assert recipe.device_args.wants_gpu is wants
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"", "empty; a recipe is a mapping of sections"),
         (b"# nothing\n", "empty; a recipe is a mapping of sections"),
         (b"just text", "'just text'; a recipe is a mapping"),
         (b"- 1\n- 2\n", "a list; a recipe is a mapping"),
@@ -388,10 +316,9 @@ def test_what_is_no_recipe_is_one_line(recipe_file: Path, content: bytes, expect
     assert expected in text
 
 
-def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
-    assert message(tmp_path / "no.yaml") == (
-        f"{tmp_path / 'no.yaml'}: no such file; a recipe is a YAML file"
-    )
+def test_what_is_no_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = tmp_path / "no.yaml"
+    assert message(missing) == f"{missing}: no such file; a recipe is a YAML file"
     assert f"{tmp_path}: a directory" in message(tmp_path)
     assert message(Path("/dev/null")).startswith("/dev/null: not a regular file")
     assert "cannot be read: File name too long" in message(tmp_path / ("n" * 300))
@@ -399,31 +326,21 @@ def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
     assert "not a regular file" in message(tmp_path / "pipe.yaml")
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
     assert "loop.yaml: " in message(tmp_path / "loop.yaml")
+    hostile = tmp_path / "a\nb\x1b[2J.yaml"
+    hostile.write_text("1")
+    (line,) = message(hostile).splitlines()
+    assert line.isprintable()
 
-
-def test_an_unreadable_file_is_one_line(recipe_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)
-    assert message(recipe_file) == f"{recipe_file}: cannot be read: Permission denied"
-
-
-def test_a_hostile_file_name_stays_on_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "a\nb\x1b[2J.yaml"
-    path.write_text("1")
-    (line,) = message(path).splitlines()
-    assert line.isprintable()
+    assert "cannot be read: Permission denied" in message(hostile)
 
 
 def test_a_dump_holds_the_resolved_values_and_no_access_key(recipe_file: Path) -> None:
-    recipe_file.write_text(
-        MINIMAL.replace("enable_wandb: false", "enable_wandb: false\n  wandb_key: s3cret")
-    )
     odd = 'tracking_args.run_name="β\\N\\u2028: \'#"'
-    recipe = load_recipe(
-        recipe_file, ["train_args.client_batching=off", "train_args.beta=5e-4", odd]
-    )
+    recipe = load_recipe(recipe_file, ["client_batching=off", "beta=5e-4", "wandb_key=s3cret", odd])
     assert recipe.tracking_args.run_name == "β\x85\u2028: '#"
     text = dump_recipe(recipe)
     assert "s3cret" not in text
@@ -432,12 +349,10 @@ def test_a_dump_holds_the_resolved_values_and_no_access_key(recipe_file: Path) -
     copy.write_text(text)
     assert differences(load_recipe(copy), recipe) == {}
     assert load_recipe(copy).train_args == recipe.train_args
-    assert not {"overwrite", "resume"} & yaml.safe_load(text)["tracking_args"].keys()
 
 
 def test_differences_name_the_keys_and_both_values(recipe_file: Path) -> None:
-    stored = load_recipe(recipe_file)
-    given = load_recipe(recipe_file, ["train_args.comm_round=5", "train_args.beta=0.9"])
+    stored, given = load_recipe(recipe_file), load_recipe(recipe_file, ["comm_round=5", "beta=0.9"])
     assert differences(stored, stored) == {}
     assert differences(stored, given) == {
         "train_args.beta": (0.7, 0.9),
@@ -453,44 +368,8 @@ def test_differences_name_the_keys_and_both_values(recipe_file: Path) -> None:
     ],
 )
 def test_what_is_not_needed_is_not_imported(code: str, unwanted: set[str]) -> None:
-    imports = (
-        "import sys; from fednnnn_plugin.recipe import *; "
-        "from fednnnn_plugin.recipe.reading import read_file, read_yaml; "
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", f"{imports}{code}; print({unwanted!r} & set(sys.modules))"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    imports = "import sys; from fednnnn_plugin.recipe import *; "
+    imports += "from fednnnn_plugin.recipe.reading import read_file, read_yaml; "
+    code = f"{imports}{code}; print({unwanted!r} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "set()\n"
-
-
-def test_using_mlops_may_stand_where_fedmls_example_has_it(recipe_file: Path) -> None:
-    assert not load_recipe(recipe_file).common_args.using_mlops
-    asked = load_recipe(recipe_file, ["tracking_args.using_mlops=true"])
-    assert asked.common_args.using_mlops
-    recipe_file.write_text(dump_recipe(asked))
-    assert differences(load_recipe(recipe_file), asked) == {}
-    both = ["tracking_args.using_mlops=true", "common_args.using_mlops=false"]
-    assert message(recipe_file, *both).startswith("--set tracking_args.using_mlops: true: common_a")
-
-
-def test_overwrite_and_resume_are_no_part_of_what_a_run_is(recipe_file: Path) -> None:
-    plain = load_recipe(recipe_file)
-    resumed = load_recipe(recipe_file, ["resume=true"])
-    assert resumed.tracking_args.resume
-    assert not resumed.tracking_args.overwrite
-    assert differences(plain, resumed) == {}
-    assert message(recipe_file, "resume=true", "overwrite=true").startswith("--set tracking_args.o")
-
-
-def test_an_image_folder_needs_its_folder_and_keeps_its_keys(recipe_file: Path) -> None:
-    overrides = ["data_args.dataset=image_folder", "data_args.image_size=[24, 32]"]
-    (line,) = message(recipe_file, *overrides).splitlines()
-    assert line.startswith(f"{recipe_file}: data_args.data_dir: missing; dataset image_folder need")
-    recipe = load_recipe(recipe_file, [*overrides, "data_args.data_dir=~/flowers"])
-    assert recipe.data_args.image_size == (24, 32)
-    assert load_recipe(recipe_file, ["data_args.dataset=a.b:c"]).data_args.dataset == "a.b:c"
-    recipe_file.write_text(dump_recipe(recipe))
-    assert differences(load_recipe(recipe_file), recipe) == {}

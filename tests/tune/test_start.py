@@ -7,6 +7,8 @@ from click.testing import CliRunner, Result
 
 from fednnnn_plugin.cli import main
 
+from .conftest import Searches
+
 RECIPE = "digits_noniid_b_fednnnn"
 
 
@@ -89,3 +91,52 @@ def test_of_equal_conditions_the_data_is_looked_at_once(
     monkeypatch.chdir(tmp_path)
     tune("--grid", "beta=0.5", "--grid", "learning_rate=0.1")  # both steps under non-IID-B
     assert len(seen) == 1
+
+
+@pytest.fixture
+def study(searches: Searches, monkeypatch: pytest.MonkeyPatch) -> Path:
+    searches.begin(grids={"beta": [0.5]}, rounds=1)
+    searches.search(lambda train, number: 0.5)
+    monkeypatch.chdir(searches.folder.path.parent)
+    return searches.folder.path
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ([], "--study: study: it holds a study; go on with --resume"),
+        (["--resume", "--set", "train_args.batch_size=5"], "--resume: train_args.batch_size: 5:"),
+        (["--resume", "--grid", "beta=0.6"], "--resume: grids: "),
+        (["--resume", "--rounds", "2"], "--resume: rounds: 2: the study in study has 1"),
+    ],
+)
+def test_what_is_asked_for_must_be_the_study(study: Path, options: list[str], line: str) -> None:
+    files = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
+    refused = tune("--study", "study", *options)
+    assert refused.exit_code == 2
+    assert refused.output.startswith(line)
+    assert len(refused.output.splitlines()) == 1
+    assert files == {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
+
+
+def test_a_study_that_is_done_is_told_again(study: Path) -> None:
+    done = tune("--study", "study", "--resume", "--grid", "train_args.beta=0.5")
+    assert done.exit_code == 0, done.output
+    assert "1 of 1 points have a result: 1 finished" in done.output
+    assert (study / "best.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("study.yaml", "steps: 1\n"),
+        ("study.yaml", "{"),
+        ("base.yaml", "train_args: 3\n"),
+        ("journal.log", "nonsense\nnonsense\n"),
+    ],
+)
+def test_a_damaged_study_is_refused(study: Path, file: str, content: str) -> None:
+    (study / file).write_text(content, encoding="utf-8")
+    refused = tune("--study", "study", "--resume")
+    assert refused.exit_code == 2
+    assert all(file in line for line in refused.output.splitlines())

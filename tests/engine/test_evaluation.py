@@ -1,0 +1,41 @@
+"""Testing a model: correct labels and the mean loss, whatever a label is of."""
+
+import pytest
+import torch
+from torch import nn
+
+from fednnnn_plugin.engine.evaluation import Evaluation, Tally, evaluation, tally
+
+
+def test_a_tally_worked_by_hand() -> None:
+    """Logits (0, 0), (0, ln 3): losses ln 2 and ln 4 for label 0; the first of equals is found."""
+    model = nn.Linear(1, 2, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.0], [1.0]]))
+    inputs = torch.tensor([[0.0], [3.0]]).log().clamp(min=0)
+    counted = tally(model, (inputs, torch.tensor([0, 0])))
+    assert (counted.correct, counted.samples) == (1, 2)
+    assert abs(counted.loss - torch.tensor(8.0).log().item()) < 1e-6
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 5), (4, 3, 2)])
+def test_every_label_counts_once_but_for_those_that_are_ignored(shape: tuple[int, ...]) -> None:
+    """Logits [B, C, …] all 0: the first class is found, each loss is ln 3."""
+    labels = torch.zeros(shape, dtype=torch.int64)
+    labels[0] = 2
+    labels[1] = -100
+    model = nn.Identity()
+    model.register_parameter("w", nn.Parameter(torch.zeros(1, dtype=torch.float64)))
+    counted = tally(model, (torch.zeros(4, 3, *shape[1:]), labels))
+    each = labels[0].numel()
+    assert (counted.correct, counted.samples) == (2 * each, 3 * each)
+    found = evaluation([counted])
+    assert found.accuracy == pytest.approx(2 / 3)
+    assert found.loss == pytest.approx(torch.tensor(3.0).log().item())
+
+
+def test_tallies_add_up() -> None:
+    assert evaluation([Tally(1, 2.0, 2), Tally(2, 4.0, 4)]) == Evaluation(0.5, 1.0)
+    assert evaluation([Tally(1, float("nan"), 2)]) == Evaluation(0.5, None)
+    assert evaluation([Tally(1, float("inf"), 2)]) == Evaluation(0.5, None)
+    assert evaluation([]) == Evaluation(0.0, None)
