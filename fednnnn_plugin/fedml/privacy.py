@@ -21,11 +21,7 @@ _REFUSED = {
 
 
 def check_privacy(args: Any) -> None:
-    """Refuse what cannot work, and say what FedML's ε leaves out.
-
-    Raises:
-        UserError: homomorphic encryption, or a solution under which FedML does nothing.
-    """
+    """Refuse what cannot work, and say what FedML's ε leaves out."""
     if getattr(args, "enable_fhe", False):
         raise UserError(
             "enable_fhe: true: norms cannot be taken of encrypted models: leave it out or false"

@@ -10,8 +10,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from fednnnn_plugin.engine.endings import Terminated, ending
-from fednnnn_plugin.engine.mpi import choose_ranks
-from fednnnn_plugin.engine.ranks import Ranks
+from fednnnn_plugin.engine.ranks import Ranks, choose_ranks
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
 
@@ -65,8 +64,8 @@ def _end_all_on_uncaught(abort: Callable[[int], object]) -> None:
 
 
 @contextmanager
-def termination_raised() -> Iterator[None]:
-    """Raise ``Terminated`` where SIGTERM arrives, as Python raises ``KeyboardInterrupt``.
+def ended_by_sigterm() -> Iterator[None]:
+    """Let what is running save itself where SIGTERM arrives, as at Ctrl-C, then exit with a line.
 
     A handler of the script's own stays, and so does the signal's default in other threads.
     """
@@ -82,5 +81,9 @@ def termination_raised() -> Iterator[None]:
     signal.signal(signal.SIGTERM, end)
     try:
         yield
+    except Terminated as error:
+        message, status = ending(error)
+        sys.stderr.write(message + "\n")
+        raise SystemExit(status) from None
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fednnnn_plugin.recipe import find_recipe
-from fednnnn_plugin.recipe.problems import MAX_LINES
+from fednnnn_plugin.recipe.wording import MAX_LINES
 
 MEMORY = 1 << 30
 SECONDS = 20
