@@ -8,9 +8,8 @@ from tempfile import NamedTemporaryFile
 
 from torch import Tensor
 
-from fednnnn_plugin.data.download import check_file, downloading
 from fednnnn_plugin.data.images import ImageDataset, Pixels
-from fednnnn_plugin.data.sources import data_folder, torchvision_datasets
+from fednnnn_plugin.data.sources import check_file, data_folder, downloading, torchvision_datasets
 from fednnnn_plugin.errors import UserError, printable, reason
 
 # Of the 60,000 training images; a test holds them against the files.
@@ -21,7 +20,6 @@ _NAMES = tuple(
     f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
 )
 _MAX_BYTES = 48_000_000  # the largest file, unpacked, has 47 million
-_SHAPE = (28, 28)
 _WRONG = (AssertionError, LookupError, RuntimeError, TypeError, ValueError)  # of torchvision's
 
 
@@ -56,10 +54,10 @@ def _part(raw: Path, images_name: str, labels_name: str) -> tuple[Tensor, Tensor
     vision = torchvision_datasets().mnist
     images = _read(raw / images_name, vision.read_image_file)
     labels = _read(raw / labels_name, vision.read_label_file)
-    if images.shape[1:] != _SHAPE or not len(images) or len(labels) != len(images):
+    if images.shape[1:] != (28, 28) or not len(images) or len(labels) != len(images):
         raise UserError(
             f"{printable(raw / images_name)}: {len(images)} images of {list(images.shape[1:])} and "
-            f"{len(labels)} labels in {labels_name}; must be as many, of {list(_SHAPE)}"
+            f"{len(labels)} labels in {labels_name}; must be as many, of [28, 28]"
         )
     if labels.max() > 9:
         raise UserError(f"{printable(raw / labels_name)}: label {int(labels.max())} is not 0 to 9")

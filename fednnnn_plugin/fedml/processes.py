@@ -10,8 +10,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from fednnnn_plugin.engine.endings import Terminated, ending
-from fednnnn_plugin.engine.mpi import choose_ranks
-from fednnnn_plugin.engine.ranks import Ranks
+from fednnnn_plugin.engine.ranks import Ranks, choose_ranks
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
 

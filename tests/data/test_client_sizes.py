@@ -60,7 +60,7 @@ def test_the_fitted_exponent_is_the_one_asked_for(
 
 
 def test_limits_are_named() -> None:
-    with pytest.raises(UserError, match=r"^num_clients: 4: there are only 3 images"):
+    with pytest.raises(UserError, match=r"^num_clients: 4: there are only 3 samples"):
         client_sizes(3, 4, None, 1)
     with pytest.raises(UserError, match=r"^min_samples: 11: .* at most 10 is possible"):
         client_sizes(109, 10, 1.0, 11)

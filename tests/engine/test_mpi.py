@@ -23,8 +23,7 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import TensorBatches
 from fednnnn_plugin.engine.cohort import Cohort, SGDTraining
 from fednnnn_plugin.engine.federation import Federation, Schedule
-from fednnnn_plugin.engine.mpi import MpiRanks
-from fednnnn_plugin.engine.ranks import Ranks, Solo
+from fednnnn_plugin.engine.ranks import MpiRanks, Ranks, Solo
 from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.server.server import Server, ServerRule

@@ -8,6 +8,7 @@ from typing import Any
 import fedml
 import pytest
 import torch
+from fednnnn_plugin.engine.state import State, named_tensors, trainable_names
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -20,7 +21,6 @@ from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.federation import Federation, Schedule
 from fednnnn_plugin.engine.foreign import ForeignTraining
 from fednnnn_plugin.engine.ranks import Solo
-from fednnnn_plugin.engine.state import State, named_tensors, trainable_names
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.server.server import Server, ServerRule
 
