@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from fednnnn_plugin.report.accuracy import accuracy_csv, accuracy_rows, accuracy_table
-from fednnnn_plugin.report.speed import rounds_rows, rounds_table
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
