@@ -162,7 +162,8 @@ def test_a_model_that_does_not_take_the_images(
 def test_digits_with_resnet18_and_a_batch_of_one(fednnnn: Fednnnn) -> None:
     ended = fednnnn("run", "digits_noniid_b_fednnnn", "--set", "model_args.model=resnet18")
     assert ended.exit_code == 2
-    assert ended.stderr.startswith("model_args.model: resnet18: does not take images of [1, 8, 8]")
+    line = ended.stderr.splitlines()[-1]
+    assert line.startswith("model_args.model: resnet18: does not take images of [1, 8, 8]")
     ended = fednnnn("run", "images.yaml", "--set", "train_args.batch_size=17")
     assert ended.exit_code == 2
     assert ended.stderr.startswith(
