@@ -68,12 +68,7 @@ def with_global_noise(served: State, model: nn.Module) -> OrderedDict[str, Tenso
 
 
 def noise_on_floats(add_noise: Any, state: State) -> OrderedDict[str, Tensor]:
-    """Return a state with noise on its floating point entries, in their dtypes and places.
-
-    Args:
-        add_noise: takes and returns an OrderedDict of tensors on the CPU.
-        state: left as it is.
-    """
+    """Return a state with noise on its floating point entries, in their dtypes and places."""
     floating = OrderedDict(
         (name, tensor.detach().cpu())
         for name, tensor in state.items()

@@ -18,11 +18,7 @@ _MARK = "__fednnnn_ends_all__"
 
 
 def simulation_ranks(recipe: Recipe) -> Ranks:
-    """Return this process alone, or MPI's, as ``comm_args.backend`` says.
-
-    Raises:
-        UserError: a backend of FedML's that our methods do not run on; ``sp`` under ``mpirun``.
-    """
+    """Return this process alone, or MPI's, as ``comm_args.backend`` says."""
     backend = recipe.comm_args.backend
     if backend not in ("sp", "MPI"):
         raise UserError(f"comm_args.backend: {backend!r}: a simulation of ours runs on sp or MPI")

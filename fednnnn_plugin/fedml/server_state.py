@@ -19,14 +19,7 @@ _STANDING, _DIGEST = "standing", "digest"
 
 
 def write_state(path: Path, tensors: Mapping[str, Tensor], done: int, method: str) -> None:
-    """Write the served model and what the rule remembers with their digest, atomically.
-
-    Args:
-        path: a file in a folder that is there.
-        tensors: what :meth:`~fednnnn_plugin.server.server.Server.state_dict` gives.
-        done: rounds that are done.
-        method: the server rule.
-    """
+    """Write the served model and what the rule remembers, atomically; ``done`` rounds of it."""
     content = {
         name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
     }
@@ -36,11 +29,7 @@ def write_state(path: Path, tensors: Mapping[str, Tensor], done: int, method: st
 
 
 def read_state(path: Path, done: int, method: str) -> dict[str, Tensor]:
-    """Return the tensors that :func:`write_state` wrote.
-
-    Raises:
-        UserError: the file is damaged, something else, or of another round or method.
-    """
+    """Return what :func:`write_state` wrote; refuse what is damaged, or of another run."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

@@ -44,11 +44,7 @@ _UNREAD = {
 
 
 def script_recipe(args: Any, *, method: str | None = None, custom_trainer: bool = False) -> Recipe:
-    """Return what ``fedml.init`` gave as a recipe; see :func:`recipe_from_args`.
-
-    Raises:
-        UserError: a line for each problem; a rule ``module:Class`` that is not allowed to run.
-    """
+    """Return what ``fedml.init`` gave as a recipe; see :func:`recipe_from_args`."""
     named = method or getattr(args, "federated_optimizer", None)
     if own := names_code(named):
         require_code_allowed(_METHOD, str(named))
@@ -91,11 +87,7 @@ def _find(method: str) -> Rule:
 
 
 def client_recipe(args: Any) -> Recipe:
-    """Return what a silo's client reads; ``prox_mu`` may stand beside any method.
-
-    Raises:
-        UserError: a line for each setting that is missing or out of range; hierarchical silos.
-    """
+    """Return what a silo's client reads; ``prox_mu`` may stand beside any method."""
     if getattr(args, "scenario", None) == "hierarchical":
         raise UserError(
             "scenario: hierarchical: the processes of a silo would train apart with "
