@@ -13,15 +13,7 @@ from fednnnn_plugin.fedml.loaders import FedMLDataset, ImageLoader, staged_data
 
 
 def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | LoaderData:
-    """Return the first K clients and the test set of a FedML data set.
-
-    Args:
-        dataset: FedML's eight values; its clients are numbered from 0.
-        num_clients: K.
-
-    Raises:
-        UserError: the data set has fewer clients.
-    """
+    """Return the first K clients, which are numbered from 0, and the test set."""
     staged = staged_data(dataset)
     if staged is not None and staged.num_clients == num_clients:
         return staged
@@ -33,7 +25,10 @@ def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | Load
                 f"{client} (clients are numbered from 0)"
             )
     return LoaderData(
-        train_loaders={k: _reproducible(loaders[k]) for k in range(num_clients)},
+        train_loaders={
+            k: _SeededHere(loaders[k]) if isinstance(loaders[k], ImageLoader) else loaders[k]
+            for k in range(num_clients)
+        },
         sizes={k: sizes[k] for k in range(num_clients)},
         test_loader=test_batches(dataset),
         num_classes=dataset[7],
@@ -52,10 +47,6 @@ class _Chained:
 
     def __iter__(self) -> Iterator[Any]:
         return chain.from_iterable(self._loaders)
-
-
-def _reproducible(loader: Any) -> Any:
-    return _SeededHere(loader) if isinstance(loader, ImageLoader) else loader
 
 
 class _SeededHere:

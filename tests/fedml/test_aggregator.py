@@ -398,6 +398,17 @@ def test_the_test_reports_the_evaluation_model_as_fedml_reports_its_own() -> Non
     assert DefaultServerAggregator(served_model, args).test(data, CPU, args) != expected
 
 
+def test_labels_of_the_size_of_images_are_counted() -> None:
+    """FedML's own tester counts none of them, and divides by that."""
+    model = nn.Conv2d(1, 2, 1)
+    server = aggregator(model)
+    data = [(torch.randn(3, 1, 4, 4), torch.randint(2, (3, 4, 4)))]
+    accuracy, loss, *_ = server.test(data, CPU, SimpleNamespace())
+    logits = model(data[0][0])
+    assert accuracy == pytest.approx((logits.argmax(1) == data[0][1]).double().mean().item())
+    assert loss == pytest.approx(nn.functional.cross_entropy(logits, data[0][1]).item(), rel=1e-5)
+
+
 def test_the_evaluation_model_is_saved_every_round(tmp_path) -> None:
     path = tmp_path / "deep" / "evaluation.safetensors"
     server = aggregator(save_path=str(path))

@@ -343,6 +343,19 @@ def test_our_trainer_names_a_setting_that_does_not_fit(values, line) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_our_trainer_takes_a_full_batch() -> None:
+    """As many steps as epochs, the same as with a batch of the client's size."""
+    dataset, model = fedml_dataset(images(), -1, 3), create_model("nnnn_digits", 0)
+
+    def trained(batch_size: int) -> OrderedDict:
+        args = arguments(batch_size=batch_size, round_idx=0)
+        trainer = fp.FedNNNNClientTrainer(copy.deepcopy(model), args)
+        trainer.train(dataset[5][0], CPU, args)
+        return trainer.get_model_params()
+
+    assert_equal(trained(-1), trained(dataset[4][0]))
+
+
 class Threads(nn.Linear):
     """Counts the threads that it computes on."""
 
@@ -421,7 +434,7 @@ def test_by_name_the_server_gets_our_aggregator_and_fedml_sees_fedavg(
     [(role, name, given, aggregator)] = started
     assert (role, name, given is args) == ("server", "FedAvg", True)
     assert type(aggregator) is fp.FedNNNNAggregator
-    assert aggregator._settings.rule.name == args.federated_optimizer == method
+    assert aggregator._recipe.rule.name == args.federated_optimizer == method
 
 
 def test_by_name_a_missing_trainer_is_ours_for_our_data_only(started, caplog) -> None:
@@ -438,7 +451,7 @@ def test_by_name_a_missing_trainer_is_ours_for_our_data_only(started, caplog) ->
     assert not caplog.records
     args.federated_optimizer, args.prox_mu = "PaperFedProx", 0.1
     run(args, theirs)
-    assert "FedML's default trains the client: the proximal term" in caplog.text
+    assert "FedML's default trains: the proximal term" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["cross_cloud", "fedml_serving", "cross_device"])
