@@ -20,9 +20,10 @@ from fednnnn_plugin.engine.recorder import NWDARecorder
 from fednnnn_plugin.engine.records import MetricsFile, Summary
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe
+from fednnnn_plugin.report import figures, tables
 from fednnnn_plugin.report.groups import arrange
 from fednnnn_plugin.report.runs import read_folders
-from fednnnn_plugin.report.tables import accuracy, rounds_to
+from fednnnn_plugin.report.style import panels
 
 fuzz = settings(
     max_examples=300,
@@ -123,7 +124,7 @@ def refused(read: Callable[[], object]) -> bool:
     return False
 
 
-@fuzz
+@settings(fuzz, max_examples=60)
 @given(
     content=metrics(),
     summary=changed(SUMMARY).map(json.dumps).map(str.encode) | RAW,
@@ -141,12 +142,17 @@ def test_the_report_s_readers(
         ("recipe.yaml", changed_recipe),
     ):
         (folder / name).write_bytes(file)
-    runs, problems = read_folders([folder])
-    if len(runs):
-        arranged = arrange(runs, problems)
-        accuracy(arranged)
-        rounds_to(arranged, 0.4)
-    assert all(line.isprintable() for line in problems)
+    runs, shown = read_folders([folder])
+    if not runs.empty:
+        arranged = arrange(runs, shown)
+        numbers = tables.accuracy(arranged)
+        speed = tables.rounds_table(tables.rounds_to(arranged, 0.4), 0.4)
+        for table in (tables.accuracy_table(numbers, "it"), speed, tables.runs_table(arranged)):
+            shown += table.text().splitlines() + table.markdown().splitlines()
+        (ax,) = panels(5.0, 2.6, 1, 1)
+        for draw in (figures.accuracy, figures.agreement, figures.norms, figures.client_spread):
+            draw(arranged, ax)
+    assert all(line.isprintable() for line in shown)
 
 
 @fuzz
