@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# On a desk new examples at every run; in the gate many, and the same: it judges the change alone.
-settings.register_profile("desk", deadline=None, max_examples=40)
-settings.register_profile("ci", deadline=None, max_examples=300, derandomize=True)
+# On a desk new examples at every run; in the gate more, and the same: it judges the change alone.
+settings.register_profile("desk", deadline=None, max_examples=25)
+settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 # Two workers, and each with a thread for every core, is slower than one worker.

@@ -105,6 +105,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "my_rules.py").write_text(RULE + OTHERS)
     (folder / "broken_rules.py").write_text("1 / 0")
     (folder / "same_name.py").write_text(SAME_NAME)
+    (folder / "spy.py").write_text("open('was-here', 'w')")
+    write_recipe(folder / "spy.yaml", "spy:Rule")
     write_recipe(folder / RECIPE, "my_rules:ServerLion")
     before, known = dict(registry._rules), set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:
@@ -204,18 +206,13 @@ def test_interrupted_and_resumed_it_ends_the_same(whole: Path, fednnnn: Command)
     with pytest.raises(KeyboardInterrupt):
         fp.run(RECIPE, output="stopped", allow_code=True, followers=[Interrupting()])
     assert len(records(Path("stopped"))) == 2
-    refused(fednnnn("run", RECIPE, "--output", "stopped", "--resume"), "--allow-code")
     ended = fednnnn("run", RECIPE, "--allow-code", "--output", "stopped", "--resume")
     assert ended.exit_code == 0, ended.output
     assert content(Path("stopped")) == content(whole)
 
 
 @pytest.mark.parametrize("command", ["run", "tune", "partition"])
-def test_without_the_flag_no_line_of_it_runs(
-    command: str, fednnnn: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("spy.py").write_text("open('was-here', 'w')")
-    write_recipe(Path("spy.yaml"), "spy:Rule")
+def test_without_the_flag_no_line_of_it_runs(command: str, fednnnn: Command) -> None:
     refused(fednnnn(command, "spy.yaml"), "train_args.federated_optimizer", "spy:", "--allow-code")
     with pytest.raises(fp.UserError, match="federated_optimizer"):
         fp.run("spy.yaml")
@@ -308,7 +305,8 @@ def test_fedml_s_command_runs_it(whole: Path) -> None:
     from fedml.cli.cli import cli
 
     fp.register()
-    refused(CliRunner().invoke(cli, ["run", RECIPE]), "--allow-code")
+    refused(CliRunner().invoke(cli, ["run", "spy.yaml"]), "--allow-code")
+    assert not Path("was-here").exists()
     words = ["run", RECIPE, "--allow-code", "--output", "fedml"]
     ended = CliRunner().invoke(cli, words)
     assert ended.exit_code == 0, ended.output

@@ -1,5 +1,7 @@
 """README: its Python runs, its numbers are the recipes', its links lead somewhere."""
 
+import json
+import os
 import re
 import shlex
 import subprocess
@@ -7,10 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
-from click.testing import CliRunner
-
-from fednnnn_plugin.cli import main
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text()
@@ -63,23 +61,33 @@ def test_the_python_example(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_rule_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rule_of_ones_own(tmp_path: Path) -> None:
     rule = next(block for block in blocks("python") if block.startswith("# my_rules.py\n"))
     command = next(block for block in blocks("bash") if "my_rules" in block)
     assert len(rule.splitlines()) <= 20
     (tmp_path / "my_rules.py").write_text(rule)
-    monkeypatch.chdir(tmp_path)
-    [program, *words] = shlex.split(command.replace("\\\n", " "))
-    assert program == "fednnnn"
-    short = ["--set", "train_args.comm_round=3", "--set", "train_args.epochs=1"]
-    refused = CliRunner().invoke(main, [word for word in words if word != "--allow-code"] + short)
-    assert refused.exit_code == 2
-    assert "--allow-code" in refused.output
+    (tmp_path / "recipes").symlink_to(PROJECT / "recipes")
+
+    def run(command: str, rounds: int, *more: str) -> subprocess.CompletedProcess[str]:
+        short = ("--set", f"train_args.comm_round={rounds}", "--set", "train_args.epochs=1", *more)
+        return subprocess.run(
+            ["bash", "-c", f"{command.rstrip()} {shlex.join(short)}"],
+            cwd=tmp_path,
+            env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    refused = run(command.replace("--allow-code", ""), 2)
+    assert refused.returncode == 2
+    assert "--allow-code" in refused.stderr
     assert not (tmp_path / "runs").exists()
-    done = CliRunner().invoke(main, words + short)
-    assert done.exit_code == 0, done.output
-    recipe = yaml.safe_load((tmp_path / "runs" / "lion" / "recipe.yaml").read_text())
-    assert recipe["train_args"]["server_lr"] == 0.01
+    for rounds, more in ((2, ()), (3, ("--resume",))):
+        done = run(command, rounds, *more)
+        assert done.returncode == 0, done.stderr
+    metrics = (tmp_path / "runs" / "lion" / "metrics.jsonl").read_text()
+    assert [json.loads(line)["evaluated"] for line in metrics.splitlines()] == ["served"] * 3
 
 
 def test_the_papers_table_is_that_of_the_recipes() -> None:

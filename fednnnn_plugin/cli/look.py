@@ -99,7 +99,8 @@ def _show_partition(
     from fednnnn_plugin.recipe import find_recipe, load_recipe
     from fednnnn_plugin.report.partition import client_counts, counts_text, save_partition
 
-    spec = data_spec(load_recipe(find_recipe(recipe), overrides), allow_code=allow_code)
+    loaded = load_recipe(find_recipe(recipe), overrides, allow_code=allow_code)
+    spec = data_spec(loaded, allow_code=allow_code)
     data = load_federated(spec)
     labels, parts = data.train_labels.numpy(), [part.numpy() for part in data.client_indices]
     counts = client_counts(labels, parts, getattr(data, "class_names", ()))

@@ -9,8 +9,7 @@ from typing import ParamSpec
 
 import click
 
-from fednnnn_plugin.engine.endings import Terminated, ending
-from fednnnn_plugin.engine.ranks import launched_rank
+from fednnnn_plugin.engine.endings import Terminated, ending, launched_rank
 from fednnnn_plugin.errors import LaunchError, RunError, UserError
 
 P = ParamSpec("P")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fednnnn_plugin.cli.shared import allow_code_option, one_line_errors, overrides_option
-from fednnnn_plugin.engine.endings import signals_raised
-from fednnnn_plugin.engine.ranks import launched_ranks
+from fednnnn_plugin.engine.endings import launched_ranks, signals_raised
 from fednnnn_plugin.errors import UserError
+
+if TYPE_CHECKING:
+    from fednnnn_plugin.recipe import Recipe
 
 
 @click.command("tune")
@@ -74,19 +78,23 @@ def tune_command(
     if grids:
         options["grids"] = _by_key(grids)
     path = find_recipe(recipe)
-    loaded = load_recipe(path, overrides)
+
+    def load(more: Sequence[str]) -> Recipe:
+        return load_recipe(path, [*overrides, *more], allow_code=allow_code)
+
+    loaded = load([])
     given = checked_settings({k: v for k, v in options.items() if v is not None}, "--")
     given = (read_settings(settings) if settings else Settings()).updated(given)
     default = f"{loaded.name}-seed{loaded.common_args.random_seed}"
-    folder = StudyFolder(study or Path("studies") / default)
+    folder = StudyFolder(study or Path("studies") / default, allow_code=allow_code)
     with signals_raised():
         if resume and is_study(folder.path):
-            check_study(folder, path, overrides, given)
+            check_study(folder, load, given)
         else:
-            begin_study(folder, path, overrides, given, allow_code=allow_code)
+            begin_study(folder, load, given)
             if resume:
                 click.echo(f"{folder.path}: no study to go on with: beginning one")
-        found = search(folder, click.echo, jobs=jobs, allow_code=allow_code)
+        found = search(folder, click.echo, jobs)
     steps = found.plan.steps
     click.echo(counts(found.trials, sum(map(len, steps))))
     click.echo(f"best: {', '.join(shown_values(found.chosen(step)) for step in steps)}")

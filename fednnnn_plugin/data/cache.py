@@ -28,15 +28,14 @@ def cached(data_folder: Path, fingerprint: str, count: int, decode: Callable[[],
     """
     path = data_folder / OWN_FOLDER / f"{fingerprint}.safetensors"
     images = _read(path, count)
-    if images is not None:
-        return images
     try:
-        with locked(data_folder):
-            images = _read(path, count)
-            if images is None:
-                images = decode()
-                _write(images, path)
-    except (OSError, SafetensorError) as error:  # which is how it says that the disk is full
+        if images is None:
+            with locked(data_folder):
+                images = _read(path, count)
+                if images is None:
+                    images = decode()
+                    _write(images, path)
+    except (OSError, NotImplementedError, SafetensorError) as error:  # no place, lock or room
         _log.warning("%s: decoded images are not kept: %s", path.parent, reason(error))
     return decode() if images is None else images
 

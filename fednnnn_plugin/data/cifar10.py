@@ -5,10 +5,9 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from fednnnn_plugin.data.download import check_file, downloading
 from fednnnn_plugin.data.image_folder import read_tree
 from fednnnn_plugin.data.images import ImageDataset, Pixels
-from fednnnn_plugin.data.sources import data_folder, torchvision_datasets
+from fednnnn_plugin.data.sources import check_file, data_folder, downloading, torchvision_datasets
 from fednnnn_plugin.errors import UserError, printable
 
 #: The data set's own label order, 0 to 9.
@@ -25,14 +24,10 @@ _BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 _ARCHIVE = "cifar-10-python.tar.gz"
 _TREES = ("CIFAR-10-images", "cifar10")
 _MAX_BYTES = 200_000_000  # of the archive, and of each batch
-_SHAPE = (3, 32, 32)
 
 
 def load_cifar10(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
-    """Read the first that is there of: Python batches, their archive, a tree of images.
-
-    If there is none and ``download``, they are downloaded.
-    """
+    """Read batches, their archive or a tree of images; ``download`` fetches the first of them."""
     del seed  # the split into training and test images is the data set's own
     with data_folder(cache_dir):
         if download and not _source(cache_dir):
@@ -51,9 +46,10 @@ def load_cifar10(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
             with TemporaryDirectory() as place:
                 torchvision_datasets().utils.extract_archive(str(source), place)
                 pixels = _read_batches(Path(place) / _FOLDER)
+        elif source.name == _FOLDER:
+            pixels = _read_batches(source)
         else:
-            is_tree = source.name in _TREES
-            pixels = _read_tree(source, cache_dir) if is_tree else _read_batches(source)
+            pixels = _read_tree(source, cache_dir)
     return ImageDataset(pixels, CLASSES, pixel_max=255, mean=MEAN, std=STD)
 
 
@@ -90,10 +86,10 @@ def _read_batches(folder: Path) -> Pixels:
 
 def _read_tree(tree: Path, cache_dir: Path) -> Pixels:
     pixels, classes = read_tree(tree, cache_dir, where=printable(tree))
-    shape = tuple(pixels.train_images.shape[1:])
-    if classes != CLASSES or shape != _SHAPE:
+    shape = list(pixels.train_images.shape[1:])
+    if classes != CLASSES or shape != [3, 32, 32]:
         raise UserError(
-            f"{printable(tree)}: images of {list(shape)} in {printable(', '.join(classes))}; must "
-            f"be of {list(_SHAPE)} in {', '.join(CLASSES)}"
+            f"{printable(tree)}: images of {shape} in {printable(', '.join(classes))}; must be of "
+            f"[3, 32, 32] in {', '.join(CLASSES)}"
         )
     return pixels

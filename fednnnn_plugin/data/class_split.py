@@ -58,10 +58,8 @@ def class_shares(
 def _noise_schedule(cells: int, rng: np.random.Generator) -> Iterator[float]:
     """Noise of each draw, in equal parts: ever less, then (few clients, many classes) any."""
     yield from np.linspace(1.0, 0.0, _CAREFUL_DRAWS)
-    draws = _WILD_DRAWS
-    if cells > _LARGE_TABLE:
-        draws = (_CAREFUL_DRAWS + _WILD_DRAWS) * _LARGE_TABLE // cells // 4 - _CAREFUL_DRAWS
-    for _ in range(draws):
+    fewer = (_CAREFUL_DRAWS + _WILD_DRAWS) * _LARGE_TABLE // cells // 4 - _CAREFUL_DRAWS
+    for _ in range(_WILD_DRAWS if cells <= _LARGE_TABLE else fewer):
         yield 10.0 * rng.random()
 
 
@@ -127,8 +125,7 @@ def _settle_evenly(
     high = 100 if best is not None else low
     while low < high:
         middle = (low + high + 1) // 2
-        shares = settle(middle)
-        if shares is None:
+        if (shares := settle(middle)) is None:
             high = middle - 1
         else:
             low, best = middle, shares
@@ -141,8 +138,7 @@ def _settle(held: Bools, class_sizes: Ints, shares: Ints, least: Ints) -> Ints |
         return None
     holders = held.astype(np.int64)
 
-    def passable(classes: list[int]) -> Ints:
-        """Samples that each of these classes can pass on to every class."""
+    def passable(classes: list[int]) -> Ints:  # samples, from each of these to every class
         slack: Ints = np.where(held[:, classes], shares[:, classes] - least[:, None], 0)
         return slack.T @ holders
 
@@ -151,8 +147,7 @@ def _settle(held: Bools, class_sizes: Ints, shares: Ints, least: Ints) -> Ints |
         surplus = shares.sum(axis=0) - class_sizes
         if not surplus.any():
             return shares
-        chain = _shortest_chain(room, surplus)
-        if chain is None:
+        if (chain := _shortest_chain(room, surplus)) is None:
             return None
         links = list(pairwise(chain))
         amount = min(surplus[chain[0]], -surplus[chain[-1]], *(room[i, j] for i, j in links))
@@ -181,12 +176,8 @@ def _shortest_chain(room: Ints, surplus: Ints) -> list[int] | None:
 
 
 def _apportion(amount: int, weights: Ints | Bools) -> Ints:
-    """Whole numbers in proportion to the weights, by largest remainder, that sum to amount.
-
-    None exceeds its weight as long as ``amount`` does not exceed their sum.
-    """
-    scaled = amount * weights.astype(np.int64)
-    parts, remainders = np.divmod(scaled, weights.sum())
+    """Whole numbers in proportion to the weights, by largest remainder, that sum to amount."""
+    parts, remainders = np.divmod(amount * weights.astype(np.int64), weights.sum())
     parts[np.argsort(-remainders, kind="stable")[: amount - parts.sum()]] += 1
     return parts
 
@@ -194,10 +185,7 @@ def _apportion(amount: int, weights: Ints | Bools) -> Ints:
 def _single_class_shares(
     class_sizes: Ints, client_sizes: Ints, rng: np.random.Generator
 ) -> Ints | None:
-    """One class a client, for sizes that differ by at most one: a class of T samples goes to
-
-    e clients of q or q + 1 samples if q e <= T <= (q + 1) e.
-    """
+    """One class a client: T samples make e clients of q or q + 1 if q e <= T <= (q + 1) e."""
     if len(class_sizes) == 1:
         return client_sizes[:, None].copy()
     q = int(client_sizes.min())

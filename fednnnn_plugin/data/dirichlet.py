@@ -6,8 +6,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_SWEEPS = 2_000
-_CLOSE_ENOUGH = 0.1  # samples, of a class
+_SWEEPS, _CLOSE_ENOUGH = 2_000, 0.1  # samples, of a class
 _LEAST_LOG = -30.0  # beside a client's largest: every class stays possible for every client
 
 
@@ -31,7 +30,7 @@ def dirichlet_shares(
         table *= (client_sizes / table.sum(axis=1))[:, None]
         if np.abs(table.sum(axis=0) - class_sizes).max() < _CLOSE_ENOUGH:
             break
-    # The last bits of a power differ between platforms.
+    # The last bits of a power differ between platforms: they are rounded away.
     return _rounded(table.round(6), class_sizes, client_sizes)
 
 

@@ -56,11 +56,10 @@ class FederatedData:
     """All inputs and labels once, and which of the training inputs each client holds.
 
     Args:
-        train_images, test_images: float32 [n, C, H, W], normalised, contiguous; of a user's own
-            function also float32 or int64 of any other shape [n, …].
+        train_images, test_images: float32 [n, C, H, W], normalised; or a user's own inputs [n, …].
         train_labels, test_labels: int64 [n], from 0 to ``num_classes - 1``.
         client_indices: for each client int64 [n_k], positions into the training tensors.
-        class_names: a name for each label; the labels themselves where none are given.
+        class_names: of the labels; the labels themselves where none are given.
     """
 
     train_images: Tensor
@@ -99,10 +98,7 @@ class FederatedData:
 
 
 def load_federated(spec: DataSpec) -> FederatedData:
-    """Load a data set, normalise it and divide its training images between clients.
-
-    With a ``validation_fraction`` that share of the training images takes the test part's place.
-    """
+    """Load a data set, normalise it and divide its training images between clients."""
     dataset = _load(spec)
     if spec.validation_fraction:
         dataset = hold_out(dataset, spec.validation_fraction, spec.seed)
@@ -133,14 +129,13 @@ def load_federated(spec: DataSpec) -> FederatedData:
 
 
 def _load(spec: DataSpec) -> ImageDataset:
-    if names_code(spec.dataset):
-        return load_own_data(spec.dataset, allow_code=spec.allow_code, seed=spec.seed)
-    if spec.dataset != IMAGE_FOLDER:
-        return load_images(
-            spec.dataset, spec.data_cache_dir, download=spec.download, seed=spec.seed
-        )
+    name, cache_dir = spec.dataset, spec.data_cache_dir
+    if names_code(name):
+        return load_own_data(name, allow_code=spec.allow_code, seed=spec.seed)
+    if name != IMAGE_FOLDER:
+        return load_images(name, cache_dir, download=spec.download, seed=spec.seed)
     if spec.data_dir is None:
         raise UserError("data_args.data_dir: missing; dataset image_folder needs it: a folder")
     return load_image_folder(
-        spec.data_dir, spec.data_cache_dir, spec.image_size, spec.test_fraction, spec.seed
+        spec.data_dir, cache_dir, spec.image_size, spec.test_fraction, spec.seed
     )

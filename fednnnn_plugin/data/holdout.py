@@ -34,8 +34,7 @@ def drawn_apart(pixels: Pixels, num_drawn: int, rng: np.random.Generator) -> Pix
 def hold_out(dataset: ImageDataset, fraction: float, seed: int) -> ImageDataset:
     """Split the training images into a training and a validation part (paper, appendix, Step 1).
 
-    The validation part stands in the place of the test part, which is left out altogether: a run
-    on the result never sees a test image. Classes keep their proportions.
+    The validation part stands in the place of the test part, which a run on it never sees.
     """
     total = len(dataset.pixels.train_labels)
     held = round(fraction * total)

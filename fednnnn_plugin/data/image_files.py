@@ -59,13 +59,12 @@ def decode(
                 picture: Image.Image = image.convert("L" if channels == 1 else "RGB")
                 if picture.size != (width, height):
                     picture = picture.resize((width, height), Image.Resampling.BILINEAR)
-                pixels = np.asarray(picture).reshape(height, width, channels)
-                images[index] = pixels.transpose(2, 0, 1)
+                shape = (height, width, channels)
+                images[index] = np.asarray(picture).reshape(shape).transpose(2, 0, 1)
                 return True
 
         with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as threads:
-            # The first error cancels the others.
-            fits = all(list(threads.map(fill, range(len(paths)))))
+            fits = all(list(threads.map(fill, range(len(paths)))))  # an error cancels the others
     return torch.from_numpy(images) if fits else decode(paths, image_size, colour=True)
 
 

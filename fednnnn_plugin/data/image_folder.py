@@ -58,11 +58,8 @@ def read_tree(
     """Read ``<folder>/{train,test}/<class>/*``, or ``<folder>/<class>/*``: JPEG and PNG.
 
     It has the first layout where it has a folder ``train`` that holds folders; in the second all
-    are training images. Files in other places or of other kinds are left out. What is decoded is
-    kept below ``cache_dir``; ``where`` names the tree in messages.
-
-    Returns:
-        The images, and the sorted names of the class folders: the labels 0, 1, ...
+    are training images. Files in other places or of other kinds are left out. The sorted names of
+    the class folders are the labels 0, 1, ... ``where`` names the tree in messages.
     """
     has_parts = (folder / "train").is_dir() and _classes(folder / "train")
     parts = [folder / "train", folder / "test"] if has_parts else [folder]
@@ -105,8 +102,7 @@ def _images(folder: Path, classes: Sequence[str]) -> list[tuple[str, int]]:
         root, {name: label for label, name in enumerate(classes)}, None, is_ours, allow_empty=True
     )
     for label in set(range(len(classes))).difference(label for _, label in images):
-        place = printable(folder / classes[label])
-        raise UserError(f"{place}: no {', '.join(SUFFIXES)} files")
+        raise UserError(f"{printable(folder / classes[label])}: no {', '.join(SUFFIXES)} files")
     if left_out:
         _log.warning("%s: %d entries are not %s files: left out", folder, len(left_out), SUFFIXES)
     return images

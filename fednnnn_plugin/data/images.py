@@ -21,10 +21,7 @@ class Pixels(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """Inputs and labels, the names of the labels 0, 1, ..., and how images are normalised.
-
-    ``mean`` and ``std`` are those of the training pixels over ``pixel_max``, a channel each.
-    """
+    """Inputs and labels; ``mean`` and ``std`` are a channel's, of pixels over ``pixel_max``."""
 
     pixels: Pixels
     class_names: tuple[str, ...]

@@ -1,16 +1,16 @@
 """MNIST in torchvision's layout: ``MNIST/raw/*-ubyte``, compressed or not."""
 
 import gzip
+import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from fednnnn_plugin.data.download import check_file, downloading
 from fednnnn_plugin.data.images import ImageDataset, Pixels
-from fednnnn_plugin.data.sources import data_folder, torchvision_datasets
+from fednnnn_plugin.data.sources import check_file, data_folder, downloading, torchvision_datasets
 from fednnnn_plugin.errors import UserError, printable, reason
 
 # Of the 60,000 training images; a test holds them against the files.
@@ -21,8 +21,6 @@ _NAMES = tuple(
     f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
 )
 _MAX_BYTES = 48_000_000  # the largest file, unpacked, has 47 million
-_SHAPE = (28, 28)
-_WRONG = (AssertionError, LookupError, RuntimeError, TypeError, ValueError)  # of torchvision's
 
 
 def load_mnist(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
@@ -53,29 +51,28 @@ def _missing(raw: Path) -> list[str]:
 
 
 def _part(raw: Path, images_name: str, labels_name: str) -> tuple[Tensor, Tensor]:
-    vision = torchvision_datasets().mnist
-    images = _read(raw / images_name, vision.read_image_file)
-    labels = _read(raw / labels_name, vision.read_label_file)
-    if images.shape[1:] != _SHAPE or not len(images) or len(labels) != len(images):
+    images, labels = _read(raw / images_name, 3), _read(raw / labels_name, 1).long()
+    if images.shape[1:] != (28, 28) or not len(images) or len(labels) != len(images):
         raise UserError(
             f"{printable(raw / images_name)}: {len(images)} images of {list(images.shape[1:])} and "
-            f"{len(labels)} labels in {labels_name}; must be as many, of {list(_SHAPE)}"
+            f"{len(labels)} labels in {labels_name}; must be as many, of [28, 28]"
         )
     if labels.max() > 9:
         raise UserError(f"{printable(raw / labels_name)}: label {int(labels.max())} is not 0 to 9")
     return images[:, None], labels
 
 
-def _read(path: Path, read: Callable[[str], Tensor]) -> Tensor:
-    """Read what torchvision has unpacked; or unpack it elsewhere, as the folder may not be ours."""
+def _read(path: Path, dimensions: int) -> Tensor:
+    """Read unsigned bytes, packed ones too: torchvision would unpack them beside, where it may."""
     found = path if path.is_file() else path.with_name(f"{path.name}.gz")
     check_file(found, _MAX_BYTES)
     try:
-        if found == path:
-            return read(str(path))
-        with gzip.open(found) as file, NamedTemporaryFile() as unpacked:
-            unpacked.write(file.read(_MAX_BYTES))  # more is no file of MNIST's
-            unpacked.flush()
-            return read(unpacked.name)
-    except (*_WRONG, OSError, EOFError, zlib.error) as error:
+        with gzip.open(found) if found != path else found.open("rb") as file:
+            content = file.read(_MAX_BYTES)  # more is no file of MNIST's
+        zeros, kind, count, *shape = struct.unpack_from(f">HBB{dimensions}I", content)
+        if (zeros, kind, count) != (0, 8, dimensions):
+            raise ValueError(f"not {dimensions} dimensions of unsigned bytes")
+        elements = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
+        return torch.from_numpy(elements.reshape(shape).copy())
+    except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
         raise UserError(f"{printable(found)}: not a file of MNIST's: {reason(error)}") from error

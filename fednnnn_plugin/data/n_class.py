@@ -20,13 +20,7 @@ def n_class_shares(
     min_samples: int,
     rng: np.random.Generator,
 ) -> Ints:
-    """Samples of each class that every client holds, [num_clients, num_classes] int64.
-
-    The clients' sizes follow the exponent; None: they are balanced.
-
-    Raises:
-        UserError: there is no such split, or none was found; names the limit.
-    """
+    """Samples of each class that every client holds, [num_clients, num_classes] int64."""
     _check_counts(class_sizes, num_clients, classes_per_client)
     least = max(min_samples, classes_per_client)
     sizes = client_sizes(int(class_sizes.sum()), num_clients, power_law_exponent, least)

@@ -19,14 +19,9 @@ def load_own_data(reference: str, *, allow_code: bool, seed: int) -> ImageDatase
     """Import a module and call its function, which takes nothing and returns four tensors.
 
     They, or NumPy arrays, are the training inputs and labels, and the test inputs and labels.
-    Inputs are uint8 [n, C, H, W]: images, normalised by mean and standard deviation of the training
-    pixels; floating and finite, of any shape [n, …], used as float32 without a change; or int64 of
-    any shape [n, …], such as tokens, used as they are. Labels are integers [n], from 0 on; the
-    largest one of both parts says how many classes there are.
-    The global generators are seeded for the call, and restored after.
-
-    Raises:
-        UserError: it is not allowed, cannot be imported, raises, or returns something else.
+    Inputs are images, uint8 [n, C, H, W], normalised by the training pixels; or of any shape
+    [n, …], floating and finite, used as float32, or int64, such as tokens. Labels are integers [n],
+    from 0 on. The global generators are seeded for the call, and restored after.
     """
     if not allow_code:
         raise refuse_code(_KEY, reference)
@@ -54,10 +49,7 @@ def load_own_data(reference: str, *, allow_code: bool, seed: int) -> ImageDatase
 def _checked(returned: object, where: str) -> Pixels:
     """Check the four tensors, and bring them to the CPU and to their dtypes."""
     if not isinstance(returned, tuple | list) or len(returned) != 4:
-        count = f" of {len(returned)}" if isinstance(returned, tuple | list) else ""
-        raise UserError(
-            f"{where}: returned a {type(returned).__name__}{count}; must be four {_EXPECTED}"
-        )
+        raise UserError(f"{where}: returned a {type(returned).__name__}; must be four {_EXPECTED}")
     parts = []
     for part, inputs, labels in (("train", *returned[:2]), ("test", *returned[2:])):
         x, y = (

@@ -49,7 +49,7 @@ def partition(
         method, sizes: as above.
         classes_per_client: at least 1, under ``n_class``.
         power_law_exponent: finite and at least 0, under ``power_law``.
-        alpha: finite and greater than 0, under ``dirichlet``: the smaller, the fewer classes.
+        alpha: finite and above 0, under ``dirichlet``: the smaller, the fewer classes.
         min_samples: at least 1, under ``power_law``.
         seed: at least 0; the same seed and labels give the same split on every platform.
 
@@ -63,8 +63,7 @@ def partition(
         >>> [len(indices) for indices in partition([0, 1, 0, 1, 0], num_clients=2)]
         [3, 2]
 
-    Source: conditions i) to iv) of the paper's experiments, which give no exponent; ``dirichlet``
-        as in FedML, see `dirichlet_shares`.
+    Source: conditions i) to iv) of the paper's experiments; for ``dirichlet`` `dirichlet_shares`.
     """
     checked_labels = _labels(labels)
     num_clients = _whole_number("num_clients", num_clients, least=1)
@@ -97,10 +96,10 @@ def partition(
 def _iid_shares(
     classes: Ints, class_sizes: Ints, client_sizes: Ints, rng: np.random.Generator
 ) -> Ints:
-    """Samples of each class that every client holds, [num_clients, num_classes] int64.
+    """Each client of at least as many samples as classes gets one of every class, the rest chance.
 
-    Clients with at least as many samples as there are classes first get one sample of every class;
-    all other samples are dealt at random.
+    Returns:
+        Samples of each class that every client holds, [num_clients, num_classes] int64.
     """
     num_clients, num_classes = len(client_sizes), len(class_sizes)
     complete = client_sizes >= num_classes

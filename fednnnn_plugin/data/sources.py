@@ -1,12 +1,16 @@
-"""The folder that holds a data set: one line for what is wrong with it, one writer at a time."""
+"""The folder that holds a data set: its lock, its files, and downloads into it."""
 
 import hashlib
 import os
+import socket
 import stat
+import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from http.client import HTTPException
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from filelock import FileLock
@@ -17,6 +21,7 @@ from fednnnn_plugin.errors import UserError, printable, reason
 OWN_FOLDER = "fednnnn-decoded"
 
 _LOCK_SECONDS = 3600.0
+_STALL_SECONDS = 60.0
 
 
 @contextmanager
@@ -37,11 +42,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a data folder; OSError where none can be had."""
     own = folder / OWN_FOLDER
     own.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = FileLock(own / "lock", timeout=_LOCK_SECONDS).acquire()
-    except NotImplementedError as error:  # a file system without locks
-        raise OSError(f"{own}: {error}") from error
-    with lock:
+    with FileLock(own / "lock", timeout=_LOCK_SECONDS):
         yield
 
 
@@ -51,6 +52,38 @@ def torchvision_datasets() -> Any:
         return import_module("torchvision.datasets")
     except (ImportError, RuntimeError) as error:  # one that is of another torch
         raise UserError(f"torchvision does not import: {reason(error)}") from error
+
+
+@contextmanager
+def downloading(folder: Path) -> Iterator[str]:
+    """Let torchvision download into a place from which all goes to the data folder, once whole.
+
+    Nothing that is there is replaced. torchvision prints, and would wait for ever on a silent
+    connection.
+    """
+    before = socket.getdefaulttimeout()
+    with locked(folder), TemporaryDirectory(prefix=".download-", dir=folder) as place:
+        socket.setdefaulttimeout(_STALL_SECONDS)
+        try:
+            with redirect_stdout(sys.stderr):
+                yield place
+        except (OSError, RuntimeError, ValueError, HTTPException) as error:
+            raise UserError(f"{printable(folder)}: download failed: {reason(error)}") from error
+        finally:
+            socket.setdefaulttimeout(before)
+        for file in list(Path(place).rglob("*")):
+            target = folder / file.relative_to(place)
+            if file.is_file() and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                file.replace(target)
+
+
+def check_file(path: Path, max_bytes: int, md5: str = "") -> None:
+    """Refuse a file that a library would read without end, or that is not the official one."""
+    if path.stat().st_size > max_bytes:
+        raise UserError(f"{printable(path)}: more than the {max_bytes} bytes that it may have")
+    if md5 and not torchvision_datasets().utils.check_integrity(path, md5):
+        raise UserError(f"{printable(path)}: damaged, or not the official file: delete it")
 
 
 def fingerprint(marks: str, files: Iterable[Path]) -> str:

@@ -1,7 +1,8 @@
-"""How a process of a run ends: one line, one exit status, and no rank left waiting."""
+"""How a process of a run was launched, and how it ends: one line, one status, no rank waiting."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -9,13 +10,12 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn, Protocol
 
 from fednnnn_plugin.errors import RunError, UserError
 
-if TYPE_CHECKING:
-    from fednnnn_plugin.engine.ranks import Ranks
-
+_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 # Most mistakes are seen by all ranks at once: rank 0 then reports first, and ends the others.
 _HEAD_START = 1.0
 # A signal reaches all ranks; rank 0 then writes a checkpoint, and ends the others when it has.
@@ -24,6 +24,21 @@ _TIME_TO_SAVE = 60.0
 
 class Terminated(BaseException):
     """SIGTERM arrived; like KeyboardInterrupt, not an error to recover from."""
+
+
+def launched_ranks() -> int:
+    """Return how many processes were launched together; 1 without a launcher."""
+    return _first(_SIZES, 1)
+
+
+def launched_rank() -> int:
+    """Return which of them this one is; 0 without a launcher."""
+    return _first(_RANKS, 0) if launched_ranks() > 1 else 0
+
+
+def _first(names: tuple[str, ...], default: int) -> int:
+    values = (os.environ.get(name, "") for name in names)
+    return next((int(value) for value in values if value.isdecimal()), default)
 
 
 @contextmanager
@@ -75,8 +90,18 @@ def ending(error: BaseException) -> tuple[str, int]:
     return "".join(traceback.format_exception(error)).rstrip(), 1
 
 
+class Job(Protocol):
+    """The processes that were launched together."""
+
+    rank: int
+    size: int
+
+    def abort(self, status: int) -> None:
+        """End the processes of the other ranks, and this one."""
+
+
 @contextmanager
-def ending_together(ranks: Ranks) -> Iterator[None]:
+def ending_together(ranks: Job) -> Iterator[None]:
     """End all ranks where this one raises: they would wait for it for ever, also in its exit."""
     try:
         yield

@@ -17,9 +17,10 @@ from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import RoundRecord, Seconds, round_record
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.server.average import Update, UpdateAccumulator
+from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.server import Server, ServerMove, ServerState
+from fednnnn_plugin.server.update import Update
 
 _log = logging.getLogger(__name__)
 

@@ -14,10 +14,11 @@ from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.folder import write_atomically
 from fednnnn_plugin.engine.records import MetricsFile, Seconds, round_record
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.average import Update, UpdateAccumulator
+from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.gradients import NEAR_ZERO
 from fednnnn_plugin.server.norms import part_norms
 from fednnnn_plugin.server.server import ServerMove
+from fednnnn_plugin.server.update import Update
 
 _STATISTICS = ("running_mean", "running_var")
 

@@ -16,9 +16,9 @@ from typing import Any
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.folder import LONGEST_LINE, errors_named, write_atomically
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.average import Update
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
+from fednnnn_plugin.server.update import Update
 
 _LONGEST_SUMMARY = 1 << 20  # bytes
 

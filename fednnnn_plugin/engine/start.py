@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from fednnnn_plugin.engine.endings import ending_together
 from fednnnn_plugin.engine.folder import RunFolder
-from fednnnn_plugin.engine.mpi import choose_ranks
 from fednnnn_plugin.engine.progress import Follower, ProgressDisplay
+from fednnnn_plugin.engine.ranks import choose_ranks
 from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode

@@ -6,6 +6,8 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import safetensors.torch
@@ -15,6 +17,7 @@ from fedml.ml.aggregator.aggregator_creator import create_server_aggregator
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
+from fednnnn_plugin.engine.evaluation import evaluation, tally
 from fednnnn_plugin.engine.folder import write_atomically
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.fedml.defences import ClientModel, before_aggregation, check_defences
@@ -26,8 +29,8 @@ from fednnnn_plugin.fedml.model_states import (
 )
 from fednnnn_plugin.fedml.privacy import check_privacy, global_privacy, with_global_noise
 from fednnnn_plugin.fedml.processes import end_federation_together
-from fednnnn_plugin.fedml.server_state import Standing, read_state, write_state
-from fednnnn_plugin.fedml.settings import server_settings
+from fednnnn_plugin.fedml.server_state import read_state, write_state
+from fednnnn_plugin.fedml.settings import server_recipe
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.server import Server
 
@@ -68,22 +71,25 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 
     def __init__(self, model: nn.Module, args: Any, method: str | None = None) -> None:
         end_federation_together(args)
-        self._settings = server_settings(args, method)
+        self._recipe = server_recipe(args, method)
+        self._train, tracking = self._recipe.train_args, self._recipe.tracking_args
+        self._state_path = _path(tracking.server_state_path)
+        self._save_path = _path(tracking.save_path)
         check_model(model)
         check_privacy(args)
-        check_defences(args, self._settings.weighting)
+        check_defences(args, self._train.client_weighting)
         # FedML's own tester knows its tasks; it gets a model of its own, and goes first: both
         # constructors start FedML's privacy and defences anew.
         self._tester = create_server_aggregator(copy.deepcopy(model), _for_test(args))
         super().__init__(model, args)
-        self._round = self._settings.start_round
+        self._round = self._train.start_round
         self._failed = 0
         self._kept: list[int] = []  # places, in FedML's list, of the models to aggregate
         self._rule_state: dict[str, Tensor] = {}
         self._evaluation: OrderedDict[str, Tensor] | None = None
         self._ids = _client_ids(args)
         self._restore()
-        _warn_of_drawn_clients(args, self._settings.start_round)
+        _warn_of_drawn_clients(args, self._train.start_round)
 
     def get_model_params(self) -> OrderedDict[str, Tensor]:
         """Return a copy of the served model, on the CPU."""
@@ -112,9 +118,9 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._failed, places = 0, []
         for position, (_, state) in enumerate(raw_client_model_or_grad_list):
             try:
-                self._check(position, state)
+                check_client_state(self.model, state)
             except UserError as error:
-                self._fail(error)
+                self._fail(position, error)
             else:
                 places.append(position)
         ours = [raw_client_model_or_grad_list[place] for place in places]
@@ -142,7 +148,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._place()
         w_t = working_state(self.model)
         trainable = [entry.name for entry in layout_of(self.model).entries]
-        part = UpdateAccumulator(w_t, trainable, self._settings.max_client_norm)
+        part = UpdateAccumulator(w_t, trainable, self._train.max_client_norm)
         kept, self._kept = self._kept, []
         if len(kept) != len(raw_client_model_or_grad_list):
             kept = list(range(len(raw_client_model_or_grad_list)))
@@ -150,14 +156,14 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             try:
                 self._add(part, position, *client)
             except UserError as error:
-                self._fail(error)
+                self._fail(position, error)
         self._failed = 0
         if not part.clients:
             raise RunError(
                 f"round {self._round + 1}: no client update to average: all "
                 f"{len(raw_client_model_or_grad_list)} were rejected"
             )
-        server = Server(self._settings.rule, self._settings.coefficients, part.layout)
+        server = Server(self._recipe.rule, self._recipe.rule_settings, part.layout)
         before = server.restore(w_t | self._rule_state, part.device)
         assert before is not None
         state, move = server.apply(before, part.finish())
@@ -188,19 +194,18 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     def test(self, test_data: Any, device: Any, args: Any) -> Any:
         """Test the evaluation model as FedML tests its own, and report it the same way."""
         self._tester.set_model_params(self.evaluation_state_dict())
-        return self._tester.test(test_data, device, _for_test(args))
-
-    def _check(self, position: int, state: Any) -> None:
         try:
-            check_client_state(self.model, state)
-        except UserError as error:
-            raise UserError(f"{self._client(position)}: {error}") from None
+            return self._tester.test(test_data, device, _for_test(args))
+        except ZeroDivisionError:  # FedML counts no labels of the size of images
+            model = self._tester.model
+            found = evaluation(tally(model, (x.to(device), y.to(device))) for x, y in test_data)
+            return found.accuracy, found.loss, None, None
 
-    def _fail(self, error: UserError) -> None:
+    def _fail(self, position: int, error: UserError) -> None:
         self._failed += 1
-        if self._failed > self._settings.max_client_failures:
-            raise error
-        _log.warning("%s: left out", error)
+        if self._failed > self._train.max_client_failures:
+            raise UserError(f"{self._client(position)}: {error}") from None
+        _log.warning("%s: %s: left out", self._client(position), error)
 
     def _client(self, position: int) -> str:
         """Name a client as FedML's log does: by the rank that it sends from."""
@@ -214,53 +219,45 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             self.model.to(device)
 
     def _add(self, part: UpdateAccumulator, position: int, samples: Any, state: Any) -> None:
-        self._check(position, state)
-        weight = 1.0 if self._settings.weighting == "uniform" else samples
+        check_client_state(self.model, state)
+        weight = 1.0 if self._train.client_weighting == "uniform" else samples
         if weight == 0:  # as FoolsGold gives
             return
-        once = {name: state[name] for name in named_tensors(self.model)}
-        try:
-            accepted = part.add(once, weight)
-        except UserError as error:
-            raise UserError(f"{self._client(position)}: {error}") from None
-        if not accepted:
+        if not part.add({name: state[name] for name in named_tensors(self.model)}, weight):
             _log.warning("%s: update rejected: not finite", self._client(position))
 
     def _restore(self) -> None:
         """Go on from the state file, if there is one."""
-        settings = self._settings
-        for file in (settings.state_path, settings.save_path):
+        for file in (self._state_path, self._save_path):
             if file is not None:
                 file.parent.mkdir(parents=True, exist_ok=True)
-        if settings.state_path is None or not settings.state_path.exists():
-            if settings.start_round:
+        if self._state_path is None or not self._state_path.exists():
+            if self._train.start_round:
                 raise UserError(
-                    f"train_args.start_round: {settings.start_round}: there is no state to start "
-                    f"from at server_state_path: {settings.state_path}"
+                    f"train_args.start_round: {self._train.start_round}: there is no state to "
+                    f"start from at server_state_path: {self._state_path}"
                 )
             return
-        state = read_state(settings.state_path, self._standing())
+        state = read_state(self._state_path, self._round, self._recipe.rule.name)
         # No name in a module begins with a dot.
         self._rule_state = {name: t for name, t in state.items() if name.startswith(".")}
         served = {name: t for name, t in state.items() if name not in self._rule_state}
         own = {name: tensor.shape for name, tensor in named_tensors(self.model).items()}
         if {name: tensor.shape for name, tensor in served.items()} != own:
-            raise UserError(
-                f"server_state_path: {settings.state_path}: the state is of another model"
-            )
+            raise UserError(f"server_state_path: {self._state_path}: the state is of another model")
         self.model.load_state_dict(whole_state(self.model, served))
 
     def _write(self) -> None:
-        settings = self._settings
-        if settings.save_path is not None and self._round > settings.start_round:
+        if self._save_path is not None and self._round > self._train.start_round:
             content = {n: t.cpu().contiguous() for n, t in self.evaluation_state_dict().items()}
-            write_atomically(settings.save_path, safetensors.torch.save(content))
-        if settings.state_path is not None:
+            write_atomically(self._save_path, safetensors.torch.save(content))
+        if self._state_path is not None:
             state = named_tensors(self.model) | self._rule_state
-            write_state(settings.state_path, state, self._standing())
+            write_state(self._state_path, state, self._round, self._recipe.rule.name)
 
-    def _standing(self) -> Standing:
-        return Standing(self._round, self._settings.rule.name)
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text).expanduser()
 
 
 def _client_ids(args: Any) -> list[Any]:
@@ -288,10 +285,7 @@ def _warn_of_drawn_clients(args: Any, start_round: int) -> None:
     )
 
 
-def _for_test(args: Any) -> Any:
+def _for_test(args: Any) -> SimpleNamespace:
     """Return the arguments with all that FedML's testers read."""
-    complete = copy.copy(args)
-    for name, value in (("dataset", "custom"), ("enable_wandb", False), ("round_idx", 0)):
-        if not hasattr(complete, name):
-            setattr(complete, name, value)
-    return complete
+    read = {"dataset": "custom", "enable_wandb": False, "round_idx": 0}
+    return SimpleNamespace(**read | vars(args))

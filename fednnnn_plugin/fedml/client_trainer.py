@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import aliases
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.fedml.loaders import ImageLoader
+from fednnnn_plugin.fedml.engine_data import test_batches
+from fednnnn_plugin.fedml.loaders import FedMLDataset, ImageLoader
 from fednnnn_plugin.seeds import derive_seed
 from fednnnn_plugin.server.layout import State
 
@@ -27,10 +28,7 @@ class ClientTrainerAdapter:
         model: the one that the federation is of; the trainer's has the same names.
         args: FedML's arguments; ``round_idx`` is set in them, from 0 as in FedML.
         device: where to train.
-        train_loaders: every client's batches.
-        test_loaders: every client's local test data; a client may have none.
-        sizes: every client's number of samples.
-        test_loader: what the trainer's own ``test`` is given.
+        dataset: FedML's eight values; a client may have no local test data.
         seed: of the shuffles of our loaders; the engine seeds the global generators.
     """
 
@@ -40,16 +38,12 @@ class ClientTrainerAdapter:
         model: nn.Module,
         args: Any,
         device: torch.device,
-        *,
-        train_loaders: Mapping[int, Any],
-        test_loaders: Mapping[int, Any] | None,
-        sizes: Mapping[int, int],
-        test_loader: Any,
+        dataset: FedMLDataset,
         seed: int,
     ) -> None:
-        self._trainer, self._args, self._device = trainer, args, device
-        self._train_loaders, self._test_loaders = train_loaders, test_loaders or {}
-        self._sizes, self._test_loader, self._seed = sizes, test_loader, seed
+        self._trainer, self._args, self._device, self._seed = trainer, args, device, seed
+        self._sizes, self._train_loaders = dataset[4], dataset[5]
+        self._test_loaders, self._test_loader = dataset[6] or {}, test_batches(dataset)
         self._tied = aliases(model)
 
     def train(self, client: int, state: State, round_number: int) -> State:

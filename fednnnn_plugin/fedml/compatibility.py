@@ -51,11 +51,7 @@ def problem() -> str | None:
 
 
 def require() -> None:
-    """Raise unless our names can work here.
-
-    Raises:
-        UserError: one line with the version that is needed and what was found or is missing.
-    """
+    """Raise unless our names can work here."""
     reason = problem()
     if reason is not None:
         raise UserError(reason)

@@ -55,11 +55,7 @@ _REFUSED_ATTACKS = {
 
 
 def check_defences(args: Any, weighting: str) -> None:
-    """Refuse the attacks, defences and assessments that do not go with our aggregation.
-
-    Raises:
-        UserError: one line that names the setting and the reason.
-    """
+    """Refuse the attacks, defences and assessments that do not go with our aggregation."""
     if getattr(args, "enable_defense", False):
         defence = _chosen(args, "defense_type", DEFENCES, _REFUSED_DEFENCES)
         if defence == "foolsgold" and weighting != "samples":

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.seeds import derive_seed
@@ -18,55 +18,39 @@ FedMLDataset = list[Any]
 {client: test loader}, number of classes]"""
 
 
-class ImageSubset(Dataset[tuple[Tensor, Tensor]]):
-    """Some of the staged images, by index, uncopied.
-
-    Args:
-        images: float32 [n, C, H, W].
-        labels: int64 [n].
-        indices: int64 [m], positions into both.
-    """
-
-    def __init__(self, images: Tensor, labels: Tensor, indices: Tensor) -> None:
-        self.images, self.labels, self.indices = images, labels, indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, position: int) -> tuple[Tensor, Tensor]:
-        index = self.indices[position]
-        return self.images[index], self.labels[index]
-
-    def batch(self, positions: list[int]) -> tuple[Tensor, Tensor]:
-        """Return images [b, C, H, W] and labels [b] by one indexing, not one an image."""
-        index = self.indices[torch.tensor(positions, dtype=torch.int64)]
-        return self.images[index], self.labels[index]
-
-
-class ImageLoader(DataLoader[tuple[Tensor, Tensor]]):
+class ImageLoader(DataLoader[tuple[Tensor, ...]]):
     """A DataLoader that indexes whole batches and never draws from torch's global generator.
 
     Args:
-        subset: the images; the last batch may be short.
-        batch_size: images a batch, at least 1.
+        images: float32 [n, C, H, W], uncopied.
+        labels: int64 [n].
+        indices: int64 [m], which of them.
+        batch_size: images a batch, the last of which may be short; -1, as in FedML, is all of them.
         seed: shuffles every pass, each differently; ``None`` keeps the order.
     """
 
-    dataset: ImageSubset
-
-    def __init__(self, subset: ImageSubset, batch_size: int, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        indices: Tensor,
+        batch_size: int,
+        seed: int | None = None,
+    ) -> None:
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         super().__init__(
-            subset,
-            batch_size=batch_size,
+            Subset(TensorDataset(images, labels), indices),  # type: ignore[arg-type]
+            batch_size=max(len(indices), 1) if batch_size < 1 else batch_size,
             shuffle=generator is not None,
             generator=generator,
         )
+        self._images, self._labels, self._indices = images, labels, indices
 
     def __iter__(self) -> Any:
         assert self.batch_sampler is not None
         for positions in self.batch_sampler:
-            yield self.dataset.batch(positions)
+            index = self._indices[torch.tensor(positions, dtype=torch.int64)]
+            yield self._images[index], self._labels[index]
 
     def reseed(self, seed: int) -> None:
         """Make the coming passes depend on ``seed`` alone, not on the passes so far."""
@@ -83,26 +67,18 @@ class ClientLoader(ImageLoader):
 
     def __init__(self, data: FederatedData, client: int, batch_size: int, seed: int) -> None:
         indices = data.client_indices[client]
-        super().__init__(
-            ImageSubset(data.train_images, data.train_labels, indices), batch_size, seed
-        )
+        super().__init__(data.train_images, data.train_labels, indices, batch_size, seed)
         self.data, self.client = data, client
 
 
 class TestLoader(ImageLoader):
-    """Test images, in their order.
-
-    Args:
-        data: the staged images.
-        step: take every ``step``-th image ...
-        start: ... from this one on.
-    """
+    """Every ``step``-th test image from ``start`` on, in their order."""
 
     __test__ = False  # not a test of pytest's
 
     def __init__(self, data: FederatedData, start: int = 0, step: int = 1) -> None:
         indices = torch.arange(start, len(data.test_labels), step)
-        super().__init__(ImageSubset(data.test_images, data.test_labels, indices), TEST_BATCH)
+        super().__init__(data.test_images, data.test_labels, indices, TEST_BATCH)
         self.data = data
 
 
@@ -116,17 +92,17 @@ def fedml_dataset(data: FederatedData, batch_size: int, seed: int) -> FedMLDatas
 
     Args:
         data: the staged images and the clients' indices.
-        batch_size: images a batch of training data.
+        batch_size: images a batch of training data; -1 is all of a client's.
         seed: of the loaders' shuffles; each client's differ.
     """
     total = data.num_clients
     clients = range(total)
-    train = ImageSubset(data.train_images, data.train_labels, torch.arange(len(data.train_labels)))
+    train, labels = data.train_images, data.train_labels
     shuffle = [derive_seed(seed, "loader", client=k) for k in (*clients, total)]
     return [
         len(data.train_labels),
         len(data.test_labels),
-        ImageLoader(train, batch_size, shuffle[total]),
+        ImageLoader(train, labels, torch.arange(len(labels)), batch_size, shuffle[total]),
         TestLoader(data),
         {k: data.client_size(k) for k in clients},
         {k: ClientLoader(data, k, batch_size, shuffle[k]) for k in clients},

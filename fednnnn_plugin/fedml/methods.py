@@ -1,11 +1,14 @@
 """Which of FedML's arguments name a method of ours."""
 
+import logging
 import os
 import sys
 from typing import Any
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.user_code import names_code
+
+_log = logging.getLogger(__name__)
 
 _ALLOWED = "FEDNNNN_ALLOW_CODE"
 _FEDMLS = "FedML_FEDERATED_OPTIMIZER_"
@@ -30,6 +33,16 @@ def names_ours(args: Any) -> bool:
 def simulates_ours(args: Any) -> bool:
     """Say whether FedML's arguments ask for a simulation of such a method."""
     return getattr(args, "training_type", None) == "simulation" and names_ours(args)
+
+
+def warn_of_the_proximal_term(args: Any, trainer: str) -> None:
+    """Say that another trainer than ours leaves out what PaperFedProx is of."""
+    if args.federated_optimizer == "PaperFedProx":
+        _log.warning(
+            "client_trainer: %s trains: the proximal term of PaperFedProx is its own to add "
+            "(args.prox_mu)",
+            trainer,
+        )
 
 
 def require_code_allowed(where: str, reference: str) -> None:

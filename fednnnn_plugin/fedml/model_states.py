@@ -13,11 +13,7 @@ from fednnnn_plugin.server.layout import State
 
 
 def check_model(model: Any) -> None:
-    """Refuse a model that the server rule cannot move.
-
-    Raises:
-        UserError: it is no module, has entries that are no tensors, or nothing to train.
-    """
+    """Refuse a model that the server rule cannot move."""
     if not isinstance(model, nn.Module):
         raise UserError(f"model: {type(model).__name__}: must be a torch.nn.Module")
     for name, value in model.state_dict().items():
@@ -28,11 +24,7 @@ def check_model(model: Any) -> None:
 
 
 def check_client_state(model: nn.Module, state: Any) -> None:
-    """Refuse a client's model that is another model than ours, before FedML's code meets it.
-
-    Raises:
-        UserError: missing, unknown or odd entries, or tied ones that differ; it names them.
-    """
+    """Refuse a client's model that is another model than ours, before FedML's code meets it."""
     if not isinstance(state, Mapping):
         raise UserError(f"{type(state).__name__}: must be a mapping of names to tensors")
     own = model.state_dict()

@@ -21,11 +21,7 @@ _REFUSED = {
 
 
 def check_privacy(args: Any) -> None:
-    """Refuse what cannot work, and say what FedML's ε leaves out.
-
-    Raises:
-        UserError: homomorphic encryption, or a solution under which FedML does nothing.
-    """
+    """Refuse what cannot work, and say what FedML's ε leaves out."""
     if getattr(args, "enable_fhe", False):
         raise UserError(
             "enable_fhe: true: norms cannot be taken of encrypted models: leave it out or false"
@@ -72,12 +68,7 @@ def with_global_noise(served: State, model: nn.Module) -> OrderedDict[str, Tenso
 
 
 def noise_on_floats(add_noise: Any, state: State) -> OrderedDict[str, Tensor]:
-    """Return a state with noise on its floating point entries, in their dtypes and places.
-
-    Args:
-        add_noise: takes and returns an OrderedDict of tensors on the CPU.
-        state: left as it is.
-    """
+    """Return a state with noise on its floating point entries, in their dtypes and places."""
     floating = OrderedDict(
         (name, tensor.detach().cpu())
         for name, tensor in state.items()

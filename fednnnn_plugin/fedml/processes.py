@@ -10,8 +10,7 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from fednnnn_plugin.engine.endings import Terminated, ending
-from fednnnn_plugin.engine.mpi import choose_ranks
-from fednnnn_plugin.engine.ranks import Ranks
+from fednnnn_plugin.engine.ranks import Ranks, choose_ranks
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
 
@@ -19,11 +18,7 @@ _MARK = "__fednnnn_ends_all__"
 
 
 def simulation_ranks(recipe: Recipe) -> Ranks:
-    """Return this process alone, or MPI's, as ``comm_args.backend`` says.
-
-    Raises:
-        UserError: a backend of FedML's that our methods do not run on; ``sp`` under ``mpirun``.
-    """
+    """Return this process alone, or MPI's, as ``comm_args.backend`` says."""
     backend = recipe.comm_args.backend
     if backend not in ("sp", "MPI"):
         raise UserError(f"comm_args.backend: {backend!r}: a simulation of ours runs on sp or MPI")
@@ -65,8 +60,8 @@ def _end_all_on_uncaught(abort: Callable[[int], object]) -> None:
 
 
 @contextmanager
-def termination_raised() -> Iterator[None]:
-    """Raise ``Terminated`` where SIGTERM arrives, as Python raises ``KeyboardInterrupt``.
+def ended_by_sigterm() -> Iterator[None]:
+    """Let what is running save itself where SIGTERM arrives, as at Ctrl-C, then exit with a line.
 
     A handler of the script's own stays, and so does the signal's default in other threads.
     """
@@ -82,5 +77,9 @@ def termination_raised() -> Iterator[None]:
     signal.signal(signal.SIGTERM, end)
     try:
         yield
+    except Terminated as error:
+        message, status = ending(error)
+        sys.stderr.write(message + "\n")
+        raise SystemExit(status) from None
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

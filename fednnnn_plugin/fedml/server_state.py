@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import safetensors.torch
@@ -19,45 +18,18 @@ from fednnnn_plugin.errors import UserError
 _STANDING, _DIGEST = "standing", "digest"
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Where a federation stands.
-
-    Attributes:
-        round: rounds that are done.
-        method: the server rule whose momentum the state holds.
-    """
-
-    round: int
-    method: str
-
-
-def write_state(path: Path, tensors: Mapping[str, Tensor], standing: Standing) -> None:
-    """Write the served model and ``d`` with their digest, atomically.
-
-    Args:
-        path: a file in a folder that is there.
-        tensors: what :meth:`~fednnnn_plugin.server.server.Server.state_dict` gives.
-        standing: how far the federation is.
-    """
+def write_state(path: Path, tensors: Mapping[str, Tensor], done: int, method: str) -> None:
+    """Write the served model and what the rule remembers, atomically; ``done`` rounds of it."""
     content = {
         name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
     }
-    text = json.dumps(asdict(standing))
+    text = json.dumps({"round": done, "method": method})
     metadata = {_STANDING: text, _DIGEST: _digest(text, content)}
     write_atomically(path, safetensors.torch.save(content, metadata=metadata))
 
 
-def read_state(path: Path, expected: Standing) -> dict[str, Tensor]:
-    """Return the tensors that :func:`write_state` wrote.
-
-    Args:
-        path: the file.
-        expected: where the federation is to go on.
-
-    Raises:
-        UserError: the file is damaged, something else, or of another round or method.
-    """
+def read_state(path: Path, done: int, method: str) -> dict[str, Tensor]:
+    """Return what :func:`write_state` wrote; refuse what is damaged, or of another run."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -65,18 +37,18 @@ def read_state(path: Path, expected: Standing) -> dict[str, Tensor]:
         text = metadata[_STANDING]
         if metadata[_DIGEST] != _digest(text, tensors):
             raise ValueError("its content does not match its digest")
-        found = Standing(**json.loads(text))
+        found = json.loads(text)
     except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
         raise UserError(f"server_state_path: {path}: not a whole server state: {error}") from None
-    if found.round != expected.round:
+    if found["round"] != done:
         raise UserError(
-            f"server_state_path: {path}: the state is of round {found.round}, start_round is "
-            f"{expected.round}: set start_round: {found.round} and comm_round to the rounds that "
-            "remain, or move the file away to start anew"
+            f"server_state_path: {path}: the state is of round {found['round']}, start_round is "
+            f"{done}: set start_round: {found['round']} and comm_round to the rounds that remain, "
+            "or move the file away to start anew"
         )
-    if found.method != expected.method:
+    if found["method"] != method:
         raise UserError(
-            f"server_state_path: {path}: the state is of {found.method}, not of {expected.method}"
+            f"server_state_path: {path}: the state is of {found['method']}, not of {method}"
         )
     return tensors
 

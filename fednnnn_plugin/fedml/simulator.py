@@ -1,6 +1,5 @@
 """What ``FedMLRunner`` runs for our methods: the engine, on FedML's data, model and trainer."""
 
-import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,22 +8,20 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from fednnnn_plugin.engine.endings import Terminated, ending, ending_together
-from fednnnn_plugin.engine.folder import Mode
+from fednnnn_plugin.engine.endings import ending_together
 from fednnnn_plugin.engine.progress import ProgressDisplay
 from fednnnn_plugin.engine.run import run_federation
-from fednnnn_plugin.engine.settings import default_folder, recipe_followers
+from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.client_trainer import ClientTrainerAdapter
-from fednnnn_plugin.fedml.engine_data import check_images, engine_data, test_batches
+from fednnnn_plugin.fedml.engine_data import engine_data
 from fednnnn_plugin.fedml.loaders import FedMLDataset
+from fednnnn_plugin.fedml.methods import warn_of_the_proximal_term
 from fednnnn_plugin.fedml.mlops import Mlops
-from fednnnn_plugin.fedml.processes import simulation_ranks, termination_raised
+from fednnnn_plugin.fedml.processes import ended_by_sigterm, simulation_ranks
 from fednnnn_plugin.fedml.screen import quiet_fedml
 from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.recipe import Recipe
-
-_log = logging.getLogger(__name__)
 
 # FedML's create_model_trainer does tag and next-word prediction for these.
 _OTHER_TASKS = ("stackoverflow_lr", "stackoverflow_nwp", "fed_shakespeare")
@@ -67,52 +64,24 @@ class Simulator:
         _check(self._recipe, args, client_trainer, server_aggregator)
         self._ranks = simulation_ranks(self._recipe)
         with ending_together(self._ranks):
-            self._prepare(args, device, dataset, model, client_trainer)
-
-    def _prepare(
-        self,
-        args: Any,
-        device: torch.device,
-        dataset: FedMLDataset,
-        model: nn.Module,
-        client_trainer: Any,
-    ) -> None:
-        self._folder = Path(getattr(args, "output", None) or default_folder(self._recipe))
-        self._mode = _mode(args)
-        self._device = torch.device(device)
-        self._model = model
-        self._data = engine_data(dataset, self._recipe.train_args.client_num_in_total)
-        self._trainer = None
-        if client_trainer is None:
-            check_images(model, args, dataset)
-        else:
-            self._trainer = ClientTrainerAdapter(
-                client_trainer,
-                model,
-                args,
-                self._device,
-                train_loaders=dataset[5],
-                test_loaders=dataset[6],
-                sizes=dataset[4],
-                test_loader=test_batches(dataset),
-                seed=self._recipe.common_args.random_seed,
-            )
+            self._folder = Path(getattr(args, "output", None) or default_folder(self._recipe))
+            self._mode = run_mode(self._recipe)
+            self._device, self._model = torch.device(device), model
+            self._data = engine_data(dataset, self._recipe.train_args.client_num_in_total)
+            self._trainer = None
+            if client_trainer is not None:
+                seed = self._recipe.common_args.random_seed
+                self._trainer = ClientTrainerAdapter(
+                    client_trainer, model, args, self._device, dataset, seed
+                )
 
     def run(self) -> None:
         """Run the federation; under MPI rank 0 has its folder and its model."""
-        try:
-            self._run()
-        except Terminated as error:  # Python itself ends by the signal, and has no status for it
-            message, status = ending(error)
-            sys.stderr.write(message + "\n")
-            raise SystemExit(status) from None
-
-    def _run(self) -> None:
         tracking = recipe_followers(self._recipe) if self._ranks.rank == 0 else []
         if self._recipe.common_args.using_mlops:
             tracking.append(Mlops())
         with (
-            termination_raised(),
+            ended_by_sigterm(),
             ending_together(self._ranks),
             quiet_fedml(),
             ProgressDisplay(self._recipe.train_args.comm_round) as display,
@@ -147,19 +116,8 @@ def _check(recipe: Recipe, args: Any, client_trainer: Any, server_aggregator: An
             f"server_aggregator: {type(server_aggregator).__name__}: a simulation of {method} "
             "aggregates by that method; leave server_aggregator out"
         )
-    if client_trainer is not None and method == "PaperFedProx":
-        _log.warning(
-            "client_trainer: %s trains the clients: the proximal term of PaperFedProx is its own "
-            "to add (args.prox_mu)",
-            type(client_trainer).__name__,
-        )
-
-
-def _mode(args: Any) -> Mode:
-    resume, overwrite = (bool(getattr(args, name, False)) for name in ("resume", "overwrite"))
-    if resume and overwrite:
-        raise UserError("tracking_args.resume, tracking_args.overwrite: set one of them to true")
-    return "resume" if resume else "overwrite" if overwrite else "new"
+    if client_trainer is not None:
+        warn_of_the_proximal_term(args, type(client_trainer).__name__)
 
 
 def _task_trainer(model: nn.Module, args: Any) -> Any:

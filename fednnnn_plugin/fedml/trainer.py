@@ -1,5 +1,6 @@
 """The engine's local training as the client trainer of a FedML cross-silo federation."""
 
+import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,10 +15,12 @@ from fednnnn_plugin.client.replica import Replica, layout_of
 from fednnnn_plugin.engine.batches import ClientBatches, LoaderBatches, LoaderData, TensorBatches
 from fednnnn_plugin.engine.devices import numerics
 from fednnnn_plugin.engine.evaluation import tally
+from fednnnn_plugin.engine.model_check import check_model
+from fednnnn_plugin.engine.settings import local_sgd
 from fednnnn_plugin.fedml.loaders import ClientLoader
 from fednnnn_plugin.fedml.privacy import noise_on_floats
 from fednnnn_plugin.fedml.processes import end_federation_together
-from fednnnn_plugin.fedml.settings import client_settings
+from fednnnn_plugin.fedml.settings import client_recipe
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.seeds import isolated_generators
 
@@ -47,7 +50,10 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
 
     def __init__(self, model: nn.Module, args: Any) -> None:
         end_federation_together(args)
-        self._settings = client_settings(args)
+        recipe = client_recipe(args)
+        self._sgd, self._seed = local_sgd(recipe), recipe.common_args.random_seed
+        self._start, threads = recipe.train_args.start_round, recipe.train_args.client_threads
+        self._threads = len(os.sched_getaffinity(0)) if threads == "auto" else threads
         super().__init__(model, args)
         self._staged: tuple[Any, torch.device, TensorBatches] | None = None
 
@@ -64,19 +70,19 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
 
     def train(self, train_data: Any, device: Any, args: Any) -> None:
         """Train the model on a client's data."""
-        settings, device = self._settings, torch.device(device)
-        round_number = settings.start_round + args.round_idx + 1
+        device = torch.device(device)
+        round_number = self._start + args.round_idx + 1
         ours = isinstance(train_data, ClientLoader)
         client = train_data.client if isinstance(train_data, ClientLoader) else self.id
         known = ours and type(self.model) in MODELS.values()
-        self.model.to(device, settings.sgd.dtype)
+        self.model.to(device, self._sgd.dtype)
         generators: AbstractContextManager[None] = nullcontext()
         if not known:
-            generators = isolated_generators(settings.seed, "client", round_number, client)
+            generators = isolated_generators(self._seed, "client", round_number, client)
         batches = self._batches(train_data, client, device)
-        with _threads(settings.threads), numerics(settings.sgd.precision), generators:
+        with _on_threads(self._threads), numerics(self._sgd.precision), generators:
             replica = Replica(self.model, layout_of(self.model), channels_last=known)
-            settings.sgd.train(replica, batches.epochs(client, round_number))
+            self._sgd.train(replica, batches.epochs(client, round_number))
             replica.release()
 
     def on_after_local_training(self, train_data: Any, device: Any, args: Any) -> None:
@@ -97,18 +103,19 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         }
 
     def _batches(self, train_data: Any, client: int, device: torch.device) -> ClientBatches:
-        settings = self._settings
         if not isinstance(train_data, ClientLoader):
             data = LoaderData({client: train_data}, {}, (), 0)
-            return LoaderBatches(data, settings.sgd, device)
+            return LoaderBatches(data, self._sgd, device)
         if self._staged is None or self._staged[:2] != (train_data.data, device):
-            batches = TensorBatches(train_data.data, settings.sgd, settings.seed, device)
+            name = getattr(self.args, "model", type(self.model).__name__)
+            check_model(self.model, name, train_data.data, self._sgd.batch_size)
+            batches = TensorBatches(train_data.data, self._sgd, self._seed, device)
             self._staged = train_data.data, device, batches
         return self._staged[2]
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def _on_threads(count: int) -> Iterator[None]:
     """Train on so many threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)

@@ -28,6 +28,9 @@ def find_method(name: Any, caller: Caller) -> Rule:
     """
     from fednnnn_plugin.server.rules import RULES, load_rule
 
+    rule = RULES.get(str(name))
+    if rule is not None:  # a user's own too, once it was allowed
+        return rule
     if names_code(name):
         try:
             if caller.allow_code:
@@ -35,9 +38,6 @@ def find_method(name: Any, caller: Caller) -> Rule:
             raise refuse_code(METHOD, name)
         except UserError as error:
             raise refused({METHOD: str(error).removeprefix(f"{METHOD}: ")}) from None
-    rule = RULES.get(str(name))
-    if rule is not None:
-        return rule
     known = {rule.lower(): rule for rule in RULES}
     near = get_close_matches(str(name)[:60].lower(), known, n=1)
     hint = f"; did you mean {known[near[0]]}?" if near else ""

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
 from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange
 from fednnnn_plugin.report.partition import client_counts, client_sizes, partition
@@ -233,7 +234,12 @@ def _colour_bar(runs: pd.DataFrame, ax: Axes, looks_of: dict[str, Look]) -> set[
             continue
         colors = ListedColormap([looks_of[label]["color"] for label in variants["label"]])
         norm = BoundaryNorm(np.arange(len(variants) + 1) - 0.5, len(variants))
-        place = ax.inset_axes((1.04, 0.02, 0.03, 0.5 if len(lines) > len(variants) else 0.85))
+        # Right of the names of the other lines, whose width is a guess; in inches.
+        beside = [len(name) for name in looks_of if name not in set(variants["label"])]
+        left = 0.15 + (0.33 + 0.072 * max(beside) if beside else 0.0)
+        inches = figure_of(ax).dpi_scale_trans + ScaledTranslation(1, 0, ax.transAxes)
+        across = blended_transform_factory(inches, ax.transAxes)
+        place = ax.inset_axes((left, 0.02, 0.11, 0.85), transform=across)
         bar = figure_of(ax).colorbar(ScalarMappable(norm, colors), cax=place)
         every = max(1, math.ceil(len(variants) / 12))
         told = variants["label"].str.extract(r"\((\S.*) (\S+)\)")

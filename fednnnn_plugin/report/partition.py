@@ -41,7 +41,10 @@ def client_counts(
         class_names: of the labels 0, 1, ...; the numbers where there are none.
     """
     classes, class_of = np.unique(np.asarray(labels), return_inverse=True)
-    rows = [np.bincount(class_of[np.asarray(part)], minlength=classes.size) for part in parts]
+    rows = [
+        np.bincount(class_of[np.asarray(part, dtype=np.intp)], minlength=classes.size)
+        for part in parts
+    ]
     named = int(classes.max(initial=0)) < len(class_names)
     names = [printable(class_names[label]) if named else str(label) for label in classes]
     clients = pd.RangeIndex(len(rows), name="client")

@@ -222,11 +222,11 @@ def _lines(path: Path, said: list[str]) -> list[dict[str, Any]]:
             while raw := file.readline(MAX_METRICS_BYTES - total):
                 number, total = number + 1, total + len(raw)
                 try:
-                    record = json.loads(raw)
+                    record = json.loads(raw, parse_int=_integer)
                     norms = record.pop("client_norms", None) or [None] * 3
                     record |= dict(zip(CLIENT_NORMS, norms, strict=True))
                     flat = dict(_flat(record)) | {"line": number}
-                    found.append(flat | {"evaluated": printable(flat.get("evaluated", ""))})
+                    found.append(flat | {"evaluated": printable(flat.get("evaluated") or "")})
                 except (ValueError, TypeError, AttributeError, RecursionError):
                     said.append(f"line {number}: not the record of a round; left out")
     except (OSError, EOFError, zlib.error) as error:
@@ -242,8 +242,9 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield prefix + printable(key), value
 
 
+def _integer(text: str) -> int | float:
+    return int(text) if len(text) < 18 else float(text)
+
+
 def _number(value: object) -> float:
-    try:
-        return float(value) if isinstance(value, int | float) else math.nan
-    except OverflowError:
-        return math.inf
+    return float(value) if isinstance(value, int | float) else math.nan

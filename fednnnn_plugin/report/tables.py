@@ -184,7 +184,8 @@ def accuracy_table(numbers: pd.DataFrame, judged: str) -> Table:
     rows["s a round"] = numbers["seconds"].map(lambda value: fixed(value, 1))
     unlike = numbers[numbers["unlike_paper"] != ""].groupby("unlike_paper", sort=False)["label"]
     for difference, labels in unlike:
-        who = ", ".join(dict.fromkeys(labels))
+        every = len(labels) == numbers["paper"].notna().sum()
+        who = "all" if every else ", ".join(dict.fromkeys(labels))
         notes.append(f"* {who}: not the paper's settings, in brackets: {difference}.")
     return Table(f"Accuracy on {judged} (%)", rows, frozenset(strong), tuple(notes))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,112 +14,14 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.admission import check_client, check_global, checked_weight
 from fednnnn_plugin.server.layout import Layout, ModelState, State
 from fednnnn_plugin.server.norms import part_norms, row_part_norms
+from fednnnn_plugin.server.rows import Clients
 from fednnnn_plugin.server.sum import BinnedSum
+from fednnnn_plugin.server.update import LayerNorms, Update
 
 # Buffers of one model differ in scale: an attention mask of -1e9 beside a running variance of 0.01.
 _BUFFER_FOLDS = 3
 # Of a group's update: its clients share a grid, which may be coarse for the shortest of them.
 _GROUP_FOLDS = 2
-
-
-@dataclass(frozen=True)
-class LayerNorms:
-    """The two norms of one module: ``N`` and ``E`` of its own parameters."""
-
-    mean_update_norm: float
-    mean_client_norm: float
-
-
-@dataclass(frozen=True)
-class Update:
-    """What one round of clients adds up to.
-
-    Attributes:
-        vector: ``S = Σ α_k Δ_k`` (eq. 3) as a vector ``[d]`` of float32 at least.
-        layout: the names of its elements.
-        mean_update_norm: ``N = ‖S‖₂`` (eq. 4) of the whole model.
-        mean_client_norm: ``E = Σ α_k ‖Δ_k‖₂`` (eq. 5); ``N ≤ E`` (proposition 1).
-        mean_client_square: ``Σ α_k ‖Δ_k‖₂²``.
-        layers: both norms of every module that owns trainable parameters.
-        buffers: every other entry of the model state: floating ones averaged with ``α_k``, integer
-            ones the maximum over clients.
-        clients: how many clients were accepted.
-        rejected: how many were not.
-        client_norms: minimum, median and maximum of ``‖Δ_k‖₂``.
-    """
-
-    vector: Tensor
-    layout: Layout
-    mean_update_norm: float
-    mean_client_norm: float
-    mean_client_square: float
-    layers: dict[str, LayerNorms]
-    buffers: dict[str, Tensor]
-    clients: int
-    rejected: int
-    client_norms: tuple[float, float, float]
-
-    @property
-    def mean_update(self) -> dict[str, Tensor]:
-        """``S`` by parameter name, views of the vector."""
-        return self.layout.views(self.vector)
-
-
-@dataclass
-class Clients:
-    """What is known of a round's clients so far.
-
-    Attributes:
-        rows: of each accepted client its weight, ``‖Δ‖``, ``‖Δ‖²`` and ``‖Δ‖`` of each module.
-        non_finite: rejected for an element that is not finite, or beyond the exact range.
-        failed: had no model to add.
-    """
-
-    rows: list[tuple[float, ...]] = field(default_factory=list)
-    non_finite: int = 0
-    failed: int = 0
-
-    @property
-    def rejected(self) -> int:
-        """How many clients were not accepted."""
-        return self.non_finite + self.failed
-
-    def merge(self, other: Clients) -> None:
-        """Add another part of the round's clients."""
-        self.rows += other.rows
-        self.non_finite += other.non_finite
-        self.failed += other.failed
-
-    def exponent(self) -> int:
-        """Return that of the power of two above the largest weight."""
-        return max(math.frexp(row[0])[1] for row in self.rows)
-
-    def weighted(self, column: int | None = None) -> float:
-        """Return ``Σ a_k x_k`` of a column, or ``Σ a_k``, in units of ``2^exponent``.
-
-        ``math.fsum`` is exact: no order of the rows changes it.
-        """
-        unit = -self.exponent()
-        return math.fsum(
-            math.ldexp(row[0], unit) * (1.0 if column is None else row[column]) for row in self.rows
-        )
-
-
-@dataclass(frozen=True)
-class PartialSum:
-    """What a process tells the others of its part; its size grows with its clients by a row each.
-
-    Attributes:
-        clients: the rows.
-        terms: how many clients are in the sums.
-        bins: in use, of the updates and of the floating buffers.
-        maxima: of the integer buffers; None without a client.
-    """
-
-    clients: Clients
-    terms: int
-    bins: tuple[list[int], list[int]]
-    maxima: list[int] | None
 
 
 class UpdateAccumulator:
@@ -312,48 +214,42 @@ class UpdateAccumulator:
             self._raise_maxima(other.maxima)
         self.known.merge(other.known)
 
-    def summary(self) -> PartialSum:
-        """Return all of this part but its vectors."""
-        maxima = None if self.maxima is None else self.maxima.tolist()
-        bins = (self.updates.bins, self.buffers.bins)
-        return PartialSum(self.known, self.updates.terms, bins, maxima)
+    def combine(
+        self,
+        exchange: Callable[[Any], list[Any]],
+        add_up: Callable[[Tensor], Tensor | None],
+    ) -> bool:
+        """Become the sum of the parts of several processes, which all call this.
 
-    def combined(self, parts: Sequence[PartialSum]) -> PartialSum:
-        """Return the summary of several parts added up; the same on every process."""
-        clients = Clients()
-        for part in parts:
-            clients.merge(part.clients)
-        maxima = [part.maxima for part in parts if part.maxima is not None]
-        return PartialSum(
-            clients,
-            sum(part.terms for part in parts),
-            (
-                self.updates.kept({bin_ for part in parts for bin_ in part.bins[0]}),
-                self.buffers.kept({bin_ for part in parts for bin_ in part.bins[1]}),
-            ),
-            [max(column) for column in zip(*maxima, strict=True)] if maxima else None,
-        )
+        Args:
+            exchange: gives what every process gave: here its clients' rows, and which bins it
+                uses.
+            add_up: gives the sum of the int64 vectors that the processes gave, on the CPU; None on
+                a process that is not to have it.
 
-    def integers(self, total: PartialSum) -> Tensor:
-        """Return this part's share of the bins of a whole: int64, on the CPU."""
-        shares = [
-            vector.integers(bin_)
-            for vector, bins in zip((self.updates, self.buffers), total.bins, strict=True)
-            for bin_ in bins
-        ]
-        return torch.cat(shares).cpu() if shares else torch.empty(0, dtype=torch.int64)
-
-    def replace(self, total: PartialSum, sums: Tensor) -> None:
-        """Become the whole: ``sums`` are all parts' :meth:`integers` added up."""
+        Returns:
+            Whether this process has the sum.
+        """
         vectors = (self.updates, self.buffers)
-        sizes = [v.size for v, bins in zip(vectors, total.bins, strict=True) for _ in bins]
-        cuts = iter(sums.split(sizes))
-        for vector, bins in zip(vectors, total.bins, strict=True):
-            vector.replace({bin_: next(cuts) for bin_ in bins}, total.terms)
-        if total.maxima is not None:
-            self.maxima = torch.tensor(total.maxima, dtype=torch.int64)
-            self.maxima = self.maxima.to(self._served.vector.device)
-        self.known = total.clients
+        maxima = None if self.maxima is None else self.maxima.tolist()
+        parts = exchange((self.known, [vector.bins for vector in vectors], maxima))
+        used = [
+            vector.kept({bin_ for _, bins, _ in parts for bin_ in bins[k]})
+            for k, vector in enumerate(vectors)
+        ]
+        shares = [v.integers(bin_) for v, bins in zip(vectors, used, strict=True) for bin_ in bins]
+        sums = add_up(torch.cat([torch.empty(0, dtype=torch.int64), *(s.cpu() for s in shares)]))
+        if sums is None:
+            return False
+        self.known = Clients()
+        for known, _, highest in parts:
+            self.known.merge(known)
+            if highest is not None:
+                self._raise_maxima(torch.tensor(highest, dtype=torch.int64))
+        cuts = iter(sums.split([len(share) for share in shares]))
+        for vector, bins in zip(vectors, used, strict=True):
+            vector.replace({bin_: next(cuts) for bin_ in bins}, len(self.known.rows))
+        return True
 
     def finish(self) -> Update:
         """Divide by the exact sum of the accepted weights.

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.average import Update
 from fednnnn_plugin.server.layout import Layout, ModelState, State
 from fednnnn_plugin.server.norms import part_norms
 from fednnnn_plugin.server.rules import Rule
+from fednnnn_plugin.server.update import Update
 
 #: What a rule remembers, by the names of its optimizer's ``state[p]``.
 Memory = Mapping[str, Any]
@@ -58,7 +58,7 @@ class ServerMove:
 class Server:
     r"""Moves the *served* model, which starts each round, and the *evaluation* model.
 
-    With ``S``, ``N``, ``E`` of a round's :class:`~fednnnn_plugin.server.average.Update`, the
+    With ``S``, ``N``, ``E`` of a round's :class:`~fednnnn_plugin.server.update.Update`, the
     served model follows the rule. The evaluation model is, for the paper's rules, the plain
     average ``w_t + S``; a rule may name ``w_{t+1}`` or ``(w_t + w_{t+1}) / 2`` instead. Buffers
     are the update's in both. It keeps nothing itself: :meth:`start` gives the state, :meth:`apply`

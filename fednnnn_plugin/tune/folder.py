@@ -20,13 +20,18 @@ from fednnnn_plugin.report.study import COLUMNS, PLAN, TRIALS, Plan, Step, Study
 
 
 class StudyFolder:
-    """Paths of a study's files."""
+    """Paths of a study's files; ``allow_code`` lets the recipe's own code run."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, allow_code: bool = False) -> None:
         self.path = path
+        self.allow_code = allow_code
         self.base = path / "base.yaml"
         self.journal = path / "journal.log"
         self.best = path / "best.yaml"
+
+    def load(self, overrides: Sequence[str]) -> Recipe:
+        """Load the recipe that is searched for."""
+        return load_recipe(self.base, overrides, allow_code=self.allow_code)
 
     def locked(self) -> FileLock:
         """Return the kernel's lock on the files that several processes write."""
@@ -58,7 +63,7 @@ class StudyFolder:
         """
         plan = study.plan
         chosen = [f"train_args.{k}={v!r}" for s in plan.steps for k, v in study.chosen(s).items()]
-        recipe = load_recipe(self.base, chosen)
+        recipe = self.load(chosen)
         lines = [
             f"Recipe {plan.recipe} with the values that fednnnn tune chose.",
             f"Judged by {plan.metric} on {plan.validation:.4g} of the training images, held out; "
@@ -85,10 +90,8 @@ def counts(trials: pd.DataFrame, points: int) -> str:
 
 def _provenance(study: Study, step: Step) -> list[str]:
     """What was searched in a step, how many points have a result, and which is best."""
-    grid = "; ".join(
-        f"{key} in {', '.join(f'{value:g}' for value in values)}"
-        for key, values in step.grid.items()
-    )
+    grids = {key: ", ".join(map("{:g}".format, values)) for key, values in step.grid.items()}
+    grid = "; ".join(f"{key} in {values}" for key, values in grids.items())
     best = study.best(step)
     assert best is not None
     return [

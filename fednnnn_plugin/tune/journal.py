@@ -19,16 +19,13 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from fednnnn_plugin.engine.folder import errors_named
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.report.study import Plan, Step
+from fednnnn_plugin.report.study import STATES, Plan, Step
 
 Row = dict[str, Any]
 """A trial's line in ``trials.csv``, with the reason of a failure."""
 
-_STATES = {
-    "finished": TrialState.COMPLETE,
-    "pruned": TrialState.PRUNED,
-    "failed": TrialState.FAIL,
-}
+_OPTUNAS = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+_STATES = dict(zip(STATES, _OPTUNAS, strict=True))
 
 
 class Journal:

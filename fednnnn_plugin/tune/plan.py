@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from pathlib import Path
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe import Recipe, load_recipe
+from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.report.study import MAX_POINTS, Plan, Step
-from fednnnn_plugin.server.rules import find_rule
 from fednnnn_plugin.tune.settings import Settings, parse_grid
+
+Load = Callable[[Sequence[str]], Recipe]
+"""Loads the recipe that is searched for, with these overrides."""
 
 LEARNING_RATE = "learning_rate"
 FEDAVG = "PaperFedAvg"
 DEFAULT_VALIDATION = 1 / 6  # of MNIST's 60,000 training images 10,000, as many as are tested on
 
-_PAPER_RATES = {"mnist": "0.02:0.15:0.01"}
-_OTHER_RATES = "0.01:0.11:0.02"  # the paper's for CIFAR-10
-_PAPER_ROUNDS = {"mnist": 50}
-_OTHER_ROUNDS = 30
+_PAPER = {"mnist": ("0.02:0.15:0.01", 50)}
+_OTHERS = ("0.01:0.11:0.02", 30)  # the paper's for CIFAR-10
 # The paper's non-IID-B, on which η is chosen for all methods and conditions.
 _NON_IID_B = {
     "partition_method": "n_class",
@@ -38,19 +37,16 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
     by 0.01 over 50 rounds; CIFAR-10, and other data too, 0.01 to 0.11 by 0.02 over 30), and those
     that the method's rule gives with its keys. With grids only what they name is searched. Step 3,
     of which the paper does not say it, takes the rounds of Step 2.
-
-    Raises:
-        UserError: a single client, a key that the method does not have, or too many combinations.
     """
-    method, dataset = recipe.train_args.federated_optimizer, recipe.data_args.dataset
-    keys = find_rule(method).keys
+    method, keys = recipe.train_args.federated_optimizer, recipe.rule.keys
+    rates, rounds = _PAPER.get(recipe.data_args.dataset, _OTHERS)
     if recipe.train_args.client_num_in_total == 1:
         raise UserError(
             "train_args.client_num_in_total: 1: a search needs more clients: the learning rate is "
             "chosen on clients of two classes each, the other keys on how far clients agree"
         )
     grids = settings.grids or {
-        LEARNING_RATE: parse_grid(_PAPER_RATES.get(dataset, _OTHER_RATES)),
+        LEARNING_RATE: parse_grid(rates),
         **{name: key.grid for name, key in keys.items() if key.grid},
     }
     for name in grids:
@@ -61,14 +57,15 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
         "learning-rate": (FEDAVG, [LEARNING_RATE]),
         re.sub(r"[^\w.-]", ".", method)[:100]: (method, keys),
     }
-    rounds = settings.rounds or _PAPER_ROUNDS.get(dataset, _OTHER_ROUNDS)
     steps = []
     for name, (optimizer, own) in searched.items():
         grid = {key: grids[key] for key in own if key in grids}
         if (points := prod(map(len, grid.values()))) > MAX_POINTS:
             raise UserError(f"--grid: {points} combinations; at most {MAX_POINTS} are allowed")
         if grid:
-            steps.append(Step(name=name, method=optimizer, rounds=rounds, grid=grid))
+            steps.append(
+                Step(name=name, method=optimizer, rounds=settings.rounds or rounds, grid=grid)
+            )
     return Plan(
         recipe=recipe.name,
         metric=settings.metric or "best_accuracy",
@@ -78,21 +75,15 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
     )
 
 
-def trial_recipe(
-    path: Path, plan: Plan, step: Step, point: Mapping[str, float], given: Sequence[str] = ()
-) -> Recipe:
-    """Return a trial's recipe: the file's with ``given`` overrides, on the plan's validation part.
-
-    ``point`` holds the trial's values, and those that earlier steps chose.
-    """
+def trial_recipe(load: Load, plan: Plan, step: Step, point: Mapping[str, float]) -> Recipe:
+    """Return a trial's recipe; ``point`` holds its values, and those that earlier steps chose."""
     changes: dict[str, object] = {
         "train_args.comm_round": step.rounds,
         "data_args.validation_fraction": plan.validation,
     }
     if LEARNING_RATE in step.grid:
-        method = load_recipe(path, given).train_args.federated_optimizer
-        changes |= {f"train_args.{key}": "null" for key in find_rule(method).keys}
+        changes |= {f"train_args.{key}": "null" for key in load([]).rule.keys}
         changes["train_args.federated_optimizer"] = FEDAVG
         changes |= {f"data_args.{key}": value for key, value in _NON_IID_B.items()}
     changes |= {f"train_args.{key}": value for key, value in point.items()}
-    return load_recipe(path, [*given, *(f"{key}={value}" for key, value in changes.items())])
+    return load([f"{key}={value}" for key, value in changes.items()])

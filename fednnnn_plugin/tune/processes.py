@@ -21,18 +21,15 @@ _TIME_TO_SAVE = 10.0
 _log = logging.getLogger("fednnnn_plugin")
 
 
-def search(
-    folder: StudyFolder, say: Callable[[str], None], *, jobs: int, allow_code: bool
-) -> Study:
-    """Carry a study to its end, with ``jobs`` processes side by side on this machine.
+def search(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Study:
+    """Carry a study to its end, in ``jobs`` processes on this machine; others may be at it too.
 
-    Other processes, on other machines too, may work on the same study folder. ``say`` takes a line
-    for each trial that ends, in each of the processes.
+    ``say`` takes a line for each trial that ends.
     """
     from fednnnn_plugin.report.search import write_figures  # helpers need no matplotlib
 
-    part = Search(folder, say, jobs, allow_code)
-    with _helpers((folder, say, jobs, allow_code)), _warnings_once():
+    part = Search(folder, say, jobs)
+    with _helpers(folder, say, jobs), _warnings_once():
         study = part.run()
     with folder.locked():
         folder.write_best(study)
@@ -41,10 +38,10 @@ def search(
 
 
 @contextmanager
-def _helpers(part: tuple[StudyFolder, Callable[[str], None], int, bool]) -> Iterator[None]:
+def _helpers(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Iterator[None]:
     """Start the other processes; end them where this one is cut short."""
     context = get_context("spawn")
-    helpers = [context.Process(target=_help, args=part) for _ in range(part[2] - 1)]
+    helpers = [context.Process(target=_help, args=(folder, say, jobs)) for _ in range(jobs - 1)]
     try:
         for helper in helpers:
             helper.start()
@@ -60,14 +57,14 @@ def _helpers(part: tuple[StudyFolder, Callable[[str], None], int, bool]) -> Iter
         raise
 
 
-def _help(folder: StudyFolder, say: Callable[[str], None], jobs: int, allow_code: bool) -> None:
+def _help(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> None:
     """Work on a study in a process of its own, no longer than the one that started it."""
     keep_freed_memory()
     _log.addHandler(logging.NullHandler())  # that one shows the warnings
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         with signals_raised():
-            Search(folder, say, jobs, allow_code).run()
+            Search(folder, say, jobs).run()
     except BaseException as error:
         message, status = ending(error)
         if status not in (130, 143):
@@ -85,17 +82,11 @@ def _end_with_parent() -> None:
 @contextmanager
 def _warnings_once() -> Iterator[None]:
     """Show each of the package's warnings once, not once a trial."""
-    seen: set[str] = set()
-
-    def is_new(record: logging.LogRecord) -> bool:
-        before = len(seen)
-        seen.add(record.getMessage())
-        return len(seen) > before
-
+    first: dict[str, logging.LogRecord] = {}
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     handler.setFormatter(logging.Formatter("warning: %(message)s"))
-    handler.addFilter(is_new)
+    handler.addFilter(lambda record: first.setdefault(record.getMessage(), record) is record)
     _log.addHandler(handler)
     try:
         yield

@@ -1,16 +1,14 @@
 """Grid searches, shared by any number of processes.
 
-Every process does the same: the next grid point that nobody is at and that has no result, then the
-next step. A trial's run folder says whether it finished. It is locked by the kernel while the trial
-runs, so a point whose process was killed or interrupted is free again, and what it had done is gone
-on from.
+Every process does the same: the next grid point that has no result and that nobody is at, then the
+next step. A trial's run folder says whether it finished. The kernel locks it while the trial runs,
+so a point whose process was killed or interrupted is free again, and its run is gone on with.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from math import isnan
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.report.study import Plan, Step, Study, read_plan
+from fednnnn_plugin.report.study import Step, Study, read_plan
 from fednnnn_plugin.tune.folder import StudyFolder, shown_values
 from fednnnn_plugin.tune.journal import Journal, Row
 from fednnnn_plugin.tune.plan import trial_recipe
@@ -27,23 +25,16 @@ from fednnnn_plugin.tune.trial import read_curves, rounds_done, run_trial
 Values = dict[str, float]
 
 
-@dataclass
 class Search:
     """One process's part in a study, among ``jobs`` that train side by side on this machine.
 
     ``say`` takes a line for each trial that ends here.
     """
 
-    folder: StudyFolder
-    say: Callable[[str], None]
-    jobs: int
-    allow_code: bool
-    _plan: Plan = field(init=False)
-    _journal: Journal = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._plan = read_plan(self.folder.path)
-        self._journal = Journal(self.folder.journal, self._plan)
+    def __init__(self, folder: StudyFolder, say: Callable[[str], None], jobs: int) -> None:
+        self._folder, self._say, self._jobs = folder, say, jobs
+        self._plan = read_plan(folder.path)
+        self._journal = Journal(folder.journal, self._plan)
 
     def run(self) -> Study:
         """Search every step; it is a ``RunError`` where no trial of one finished."""
@@ -55,16 +46,15 @@ class Search:
             study = self._tabulate()
             best = study.chosen(step)
             if not best:
-                reasons = [row["reason"] for row in self._journal.rows(step).values()]
-                what = f"{self.folder.path}: {step.name}: no trial finished"
-                raise RunError(f"{what}: {max(reasons) or 'all were stopped early'}")
+                reason = max(row["reason"] for row in self._journal.rows(step).values())
+                raise RunError(f"{self._folder.path}: {step.name}: no trial finished: {reason}")
             chosen |= best
         return study
 
     def _visit(self, step: Step, point: Values, chosen: Values, *, waits: bool) -> None:
         """See that a point has a result; leave it where another process is at it."""
-        folder = self.folder.trial(step, point)
-        recipe = trial_recipe(self.folder.base, self._plan, step, {**chosen, **point})
+        folder = self._folder.trial(step, point)
+        recipe = trial_recipe(self._folder.load, self._plan, step, {**chosen, **point})
         folder.parent.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
         try:
@@ -79,13 +69,13 @@ class Search:
         except Timeout:
             return
         done, of = len(self._tabulate().trials), sum(map(len, self._plan.steps))
-        self.say(f"[{done}/{of}] {self._line(row, point)}  {time.perf_counter() - started:.1f} s")
+        self._say(f"[{done}/{of}] {self._line(row, point)}  {time.perf_counter() - started:.1f} s")
 
     def _run(self, recipe: Recipe, folder: Path, step: Step, point: Values) -> tuple[str, str]:
         def hopeless() -> bool:
             return self._plan.prune and self._journal.hopeless(step, point, read_curves(folder))
 
-        return run_trial(recipe, folder, hopeless, jobs=self.jobs, allow_code=self.allow_code)
+        return run_trial(recipe, folder, hopeless, self._jobs, allow_code=self._folder.allow_code)
 
     def _record(self, folder: Path, step: Step, point: Values, state: str, reason: str) -> Row:
         """Write down what a trial that ended has measured."""
@@ -99,15 +89,15 @@ class Search:
         if state == "finished" and row[metric] is None:
             state, reason = "failed", f"its {metric} is not finite"
         row |= {"state": state, "value": row[metric] if state == "finished" else None}
-        row |= {"reason": reason, "folder": folder.relative_to(self.folder.path).as_posix()}
+        row |= {"reason": reason, "folder": folder.relative_to(self._folder.path).as_posix()}
         self._journal.record(step, point, row, curves)
         return row
 
     def _tabulate(self) -> Study:
         """Bring ``trials.csv`` up to date."""
-        with self.folder.locked():
+        with self._folder.locked():
             rows = [row for step in self._plan.steps for row in self._journal.rows(step).values()]
-            return self.folder.write_trials(self._plan, rows)
+            return self._folder.write_trials(self._plan, rows)
 
     def _line(self, row: Row, point: Values) -> str:
         how = f"{row['state']} {row['reason']}".rstrip()

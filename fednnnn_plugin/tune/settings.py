@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,18 +23,18 @@ def parse_grid(given: object) -> tuple[float, ...]:
     Decimal, so that 0.5:1.2:0.1 ends at 1.2 and its third value is 0.7. A bare number is refused:
     YAML reads ``1:5:0.5`` as 3900.5.
     """
-    values: Iterable[Decimal]
-    if isinstance(given, str) and given.count(":") == 2:
-        start, stop, step = map(_number, given.split(":"))
+    if isinstance(given, list | tuple):
+        given = ",".join(map(str, given))
+    if not isinstance(given, str):
+        raise ValueError(_FORM)
+    numbers = list(map(_number, given.split(":" if given.count(":") == 2 else ",")))
+    if ":" in given:
+        start, stop, step = numbers
         if step <= 0 or stop < start:
             raise ValueError("STEP must be above 0 and STOP at least START")
         last = min((stop - start) / step, Decimal(MAX_POINTS))
-        values = (start + step * index for index in range(int(last) + 1))
-    elif isinstance(given, str | list | tuple):
-        values = map(_number, given.split(",") if isinstance(given, str) else given)
-    else:
-        raise ValueError(_FORM)
-    grid = sorted(map(float, values))
+        numbers = [start + step * index for index in range(int(last) + 1)]
+    grid = sorted(map(float, numbers))
     if not 0 < len(grid) <= MAX_POINTS or len(set(grid)) < len(grid):
         raise ValueError(f"must be 1 to {MAX_POINTS} values, each once")
     return tuple(grid)
@@ -105,10 +105,7 @@ def read_settings(path: Path) -> Settings:
 
 
 def checked_settings(values: Mapping[str, Any], where: str) -> Settings:
-    """Validate settings; a ``UserError`` has a line for each problem, ``where`` and the key first.
-
-    ``where`` is ``--`` of options.
-    """
+    """Validate settings; before an error's key stands ``where``, which is ``--`` of options."""
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
@@ -117,8 +114,7 @@ def checked_settings(values: Mapping[str, Any], where: str) -> Settings:
 
 def _line(where: str, entry: Any) -> str:
     key = printable(".".join(map(str, entry["loc"][:2])))
-    if where == "--":
-        key = key.replace("grids.", "grid ")
+    key = key.replace("grids.", "grid ") if where == "--" else key
     allowed = entry["msg"].removeprefix("Value error, ")
     if entry["type"] == "extra_forbidden":
         allowed = f"unknown key; must be one of {', '.join(Settings.model_fields)}"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import optuna
 import pandas as pd
 
 from fednnnn_plugin.engine.folder import Mode, RunFolder
@@ -14,27 +15,24 @@ from fednnnn_plugin.engine.ranks import Solo
 from fednnnn_plugin.engine.records import RoundRecord, Summary
 from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.recipe import Recipe, differences, load_recipe
+from fednnnn_plugin.recipe import Recipe, dump_recipe
 
 
 def rounds_done(folder: Path, recipe: Recipe) -> int | None:
     """Return how many rounds this recipe's finished run had: 0 of one cut short, None of none."""
     run = RunFolder(folder)
-    if not run.recipe.exists() or differences(load_recipe(run.recipe), recipe):
+    if not run.recipe.is_file() or run.recipe.read_bytes() != dump_recipe(recipe).encode():
         return None
     return Summary.rounds_in(run.summary)
 
 
 def run_trial(
-    recipe: Recipe, folder: Path, hopeless: Callable[[], bool], *, jobs: int, allow_code: bool
+    recipe: Recipe, folder: Path, hopeless: Callable[[], bool], jobs: int, *, allow_code: bool
 ) -> tuple[str, str]:
     """Run a trial, or the rest of one that was cut short; other runs in its folder are refused.
 
     ``hopeless`` tells after each round that was tested whether to end it; ``jobs`` trials share
-    this machine's cores.
-
-    Returns:
-        Whether it is finished, pruned or failed, and the reason of a failure.
+    this machine's cores. Returns the trial's state, and the reason of a failure.
     """
     ranks = Solo()
     ranks.core_sharers = jobs
@@ -42,11 +40,11 @@ def run_trial(
     pruner = _Pruner(hopeless)
     try:
         run_recipe(recipe, folder, mode, ranks=ranks, followers=[pruner], allow_code=allow_code)
-    except _HopelessError:
+    except optuna.TrialPruned:
         return "pruned", ""
     except RunError as error:
         return "failed", str(error)
-    if rounds_done(folder, recipe) is None:
+    if Summary.rounds_in(RunFolder(folder).summary) > recipe.train_args.comm_round:
         raise UserError(f"--study: {folder}: it holds a longer run than the study's: move it away")
     return "finished", ""
 
@@ -59,11 +57,7 @@ class _Pruner(Follower):
 
     def round_done(self, record: RoundRecord) -> None:
         if record.test_acc is not None and self._hopeless():
-            raise _HopelessError
-
-
-class _HopelessError(Exception):
-    """The pruner ends the trial."""
+            raise optuna.TrialPruned
 
 
 def read_curves(folder: Path) -> pd.DataFrame:

@@ -5,8 +5,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits as bundled
 
 from fednnnn_plugin.data.federated import DataSpec, FederatedData, load_federated
 from fednnnn_plugin.data.load import is_present, load_images
@@ -44,22 +46,6 @@ def test_digits_between_20_clients() -> None:
         assert torch.equal(images[5], data.train_images[data.client_indices[client][5]])
 
 
-def test_both_parts_are_normalised_by_the_training_part() -> None:
-    data = load_federated(DIGITS)
-    source = load_images("digits", DIGITS.data_cache_dir, download=False, seed=3)
-    pixels = source.pixels.test_images.double() / 16
-    expected = (pixels - source.mean[0]) / source.std[0]
-    assert torch.allclose(data.test_images.double(), expected, atol=1e-6)
-    assert data.train_images.mean().abs() < 1e-6
-
-
-def test_the_seed_decides_all_of_it() -> None:
-    first, again, other = (load_federated(replace(DIGITS, seed=s)) for s in (1, 1, 2))
-    assert torch.equal(first.train_images, again.train_images)
-    assert torch.equal(first.client_indices[4], again.client_indices[4])
-    assert not torch.equal(first.train_images, other.train_images)
-
-
 def test_to_keeps_everything() -> None:
     data = load_federated(DIGITS)
     moved = data.to("cpu")
@@ -73,12 +59,6 @@ def test_classes_without_names_are_called_by_their_labels() -> None:
     images, labels = torch.zeros(2, 1), torch.tensor([0, 2])
     data = FederatedData(images, labels, (torch.arange(2),), images, labels, 3)
     assert data.class_names == ("0", "1", "2")
-
-
-def test_no_global_generator_moves() -> None:
-    before = torch.get_rng_state().clone()
-    load_federated(DIGITS)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_dirichlet_partition_by_its_alpha() -> None:
@@ -157,3 +137,23 @@ def test_what_is_present(tmp_path: Path, tiny_mnist: Path) -> None:
     (tmp_path / "cifar-10-python.tar.gz").touch()
     assert is_present("cifar10", tmp_path)
     assert not is_present("unknown", tmp_path)
+
+
+def test_every_digit_is_in_one_part_with_its_label() -> None:
+    pixels = load_images("digits", DIGITS.data_cache_dir, download=False, seed=5).pixels
+    images = torch.cat([pixels.train_images, pixels.test_images]).reshape(1797, 64)
+    labels = torch.cat([pixels.train_labels, pixels.test_labels])
+    dealt = sorted(map(tuple, torch.cat([labels[:, None], images], dim=1).tolist()))
+    source = bundled()
+    rows = np.concatenate([source.target[:, None], source.data], axis=1).astype(int)
+    assert dealt == sorted(map(tuple, rows.tolist()))
+
+
+def test_digits_are_normalised_to_mean_0_and_standard_deviation_1() -> None:
+    dataset = load_images("digits", DIGITS.data_cache_dir, download=False, seed=0)
+    images = dataset.normalised(dataset.pixels.train_images)
+    assert images.dtype == torch.float32
+    assert images.is_contiguous()
+    assert images.mean().item() == pytest.approx(0, abs=1e-6)
+    assert images.std(correction=0).item() == pytest.approx(1, abs=1e-6)
+    assert DIGITS.data_cache_dir.exists() is False

@@ -49,13 +49,6 @@ def test_the_parts_share_no_image_and_none_is_a_test_image(
         assert torch.equal(dataset.pixels.train_labels[images], labels)
 
 
-def test_the_seed_draws_them() -> None:
-    dataset = numbered([10, 10])
-    first, again, other = (hold_out(dataset, 0.5, seed).pixels.test_images for seed in (0, 0, 1))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
 @pytest.mark.parametrize("fraction", [0.01, 0.99])
 def test_an_empty_part_is_refused(fraction: float) -> None:
     with pytest.raises(UserError, match=rf"^data_args.validation_fraction: {fraction}: leaves"):

@@ -128,14 +128,6 @@ def test_the_second_load_decodes_nothing_and_a_change_is_seen(
     assert load(parts).pixels.train_images[:, 0, 0, 0].tolist() == [10, 11, 21]
 
 
-def test_a_channel_of_one_value_is_normalised_to_zero(parts: Path) -> None:
-    for path in parts.rglob("*.png"):
-        save(path, 7, mode="RGB")
-    dataset = load(parts)
-    assert dataset.std == (1.0, 1.0, 1.0)
-    assert dataset.normalised(dataset.pixels.test_images).abs().max() < 1e-6
-
-
 def test_other_files_are_left_out_and_said(parts: Path, caplog: pytest.LogCaptureFixture) -> None:
     (parts / "labels.csv").write_text("not an image")
     (parts / "train" / ".git").mkdir()

@@ -102,7 +102,7 @@ def test_what_it_draws_follows_the_seed_and_leaves_no_trace(load) -> None:
 REST = "labels(), images(), labels()"
 WRONG = {
     "None": "returned a NoneType; must be four",
-    "images(), labels()": "returned a tuple of 2; must be four",
+    "images(), labels()": "returned a tuple; must be four",
     "images(), [0, 1], images(), labels()": "train_labels: a list; must be a tensor or a NumPy",
     f"images()[0, 0, 0, 0], {REST}": "train_inputs: torch.uint8 of []; must be [n, ...]",
     f"images()[0], {REST}": "train_inputs: torch.uint8 of [1, 2, 2]; must be",

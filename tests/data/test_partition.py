@@ -136,14 +136,6 @@ def test_the_seed_decides_and_nothing_else(method: str) -> None:
     assert after == states
 
 
-def test_the_classes_of_the_largest_client_are_drawn() -> None:
-    held = {
-        tuple(np.unique(CIFAR10[partition(CIFAR10, 100, "n_class", seed=seed)[0]]).tolist())
-        for seed in range(12)
-    }
-    assert len(held) > 6
-
-
 def test_labels_may_be_a_list_an_array_or_a_tensor_of_any_integers() -> None:
     expected = [c.tolist() for c in partition(DIGITS, 7, seed=1)]
     for labels in (DIGITS.tolist(), DIGITS.astype(np.uint8), torch.tensor(DIGITS)):

@@ -8,21 +8,25 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
-from fednnnn_plugin.engine.state import State, named_tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from fednnnn_plugin.client.groups import Group
 from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.replica import Replica, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import TensorBatches
-from fednnnn_plugin.engine.cohort import Cohort, Replica, SGDTraining, draw_cohort
+from fednnnn_plugin.engine.cohort import Cohort, Outcome, SGDTraining, draw_cohort
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.models import create_model
+from fednnnn_plugin.server.layout import ModelState
 
 SGD = LocalSGD(epochs=2, batch_size=5, learning_rate=0.05)
-Outcomes = dict[int, State | Exception]
+Outcomes = dict[int, Tensor | Exception]  # the trained vector of each client
+MODEL = create_model("nnnn_digits", 0)
+LAYOUT = layout_of(MODEL)
 
 
 def test_these_cohorts_are_drawn_on_every_platform() -> None:
@@ -67,7 +71,8 @@ def test_cohorts_differ_by_seed_and_by_round() -> None:
 def cohort_of(data: FederatedData, *, workers: int = 1, seed: int | None = None) -> Cohort:
     batches = TensorBatches(data, SGD, 0, torch.device("cpu"))
     return Cohort(
-        create_model("nnnn_digits", 0),
+        MODEL,
+        LAYOUT,
         SGDTraining(SGD, batches),
         batches,
         workers=workers,
@@ -75,24 +80,24 @@ def cohort_of(data: FederatedData, *, workers: int = 1, seed: int | None = None)
     )
 
 
-def trained(cohort: Cohort, served: State, clients: Sequence[int]) -> Outcomes:
+def trained(cohort: Cohort, served: ModelState, clients: Sequence[int]) -> Outcomes:
     outcomes: Outcomes = {}
 
-    def consume(client: int, outcome: State | Exception) -> None:
-        if not isinstance(outcome, Exception):
-            outcome = {name: tensor.clone() for name, tensor in outcome.items()}
-        outcomes[client] = outcome
+    def consume(group: Group, outcome: Outcome) -> None:
+        assert isinstance(outcome, ModelState | Exception)
+        (client,) = group
+        outcomes[client] = outcome if isinstance(outcome, Exception) else outcome.vector[0].clone()
 
     cohort.train(served, 1, [(client,) for client in clients], consume)
     return outcomes
 
 
 @pytest.fixture
-def served() -> State:
-    return named_tensors(create_model("nnnn_digits", 7))
+def served() -> ModelState:
+    return LAYOUT.gather(named_tensors(create_model("nnnn_digits", 7)))
 
 
-def test_workers_and_order_change_no_bit(data: FederatedData, served: State) -> None:
+def test_workers_and_order_change_no_bit(data: FederatedData, served: ModelState) -> None:
     results: list[tuple[Outcomes, Evaluation]] = []
     for workers, clients in ((1, range(6)), (2, range(6)), (3, (4, 1, 5, 0, 3, 2))):
         with cohort_of(data, workers=workers) as cohort:
@@ -100,31 +105,29 @@ def test_workers_and_order_change_no_bit(data: FederatedData, served: State) -> 
     for outcomes, evaluation in results[1:]:
         assert evaluation == results[0][1]
         assert outcomes.keys() == results[0][0].keys()
-        for client, state in outcomes.items():
-            for name, tensor in state.items():
-                assert torch.equal(tensor, results[0][0][client][name])
+        for client, vector in outcomes.items():
+            assert torch.equal(vector, results[0][0][client])
 
 
-def test_each_client_starts_from_the_served_model(data: FederatedData, served: State) -> None:
-    before = {name: tensor.clone() for name, tensor in served.items()}
+def test_each_client_starts_from_the_served_model(data: FederatedData, served: ModelState) -> None:
+    before = served.vector.clone()
     with cohort_of(data) as cohort:
         alone, among_others = trained(cohort, served, [3]), trained(cohort, served, range(6))
-    for name, tensor in served.items():
-        assert torch.equal(tensor, before[name])
-        assert torch.equal(alone[3][name], among_others[3][name])
-        assert not torch.equal(among_others[3][name], among_others[4][name])
+    assert torch.equal(served.vector, before)
+    assert torch.equal(alone[3], among_others[3])
+    assert not torch.equal(among_others[3], among_others[4])
 
 
 def test_clients_train_on_one_thread_and_the_count_is_restored(
-    data: FederatedData, served: State
+    data: FederatedData, served: ModelState
 ) -> None:
     inside: list[int] = []
 
     def training(
         replica: Replica, round_number: int, client: int, stopping: threading.Event
-    ) -> State:
+    ) -> ModelState:
         inside.append(torch.get_num_threads())
-        return replica.tensors
+        return replica.state.as_group()
 
     def count_later() -> int:
         seen: list[int] = []
@@ -137,7 +140,7 @@ def test_clients_train_on_one_thread_and_the_count_is_restored(
     torch.set_num_threads(3)
     try:
         batches = TensorBatches(data, SGD, 0, torch.device("cpu"))
-        with Cohort(create_model("nnnn_digits", 0), training, batches, workers=2) as cohort:
+        with Cohort(MODEL, LAYOUT, training, batches, workers=2) as cohort:
             trained(cohort, served, range(6))
             assert torch.get_num_threads() == 3
         assert inside == [1] * 6
@@ -167,30 +170,33 @@ def test_a_model_that_draws_repeats_its_bits_and_leaves_no_trace(
 ) -> None:
     batches = TensorBatches(data, SGD, 0, torch.device("cpu"))
     model = _Drawing(draw)
-    served = named_tensors(model)
+    layout = layout_of(model)
+    served, training = layout.gather(named_tensors(model)), SGDTraining(SGD, batches)
     results = []
     for workers, clients in ((1, range(6)), (4, range(5, -1, -1))):
         draw()
         before = global_state()
-        with Cohort(model, SGDTraining(SGD, batches), batches, workers=workers, seed=5) as cohort:
+        with Cohort(model, layout, training, batches, workers=workers, seed=5) as cohort:
             results.append((trained(cohort, served, clients), cohort.test(served)))
             assert global_state() == before
     (first, tested), (second, tested_again) = results
     assert tested == tested_again
     for client in range(6):
-        assert torch.equal(first[client]["layer.weight"], second[client]["layer.weight"])
+        assert torch.equal(first[client], second[client])
 
 
-def test_an_exception_in_training_goes_to_the_consumer(data: FederatedData, served: State) -> None:
+def test_an_exception_in_training_goes_to_the_consumer(
+    data: FederatedData, served: ModelState
+) -> None:
     def training(
         replica: Replica, round_number: int, client: int, stopping: threading.Event
-    ) -> State:
+    ) -> ModelState:
         if client % 2:
             raise ZeroDivisionError(f"client {client}")
-        return replica.tensors
+        return replica.state.as_group()
 
     batches = TensorBatches(data, SGD, 0, torch.device("cpu"))
-    with Cohort(create_model("nnnn_digits", 0), training, batches, workers=2) as cohort:
+    with Cohort(MODEL, LAYOUT, training, batches, workers=2) as cohort:
         outcomes = trained(cohort, served, range(6))
         assert {k for k, v in outcomes.items() if isinstance(v, ZeroDivisionError)} == {1, 3, 5}
         # Replicas of failed clients serve again.
@@ -198,7 +204,7 @@ def test_an_exception_in_training_goes_to_the_consumer(data: FederatedData, serv
 
 
 def test_an_exception_of_the_consumer_abandons_the_round(
-    data: FederatedData, served: State
+    data: FederatedData, served: ModelState
 ) -> None:
     began: list[int] = []
 
@@ -213,22 +219,21 @@ def test_an_exception_of_the_consumer_abandons_the_round(
         def test(self) -> list[tuple[Tensor, Tensor]]:
             return []
 
-    def refuse(client: int, outcome: State | Exception) -> None:
+    def refuse(group: Group, outcome: Outcome) -> None:
         while len(began) < 2:
             time.sleep(0.001)
-        raise RunError(f"client {client}")
+        raise RunError(f"client {group[0]}")
 
     batches = Endless()
-    model = create_model("nnnn_digits", 0)
     with (
-        Cohort(model, SGDTraining(SGD, batches), batches, workers=2) as cohort,
+        Cohort(MODEL, LAYOUT, SGDTraining(SGD, batches), batches, workers=2) as cohort,
         pytest.raises(RunError, match="client 0"),
     ):
         cohort.train(served, 1, [(client,) for client in range(6)], refuse)
     assert set(began) <= {0, 1, 2}  # the endless ones stopped, the others never began
 
 
-def test_an_empty_test_set_has_no_accuracy_to_speak_of(served: State) -> None:
+def test_an_empty_test_set_has_no_accuracy_to_speak_of(served: ModelState) -> None:
     class Empty:
         def epochs(
             self, client: int, round_number: int
@@ -239,6 +244,5 @@ def test_an_empty_test_set_has_no_accuracy_to_speak_of(served: State) -> None:
             return []
 
     batches = Empty()
-    model = create_model("nnnn_digits", 0)
-    with Cohort(model, SGDTraining(SGD, batches), batches, workers=2) as cohort:
+    with Cohort(MODEL, LAYOUT, SGDTraining(SGD, batches), batches, workers=2) as cohort:
         assert cohort.test(served) == Evaluation(0.0, None)

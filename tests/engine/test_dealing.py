@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from fednnnn_plugin.data.client_sizes import client_sizes
 from fednnnn_plugin.engine.cohort import draw_cohort
-from fednnnn_plugin.engine.mpi import deal
-from fednnnn_plugin.engine.ranks import Solo
+from fednnnn_plugin.engine.ranks import Solo, deal
 from fednnnn_plugin.recipe import list_recipes, load_recipe
 
 

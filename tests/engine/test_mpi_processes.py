@@ -145,7 +145,7 @@ def test_a_killed_rank_ends_the_job_and_any_number_of_ranks_goes_on(
 BROKEN = """
 import sys
 from fednnnn_plugin.cli import main
-from fednnnn_plugin.engine.mpi import MpiRanks
+from fednnnn_plugin.engine.ranks import MpiRanks
 
 deal = MpiRanks.deal
 

@@ -87,7 +87,8 @@ def run_python(tmp_path: Path) -> RunPython:
         *arguments: str, path: Path | None = None, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         variables = {k: v for k, v in os.environ.items() if k != "FEDNNNN_PLUGIN_DISABLE"}
-        variables |= environment | ({"PYTHONPATH": str(path)} if path else {})
+        before = os.environ.get("PYTHONPATH", "")
+        variables |= environment | ({"PYTHONPATH": f"{path}{os.pathsep}{before}"} if path else {})
         folder = tmp_path / "work"
         folder.mkdir(exist_ok=True)
         return subprocess.run(

@@ -160,7 +160,7 @@ def test_samples_weigh_where_they_are_asked_for() -> None:
         ({"beta": -1}, "args: train_args.beta: -1: must be"),
         ({"client_weighting": "size"}, "args: train_args.client_weighting: 'size': must be"),
         ({"yaml_config_file": "mine.yaml", "gamma": 1}, "mine.yaml: train_args.gamma: 1: must be"),
-        ({"method": "FedAvg"}, "method: 'FedAvg': must be one of FedNNNN"),
+        ({"method": "FedAvg"}, "method: 'FedAvg': must be one of PaperFedAvg"),
         ({"federated_optimizer": "LSA"}, "federated_optimizer: LSA: norms cannot be taken"),
         ({"federated_optimizer": "SA"}, "federated_optimizer: SA: norms cannot be taken"),
         ({"enable_fhe": True}, "enable_fhe: true: norms cannot be taken of encrypted"),
@@ -396,6 +396,17 @@ def test_the_test_reports_the_evaluation_model_as_fedml_reports_its_own() -> Non
     served_model = Normalised()
     served_model.load_state_dict(served)
     assert DefaultServerAggregator(served_model, args).test(data, CPU, args) != expected
+
+
+def test_labels_of_the_size_of_images_are_counted() -> None:
+    """FedML's own tester counts none of them, and divides by that."""
+    model = nn.Conv2d(1, 2, 1)
+    server = aggregator(model)
+    data = [(torch.randn(3, 1, 4, 4), torch.randint(2, (3, 4, 4)))]
+    accuracy, loss, *_ = server.test(data, CPU, SimpleNamespace())
+    logits = model(data[0][0])
+    assert accuracy == pytest.approx((logits.argmax(1) == data[0][1]).double().mean().item())
+    assert loss == pytest.approx(nn.functional.cross_entropy(logits, data[0][1]).item(), rel=1e-5)
 
 
 def test_the_evaluation_model_is_saved_every_round(tmp_path) -> None:

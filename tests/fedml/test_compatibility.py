@@ -37,7 +37,7 @@ ours = {
     "register": outcome(fp.register),
     "run": command("x.yaml"),
     "model": outcome(fedml.model.create, args(model="nnnn_mnist"), 10),
-    "data": outcome(fedml.data.load, args(dataset="mnist", partition_method="iid")),
+    "data": outcome(fedml.data.load, args(dataset="mnist", partition_method="n_class")),
     "device": outcome(fedml.device.get_device, args(federated_optimizer="FedNNNN")),
 } | {
     name: outcome(runner, name)

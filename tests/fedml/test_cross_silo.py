@@ -331,8 +331,8 @@ def test_what_our_trainer_gives_is_a_copy_and_it_counts_as_fedmls_does() -> None
         ({"learning_rate": None}, "args: train_args.learning_rate: missing; must be"),
         ({"weight_decay": "much"}, "args: train_args.weight_decay: 'much': must be"),
         ({"prox_mu": -1}, "args: train_args.prox_mu: -1: must be"),
-        ({"client_threads": 0}, "train_args.client_threads: 0: must be"),
-        ({"client_threads": True}, "train_args.client_threads: True: must be"),
+        ({"client_threads": 0}, "args: train_args.client_threads: 0: must be"),
+        ({"client_threads": True}, "args: train_args.client_threads: true: must be"),
         ({"scenario": "hierarchical"}, "scenario: hierarchical: "),
     ],
 )
@@ -341,6 +341,19 @@ def test_our_trainer_names_a_setting_that_does_not_fit(values, line) -> None:
         fp.FedNNNNClientTrainer(nn.Linear(5, 2), arguments(**values))
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)
+
+
+def test_our_trainer_takes_a_full_batch() -> None:
+    """As many steps as epochs, the same as with a batch of the client's size."""
+    dataset, model = fedml_dataset(images(), -1, 3), create_model("nnnn_digits", 0)
+
+    def trained(batch_size: int) -> OrderedDict:
+        args = arguments(batch_size=batch_size, round_idx=0)
+        trainer = fp.FedNNNNClientTrainer(copy.deepcopy(model), args)
+        trainer.train(dataset[5][0], CPU, args)
+        return trainer.get_model_params()
+
+    assert_equal(trained(-1), trained(dataset[4][0]))
 
 
 class Threads(nn.Linear):
@@ -421,7 +434,7 @@ def test_by_name_the_server_gets_our_aggregator_and_fedml_sees_fedavg(
     [(role, name, given, aggregator)] = started
     assert (role, name, given is args) == ("server", "FedAvg", True)
     assert type(aggregator) is fp.FedNNNNAggregator
-    assert aggregator._settings.rule.name == args.federated_optimizer == method
+    assert aggregator._recipe.rule.name == args.federated_optimizer == method
 
 
 def test_by_name_a_missing_trainer_is_ours_for_our_data_only(started, caplog) -> None:
@@ -438,7 +451,7 @@ def test_by_name_a_missing_trainer_is_ours_for_our_data_only(started, caplog) ->
     assert not caplog.records
     args.federated_optimizer, args.prox_mu = "PaperFedProx", 0.1
     run(args, theirs)
-    assert "FedML's default trains the client: the proximal term" in caplog.text
+    assert "FedML's default trains: the proximal term" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["cross_cloud", "fedml_serving", "cross_device"])
@@ -453,13 +466,11 @@ def test_by_name_what_fedml_has_beside_is_refused_in_a_line(kind, role) -> None:
     assert not isinstance(caught.value, fp.UserError)
 
 
-def test_by_name_a_model_that_does_not_take_our_images_is_named(started) -> None:
-    args = arguments(federated_optimizer="FedNNNN", model="lr", role="client")
-    with pytest.raises(
-        fp.UserError, match=r"^model_args.model: lr: does not take images of \[1, 8"
-    ):
-        fedml.FedMLRunner(args, CPU, fedml_dataset(images(), 5, 3), nn.Linear(784, 10))
-    assert not started
+def test_a_model_that_does_not_take_our_images_is_named() -> None:
+    args = arguments(model="lr", round_idx=0)
+    trainer = fp.FedNNNNClientTrainer(nn.Linear(784, 10), args)
+    with pytest.raises(fp.UserError, match=r"^model_args.model: lr: does not take images of"):
+        trainer.train(fedml_dataset(images(), 5, 3)[5][0], CPU, args)
 
 
 def test_by_name_an_aggregator_of_another_kind_is_refused(started) -> None:

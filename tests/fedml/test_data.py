@@ -103,6 +103,13 @@ def test_every_pass_is_shuffled_anew_and_by_the_seed_alone() -> None:
     assert passes(1)[0] != first
 
 
+def test_a_batch_size_of_minus_one_is_all_that_a_client_has() -> None:
+    dataset, _ = fedml.data.load(arguments(batch_size=-1))
+    for client, size in dataset[4].items():
+        [(x, y)] = list(dataset[5][client])
+        assert (len(x), len(y)) == (size, size)
+
+
 def test_no_global_generator_moves() -> None:
     before = generators()
     dataset, _ = fedml.data.load(arguments())

@@ -30,18 +30,8 @@ def arguments(**values) -> SimpleNamespace:
 
 @pytest.mark.parametrize("method", RULES)
 def test_the_cpu_without_a_word_on_the_screen(method: str, capsys, caplog) -> None:
-    coefficients = {"beta": 0.7, "gamma": 0.5, "prox_mu": 0.1, "server_lr": 0.1}
-    needed = {
-        "FedNNNN": ("beta", "gamma"),
-        "NormNorm": ("beta",),
-        "Momentum": ("gamma",),
-        "PaperFedAvg": (),
-        "PaperFedProx": ("prox_mu",),
-        "FedExP": (),
-        "FedAdam": ("server_lr",),
-        "FedYogi": ("server_lr",),
-    }[method]
-    args = arguments(federated_optimizer=method, **{key: coefficients[key] for key in needed})
+    needed = {key: 0.5 for key, one in RULES[method].keys.items() if one.default is None}
+    args = arguments(federated_optimizer=method, **needed)
     assert fedml.device.get_device(args) == torch.device("cpu")
     assert capsys.readouterr() == ("", "")
     assert not caplog.records

@@ -71,9 +71,8 @@ def test_register_before_the_import_does_not_import_fedml(run_python, fake_fedml
 
 def test_without_the_package_the_pth_lets_fedml_be(run_python, fake_fedml) -> None:
     program = f"exec(open({str(PTH)!r}).read())\nimport fedml; print(fedml.__version__)"
-    done = run_python(
-        "-S", "-c", program, path=fake_fedml()
-    )  # -S: site-packages is not on the path
+    # -S: site-packages is not on the path
+    done = run_python("-S", "-c", program, PYTHONPATH=str(fake_fedml()))
     assert (done.stdout, done.stderr) == ("0.9.6\n", "")
 
 

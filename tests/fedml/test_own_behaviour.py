@@ -17,7 +17,8 @@ SAME = (
     *("trained", "unknown method", "unknown model", "model"),
     *("data", "no command", "commands", "options"),
 )
-OURS = {"FedNNNN", "Momentum", "NormNorm", "FedExP", "FedAdam", "FedYogi"}
+OURS = {"FedNNNN", "Momentum", "NormNorm", "PaperFedAvg", "PaperFedProx"}
+OURS |= {"FedExP", "FedAdam", "FedYogi"}
 
 
 def copy_of_fedml(folder: Path, version: str) -> Path:
@@ -42,7 +43,9 @@ def behaviours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     settings = {
         "off": {"FEDNNNN_PLUGIN_DISABLE": "1"},
         "on": {},
-        "unknown": {"PYTHONPATH": str(copy_of_fedml(folder, "0.9.7"))},
+        "unknown": {
+            "PYTHONPATH": f"{copy_of_fedml(folder, '0.9.7')}:{os.environ.get('PYTHONPATH', '')}"
+        },
     }
     return {
         name: json.loads(

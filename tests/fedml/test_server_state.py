@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.server.rules import RULES
 
 
 def model(seed: int = 0, width: int = 3) -> nn.Module:
@@ -23,20 +24,13 @@ def model(seed: int = 0, width: int = 3) -> nn.Module:
 
 
 def aggregator(path, start: object = 0, method="FedNNNN", net=None, **values):
-    coefficients = {
-        "FedNNNN": ("beta", "gamma"),
-        "NormNorm": ("beta",),
-        "Momentum": ("gamma",),
-        "FedExP": ("fedexp_epsilon",),
-        "FedAdam": ("server_lr",),
-        "FedYogi": ("server_lr", "server_beta1", "server_beta2"),
-    }
+    needed = {key: 0.5 for key, one in RULES[method].keys.items() if not one.client}
     args = SimpleNamespace(
         training_type="cross_silo",
         federated_optimizer=method,
         server_state_path=str(path),
         start_round=start,
-        **dict.fromkeys(coefficients[method], 0.5) | values,
+        **needed | values,
     )
     return fp.FedNNNNAggregator(net or model(), args)
 
@@ -68,9 +62,7 @@ def assert_equal(one, other) -> None:
         assert torch.equal(tensor, other[name]), name
 
 
-@pytest.mark.parametrize(
-    "method", ["FedNNNN", "NormNorm", "Momentum", "FedExP", "FedAdam", "FedYogi"]
-)
+@pytest.mark.parametrize("method", RULES)
 def test_a_restart_gives_the_bits_of_an_uninterrupted_federation(method, tmp_path) -> None:
     whole = aggregator(tmp_path / "whole.safetensors", method=method)
     for number in range(4):

@@ -319,7 +319,7 @@ def test_tag_prediction_keeps_fedmls_trainer() -> None:
         ({"enable_dp": True}, r"enable_dp: true: .* hooks"),
         (
             {"resume": True, "overwrite": True},
-            r"tracking_args.resume, tracking_args.overwrite: set",
+            r"tracking_args.overwrite: true: resume is true",
         ),
     ],
 )

@@ -95,22 +95,32 @@ def test_slurm_gives_gpus_where_the_recipe_wants_them(
     assert slurm() == f"sbatch {gpus}--time=1:00:00 {LAUNCH / 'slurm.sbatch'} {words}\n"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("output", "folder"),
-    [((), "runs/digits_noniid_b_fednnnn-job7"), (("--output", "run"), "run")],
-    ids=["default", "output"],
+    [((), "runs/digits_noniid_b_fednnnn-job7"), (("--output", "mine"), "mine")],
 )
-def test_slurm_goes_on_after_its_time_limit(
-    start: Start,
-    script: Run,
-    slurm: Callable[[], str],
-    tmp_path: Path,
-    output: tuple[str, ...],
-    folder: str,
+def test_slurm_resumes_what_the_job_has_begun(
+    script: Run, slurm: Callable[[], str], tmp_path: Path, output: tuple[str, ...], folder: str
 ) -> None:
-    arguments = (RECIPE, *SHORT, "--set", "train_args.checkpoint_every=999", *output)
-    metrics = tmp_path / folder / "metrics.jsonl"
+    mpirun = tmp_path / "slurm" / "mpirun"
+    mpirun.write_text((tmp_path / "slurm" / "sbatch").read_text().replace("sbatch", "mpirun"))
+    mpirun.chmod(0o755)
+    command = f"fedml run {RECIPE} --output {folder} {' '.join(output)}".rstrip()
+    script("slurm.sbatch", RECIPE, *output, **JOB)
+    assert slurm() == f"mpirun --map-by ppr:2:node --bind-to none {command}\n"
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "recipe.yaml").touch()
+    script("slurm.sbatch", RECIPE, *output, **JOB)
+    assert slurm() == f"mpirun --map-by ppr:2:node --bind-to none {command} --resume\n"
+
+
+@pytest.mark.slow
+def test_slurm_goes_on_after_its_time_limit(
+    start: Start, script: Run, slurm: Callable[[], str], tmp_path: Path
+) -> None:
+    arguments = (RECIPE, *SHORT, "--set", "train_args.checkpoint_every=999")
+    folder = tmp_path / "runs" / "digits_noniid_b_fednnnn-job7"
+    metrics = folder / "metrics.jsonl"
     job = start("slurm.sbatch", *arguments, "--set", "train_args.comm_round=999", **JOB)
     try:
         while job.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > 1):
@@ -123,7 +133,6 @@ def test_slurm_goes_on_after_its_time_limit(
     assert slurm() == "scontrol requeue 7\n"
 
     done = metrics.read_text().splitlines()
-    rounds = ("--set", f"train_args.comm_round={len(done) + 2}")
-    script("slurm.sbatch", *arguments, *rounds, **JOB)
+    script("slurm.sbatch", *arguments, "--set", f"train_args.comm_round={len(done) + 2}", **JOB)
     assert metrics.read_text().splitlines()[: len(done)] == done
-    assert summary(tmp_path / folder)["rounds"] == len(done) + 2
+    assert summary(folder)["rounds"] == len(done) + 2

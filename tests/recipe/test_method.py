@@ -169,8 +169,8 @@ def test_a_users_rule_does_not_run_without_the_flag(users: str) -> None:
     assert line.startswith("--set train_args.federated_optimizer: 'lion_rules:Lion' is code")
     assert "--allow-code" in line
     assert users not in sys.modules
-    load(f"{users}:Lion", "lion_lr=1", allow_code=True)
-    assert "--allow-code" in only_line(f"{users}:Lion", "lion_lr=1")  # loaded is not allowed
+    allowed = load(f"{users}:Lion", "lion_lr=1", allow_code=True)
+    assert load(f"{users}:Lion", "lion_lr=1") == allowed  # in this process it is known from here on
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.average import LayerNorms, Update, UpdateAccumulator
+from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.update import LayerNorms, Update
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 

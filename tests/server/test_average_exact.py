@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fednnnn_plugin.server.average import Update, UpdateAccumulator
+from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.update import Update
 
 CHUNK = 131_072  # elements that are handled at a time
 

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.average import Update, UpdateAccumulator
+from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import Layout, State
 from fednnnn_plugin.server.rules import RULES, find_rule
 from fednnnn_plugin.server.server import Server, ServerMove, ServerState
+from fednnnn_plugin.server.update import Update
 
 TRAINABLE = ["fc.weight", "fc.bias"]
 CPU = torch.device("cpu")

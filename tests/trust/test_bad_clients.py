@@ -16,14 +16,16 @@ from torch import nn
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.server.server import Server, ServerRule
+from fednnnn_plugin.server.layout import Layout
+from fednnnn_plugin.server.rules import find_rule
+from fednnnn_plugin.server.server import Server
 
 # As fedml.init does: otherwise FedML's reports look for its platform on the network.
 fedml.mlops.pre_setup(SimpleNamespace(using_mlops=False))
 
-FEDAVG = ServerRule("PaperFedAvg")
-#: The paper's settings of CIFAR-10, IID-B.
-FEDNNNN = ServerRule("FedNNNN", beta=0.7, gamma=0.8)
+FEDAVG, FEDNNNN = "PaperFedAvg", "FedNNNN"
+#: The paper's of CIFAR-10, IID-B.
+SETTINGS = {FEDAVG: {}, FEDNNNN: {"beta": 0.7, "gamma": 0.8}}
 Vector = tuple[float, float]
 #: Four clients that pull in opposite directions, as those of two classes do.
 HONEST: list[Vector] = [(1.0, 0.0), (-1.0, 0.0), (1.0, 0.0), (-1.0, 0.0)]
@@ -31,16 +33,19 @@ FIFTH: Vector = (0.0, 1.0)
 
 
 def displacement(
-    rule: ServerRule, rounds: Sequence[Sequence[Vector]], clip: float | None = None
+    rule: str, rounds: Sequence[Sequence[Vector]], clip: float | None = None
 ) -> list[float]:
     """Where the served model is after rounds of these updates, from the origin."""
-    server = Server(rule, {"w": torch.zeros(2, dtype=torch.float64)}, ["w"])
+    start = {"w": torch.zeros(2, dtype=torch.float64)}
+    server = Server(find_rule(rule), SETTINGS[rule], Layout(start, ["w"]))
+    state = server.start(start)
     for updates in rounds:
-        acc = fp.UpdateAccumulator(server.served, ["w"], clip)
+        served = server.layout.state_dict(state.served)
+        acc = fp.UpdateAccumulator(served, ["w"], clip)
         for update in updates:
-            acc.add({"w": server.served["w"] + torch.tensor(update, dtype=torch.float64)}, 1.0)
-        server.apply(acc.finish())
-    place: list[float] = server.served["w"].tolist()
+            acc.add({"w": served["w"] + torch.tensor(update, dtype=torch.float64)}, 1.0)
+        state, _ = server.apply(state, acc.finish())
+    place: list[float] = state.served.vector.tolist()
     return place
 
 
@@ -56,7 +61,7 @@ def test_momentum_repeats_one_huge_update() -> None:
     attacked = [[*HONEST, (0.0, 1e6)], *[[*HONEST, FIFTH]] * 80]
     whole = [[*HONEST, FIFTH]] * 81
     harm = {
-        rule.method: displacement(rule, attacked)[1] - displacement(rule, whole)[1]
+        rule: displacement(rule, attacked)[1] - displacement(rule, whole)[1]
         for rule in (FEDAVG, FEDNNNN)
     }
     assert harm["PaperFedAvg"] == pytest.approx((1e6 - 1) / 5)
@@ -100,7 +105,7 @@ def test_clipping_bounds_the_step_whatever_the_clients_send(
         before = [0.0, 0.0]
         for count in range(1, len(rounds) + 1):
             after = displacement(rule, rounds[:count], clip)
-            assert math.dist(before, after) <= bounds[rule.method] * (1 + 1e-6) + 1e-9
+            assert math.dist(before, after) <= bounds[rule] * (1 + 1e-6) + 1e-9
             before = after
 
 
@@ -175,14 +180,14 @@ def test_cross_silo_leaves_out_models_that_do_not_fit(
     torch.testing.assert_close(served["w"], torch.tensor([1.05, 1.4]))
     assert server.evaluation_state_dict()["w"].tolist() == [1.5, 2.0]
     [line] = [record.message for record in caplog.records]
-    assert line.startswith("round 1: client 1 of this round: ")
+    assert line.startswith("round 1: the client of rank 2: ")
     assert line.endswith(": left out")
     assert len(line) < 700
     assert line.isprintable()
 
-    with pytest.raises(UserError, match="round 2: client 2 of this round"):
+    with pytest.raises(UserError, match="round 2: the client of rank 3"):
         server.on_before_aggregation([broken, client(0.0, 4.0), broken])
-    with pytest.raises(UserError, match="round 1: client 0 of this round"):
+    with pytest.raises(UserError, match="round 1: the client of rank 1"):
         aggregator().on_before_aggregation([broken, client(0.0, 4.0)])
 
 

@@ -14,15 +14,17 @@ from torch import Tensor, nn
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.replica import layout_of, named_tensors
 from fednnnn_plugin.engine.batches import LoaderBatches, LoaderData
 from fednnnn_plugin.engine.cohort import Cohort
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.federation import Federation, Schedule
 from fednnnn_plugin.engine.foreign import ForeignTraining
 from fednnnn_plugin.engine.ranks import Solo
-from fednnnn_plugin.engine.state import State, named_tensors, trainable_names
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.server.server import Server, ServerRule
+from fednnnn_plugin.server.layout import Layout, State
+from fednnnn_plugin.server.rules import find_rule
+from fednnnn_plugin.server.server import Server
 
 # As fedml.init does: otherwise FedML's reports look for its platform on the network.
 fedml.mlops.pre_setup(SimpleNamespace(using_mlops=False))
@@ -32,17 +34,17 @@ fuzz = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-RULES = [
-    ServerRule("FedNNNN", beta=0.7, gamma=0.8),
-    ServerRule("NormNorm", beta=0.6),
-    ServerRule("Momentum", gamma=0.9),
-    ServerRule("PaperFedAvg"),
-]
-COMPARATORS = [
-    ServerRule("FedExP"),
-    ServerRule("FedAdam", server_lr=0.01),
-    ServerRule("FedYogi", server_lr=0.1, server_tau=1e-3),
-]
+PAPERS: dict[str, dict[str, float]] = {
+    "FedNNNN": {"beta": 0.7, "gamma": 0.8},
+    "NormNorm": {"beta": 0.6},
+    "Momentum": {"gamma": 0.9},
+    "PaperFedAvg": {},
+}
+RULES = PAPERS | {
+    "FedExP": {},
+    "FedAdam": {"server_lr": 0.01},
+    "FedYogi": {"server_lr": 0.1, "server_tau": 1e-3},
+}
 
 
 class Model(nn.Module):
@@ -152,13 +154,13 @@ ROUNDS = st.lists(st.lists(edits(), min_size=4, max_size=4), min_size=1, max_siz
 @fuzz
 @given(
     rounds=ROUNDS,
-    rule=st.sampled_from(RULES + COMPARATORS),
+    rule=st.sampled_from(list(RULES)),
     weighting=st.sampled_from(["uniform", "samples"]),
     failures=st.sampled_from([0, 1, 4]),
     clip=st.sampled_from([None, 1e-30, 1.0, 1e30]),
 )
 def test_the_engine(
-    rounds: list[list[Any]], rule: ServerRule, weighting: Any, failures: int, clip: float | None
+    rounds: list[list[Any]], rule: str, weighting: Any, failures: int, clip: float | None
 ) -> None:
     model, clients = Model(), Clients()
     like = {name: tensor.clone() for name, tensor in named_tensors(model).items()}
@@ -172,35 +174,32 @@ def test_the_engine(
         max_client_failures=failures,
         max_client_norm=clip,
     )
-    with Cohort(model, ForeignTraining(clients), batches, seed=0) as cohort:
+    layout = layout_of(model)
+    server = Server(find_rule(rule), RULES[rule], layout)
+    start = server.start(named_tensors(model))
+    with Cohort(model, layout, ForeignTraining(clients), batches, seed=0) as cohort:
         federation = Federation(
-            schedule,
-            Server(rule, named_tensors(model), trainable_names(model)),
-            trainable_names(model),
-            cohort,
-            Solo(),
-            clients.test,
+            schedule, server, start, cohort, Solo(), lambda model: Evaluation(0.5, None)
         )
         for clients.edits in rounds:
-            before = {n: t.clone() for n, t in federation.server.state_dict().items()}
-            progress = federation.progress
+            standing = federation.standing
+            before = {n: t.clone() for n, t in server.state_dict(standing.server).items()}
             try:
                 record = federation.run_round()
             except RunError as error:
                 record, message = None, str(error)
             if record is None:
                 assert message.isprintable()
-                assert federation.progress == progress
-                after = federation.server.state_dict()
-                assert after.keys() == before.keys()
+                assert federation.standing is standing
+                after = server.state_dict(standing.server)
                 assert all(torch.equal(after[name], before[name]) for name in after)
                 return
             assert record.clients + record.rejected == 4
             record.to_json()  # refuses numbers that are not finite
             assert record.mean_update_norm <= record.mean_client_norm
             assert clip is None or record.client_norms[2] <= clip * (1 + 1e-12)
-            check_state(federation.server.served, like)
-            check_state(federation.server.evaluation, like)
+            check_state(layout.state_dict(federation.standing.server.served), like)
+            check_state(layout.state_dict(federation.standing.server.evaluation), like)
 
 
 @fuzz
@@ -209,22 +208,19 @@ def test_the_engine(
     samples=st.lists(
         st.sampled_from([1, 5, 0, -1, 2.5, math.nan, None, "3", 10**400]), min_size=4, max_size=4
     ),
-    rule=st.sampled_from(RULES + COMPARATORS),
+    rule=st.sampled_from(list(RULES)),
     weighting=st.sampled_from(["uniform", "samples"]),
     failures=st.sampled_from([0, 1, 4]),
 )
 def test_the_cross_silo_aggregator(
-    rounds: list[list[Any]], samples: list[Any], rule: ServerRule, weighting: str, failures: int
+    rounds: list[list[Any]], samples: list[Any], rule: str, weighting: str, failures: int
 ) -> None:
     model = Model()
     like = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     arguments = SimpleNamespace(
         training_type="cross_silo",
-        federated_optimizer=rule.method,
-        beta=rule.beta,
-        gamma=rule.gamma,
-        server_lr=rule.server_lr,
-        server_tau=rule.server_tau,
+        federated_optimizer=rule,
+        **RULES[rule],
         client_weighting=weighting,
         max_client_failures=failures,
     )
@@ -250,7 +246,7 @@ def sent_by(state: State, edit: Any) -> Any:
     return edited(state, None if isinstance(edit, Exception) else edit)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.method)
+@pytest.mark.parametrize("rule", PAPERS)
 @fuzz
 @given(
     values=st.lists(st.lists(FLOATS.filter(math.isfinite), min_size=3, max_size=3), min_size=1),
@@ -258,7 +254,7 @@ def sent_by(state: State, edit: Any) -> Any:
     dtype=st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]),
 )
 def test_extreme_numbers_move_both_models_to_finite_ones(
-    rule: ServerRule, values: list[list[float]], before: list[float], dtype: torch.dtype
+    rule: str, values: list[list[float]], before: list[float], dtype: torch.dtype
 ) -> None:
     """The served model may overflow, under momentum or β E; the evaluation model never does."""
     w = torch.tensor(before, dtype=torch.float64).to(dtype)
@@ -267,9 +263,9 @@ def test_extreme_numbers_move_both_models_to_finite_ones(
     if not accepted:
         return
     update = acc.finish()
-    server = Server(rule, {"w": w}, ["w"])
-    move = server.apply(update)
-    evaluation: Tensor = server.evaluation["w"]
+    server = Server(find_rule(rule), RULES[rule], Layout({"w": w}, ["w"]))
+    state, move = server.apply(server.start({"w": w}), update)
+    evaluation: Tensor = server.layout.state_dict(state.evaluation)["w"]
     assert evaluation.isfinite().all()
     arrived = torch.tensor(accepted, dtype=dtype).double()
     slack = arrived.abs().max() * 2.0**-7 + w.double().abs().max() * 2.0**-7

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from fednnnn_plugin.report.accuracy import accuracy_csv, accuracy_rows, accuracy_table
+from fednnnn_plugin.report.speed import rounds_rows, rounds_table
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,11 +22,9 @@ from fednnnn_plugin.engine.recorder import NWDARecorder
 from fednnnn_plugin.engine.records import MetricsFile, Summary
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe
-from fednnnn_plugin.report.accuracy import accuracy_csv, accuracy_rows, accuracy_table
 from fednnnn_plugin.report.charts import charts
 from fednnnn_plugin.report.groups import conditions, group_runs, single_clients
 from fednnnn_plugin.report.runs import read_runs
-from fednnnn_plugin.report.speed import rounds_rows, rounds_table
 
 fuzz = settings(
     max_examples=300,

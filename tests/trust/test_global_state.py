@@ -25,10 +25,10 @@ from fednnnn_plugin.cli import main
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.run import run_federation
-from fednnnn_plugin.server.layout import State
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
+from fednnnn_plugin.server.layout import State
 
 
 def fingerprint() -> dict[str, object]:

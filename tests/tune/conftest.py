@@ -65,7 +65,7 @@ class Searches:
 
     def search_really(self) -> Study:
         """Run trials for all they cost."""
-        return Search(self.folder, self.said.append, jobs=1, allow_code=False).run()
+        return Search(self.folder, self.said.append, jobs=1).run()
 
 
 @pytest.fixture

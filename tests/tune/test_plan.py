@@ -1,5 +1,9 @@
 """The paper's procedure: which values, which condition, which rounds."""
 
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -78,17 +82,17 @@ def test_a_single_client_is_refused() -> None:
 
 
 def test_the_learning_rate_is_searched_on_fedavg_under_non_iid_b() -> None:
-    path = find_recipe("mnist_iid_ub_fednnnn")
-    plan = make_plan(load_recipe(path), Settings())
+    load = partial(load_recipe, find_recipe("mnist_iid_ub_fednnnn"))
+    plan = make_plan(load([]), Settings())
     rate, own = plan.steps
-    tried = trial_recipe(path, plan, rate, {"learning_rate": 0.07})
+    tried = trial_recipe(load, plan, rate, {"learning_rate": 0.07})
     assert tried.train_args.federated_optimizer == "PaperFedAvg"
     assert tried.data_args.partition_method == "n_class"
     assert tried.data_args.partition_sizes == "balanced"
     assert tried.data_args.validation_fraction == pytest.approx(1 / 6)
     assert (tried.train_args.learning_rate, tried.train_args.comm_round) == (0.07, 50)
     # The method's own values under the recipe's own condition.
-    tried = trial_recipe(path, plan, own, {"learning_rate": 0.07, "beta": 0.9, "gamma": 0.6})
+    tried = trial_recipe(load, plan, own, {"learning_rate": 0.07, "beta": 0.9, "gamma": 0.6})
     assert tried.train_args.federated_optimizer == "FedNNNN"
     assert tried.data_args.partition_method == "iid"
     assert tried.data_args.partition_sizes == "power_law"
@@ -100,3 +104,39 @@ def test_a_plan_s_settings_make_the_plan_again() -> None:
     base = recipe("mnist_noniid_b_fednnnn")
     plan = make_plan(base, Settings(metric="final_loss", prune=True, validation=0.25, rounds=7))
     assert make_plan(base, settings_of(plan)) == plan
+
+
+RULE = """
+import torch
+
+from fednnnn_plugin.server.rules.registry import positive, rule
+
+
+@rule(pull=positive(grid=(0.5, 1.0)), push=positive(default=1.0))
+class Mine(torch.optim.Optimizer):
+    def __init__(self, params, pull, push):
+        super().__init__(params, {"pull": pull, "push": push})
+"""
+
+
+def test_a_user_s_own_rule_brings_its_grids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "rules_of_mine.py").write_text(RULE)
+    keys = ["federated_optimizer=rules_of_mine:Mine", "beta=null", "gamma=null", "pull=0.7"]
+    given = [f"train_args.{key}" for key in keys]
+
+    def load(more: Sequence[str]) -> Recipe:
+        path = find_recipe("digits_noniid_b_fednnnn")
+        return load_recipe(path, [*given, *more], allow_code=True)
+
+    plan = make_plan(load([]), Settings())
+    rate, own = plan.steps
+    assert (own.method, own.name) == ("rules_of_mine:Mine", "rules_of_mine.Mine")
+    assert own.grid == {"pull": (0.5, 1.0)}  # what has no grid is searched where one names it
+    tried = trial_recipe(load, plan, rate, {"learning_rate": 0.07})
+    assert tried.train_args.federated_optimizer == "PaperFedAvg"
+    tried = trial_recipe(load, plan, own, {"learning_rate": 0.07, "pull": 1.0})
+    assert tried.rule_settings == {"pull": 1.0, "push": 1.0}
+    assert make_plan(load([]), Settings(grids={"push": (1.0, 2.0)})).keys == ["push"]

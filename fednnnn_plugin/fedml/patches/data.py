@@ -61,17 +61,7 @@ def _why_ours(args: Any) -> str | None:
 
 
 def load(args: Any) -> tuple[list[Any], int]:
-    """Load and split a data set of ours.
-
-    Args:
-        args: FedML's arguments, under any optimizer: ours, FedML's own, or the user's.
-
-    Returns:
-        FedML's eight values (see ``loaders.fedml_dataset``), and the number of classes.
-
-    Raises:
-        UserError: a value out of range, a split that is impossible, or data that is not there.
-    """
+    """Load and split a data set of ours."""
     from fednnnn_plugin.engine.endings import ending_together
     from fednnnn_plugin.engine.ranks import Solo
     from fednnnn_plugin.engine.settings import load_data

@@ -2,7 +2,7 @@
 
 import sys
 from types import ModuleType
-from typing import IO, Any
+from typing import Any
 
 import click
 
@@ -28,7 +28,8 @@ class RecipeGroup(click.Group):
         if not self._names_recipe(info_name, args):
             return super().make_context(info_name, args, parent, **extra)
         if (reason := compatibility.problem()) is not None:
-            raise _RefusedError(reason)
+            click.echo(reason, err=True)
+            raise click.exceptions.Exit(2)
         from fednnnn_plugin.cli import run_command
         from fednnnn_plugin.fedml.mlops import Mlops
 
@@ -63,15 +64,6 @@ class RecipeGroup(click.Group):
         from fednnnn_plugin.recipe import list_recipes
 
         return not {path.stem for path in list_recipes()}.isdisjoint(words)
-
-
-class _RefusedError(click.ClickException):
-    """A mistake that the user can mend: one line, exit status 2."""
-
-    exit_code = 2
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(self.message, file=file or sys.stderr)
 
 
 def apply(run: ModuleType) -> None:

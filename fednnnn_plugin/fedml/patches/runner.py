@@ -1,6 +1,5 @@
 """Our methods by name in ``FedMLRunner``: simulations, cross-silo, and what it has beside."""
 
-import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,10 +7,12 @@ from typing import Any
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import compatibility
-from fednnnn_plugin.fedml.methods import names_ours, simulates_ours
+from fednnnn_plugin.fedml.methods import (
+    names_ours,
+    simulates_ours,
+    warn_of_the_proximal_term,
+)
 from fednnnn_plugin.fedml.patches.wrapping import wrap
-
-_log = logging.getLogger(__name__)
 
 _RUNNER = ("fedml.runner.FedMLRunner",)
 
@@ -73,12 +74,9 @@ def _cross_silo(
     if not names_ours(args):
         return original(runner, args, device, dataset, model, client_trainer, server_aggregator)
     compatibility.require()
-    from fednnnn_plugin.fedml.engine_data import check_images
     from fednnnn_plugin.fedml.processes import end_federation_together
 
     end_federation_together(args)
-    if client_trainer is None:
-        check_images(model, args, dataset)
     if args.role == "server":
         server_aggregator = _aggregator(args, model, server_aggregator)
     else:
@@ -108,12 +106,9 @@ def _trainer(args: Any, dataset: Any, model: Any, given: Any) -> Any:
 
     if given is None and staged_data(dataset) is not None:
         return FedNNNNClientTrainer(model, args)
-    if args.federated_optimizer == "PaperFedProx" and not isinstance(given, FedNNNNClientTrainer):
-        _log.warning(
-            "client_trainer: %s trains the client: the proximal term of PaperFedProx is its own to "
-            "add (args.prox_mu)",
-            "FedML's default" if given is None else type(given).__name__,
-        )
+    if not isinstance(given, FedNNNNClientTrainer):
+        name = "FedML's default" if given is None else type(given).__name__
+        warn_of_the_proximal_term(args, name)
     return given
 
 

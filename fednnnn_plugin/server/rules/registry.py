@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import RunError, UserError, printable
-from fednnnn_plugin.server.average import Update
+from fednnnn_plugin.server.update import Update
 from fednnnn_plugin.user_code import load_code, names_code, told
 
 #: What is tested and reported: the plain average ``w_t + S``, ``w_{t+1}``, or the mean of ``w_t``
@@ -103,7 +103,7 @@ class Rule:
         name: a recipe's ``federated_optimizer``.
         optimizer: the class; ``p.grad`` holds ``-S``.
         keys: the recipe's keys that the method takes, in ``train_args``.
-        wants: attributes of :class:`~fednnnn_plugin.server.average.Update` that ``step`` is given.
+        wants: attributes of :class:`~fednnnn_plugin.server.update.Update` that ``step`` is given.
         evaluated: the model that is tested and reported.
         place: row in the paper's table of results; None of a method that is not the paper's.
     """
@@ -180,7 +180,7 @@ def rule(
     the model was left alone.
 
     Args:
-        wants: attributes of :class:`~fednnnn_plugin.server.average.Update` that ``step`` takes by
+        wants: attributes of :class:`~fednnnn_plugin.server.update.Update` that ``step`` takes by
             name, such as ``mean_client_norm``.
         evaluated: which model is tested and reported.
         place: row in the paper's table of results, of a method that is the paper's.

@@ -1,0 +1,52 @@
+"""What one round of clients adds up to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fednnnn_plugin.server.layout import Layout
+
+
+@dataclass(frozen=True)
+class LayerNorms:
+    """The two norms of one module: ``N`` and ``E`` of its own parameters."""
+
+    mean_update_norm: float
+    mean_client_norm: float
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one round of clients adds up to.
+
+    Attributes:
+        vector: ``S = Σ α_k Δ_k`` (eq. 3) as a vector ``[d]`` of float32 at least.
+        layout: the names of its elements.
+        mean_update_norm: ``N = ‖S‖₂`` (eq. 4) of the whole model.
+        mean_client_norm: ``E = Σ α_k ‖Δ_k‖₂`` (eq. 5); ``N ≤ E`` (proposition 1).
+        mean_client_square: ``Σ α_k ‖Δ_k‖₂²``.
+        layers: both norms of every module that owns trainable parameters.
+        buffers: every other entry of the model state: floating ones averaged with ``α_k``, integer
+            ones the maximum over clients.
+        clients: how many clients were accepted.
+        rejected: how many were not.
+        client_norms: minimum, median and maximum of ``‖Δ_k‖₂``.
+    """
+
+    vector: Tensor
+    layout: Layout
+    mean_update_norm: float
+    mean_client_norm: float
+    mean_client_square: float
+    layers: dict[str, LayerNorms]
+    buffers: dict[str, Tensor]
+    clients: int
+    rejected: int
+    client_norms: tuple[float, float, float]
+
+    @property
+    def mean_update(self) -> dict[str, Tensor]:
+        """``S`` by parameter name, views of the vector."""
+        return self.layout.views(self.vector)

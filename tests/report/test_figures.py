@@ -1,0 +1,251 @@
+"""What the figures draw, on any Axes."""
+
+import io
+import math
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.font_manager import get_font_names
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.report.charts import condition_charts
+from fednnnn_plugin.report.groups import arrange
+from fednnnn_plugin.report.style import log_axis, number_text, save, spread_out
+
+fig = fp.figures
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    yield
+    plt.close("all")
+
+
+def lines(ax: Axes) -> dict[str, np.ndarray]:
+    found = {line.get_label(): np.asarray(line.get_ydata()) for line in ax.lines}
+    return {name: y for name, y in found.items() if not name.startswith("_")}
+
+
+def names(ax: Axes) -> set[str]:
+    return {text.get_text() for text in ax.texts}
+
+
+def charts(runs: pd.DataFrame) -> dict:
+    return {c.name: c for c in condition_charts(arrange(runs), arrange(runs).iloc[:0], ())}
+
+
+@pytest.fixture
+def runs(make_run) -> pd.DataFrame:
+    for method in ("PaperFedAvg", "FedNNNN"):
+        for seed in (0, 1):
+            folder = make_run(method, seed=seed)
+    return fp.read_runs(folder.parent)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "accuracy",
+        "accuracy_by_seconds",
+        "loss",
+        "norms",
+        "agreement",
+        "integrated_norm",
+        "client_spread",
+    ],
+)
+def test_every_figure_draws_on_the_axes_given_or_a_new_one(runs: pd.DataFrame, name: str) -> None:
+    draw = getattr(fig, name)
+    _, ax = plt.subplots()
+    assert draw(runs, ax) is ax
+    assert set(lines(ax)) == {"FedAvg", "FedNNNN"}
+    assert names(ax) >= {"FedAvg", "FedNNNN"}
+    assert ax.get_xlabel()
+    assert ax.get_ylabel()
+    other = draw(runs)
+    assert other is not ax
+    assert not names(draw(runs, plt.subplots()[1], names=False))
+
+
+def test_accuracy_is_the_mean_over_seeds(runs: pd.DataFrame) -> None:
+    mine = runs[runs["method"] == "FedNNNN"]
+    drawn = lines(fig.accuracy(runs))["FedNNNN"]
+    assert drawn == pytest.approx(mine.groupby("round")["test_acc"].mean().to_numpy() * 100.0)
+
+
+def test_a_round_that_one_seed_has_shows_no_deviation(make_run) -> None:
+    make_run("FedNNNN", seed=0, comm_round=6, done=4, finished=False)
+    runs = fp.read_runs(make_run("FedNNNN", seed=1, comm_round=6).parent)
+    ax = fig.accuracy(runs)
+    (band,) = ax.collections
+    assert len(lines(ax)["FedNNNN"]) == 6
+    assert band.get_paths()[0].vertices[:, 0].max() == 4
+
+
+def test_the_spread_over_seeds_is_from_the_smallest_to_the_largest(make_run) -> None:
+    for seed, norms in ((0, [1.0, 2.0, 3.0]), (1, [0.5, 4.0, 9.0])):
+        folder = make_run(
+            "FedNNNN", seed=seed, change=lambda line, n=norms: line.update(client_norms=n)
+        )
+    runs = fp.read_runs(folder.parent)
+    ax = fig.client_spread(runs)
+    edges = ax.collections[0].get_paths()[0].vertices[:, 1]
+    assert (edges.min(), edges.max()) == (0.5, 9.0)
+    assert list(lines(ax)["FedNNNN"]) == [3.0] * 4
+    assert "of all seeds" in charts(runs)["client-norms"].caption
+    assert "of all seeds" not in charts(runs[runs["seed"] == 0])["client-norms"].caption
+
+
+def test_the_line_of_orthogonal_updates(runs: pd.DataFrame) -> None:
+    ax = fig.agreement(runs)
+    levels = {float(line.get_ydata()[0]) for line in ax.lines if len(line.get_ydata()) == 2}
+    assert levels == {1.0, 0.1}
+    assert "1/√100: orthogonal" in names(ax)
+
+
+def test_the_error_axis_parts_what_is_near_100(make_run) -> None:
+    reached = iter([0.9, 0.99, 0.999, 1.0])
+    runs = fp.read_runs(
+        make_run("FedNNNN", change=lambda line: line.update(test_acc=next(reached)))
+    )
+    ax = fig.accuracy(runs)
+    at = ax.transData.transform([(1, value) for value in (90.0, 99.0, 99.9)])[:, 1]
+    assert at[1] - at[0] == pytest.approx(at[2] - at[1])
+    assert {90.0, 99.0, 99.9} <= set(ax.get_yticks())
+    assert np.isfinite(ax.transData.transform((4, 100.0))).all()
+    assert "error" in charts(runs)["accuracy"].caption
+
+
+def test_seconds_add_up(runs: pd.DataFrame) -> None:
+    ax = fig.accuracy_by_seconds(runs)
+    assert ax.lines[0].get_xdata() == pytest.approx([1.3, 2.6, 3.9, 5.2])
+    assert ax.get_xlabel() == "seconds"
+    assert fig.accuracy_by_seconds(runs.assign(**{"seconds.train": 7200.0})).get_xlabel() == "hours"
+
+
+def test_a_layer_and_a_metric_of_one_s_own(make_run) -> None:
+    runs = fp.read_runs(
+        make_run("FedNNNN", change=lambda line: line.update(test_metrics={"mse": -line["round"]}))
+    )
+    layer = lines(fig.norms(runs, layer="fc2", norm="mean_client_norm"))["FedNNNN"]
+    assert layer == pytest.approx(runs["layers.fc2.mean_client_norm"].to_numpy())
+    assert list(lines(fig.metric(runs, name="mse"))["FedNNNN"]) == [-1, -2, -3, -4]
+    assert {"norms-fc2", "norms-conv2", "metric-mse"} <= set(charts(runs))
+
+
+def test_variants_of_a_method_look_different(make_run) -> None:
+    for beta in (0.5, 1.1):
+        folder = make_run("FedNNNN", beta=beta)
+    ax = fig.accuracy(fp.read_runs(folder.parent))
+    assert set(lines(ax)) == {"FedNNNN (β 0.5)", "FedNNNN (β 1.1)"}
+    looks = {(line.get_color(), line.get_linestyle()) for line in ax.lines}
+    assert len({color for color, _ in looks}) == 2
+
+
+def test_many_variants_get_shades_by_the_value_and_a_colour_bar(make_run) -> None:
+    for beta in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2):
+        make_run("FedNNNN", beta=beta)
+    ax = fig.accuracy(fp.read_runs(make_run("PaperFedAvg").parent))
+    assert names(ax) == {"FedAvg"}
+    (bar,) = ax.child_axes
+    assert [text.get_text() for text in bar.get_yticklabels()][:3] == ["0.5", "0.6", "0.7"]
+    colors = [line.get_color() for line in ax.lines if line.get_label() != "FedAvg"]
+    brightness = [sum(int(color[i : i + 2], 16) for i in (1, 3, 5)) for color in colors]
+    assert brightness == sorted(brightness, reverse=True)
+    assert len(set(colors)) == 8
+
+
+def test_lines_of_several_conditions_carry_their_names(make_run) -> None:
+    make_run("FedNNNN", partition_method="iid")
+    ax = fig.loss(fp.read_runs(make_run("FedNNNN").parent))
+    assert set(lines(ax)) == {"FedNNNN, digits IID, B", "FedNNNN, digits non-IID, B"}
+    assert len({line.get_color() for line in ax.lines}) == 2
+
+
+@pytest.mark.parametrize(
+    ("recorded", "said"),
+    [
+        ({"PaperFedAvg": "average", "FedExP": "average"}, ["plain average"]),
+        (
+            {"PaperFedAvg": "average", "FedExP": "midpoint"},
+            ["average of the clients' models (FedAvg)", "(FedExP)"],
+        ),
+        ({"FedAdam": "served"}, ["served model"]),
+        ({"PaperFedAvg": None}, ["do not say"]),
+    ],
+)
+def test_the_caption_says_which_model_was_tested(make_run, recorded: dict, said: list) -> None:
+    for method, model in recorded.items():
+        folder = make_run(method, change=lambda line, m=model: line.update(evaluated=m))
+    caption = charts(fp.read_runs(folder.parent))["accuracy"].caption
+    assert all(text in caption for text in said)
+    assert ("plain average" in caption) == ("average" in recorded.values())
+
+
+def test_held_out_images_are_not_called_the_test_set(make_run) -> None:
+    ax = fig.accuracy(fp.read_runs(make_run("FedNNNN", validation_fraction=0.2)))
+    assert ax.get_ylabel() == "validation accuracy (%)"
+
+
+def test_a_single_client_is_a_reference(make_run, runs: pd.DataFrame) -> None:
+    folder = make_run("PaperFedAvg", client_num_in_total=1, client_num_per_round=1)
+    both = arrange(fp.read_runs(folder.parent))
+    alone = both["condition"] == "single client"
+    found = {c.name: c for c in condition_charts(both[~alone], both[alone], ())}
+    assert "single client" in lines(found["integrated-norm"].axes[0])
+    assert "single client" not in lines(found["accuracy"].axes[0])
+    own = {c.name for c in condition_charts(both[alone], both[alone], ())}
+    assert not own & {"agreement", "client-norms"}
+
+
+@pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
+def test_names_in_any_script_are_drawn(make_run, tmp_path: Path, kind: str, recwarn) -> None:
+    label = "规则:方法_$x^2 β"
+    runs = fp.read_runs(make_run(label))
+    path = tmp_path / f"figure.{kind}"
+    save(fig.accuracy(runs), path)
+    save(fig.accuracy(runs), again := tmp_path / f"again.{kind}")
+    assert path.read_bytes() == again.read_bytes()
+    if kind == "svg":
+        assert label in path.read_text(encoding="utf-8")
+    if any("CJK" in name for name in get_font_names()):
+        assert any("CJK" in name for name in fig.STYLE["font.family"])
+
+
+def test_ten_thousand_rounds_are_thinned(make_run, tmp_path: Path) -> None:
+    runs = fp.read_runs(make_run("FedNNNN"))
+    many = pd.concat([runs.iloc[:1]] * 10_000, ignore_index=True)
+    draw = np.random.default_rng(0)
+    many = many.assign(round=range(1, 10_001), test_acc=draw.uniform(0.5, 0.51, 10_000))
+    many["client_norm_min"] = draw.uniform(0.1, 0.2, 10_000)
+    for ax in (fig.accuracy(many), fig.client_spread(many)):
+        save(ax, path := tmp_path / "figure.svg")
+        assert path.stat().st_size < 150_000
+
+
+def test_positions_are_spread_out() -> None:
+    assert spread_out([0.5, 0.51, 0.1], 0.1) == pytest.approx([0.5, 0.6, 0.1])
+    assert spread_out([1.0, 1.0, 0.99], 0.2) == pytest.approx([0.8, 1.0, 0.6])
+    assert spread_out([], 0.1) == []
+
+
+def test_the_ticks_of_a_logarithmic_axis() -> None:
+    _, ax = plt.subplots()
+    ax.plot([1, 2], [0.03, 2.0])
+    log_axis(ax)
+    ax.get_figure().savefig(io.BytesIO())
+    shown = {text.get_text() for text in ax.get_yticklabels()}
+    assert {"0.05", "0.1", "0.2", "0.5", "1", "2"} <= shown
+    assert number_text(1e-05) == "10⁻⁵"
+    assert number_text(2.5e-07) == "2.5·10⁻⁷"
+
+
+def test_alternative_text_tells_the_last_values(runs: pd.DataFrame) -> None:
+    last = runs[(runs["method"] == "FedNNNN") & (runs["round"] == 4)]["test_acc"].mean()
+    alt = charts(runs)["accuracy"].alt
+    assert f"FedNNNN {last * 100.0:.3g}" in alt
+    assert not math.isnan(last)

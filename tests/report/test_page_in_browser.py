@@ -1,0 +1,75 @@
+"""The page in headless Chromium: a script beside it asks what the browser made of it."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fednnnn_plugin.report.build import build_report
+
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-dev-shm-usage", "--dump-dom"),
+)
+ASK = """
+<script>
+const table = document.querySelector("section[aria-labelledby=runs] table.sortable");
+const best = table.querySelectorAll("th button")[5];
+const column = () => [...table.tBodies[0].rows]
+  .map(row => row.cells[5].textContent);
+const before = column();
+best.click();
+const up = column(), ascending = best.closest("th").ariaSort;
+best.click();
+document.body.innerHTML = `<pre id="answer">${JSON.stringify({
+  before, up, ascending, down: column(),
+  drawings: [...document.querySelectorAll("figure > svg")].map(svg =>
+    [svg.getBoundingClientRect().height > 50, svg.querySelectorAll("path").length > 5]),
+  ink: getComputedStyle(document.querySelector("figure svg text")).fill,
+  paper: getComputedStyle(document.querySelector("figure")).backgroundColor,
+  line: getComputedStyle(document.querySelector("figure svg path[style*=vermilion]")).stroke,
+  wide: document.documentElement.scrollWidth - innerWidth,
+})}</pre>`;
+</script>
+"""
+
+
+def ask(page: Path, *flags: str) -> dict[str, Any]:
+    """What the page is like in a browser started with some flags."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert chromium is not None
+    asked = page.with_name("asked.html")
+    asked.write_text(page.read_text(encoding="utf-8").replace("</body>", ASK + "</body>"))
+    profile = f"--user-data-dir={page.parent.parent / 'profile'}"
+    command = [chromium, *FLAGS, profile, *flags, asked.as_uri()]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    (answer,) = re.findall(r'<pre id="answer">(.*?)</pre>', ended.stdout)
+    found: dict[str, Any] = json.loads(answer)
+    return found
+
+
+@pytest.mark.chromium
+@pytest.mark.slow
+def test_the_page_in_a_browser(make_run, study: Path, tmp_path: Path) -> None:
+    for method in ("PaperFedAvg", "FedNNNN"):
+        for seed in (0, 1):
+            folder = make_run(method, seed=seed)
+    page = build_report([folder.parent, study], tmp_path / "out").page
+    light = ask(page, "--window-size=1280,900")
+    assert len(light["drawings"]) == 11
+    assert all(all(checks) for checks in light["drawings"])
+    assert light["wide"] <= 0
+    assert light["ascending"] == "ascending"
+    assert light["up"] == sorted(light["before"], key=float)
+    assert light["down"] == light["up"][::-1]
+    assert (light["ink"], light["paper"]) == ("rgb(90, 100, 112)", "rgb(255, 255, 255)")
+    assert light["line"] == "rgb(213, 94, 0)"
+
+    dark = ask(page, "--blink-settings=preferredColorScheme=0", "--window-size=500,900")
+    assert (dark["ink"], dark["paper"]) == ("rgb(163, 173, 184)", "rgb(23, 27, 33)")
+    assert dark["line"] == "rgb(245, 132, 66)"
+    assert dark["wide"] <= 0

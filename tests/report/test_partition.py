@@ -1,0 +1,92 @@
+"""How a data set was dealt to the clients."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.cli import main
+from fednnnn_plugin.report.partition import (
+    class_colors,
+    counts_text,
+    fitted_exponent,
+    save_partition,
+)
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    yield
+    plt.close("all")
+
+
+def test_counts_worked_by_hand() -> None:
+    counts = fp.figures.client_counts(
+        [0, 0, 1, 1, 3], [[0, 1, 2], [3, 4], []], ["a", "b", "c", "猫"]
+    )
+    assert list(counts.columns) == ["a", "b", "猫"]
+    assert counts.to_numpy().tolist() == [[2, 1, 0], [0, 1, 1], [0, 0, 0]]
+    assert list(fp.figures.client_counts([0, 4], [[0, 1]]).columns) == ["0", "4"]
+    assert "smallest 0, median 2, largest 3" in counts_text(counts)
+    assert "classes a client: 0 to 2" in counts_text(counts)
+
+
+def test_the_fitted_exponent() -> None:
+    sizes = 10_000.0 * np.arange(1, 101) ** -0.7
+    assert fitted_exponent(sizes) == pytest.approx(0.7)
+    assert np.isnan(fitted_exponent([3, 0, 2]))
+
+
+def test_small_clients_stay_visible_under_a_power_law() -> None:
+    """Clients beyond about 40 of 100 could not be seen."""
+    labels = np.arange(60_000) % 10
+    parts = fp.partition(labels, 100, method="n_class", sizes="power_law", seed=0)
+    counts = fp.figures.client_counts(labels, parts)
+    ax = fp.figures.partition(counts)
+    tops = np.max([patch.get_data().values for patch in ax.patches], axis=0)
+    assert len(tops) == 100
+    assert (tops == pytest.approx(100.0)) if isinstance(tops, float) else np.allclose(tops, 100.0)
+    sizes = fp.figures.client_sizes(counts)
+    assert len(sizes.lines[0].get_xdata()) == 100
+    assert sizes.get_yscale() == "log"
+
+
+def test_classes_have_their_names_and_colours_of_their_own() -> None:
+    counts = pd.DataFrame(np.ones((3, 20), dtype=int), columns=[f"class {i}" for i in range(20)])
+    ax = fp.figures.partition(counts)
+    assert len({patch.get_facecolor() for patch in ax.patches}) == 20
+    shown = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert shown == [f"class {i}" for i in reversed(range(20))]
+    assert len(set(class_colors(10))) == 10
+    assert len(set(class_colors(100))) == 100
+
+
+def test_ten_thousand_clients_make_a_picture(tmp_path: Path) -> None:
+    counts = pd.DataFrame(np.random.default_rng(0).integers(0, 9, (10_000, 10))).rename(columns=str)
+    save_partition(counts, "many", tmp_path / "many.svg")
+    assert (tmp_path / "many.svg").stat().st_size < 1_000_000
+    assert len(counts_text(counts).splitlines()) < 40
+
+
+def test_the_command_writes_the_picture_and_the_counts(tmp_path: Path) -> None:
+    arguments = ["partition", "digits_noniid_b_fednnnn", "--plot", str(tmp_path / "a/picture.svg")]
+    ended = CliRunner().invoke(main, [*arguments, "--csv", str(tmp_path / "b/counts.csv")])
+    assert ended.exit_code == 0, ended.output
+    counts = pd.read_csv(tmp_path / "b/counts.csv", index_col="client")
+    assert counts.shape == (20, 10)
+    assert int(counts.to_numpy().sum()) == 1437
+    assert (tmp_path / "a/picture.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("option", "name"), [("--plot", "p.gif"), ("--plot", "p"), ("--csv", "p.svg")]
+)
+def test_an_ending_that_cannot_be_is_refused_before_the_work(option: str, name: str) -> None:
+    ended = CliRunner().invoke(main, ["partition", "no_such_recipe", option, name])
+    assert ended.exit_code == 2
+    assert ended.output.startswith(f"{option}: {name}")
+    assert ended.output.count("\n") == 1

@@ -1,0 +1,186 @@
+"""Run folders as a table."""
+
+import gzip
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.report.runs import layers, read_folders, setting_columns
+
+
+def test_a_run_folder_is_a_line_a_round(make_run) -> None:
+    folder = make_run("PaperFedAvg", seed=7, comm_round=3, weight_decay="5e-4", image_size=[64, 48])
+    runs = fp.read_runs(folder)
+    assert list(runs["round"]) == [1, 2, 3]
+    first = runs.iloc[0]
+    assert (first["run"], first["method"], first["seed"]) == (folder.name, "FedAvg", 7)
+    assert (first["dataset"], first["model"], first["weight_decay"]) == (
+        "digits",
+        "nnnn_digits",
+        5e-4,
+    )
+    assert (first["client_num_in_total"], first["image_size"]) == (100, "64 × 48")
+    assert first["finished"]
+    line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["test_acc"] == line["test_acc"]
+    assert first["layers.fc2.mean_update_norm"] == line["layers"]["fc2"]["mean_update_norm"]
+    assert first["client_norm_median"] == line["client_norms"][1]
+    assert first["seconds.train"] == 1.0
+    assert np.isnan(first["served_test_acc"])
+    assert layers(runs) == ["conv1", "conv2", "fc1", "fc2"]
+    assert "data_cache_dir" not in runs
+    assert "round" not in setting_columns(runs)
+
+
+def test_several_folders_and_folders_of_them(make_run, study: Path) -> None:
+    one, two = make_run("FedNNNN", beta=0.7), make_run("PaperFedAvg")
+    (two / "summary.json").unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        runs = fp.read_runs(one.parent, one, study)
+    assert dict(runs.groupby("run", sort=False).size()) == {one.name: 4, two.name: 4}
+    assert list(runs.groupby("run")["finished"].first()) == [True, False]
+    assert runs["beta"].isna().sum() == 4
+
+
+def test_records_as_they_are_published(make_run) -> None:
+    folder = make_run("FedNNNN")
+    before = fp.read_runs(folder)
+    plain = folder / "metrics.jsonl"
+    (folder / "metrics.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    assert fp.read_runs(folder).equals(before)
+
+
+def test_a_gzip_file_that_is_cut_keeps_what_is_whole(make_run) -> None:
+    folder = make_run(
+        "FedNNNN", comm_round=50, change=lambda line: line.update(clients=line["round"])
+    )
+    plain = folder / "metrics.jsonl"
+    (folder / "metrics.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes())[:-400])
+    plain.unlink()
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl\.gz"):
+        assert 0 < len(fp.read_runs(folder)) < 50
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        '{"round": 2, "client_norms": [1, 2]}',
+        '{"round": 2, "client_norms": 3}',
+        '{"round": 2, "test_acc": 1.5}',
+        '{"round": 2, "test_acc": "high"}',
+        '{"round": 2, "mean_update_norm": -1}',
+        '{"round": 2, "mean_update_norm": Infinity}',
+        '{"round": 2, "mean_update_norm": 1' + "0" * 400 + "}",
+        '{"round": 2, "layers": {"fc2": {"mean_update_norm": [1]}}}',
+        '{"round": 0, "test_acc": 0.5}',
+        '{"test_acc": 0.5}',
+        '{"round": 2, "test_acc',
+        "[" * 100_000,
+        "[1]",
+        "null",
+    ],
+)
+def test_a_damaged_line_costs_itself_and_a_warning(make_run, damaged: str) -> None:
+    folder = make_run("FedNNNN")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    (folder / "metrics.jsonl").write_text("\n".join([lines[0], damaged, *lines[2:]]) + "\n")
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl: line 2: ") as said:
+        assert list(fp.read_runs(folder)["round"]) == [1, 3, 4]
+    assert len(said) == 1
+
+
+def test_a_number_that_is_missing_is_no_damage(make_run) -> None:
+    """``client_norms: [null, 2, 3]`` used to end the report in a traceback."""
+    folder = make_run("FedNNNN", change=lambda line: line.update(client_norms=[None, 2, 3]))
+    runs = fp.read_runs(folder)
+    assert runs["client_norm_min"].isna().all()
+    assert (runs["client_norm_max"] == 3.0).all()
+
+
+def test_what_a_user_s_own_trainer_measured(make_run) -> None:
+    measured = {"test_acc": None, "test_loss": None, "test_metrics": {"mse": -0.5}}
+    runs = fp.read_runs(make_run("FedNNNN", change=lambda line: line.update(measured)))
+    assert runs["test_acc"].isna().all()
+    assert (runs["test_metrics.mse"] == -0.5).all()
+
+
+def test_a_round_twice_counts_once(make_run) -> None:
+    folder = make_run("FedNNNN")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    again = json.loads(lines[1]) | {"test_acc": 0.25}
+    (folder / "metrics.jsonl").write_text("\n".join([*lines, json.dumps(again)]))
+    runs, problems = read_folders([folder])
+    assert list(runs["round"]) == [1, 2, 3, 4]
+    assert runs["test_acc"][1] == 0.25
+    assert len(problems) == 1
+
+
+def test_an_extended_run_that_is_not_done_is_not_finished(make_run) -> None:
+    """``--resume`` with more rounds leaves the summary of the shorter run until it ends."""
+    folder = make_run("FedNNNN", comm_round=8, done=6)
+    (folder / "summary.json").write_text('{"rounds": 4}')
+    assert not fp.read_runs(folder)["finished"].any()
+    (folder / "summary.json").write_text('{"rounds": 6}')
+    assert not fp.read_runs(folder)["finished"].any()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: [",
+        "- 1",
+        "!!python/object/apply:os.system [echo]",
+        "[" * 50_000,
+        "a: \xff",
+        "train_args: 3",
+    ],
+)
+def test_a_recipe_that_cannot_be_used(make_run, text: str) -> None:
+    folder = make_run("FedNNNN")
+    (folder / "recipe.yaml").write_text(text, encoding="latin-1")
+    runs, problems = read_folders([folder])
+    assert list(runs["method"].unique()) == [folder.name]
+    assert all("recipe.yaml" in problem for problem in problems)
+    assert problems or text == "train_args: 3"
+
+
+def test_what_is_no_run_is_said(make_run, tmp_path: Path) -> None:
+    good = make_run("FedNNNN", name="evil\x1b[31m")
+    (tmp_path / "runs" / "notes").mkdir()
+    runs, problems = read_folders([tmp_path / "missing", tmp_path / "runs"])
+    assert list(runs["run"].unique()) == ["evil?[31m"]
+    assert len(problems) == 2
+    assert "missing" in problems[0]
+    assert "notes" in problems[1]
+    with pytest.raises(fp.UserError, match="missing"):
+        fp.read_runs(tmp_path / "missing")
+    (good / "metrics.jsonl").write_text("")
+    with pytest.raises(fp.UserError, match="no round"):
+        fp.read_runs(good)
+
+
+def test_two_runs_of_one_name_keep_both(make_run, tmp_path: Path) -> None:
+    make_run("FedNNNN", name="a/same")
+    make_run("PaperFedAvg", name="b/same")
+    runs, _ = read_folders([tmp_path / "runs/a", tmp_path / "runs/b"])
+    assert runs["run"].nunique() == 2
+
+
+def test_neither_torch_nor_fedml_is_imported(make_run, tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; import fednnnn_plugin as fp\n"
+        "fp.figures.accuracy\n"
+        "from fednnnn_plugin.report.build import build_report\n"
+        "build_report([Path(sys.argv[2])], Path(sys.argv[1]))\n"
+        "assert not {'torch', 'fedml', 'matplotlib.pyplot'} & set(sys.modules)\n"
+    )
+    folder = make_run("FedNNNN")
+    subprocess.run([sys.executable, "-c", script, tmp_path / "out", folder], check=True)

@@ -1,0 +1,172 @@
+"""Which runs belong together, and the tables made of them."""
+
+import math
+
+import pandas as pd
+import pytest
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.report import tables
+from fednnnn_plugin.report.groups import arrange
+
+
+def numbers(runs: pd.DataFrame) -> pd.DataFrame:
+    return tables.accuracy(arrange(runs))
+
+
+def curve(*accuracies: float | None):
+    """Make the rounds' accuracies these."""
+    return lambda line: line.update(test_acc=accuracies[line["round"] - 1])
+
+
+def test_the_paper_s_table() -> None:
+    assert len(tables.PAPER) == 40
+    assert tables.PAPER["mnist", "IID", "B", "FedAvg"] == 99.0
+    assert tables.PAPER["cifar10", "non-IID", "UB", "FedNNNN"] == 61.9
+    assert tables.PAPER["cifar10", "non-IID", "B", "Momentum"] == 74.3
+
+
+def test_accuracy_worked_by_hand(make_run) -> None:
+    for seed, reached in ((0, (0.5, 0.9, 0.8, None)), (1, (0.5, 0.6, 0.7, 0.6))):
+        make_run("FedNNNN", dataset="mnist", seed=seed, change=curve(*reached))
+    folder = make_run("PaperFedAvg", dataset="mnist", change=curve(0.1, 0.2, 0.3, 0.2))
+    table = numbers(fp.read_runs(folder.parent)).set_index("label")
+    row = table.loc["FedNNNN"]
+    assert (row["best"], row["final"], row["seeds"]) == pytest.approx((0.8, 0.7, 2))
+    assert row["best_sd"] == pytest.approx(math.sqrt(0.02))
+    assert row["paper"] == 99.1
+    assert row["best_minus_paper"] == pytest.approx(-19.1)
+    assert row["seconds"] == pytest.approx(1.3)
+    assert math.isnan(table.loc["FedAvg", "best_sd"])
+    assert list(table.index) == ["FedAvg", "FedNNNN"]
+    shown = tables.accuracy_table(numbers(fp.read_runs(folder.parent)), "the test set")
+    assert "80.00 ± 14.14" in shown.text()
+    assert "| **80.00 ± 14.14** |" in shown.markdown()
+    assert "\\textbf{80.00 $\\pm$ 14.14}" in shown.latex()
+    assert tables.headline(table.reset_index()) == (
+        "Best: FedNNNN, 80.00 ± 14.14 %, 50.0 points above FedAvg."
+    )
+
+
+def test_conditions_and_methods_stand_in_the_paper_s_order(make_run) -> None:
+    for method in ("FedNNNN", "FedYogi", "PaperFedAvg", "FedAdam", "NormNorm"):
+        make_run(method)
+    make_run("FedNNNN", dataset="cifar10")
+    make_run("FedNNNN", dataset="mnist", partition_method="dirichlet", partition_alpha=0.3)
+    make_run("FedNNNN", dataset="mnist", partition_sizes="power_law")
+    folder = make_run("FedNNNN", dataset="mnist", partition_method="iid")
+    table = numbers(fp.read_runs(folder.parent))
+    assert list(zip(table["data"], table["condition"], table["label"], strict=True)) == [
+        ("MNIST", "IID, B", "FedNNNN"),
+        ("MNIST", "non-IID, UB", "FedNNNN"),
+        ("MNIST", "Dirichlet, B (α 0.3)", "FedNNNN"),
+        ("CIFAR-10", "non-IID, B", "FedNNNN"),
+        ("digits", "non-IID, B", "FedAvg"),
+        ("digits", "non-IID, B", "Norm-Norm"),
+        ("digits", "non-IID, B", "FedNNNN"),
+        ("digits", "non-IID, B", "FedAdam"),
+        ("digits", "non-IID, B", "FedYogi"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"model": "resnet18"}, "model resnet18 (nnnn_mnist)"),
+        ({"validation_fraction": 0.1}, "validation_fraction 0.1 (0)"),
+        ({"client_weighting": "samples"}, "client_weighting samples (uniform)"),
+        ({"precision": "bf16"}, "precision bf16 (fp32)"),
+        ({"epochs": 1}, "epochs 1 (5)"),
+        ({"client_num_per_round": 20}, "client_num_per_round 20 (100)"),
+        ({"max_client_norm": 3.0}, "max_client_norm 3 (–)"),
+        ({"comm_round": 3}, "comm_round 3 (100)"),
+    ],
+)
+def test_a_run_that_is_not_as_the_paper_s_is_marked(make_run, changed: dict, said: str) -> None:
+    folder = make_run("FedNNNN", **{"dataset": "mnist", "comm_round": 100, **changed})
+    table = tables.accuracy_table(numbers(fp.read_runs(folder)), "the test set")
+    assert table.rows["method"][0] == "FedNNNN*"
+    assert said in table.notes[-1]
+
+
+def test_a_run_as_the_paper_s_is_not_marked(make_run) -> None:
+    table = numbers(fp.read_runs(make_run("FedNNNN", dataset="mnist", comm_round=100)))
+    assert list(table["unlike_paper"]) == [""]
+    assert list(table["paper"]) == [99.1]
+    part = make_run("FedNNNN", dataset="mnist", comm_round=100, done=7, finished=False)
+    assert "7 rounds so far" in numbers(fp.read_runs(part))["unlike_paper"][0]
+
+
+def test_two_image_folders_are_not_ranked_against_each_other(make_run) -> None:
+    make_run("FedNNNN", dataset="image_folder", data_dir="~/flowers")
+    make_run("PaperFedAvg", dataset="image_folder", data_dir="~/leaves")
+    folder = make_run("FedNNNN", dataset="image_folder", data_dir="/other/leaves")
+    table = numbers(fp.read_runs(folder.parent))
+    assert len(table[["data", "condition"]].drop_duplicates()) == 3
+
+
+def test_settings_that_differ_in_the_seventh_digit_are_not_seeds(make_run) -> None:
+    make_run("FedNNNN", seed=0, learning_rate=0.05)
+    folder = make_run("FedNNNN", seed=1, learning_rate=0.0500000001)
+    table = numbers(fp.read_runs(folder.parent))
+    assert list(table["label"]) == ["FedNNNN (η 0.05)", "FedNNNN (η 0.0500000001)"]
+    assert list(table["seeds"]) == [1, 1]
+
+
+def test_methods_with_different_models_say_so(make_run) -> None:
+    make_run("FedNNNN", beta=0.7, model="resnet18")
+    folder = make_run("NormNorm", beta=1.0)
+    labels = set(numbers(fp.read_runs(folder.parent))["label"])
+    assert labels == {"FedNNNN (model resnet18)", "Norm-Norm (model nnnn_digits)"}
+
+
+def test_of_two_runs_of_one_setting_and_seed_the_longer_counts(make_run) -> None:
+    make_run("FedNNNN", name="short", comm_round=8, done=3, finished=False)
+    folder = make_run("FedNNNN", name="long", comm_round=8)
+    problems: list[str] = []
+    runs = arrange(fp.read_runs(folder.parent), problems)
+    assert list(runs["run"].unique()) == ["long"]
+    assert len(problems) == 1
+    assert problems[0].startswith("short: ")
+
+
+def test_methods_of_different_lengths_are_not_ranked(make_run) -> None:
+    """It said "15.3 points above FedAvg" of 30 rounds against 10."""
+    make_run("FedNNNN", comm_round=8)
+    folder = make_run("PaperFedAvg", comm_round=8, done=3, finished=False)
+    table = numbers(fp.read_runs(folder.parent))
+    assert "points above" not in tables.headline(table)
+    assert "3 to 8 rounds" in tables.headline(table)
+    assert not tables.accuracy_table(table, "the test set").strong
+
+
+def test_a_run_without_an_accuracy(make_run) -> None:
+    folder = make_run("FedNNNN", change=curve(None, None, None, None))
+    table = numbers(fp.read_runs(folder))
+    assert tables.accuracy_table(table, "the test set").rows["best"][0] == "–"
+    assert tables.headline(table) == ""
+    assert len(tables.runs_table(arrange(fp.read_runs(folder))).rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("base", "own", "rounds", "speed"),
+    [
+        ((0.1, 0.2, 0.3, 0.9), (0.1, 0.9, 0.9, 0.9), ["4", "2"], ["1.0×", "2.0×"]),
+        ((0.1, 0.2, 0.3, 0.4), (0.1, 0.9, 0.9, 0.9), [">4", "2"], ["–", ">2.0×"]),
+        ((0.1, 0.9, 0.9, 0.9), (0.1, 0.2, 0.3, 0.4), ["2", ">4"], ["1.0×", "–"]),
+    ],
+)
+def test_rounds_to_an_accuracy(make_run, base, own, rounds, speed) -> None:
+    make_run("PaperFedAvg", change=curve(*base))
+    folder = make_run("FedNNNN", change=curve(*own))
+    found = tables.rounds_to(arrange(fp.read_runs(folder.parent)), 0.8)
+    table = tables.rounds_table(found, 0.8).rows
+    assert list(table["rounds"]) == rounds
+    assert list(table["speed-up over FedAvg"]) == speed
+
+
+def test_names_in_markdown_and_latex(make_run) -> None:
+    folder = make_run("my_rules:A|b_$<1>")
+    shown = tables.accuracy_table(numbers(fp.read_runs(folder)), "the test set")
+    assert "A\\|b\\_$\\<1\\>" in shown.markdown()
+    assert "A|b\\_\\$$<$1$>$" in shown.latex()

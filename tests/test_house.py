@@ -1,0 +1,74 @@
+"""Where the code stands: a room imports from lower floors only, and nothing in a circle."""
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import fednnnn_plugin
+
+ROOT = Path(fednnnn_plugin.__file__).parent
+FLOORS = {
+    "errors": 0, "seeds": 1, "user_code": 1, "models": 2, "server": 3, "data": 3, "client": 4,
+    "recipe": 4, "engine": 5, "report": 5, "tune": 6, "cli": 7, "fedml": 8,
+}  # fmt: skip
+
+
+def module_name(path: Path) -> str:
+    parts = [*path.relative_to(ROOT.parent).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+def imports(name: str) -> set[str]:
+    """Return the modules of the package that a module imports, at its top or lazily."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {other for other in found if other in MODULES and other != name}
+
+
+def room(name: str) -> str:
+    return name.split(".")[1]
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "fednnnn_plugin"])
+def test_a_room_imports_from_lower_floors_only(name: str) -> None:
+    own = room(name)
+    for other in imports(name) - {"fednnnn_plugin"}:
+        below = room(other) == own or FLOORS[room(other)] < FLOORS[own]
+        assert below, f"{name} imports {other}"
+
+
+def test_nothing_imports_in_a_circle() -> None:
+    graph = {name: imports(name) - {"fednnnn_plugin"} for name in MODULES}
+    # A package's own __init__ may gather what its modules offer.
+    for name, others in graph.items():
+        graph[name] = {o for o in others if not name.startswith(f"{o}.")}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if ".report" in name])
+def test_the_report_needs_neither_torch_nor_fedml(name: str) -> None:
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    roots = {
+        alias.name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    } | {
+        node.module.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+    }
+    assert not roots & {"torch", "fedml", "torchvision"}
