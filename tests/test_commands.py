@@ -56,7 +56,7 @@ def test_partition_takes_overrides() -> None:
     [
         (
             ["partition", "digits_noniid_ub_fednnnn", "--set", "data_args.power_law_exponent=3"],
-            "0.7",
+            "data_args.power_law_exponent",
         ),
         (["partition", "no_such_recipe"], "no_such_recipe"),
         (["partition", "digits_noniid_b_fedavg", "--plot", "picture.gif"], ".gif"),

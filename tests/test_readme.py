@@ -107,7 +107,8 @@ def test_the_papers_table_is_that_of_the_recipes() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
 def test_links_lead_to_files_and_headings(page: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text()):
+    text = page.read_text()
+    for target in re.findall(r'(?:\]\(|src="|srcset=")(?!https?:)([^)"]+)', text):
         path, _, heading = target.partition("#")
         found = page.parent / path if path else page
         assert found.exists(), target

@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.report.groups import SYMBOLS
-from fednnnn_plugin.report.runs import DISPLAY_NAMES
+from fednnnn_plugin.report.runs import method_name
 from fednnnn_plugin.report.study import Step, Study, read_study
 from fednnnn_plugin.report.style import (
     BLUE,
@@ -101,7 +101,7 @@ def trials_table(study: Study) -> pd.DataFrame:
     name, unit, factor, digits = METRICS[study.plan.metric]
     trials = study.trials
     table = trials[["step", "state", "best_round", "rounds", *study.plan.keys]].copy()
-    table.insert(1, "method", trials["method"].replace(DISPLAY_NAMES))
+    table.insert(1, "method", trials["method"].map(method_name))
     table[f"{name} ({unit})"] = (trials["value"] * factor).round(digits)
     numbers = table.select_dtypes("number")
     table[numbers.columns] = numbers.map(lambda v: "–" if pd.isna(v) else f"{v:g}").astype(object)
@@ -215,7 +215,7 @@ def _at(step: Step, trial: pd.Series[float]) -> str:
 
 
 def _method(step: Step) -> str:
-    return DISPLAY_NAMES.get(step.method, step.method)
+    return method_name(step.method)
 
 
 def _label(key: str) -> str:
