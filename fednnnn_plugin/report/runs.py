@@ -107,6 +107,11 @@ def printable(text: object) -> str:
     return "".join(char if char.isprintable() else "?" for char in plain)
 
 
+def method_name(method: str) -> str:
+    """A method as the paper writes it; a user's own ``module:Class`` by its class."""
+    return DISPLAY_NAMES.get(method, method.rpartition(":")[2])
+
+
 def _run_folders(paths: Sequence[Path], problems: list[str]) -> Iterator[Path]:
     for path in paths:
         if _is_run(path):
@@ -141,7 +146,7 @@ def _identity(folder: Path, name: str, rounds: pd.DataFrame, problems: list[str]
         "run": name,
         "folder": printable(folder),
         "finished": summary.get("rounds") == last and not (planned and planned > last),
-        "method": DISPLAY_NAMES.get(method, method),
+        "method": method_name(method),
         "seed": _scalar(_section(recipe, "common_args").get("random_seed")),
     } | settings
 

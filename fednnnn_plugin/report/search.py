@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.report.groups import SYMBOLS
-from fednnnn_plugin.report.runs import DISPLAY_NAMES
+from fednnnn_plugin.report.runs import method_name
 from fednnnn_plugin.report.study import Step, Study, read_study
 from fednnnn_plugin.report.style import (
     BLUE,
@@ -101,7 +101,7 @@ def trials_table(study: Study) -> pd.DataFrame:
     name, unit, factor, digits = METRICS[study.plan.metric]
     trials = study.trials
     table = trials[["step", "state", "best_round", "rounds", *study.plan.keys]].copy()
-    table.insert(1, "method", trials["method"].replace(DISPLAY_NAMES))
+    table.insert(1, "method", trials["method"].map(method_name))
     table[f"{name} ({unit})"] = (trials["value"] * factor).round(digits)
     numbers = table.select_dtypes("number")
     table[numbers.columns] = numbers.map(lambda v: "–" if pd.isna(v) else f"{v:g}").astype(object)
@@ -149,13 +149,11 @@ def _heat_map(study: Study, step: Step, ax: Axes) -> Axes:
 
 def _colour_ends(values: pd.Series[float], *, lower: bool) -> tuple[float, float]:
     """One trial that diverged must not take all difference from the colours of the others."""
-    if values.nunique() < 2:
-        return 0.0, 1.0
-    best, middle = (values.min() if lower else values.max()), values.median()
-    floor = best + 3.0 * (middle - best) or best
-    if middle == best:
-        return float(values.min()), float(values.max())
-    return (best, min(floor, values.max())) if lower else (max(floor, values.min()), best)
+    sign = -1.0 if lower else 1.0
+    worst, middle, best = (sign * values).quantile([0.0, 0.5, 1.0]).fillna(0.0)
+    floor = max(worst, best - 3.0 * (best - middle)) if middle < best else worst
+    low, high = sorted((sign * floor, sign * best))
+    return low, high if high > low else low + 1.0
 
 
 def _line(study: Study, step: Step, key: str, ax: Axes) -> Axes:
@@ -217,7 +215,7 @@ def _at(step: Step, trial: pd.Series[float]) -> str:
 
 
 def _method(step: Step) -> str:
-    return DISPLAY_NAMES.get(step.method, step.method)
+    return method_name(step.method)
 
 
 def _label(key: str) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.layout import Layout, ModelState, State
 from fednnnn_plugin.server.norms import part_norms
 from fednnnn_plugin.server.rules import Rule
@@ -19,8 +20,9 @@ from fednnnn_plugin.server.update import Update
 #: What a rule remembers, by the names of its optimizer's ``state[p]``.
 Memory = Mapping[str, Any]
 
-# In front of what is the rule's, in a state by names: no name in a module begins with a dot.
-_NUMBER = ".number."
+# In front of what is the rule's, in a state by names: no name in a module begins with a dot, and no
+# tensor of the rule's with two.
+_NUMBER = "..number."
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class Server:
 
         Raises:
             RunError: the rule could not step.
+            UserError: what a user's own rule raises, or remembers that cannot be kept.
         """
         before = state.served.vector
         parameter = Parameter(before.clone())
@@ -98,7 +101,7 @@ class Server:
                 key: value.clone() if isinstance(value, Tensor) else value
                 for key, value in state.memory.items()
             }
-        optimizer.step(**{name: getattr(update, name) for name in self.rule.wants})
+        self.rule.step(optimizer, update)
         served = self.layout.rounded(parameter.detach())
         match self.rule.evaluated:
             case "average":
@@ -113,13 +116,23 @@ class Server:
             dict(zip(self.layout.modules, norms, strict=True)),
             bool(getattr(optimizer, "degenerate", False)),
         )
-        memory = dict(optimizer.state.get(parameter, {}))
+        memory = self._keepable(optimizer.state.get(parameter, {}))
         return (
             ServerState(
                 ModelState(served, update.buffers), ModelState(evaluation, update.buffers), memory
             ),
             move,
         )
+
+    def _keepable(self, memory: Memory) -> Memory:
+        """Return what a rule remembers, if a checkpoint can hold it."""
+        for key, value in memory.items():
+            if not (str(key).isidentifier() and isinstance(value, Tensor | int | float)):
+                raise UserError(
+                    f"federated_optimizer: {self.rule.name}: state[p][{key!r}]: "
+                    f"{type(value).__name__}: must be a tensor or a number, under a plain name"
+                )
+        return dict(memory)
 
     def state_dict(self, state: ServerState) -> dict[str, Tensor]:
         """Return the served model by names, and what the rule remembers.
@@ -133,7 +146,8 @@ class Server:
         named: dict[str, Tensor] = {}
         for key, value in state.memory.items():
             if not isinstance(value, Tensor):
-                named[f"{_NUMBER}{key}"] = torch.tensor(value)
+                dtype = torch.float64 if isinstance(value, float) else None
+                named[f"{_NUMBER}{key}"] = torch.tensor(value, dtype=dtype)
             elif value.shape == (self.layout.size,):
                 views = self.layout.views(value)
                 named |= {f".{key}.{name}": view for name, view in views.items()}
@@ -154,7 +168,7 @@ class Server:
             if not name.startswith("."):
                 model[name] = tensor.to(device)
             elif name.startswith(_NUMBER):
-                memory[parameter] = tensor.item()
+                memory[name.removeprefix(_NUMBER)] = tensor.item()
             elif parameter:
                 by_parameter.setdefault(key, {})[parameter] = tensor.to(device)
             else:
@@ -166,6 +180,7 @@ class Server:
         for parts in by_parameter.values():
             if {name: part.shape for name, part in parts.items()} != shapes:
                 return None
-        memory |= {key: self.layout.flatten(parts) for key, parts in by_parameter.items()}
+        for key, parts in by_parameter.items():
+            memory[key] = self.layout.flatten(parts, next(iter(parts.values())).dtype)
         served = self.layout.gather(model)
         return ServerState(served, served, memory)

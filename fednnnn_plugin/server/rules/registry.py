@@ -5,16 +5,17 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import RunError, UserError, printable
 from fednnnn_plugin.server.update import Update
-from fednnnn_plugin.user_code import load_code
+from fednnnn_plugin.user_code import load_code, names_code, told
 
 #: What is tested and reported: the plain average ``w_t + S``, ``w_{t+1}``, or the mean of ``w_t``
 #: and ``w_{t+1}``.
@@ -123,7 +124,8 @@ class Rule:
                 default.
 
         Raises:
-            UserError: a key without a default that is missing, or a value out of range.
+            UserError: a key without a default that is missing, or a value out of range; what a
+                user's own class raises.
         """
         arguments: dict[str, Any] = {}
         for name, key in self.keys.items():
@@ -134,10 +136,33 @@ class Rule:
             if value is None:
                 raise UserError(f"train_args.{name}: missing; {self.name} needs it: {key.allowed}")
             arguments[key.argument or name] = key.checked(f"train_args.{name}", value)
-        return self.optimizer(parameters, **arguments)
+        with self._told():
+            return self.optimizer(parameters, **arguments)
+
+    def step(self, optimizer: Optimizer, update: Update) -> None:
+        """Let the optimizer move the model by a round's update.
+
+        Raises:
+            RunError: it could not.
+            UserError: what a user's own class raises.
+        """
+        with self._told():
+            optimizer.step(**{name: getattr(update, name) for name in self.wants})
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (UserError, RunError):
+            raise
+        except Exception as error:
+            if not names_code(self.name):
+                raise
+            raise UserError(f"federated_optimizer: {self.name}: raised {told(error)}") from error
 
 
 _rules: dict[str, Rule] = {}
+_decorated: list[Rule] = []  # the users' too, whether or not a recipe may name them
 
 
 def rule(
@@ -162,8 +187,8 @@ def rule(
         **keys: the recipe's keys in ``train_args``, each with its range.
 
     Raises:
-        UserError: the class is no optimizer, lacks an argument for a key, wants what an update has
-            not, or has the name of another rule.
+        UserError: the class is no optimizer, has the name of one of ours, or lacks an argument for
+            a key or for what it wants; what it wants, or which model, is not there.
 
     Example:
         >>> import torch
@@ -181,23 +206,39 @@ def rule(
 
     def register(optimizer: Class) -> Class:
         if not (isinstance(optimizer, type) and issubclass(optimizer, Optimizer)):
-            raise UserError(f"rule: {optimizer!r}: must be a subclass of torch.optim.Optimizer")
-        own = optimizer.__name__
-        if own in _rules and _rules[own].optimizer.__module__ != optimizer.__module__:
-            raise UserError(f"rule: {own}: there is another rule of this name")
-        for wanted in wants:
-            if not hasattr(Update, wanted) and wanted not in Update.__dataclass_fields__:
-                known = ", ".join(Update.__dataclass_fields__)
-                raise UserError(f"rule: {own}: wants {wanted!r}: must be among {known}")
-        taken = inspect.signature(optimizer.__init__).parameters
-        for key, setting in keys.items():
-            argument = setting.argument or key
-            if not setting.client and argument not in taken:
-                raise UserError(f"rule: {own}: __init__ has no argument {argument}, for key {key}")
-        _rules[own] = Rule(own, optimizer, keys, wants, evaluated, place)
+            raise UserError(
+                f"rule: {printable(repr(optimizer))}: must be a subclass of torch.optim.Optimizer"
+            )
+        made = Rule(optimizer.__name__, optimizer, keys, wants, evaluated, place)
+        for problem in _problems(made):
+            raise UserError(f"rule: {made.name}: {problem}")
+        _decorated.append(made)
+        _rules[made.name] = made
         return optimizer
 
     return register
+
+
+def _problems(made: Rule) -> Iterator[str]:
+    """Say what is wrong with a rule's declaration."""
+    known = _rules.get(made.name)
+    if known and known.optimizer.__module__.startswith("fednnnn_plugin."):
+        yield "one of ours has this name; call it otherwise"
+    if made.evaluated not in (models := get_args(Evaluated)):
+        yield f"evaluated: {made.evaluated!r}: must be one of {', '.join(models)}"
+    taken = inspect.signature(made.optimizer.__init__).parameters
+    declared: Mapping[str, object] = made.keys
+    for name, key in declared.items():
+        if not isinstance(key, Key):
+            yield f"{name}: {key!r}: must be positive(), non_negative() or decay()"
+        elif not key.client and (key.argument or name) not in taken:
+            yield f"__init__ has no argument {key.argument or name}, for key {name}"
+    measured = (*Update.__annotations__, "mean_update")
+    for name in made.wants:
+        if name not in measured:
+            yield f"wants: {name!r}: must be of {', '.join(measured)}"
+        elif name not in inspect.signature(made.optimizer.step).parameters:
+            yield f"step has no argument {name}, which it wants"
 
 
 def find_rule(name: str) -> Rule:
@@ -212,15 +253,18 @@ def find_rule(name: str) -> Rule:
 
 
 def load_rule(reference: str, where: str) -> Rule:
-    """Import a user's own rule ``module:Class``, and register it under that name.
+    """Import a user's own rule ``module:Class``, and register it under that name alone.
 
     Whoever calls this has made sure that the user allows the code to run.
 
     Raises:
         UserError: it does not import, or is not a class with the decorator :func:`rule`.
     """
+    before = dict(_rules)
     found = load_code(reference, where)
-    own = next((rule for rule in _rules.values() if rule.optimizer is found), None)
+    _rules.clear()
+    _rules.update(before)  # else its class's name would be a method, in this process alone
+    own = next((rule for rule in _decorated if rule.optimizer is found), None)
     if own is None:
         raise UserError(f"{where}: {reference}: must be a class with @fednnnn_plugin.rule(...)")
     _rules[reference] = replace(own, name=reference)

@@ -1,0 +1,61 @@
+"""The decorator of a rule: what it refuses, in a line that names the class."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import Optimizer
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.rules import RULES, find_rule, positive, registry, rule
+
+
+class Own(Optimizer):
+    def __init__(self, params: Any, scale: float = 1.0) -> None:
+        super().__init__(params, {"scale": scale})
+
+    def step(self, closure: Any = None, *, mean_client_norm: float = 0.0) -> Any:
+        """Do nothing."""
+
+
+@pytest.fixture(autouse=True)
+def _taken_back() -> Iterator[None]:
+    before = dict(registry._rules)
+    yield
+    registry._rules.clear()
+    registry._rules.update(before)
+
+
+def test_a_rule_is_registered_by_its_class_and_may_be_defined_again() -> None:
+    for _ in range(2):
+        assert rule(own_scale=positive(argument="scale"), wants=("mean_client_norm",))(Own) is Own
+        made = find_rule("Own")
+        assert (made.optimizer, made.evaluated, list(made.keys)) == (Own, "average", ["own_scale"])
+        assert list(RULES)[-1] == "Own"
+    optimizer = made.make([torch.nn.Parameter(torch.zeros(1))], {"own_scale": 2.0})
+    assert optimizer.defaults == {"scale": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "declared", "named"),
+    [
+        (object, {}, "subclass of torch.optim.Optimizer"),
+        (Own(iter([torch.zeros(1)])), {}, "subclass of torch.optim.Optimizer"),
+        (type("FedNNNN", (Own,), {}), {}, "FedNNNN: one of ours"),
+        (Own, {"own_scale": positive()}, "Own: __init__ has no argument own_scale"),
+        (Own, {"scale": 1.0}, "Own: scale: 1.0"),
+        (Own, {"evaluated": "best"}, "Own: evaluated: 'best'"),
+        (Own, {"wants": ("norm",)}, "Own: wants: 'norm'"),
+        (Own, {"wants": ("mean_update_norm",)}, "Own: step has no argument mean_update_norm"),
+    ],
+)
+def test_a_declaration_that_cannot_work_is_refused(
+    optimizer: Any, declared: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(UserError, match=r"^rule: ") as refused:
+        rule(**declared)(optimizer)
+    assert named in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert "Own" not in RULES
+    assert RULES["FedNNNN"].optimizer is not optimizer
