@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.layout import Layout, ModelState
+from fednnnn_plugin.server.sum import BinnedSum
 from fednnnn_plugin.server.update import Update
 
 CHUNK = 131_072  # elements that are handled at a time
@@ -223,6 +226,35 @@ def test_extreme_double_buffers() -> None:
     assert acc.finish().buffers["b"].item() == pytest.approx(
         1.7e308 / 1.5 + 0.5e308 / 1.5, rel=1e-9
     )
+
+
+def test_the_mean_of_the_largest_buffers_is_finite() -> None:
+    """A mask of the least double, in any number of clients; their sum overflows."""
+    least = torch.full((1,), torch.finfo(torch.float64).min, dtype=torch.float64)
+    acc = UpdateAccumulator({"mask": least}, [])
+    for _ in range(25):
+        acc.add({"mask": least}, 0.1)
+        torch.testing.assert_close(acc.finish().buffers["mask"], least, rtol=1e-15, atol=0.0)
+
+
+def test_a_group_takes_any_weight_of_a_client_that_did_not_move() -> None:
+    state = {"w": torch.zeros(2)}
+    layout = Layout(state, ["w"])
+    acc = UpdateAccumulator.over(layout, layout.gather(state))
+    group = ModelState(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), {})
+    assert acc.add_group(group, [1e300, 1e-10]) == [True, True]
+    assert acc.finish().mean_client_norm == pytest.approx(5e-310)
+
+
+def test_one_client_too_many_leaves_the_sum_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BinnedSum, "MAX_TERMS", 2)
+    acc = UpdateAccumulator({"w": torch.zeros(1)}, ["w"])
+    for value in (1.0, 3.0):
+        acc.add({"w": torch.tensor([value])}, 1.0)
+    before = bits(acc.finish())
+    with pytest.raises(UserError, match="3 clients: at most 2"):
+        acc.add({"w": torch.tensor([8.0])}, 1.0)
+    assert bits(acc.finish()) == before
 
 
 def test_largest_float32_updates() -> None:
