@@ -9,7 +9,7 @@ import torch
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import DataSpec, FederatedData, load_federated
-from fednnnn_plugin.engine.batches import FULL_BATCH, LoaderData
+from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.devices import (
     choose_device,
     gpu_of_rank,
@@ -106,11 +106,11 @@ def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:
 
 
 def local_sgd(recipe: Recipe) -> LocalSGD:
-    """Return the clients' training; ``batch_size: -1`` is a batch as large as any client."""
+    """Return the clients' training."""
     train = recipe.train_args
     return LocalSGD(
         epochs=train.epochs,
-        batch_size=FULL_BATCH if train.batch_size == -1 else train.batch_size,
+        batch_size=train.batch_size,
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
         prox_mu=recipe.rule_settings.get("prox_mu", 0.0),
