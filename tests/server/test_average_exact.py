@@ -267,6 +267,16 @@ def test_largest_float32_updates() -> None:
     assert mean[1].item() == pytest.approx(largest / 3, rel=1e-6)
 
 
+def test_largest_float64_updates() -> None:
+    """The squares of their norms are finite, their sum is not."""
+    acc = UpdateAccumulator({"w": torch.zeros(1, dtype=torch.float64)}, ["w"])
+    for _ in range(5):
+        assert acc.add({"w": torch.tensor([1.3e154], dtype=torch.float64)}, 3.0)
+    update = acc.finish()
+    assert update.mean_client_square == pytest.approx(1.69e308)
+    assert update.mean_update_norm == pytest.approx(1.3e154)
+
+
 @pytest.fixture
 def threads() -> Iterator[None]:
     before = torch.get_num_threads()
