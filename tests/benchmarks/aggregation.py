@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 
 import click
 import torch
-from fednnnn_plugin.engine.state import named_tensors, trainable_names
-from fednnnn_plugin.server.accumulator import UpdateAccumulator
 from torch import Tensor
 
+from fednnnn_plugin.client.replica import layout_of, named_tensors
 from fednnnn_plugin.models import create_model
+from fednnnn_plugin.server.average import UpdateAccumulator
 
 GOAL = 10.0
 
@@ -87,7 +87,7 @@ def cohort(clients: int, rounds: int) -> dict[str, Timing]:
 
     network = create_model("nnnn_cifar10", 0)
     served = named_tensors(network)
-    trainable = trainable_names(network)
+    trainable = [entry.name for entry in layout_of(network).entries]
     states = []
     for client in range(clients):
         generator = torch.Generator().manual_seed(client)
