@@ -140,7 +140,8 @@ def _identity(folder: Path, name: str, rounds: pd.DataFrame, problems: list[str]
     return {
         "run": name,
         "folder": printable(folder),
-        "finished": summary.get("rounds") == last and not (planned and planned > last),
+        "finished": _scalar(summary.get("rounds")) == last
+        and not (isinstance(planned, int | float) and planned > last),
         "method": DISPLAY_NAMES.get(method, method),
         "seed": _scalar(_section(recipe, "common_args").get("random_seed")),
     } | settings
