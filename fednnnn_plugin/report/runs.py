@@ -145,7 +145,8 @@ def _identity(folder: Path, name: str, rounds: pd.DataFrame, problems: list[str]
     return {
         "run": name,
         "folder": printable(folder),
-        "finished": summary.get("rounds") == last and not (planned and planned > last),
+        "finished": _scalar(summary.get("rounds")) == last
+        and not (isinstance(planned, int | float) and planned > last),
         "method": method_name(method),
         "seed": _scalar(_section(recipe, "common_args").get("random_seed")),
     } | settings
