@@ -42,7 +42,7 @@ def test_the_wheel_holds_recipes_hook_and_page_template(wheel: Path) -> None:
     assert {path.name for path in packed if path.suffix == ".yaml"} == recipes
     assert "fednnnn_plugin.pth" in names
     assert "fednnnn_plugin/py.typed" in names
-    assert any(name.startswith("fednnnn_plugin/report/template/") for name in names)
+    assert "fednnnn_plugin/report/page.html" in names
     assert not any(name.startswith(("tests/", "launch/")) for name in names)
 
 

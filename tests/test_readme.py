@@ -105,9 +105,22 @@ def test_the_papers_table_is_that_of_the_recipes() -> None:
             assert first == f"# {method} on {data}, {condition}: the paper reports {accuracy} %."
 
 
+def test_the_digits_accuracies_are_those_of_the_records() -> None:
+    (_, methods), (_, accuracies) = table("digits").items()
+    shown = {
+        method.replace("-", "").lower(): accuracy
+        for method, accuracy in zip(methods, accuracies, strict=True)
+    }
+    for method in ("fedavg", "fedprox", "normnorm", "momentum", "fednnnn"):
+        folder = PROJECT / "results" / f"digits_noniid_b_{method}-seed0"
+        best = json.loads((folder / "summary.json").read_text())["best_test_acc"]
+        assert f"{100 * best:.1f}" == shown[method]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
 def test_links_lead_to_files_and_headings(page: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text()):
+    text = page.read_text()
+    for target in re.findall(r'(?:\]\(|src="|srcset=")(?!https?:)([^)"]+)', text):
         path, _, heading = target.partition("#")
         found = page.parent / path if path else page
         assert found.exists(), target

@@ -103,7 +103,7 @@ def _show_partition(
     spec = data_spec(loaded, allow_code=allow_code)
     data = load_federated(spec)
     labels, parts = data.train_labels.numpy(), [part.numpy() for part in data.client_indices]
-    counts = client_counts(labels, parts, getattr(data, "class_names", ()))
+    counts = client_counts(labels, parts, data.class_names)
     title = f"{spec.dataset}: {spec.partition_method}, {spec.partition_sizes}"
     click.echo(f"{title}, {len(parts)} clients, {len(labels)} images\n\n{counts_text(counts)}")
     if plot:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -50,6 +52,14 @@ from fednnnn_plugin.user_code import names_code
 _log = logging.getLogger(__name__)
 
 
+class Inputs(NamedTuple):
+    """What a run is of."""
+
+    model: nn.Module
+    data: FederatedData | LoaderData
+    device: torch.device
+
+
 def run_recipe(
     recipe: Recipe,
     folder: Path,
@@ -64,16 +74,14 @@ def run_recipe(
     ``allow_code`` lets a ``module:name`` in the recipe run.
     """
     ranks = ranks or Solo()
-    with RunLog() as log:
-        if _is_finished(recipe, RunFolder(folder), mode, ranks):  # before anything is downloaded
-            return None
+
+    def own() -> Inputs:
         data = load_data(recipe, ranks, allow_code=allow_code)
-        seed = recipe.common_args.random_seed
-        name = recipe.model_args.model
+        name, seed = recipe.model_args.model, recipe.common_args.random_seed
         model = create_model(name, seed, data.num_classes, allow_code=allow_code)
-        _check_model(recipe, model, data)
-        device = rank_device(recipe, ranks)
-        return _run(recipe, model, data, device, folder, mode, None, ranks, followers, log)
+        return Inputs(model, data, rank_device(recipe, ranks))
+
+    return _run(recipe, own, folder, mode, None, ranks, followers)
 
 
 def run_federation(
@@ -112,17 +120,8 @@ def run_federation(
         UserError: settings that do not fit the data or the folder.
         RunError: the run cannot go on; its last checkpoint is in place.
     """
-    ranks = ranks or Solo()
-    with RunLog() as log:
-        if _is_finished(recipe, RunFolder(folder), mode, ranks):
-            return None
-        if isinstance(data, FederatedData) and trainer is None:
-            _check_model(recipe, model, data)
-        return _run(recipe, model, data, device, folder, mode, trainer, ranks, followers, log)
-
-
-def _check_model(recipe: Recipe, model: nn.Module, data: FederatedData) -> None:
-    check_model(model, recipe.model_args.model, data, recipe.train_args.batch_size)
+    given = Inputs(model, data, device)
+    return _run(recipe, lambda: given, folder, mode, trainer, ranks or Solo(), followers)
 
 
 def _is_finished(recipe: Recipe, folder: RunFolder, mode: Mode, ranks: Ranks) -> bool:
@@ -159,27 +158,31 @@ def _check_same(recipe: Recipe, folder: RunFolder) -> None:
 
 def _run(
     recipe: Recipe,
-    model: nn.Module,
-    data: FederatedData | LoaderData,
-    device: torch.device,
+    inputs: Callable[[], Inputs],
     folder: Path,
     mode: Mode,
     trainer: ForeignTrainer | None,
     ranks: Ranks,
     followers: Sequence[Follower],
-    log: RunLog,
 ) -> Summary | None:
-    sgd = local_sgd(recipe)
-    model = copy.deepcopy(model).to(device, sgd.dtype)
-    known = type(model) in MODELS.values() and isinstance(data, FederatedData) and not trainer
-    # As many ranks as there are GPUs on a machine have one each; all ranks plan the same groups.
-    free = ranks.least(free_memory(device)) // -(-ranks.size // max(visible_gpus(), 1))
-    batching = _together(recipe, sgd, model, data, free, known=known)
-    layout = layout_of(model)
-    with (
-        numerics(sgd.precision),
-        _cohort(recipe, sgd, model, layout, data, trainer, ranks, batching, known=known) as cohort,
-    ):
+    files, sgd = RunFolder(folder), local_sgd(recipe)
+    with ExitStack() as stack:
+        log = stack.enter_context(RunLog())
+        if _is_finished(recipe, files, mode, ranks):
+            return None  # before anything is downloaded
+        model, data, device = inputs()
+        if isinstance(data, FederatedData) and trainer is None:
+            check_model(model, recipe.model_args.model, data, recipe.train_args.batch_size)
+        model = copy.deepcopy(model).to(device, sgd.dtype)
+        known = type(model) in MODELS.values() and isinstance(data, FederatedData) and not trainer
+        # As many ranks as there are GPUs on a machine have one each; all plan the same groups.
+        free = ranks.least(free_memory(device)) // -(-ranks.size // max(visible_gpus(), 1))
+        batching = _together(recipe, sgd, model, data, free, known=known)
+        layout = layout_of(model)
+        stack.enter_context(numerics(sgd.precision))
+        cohort = stack.enter_context(
+            _cohort(recipe, sgd, model, layout, data, trainer, ranks, batching, known=known)
+        )
         rule = server(recipe, layout)
         federation = Federation(
             schedule(recipe, data, batching, ranks.size if free else 1),
@@ -191,37 +194,38 @@ def _run(
             () if ranks.rank else followers,
         )
         if ranks.rank:
-            _follow(federation, ranks)
+            federation.begin_after(ranks.start(None))
+            while federation.standing.progress.round < federation.rounds:
+                federation.run_round()
             return None
-        files = RunFolder(folder)
-        with files.locked(mode):
-            log.open(files.log)
-            _say(recipe, data, device, batching)
-            kept = KeptRounds(
-                federation,
-                files,
-                tied=aliases(model),
-                checkpoint_every=recipe.train_args.checkpoint_every,
-                followers=followers,
-            )
-            kept.run(mode, dump_recipe(recipe), ranks)
-            best, best_round, final = kept.results()
-            summary = Summary(
-                recipe=recipe.name,
-                seed=recipe.common_args.random_seed,
-                rounds=federation.rounds,
-                best_test_acc=best,
-                best_round=best_round,
-                final_test_acc=final,
-                backend="sp" if isinstance(ranks, Solo) else "MPI",
-                ranks=ranks.size,
-                device=device_name(device),
-                client_batching=batching,
-                wall_seconds=federation.standing.progress.wall_seconds,
-                versions=versions(),
-            )
-            summary.write(files.summary)
-            return summary
+        stack.enter_context(files.locked(mode))
+        log.open(files.log)
+        _say(recipe, data, device, batching)
+        kept = KeptRounds(
+            federation,
+            files,
+            tied=aliases(model),
+            checkpoint_every=recipe.train_args.checkpoint_every,
+            followers=followers,
+        )
+        kept.run(mode, dump_recipe(recipe), ranks)
+        best, best_round, final = kept.results()
+        summary = Summary(
+            recipe=recipe.name,
+            seed=recipe.common_args.random_seed,
+            rounds=federation.rounds,
+            best_test_acc=best,
+            best_round=best_round,
+            final_test_acc=final,
+            backend="sp" if isinstance(ranks, Solo) else "MPI",
+            ranks=ranks.size,
+            device=device_name(device),
+            client_batching=batching,
+            wall_seconds=federation.standing.progress.wall_seconds,
+            versions=versions(),
+        )
+        summary.write(files.summary)
+        return summary
 
 
 def _together(
@@ -241,13 +245,6 @@ def _together(
         needs = partial(client_bytes, model, sgd, shape)
     train = recipe.train_args
     return min(widest_group(train.client_batching, free, needs), train.client_num_per_round)
-
-
-def _follow(federation: Federation, ranks: Ranks) -> None:
-    """Train on a rank that keeps no files."""
-    federation.begin_after(ranks.start(None))
-    while federation.standing.progress.round < federation.rounds:
-        federation.run_round()
 
 
 def _test(

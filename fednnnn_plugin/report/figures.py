@@ -8,6 +8,7 @@ and returns the ``Axes``. A line is the mean over seeds, its band one sample sta
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -15,11 +16,11 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.ticker import MaxNLocator
-from matplotlib.transforms import ScaledTranslation, blended_transform_factory
+from matplotlib.transforms import BboxTransformTo, ScaledTranslation, blended_transform_factory
 
 from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange
 from fednnnn_plugin.report.partition import client_counts, client_sizes, partition
-from fednnnn_plugin.report.runs import CLIENT_NORMS
+from fednnnn_plugin.report.runs import CLIENT_NORMS, SECONDS
 from fednnnn_plugin.report.search import search
 from fednnnn_plugin.report.style import (
     REFERENCE_LOOK,
@@ -65,42 +66,31 @@ def accuracy(runs: pd.DataFrame, ax: Axes, *, column: str = "test_acc", names: b
 
     ``column`` is ``test_acc`` of the evaluated model, or ``served_test_acc``.
     """
-    ends = _draw(runs, ax, column, factor=100.0)
-    ax.set_ylabel(f"{_images(runs)} accuracy (%)")
-    accuracy_axis(ax)
-    return _finish(runs, ax, ends, names)
+    label = f"{_images(runs)} accuracy (%)"
+    return _curves(runs, ax, column, label, accuracy_axis, names, factor=100.0)
 
 
 @styled
 def accuracy_by_seconds(runs: pd.DataFrame, ax: Axes, *, names: bool = True) -> Axes:
     """Accuracy in per cent by the time that training, aggregation and evaluation took."""
-    seconds = runs[[c for c in runs if str(c).startswith("seconds.")]].sum(axis=1)
-    elapsed = seconds.groupby(runs["run"]).cumsum()
+    elapsed = runs[SECONDS].sum(axis=1).groupby(runs["run"]).cumsum()
     units = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
     unit = next((u for u, size in units.items() if elapsed.max() >= 2.0 * size), "seconds")
-    timed = runs.assign(elapsed=elapsed / units[unit])
-    ends = _draw(timed, ax, "test_acc", factor=100.0, x="elapsed")
-    ax.set_ylabel(f"{_images(runs)} accuracy (%)")
-    accuracy_axis(ax)
-    return _finish(runs, ax, ends, names, unit)
+    timed = runs.assign(**{unit: elapsed / units[unit]})
+    label = f"{_images(runs)} accuracy (%)"
+    return _curves(timed, ax, "test_acc", label, accuracy_axis, names, factor=100.0, x=unit)
 
 
 @styled
 def loss(runs: pd.DataFrame, ax: Axes, *, names: bool = True) -> Axes:
     """Mean cross-entropy in nats by round."""
-    ends = _draw(runs, ax, "test_loss")
-    ax.set_ylabel(f"{_images(runs)} loss (nats)")
-    log_axis(ax)
-    return _finish(runs, ax, ends, names)
+    return _curves(runs, ax, "test_loss", f"{_images(runs)} loss (nats)", log_axis, names)
 
 
 @styled
 def metric(runs: pd.DataFrame, ax: Axes, name: str, *, names: bool = True) -> Axes:
     """A number that the user's own trainer measured, by round."""
-    ends = _draw(runs, ax, f"test_metrics.{name}")
-    ax.set_ylabel(name)
-    linear_axis(ax)
-    return _finish(runs, ax, ends, names)
+    return _curves(runs, ax, f"test_metrics.{name}", name, linear_axis, names)
 
 
 @styled
@@ -117,36 +107,29 @@ def norms(
     ``norm`` is its name in ``metrics.jsonl``; ``layer`` a module, such as ``fc3``, or None for the
     whole model.
     """
-    ends = _draw(runs, ax, f"layers.{layer}.{norm}" if layer else norm)
-    ax.set_ylabel("L2 norm")
     ax.set_title(NORMS[norm])
-    log_axis(ax)
-    return _finish(runs, ax, ends, names)
+    column = f"layers.{layer}.{norm}" if layer else norm
+    return _curves(runs, ax, column, "L2 norm", log_axis, names)
 
 
 @styled
 def agreement(runs: pd.DataFrame, ax: Axes, *, names: bool = True) -> Axes:
     """N/E by round: 1 where all clients move alike, 1/√m where their updates are orthogonal."""
     moved = runs["mean_client_norm"].where(runs["mean_client_norm"] > 0.0)
-    ends = _draw(runs.assign(ratio=runs["mean_update_norm"] / moved), ax, "ratio")
     cohorts = runs.get("client_num_per_round", pd.Series(dtype=float)).dropna().astype(int)
     marks = {"1: clients agree": 1.0}
     marks |= {f"1/√{m}: orthogonal": 1.0 / math.sqrt(m) for m in sorted(set(cohorts)) if m > 1}
     for value in marks.values():
         ax.axhline(value, **REFERENCE_LOOK)
-    ax.set_ylabel("N/E")
-    log_axis(ax)
+    ratio = runs.assign(ratio=runs["mean_update_norm"] / moved)
     references = [(name, value, REFERENCE_LOOK) for name, value in marks.items()]
-    return _finish(runs, ax, [*ends, *references], names)
+    return _curves(ratio, ax, "ratio", "N/E", log_axis, names, others=references)
 
 
 @styled
 def integrated_norm(runs: pd.DataFrame, ax: Axes, *, names: bool = True) -> Axes:
     """The way that the served model has gone: the sum of its moves, by round."""
-    ends = _draw(runs, ax, "integrated_norm")
-    ax.set_ylabel("sum of moves (L2)")
-    linear_axis(ax, from_zero=True)
-    return _finish(runs, ax, ends, names)
+    return _curves(runs, ax, "integrated_norm", "sum of moves (L2)", linear_axis, names)
 
 
 @styled
@@ -181,10 +164,19 @@ def _lines(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(label=label, nth=runs["nth"] * number + place, of=runs["of"] * number)
 
 
-def _draw(
-    runs: pd.DataFrame, ax: Axes, column: str, *, factor: float = 1.0, x: str = "round"
-) -> Ends:
-    """A line for each label; what to name at its end.
+def _curves(
+    runs: pd.DataFrame,
+    ax: Axes,
+    column: str,
+    y_label: str,
+    axis: Callable[[Axes], None],
+    names: bool,
+    *,
+    factor: float = 1.0,
+    x: str = "round",
+    others: Sequence[tuple[str, float, Look]] = (),
+) -> Axes:
+    """A line for each label.
 
     Rounds without a value are left out, so that a curve joins tested rounds; a deviation is drawn
     where two seeds or more have the round.
@@ -198,15 +190,14 @@ def _draw(
         shown = by_round[["at", "mean"]].mean().assign(sd=by_round["mean"].std())
         least = shown["mean"].min()  # a logarithmic axis has no room for a band down to 0
         low = (shown["mean"] - shown["sd"]).clip(lower=least / 10.0 if least > 0.0 else None)
-        ends += _line(
-            ax, label, named[label], shown.assign(low=low, high=shown["mean"] + shown["sd"])
-        )
-    return ends
+        edges = shown.assign(low=low, high=shown["mean"] + shown["sd"])
+        ends += _line(ax, label, named[label], edges)
+    ax.set_ylabel(y_label)
+    axis(ax)
+    return _finish(runs, ax, [*ends, *others], names, x)
 
 
 def _line(ax: Axes, label: str, look: Look, shown: pd.DataFrame) -> Ends:
-    if not len(shown):
-        return []
     marker = "o" if len(shown) <= FEW_POINTS else ""
     ax.plot(shown["at"], shown["mean"], label=label, marker=marker, markersize=2.6, **look)
     band = shown.dropna().iloc[:: max(1, len(shown) // BAND_POINTS)]
@@ -221,7 +212,7 @@ def _finish(runs: pd.DataFrame, ax: Axes, ends: Ends, names: bool, x_label: str 
     ax.set_xlim(0.0, max((float(np.max(line.get_xdata())) for line in ax.lines), default=1.0))
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=x_label == "round"))
     if names:
-        in_bars = _colour_bar(_lines(runs), ax, {end[0]: end[2] for end in ends})
+        in_bars = _colour_bar(runs, ax, {end[0]: end[2] for end in ends})
         end_labels(ax, [end for end in ends if end[0] not in in_bars])
     return ax
 
@@ -237,6 +228,7 @@ def _colour_bar(runs: pd.DataFrame, ax: Axes, looks_of: dict[str, Look]) -> set[
         # Right of the names of the other lines, whose width is a guess; in inches.
         beside = [len(name) for name in looks_of if name not in set(variants["label"])]
         left = 0.15 + (0.33 + 0.072 * max(beside) if beside else 0.0)
+        assert isinstance(ax.transAxes, BboxTransformTo)
         inches = figure_of(ax).dpi_scale_trans + ScaledTranslation(1, 0, ax.transAxes)
         across = blended_transform_factory(inches, ax.transAxes)
         place = ax.inset_axes((left, 0.02, 0.11, 0.85), transform=across)

@@ -19,6 +19,7 @@ from fednnnn_plugin.report.runs import printable
 from fednnnn_plugin.report.style import (
     BLUE,
     PAPER,
+    STYLE,
     VERMILION,
     log_axis,
     number_text,
@@ -132,7 +133,7 @@ def save_partition(counts: pd.DataFrame, title: str, path: Path) -> None:
     """Write both pictures side by side, as the path's suffix says."""
     left, right = panels(9.4, 3.1, 1, 2, width_ratios=(2.0, 1.0))
     partition(counts, left)
-    left.set_title(title)
+    left.set_title(title, loc="left", fontsize=STYLE["axes.titlesize"])
     client_sizes(counts, right)
     save(left, path)
 

@@ -149,13 +149,11 @@ def _heat_map(study: Study, step: Step, ax: Axes) -> Axes:
 
 def _colour_ends(values: pd.Series[float], *, lower: bool) -> tuple[float, float]:
     """One trial that diverged must not take all difference from the colours of the others."""
-    if values.nunique() < 2:
-        return 0.0, 1.0
-    best, middle = (values.min() if lower else values.max()), values.median()
-    floor = best + 3.0 * (middle - best) or best
-    if middle == best:
-        return float(values.min()), float(values.max())
-    return (best, min(floor, values.max())) if lower else (max(floor, values.min()), best)
+    sign = -1.0 if lower else 1.0
+    worst, middle, best = (sign * values).quantile([0.0, 0.5, 1.0]).fillna(0.0)
+    floor = max(worst, best - 3.0 * (best - middle)) if middle < best else worst
+    low, high = sorted((sign * floor, sign * best))
+    return low, high if high > low else low + 1.0
 
 
 def _line(study: Study, step: Step, key: str, ax: Axes) -> Axes:

@@ -205,13 +205,12 @@ def log_axis(ax: Axes) -> None:
     ax.yaxis.set_major_formatter(FuncFormatter(number_text))
 
 
-def linear_axis(ax: Axes, *, from_zero: bool = False, highest: float = np.inf) -> None:
-    """A linear y axis with room around what is shown, from 0 where asked for or near it."""
+def linear_axis(ax: Axes, highest: float = np.inf) -> None:
+    """A linear y axis with room around what is shown, from 0 where that is near."""
     values = _shown(ax)
     low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-    bottom = 0.0 if from_zero or 0.0 <= low < margin else low - margin
-    ax.set_ylim(bottom, min(highest, high + margin))
+    ax.set_ylim(0.0 if 0.0 <= low < 0.5 * high else low - margin, min(highest, high + margin))
     ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     ax.yaxis.set_major_formatter(FuncFormatter(number_text))
 

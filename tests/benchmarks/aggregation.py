@@ -19,7 +19,7 @@ import click
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.client.replica import layout_of, named_tensors
+from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.server.average import UpdateAccumulator
 
@@ -87,7 +87,7 @@ def cohort(clients: int, rounds: int) -> dict[str, Timing]:
 
     network = create_model("nnnn_cifar10", 0)
     served = named_tensors(network)
-    trainable = [entry.name for entry in layout_of(network).entries]
+    trainable = [name for name, _ in network.named_parameters()]
     states = []
     for client in range(clients):
         generator = torch.Generator().manual_seed(client)

@@ -72,27 +72,6 @@ def test_non_finite_updates_do_not_count_as_failures(example: Any) -> None:
     assert example.records()[0]["rejected"] == 3
 
 
-def test_normalisation_lets_two_hostile_clients_choose_the_step(example: Any) -> None:
-    """Two opposite updates of norm h cancel in S = (½, 0), but E = (1 + h)/2.
-
-    FedAvg then moves by N = ½ as if they were not there, FedNNNN by β E.
-    """
-    clients = example.every_round((1.0, 0.0), (1.0, 0.0), (0.0, 1e5), (0.0, -1e5))
-    average = {"federated_optimizer": "PaperFedAvg", "beta": None, "gamma": None}
-    example.follow(clients, "average", clients=4, comm_round=1, **average)
-    example.follow(clients, "normalised", clients=4, comm_round=1)
-    example.follow(clients, "clipped", clients=4, comm_round=1, max_client_norm=1.0)
-    moves = {
-        name: example.records(name)[0]["server_update_norm"]
-        for name in ("average", "normalised", "clipped")
-    }
-    assert moves == {
-        "average": pytest.approx(0.5),
-        "normalised": pytest.approx(0.5 * (1 + 1e5) / 2),
-        "clipped": pytest.approx(0.5),
-    }
-
-
 def test_a_served_model_that_overflows_ends_the_run(example: Any) -> None:
     """d = 0.8, 1.52, 2.168 × 10³⁸ under γ = 0.9: round 3 passes the largest float32."""
     settings = {"federated_optimizer": "Momentum", "beta": None, "gamma": 0.9, "comm_round": 5}

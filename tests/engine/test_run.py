@@ -1,6 +1,5 @@
 """A whole run, in process: what it records, and what its bits may depend on."""
 
-import logging
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -106,16 +105,10 @@ def test_the_seed_changes_the_run_and_nothing_else_does(
     assert models[0] == models[1] != models[2]
 
 
-def test_the_callers_model_and_everything_global_stay(
-    run: Run, recipe: MakeRecipe, global_state: Callable[[], tuple[object, ...]]
-) -> None:
+def test_the_callers_model_stays(run: Run, recipe: MakeRecipe) -> None:
     model = create_model("nnnn_digits", 0)
-    before, weights = global_state(), [p.detach().clone() for p in model.parameters()]
-    root = logging.getLogger()
-    logged = (root.level, list(root.handlers))
+    weights = [p.detach().clone() for p in model.parameters()]
     run(recipe(precision="fp64"), model=model)
-    assert global_state() == before
-    assert (root.level, list(root.handlers)) == logged
     for parameter, weight in zip(model.parameters(), weights, strict=True):
         assert torch.equal(parameter, weight)
 
@@ -242,3 +235,43 @@ def test_the_run_folder(run: Run, recipe: MakeRecipe, tmp_path: Path) -> None:
         "fedml.log",
     }
     assert load_recipe(folder / "recipe.yaml").train_args == given.train_args
+
+
+class _Measuring(_Trainer):
+    """Measures what is no accuracy, as a regression does."""
+
+    def test(self, state: State) -> Evaluation | None:
+        return Evaluation(None, None, {"mse": 0.25})
+
+
+def test_what_a_users_trainer_measures_is_recorded_and_resumed(
+    run: Run, recipe: MakeRecipe, records: Records, draw: Callable[[], float]
+) -> None:
+    summary = run(recipe(comm_round=2), trainer=_Measuring(draw))
+    assert (summary.best_test_acc, summary.best_round, summary.final_test_acc) == (None,) * 3
+    run(recipe(comm_round=3), trainer=_Measuring(draw), mode="resume")
+    assert [r["test_metrics"] for r in records()] == [{"mse": 0.25}] * 3
+    assert [r["test_acc"] for r in records()] == [None] * 3
+
+
+def test_an_accuracy_that_is_none_is_refused(
+    run: Run, recipe: MakeRecipe, draw: Callable[[], float]
+) -> None:
+    trainer = _Trainer(draw)
+    trainer.test = lambda _: Evaluation(1.18, None)  # type: ignore[method-assign]
+    with pytest.raises(UserError, match=r"accuracy 1\.18"):
+        run(recipe(), trainer=trainer)
+
+
+def test_a_full_batch_is_all_of_a_client(run: Run, recipe: MakeRecipe, tmp_path: Path) -> None:
+    """The largest client has 30 images."""
+    for size in (-1, 30):
+        run(recipe(batch_size=size, comm_round=1), tmp_path / str(size))
+    full, thirty = (tmp_path / str(size) / "model.safetensors" for size in (-1, 30))
+    assert full.read_bytes() == thirty.read_bytes()
+
+
+def test_a_model_that_does_not_take_the_images_is_one_line(run: Run, recipe: MakeRecipe) -> None:
+    """As FedML's ``lr`` and ``cnn``, which a script makes."""
+    with pytest.raises(UserError, match=r"^model_args\.model: .* images of \[1, 8, 8\]: .*$"):
+        run(recipe(), model=nn.Linear(64, 10))

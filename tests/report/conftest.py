@@ -150,7 +150,8 @@ def study(tmp_path: Path) -> Path:
     folder = tmp_path / "study"
     folder.mkdir()
     steps = [
-        {"name": "eta", "method": "PaperFedAvg", "rounds": 30, "grid": {"learning_rate": [0.05, 0.1]}},
+        {"name": "eta", "method": "PaperFedAvg", "rounds": 30,
+         "grid": {"learning_rate": [0.05, 0.1]}},
         {"name": "own", "method": "FedNNNN", "rounds": 30,
          "grid": {"beta": [0.5, 0.6], "gamma": [0.7, 0.8]}},
     ]  # fmt: skip

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from fednnnn_plugin.report.accuracy import accuracy_csv, accuracy_rows, accuracy_table
-from fednnnn_plugin.report.speed import rounds_rows, rounds_table
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,9 +20,10 @@ from fednnnn_plugin.engine.recorder import NWDARecorder
 from fednnnn_plugin.engine.records import MetricsFile, Summary
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe
-from fednnnn_plugin.report.charts import charts
-from fednnnn_plugin.report.groups import conditions, group_runs, single_clients
-from fednnnn_plugin.report.runs import read_runs
+from fednnnn_plugin.report import figures, tables
+from fednnnn_plugin.report.groups import arrange
+from fednnnn_plugin.report.runs import read_folders
+from fednnnn_plugin.report.style import panels
 
 fuzz = settings(
     max_examples=300,
@@ -125,7 +124,7 @@ def refused(read: Callable[[], object]) -> bool:
     return False
 
 
-@fuzz
+@settings(fuzz, max_examples=60)
 @given(
     content=metrics(),
     summary=changed(SUMMARY).map(json.dumps).map(str.encode) | RAW,
@@ -143,17 +142,16 @@ def test_the_report_s_readers(
         ("recipe.yaml", changed_recipe),
     ):
         (folder / name).write_bytes(file)
-    runs, warnings = read_runs([folder])
-    groups, more = group_runs(runs)
-    shown = [*warnings, *more]
-    if groups:
-        rows = accuracy_rows(groups)
-        table = accuracy_table(rows)
-        speed = rounds_table(rounds_rows(groups, 0.4), 0.4)
-        shown += [*table.text().splitlines(), *speed.text().splitlines()]
-        shown += [*table.markdown().splitlines(), *accuracy_csv(rows).splitlines()]
-        for condition, members in conditions(groups).items():
-            assert charts(condition, members, single_clients(groups, condition.dataset), ())
+    runs, shown = read_folders([folder])
+    if not runs.empty:
+        arranged = arrange(runs, shown)
+        numbers = tables.accuracy(arranged)
+        speed = tables.rounds_table(tables.rounds_to(arranged, 0.4), 0.4)
+        for table in (tables.accuracy_table(numbers, "it"), speed, tables.runs_table(arranged)):
+            shown += table.text().splitlines() + table.markdown().splitlines()
+        (ax,) = panels(5.0, 2.6, 1, 1)
+        for draw in (figures.accuracy, figures.agreement, figures.norms, figures.client_spread):
+            draw(arranged, ax)
     assert all(line.isprintable() for line in shown)
 
 

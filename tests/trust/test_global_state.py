@@ -24,6 +24,8 @@ from click.testing import CliRunner
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.progress import Follower
+from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.models import create_model
@@ -179,10 +181,11 @@ def test_a_user_s_trainer_that_draws_and_raises(run: Any, failures: int) -> None
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, OSError])
 def test_a_run_that_is_cut_short(run: Any, error: type[BaseException]) -> None:
-    def end(_record: object) -> None:
-        raise error
+    class Ending(Follower):
+        def round_done(self, record: RoundRecord) -> None:
+            raise error
 
-    run(recipe(), error, on_round=end)
+    run(recipe(), error, followers=[Ending()])
 
 
 def test_a_client_that_diverges(run: Any) -> None:
@@ -190,10 +193,11 @@ def test_a_client_that_diverges(run: Any) -> None:
 
 
 def test_a_follower_that_fails(run: Any) -> None:
-    def follow(folder: Path) -> Any:
-        raise OSError("no dashboard today")
+    class Unreachable(Follower):
+        def begin(self, folder: Path, finished: int) -> None:
+            raise OSError("no dashboard today")
 
-    run(recipe(), OSError, followers=[follow])
+    run(recipe(), OSError, followers=[Unreachable()])
 
 
 @pytest.mark.parametrize(
