@@ -42,5 +42,6 @@ overrides_option = click.option(
 allow_code_option = click.option(
     "--allow-code",
     is_flag=True,
-    help="Let the recipe's data_args.dataset MODULE:FUNCTION run: for recipes that you trust.",
+    help="Let what the recipe names as MODULE:NAME run, its dataset, model or "
+    "federated_optimizer: for recipes that you trust.",
 )

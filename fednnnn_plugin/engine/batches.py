@@ -82,7 +82,7 @@ class TensorBatches:
 
     def _cut(self, order: Tensor) -> Iterator[Batch]:
         for picked in order.split(self._sgd.batch_of(len(order))):
-            yield self.images[picked].to(self._sgd.dtype), self.labels[picked]
+            yield _in_dtype(self.images[picked], self._sgd.dtype), self.labels[picked]
 
     def test(self) -> list[Batch]:
         """Return the test set's batches."""
@@ -110,6 +110,10 @@ class LoaderBatches:
 
     def _staged(self, batches: Iterable[Any]) -> Iterator[Batch]:
         for inputs, labels in batches:
-            if inputs.is_floating_point():
-                inputs = inputs.to(self._sgd.dtype)  # noqa: PLW2901
-            yield inputs.to(self._device), labels.to(self._device, torch.int64)
+            staged = _in_dtype(inputs, self._sgd.dtype).to(self._device)
+            yield staged, labels.to(self._device, torch.int64)
+
+
+def _in_dtype(inputs: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the inputs in the dtype to train in; integers, such as tokens, stay what they are."""
+    return inputs.to(dtype) if inputs.is_floating_point() else inputs

@@ -209,7 +209,8 @@ def _line(ax: Axes, label: str, look: Look, shown: pd.DataFrame) -> Ends:
 
 def _finish(runs: pd.DataFrame, ax: Axes, ends: Ends, names: bool, x_label: str = "round") -> Axes:
     ax.set_xlabel(x_label)
-    ax.set_xlim(0.0, max((float(np.max(line.get_xdata())) for line in ax.lines), default=1.0))
+    last = max((float(np.max(line.get_xdata())) for line in ax.lines), default=0.0)
+    ax.set_xlim(0.0, last or 1.0)  # a loop of one's own records no seconds
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=x_label == "round"))
     if names:
         in_bars = _colour_bar(runs, ax, {end[0]: end[2] for end in ends})

@@ -30,6 +30,13 @@ NUMBERS = [
     *("mean_update_norm", "mean_client_norm", "server_update_norm", "integrated_norm"),
     *("clients", "rejected", "degenerate", *CLIENT_NORMS, *SECONDS),
 ]
+# Names of other columns; a user's own rule may have a key of such a name.
+_TAKEN = frozenset(
+    {
+        *("run", "folder", "finished", "method", "seed", "line", "evaluated", *NUMBERS),
+        *("data", "dealt", "sizes", "condition", "values", "label", "nth", "of"),
+    }
+)
 # What a file of others' may cost; one of gzip's can be larger than it looks.
 MAX_SETTINGS_BYTES, MAX_METRICS_BYTES, MAX_PROBLEMS_SHOWN = 1 << 20, 1 << 29, 3
 # Settings of these sections identify a run, but for those that say where and how, not what.
@@ -134,7 +141,7 @@ def _identity(folder: Path, name: str, rounds: pd.DataFrame, problems: list[str]
     recipe, summary = (_read_settings(folder / file, problems) for file in (RECIPE, SUMMARY))
     method = printable(_section(recipe, "train_args").get("federated_optimizer", name))
     settings = {
-        printable(key): _scalar(value)
+        f"{section}.{own}" if (own := printable(key)) in _TAKEN else own: _scalar(value)
         for section in _SECTIONS
         for key, value in _section(recipe, section).items()
         if key not in _NOT_COMPUTED
@@ -145,7 +152,8 @@ def _identity(folder: Path, name: str, rounds: pd.DataFrame, problems: list[str]
     return {
         "run": name,
         "folder": printable(folder),
-        "finished": summary.get("rounds") == last and not (planned and planned > last),
+        "finished": _scalar(summary.get("rounds")) == last
+        and not (isinstance(planned, int | float) and planned > last),
         "method": method_name(method),
         "seed": _scalar(_section(recipe, "common_args").get("random_seed")),
     } | settings

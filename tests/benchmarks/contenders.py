@@ -129,7 +129,7 @@ def plain_loop(recipe: Recipe, data: FederatedData, device: torch.device) -> Mea
     return measure
 
 
-class _Last(Follower):
+class Last(Follower):
     """Keeps the seconds of the newest round."""
 
     seconds = Seconds(0.0, 0.0, 0.0)
@@ -144,7 +144,7 @@ def ours(recipe: Recipe, data: FederatedData, device: torch.device) -> Measure:
     model = create_model(recipe.model_args.model, 0)
 
     def measure() -> Seconds:
-        last = _Last()
+        last = Last()
         with tempfile.TemporaryDirectory() as folder:
             run_federation(
                 recipe,

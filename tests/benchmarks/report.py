@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import json
 import statistics
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
 GOAL = 20.0
 ROUNDS = 250
@@ -50,10 +48,7 @@ def write_runs(folder: Path) -> None:
             comm_round=ROUNDS,
         )
         run = folder / f"{method}-{partition}-{sizes}"
-        run.mkdir()
-        (run / "recipe.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-        lines = map(json.dumps, runs.rounds_of(settings, ROUNDS))
-        (run / "metrics.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        runs.write_run(run, settings, runs.rounds_of(settings, ROUNDS))
 
 
 @click.command(help=__doc__)

@@ -76,7 +76,7 @@ def main(pairs: int) -> int:
         f"start-up, median of {pairs} pairs: {without:.2f} ms without the hook, {with_hook:.2f} ms "
         f"with it; the hook costs {cost:.2f} ms (limit {LIMIT_MS:.0f} ms)\n"
     )
-    times = run_over_import(7)
+    times = run_over_import(min(7, pairs))
     imported, run = (statistics.median(column) for column in zip(*times, strict=True))
     added = statistics.median(b - a for a, b in times)
     sys.stdout.write(

@@ -41,7 +41,9 @@ DATA = str(Path(os.environ.get("FEDNNNN_DATA", "~/fedml_data")).expanduser())
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def settings(dataset: str, clients: int, precision: str, folder: str) -> Recipe:
+def settings(
+    condition: str, clients: int, precision: str, folder: str, batching: int | str = "auto"
+) -> Recipe:
     """Return the recipe of two rounds of so many clients."""
     keys = {
         "data_args.data_cache_dir": folder,
@@ -50,10 +52,11 @@ def settings(dataset: str, clients: int, precision: str, folder: str) -> Recipe:
         "train_args.client_num_per_round": clients,
         "train_args.comm_round": 2,
         "train_args.precision": precision,
+        "train_args.client_batching": batching,
         "validation_args.frequency_of_the_test": 1,
     }
     overrides = [f"{key}={value}" for key, value in keys.items()]
-    return load_recipe(find_recipe(f"{dataset}_noniid_b_fednnnn"), overrides)
+    return load_recipe(find_recipe(f"{condition}_fednnnn"), overrides)
 
 
 def federated(recipe: Recipe) -> FederatedData:
@@ -71,7 +74,7 @@ def _prepare(name: str, dataset: str, clients: int, folder: str) -> None:
     global _measure  # noqa: PLW0603
     logging.disable(logging.INFO)
     make, precision = CONTENDERS[name]
-    recipe = settings(dataset, clients, precision, folder)
+    recipe = settings(f"{dataset}_noniid_b", clients, precision, folder)
     _measure = make(recipe, federated(recipe), used_device())
 
 
@@ -122,7 +125,7 @@ def compare(dataset: str, clients: int, repeats: int, folder: str) -> None:
         for name in CONTENDERS
     }
     results: dict[str, list[tuple[Seconds, float]]] = {name: [] for name in pools}
-    recipe = settings(dataset, clients, "fp32", folder)
+    recipe = settings(f"{dataset}_noniid_b", clients, "fp32", folder)
     flops = operations(recipe, federated(recipe))
     ceilings: dict[str, list[float]] = {precision: [] for precision in DTYPES}
     try:

@@ -97,6 +97,26 @@ def test_a_function_s_tensors_with_a_model_that_draws(fednnnn: Fednnnn) -> None:
     assert "classes a client: 2 to 2" in fednnnn("partition", *own).stdout
 
 
+TOKENS = """
+import numpy as np
+from torch import nn
+
+def load():
+    tokens = np.random.default_rng(0).integers(0, 9, size=(48, 5))
+    return tokens[:36], np.arange(36) % 3, tokens[36:], np.arange(12) % 3
+
+def create():
+    return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(20, 3))
+"""
+
+
+def test_tokens_stay_integers(fednnnn: Fednnnn, tmp_path: Path) -> None:
+    (tmp_path / "own_tensors.py").write_text(TOKENS)
+    own = ("--set", "model_args.model=own_tensors:create", "--allow-code", "--output", "a")
+    ended = fednnnn("run", "tensors.yaml", *own)
+    assert ended.exit_code == 0, ended.stderr
+
+
 def test_a_recipe_alone_runs_no_code(fednnnn: Fednnnn, tmp_path: Path) -> None:
     (tmp_path / "own_tensors.py").write_text("open('was-here', 'w')")
     for command in ("run", "partition"):

@@ -55,7 +55,7 @@ def test_the_lines_are_those_of_the_engine(run, recipe, records, data, tmp_path)
     expected = records(tmp_path / "two")
     for number in (1, 2):
         before, after = (
-            {name: t for name, t in tensors.items() if "momentum" not in name}
+            {name: tensors[name] for name in served[0]}  # a file has them in another order
             for tensors in served[number - 1 : number + 1]
         )
         recorder.record(before, [after], [1.0], after, number)

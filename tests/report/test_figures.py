@@ -2,6 +2,7 @@
 
 import io
 import math
+import warnings
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -125,6 +126,10 @@ def test_seconds_add_up(runs: pd.DataFrame) -> None:
     assert ax.lines[0].get_xdata() == pytest.approx([1.3, 2.6, 3.9, 5.2])
     assert ax.get_xlabel() == "seconds"
     assert fig.accuracy_by_seconds(runs.assign(**{"seconds.train": 7200.0})).get_xlabel() == "hours"
+    none = runs.assign(**{f"seconds.{part}": 0.0 for part in ("train", "aggregate", "evaluate")})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fig.accuracy_by_seconds(none).get_xlim() == (0.0, 1.0)
 
 
 def test_a_layer_and_a_metric_of_one_s_own(make_run) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.report.groups import arrange
 from fednnnn_plugin.report.runs import layers, read_folders, setting_columns
 
 
@@ -184,3 +185,13 @@ def test_neither_torch_nor_fedml_is_imported(make_run, tmp_path: Path) -> None:
     )
     folder = make_run("FedNNNN")
     subprocess.run([sys.executable, "-c", script, tmp_path / "out", folder], check=True)
+
+
+def test_a_rules_key_may_have_the_name_of_a_column(make_run) -> None:
+    """As those of a user's own rule may, of what was measured and of what we add."""
+    runs = fp.read_runs(make_run("my_rules:Own", round=0.5, clients=0.5, sizes=0.5, label=0.5))
+    assert set(runs["method"]) == {"Own"}
+    assert runs.columns.is_unique
+    assert set(runs["train_args.sizes"]) == {0.5}
+    assert runs["round"].tolist()[:2] == [1, 2]
+    assert set(arrange(runs)["label"]) == {"Own"}
