@@ -100,8 +100,3 @@ def plan_groups(
         groups.append(tuple(ordered[start:end]))
         start, samples, lacking = end, samples - taken, lacking - 1
     return groups
-
-
-def sequential_steps(groups: Sequence[Group], sizes: Sequence[int], sgd: LocalSGD) -> int:
-    """Return the steps of a round where each group steps at once, one group after another."""
-    return sgd.epochs * sum(sgd.steps(max(sizes[client] for client in group)) for group in groups)

@@ -53,10 +53,6 @@ class LocalSGD:
             return torch.autocast(device.type, dtype=torch.bfloat16)
         return nullcontext()
 
-    def steps(self, samples: int) -> int:
-        """Return the steps of an epoch over so many samples."""
-        return -(-samples // self.batch_of(samples))
-
     def batch_of(self, samples: int) -> int:
         """Return the size of the batches that so many samples are cut into."""
         return max(samples, 1) if self.batch_size == -1 else self.batch_size

@@ -15,9 +15,6 @@ from fednnnn_plugin.seeds import torch_generator
 
 Batch = tuple[Tensor, Tensor]
 
-#: A ``batch_size`` that no client fills: each epoch is one batch of all its samples.
-FULL_BATCH = 1 << 31
-
 # Large enough to hide the launches; on a CPU small enough for the activations to stay in its caches
 _GPU_TEST_BATCH, _CPU_TEST_BATCH = 2_000, 200
 
@@ -84,7 +81,7 @@ class TensorBatches:
             yield self._cut(order.to(self.labels.device))
 
     def _cut(self, order: Tensor) -> Iterator[Batch]:
-        for picked in order.split(self._sgd.batch_size):
+        for picked in order.split(self._sgd.batch_of(len(order))):
             yield _in_dtype(self.images[picked], self._sgd.dtype), self.labels[picked]
 
     def test(self) -> list[Batch]:

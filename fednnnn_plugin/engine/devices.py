@@ -228,9 +228,10 @@ class Clock:
         """Count the time inside as another part's than the one that is going on."""
         if self._device.type == "cuda":
             begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begun.record()
+            stream = torch.cuda.current_stream(self._device)  # a thread's own may be of GPU 0
+            begun.record(stream)
             yield
-            ended.record()
+            ended.record(stream)
             self._events.append((part, begun, ended))
         else:
             begun_at = time.perf_counter()

@@ -9,7 +9,7 @@ import torch
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import DataSpec, FederatedData, load_federated
-from fednnnn_plugin.engine.batches import FULL_BATCH, LoaderData
+from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.devices import (
     choose_device,
     gpu_of_rank,
@@ -25,6 +25,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.server.layout import Layout
 from fednnnn_plugin.server.server import Server
+from fednnnn_plugin.server.sum import BinnedSum
 
 
 def default_folder(recipe: Recipe) -> Path:
@@ -105,11 +106,11 @@ def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:
 
 
 def local_sgd(recipe: Recipe) -> LocalSGD:
-    """Return the clients' training; ``batch_size: -1`` is a batch as large as any client."""
+    """Return the clients' training."""
     train = recipe.train_args
     return LocalSGD(
         epochs=train.epochs,
-        batch_size=FULL_BATCH if train.batch_size == -1 else train.batch_size,
+        batch_size=train.batch_size,
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
         prox_mu=recipe.rule_settings.get("prox_mu", 0.0),
@@ -128,7 +129,8 @@ def schedule(
     """Return what each round does, with ``batching`` clients in one set of kernels.
 
     Raises:
-        UserError: the data set has another number of clients than the recipe.
+        UserError: the data set has another number of clients than the recipe, or one without
+            samples that they weigh; more clients a round than add up.
     """
     train, validation = recipe.train_args, recipe.validation_args
     if data.num_clients != train.client_num_in_total:
@@ -136,7 +138,17 @@ def schedule(
             f"train_args.client_num_in_total: {train.client_num_in_total}: the data set has "
             f"{data.num_clients} clients"
         )
+    if train.client_num_per_round > BinnedSum.MAX_TERMS:
+        raise UserError(
+            f"train_args.client_num_per_round: {train.client_num_per_round}: must be at most "
+            f"{BinnedSum.MAX_TERMS}: so many add up exactly"
+        )
     sizes = tuple(data.client_size(client) for client in range(data.num_clients))
+    if train.client_weighting == "samples" and min(sizes) < 1:
+        raise UserError(
+            f"train_args.client_weighting: samples: client {sizes.index(min(sizes))} has none: "
+            "must be uniform, or leave such clients out"
+        )
     return Schedule(
         rounds=train.comm_round,
         client_sizes=sizes,

@@ -25,7 +25,6 @@ from fednnnn_plugin.fedml.model_states import (
     check_client_state,
     check_model,
     whole_state,
-    working_state,
 )
 from fednnnn_plugin.fedml.privacy import check_privacy, global_privacy, with_global_noise
 from fednnnn_plugin.fedml.processes import end_federation_together
@@ -146,8 +145,9 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 is as it was before.
         """
         self._place()
-        w_t = working_state(self.model)
-        trainable = [entry.name for entry in layout_of(self.model).entries]
+        w_t = named_tensors(self.model)
+        server = self._server()
+        trainable = [entry.name for entry in server.layout.entries]
         part = UpdateAccumulator(w_t, trainable, self._train.max_client_norm)
         kept, self._kept = self._kept, []
         if len(kept) != len(raw_client_model_or_grad_list):
@@ -163,7 +163,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 f"round {self._round + 1}: no client update to average: all "
                 f"{len(raw_client_model_or_grad_list)} were rejected"
             )
-        server = Server(self._recipe.rule, self._recipe.rule_settings, part.layout)
         before = server.restore(w_t | self._rule_state, part.device)
         assert before is not None
         state, move = server.apply(before, part.finish())
@@ -212,6 +211,9 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         rank = self._ids[position] if position < len(self._ids) else position + 1
         return f"round {self._round + 1}: the client of rank {rank}"
 
+    def _server(self) -> Server:
+        return Server(self._recipe.rule, self._recipe.rule_settings, layout_of(self.model))
+
     def _place(self) -> None:
         """Follow FedML to the device that it moves the clients' models to."""
         device = getattr(self.args, "device", None)
@@ -246,6 +248,12 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         if {name: tensor.shape for name, tensor in served.items()} != own:
             raise UserError(f"server_state_path: {self._state_path}: the state is of another model")
         self.model.load_state_dict(whole_state(self.model, served))
+        own_state = named_tensors(self.model) | self._rule_state
+        if self._server().restore(own_state, torch.device("cpu")) is None:
+            raise UserError(
+                f"server_state_path: {self._state_path}: the state is of a model of which other "
+                "parameters were trained"
+            )
 
     def _write(self) -> None:
         if self._save_path is not None and self._round > self._train.start_round:

@@ -1,4 +1,4 @@
-"""A model's state as FedML sends it (every name) and as the server rule takes it (each once)."""
+"""A model's state as FedML sends it: under every name."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Set
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
+from fednnnn_plugin.client.replica import aliases, layout_of
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.layout import State
 
@@ -49,16 +49,6 @@ def _listed(names: Set[Any]) -> list[str]:
     """Return a few names in order; a client may send any number of any kind."""
     shown = sorted(str(name)[:100] for name in names)
     return [*shown[:5], f"and {len(shown) - 5} more"] if len(shown) > 5 else shown
-
-
-def working_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return each tensor once, live, floating point ones in float32 at least."""
-    return {
-        name: tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-        if tensor.is_floating_point()
-        else tensor
-        for name, tensor in named_tensors(model).items()
-    }
 
 
 def whole_state(

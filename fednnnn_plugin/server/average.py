@@ -163,36 +163,36 @@ class UpdateAccumulator:
         self, differences: Tensor, buffers: Mapping[str, Tensor], weights: Sequence[float]
     ) -> list[bool]:
         floating, integer = self._stacked(buffers)
-        accepted, factors, shrunk, norms, peaks = [], [], [], [], []
+        accepted, rows, factors, shrunk, norms, peaks = [], [], [], [], [], []
         for measured, weight in zip(self._measure(differences, floating), weights, strict=True):
             *layers, peak = measured
             square = sum(norm * norm for norm in layers)
             norm = math.sqrt(square) if math.isfinite(square) else math.inf
             accepted.append(norm <= torch.finfo(self.layout.dtype).max and math.isfinite(peak))
             if not accepted[-1]:
-                self.known.non_finite += 1
                 continue
             shrink = 1.0
             if self._max_client_norm is not None and norm > self._max_client_norm:
                 shrink = self._max_client_norm / norm
             row = (norm * shrink, square * shrink**2, *(layer * shrink for layer in layers))
-            self.known.rows.append((weight, *row))
+            rows.append((weight, *row))
             mantissa, exponent = math.frexp(weight)
             factors.append((mantissa, exponent))
             shrunk.append((mantissa * shrink, exponent))
             norms.append(mantissa * shrink * norm)
             peaks.append(mantissa * peak)
-        if not any(accepted):
-            return accepted
-        if not all(accepted):
-            chosen = torch.tensor([k for k, taken in enumerate(accepted) if taken])
-            chosen = chosen.to(differences.device)
-            differences, floating = differences[chosen], floating[chosen]
-            integer = integer[chosen]
-        folds = 1 if len(weights) == 1 else _GROUP_FOLDS
-        self.updates.add(differences, shrunk, norms, folds)
-        self.buffers.add(floating, factors, peaks, _BUFFER_FOLDS)
-        self._raise_maxima(integer.amax(0))
+        if rows:
+            if not all(accepted):
+                chosen = torch.tensor([k for k, taken in enumerate(accepted) if taken])
+                chosen = chosen.to(differences.device)
+                differences, floating = differences[chosen], floating[chosen]
+                integer = integer[chosen]
+            folds = 1 if len(weights) == 1 else _GROUP_FOLDS
+            self.updates.add(differences, shrunk, norms, folds)
+            self.buffers.add(floating, factors, peaks, _BUFFER_FOLDS)
+            self._raise_maxima(integer.amax(0))
+        self.known.rows += rows
+        self.known.non_finite += len(accepted) - len(rows)
         return accepted
 
     def fail(self) -> None:

@@ -22,14 +22,12 @@ class Entry:
 
     Attributes:
         name: as in the ``state_dict``.
-        module: the module that owns it, ``"fc3"`` for ``"fc3.weight"``, ``""`` at the root.
         shape: of the tensor.
         dtype: the model's own; the vector's may be wider.
         where: its elements in the vector.
     """
 
     name: str
-    module: str
     shape: torch.Size
     dtype: torch.dtype
     where: slice
@@ -62,7 +60,8 @@ class Layout:
     Attributes:
         forms: the names of the whole state, in its order: shape and dtype of each.
         entries: the trained parameters, in the order of the vector.
-        modules: the modules that own trained parameters, and their elements in the vector.
+        modules: the modules that own trained parameters, ``"fc3"`` of ``"fc3.weight"``, ``""`` at
+            the root, and their elements in the vector.
         size: d.
         dtype: the vector's: float32, or the parameters' own where that is wider.
         buffers: the names of all else, in the order of the state.
@@ -84,7 +83,7 @@ class Layout:
             for name in names:
                 tensor = state[name]
                 start, end = end, end + prod(tensor.shape)
-                entries.append(Entry(name, module, tensor.shape, tensor.dtype, slice(start, end)))
+                entries.append(Entry(name, tensor.shape, tensor.dtype, slice(start, end)))
                 self.dtype = torch.promote_types(self.dtype, tensor.dtype)
             self.modules[module] = slice(begin, end)
         self.entries = tuple(entries)

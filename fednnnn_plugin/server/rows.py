@@ -32,13 +32,13 @@ class Clients:
         self.failed += other.failed
 
     def exponent(self) -> int:
-        """Return that of the power of two above the largest weight."""
-        return max(math.frexp(row[0])[1] for row in self.rows)
+        """Return that of a power of two above the sum of the weights."""
+        return max(math.frexp(row[0])[1] for row in self.rows) + len(self.rows).bit_length()
 
     def weighted(self, column: int | None = None) -> float:
         """Return ``Σ a_k x_k`` of a column, or ``Σ a_k``, in units of ``2^exponent``.
 
-        ``math.fsum`` is exact: no order of the rows changes it.
+        In these no sum overflows. ``math.fsum`` is exact: no order of the rows changes it.
         """
         unit = -self.exponent()
         return math.fsum(

@@ -97,10 +97,7 @@ class Server:
         parameter.grad = -update.vector
         optimizer = self.rule.make([parameter], self._settings)
         if state.memory:
-            optimizer.state[parameter] = {
-                key: value.clone() if isinstance(value, Tensor) else value
-                for key, value in state.memory.items()
-            }
+            optimizer.state[parameter] = _copied(state.memory)
         self.rule.step(optimizer, update)
         served = self.layout.rounded(parameter.detach())
         match self.rule.evaluated:
@@ -125,14 +122,14 @@ class Server:
         )
 
     def _keepable(self, memory: Memory) -> Memory:
-        """Return what a rule remembers, if a checkpoint can hold it."""
+        """Return what a rule remembers, in memory of its own, if a checkpoint can hold it."""
         for key, value in memory.items():
             if not (str(key).isidentifier() and isinstance(value, Tensor | int | float)):
                 raise UserError(
                     f"federated_optimizer: {self.rule.name}: state[p][{key!r}]: "
                     f"{type(value).__name__}: must be a tensor or a number, under a plain name"
                 )
-        return dict(memory)
+        return _copied(memory)
 
     def state_dict(self, state: ServerState) -> dict[str, Tensor]:
         """Return the served model by names, and what the rule remembers.
@@ -171,8 +168,8 @@ class Server:
                 memory[name.removeprefix(_NUMBER)] = tensor.item()
             elif parameter:
                 by_parameter.setdefault(key, {})[parameter] = tensor.to(device)
-            else:
-                memory[key] = tensor.to(device)
+            else:  # torch's optimizers count their steps on the CPU
+                memory[key] = tensor if key == "step" else tensor.to(device)
         forms = self.layout.forms
         if {name: (tensor.shape, tensor.dtype) for name, tensor in model.items()} != forms:
             return None
@@ -184,3 +181,9 @@ class Server:
             memory[key] = self.layout.flatten(parts, next(iter(parts.values())).dtype)
         served = self.layout.gather(model)
         return ServerState(served, served, memory)
+
+
+def _copied(memory: Memory) -> dict[str, Any]:
+    return {
+        key: value.clone() if isinstance(value, Tensor) else value for key, value in memory.items()
+    }

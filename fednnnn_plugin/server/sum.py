@@ -86,7 +86,10 @@ class BinnedSum:
         bins = [highest - fold * step for fold in range(folds)]
         self._make_room(bins)
         exponent = self._BITS - self._WIDTH * highest
-        scales = [math.ldexp(mantissa, own + exponent) for mantissa, own in factors]
+        scales = [  # a row of zeros may have any factor
+            math.ldexp(mantissa, own + exponent) if bound else 0.0
+            for (mantissa, own), bound in zip(factors, bounds, strict=True)
+        ]
         if len(rows) == 1 and rows.device.type == "cpu":
             scratch = torch.empty(min(self.size, _PIECE), dtype=torch.float64, device=self.device)
             for start in range(0, self.size, len(scratch)):
@@ -156,8 +159,12 @@ class BinnedSum:
     def total(self, divisor: float, dtype: torch.dtype, exponent: int = 0) -> Tensor:
         """Return ``2^exponent · Σ_k f_k x_k / divisor`` as a vector ``[size]`` of ``dtype``."""
         result = torch.empty(self.size, dtype=dtype, device=self.device)
+        # The sum of the largest doubles overflows; their mean does not, but for rounding.
+        divisor, shift = math.frexp(divisor)
+        largest = torch.finfo(dtype).max
+        exponent -= self._BITS + shift
         grids = [  # small parts first: the larger ones then round the result
-            (self.integers(bin_), math.ldexp(1.0, self._WIDTH * bin_ - self._BITS + exponent))
+            (self.integers(bin_), math.ldexp(1.0, self._WIDTH * bin_ + exponent))
             for bin_ in sorted(self._sums)
         ]
         length = _PIECE if self.device.type == "cpu" else max(self.size, 1)
@@ -166,7 +173,7 @@ class BinnedSum:
             value = torch.zeros_like(result[piece], dtype=torch.float64)
             for integers, unit in grids:
                 value += integers[piece].to(torch.float64).mul_(unit)
-            result[piece] = value.div_(divisor)
+            result[piece] = value.div_(divisor).clamp_(-largest, largest)
         return result
 
     def _make_room(self, bins: Collection[int]) -> None:

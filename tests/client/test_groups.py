@@ -11,9 +11,9 @@ from torch import nn
 
 from fednnnn_plugin.client.groups import (
     MEMORY,
+    Group,
     client_bytes,
     plan_groups,
-    sequential_steps,
     widest_group,
 )
 from fednnnn_plugin.client.local_sgd import LocalSGD
@@ -23,6 +23,12 @@ from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 SGD = LocalSGD(epochs=2, batch_size=5, learning_rate=0.1)
+
+
+def sequential_steps(groups: list[Group], sizes: list[int], sgd: LocalSGD) -> int:
+    """Count the steps of a round where each group steps at once, one group after another."""
+    largest = [max(sizes[client] for client in group) for group in groups]
+    return sgd.epochs * sum(-(-most // sgd.batch_of(most)) for most in largest)
 
 
 def test_groups_worked_by_hand() -> None:

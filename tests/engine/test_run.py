@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,24 @@ def test_a_users_model_and_loaders_repeat_their_bits_and_leave_no_trace(
     restored.load_state_dict(safetensors.torch.load_file(tmp_path / "one" / "model.safetensors"))
     assert torch.equal(restored.first.weight, restored.second.weight)
     assert not torch.equal(restored.first.weight, model.first.weight)
+
+
+def test_a_client_without_samples_cannot_weigh_by_them(
+    run: Run, recipe: MakeRecipe, loaders: LoaderData, tmp_path: Path
+) -> None:
+    empty = replace(loaders, sizes={**loaders.sizes, 3: 0})
+    with pytest.raises(UserError, match=r"^train_args\.client_weighting: samples: client 3 "):
+        run(recipe(client_weighting="samples"), tmp_path / "run", data=empty)
+
+
+def test_more_clients_than_add_up_exactly_are_refused_before_they_train(
+    run: Run, recipe: MakeRecipe, tmp_path: Path
+) -> None:
+    many = range(32_768)
+    data = LoaderData(dict.fromkeys(many, ()), dict.fromkeys(many, 1), (), 10)
+    settings = {"client_num_in_total": len(many), "client_num_per_round": len(many)}
+    with pytest.raises(UserError, match=r"^train_args\.client_num_per_round: 32768: "):
+        run(recipe(**settings), tmp_path / "run", data=data)
 
 
 class _Trainer:

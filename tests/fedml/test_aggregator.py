@@ -261,6 +261,15 @@ def test_the_dtype_stays_and_half_precision_is_rounded_once(dtype) -> None:
     torch.testing.assert_close(momentum, move.to(working))
 
 
+def test_a_served_model_beyond_half_precision_ends_the_federation() -> None:
+    server = aggregator(Vector((60000.0, 0.0), torch.float16), "Momentum", beta=None, gamma=0.9)
+    step = OrderedDict(w=torch.tensor([65000.0, 0.0], dtype=torch.float16))
+    run_round(server, [(1, step)])
+    with pytest.raises(RunError, match="no longer finite"):
+        run_round(server, [(1, step)])
+    assert server.get_model_params()["w"].isfinite().all()
+
+
 def test_a_client_of_another_precision_or_a_frozen_parameter_is_no_trouble() -> None:
     model = Tied()
     model.decoder.bias.requires_grad_(False)

@@ -138,6 +138,15 @@ def test_a_state_of_another_method_model_or_file_is_refused(tmp_path) -> None:
             aggregator(tmp_path / other, 1)
 
 
+def test_a_state_of_other_trained_parameters_is_refused(tmp_path) -> None:
+    path = tmp_path / "state.safetensors"
+    run_round(aggregator(path), 0)
+    frozen = model()
+    frozen[0].bias.requires_grad_(False)
+    with pytest.raises(fp.UserError, match=f"^server_state_path: {re.escape(str(path))}: .*other"):
+        aggregator(path, 1, net=frozen)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_damage_is_seen(data, tmp_path) -> None:

@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.layout import Layout, ModelState
+from fednnnn_plugin.server.sum import BinnedSum
 from fednnnn_plugin.server.update import Update
 
 CHUNK = 131_072  # elements that are handled at a time
@@ -225,6 +228,35 @@ def test_extreme_double_buffers() -> None:
     )
 
 
+def test_the_mean_of_the_largest_buffers_is_finite() -> None:
+    """A mask of the least double, in any number of clients; their sum overflows."""
+    least = torch.full((1,), torch.finfo(torch.float64).min, dtype=torch.float64)
+    acc = UpdateAccumulator({"mask": least}, [])
+    for _ in range(25):
+        acc.add({"mask": least}, 0.1)
+        torch.testing.assert_close(acc.finish().buffers["mask"], least, rtol=1e-15, atol=0.0)
+
+
+def test_a_group_takes_any_weight_of_a_client_that_did_not_move() -> None:
+    state = {"w": torch.zeros(2)}
+    layout = Layout(state, ["w"])
+    acc = UpdateAccumulator.over(layout, layout.gather(state))
+    group = ModelState(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), {})
+    assert acc.add_group(group, [1e300, 1e-10]) == [True, True]
+    assert acc.finish().mean_client_norm == pytest.approx(5e-310)
+
+
+def test_one_client_too_many_leaves_the_sum_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BinnedSum, "MAX_TERMS", 2)
+    acc = UpdateAccumulator({"w": torch.zeros(1)}, ["w"])
+    for value in (1.0, 3.0):
+        acc.add({"w": torch.tensor([value])}, 1.0)
+    before = bits(acc.finish())
+    with pytest.raises(UserError, match="3 clients: at most 2"):
+        acc.add({"w": torch.tensor([8.0])}, 1.0)
+    assert bits(acc.finish()) == before
+
+
 def test_largest_float32_updates() -> None:
     largest = torch.finfo(torch.float32).max / 2  # so is their norm
     acc = UpdateAccumulator({"w": torch.zeros(2)}, ["w"])
@@ -233,6 +265,16 @@ def test_largest_float32_updates() -> None:
     mean = acc.finish().mean_update["w"]
     assert mean[0].item() == largest
     assert mean[1].item() == pytest.approx(largest / 3, rel=1e-6)
+
+
+def test_largest_float64_updates() -> None:
+    """The squares of their norms are finite, their sum is not."""
+    acc = UpdateAccumulator({"w": torch.zeros(1, dtype=torch.float64)}, ["w"])
+    for _ in range(5):
+        assert acc.add({"w": torch.tensor([1.3e154], dtype=torch.float64)}, 3.0)
+    update = acc.finish()
+    assert update.mean_client_square == pytest.approx(1.69e308)
+    assert update.mean_update_norm == pytest.approx(1.3e154)
 
 
 @pytest.fixture

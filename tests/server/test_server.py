@@ -4,13 +4,14 @@ import math
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import Layout, State
-from fednnnn_plugin.server.rules import RULES, find_rule
+from fednnnn_plugin.server.rules import RULES, Rule, find_rule
 from fednnnn_plugin.server.server import Server, ServerMove, ServerState
 from fednnnn_plugin.server.update import Update
 
@@ -214,6 +215,46 @@ def test_a_rule_may_remember_numbers_and_tensors_of_any_shape() -> None:
     for name, value in remembered.items():
         assert type(restored.memory[name]) is type(value)
         assert torch.equal(torch.as_tensor(restored.memory[name]), torch.as_tensor(value))
+
+
+def test_a_count_of_steps_is_restored_to_the_cpu() -> None:
+    """As torch keeps it: its Adam refuses a count that is on the GPU."""
+    federation = Federation("Momentum", model(*START))
+    remembered = {"step": torch.tensor(3.0), "momentum": torch.ones(2)}
+    state = ServerState(federation.state.served, federation.state.evaluation, remembered)
+    stored = federation.server.state_dict(state)
+    restored = federation.server.restore(stored, torch.device("meta"))
+    assert restored is not None
+    assert restored.memory["step"].item() == 3.0
+    assert restored.memory["momentum"].is_meta
+
+
+class Remembers(torch.optim.Optimizer):
+    """Keeps the model itself, twice."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        (p,) = self.param_groups[0]["params"]
+        p.sub_(p.grad)
+        self.state[p] = {"last": p, "same": p.data}
+
+
+def test_what_a_rule_remembers_has_memory_of_its_own() -> None:
+    """A checkpoint cannot hold two tensors in one memory."""
+    start = model(*START)
+    server = Server(Rule("Remembers", Remembers), {}, Layout(start, TRAINABLE))
+    acc = UpdateAccumulator(start, TRAINABLE)
+    acc.add(start, 1.0)
+    state, _ = server.apply(server.start(start), acc.finish())
+    restored = server.restore(
+        safetensors.torch.load(safetensors.torch.save(server.state_dict(state))), CPU
+    )
+    assert restored is not None
+    assert torch.equal(restored.memory["last"], state.served.vector)
+    assert not state.memory["last"].requires_grad
 
 
 def test_a_module_named_momentum_keeps_its_weights() -> None:
