@@ -204,10 +204,15 @@ def test_the_check_leaves_model_and_generators_as_they_were(data: FederatedData)
 
 
 def test_the_readme_s_recipe_is_one(tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    section = readme.partition("## Your own data and models")[2]
+    readme = (Path(__file__).parents[2] / "recipes" / "README.md").read_text()
+    section = readme.partition("## Your own data\n")[2]
     path = tmp_path / "flowers.yaml"
-    path.write_text(section.partition("```yaml\n")[2].partition("```")[0])
+    rest = [
+        line
+        for line in RECIPE.format(data="", model="").splitlines(keepends=True)
+        if not line.startswith(("data_args", "model_args"))
+    ]
+    path.write_text(section.partition("```yaml\n")[2].partition("```")[0] + "".join(rest))
     recipe = load_recipe(path)
     assert recipe.data_args.image_size == (64, 64)
-    assert load_recipe(path, ["data_args.test_fraction=0.3"]).model_args.model == "resnet18"
+    assert recipe.model_args.model == "resnet18"
