@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from click.testing import CliRunner, Result
 from PIL import Image
 from torch import nn
@@ -203,11 +204,12 @@ def test_the_check_leaves_model_and_generators_as_they_were(data: FederatedData)
         check_model(nn.Flatten(), "flat", data, 5)
 
 
-def test_the_readme_s_recipe_is_one(tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    section = readme.partition("## Your own data and models")[2]
+def test_the_readme_s_sections_make_a_recipe(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "recipes" / "README.md").read_text()
+    text = readme.partition("## Your own data")[2].partition("```yaml\n")[2].partition("```")[0]
     path = tmp_path / "flowers.yaml"
-    path.write_text(section.partition("```yaml\n")[2].partition("```")[0])
+    base = yaml.safe_load(RECIPE.format(data=IMAGES, model="resnet18"))
+    path.write_text(yaml.safe_dump(base | yaml.safe_load(text)))
     recipe = load_recipe(path)
     assert recipe.data_args.image_size == (64, 64)
     assert load_recipe(path, ["data_args.test_fraction=0.3"]).model_args.model == "resnet18"
