@@ -35,6 +35,17 @@ def simulates_ours(args: Any) -> bool:
     return getattr(args, "training_type", None) == "simulation" and names_ours(args)
 
 
+def refuse_other_platforms(args: Any) -> None:
+    """Refuse our names where FedML knows FedAvg alone, or runs it whatever is named."""
+    training_type = getattr(args, "training_type", None)
+    if training_type not in (None, "simulation", "cross_silo") and names_ours(args):
+        raise UserError(
+            f"training_type: {training_type}: {args.federated_optimizer} runs by name under "
+            "simulation and cross_silo only; here name FedAvg, and give FedMLRunner a "
+            "FedNNNNAggregator as its server_aggregator"
+        )
+
+
 def warn_of_the_proximal_term(args: Any, trainer: str) -> None:
     """Say that another trainer than ours leaves out what PaperFedProx is of."""
     if args.federated_optimizer == "PaperFedProx":

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from click.testing import CliRunner, Result
 from PIL import Image
 from torch import nn

@@ -5,6 +5,7 @@ import math
 import os
 import pickle
 import random
+import sys
 from collections import OrderedDict
 from types import SimpleNamespace
 
@@ -448,6 +449,8 @@ def test_by_name_what_fedml_has_beside_is_refused_in_a_line(kind, role) -> None:
     args = arguments(training_type=kind, federated_optimizer="FedNNNN", role=role)
     with pytest.raises(fp.UserError, match=f"^training_type: {kind}: FedNNNN runs by name"):
         run(args, linear_dataset())
+    with pytest.raises(fp.UserError, match=f"^training_type: {kind}: "):
+        sys.modules["fedml.core.mlops"].pre_setup(args)  # as fedml.init does first
     args.federated_optimizer = "NoSuchMethod"  # FedML's own words
     with pytest.raises(Exception, match=r".") as caught:
         run(args, linear_dataset())

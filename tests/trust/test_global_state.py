@@ -81,10 +81,13 @@ def fingerprint() -> dict[str, object]:
     }
 
 
+_FONTS = (".ttf", ".ttc", ".otf")
+
+
 def _open_files() -> Iterator[str]:
     for descriptor in Path("/proc/self/fd").iterdir():
         try:
-            if descriptor.readlink().suffix != ".ttf":  # matplotlib keeps its fonts open
+            if descriptor.readlink().suffix not in _FONTS:  # matplotlib keeps them open
                 yield f"{descriptor.name} {descriptor.readlink()}"
         except FileNotFoundError:  # the one that lists them
             continue

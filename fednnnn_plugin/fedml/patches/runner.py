@@ -9,6 +9,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import compatibility
 from fednnnn_plugin.fedml.methods import (
     names_ours,
+    refuse_other_platforms,
     simulates_ours,
     warn_of_the_proximal_term,
 )
@@ -51,13 +52,7 @@ def _refuse_aggregator(
 
 
 def _others(original: Callable[..., Any], runner: Any, args: Any, *rest: Any, **named: Any) -> Any:
-    """Refuse our names where FedML knows FedAvg alone, or runs it whatever is named."""
-    if names_ours(args):
-        raise UserError(
-            f"training_type: {args.training_type}: {args.federated_optimizer} runs by name under "
-            "simulation and cross_silo only; here name FedAvg, and give FedMLRunner a "
-            "FedNNNNAggregator as its server_aggregator"
-        )
+    refuse_other_platforms(args)
     return original(runner, args, *rest, **named)
 
 

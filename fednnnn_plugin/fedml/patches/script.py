@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fednnnn_plugin.fedml import compatibility
-from fednnnn_plugin.fedml.methods import names_ours, simulates_ours
+from fednnnn_plugin.fedml.methods import names_ours, refuse_other_platforms, simulates_ours
 from fednnnn_plugin.fedml.patches.wrapping import wrap
 from fednnnn_plugin.models import MODELS, create_model
 
@@ -13,9 +13,16 @@ CLASSES = 10  # of the paper's data sets
 
 def apply() -> None:
     """Answer for our methods and models by name; the rest is FedML's."""
+    wrap(("fedml.core.mlops",), "pre_setup", _pre_setup)
     wrap(("fedml",), "_manage_profiling_args", _begin_tracking)
     wrap(("fedml.device", "fedml.device.device"), "get_device", _get_device)
     wrap(("fedml.model", "fedml.model.model_hub"), "create", _create)
+
+
+def _pre_setup(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
+    """Refuse our names on FedML's other platforms before ``fedml.init`` prepares them."""
+    refuse_other_platforms(args)
+    return original(args, *rest, **named)
 
 
 def _begin_tracking(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
