@@ -38,7 +38,8 @@ _TAKEN = frozenset(
     }
 )
 # What a file of others' may cost; one of gzip's can be larger than it looks.
-MAX_SETTINGS_BYTES, MAX_METRICS_BYTES, MAX_PROBLEMS_SHOWN = 1 << 20, 1 << 29, 3
+MAX_SETTINGS_BYTES, MAX_LINE_BYTES, MAX_METRICS_BYTES = 1 << 18, 1 << 24, 1 << 29
+MAX_PROBLEMS_SHOWN = 3
 # Settings of these sections identify a run, but for those that say where and how, not what.
 _SECTIONS = ("data_args", "model_args", "train_args")
 _NOT_COMPUTED = frozenset(
@@ -171,7 +172,8 @@ def _read_settings(path: Path, problems: list[str]) -> dict[str, Any]:
         return {}
     try:
         with path.open("rb") as file:
-            return dict(yaml.safe_load(file.read(MAX_SETTINGS_BYTES)))  # JSON is YAML
+            read = json.loads if path.suffix == ".json" else yaml.safe_load
+            return dict(read(file.read(MAX_SETTINGS_BYTES)))
     except (OSError, ValueError, TypeError, yaml.YAMLError, RecursionError):
         problems.append(f"{printable(path)}: damaged; not used")
         return {}
@@ -227,7 +229,7 @@ def _lines(path: Path, said: list[str]) -> list[dict[str, Any]]:
     found, number, total = [], 0, 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            while raw := file.readline(MAX_METRICS_BYTES - total):
+            while raw := file.readline(min(MAX_LINE_BYTES, MAX_METRICS_BYTES - total)):
                 number, total = number + 1, total + len(raw)
                 try:
                     record = json.loads(raw, parse_int=_integer)

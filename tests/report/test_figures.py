@@ -209,7 +209,7 @@ def test_a_single_client_is_a_reference(make_run, runs: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
 def test_names_in_any_script_are_drawn(make_run, tmp_path: Path, kind: str, recwarn) -> None:
-    label = "规则:方法_$x^2 β"
+    label = "规则方法_$x^2 β"
     runs = fp.read_runs(make_run(label))
     path = tmp_path / f"figure.{kind}"
     save(fig.accuracy(runs), path)
