@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.folder import LONGEST_LINE, errors_named, write_atomically
+from fednnnn_plugin.engine.folder import LONGEST_LINE, errors_named, open_regular, write_atomically
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
@@ -229,8 +229,8 @@ class Summary:
 
 def _fields(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            fields = json.loads(file.read(_LONGEST_SUMMARY))
+        with open_regular(path, _LONGEST_SUMMARY) as file:
+            fields = json.loads(file.read())
     except (OSError, ValueError, RecursionError):
         return {}
     return fields if isinstance(fields, dict) else {}
