@@ -65,7 +65,6 @@ class ProgressDisplay(Follower):
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
         self._bar: Any = None
-        self._clients_done = 0
         self._handler = _ScreenHandler(logging.WARNING)
         self._logger = logging.getLogger("fednnnn_plugin")
 

@@ -28,7 +28,7 @@ class OptRepo:
 
 _FAKE = {
     "__init__.py": "__version__ = 'VERSION'\nfrom fedml import device, data, model, runner\n"
-    "from fedml.runner import FedMLRunner\n"
+    "from fedml.core import mlops\nfrom fedml.runner import FedMLRunner\n"
     "def _manage_profiling_args(args): pass\n",
     "runner.py": "class FedMLRunner:\n"
     "    def __init__(self, args, *rest): self.runner = self._init_simulation_runner(args, *rest)\n"
@@ -37,6 +37,7 @@ _FAKE = {
         f"    def _init_{kind}_runner(self, args, *rest): return ('own', args, *rest)\n"
         for kind in ("cross_silo", "cheetah", "model_serving", "cross_device")
     ),
+    "core/mlops/__init__.py": "def pre_setup(args): pass\n",
     "data/__init__.py": "from .data_loader import load\n",
     "data/data_loader.py": "def load(args): return 'own', args\n",
     "model/__init__.py": "from .model_hub import create\n",
