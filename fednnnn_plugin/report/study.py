@@ -205,7 +205,7 @@ def _read_table(path: Path, plan: Plan) -> pd.DataFrame:
     for name in (*COLUMNS, *plan.keys):
         if name not in table:
             raise ValueError(f"no column {name}")
-    return table[[*COLUMNS, *plan.keys]]
+    return table[[*COLUMNS, *plan.keys]].fillna("")  # of fields that a line lacks
 
 
 def _typed(table: pd.DataFrame, plan: Plan) -> pd.DataFrame:
