@@ -259,7 +259,7 @@ def _about(runs: pd.DataFrame) -> dict[str, Any]:
     counts = {"run": len(heads), "condition": by_condition.ngroups}
     counts |= {noun: heads[noun].nunique() for noun in ("method", "seed")}
     facts = [f"{count} {noun}{'s' * (count != 1)}" for noun, count in counts.items()]
-    unfinished = int((heads["finished"] == False).sum())  # noqa: E712
+    unfinished = int(heads["finished"].eq(False).sum())
     settings = heads[run_folders.setting_columns(runs)[4:]].astype(object)
     settings = settings.where(settings.notna(), None).map(value_text)
     differs = differing(settings.to_dict("records"), settings.columns)
