@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -207,13 +208,16 @@ class WeightsAndBiases(Follower):
     ) -> None:
         import wandb
 
-        if wandb.run is None and wandb.api.api_key is None and _is_online(wandb):
+        # The variable first: wandb reads it once a process, perhaps before it was set.
+        mode = os.environ.get("WANDB_MODE") or wandb.setup().settings.mode
+        is_online = mode not in ("offline", "dryrun", "disabled")
+        if wandb.run is None and wandb.api.api_key is None and is_online:
             raise UserError(
                 "tracking_args.enable_wandb: true: Weights & Biases has no API key: run `wandb "
                 "login`, set WANDB_API_KEY, or set WANDB_MODE=offline"
             )
         self._wandb: Any = wandb
-        self._options = {"project": project, "entity": entity, "config": dict(config)}
+        self._options = {"project": project, "entity": entity, "config": dict(config), "mode": mode}
         self._name = name
         self._run: Any = None
         self._own = False
@@ -237,7 +241,3 @@ class WeightsAndBiases(Follower):
         """Finish the run, if it is our own."""
         if self._own:
             self._run.finish()
-
-
-def _is_online(wandb: Any) -> bool:
-    return wandb.setup().settings.mode not in ("offline", "dryrun", "disabled")

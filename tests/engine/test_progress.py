@@ -131,6 +131,7 @@ def test_tensorboard_has_the_numbers_of_the_records(tmp_path: Path) -> None:
 
 
 def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb.setup()  # reads the variables of the environment, once a process
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     logged = []
