@@ -33,7 +33,7 @@ def search(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Study:
         study = part.run()
     with folder.locked():
         folder.write_best(study)
-        write_figures(folder.path)
+        write_figures(study)
     return study
 
 

@@ -145,9 +145,7 @@ def test_the_report_s_readers(
     runs, shown = read_folders([folder])
     if not runs.empty:
         arranged = arrange(runs, shown)
-        numbers = tables.accuracy(arranged)
-        speed = tables.rounds_table(tables.rounds_to(arranged, 0.4), 0.4)
-        for table in (tables.accuracy_table(numbers, "it"), speed, tables.runs_table(arranged)):
+        for table in (tables.accuracy(arranged), tables.rounds_to(arranged, 0.4)):
             shown += table.text().splitlines() + table.markdown().splitlines()
         (ax,) = panels(5.0, 2.6, 1, 1)
         for draw in (figures.accuracy, figures.agreement, figures.norms, figures.client_spread):
