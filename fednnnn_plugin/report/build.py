@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import pandas as pd
@@ -17,7 +16,7 @@ from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.report import runs as run_folders
 from fednnnn_plugin.report import search, tables
 from fednnnn_plugin.report.charts import Chart, condition_charts
-from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange, differing
+from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange
 from fednnnn_plugin.report.study import Study, is_study, read_study
 from fednnnn_plugin.report.style import THEME, drawn, looks
 
@@ -112,14 +111,22 @@ def build_report(
     parts += ["## Left out or worth knowing"] * bool(warnings)
     parts += ["\n".join(f"- {warning}" for warning in warnings)]
     files["report.md"] = ("\n\n".join(part.strip() for part in parts if part) + "\n").encode()
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True
+    folder = jinja2.FileSystemLoader(Path(__file__).parent)
+    template = jinja2.Environment(loader=folder, autoescape=True).get_template("page.html")
+    counts = {noun: runs[noun].nunique() for noun in ("run", "method", "seed") if shown}
+    conditions = runs.groupby(["data", "condition"], sort=False) if shown else ()
+    page = template.render(
+        counts=counts,
+        tables=shown,
+        looks=[look for _, members in conditions for look in looks(members).values()],
+        theme=THEME,
+        sections=sections,
+        kinds=kinds,
+        drawing=lambda chart: inline_svg(files[f"{chart.stem}.svg"].decode(), chart),
+        warnings=warnings,
+        version=version("fednnnn-plugin"),
     )
-    page: dict[str, Any] = _about(runs) if shown else {"runs": None, "counts": {}}
-    page |= {"tables": shown, "sections": sections, "warnings": warnings, "kinds": kinds}
-    page |= {"theme": THEME, "version": version("fednnnn-plugin")}
-    page["drawing"] = lambda chart: inline_svg(files[f"{chart.stem}.svg"].decode(), chart)
-    files[PAGE] = environment.get_template("page.html").render(page).encode()
+    files[PAGE] = page.encode()
     _write(out, files)
     texts = [table.text() for table in shown.values()]
     texts += [f"{s.title}\n\n{s.headline}\n" for s in sections if s.trials is not None]
@@ -193,20 +200,3 @@ def _write(out: Path, files: Files) -> None:
         if (folder := (out / name).parent) != out and not any(folder.iterdir()):
             folder.rmdir()
     manifest.write_text("\n".join(sorted(files)), encoding="utf-8")
-
-
-def _about(runs: pd.DataFrame) -> dict[str, Any]:
-    """What the page tells of the runs: the list, counts, and the looks of their lines."""
-    heads = tables.outcomes(runs)
-    settings = heads[run_folders.setting_columns(runs)].drop(columns="folder")
-    by_condition = runs.groupby(["data", "condition"], sort=False)
-    return {
-        "runs": heads[[*differing(settings, settings), "rounds", "best", "final", "seconds"]],
-        "counts": {
-            "run": len(heads),
-            "condition": by_condition.ngroups,
-            "method": heads["method"].nunique(),
-            "seed": heads["seed"].nunique(),
-        },
-        "looks": [look for _, members in by_condition for look in looks(members).values()],
-    }

@@ -59,8 +59,10 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
     by_value = [*heads.columns.drop(_IDENTITY), "seed"]
     heads = heads.sort_values(by_value, key=lambda of: pd.to_numeric(of, errors="coerce"))
     heads[["data", "deal"]] = [_place(head) for head in heads.to_dict("records")]
-    heads["condition"] = pd.concat(map(_conditions, _parts(heads, "data", "deal")))
-    heads = heads.join(pd.concat(map(_lines, _parts(heads, "data", "condition"))))
+    dealt_alike = [part for _, part in heads.groupby(["data", "deal"])]
+    heads["condition"] = pd.concat(map(_conditions, dealt_alike))
+    ranked = [part for _, part in heads.groupby(["data", "condition"])]
+    heads = heads.join(pd.concat(map(_lines, ranked)))
     heads["rounds"] = heads["run"].map(runs.groupby("run")["round"].max())
     by_length = heads.sort_values("rounds", ascending=False, kind="stable")
     twice = by_length[by_length.duplicated([*LINE, "seed"]) & by_length["seed"].notna()]
@@ -92,10 +94,6 @@ def judged(runs: pd.DataFrame) -> str:
 def differing(heads: pd.DataFrame, keys: Iterable[str]) -> list[str]:
     """The columns that do not have one value everywhere."""
     return [key for key in keys if key in heads and heads[key].nunique(dropna=False) > 1]
-
-
-def _parts(heads: pd.DataFrame, *keys: str) -> list[pd.DataFrame]:
-    return [part for _, part in heads.groupby(list(keys), sort=False)]
 
 
 def _paper_place(name: str) -> str:
@@ -132,7 +130,7 @@ def _lines(members: pd.DataFrame) -> pd.DataFrame:
     shared = [key for key in keys if key not in _OWN and members[key].notna().all()]
     told = differing(members, shared)
     found = []
-    for part in _parts(members, "method"):
+    for _, part in members.groupby("method"):
         shown = [key for key in keys if key in (*told, *differing(part, keys))]
         label = part["method"] + _named(part, shown)
         nth = label.groupby(label, sort=False).ngroup()

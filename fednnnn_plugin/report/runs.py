@@ -39,12 +39,8 @@ _TAKEN = {"run", "folder", "finished", "method", "seed", "evaluated", *NUMBERS, 
 MAX_SETTINGS_BYTES, MAX_LINE_BYTES, MAX_METRICS_BYTES = 1 << 18, 1 << 24, 1 << 29
 # Settings of these sections identify a run, but for those that say where and how, not what.
 _SECTIONS = ("data_args", "model_args", "train_args")
-_NOT_COMPUTED = frozenset(
-    {
-        *("data_cache_dir", "download", "start_round", "checkpoint_every", "client_batching"),
-        *("max_client_failures", "client_threads"),
-    }
-)
+_NOT_COMPUTED = {"data_cache_dir", "download", "start_round", "checkpoint_every"}
+_NOT_COMPUTED |= {"client_batching", "max_client_failures", "client_threads"}
 
 
 def read_runs(*folders: str | Path) -> pd.DataFrame:
@@ -172,40 +168,7 @@ def _read_rounds(folder: Path, problems: list[str]) -> pd.DataFrame:
     """The rounds of a folder, ascending, each once."""
     path = next((folder / n for n in METRICS if (folder / n).is_file()), folder / METRICS[0])
     said: list[str] = []
-    table = _records(path, said)
-    evaluated = table.pop("evaluated").map(lambda v: printable(v) if isinstance(v, str) else "")
-    numbers = table.map(lambda v: float(v) if isinstance(v, int | float) else math.nan)
-    wrong = pd.DataFrame(
-        {name: table[name].notna() & ~numbers[name].between(*_range(name)) for name in table}
-    )
-    wrong["round"] |= numbers["round"].isna()
-    bad = wrong.any(axis=1)
-    for line, name in wrong[bad].idxmax(axis=1).items():
-        said.append(f"line {line}: {name} is no number that can be; left out")
-    good = numbers.assign(evaluated=evaluated)[~bad]
-    table = good.drop_duplicates("round", keep="last").sort_values("round")
-    if len(table) < len(good):
-        said.append("a round more than once; the last line of it counts")
-    if table.empty and not said:
-        said = ["no round recorded yet"]
-    more = f", and {len(said) - 1} more problems" * (len(said) > 1)
-    problems += [f"{printable(path)}: {problem}{more}" for problem in said[:1]]
-    return table.astype({"round": int})
-
-
-def _range(column: str) -> tuple[float, float]:
-    """The lowest and the highest number that a column may have."""
-    if column == "round":
-        return 1.0, 1e9
-    if column.endswith("test_acc"):
-        return 0.0, 1.0
-    highest = sys.float_info.max
-    return (-highest if column.startswith("test_metrics.") else 0.0), highest
-
-
-def _records(path: Path, said: list[str]) -> pd.DataFrame:
-    """Every line that holds a record, flat, by its number."""
-    records: dict[int, dict[str, Any]] = {}
+    records: list[dict[str, Any]] = []
     number = 0
     try:
         if not path.is_file():
@@ -214,14 +177,51 @@ def _records(path: Path, said: list[str]) -> pd.DataFrame:
             while raw := file.readline(min(MAX_LINE_BYTES, MAX_METRICS_BYTES - file.tell())):
                 number += 1
                 try:
-                    record = json.loads(raw, parse_int=float)
-                    norms = record.pop("client_norms", None) or [None] * 3
-                    records[number] = record | dict(zip(CLIENT_NORMS, norms, strict=True))
-                except (ValueError, TypeError, AttributeError, RecursionError):
-                    said.append(f"line {number}: not the record of a round; left out")
+                    records.append(_record(raw))
+                except (
+                    ValueError,
+                    LookupError,
+                    TypeError,
+                    AttributeError,
+                    RecursionError,
+                ) as error:
+                    said.append(f"line {number}: not the record of a round ({reason(error)})")
     except (OSError, EOFError, zlib.error) as error:
         said.append(f"after line {number}: cannot be read: {reason(error)}")
-    flat = pd.json_normalize(list(records.values()), max_level=2).set_axis(list(records))
-    others = (name for name in flat if OTHER_NUMBERS.match(name) and name not in NUMBERS)
-    table = flat.reindex(columns=[*NUMBERS, "evaluated", *others]).rename(columns=printable)
-    return table.loc[:, ~table.columns.duplicated()]
+    names = dict.fromkeys([*NUMBERS, "evaluated", *(name for each in records for name in each)])
+    table = pd.DataFrame(records, columns=list(names))
+    once = table.drop_duplicates("round", keep="last").sort_values("round")
+    if len(once) < len(table):
+        said.append("a round more than once; the last line of it counts")
+    if table.empty and not said:
+        said = ["no round recorded yet"]
+    more = f", and {len(said) - 1} more problems" * (len(said) > 1)
+    problems += [f"{printable(path)}: {problem}{more}" for problem in said[:1]]
+    return once.astype(dict.fromkeys(NUMBERS, float) | {"round": int})
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """The columns of a round; an error where one has no number that can be."""
+    record = json.loads(line, parse_int=float)
+    norms = record.pop("client_norms", None) or [None] * 3
+    record |= dict(zip(CLIENT_NORMS, norms, strict=True))
+    flat: dict[str, Any] = {"evaluated": printable(record.get("evaluated") or "")}
+    for name, value in _flat(record, ""):
+        if not (name in NUMBERS or OTHER_NUMBERS.match(name)):
+            continue
+        lowest = -sys.float_info.max if name.startswith("test_metrics.") else 0.0
+        highest = 1.0 if name.endswith("test_acc") else sys.float_info.max
+        if value is not None and not lowest <= value <= highest:
+            raise ValueError(f"{name} is no number that can be")
+        flat[printable(name)] = math.nan if value is None else float(value)
+    if not 1.0 <= flat["round"] <= 1e9:
+        raise ValueError("round is no number that can be")
+    return flat
+
+
+def _flat(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value

@@ -86,14 +86,16 @@ def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
     tested = runs.dropna(subset=["test_acc"]).groupby("run")["test_acc"]
     seconds = runs[SECONDS].sum(axis=1, min_count=1).groupby(runs["run"]).median()
     by_run = runs.groupby("run")
-    return runs.drop_duplicates("run").set_index("run", drop=False).assign(
-        rounds=by_run["round"].max(),
-        best=tested.max(),
-        final=tested.last(),
-        seconds=seconds,
-        rejected=by_run["rejected"].sum(),
-        degenerate=by_run["degenerate"].sum(),
-    )  # fmt: skip
+    return (
+        runs.drop_duplicates("run")
+        .set_index("run", drop=False)
+        .assign(
+            rounds=by_run["round"].max(),
+            best=tested.max(),
+            final=tested.last(),
+            seconds=seconds,
+        )
+    )
 
 
 def accuracy(runs: pd.DataFrame) -> Table:

@@ -113,9 +113,8 @@ def _figures_closed():
     plt.close("all")
 
 
-@pytest.fixture
-def make_run(tmp_path: Path) -> Callable[..., Path]:
-    """Write a run folder of a few rounds: ``make_run("FedNNNN", seed=1, comm_round=30)``."""
+def maker(folder: Path) -> Callable[..., Path]:
+    """What writes run folders: ``make("FedNNNN", seed=1, comm_round=30)``."""
 
     def make(
         method: str,
@@ -130,11 +129,23 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         lines = rounds_of(values, values["train_args"]["comm_round"])[:done]
         for line in lines:
             change(line)
-        number = len(list((tmp_path / "runs").glob("*")))
-        folder = tmp_path / "runs" / (name or f"{number:02}-{method.lower()}")
-        return write_run(folder, values, lines, finished=finished)
+        number = len(list(folder.glob("*")))
+        where = folder / (name or f"{number:02}-{method.lower()}")
+        return write_run(where, values, lines, finished=finished)
 
     return make
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., Path]:
+    """Write a run folder of a few rounds."""
+    return maker(tmp_path / "runs")
+
+
+@pytest.fixture(scope="session")
+def make_runs_in() -> Callable[[Path], Callable[..., Path]]:
+    """The same in any folder."""
+    return maker
 
 
 @pytest.fixture

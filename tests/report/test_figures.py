@@ -198,7 +198,7 @@ def test_a_single_client_is_a_reference(make_run, runs: pd.DataFrame) -> None:
     assert not own & {"agreement", "client-norms"}
 
 
-@pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
+@pytest.mark.parametrize("kind", ["svg", "png"])
 def test_names_in_any_script_are_drawn(make_run, kind: str) -> None:
     label = "规则方法_$x^2 β"
     runs = fp.read_runs(make_run(label))
@@ -210,14 +210,14 @@ def test_names_in_any_script_are_drawn(make_run, kind: str) -> None:
         assert any("CJK" in name for name in fig.STYLE["font.family"])
 
 
-def test_ten_thousand_rounds_are_thinned(make_run) -> None:
+def test_thousands_of_rounds_are_thinned(make_run) -> None:
     runs = fp.read_runs(make_run("FedNNNN"))
-    many = pd.concat([runs.iloc[:1]] * 10_000, ignore_index=True)
+    many = pd.concat([runs.iloc[:1]] * 4_000, ignore_index=True)
     draw = np.random.default_rng(0)
-    many = many.assign(round=range(1, 10_001), test_acc=draw.uniform(0.5, 0.51, 10_000))
-    many["client_norm_min"] = draw.uniform(0.1, 0.2, 10_000)
+    many = many.assign(round=range(1, 4_001), test_acc=draw.uniform(0.5, 0.51, 4_000))
+    many["client_norm_min"] = draw.uniform(0.1, 0.2, 4_000)
     for ax in (fig.accuracy(many), fig.client_spread(many)):
-        assert len(drawn(ax, "svg")) < 150_000
+        assert len(drawn(ax, "svg")) < 80_000
 
 
 def test_positions_are_spread_out() -> None:

@@ -25,7 +25,7 @@ def test_counts_worked_by_hand() -> None:
 
 def test_small_clients_stay_visible_under_a_power_law() -> None:
     """Clients beyond about 40 of 100 could not be seen."""
-    labels = np.arange(60_000) % 10
+    labels = np.arange(12_000) % 10
     parts = fp.partition(labels, 100, method="n_class", sizes="power_law", seed=0)
     counts = fp.figures.client_counts(labels, parts)
     ax = fp.figures.partition(counts)
@@ -45,10 +45,10 @@ def test_classes_have_their_names_and_colours_of_their_own(number: int) -> None:
     assert [text.get_text() for text in ax.get_legend().get_texts()] == names[:20][::-1]
 
 
-def test_ten_thousand_clients_make_a_picture(tmp_path: Path) -> None:
-    counts = pd.DataFrame(np.random.default_rng(0).integers(0, 9, (10_000, 10))).rename(columns=str)
+def test_a_thousand_clients_make_a_picture(tmp_path: Path) -> None:
+    counts = pd.DataFrame(np.random.default_rng(0).integers(0, 9, (1_000, 10))).rename(columns=str)
     save_partition(counts, "many", tmp_path / "many.svg")
-    assert (tmp_path / "many.svg").stat().st_size < 1_000_000
+    assert (tmp_path / "many.svg").stat().st_size < 500_000
     assert len(counts_text(counts).splitlines()) < 40
 
 

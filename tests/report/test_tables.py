@@ -143,6 +143,15 @@ def test_methods_of_different_lengths_are_not_ranked(make_run) -> None:
     assert not table.strong
 
 
+def test_held_out_images_are_not_called_the_test_set(make_run) -> None:
+    held_out = make_run("FedNNNN", validation_fraction=0.2)
+    assert table_of(fp.read_runs(held_out)).title == "Validation accuracy (%)"
+    make_run("PaperFedAvg")
+    both = table_of(fp.read_runs(held_out.parent))
+    assert both.title == "Test and validation accuracy (%)"
+    assert "non-IID, B (held out 0.2) FedNNNN" in both.text()
+
+
 def test_a_run_without_an_accuracy(make_run) -> None:
     table = table_of(fp.read_runs(make_run("FedNNNN", change=curve(None, None, None, None))))
     assert table.rows["best"][0] == "–"
