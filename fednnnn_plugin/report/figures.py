@@ -152,8 +152,13 @@ def _curves(
             low, high = (shown["mean"] + sign * by_round["mean"].std() for sign in (-1, 1))
             least = shown["mean"].min()  # a logarithmic axis has no room for a band down to 0
             low = low.clip(lower=least / 10.0 if least > 0.0 else None)
-        _line(ax, label, named[label], shown.assign(low=low, high=high))
-        ends.append((label, float(shown["mean"].iloc[-1]), named[label]))
+        look, marker = named[label], "o" if len(shown) <= FEW_POINTS else ""
+        ax.plot(shown["at"], shown["mean"], label=label, marker=marker, markersize=2.6, **look)
+        edges = shown.assign(low=low, high=high).dropna()[:: max(1, len(shown) // BAND_POINTS)]
+        if len(edges) > 1:
+            how = {"color": look["color"], "alpha": 0.16, "lw": 0}
+            ax.fill_between(edges["at"], edges["low"], edges["high"], **how)
+        ends.append((label, float(shown["mean"].iloc[-1]), look))
     ax.set(xlabel=x, ylabel=y_label)
     axis(ax)
     last = max((float(np.max(line.get_xdata())) for line in ax.lines), default=0.0)
@@ -163,15 +168,6 @@ def _curves(
         in_bar = _colour_bar(runs, ax, {label: look for label, _, look in ends})
         style.end_labels(ax, [end for end in (*ends, *others) if end[0] not in in_bar])
     return ax
-
-
-def _line(ax: Axes, label: str, look: style.Look, shown: pd.DataFrame) -> None:
-    marker = "o" if len(shown) <= FEW_POINTS else ""
-    ax.plot(shown["at"], shown["mean"], label=label, marker=marker, markersize=2.6, **look)
-    band = shown.dropna().iloc[:: max(1, len(shown) // BAND_POINTS)]
-    if len(band) > 1:
-        color = look["color"]
-        ax.fill_between(band["at"], band["low"], band["high"], color=color, alpha=0.16, lw=0)
 
 
 def _lines(runs: pd.DataFrame) -> pd.DataFrame:

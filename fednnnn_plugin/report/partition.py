@@ -30,14 +30,11 @@ def client_counts(
         class_names: of the labels 0, 1, ...; the numbers where there are none.
     """
     classes, class_of = np.unique(np.asarray(labels), return_inverse=True)
-    rows = [
-        np.bincount(class_of[np.asarray(part, dtype=np.intp)], minlength=classes.size)
-        for part in parts
-    ]
+    of_parts = (class_of[np.asarray(part, dtype=np.intp)] for part in parts)
+    rows = [np.bincount(of_part, minlength=classes.size) for of_part in of_parts]
     named = int(classes.max(initial=0)) < len(class_names)
     names = [printable(class_names[label]) if named else str(label) for label in classes]
-    clients = pd.RangeIndex(len(rows), name="client")
-    return pd.DataFrame(np.array(rows), index=clients, columns=names)
+    return pd.DataFrame(np.array(rows), columns=names).rename_axis(index="client")
 
 
 def counts_text(counts: pd.DataFrame) -> str:

@@ -185,7 +185,7 @@ def _read_rounds(folder: Path, problems: list[str]) -> pd.DataFrame:
                     AttributeError,
                     RecursionError,
                 ) as error:
-                    said.append(f"line {number}: not the record of a round ({reason(error)})")
+                    said.append(f"line {number}: left out: {reason(error)}")
     except (OSError, EOFError, zlib.error) as error:
         said.append(f"after line {number}: cannot be read: {reason(error)}")
     names = dict.fromkeys([*NUMBERS, "evaluated", *(name for each in records for name in each)])
@@ -204,7 +204,9 @@ def _record(line: bytes) -> dict[str, Any]:
     """The columns of a round; an error where one has no number that can be."""
     record = json.loads(line, parse_int=float)
     norms = record.pop("client_norms", None) or [None] * 3
-    record |= dict(zip(CLIENT_NORMS, norms, strict=True))
+    if not isinstance(norms, list) or len(norms) != 3:
+        raise ValueError("client_norms are not three numbers")
+    record |= zip(CLIENT_NORMS, norms, strict=True)
     flat: dict[str, Any] = {"evaluated": printable(record.get("evaluated") or "")}
     for name, value in _flat(record, ""):
         if not (name in NUMBERS or OTHER_NUMBERS.match(name)):

@@ -157,14 +157,12 @@ def read_plan(folder: Path) -> Plan:
     path = folder / PLAN
     try:
         return Plan.model_validate(yaml.safe_load(_text(path)))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {reason(error)}") from None
     except ValidationError as error:
         first = error.errors()[0]
         place = "".join(f"{part}: " for part in first["loc"])
         raise UserError(f"{path}: {place}damaged, not a study's: {first['msg']}") from None
-    except (ValueError, yaml.YAMLError, RecursionError):
-        raise UserError(f"{path}: damaged: not YAML") from None
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"{path}: damaged: {reason(error)}") from None
 
 
 def _text(path: Path) -> str:

@@ -83,19 +83,11 @@ def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
 
     Accuracies are in [0, 1], NaN where none was measured; ``seconds`` are the median of a round.
     """
+    heads = runs.drop_duplicates("run").set_index("run", drop=False)
     tested = runs.dropna(subset=["test_acc"]).groupby("run")["test_acc"]
+    heads = heads.assign(best=tested.max(), final=tested.last())
     seconds = runs[SECONDS].sum(axis=1, min_count=1).groupby(runs["run"]).median()
-    by_run = runs.groupby("run")
-    return (
-        runs.drop_duplicates("run")
-        .set_index("run", drop=False)
-        .assign(
-            rounds=by_run["round"].max(),
-            best=tested.max(),
-            final=tested.last(),
-            seconds=seconds,
-        )
-    )
+    return heads.assign(seconds=seconds, rounds=runs.groupby("run")["round"].max())
 
 
 def accuracy(runs: pd.DataFrame) -> Table:
