@@ -198,6 +198,6 @@ def _colour_bar(runs: pd.DataFrame, ax: Axes, looks_of: dict[str, style.Look]) -
         every = math.ceil(len(own) / 12)
         bar.set_ticks(range(0, len(own), every), labels=list(told[1])[::every])
         bar.ax.tick_params(length=0)
-        bar.ax.set_title(f"{method}, {told[0].iloc[0]}")
+        bar.set_label(f"{method}, {told[0].iloc[0]}")
         return list(variants["label"])
     return []
