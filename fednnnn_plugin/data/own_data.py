@@ -43,7 +43,7 @@ def load_own_data(reference: str, *, allow_code: bool, seed: int) -> ImageDatase
     names = tuple(map(str, range(num_classes)))
     if pixels.train_images.dtype == torch.uint8:
         return normalised_by_training_part(pixels, names)
-    return ImageDataset(pixels, names, pixel_max=1, mean=(), std=())
+    return ImageDataset(pixels, names)
 
 
 def _checked(returned: object, where: str) -> Pixels:
@@ -52,10 +52,8 @@ def _checked(returned: object, where: str) -> Pixels:
         raise UserError(f"{where}: returned a {type(returned).__name__}; must be four {_EXPECTED}")
     parts = []
     for part, inputs, labels in (("train", *returned[:2]), ("test", *returned[2:])):
-        x, y = (
-            _inputs(inputs, f"{where}: {part}_inputs"),
-            _labels(labels, f"{where}: {part}_labels"),
-        )
+        x = _inputs(inputs, f"{where}: {part}_inputs")
+        y = _labels(labels, f"{where}: {part}_labels")
         if len(x) != len(y):
             raise UserError(f"{where}: {part}_labels: {len(y)}, for {len(x)} {part}_inputs")
         parts += [x, y]
@@ -82,8 +80,8 @@ def _inputs(value: object, where: str) -> Tensor:
 
 def _labels(value: object, where: str) -> Tensor:
     tensor = _tensor(value, where)
-    is_other = tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool
-    if is_other or tensor.ndim != 1 or not len(tensor):
+    integers = torch.can_cast(tensor.dtype, torch.int64) and tensor.dtype != torch.bool
+    if not integers or tensor.ndim != 1 or not len(tensor):
         raise UserError(f"{where}: {_kind(tensor)}; must be integers [n], not empty")
     labels = tensor.to(torch.int64)
     if int(labels.min()) < 0:

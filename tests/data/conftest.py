@@ -6,6 +6,7 @@ import io
 import pickle
 import struct
 import tarfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,21 @@ def _write_idx(path: Path, array: np.ndarray) -> Path:
 @pytest.fixture
 def write_idx() -> WriteIdx:
     return _write_idx
+
+
+def _png(width: int, height: int, *chunks: tuple[bytes, bytes]) -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = [(b"IHDR", header), *chunks, (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
+
+
+@pytest.fixture
+def png() -> Callable[..., bytes]:
+    """A file of three channels that claims a width and a height, and has these chunks."""
+    return _png
 
 
 @pytest.fixture
