@@ -14,12 +14,27 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def environment() -> dict[str, str]:
+def command(tmp_path: Path) -> Callable[[str, str], None]:
+    """Put a shell script in the place of a command."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+
+    def placed(name: str, text: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+
+    # `fedml run` without FedML's import, which takes longer than all that it does here.
+    placed("fedml", 'exec fednnnn "$@"')
+    return placed
+
+
+@pytest.fixture
+def environment(tmp_path: Path, command: object) -> dict[str, str]:
     """The commands of this virtual environment, and no word of an outer job."""
     inherited = {n: v for n, v in os.environ.items() if not n.startswith(("SLURM", "OMPI", "PMI"))}
-    found = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    found = (tmp_path / "bin", Path(sys.executable).parent, os.environ["PATH"])
     return inherited | {
-        "PATH": found,
+        "PATH": os.pathsep.join(map(str, found)),
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
