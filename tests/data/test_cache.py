@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from fednnnn_plugin.data import cache
 from fednnnn_plugin.data.cache import cached
-from fednnnn_plugin.data.sources import OWN_FOLDER, locked
+from fednnnn_plugin.data.sources import OWN_FOLDER
 
 
 class Decoder:
@@ -117,18 +117,3 @@ def test_of_several_processes_one_decodes(tmp_path: Path) -> None:
         process.join(30)
         assert process.exitcode == 0
     assert (tmp_path / "decoded").read_text() == "x"
-
-
-def test_a_lock_of_a_killed_process_does_not_hold(tmp_path: Path) -> None:
-    def hold() -> None:
-        with locked(tmp_path):
-            (tmp_path / "held").touch()
-            time.sleep(60)
-
-    process = multiprocessing.get_context("fork").Process(target=hold)
-    process.start()
-    while not (tmp_path / "held").exists():
-        time.sleep(0.01)
-    process.kill()
-    process.join()
-    get(tmp_path, Decoder())

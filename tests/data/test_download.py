@@ -88,6 +88,9 @@ def test_mnist_is_downloaded_where_it_is_missing_and_replaces_nothing(
     assert {path.name for path in (tmp_path / "new").iterdir()} == {"MNIST", OWN_FOLDER}
     assert (raw / name).read_bytes() == own
     assert socket.getdefaulttimeout() is None
+    mnist.asked.clear()
+    assert load("mnist", tmp_path / "new") == 30
+    assert not mnist.asked  # all is there: no network
 
 
 @pytest.mark.parametrize("damage", ["gone", "changed", "cut"])
@@ -131,16 +134,3 @@ def test_cifar10_is_downloaded(
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / OWN_FOLDER).touch()  # in the way, for root too
     assert refusal("cifar10", tmp_path).startswith(f"{tmp_path}/{OWN_FOLDER}: cannot be used: ")
-
-
-def test_present_data_and_data_that_is_not_to_be_downloaded_need_no_network(
-    tiny_mnist: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_network(*_: object, **__: object) -> None:
-        raise AssertionError("a connection was attempted")
-
-    monkeypatch.setattr(socket.socket, "connect", no_network)
-    assert load("mnist", tiny_mnist) == 30
-    assert load("digits", tiny_mnist) == 1437
-    with pytest.raises(UserError, match="no CIFAR-10 here"):
-        load_images("cifar10", tiny_mnist, download=False, seed=0)

@@ -24,17 +24,13 @@ def refusal(folder: Path) -> str:
     return str(refused.value)
 
 
-def unpack(folder: Path) -> None:
-    for path in (folder / "MNIST" / "raw").glob("*.gz"):
-        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
-        path.unlink()
-
-
 def test_compressed_or_not(tiny_mnist: Path) -> None:
     files = sorted(tiny_mnist.rglob("*"))
     before = load(tiny_mnist).pixels
     assert sorted(tiny_mnist.rglob("*")) == files  # nothing is written where the data is
-    unpack(tiny_mnist)
+    for path in tiny_mnist.rglob("*.gz"):
+        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+        path.unlink()
     after = load(tiny_mnist).pixels
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert before.train_images.shape == (30, 1, 28, 28)
@@ -88,32 +84,23 @@ DAMAGES = {
     "empty": lambda whole: b"",
     "cut": lambda whole: whole[: len(whole) // 2],
     "longer than it says": lambda whole: whole + b"\0",
-    "longer than it may be": lambda whole: whole + bytes(5 * 10**7),
     "other elements": lambda whole: bytes([0, 0, 13, 3]) + whole[4:],
     "four billion images": lambda whole: whole[:4] + b"\xff" * 4 + whole[8:],
     "endless rows": lambda whole: whole[:8] + b"\x7f\xff\xff\xff" * 2 + whole[16:],
+    "packed: no archive": lambda whole: b"no archive",
+    "packed: cut": lambda whole: gzip.compress(whole, 1)[:-9],
+    "packed: longer than it may be": lambda whole: gzip.compress(whole + bytes(5 * 10**7), 1),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("packed", [True, False])
-def test_a_damaged_file_is_named(tiny_mnist: Path, damage: str, packed: bool) -> None:
-    if not packed:
-        unpack(tiny_mnist)
-    name = "train-images-idx3-ubyte" + (".gz" if packed else "")
-    path = tiny_mnist / "MNIST" / "raw" / name
-    whole = path.read_bytes()
-    content = DAMAGES[damage](gzip.decompress(whole) if packed else whole)
-    path.write_bytes(gzip.compress(content, 1) if packed else content)
+def test_a_damaged_file_is_named(tiny_mnist: Path, damage: str) -> None:
+    path = tiny_mnist / "MNIST" / "raw" / "train-images-idx3-ubyte.gz"
+    content = DAMAGES[damage](gzip.decompress(path.read_bytes()))
+    if not damage.startswith("packed"):
+        path = path.with_suffix("")  # which comes first
+    path.write_bytes(content)
     assert refusal(tiny_mnist).startswith(f"{path}: ")
-
-
-def test_a_damaged_compression_and_one_without_end(tiny_mnist: Path) -> None:
-    path = tiny_mnist / "MNIST" / "raw" / "t10k-labels-idx1-ubyte.gz"
-    whole = path.read_bytes()
-    for content in (b"", b"no archive", whole[:-9], whole[:-8] + b"\0\0\0\0" + whole[-4:]):
-        path.write_bytes(content)
-        assert refusal(tiny_mnist).startswith(f"{path}: ")
     os.truncate(path, 1 << 40)
     assert refusal(tiny_mnist).startswith(f"{path}: more than the ")
 

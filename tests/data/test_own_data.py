@@ -86,23 +86,18 @@ def test_what_it_draws_follows_the_seed_and_leaves_no_trace(load) -> None:
 
 REST = "labels(), images(), labels()"
 WRONG = {
-    "None": "returned a NoneType; must be four",
     "images(), labels()": "returned a tuple; must be four",
     "images(), [0, 1], images(), labels()": "train_labels: a list; must be a tensor or a NumPy",
     f"images()[0, 0, 0, 0], {REST}": "train_inputs: torch.uint8 of []; must be [n, ...]",
-    f"images()[0], {REST}": "train_inputs: torch.uint8 of [1, 2, 2]; must be",
     f"images(0), {REST}": "train_inputs: torch.uint8 of [0, 1, 2, 2]; must be [n, ...], not empty",
     f"images().int(), {REST}": "train_inputs: torch.int32 of",
-    f"np.array(['a', None]), {REST}": "train_inputs: cannot be used: ",
     f"images().to('meta'), {REST}": "train_inputs: cannot be used: ",
     "images(), labels().float(), images(), labels()": "train_labels: torch.float32 of [4]; must be",
-    "images(), labels(), images(), labels() > 0": "test_labels: torch.bool of [4]; must be",
     "images(), labels(3), images(), labels()": "train_labels: 3, for 4 train_inputs",
     "images(), labels(), images(4, 0, 1, 2, 3), labels()": "test_inputs: torch.uint8 of [4, 1, 2, ",
     "images() / 1, labels(), images(4, 1).double() * 1e300, labels()": "test_inputs: has NaN or",
     "images(), -labels(), images(), labels()": "train_labels: has -1; labels go from 0 on",
     "images(), 0 * labels(), images(), 0 * labels()": "labels up to 0: there must be 2 to 100000",
-    "images(), labels() + 10**12, images(), labels()": "labels up to 1000000000001: there must be",
 }
 
 

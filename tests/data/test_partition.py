@@ -1,7 +1,5 @@
 """Partitions of every kind: what each promises, whatever the labels."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -9,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from fednnnn_plugin.data.load import load_images
 from fednnnn_plugin.data.partition import METHODS, SIZES, partition
 from fednnnn_plugin.errors import UserError
 
-# Class sizes of MNIST's training images; a test below holds them against the files.
+# Class sizes of MNIST's training images.
 MNIST = np.repeat(np.arange(10), [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])
 CIFAR10 = np.tile(np.arange(10), 5000)
 DIGITS = load_digits().target[:1437]
@@ -175,16 +172,10 @@ UNEQUAL = {"labels": [0] * 90 + [1] * 9, "num_clients": 10}
     ("arguments", "message"),
     [
         ({"num_clients": 0}, "num_clients: 0: must be a whole number, at least 1"),
-        ({"num_clients": True}, "num_clients: True: "),
         ({"num_clients": 2.0}, "num_clients: 2.0: "),
         ({"method": "hetero"}, "method: 'hetero': .*dirichlet"),
-        ({"sizes": "equal"}, "sizes: 'equal': .*balanced"),
         ({"power_law_exponent": float("nan")}, "power_law_exponent: nan: "),
-        ({"power_law_exponent": -0.1}, "power_law_exponent: -0.1: .* at least 0"),
         ({"alpha": 0}, "alpha: 0: .* greater than 0"),
-        ({"alpha": "1"}, "alpha: '1': "),
-        ({"min_samples": 0}, "min_samples: 0: "),
-        ({"labels": []}, "labels: "),
         ({"labels": [0.0, 1.0]}, "labels: .* got list of float64"),
         ({"labels": [[0], [1, 2]]}, "labels: "),
         ({"num_clients": 1438}, "num_clients: 1438: there are only 1437 "),
@@ -208,11 +199,3 @@ def test_bad_arguments_are_one_line(arguments: dict, message: str) -> None:
     with pytest.raises(UserError, match=f"^{message}") as refused:
         partition(**{"labels": DIGITS, "num_clients": 20} | arguments)
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.real_data
-@pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
-def test_the_stand_ins_have_the_real_class_sizes(dataset: str, real_data_dir: Path) -> None:
-    labels = load_images(dataset, real_data_dir, download=False, seed=0).pixels.train_labels
-    stand_in = {"mnist": MNIST, "cifar10": CIFAR10}[dataset]
-    assert np.bincount(labels.numpy()).tolist() == np.bincount(stand_in).tolist()
