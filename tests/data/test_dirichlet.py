@@ -2,10 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fednnnn_plugin.data.client_sizes import client_sizes
 from fednnnn_plugin.data.dirichlet import dirichlet_shares
 
 
@@ -27,21 +24,3 @@ def test_each_client_s_mixture_is_spread_as_a_dirichlet_s(alpha: float) -> None:
     rng = np.random.default_rng(0)
     drawn = np.stack([dirichlet_shares(classes, clients, alpha, rng) / 200 for _ in range(10)])
     assert drawn.var() == pytest.approx(0.09 / (10 * alpha + 1), rel=0.15, abs=1e-5)
-
-
-@given(
-    class_sizes=st.lists(st.integers(1, 300), min_size=1, max_size=8),
-    num_clients=st.integers(1, 40),
-    exponent=st.none() | st.floats(0, 3),
-    alpha=st.floats(1e-310, 1e308),
-    seed=st.integers(0, 99),
-)
-def test_every_sum_is_exact(
-    class_sizes: list[int], num_clients: int, exponent: float | None, alpha: float, seed: int
-) -> None:
-    num_clients = min(num_clients, sum(class_sizes))
-    sizes = client_sizes(sum(class_sizes), num_clients, exponent, min_samples=1)
-    table = dirichlet_shares(np.array(class_sizes), sizes, alpha, np.random.default_rng(seed))
-    assert (table >= 0).all()
-    assert table.sum(axis=0).tolist() == class_sizes
-    assert table.sum(axis=1).tolist() == sizes.tolist()

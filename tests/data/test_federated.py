@@ -5,10 +5,8 @@ from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits as bundled
 
 from fednnnn_plugin.data.federated import DataSpec, load_federated
 from fednnnn_plugin.data.load import is_present, load_digits, load_images
@@ -46,16 +44,6 @@ def test_digits_between_20_clients() -> None:
         assert len(labels.unique()) == 2
         assert torch.equal(images[5], data.train_images[data.client_indices[client][5]])
     assert data.to("cpu").train_images is data.train_images
-
-
-def test_every_digit_is_in_one_part_with_its_label() -> None:
-    pixels = load_images("digits", Path(), download=False, seed=5).pixels
-    images = torch.cat([pixels.train_images, pixels.test_images]).reshape(1797, 64)
-    labels = torch.cat([pixels.train_labels, pixels.test_labels])
-    dealt = sorted(map(tuple, torch.cat([labels[:, None], images], dim=1).tolist()))
-    source = bundled()
-    rows = np.concatenate([source.target[:, None], source.data], axis=1).astype(int)
-    assert dealt == sorted(map(tuple, rows.tolist()))
 
 
 def test_what_is_validated_on_is_no_test_image() -> None:

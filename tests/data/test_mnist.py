@@ -55,7 +55,7 @@ def test_a_folder_that_is_none(tmp_path: Path, dataset: str) -> None:
     loop.symlink_to(loop)
     with pytest.raises(UserError, match=f"^{file}: not a folder$"):
         load_images(dataset, file, download=False, seed=0)
-    with pytest.raises(UserError, match=f"^{tmp_path / 'gone'}: no .* looked for"):
+    with pytest.raises(UserError, match=f"^{tmp_path / 'gone'}: no .* looked for .*download: true"):
         load_images(dataset, tmp_path / "gone", download=False, seed=0)
     with pytest.raises(UserError, match=f"^{loop}"):
         load_images(dataset, loop, download=True, seed=0)

@@ -56,32 +56,13 @@ def test_conditions_like_the_papers(
         assert -slope == pytest.approx(exponent, rel=0.01)
     if method == "n_class":
         assert ((counts > 0).sum(axis=1) == 2).all()
+        assert sizes == "power_law" or (counts / held[:, None])[counts > 0].min() >= 0.4
     if method == "iid":
         assert (counts > 0).all()
         # A random draw, not an equal one: the spread of one class is that of a hypergeometric.
         largest = counts[: num_clients // 2]
         expected = largest.sum(axis=1, keepdims=True) * np.bincount(labels) / len(labels)
         assert 0.5 < np.mean((largest - expected) ** 2 / expected) < 1.5
-
-
-@pytest.mark.parametrize("num_clients", [9, 11, 14, 20, 100, 500])
-@pytest.mark.parametrize("labels", [MNIST, CIFAR10, DIGITS], ids=NAMES)
-def test_two_classes_for_any_number_of_clients(labels: np.ndarray, num_clients: int) -> None:
-    counts = check_partition(partition(labels, num_clients, "n_class"), labels)
-    held = counts.sum(axis=1, keepdims=True)
-    assert np.ptp(held) <= 1
-    assert ((counts > 0).sum(axis=1) == 2).all()
-    if num_clients in (20, 100):  # few have to hold what they can, and of three samples a third
-        assert (counts / held)[counts > 0].min() >= 0.35
-
-
-@pytest.mark.parametrize("classes_per_client", [1, 3, 10])
-def test_other_numbers_of_classes(classes_per_client: int) -> None:
-    labels = CIFAR10 % 5 if classes_per_client == 1 else CIFAR10
-    clients = partition(labels, 100, "n_class", classes_per_client=classes_per_client)
-    counts = check_partition(clients, labels)
-    assert np.ptp(counts.sum(axis=1)) <= 1
-    assert ((counts > 0).sum(axis=1) == classes_per_client).all()
 
 
 @pytest.mark.parametrize(

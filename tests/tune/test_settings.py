@@ -27,14 +27,6 @@ def test_a_grid_by_hand(text: object, values: tuple[float, ...]) -> None:
     assert parse_grid(text) == values
 
 
-@given(start=st.integers(-50, 50), count=st.integers(1, 40), step=st.integers(1, 30))
-def test_both_ends_are_included(start: int, count: int, step: int) -> None:
-    stop = start + (count - 1) * step
-    values = parse_grid(f"{start / 100}:{stop / 100}:{step / 100}")
-    assert len(values) == count
-    assert (values[0], values[-1]) == (start / 100, stop / 100)
-
-
 @given(st.text(max_size=30))
 def test_any_text_ends_in_a_grid_or_a_refusal(text: str) -> None:
     with suppress(ValueError):
