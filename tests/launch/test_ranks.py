@@ -2,22 +2,18 @@
 
 import re
 import signal
-import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
+from .conftest import Command, Run
+
 LAUNCH = Path(__file__).parents[2] / "launch"
 RECIPE = str(LAUNCH.parent / "recipes" / "digits_noniid_b_fednnnn.yaml")
 # What a job has of Slurm, but for its name for the nodes, which Open MPI would look them up by.
 JOB = {"SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "2"}
-
-Run = Callable[..., str]
-Start = Callable[..., "subprocess.Popen[str]"]
-Command = Callable[[str, str], None]
 
 
 @pytest.mark.parametrize("name", ["one_machine.sh", "several_machines.sh", "reproduce.sh"])
@@ -82,46 +78,27 @@ def test_slurm_gives_gpus_where_the_recipe_wants_them(
     assert slurm() == f"sbatch {gpus}--time=1:00:00 {LAUNCH / 'slurm.sbatch'} {words}\n"
 
 
-@pytest.mark.parametrize(
-    ("output", "folder"),
-    [((), "runs/digits_noniid_b_fednnnn-job7"), (("--output", "mine"), "mine")],
-)
 def test_slurm_resumes_what_the_job_has_begun(
-    script: Run,
-    slurm: Callable[[], str],
-    command: Command,
-    tmp_path: Path,
-    output: tuple[str, ...],
-    folder: str,
+    script: Run, slurm: Callable[[], str], command: Command, tmp_path: Path
 ) -> None:
     command("mpirun", f'echo "$@" >"{tmp_path}/told"')
-    run = f"fedml run {RECIPE} --output {folder} {' '.join(output)}".rstrip()
-    script("slurm.sbatch", RECIPE, *output, **JOB)
-    assert slurm() == f"--map-by ppr:2:node --bind-to none {run}\n"
-    (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / folder / "recipe.yaml").touch()
-    script("slurm.sbatch", RECIPE, *output, **JOB)
-    assert slurm() == f"--map-by ppr:2:node --bind-to none {run} --resume\n"
+    run = ("slurm.sbatch", RECIPE, "--output", "mine")
+    told = f"--map-by ppr:2:node --bind-to none fedml run {RECIPE} --output mine --output mine"
+    script(*run, **JOB)
+    assert slurm() == f"{told}\n"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "recipe.yaml").touch()
+    script(*run, **JOB)
+    assert slurm() == f"{told} --resume\n"
 
 
 @pytest.mark.slow
 def test_slurms_time_limit_leaves_a_checkpoint_and_queues_the_job_again(
-    start: Start, slurm: Callable[[], str], tmp_path: Path
+    stop: Callable[..., list[str]], slurm: Callable[[], str], tmp_path: Path
 ) -> None:
-    keys = ("epochs=1", "comm_round=999", "checkpoint_every=999")
-    short = [part for key in keys for part in ("--set", f"train_args.{key}")]
     folder = tmp_path / "runs" / "digits_noniid_b_fednnnn-job7"
-    metrics = folder / "metrics.jsonl"
+    words = ("slurm.sbatch", RECIPE, "--set", "train_args.comm_round=999")
     one_rank = JOB | {"SLURM_NTASKS_PER_NODE": "1"}
-    job = start("slurm.sbatch", RECIPE, *short, "--set", "device_args.using_gpu=false", **one_rank)
-    try:
-        while job.poll() is None and not (metrics.exists() and metrics.read_text()):
-            time.sleep(0.05)
-        job.send_signal(signal.SIGUSR1)
-        _, errors = job.communicate(timeout=60)
-    finally:
-        job.kill()
-    assert job.returncode == 0, errors
+    done = stop(signal.SIGUSR1, folder / "metrics.jsonl", *words, status=0, **one_rank)
     assert slurm() == "scontrol requeue 7\n"
-    done = len(metrics.read_text().splitlines())
-    assert [*(folder / "checkpoint").glob(f"round-{done:06}-*")]
+    assert [*(folder / "checkpoint").glob(f"round-{len(done):06}-*")]

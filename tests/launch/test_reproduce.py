@@ -4,11 +4,12 @@ import gzip
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from .conftest import SHORT, Command, Run
 
 LAUNCH = Path(__file__).parents[2] / "launch"
 TWO = ("digits_noniid_b_fedavg", "digits_noniid_b_fednnnn")
@@ -28,10 +29,6 @@ echo '{"round": 1}' >metrics.jsonl
 printf '{\\n "rounds": %s\\n}\\n' "$rounds" >summary.json
 printf 'data_args:\\n  data_cache_dir: /secret\\n' >recipe.yaml
 """
-
-Run = Callable[..., str]
-Start = Callable[..., "subprocess.Popen[str]"]
-Command = Callable[[str, str], None]
 
 
 def files(folder: Path) -> dict[str, int]:
@@ -72,30 +69,22 @@ def test_runs_leave_their_records_once_and_more_rounds_extend_them(
 
 
 @pytest.mark.slow
-def test_a_stopped_command_goes_on(start: Start, script: Run, tmp_path: Path) -> None:
+def test_a_stopped_command_goes_on(
+    stop: Callable[..., list[str]], script: Run, tmp_path: Path
+) -> None:
     name = f"{TWO[1]}-seed3"
-    short = ("--", "--set", "train_args.epochs=1", "--set", "device_args.using_gpu=false")
-    arguments = ("reproduce.sh", "--seeds", "3", TWO[1], "--rounds")
+    words = ("reproduce.sh", "--seeds", "3", TWO[1], "--rounds")
     metrics = tmp_path / "runs" / name / "metrics.jsonl"
-    process = start(*arguments, "999", *short)
-    try:
-        while process.poll() is None and not (metrics.exists() and metrics.read_text()):
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)  # to the script alone, not to its run
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130, errors
+    done = stop(signal.SIGINT, metrics, *words, "999", "--", status=130)
     assert not (tmp_path / "results" / name).exists()
-
-    done = metrics.read_text().splitlines()
     rounds = str(len(done) + 1)
-    assert f"finished: {name}" in script(*arguments, rounds, *short)
+    changed = ("--", *SHORT, "--set", "train_args.checkpoint_every=999")
+    assert f"finished: {name}" in script(*words, rounds, *changed)
     with gzip.open(tmp_path / "results" / name / "metrics.jsonl.gz", "rt") as file:
         kept = file.read().splitlines()
     assert kept[:-1] == done
     assert json.loads(kept[-1])["round"] == len(kept) == len(done) + 1
-    assert f"there already: {name}" in script(*arguments, rounds, *short)
+    assert f"there already: {name}" in script(*words, rounds)
 
 
 def test_the_papers_order_and_runs_that_fail(script: Run, command: Command, tmp_path: Path) -> None:
