@@ -35,9 +35,8 @@ def fingerprint(marks: str, files: Iterable[Path]) -> str:
 def cached(data_folder: Path, key: str, count: int, decode: Callable[[], Tensor]) -> Tensor:
     """Return ``count`` images, uint8 [n, C, H, W], stored under their files' fingerprint.
 
-    Of several processes that ask at once one decodes and stores them, and the others wait for it.
-    What was used longest ago makes room. Where the data folder cannot be written to, every run
-    decodes.
+    Of several processes one decodes them, and the others wait. What was used longest ago makes
+    room. Where the data folder cannot be written to, every run decodes.
     """
     path = data_folder / OWN_FOLDER / f"{key}.safetensors"
     images = _read(path, count)

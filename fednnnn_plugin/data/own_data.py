@@ -16,12 +16,11 @@ _EXPECTED = "tensors or arrays (train_inputs, train_labels, test_inputs, test_la
 
 
 def load_own_data(reference: str, *, allow_code: bool, seed: int) -> ImageDataset:
-    """Import a module and call its function, which takes nothing and returns four tensors.
+    """Import a module and call its function: inputs and labels to train on, then to test on.
 
-    They, or NumPy arrays, are the training inputs and labels, and the test inputs and labels.
     Inputs are images, uint8 [n, C, H, W], normalised by the training pixels; or of any shape
     [n, …], floating and finite, used as float32, or int64, such as tokens. Labels are integers [n],
-    from 0 on. The global generators are seeded for the call, and restored after.
+    from 0 on.
     """
     if not allow_code:
         raise refuse_code(_KEY, reference)
@@ -91,15 +90,14 @@ def _labels(value: object, where: str) -> Tensor:
 
 def _tensor(value: object, where: str) -> Tensor:
     """Bring a tensor or an array to the CPU."""
+    if not isinstance(value, Tensor | np.ndarray):
+        raise UserError(f"{where}: a {type(value).__name__}; must be a tensor or a NumPy array")
     try:
-        if isinstance(value, np.ndarray):
-            native = value.dtype.newbyteorder("=")
-            return torch.from_numpy(np.require(value, native, ["C", "W"]))
         if isinstance(value, Tensor):
             return value.detach().to("cpu").contiguous()
+        return torch.from_numpy(np.require(value, value.dtype.newbyteorder("="), ["C", "W"]))
     except (RuntimeError, NotImplementedError, TypeError) as error:  # one without data, for example
         raise UserError(f"{where}: cannot be used: {reason(error)}") from error
-    raise UserError(f"{where}: a {type(value).__name__}; must be a tensor or a NumPy array")
 
 
 def _kind(tensor: Tensor) -> str:
