@@ -60,16 +60,6 @@ def test_what_is_validated_on_is_no_test_image() -> None:
     assert seen & test <= train & test
 
 
-def test_a_dirichlet_partition_by_its_alpha() -> None:
-    most = []
-    for alpha in (0.05, 100.0):
-        data = load_federated(replace(DIGITS, partition_method="dirichlet", partition_alpha=alpha))
-        assert {data.client_size(k) for k in range(20)} == {71, 72}
-        counts = [torch.bincount(data.client_data(k)[1]).max().item() for k in range(20)]
-        most.append(sum(counts) / 20)
-    assert most[0] > 2 * most[1]
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

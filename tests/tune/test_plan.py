@@ -109,8 +109,7 @@ def test_a_users_own_rule_brings_its_grids(tmp_path: Path, monkeypatch: pytest.M
     rate, own = plan.steps
     assert (own.method, own.name) == ("rules_of_mine:Mine", "rules_of_mine.Mine")
     assert own.grid == {"pull": (0.5, 1.0)}  # what has no grid is searched where one names it
-    tried = trial_recipe(load, plan, rate, {"learning_rate": 0.07})
-    assert tried.train_args.federated_optimizer == "PaperFedAvg"
+    assert make_plan(load([]), Settings(grids={"push": (1.0, 2.0)})).keys == ["push"]
     tried = trial_recipe(load, plan, own, {"learning_rate": 0.07, "pull": 1.0})
     assert tried.rule_settings == {"pull": 1.0, "push": 1.0}
-    assert make_plan(load([]), Settings(grids={"push": (1.0, 2.0)})).keys == ["push"]
+    assert trial_recipe(load, plan, rate, {}).train_args.federated_optimizer == "PaperFedAvg"

@@ -55,6 +55,7 @@ def three(searches: Searches) -> Searches:
 
 @pytest.fixture
 def done(three: Searches) -> Searches:
+    """One that is done."""
     three.search(hill)
     return three
 
