@@ -9,16 +9,13 @@ from fednnnn_plugin.data.cifar10 import cifar10_is_present, load_cifar10
 from fednnnn_plugin.data.holdout import drawn_apart
 from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
 from fednnnn_plugin.data.mnist import load_mnist, mnist_is_present
-from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import derive_seed
 
 
 def load_digits(seed: int) -> ImageDataset:
     """Split scikit-learn's 1,797 digits, 8 x 8, by seed into 1,437 training and 360 test images."""
-    try:
-        from sklearn import datasets
-    except ImportError as error:
-        raise UserError(f"dataset: 'digits': they come with scikit-learn: {error}") from error
+    from sklearn import datasets  # takes a second
+
     table, targets = datasets.load_digits(return_X_y=True)
     images = torch.from_numpy(table.astype(np.uint8)).reshape(-1, 1, 8, 8)
     labels = torch.from_numpy(targets.astype(np.int64))
