@@ -14,6 +14,17 @@ import numpy as np
 import pytest
 import torchvision
 
+from fednnnn_plugin.errors import UserError
+
+
+def refusal(load: Callable[..., object], *arguments: object, **more: object) -> str:
+    """The one line in which it ends."""
+    with pytest.raises(UserError) as refused:
+        load(*arguments, **more)
+    assert str(refused.value).isprintable()
+    return str(refused.value)
+
+
 WriteIdx = Callable[[Path, np.ndarray], Path]
 
 

@@ -1,9 +1,9 @@
 """Decoded images on disk: decoded once, in bounds, whole or not there."""
 
 import logging
-import multiprocessing
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ class Decoder:
 
     def __call__(self) -> torch.Tensor:
         self.calls += 1
+        time.sleep(0.02)
         return self.images
 
 
@@ -98,22 +99,8 @@ def test_where_nothing_can_be_kept_every_run_decodes(
     assert decoder.calls == 4
 
 
-def load_slowly(folder: Path) -> None:
-    def decode() -> torch.Tensor:
-        with (folder / "decoded").open("a") as file:
-            file.write("x")
-        time.sleep(0.2)
-        return torch.zeros(3, 1, 2, 2, dtype=torch.uint8)
-
-    assert len(cached(folder, "first", 3, decode)) == 3
-
-
-def test_of_several_processes_one_decodes(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=load_slowly, args=(tmp_path,)) for _ in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(30)
-        assert process.exitcode == 0
-    assert (tmp_path / "decoded").read_text() == "x"
+def test_of_several_at_once_one_decodes(tmp_path: Path) -> None:
+    decoder = Decoder()
+    with ThreadPoolExecutor(4) as threads:
+        assert len(list(threads.map(lambda _: get(tmp_path, decoder), range(4)))) == 4
+    assert decoder.calls == 1

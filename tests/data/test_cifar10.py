@@ -12,20 +12,14 @@ from fednnnn_plugin.data.cifar10 import CLASSES
 from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.load import is_present, load_images
 from fednnnn_plugin.data.sources import OWN_FOLDER
-from fednnnn_plugin.errors import UserError
+
+from .conftest import refusal
 
 ARCHIVE = "cifar-10-python.tar.gz"
 
 
 def load(folder: Path) -> ImageDataset:
     return load_images("cifar10", folder, download=False, seed=0)
-
-
-def refusal(folder: Path) -> str:
-    with pytest.raises(UserError) as refused:
-        load(folder)
-    assert str(refused.value).isprintable()
-    return str(refused.value)
 
 
 def write_batches(folder: Path, batches: dict[str, bytes]) -> Path:
@@ -104,7 +98,7 @@ def test_the_original_arrays_come_first(tmp_path: Path, tiny_batches, tiny_archi
     (tmp_path / ARCHIVE).write_bytes(b"broken")
     check_tiny_batches(tmp_path)
     (place / "data_batch_3").unlink()  # incomplete: the archive is next
-    assert refusal(tmp_path).startswith(f"{tmp_path / ARCHIVE}: damaged")
+    assert refusal(load, tmp_path).startswith(f"{tmp_path / ARCHIVE}: damaged")
     (tmp_path / ARCHIVE).write_bytes(tiny_archive)
     check_tiny_batches(tmp_path)
 
@@ -115,11 +109,11 @@ def test_a_wrong_tree_is_named(tmp_path: Path) -> None:
     for part in ("train", "test"):
         (tree / part / "cats").mkdir()
         Image.new("RGB", (32, 32)).save(tree / part / "cats" / "0.png")
-    message = refusal(tmp_path)
+    message = refusal(load, tmp_path)
     assert message.startswith(f"{tree}: ")
     assert "cats" in message
     (tree / "test").rename(tree / "validation")
-    assert refusal(tmp_path).startswith(f"{tree}/test: cannot be used: ")
+    assert refusal(load, tmp_path).startswith(f"{tree}/test: cannot be used: ")
     assert not is_present("cifar10", tmp_path)
 
 
@@ -135,7 +129,7 @@ def test_no_pickle_is_loaded_but_the_official_ones(
     monkeypatch.chdir(tmp_path)
     path = write_batches(tmp_path, tiny_batches) / name
     path.write_bytes(pickle.dumps(Evil(), protocol=2))
-    assert refusal(tmp_path).startswith(f"{path}: damaged, or not the official")
+    assert refusal(load, tmp_path).startswith(f"{path}: damaged, or not the official")
     assert not (tmp_path / "evil-was-here").exists()
 
 
@@ -145,9 +139,9 @@ def test_archives_and_batches_that_are_not_the_official_ones(
     path = tmp_path / ARCHIVE
     for content in (b"", tiny_archive[:-9], tiny_archive + b"\0"):
         path.write_bytes(content)
-        assert refusal(tmp_path).startswith(f"{path}: damaged")
+        assert refusal(load, tmp_path).startswith(f"{path}: damaged")
     os.truncate(path, 1 << 40)
-    assert refusal(tmp_path).startswith(f"{path}: more than the ")
+    assert refusal(load, tmp_path).startswith(f"{path}: more than the ")
     batch = write_batches(tmp_path, tiny_batches) / "test_batch"
     os.truncate(batch, 1 << 40)
-    assert refusal(tmp_path).startswith(f"{batch}: more than the ")
+    assert refusal(load, tmp_path).startswith(f"{batch}: more than the ")

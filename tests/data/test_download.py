@@ -13,7 +13,8 @@ import torchvision
 
 from fednnnn_plugin.data.load import load_images
 from fednnnn_plugin.data.sources import OWN_FOLDER
-from fednnnn_plugin.errors import UserError
+
+from .conftest import refusal
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -67,13 +68,6 @@ def load(dataset: str, folder: Path) -> int:
     return len(load_images(dataset, folder, download=True, seed=0).pixels.train_labels)
 
 
-def refusal(dataset: str, folder: Path) -> str:
-    with pytest.raises(UserError) as refused:
-        load(dataset, folder)
-    assert str(refused.value).isprintable()
-    return str(refused.value)
-
-
 def test_mnist_is_downloaded_where_it_is_missing_and_replaces_nothing(
     mnist: type[Handler], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,7 +96,7 @@ def test_a_failure_is_one_line_and_leaves_nothing(
     if damage != "gone":
         mnist.files[path] = content[:-1] + (b"x" if damage == "changed" else b"")
     folder = tmp_path / "new"
-    assert refusal("mnist", folder).startswith(f"{folder}: download failed: ")
+    assert refusal(load, "mnist", folder).startswith(f"{folder}: download failed: ")
     assert [path.name for path in folder.iterdir()] == [OWN_FOLDER]
     assert socket.getdefaulttimeout() is None
     mnist.files[path] = content
@@ -125,7 +119,7 @@ def test_cifar10_is_downloaded(
 ) -> None:
     monkeypatch.setattr(torchvision.datasets.CIFAR10, "url", f"{url}archive")
     Handler.files["/archive"] = b"of another sum"
-    assert "download failed: " in refusal("cifar10", tmp_path)
+    assert "download failed: " in refusal(load, "cifar10", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [OWN_FOLDER]
     Handler.files["/archive"] = tiny_archive
     assert load("cifar10", tmp_path) == 20
@@ -133,4 +127,6 @@ def test_cifar10_is_downloaded(
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / OWN_FOLDER).touch()  # in the way, for root too
-    assert refusal("cifar10", tmp_path).startswith(f"{tmp_path}/{OWN_FOLDER}: cannot be used: ")
+    assert refusal(load, "cifar10", tmp_path).startswith(
+        f"{tmp_path}/{OWN_FOLDER}: cannot be used: "
+    )

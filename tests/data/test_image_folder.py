@@ -11,7 +11,8 @@ from PIL import Image
 from fednnnn_plugin.data import image_folder
 from fednnnn_plugin.data.image_folder import load_image_folder
 from fednnnn_plugin.data.images import ImageDataset
-from fednnnn_plugin.errors import UserError
+
+from .conftest import refusal
 
 
 def save(path: Path, value: int, size: tuple[int, int] = (6, 4), mode: str = "L") -> Path:
@@ -36,13 +37,6 @@ def parts(tmp_path: Path) -> Path:
 def load(folder: Path, **changed: Any) -> ImageDataset:
     settings: dict[str, Any] = {"image_size": None, "test_fraction": 0.2, "seed": 0}
     return load_image_folder(folder, folder.parent / "cache", **settings | changed)
-
-
-def refusal(folder: Path, **changed: Any) -> str:
-    with pytest.raises(UserError) as refused:
-        load(folder, **changed)
-    assert str(refused.value).isprintable()
-    return str(refused.value)
 
 
 def test_train_and_test_by_hand(parts: Path) -> None:
@@ -74,7 +68,7 @@ def test_one_folder_is_split_by_class_and_seed(tmp_path: Path) -> None:
     both = torch.cat([first.train_images, first.test_images])[:, 0, 0, 0].sort().values
     assert both.tolist() == [*range(10), *range(50, 70), *range(100, 105)]  # each once
     for fraction, what in ((0.9, "class train"), (0.01, "the test")):
-        message = refusal(folder, test_fraction=fraction)
+        message = refusal(load, folder, test_fraction=fraction)
         assert message.startswith(f"data_args.test_fraction: {fraction}: leaves {what} without")
 
 
@@ -95,7 +89,7 @@ def test_grey_stays_grey_only_where_all_are(
 
 def test_resizing_jpegs_and_odd_sizes(parts: Path) -> None:
     odd = save(parts / "train" / "cat" / "2.JPG", 40, (9, 5))
-    message = refusal(parts)
+    message = refusal(load, parts)
     assert message.startswith(f"{odd}: ")
     for part in ("9 x 5", "6 x 4", f"{parts}/train/cat/0.png", "data_args.image_size"):
         assert part in message
@@ -153,4 +147,4 @@ WRONG_FOLDERS = {
 def test_a_wrong_folder_is_one_line(parts: Path, name: str) -> None:
     change, expected = WRONG_FOLDERS[name]
     change(parts)
-    assert refusal(parts).startswith(expected.format(f=parts))
+    assert refusal(load, parts).startswith(expected.format(f=parts))

@@ -12,16 +12,11 @@ from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.load import is_present, load_images
 from fednnnn_plugin.errors import UserError
 
+from .conftest import refusal
+
 
 def load(folder: Path) -> ImageDataset:
     return load_images("mnist", folder, download=False, seed=0)
-
-
-def refusal(folder: Path) -> str:
-    with pytest.raises(UserError) as refused:
-        load(folder)
-    assert str(refused.value).isprintable()
-    return str(refused.value)
 
 
 def test_compressed_or_not(tiny_mnist: Path) -> None:
@@ -42,7 +37,7 @@ def test_missing_files_are_named(tiny_mnist: Path) -> None:
     path = tiny_mnist / "MNIST" / "raw" / "t10k-labels-idx1-ubyte.gz"
     path.unlink()
     os.mkfifo(path)  # no file either
-    message = refusal(tiny_mnist)
+    message = refusal(load, tiny_mnist)
     assert message.startswith(f"{tiny_mnist}: no MNIST here: looked for t10k-labels-idx1-ubyte ")
     assert "train-" not in message
     assert "download: true" in message
@@ -53,12 +48,10 @@ def test_a_folder_that_is_none(tmp_path: Path, dataset: str) -> None:
     file, loop = tmp_path / "file", tmp_path / "loop"
     file.touch()
     loop.symlink_to(loop)
-    with pytest.raises(UserError, match=f"^{file}: not a folder$"):
-        load_images(dataset, file, download=False, seed=0)
+    assert refusal(load_images, dataset, file, download=False, seed=0) == f"{file}: not a folder"
     with pytest.raises(UserError, match=f"^{tmp_path / 'gone'}: no .* looked for .*download: true"):
         load_images(dataset, tmp_path / "gone", download=False, seed=0)
-    with pytest.raises(UserError, match=f"^{loop}"):
-        load_images(dataset, loop, download=True, seed=0)
+    assert str(loop) in refusal(load_images, dataset, loop, download=True, seed=0)
     assert not (tmp_path / "gone").exists()
     assert not is_present(dataset, loop)
 
@@ -75,7 +68,7 @@ def test_a_folder_that_is_none(tmp_path: Path, dataset: str) -> None:
 )
 def test_what_does_not_fit(tiny_mnist: Path, write_idx, name: str, array, message: str) -> None:
     write_idx(tiny_mnist / "MNIST" / "raw" / f"{name}-ubyte.gz", array)
-    refused = refusal(tiny_mnist)
+    refused = refusal(load, tiny_mnist)
     assert refused.startswith(f"{tiny_mnist}/MNIST/raw/{name.partition('-')[0]}")
     assert message in refused
 
@@ -100,9 +93,9 @@ def test_a_damaged_file_is_named(tiny_mnist: Path, damage: str) -> None:
     if not damage.startswith("packed"):
         path = path.with_suffix("")  # which comes first
     path.write_bytes(content)
-    assert refusal(tiny_mnist).startswith(f"{path}: ")
+    assert refusal(load, tiny_mnist).startswith(f"{path}: ")
     os.truncate(path, 1 << 40)
-    assert refusal(tiny_mnist).startswith(f"{path}: more than the ")
+    assert refusal(load, tiny_mnist).startswith(f"{path}: more than the ")
 
 
 @pytest.mark.real_data
