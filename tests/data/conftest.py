@@ -25,23 +25,15 @@ def refusal(load: Callable[..., object], *arguments: object, **more: object) -> 
     return str(refused.value)
 
 
-WriteIdx = Callable[[Path, np.ndarray], Path]
-
-
-def _write_idx(path: Path, array: np.ndarray) -> Path:
+def write_idx(path: Path, array: np.ndarray) -> None:
     content = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
     content += array.astype(np.uint8).tobytes()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    return path
+    path.write_bytes(gzip.compress(content))
 
 
-@pytest.fixture
-def write_idx() -> WriteIdx:
-    return _write_idx
-
-
-def _png(width: int, height: int, *chunks: tuple[bytes, bytes]) -> bytes:
+def png(width: int, height: int, *chunks: tuple[bytes, bytes]) -> bytes:
+    """A file of three channels that claims a width and a height, and has these chunks."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     parts = [(b"IHDR", header), *chunks, (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(
@@ -51,20 +43,14 @@ def _png(width: int, height: int, *chunks: tuple[bytes, bytes]) -> bytes:
 
 
 @pytest.fixture
-def png() -> Callable[..., bytes]:
-    """A file of three channels that claims a width and a height, and has these chunks."""
-    return _png
-
-
-@pytest.fixture
 def tiny_mnist(tmp_path: Path) -> Path:
     """A data folder with 30 training and 20 test images in MNIST's layout, compressed."""
     rng = np.random.default_rng(0)
     for part, count in (("train", 30), ("t10k", 20)):
         raw = tmp_path / "MNIST" / "raw"
         images = rng.integers(0, 256, (count, 28, 28))
-        _write_idx(raw / f"{part}-images-idx3-ubyte.gz", images)
-        _write_idx(raw / f"{part}-labels-idx1-ubyte.gz", np.arange(count) % 10)
+        write_idx(raw / f"{part}-images-idx3-ubyte.gz", images)
+        write_idx(raw / f"{part}-labels-idx1-ubyte.gz", np.arange(count) % 10)
     return tmp_path
 
 

@@ -12,7 +12,7 @@ from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.load import is_present, load_images
 from fednnnn_plugin.errors import UserError
 
-from .conftest import refusal
+from .conftest import refusal, write_idx
 
 
 def load(folder: Path) -> ImageDataset:
@@ -66,7 +66,7 @@ def test_a_folder_that_is_none(tmp_path: Path, dataset: str) -> None:
         ("train-labels-idx1", np.zeros((30, 1)), "dimension"),
     ],
 )
-def test_what_does_not_fit(tiny_mnist: Path, write_idx, name: str, array, message: str) -> None:
+def test_what_does_not_fit(tiny_mnist: Path, name: str, array: np.ndarray, message: str) -> None:
     write_idx(tiny_mnist / "MNIST" / "raw" / f"{name}-ubyte.gz", array)
     refused = refusal(load, tiny_mnist)
     assert refused.startswith(f"{tiny_mnist}/MNIST/raw/{name.partition('-')[0]}")
