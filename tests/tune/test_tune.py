@@ -105,44 +105,32 @@ def is_as_undisturbed(folder: Path, undisturbed: Path) -> None:
     assert recorded(folder) == Counter(["beta=0.5", "beta=0.7", "beta=0.9"])
 
 
-def test_the_point_that_was_running_is_gone_on_with(
-    tmp_path: Path, undisturbed: Path, start: Start
-) -> None:
-    process = start(*THREE)
-    wait_for_round(tmp_path, "beta=0.7", process)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in errors
-    assert errors.splitlines()[-1].endswith("go on with --resume")
-    assert not (tmp_path / "study" / "best.yaml").exists()
-    assert recorded(tmp_path) == Counter(["beta=0.5"])
-    resumed = tune(tmp_path, "--resume")  # what is not said is the study's
-    assert "beta 0.5  " not in resumed
-    is_as_undisturbed(tmp_path, undisturbed)
-
-
-def test_of_two_processes_the_other_takes_over_what_a_killed_one_was_at(
+def test_of_two_processes_the_other_takes_over_what_an_interrupted_one_was_at(
     tmp_path: Path, undisturbed: Path, start: Start
 ) -> None:
     first = start(*THREE)
     wait_for_round(tmp_path, "beta=0.5", first)
     second = start(*THREE, "--resume")
     wait_for_round(tmp_path, "beta=0.7", second)
-    first.kill()
+    first.send_signal(signal.SIGINT)
     _, errors = second.communicate(timeout=120)
     assert second.returncode == 0, errors
+    assert first.wait(60) == 130
     is_as_undisturbed(tmp_path, undisturbed)
 
 
-def test_a_signal_ends_the_helpers_too(tmp_path: Path, undisturbed: Path, start: Start) -> None:
+def test_a_signal_ends_the_helpers_too_and_their_points_are_gone_on_with(
+    tmp_path: Path, undisturbed: Path, start: Start
+) -> None:
     process = start(*THREE, "--jobs", "2")
     wait_for_round(tmp_path, "beta=0.7", process)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)  # until nobody holds the other end of its output
     assert process.returncode == 143
     assert "Traceback" not in errors
-    tune(tmp_path, "--resume")
+    assert errors.splitlines()[-1].endswith("go on with --resume")
+    assert not (tmp_path / "study" / "best.yaml").exists()
+    tune(tmp_path, "--resume")  # what is not said is the study's
     is_as_undisturbed(tmp_path, undisturbed)
 
 
