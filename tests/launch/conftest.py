@@ -89,7 +89,7 @@ def stop(start: Start) -> Callable[..., list[str]]:
         while process.poll() is None and not (metrics.exists() and metrics.read_text()):
             time.sleep(0.05)
         process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
         assert process.returncode == status, errors
         return metrics.read_text().splitlines()
 

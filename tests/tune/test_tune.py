@@ -113,9 +113,9 @@ def test_of_two_processes_the_other_takes_over_what_an_interrupted_one_was_at(
     second = start(*THREE, "--resume")
     wait_for_round(tmp_path, "beta=0.7", second)
     first.send_signal(signal.SIGINT)
-    _, errors = second.communicate(timeout=120)
+    _, errors = second.communicate(timeout=300)
     assert second.returncode == 0, errors
-    assert first.wait(60) == 130
+    assert first.wait(300) == 130
     is_as_undisturbed(tmp_path, undisturbed)
 
 
@@ -125,7 +125,7 @@ def test_a_signal_ends_the_helpers_too_and_their_points_are_gone_on_with(
     process = start(*THREE, "--jobs", "2")
     wait_for_round(tmp_path, "beta=0.7", process)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)  # until nobody holds the other end of its output
+    _, errors = process.communicate(timeout=300)  # until nobody holds the other end of its output
     assert process.returncode == 143
     assert "Traceback" not in errors
     assert errors.splitlines()[-1].endswith("go on with --resume")
