@@ -18,7 +18,7 @@ from fednnnn_plugin.report import search, tables
 from fednnnn_plugin.report.charts import Chart, condition_charts
 from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange
 from fednnnn_plugin.report.study import Study, is_study, read_study
-from fednnnn_plugin.report.style import THEME, drawn, looks
+from fednnnn_plugin.report.style import THEME, Look, drawn, looks
 
 PAGE, MANIFEST = "index.html", ".fednnnn-report"
 FORMATS = ("svg", "pdf", "png")
@@ -86,6 +86,7 @@ def build_report(
     files: Files = {}
     shown: dict[str, tables.Table] = {}
     sections: list[Section] = []
+    found: list[Look] = []
     if not runs.empty:
         files["rounds.csv"] = runs.to_csv(index=False).encode()
         runs = arrange(runs, warnings)
@@ -96,6 +97,7 @@ def build_report(
             alone = (runs["deal"] == SINGLE_CLIENT) & (runs["data"] == data)
             charts = condition_charts(members, runs[alone], layers)
             headline = tables.headline(tables.accuracy(members).numbers)
+            found += looks(members).values()
             sections.append(Section(f"{data}: {condition}", headline, list(charts)))
     sections += map(_search, studies)
     for name, table in shown.items():
@@ -113,12 +115,10 @@ def build_report(
     files["report.md"] = ("\n\n".join(part.strip() for part in parts if part) + "\n").encode()
     folder = jinja2.FileSystemLoader(Path(__file__).parent)
     template = jinja2.Environment(loader=folder, autoescape=True).get_template("page.html")
-    counts = {noun: runs[noun].nunique() for noun in ("run", "method", "seed") if shown}
-    conditions = runs.groupby(["data", "condition"], sort=False) if shown else ()
     page = template.render(
-        counts=counts,
+        counts={noun: runs[noun].nunique() for noun in ("run", "method", "seed") if shown},
         tables=shown,
-        looks=[look for _, members in conditions for look in looks(members).values()],
+        looks=found,
         theme=THEME,
         sections=sections,
         kinds=kinds,

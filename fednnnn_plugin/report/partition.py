@@ -42,10 +42,15 @@ def counts_text(counts: pd.DataFrame) -> str:
     sizes, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
     shown = counts.astype(object).where(counts > 0, "·").assign(images=sizes, classes=classes)
     low, middle, high = sizes.quantile([0.0, 0.5, 1.0])
+    ranked, fit = np.sort(sizes[sizes > 0])[::-1], "too few for a fit"
+    if ranked.size > 2:  # size = c rank^(-a), by least squares on logarithms
+        slope = np.polyfit(np.log(np.arange(1, ranked.size + 1)), np.log(ranked), 1)[0]
+        fit = f"fitted exponent {0.0 - slope:.2f}"
     return (
         f"{shown.reset_index().to_string(index=False, max_rows=25, max_cols=28)}\n\n"
         f"images a client: smallest {low:g}, median {middle:g}, largest {high:g}\n"
-        f"classes a client: {classes.min()} to {classes.max()}"
+        f"classes a client: {classes.min()} to {classes.max()}\n"
+        f"sizes by rank: {fit}"
     )
 
 

@@ -86,12 +86,6 @@ def headline(study: Study) -> str:
     return f"Best: {'; '.join(parts)}." if parts else none
 
 
-def trials_table(study: Study) -> pd.DataFrame:
-    """Every trial that ended, in the order of the search."""
-    shown = study.trials.rename(columns=SYMBOLS | {"value": study.plan.metric})
-    return shown.loc[:, ~shown.columns.duplicated()].drop(columns="folder")
-
-
 def _heat_map(study: Study, step: Step, ax: Axes) -> Axes:
     name, unit, factor, _ = METRICS[study.plan.metric]
     (first, across), (second, up) = ((key, sorted(grid)) for key, grid in step.grid.items())

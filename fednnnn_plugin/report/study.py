@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 import yaml
@@ -120,16 +120,11 @@ def read_study(folder: Path) -> Study:
     plan, path = read_plan(folder), folder / TRIALS
     names = [*COLUMNS, *plan.keys]
     table, warnings = pd.DataFrame(columns=names, dtype=str), []
+    how: Any = {"dtype": str, "keep_default_na": False, "skip_blank_lines": False}
+    how |= {"engine": "python", "on_bad_lines": lambda fields: fields[:1]}  # kept, and no trial
     try:
         if path.exists():
-            table = pd.read_csv(
-                io.StringIO(_text(path)),
-                dtype=str,
-                keep_default_na=False,
-                engine="python",
-                skip_blank_lines=False,
-                on_bad_lines=lambda fields: fields[:1],  # of too many fields: kept, and no trial
-            )[names]
+            table = pd.read_csv(io.StringIO(_text(path)), **how)[names]
     except (OSError, ValueError, LookupError) as error:
         warnings.append(f"{path}: cannot be read: {reason(error)}")
     numbers = ["value", *MEASURED, *plan.keys]

@@ -21,6 +21,8 @@ def test_counts_worked_by_hand() -> None:
     assert list(fp.figures.client_counts([0, 4], [[0, 1]]).columns) == ["0", "4"]
     assert "smallest 0, median 2, largest 3" in counts_text(counts)
     assert "classes a client: 0 to 2" in counts_text(counts)
+    sizes = pd.DataFrame({"a": (10_000.0 * np.arange(1, 101) ** -0.7).round()})
+    assert "fitted exponent 0.70" in counts_text(sizes)
 
 
 def test_small_clients_stay_visible_under_a_power_law() -> None:
