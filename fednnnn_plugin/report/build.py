@@ -56,19 +56,9 @@ def build_report(
 ) -> Report:
     """Read run folders, study folders, or folders of them, and write their report.
 
-    What an earlier report left in ``out`` is replaced; nothing else in it is touched.
-
-    Args:
-        paths: the folders.
-        out: where to write; made if missing.
-        layers: modules whose norms to show; the paper's where empty.
-        target: an accuracy in (0, 1]; with it, a table of the rounds that reach it.
-        formats: of the figures, beside SVG: ``pdf``, ``png``.
-
-    Raises:
-        UserError: no study and no run with a recorded round, a target that is no accuracy, a
-            format that is none, or an ``out`` that holds files of others in our files' places.
-        OSError: ``out`` cannot be written.
+    What an earlier report left in ``out`` is replaced; where somebody else's files stand in the
+    way, that is a ``UserError``. ``target`` is an accuracy in (0, 1]; ``formats`` beside SVG are
+    ``pdf`` and ``png``; without ``layers`` the norms of the paper's are shown.
     """
     if target is not None and not 0.0 < target <= 1.0:
         raise UserError(f"--target: {target:g} is not allowed; it must be above 0 and at most 1")

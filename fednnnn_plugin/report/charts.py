@@ -56,12 +56,10 @@ class Chart:
 def condition_charts(
     runs: pd.DataFrame, references: pd.DataFrame, modules: Sequence[str]
 ) -> Iterator[Chart]:
-    """The figures of a condition, without those of which no run recorded anything.
+    """The figures of a condition's runs, without those of which no run recorded anything.
 
-    Args:
-        runs: of the condition, arranged.
-        references: single-client runs on the same data; may be none.
-        modules: whose norms to show; where empty, the last fully connected and convolutional ones.
+    ``references`` are single-client runs on the same data; without ``modules`` the norms of the
+    last fully connected and the last convolutional one are shown.
     """
     alone = (runs["deal"] == SINGLE_CLIENT).all()  # N = E, and there is no spread
     both = runs if alone else pd.concat([references, runs])

@@ -92,9 +92,10 @@ def norms(
 def agreement(runs: pd.DataFrame, ax: Axes, *, names: bool = True) -> Axes:
     """N/E by round: 1 where all clients move alike, 1/√m where their updates are orthogonal."""
     moved = runs["mean_client_norm"].where(runs["mean_client_norm"] > 0.0)
-    cohorts = runs.get("client_num_per_round", pd.Series(dtype=float)).dropna().astype(int)
+    cohorts = pd.Series(runs.get("client_num_per_round", []), dtype=object).unique()
+    sizes = pd.to_numeric(cohorts, errors="coerce")
     marks = {"1: clients agree": 1.0}
-    marks |= {f"1/√{m}: orthogonal": 1.0 / math.sqrt(m) for m in sorted(set(cohorts)) if m > 1}
+    marks |= {f"1/√{m:g}: orthogonal": 1.0 / math.sqrt(m) for m in np.sort(sizes) if m > 1}
     for value in marks.values():
         ax.axhline(value, **style.REFERENCE_LOOK)
     ratio = runs.assign(ratio=runs["mean_update_norm"] / moved)

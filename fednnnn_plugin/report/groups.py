@@ -48,9 +48,8 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
     mean over seeds never mixes two settings. Of two runs of one line and seed, the longer counts;
     ``problems`` takes a line for the other.
 
-    Returns:
-        The rounds with the columns ``data``, ``deal``, ``condition``, ``label``, which names a line
-        of a figure, and ``nth`` ``of`` the lines of its method.
+    New columns are ``data``, ``deal`` and ``condition``, ``label``, which names a line of a figure,
+    and ``nth`` ``of`` the lines of its method.
     """
     if "label" in runs:
         return runs
@@ -87,7 +86,8 @@ def value_text(value: object) -> str:
 
 def judged(runs: pd.DataFrame) -> str:
     """What accuracies were measured on: test images, or validation images held out of training."""
-    held_out = runs.get("validation_fraction", pd.Series(0.0, runs.index)).fillna(0.0) > 0.0
+    share = runs.get("validation_fraction", pd.Series(0.0, runs.index))
+    held_out = pd.to_numeric(share, errors="coerce") > 0.0
     return "validation" if held_out.all() else "test and validation" if held_out.any() else "test"
 
 

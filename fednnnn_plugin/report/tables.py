@@ -103,7 +103,7 @@ def accuracy(runs: pd.DataFrame) -> Table:
         final=("final", "mean"), final_sd=("final", "std"), seconds=("seconds", "mean"),
     ).reset_index()  # fmt: skip
     heads = runs.drop_duplicates(LINE).to_dict("records")
-    planned = [head.get("comm_round", math.nan) for head in heads]
+    planned = pd.Series([head.get("comm_round") for head in heads], dtype=object)
     places = [(head.get("dataset"), head["deal"], head["method"]) for head in heads]
     numbers["paper"] = [PAPER.get(place, math.nan) for place in places]
     numbers["unlike_paper"] = [
@@ -113,7 +113,7 @@ def accuracy(runs: pd.DataFrame) -> Table:
     rows = numbers[LINE].set_axis(_FIRST, axis=1)
     rows["method"] += numbers["unlike_paper"].map(lambda text: "*" * bool(text))
     rows["seeds"] = numbers["seeds"].astype(str)
-    pairs = zip(numbers["rounds"], planned, strict=True)
+    pairs = zip(numbers["rounds"], pd.to_numeric(planned, errors="coerce"), strict=True)
     rows["rounds"] = [f"{n:g} of {of:g}" if n < of else f"{n:g}" for n, of in pairs]
     by_condition = numbers.groupby(LINE[:2])
     equal = by_condition["rounds"].transform("nunique") == 1  # else no one is the best

@@ -1,6 +1,7 @@
 """Which runs belong together, and the tables made of them."""
 
 import math
+import re
 
 import pandas as pd
 import pytest
@@ -150,6 +151,18 @@ def test_held_out_images_are_not_called_the_test_set(make_run) -> None:
     both = table_of(fp.read_runs(held_out.parent))
     assert both.title == "Test and validation accuracy (%)"
     assert "non-IID, B (held out 0.2) FedNNNN" in both.text()
+
+
+@pytest.mark.parametrize(
+    "key", ["validation_fraction", "comm_round", "client_num_per_round", "learning_rate"]
+)
+def test_a_setting_that_is_no_number_is_shown_as_it_is(make_run, key: str) -> None:
+    folder = make_run("FedNNNN", dataset="mnist")
+    path = folder / "recipe.yaml"
+    path.write_text(re.sub(rf"({key}): .*", r"\1: abc", path.read_text()))
+    runs = fp.read_runs(folder)
+    assert f"{key} abc" in table_of(runs).notes[-1]
+    assert fp.figures.agreement(runs).lines
 
 
 def test_a_run_without_an_accuracy(make_run) -> None:
