@@ -132,7 +132,7 @@ def create_model(
             raise refuse_code(_KEY, name)
         with isolated_generators(seed, "model"):
             return _own_model(name, num_classes)
-    if name not in MODELS and (problem := unknown_model(name)):
+    if problem := unknown_model(name):
         raise UserError(f"{_KEY}: {name[:60]!r}: {problem}")
     with isolated_generators(seed, "model"):
         if name in MODELS:
@@ -172,7 +172,7 @@ def unknown_model(name: str) -> str:
 
     A name ``module:function`` may stand for one: nothing is imported to find out.
     """
-    if names_code(name):
+    if name in MODELS or names_code(name):
         return ""
     try:
         models = _torchvision()

@@ -120,7 +120,7 @@ def _show_partition(
 def recipes_command(context: click.Context) -> None:
     """List the recipes that come with the package, and whether their data is present."""
     if context.invoked_subcommand is None:
-        from fednnnn_plugin.recipe.catalogue import catalogue
+        from fednnnn_plugin.recipe.library import catalogue
 
         click.echo(catalogue())
 
@@ -130,6 +130,6 @@ def recipes_command(context: click.Context) -> None:
 @one_line_errors
 def copy_recipes(folder: Path) -> None:
     """Copy the recipes into a folder, to read and to change; no file is overwritten."""
-    from fednnnn_plugin.recipe.catalogue import copy_recipes as copy
+    from fednnnn_plugin.recipe.library import copy_recipes as copy
 
     click.echo(f"{copy(folder)} recipes copied to {folder}")

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import (
-    SECTIONS,
     Recipe,
     dump_recipe,
     list_recipes,
     load_recipe,
     recipe_from_args,
 )
-from fednnnn_plugin.server.rules import RULES
+from fednnnn_plugin.recipe.build import known_keys
 
 COUNT = settings().max_examples
 
@@ -31,8 +30,7 @@ fuzz = settings(
 )
 
 TEXTS = [path.read_text() for path in list_recipes()]
-KEYS = [f"{name}.{key}" for name, model in SECTIONS.items() for key in model.model_fields]
-KEYS += [f"train_args.{key}" for rule in RULES.values() for key in rule.keys]
+KEYS = [f"{section}.{key}" for key, section in known_keys().items()]
 
 ODD = st.sampled_from(
     [
