@@ -1,5 +1,7 @@
 """A server rule of the user's own: in each of the ways to run one, without another line of theirs.
 
+In FedML's scripts, cross-silo among them: ``fedml/test_own_rule.py``.
+
 The rule remembers what is easily lost between two rounds: a tensor in float64, a count, and a
 number that float32 does not hold.
 """
@@ -10,10 +12,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,14 +99,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "spy.py").write_text("open('was-here', 'w')")
     write_recipe(folder / "spy.yaml", "spy:Rule")
     write_recipe(folder / RECIPE, "my_rules:ServerLion")
-    before, known = dict(registry._rules), set(sys.modules)
+    before = dict(registry._rules)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         yield folder
     registry._rules.clear()
     registry._rules.update(before)
-    for name in {"my_rules", "same_name"} & (set(sys.modules) - known):
-        del sys.modules[name]
+    for name in ("my_rules", "same_name"):
+        sys.modules.pop(name, None)
 
 
 def write_recipe(path: Path, method: str) -> None:
@@ -293,50 +293,6 @@ def test_tuning_takes_its_grid_and_the_report_calls_it_by_its_class(
     for text in (ended.output, Path("report/accuracy.md").read_text()):
         assert "ServerLion" in text
         assert "my_rules" not in text
-
-
-class Vector(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
-
-
-def silo(**values: Any) -> Any:
-    """A cross-silo server that FedML's arguments name the rule to."""
-    values |= {"training_type": "cross_silo", "federated_optimizer": "my_rules:ServerLion"}
-    return fp.FedNNNNAggregator(Vector(), SimpleNamespace(**values))
-
-
-@pytest.mark.slow
-def test_a_cross_silo_server_by_its_name(
-    place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """m = 0.5 S, then 0.5 m + 0.5 S; the server is started anew between the two rounds."""
-    import fedml
-
-    fedml.mlops.pre_setup(SimpleNamespace(using_mlops=False))
-    given: dict[str, Any] = {"server_lion_lr": 0.5, "server_lion_beta": 0.5}
-    given["server_state_path"] = str(tmp_path / "state.safetensors")
-    with pytest.raises(fp.UserError, match="FEDNNNN_ALLOW_CODE"):
-        silo(**given)
-    monkeypatch.setenv("FEDNNNN_ALLOW_CODE", "1")
-    with pytest.raises(fp.UserError, match="server_lion_lr"):
-        silo(server_lion_lr=-1)
-
-    def aggregated(server: Any, *models: list[float]) -> torch.Tensor:
-        clients = [(1, OrderedDict(w=torch.tensor(model))) for model in models]
-        served = server.aggregate(server.on_before_aggregation(clients)[0])
-        server.set_model_params(served)
-        tested = server.evaluation_state_dict()["w"]
-        assert torch.equal(tested, served["w"])
-        return tested
-
-    first = aggregated(silo(**given), [5.0, 2.0], [5.0, 0.0])  # S = (4, -1), m = (2, -1/2)
-    torch.testing.assert_close(first, torch.tensor([1.45, 1.55]))
-    restarted = silo(**given, start_round=1)
-    # S = (-1, 2), m = (1/2, 3/4); η 0.9² / 2
-    second = aggregated(restarted, [0.45, 3.55])
-    torch.testing.assert_close(second, torch.tensor([1.6525, 1.7525]))
 
 
 NEW_FILE = """

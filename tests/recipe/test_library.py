@@ -1,12 +1,11 @@
-"""The packaged recipes: found by path and by name, listed."""
+"""The packaged recipes: found by path and by name."""
 
 from pathlib import Path
 
 import pytest
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe import find_recipe, list_recipes, load_recipe
-from fednnnn_plugin.recipe.library import catalogue
+from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 NAME = "mnist_noniid_b_fednnnn"
 
@@ -39,10 +38,3 @@ def test_odd_names_end_in_one_line(text: str) -> None:
     with pytest.raises(UserError) as caught:
         load_recipe(find_recipe(text))
     assert str(caught.value).isprintable()
-
-
-def test_the_catalogue_has_a_line_for_each_and_says_whose_data_is_there() -> None:
-    rows = {line.split()[-1]: line for line in catalogue().splitlines() if line}
-    assert rows.keys() >= {path.stem for path in list_recipes()}
-    row = rows["digits_noniid_ub_fednnnn"].split()
-    assert row[:3] + row[6:-1] == ["digits", "2", "a", "FedNNNN", "20", "30", "present"]
