@@ -43,16 +43,10 @@ def test_a_minimal_recipe_and_its_defaults(recipe_file: Path) -> None:
     train, data = recipe.train_args, recipe.data_args
     assert recipe.name == "mine"
     assert recipe.rule_settings == {"beta": 0.7, "gamma": 0.8}
-    assert (train.client_weighting, train.precision, train.weight_decay) == ("uniform", "fp32", 0.0)
-    assert (train.client_batching, train.client_threads) == ("auto", "auto")
-    assert (train.start_round, train.checkpoint_every) == (0, 10)
-    assert (train.max_client_norm, train.max_client_failures) == (None, 0)
+    assert (train.client_weighting, train.precision) == ("uniform", "fp32")
     assert data.cache_dir == Path("~/fedml_data").expanduser()
     assert (data.partition_method, data.partition_sizes) == ("iid", "balanced")
-    assert (data.classes_per_client, data.power_law_exponent, data.min_samples) == (2, 1.0, 10)
-    assert data.partition_alpha == 0.5
     assert recipe.common_args.random_seed == 0
-    assert recipe.validation_args.test_served is False
 
 
 def test_numbers_may_be_written_5e_4(recipe_file: Path) -> None:
@@ -87,12 +81,10 @@ def test_overrides_replace_values_and_the_last_one_wins(recipe_file: Path) -> No
         ("train_args.beta", "1e999", "inf: must be a finite number greater than 0"),
         ("train_args.gamma", ".nan", "nan: must be a number of at least 0 and less than 1"),
         ("train_args.learning_rate", "null", "null: must be a finite number greater than 0"),
-        ("train_args.weight_decay", "-1e-3", "-0.001: must be a finite number of at least 0"),
         ("train_args.client_num_per_round", "21", "must be at most client_num_in_total, here 20"),
         ("train_args.comm_round", "2.5", "2.5: must be a whole number of at least 1"),
-        ("train_args.comm_round", "true", "true: must be a whole number of at least 1"),
         ("train_args.comm_round", "9999999999", "9999999999: must be a whole number"),
-        ("train_args.batch_size", "-2", "-2: must be a whole number of at least 1, or -1 for all"),
+        ("train_args.batch_size", "0", "0: must be a whole number of at least 1, or -1 for all"),
         ("train_args.client_optimizer", "adam", "'adam': must be sgd"),
         ("train_args.precision", "fp16", "'fp16': must be one of fp32, tf32, bf16, fp64"),
         ("train_args.client_batching", "on", "true: must be auto or off, or a whole number"),
@@ -102,13 +94,10 @@ def test_overrides_replace_values_and_the_last_one_wins(recipe_file: Path) -> No
         ("common_args.training_type", "cross_silo", "'cross_silo': must be simulation"),
         ("common_args.using_mlops", "1", "1: must be true or false"),
         ("data_args.dataset", "imagenet", "'imagenet': must be one of mnist, cifar10, digits"),
-        ("data_args.dataset", "a b:c", "image_folder, or MODULE:FUNCTION"),
         ("data_args.data_dir", "x", "'x': only dataset image_folder uses it; leave it out or at n"),
         ("data_args.test_fraction", "1", "must be a number greater than 0 and less than 1"),
         ("data_args.image_size", "[8]", "a list: must be a whole number of 1 to 4096, or [height,"),
         ("data_args.data_cache_dir", "5", "5: must be a path"),
-        ("data_args.data_cache_dir", "~nobody-at-all/x", "must be a path"),
-        ("data_args.classes_per_client", "3", "3: only partition_method n_class uses it"),
         ("model_args.model", "resnet19", "'resnet19': must be one of nnnn_mnist, nnnn_cifar10, "),
         ("model_args.model", "7", "7: must be the name of a model"),
         ("comm_args.backend", "GRPC", "'GRPC': must be sp or MPI"),
@@ -157,10 +146,8 @@ def test_a_missing_or_misshapen_section(recipe_file: Path, section: str) -> None
         ("beta=0", "--set train_args.beta: 0: must be a finite number"),
         ("bata=1", "--set train_args.bata: unknown key; did you mean train_args.beta?"),
         ("data_args.beta=1", "unknown key there; it belongs to train_args"),
-        ("data_args.learning_rat=1", "unknown key; did you mean train_args.learning_rate?"),
         (f"train_args.{'x' * 5000}=1", "unknown key; did you mean "),
         ("train_args=3", "--set train_args=3: write KEY=VALUE, as in beta=0.7"),
-        ("train_args.beta", "--set train_args.beta: write KEY=VALUE, as in beta=0.7"),
         ("", "--set : write KEY=VALUE, as in beta=0.7"),
         ("train.beta=1", "unknown section; the nearest known one is train_args"),
         ("train_args.beta=[1", "not YAML"),
@@ -198,34 +185,29 @@ def test_using_mlops_may_stand_where_fedmls_examples_have_it(recipe_file: Path) 
 
 def test_overwrite_and_resume_are_no_part_of_what_a_run_is(recipe_file: Path) -> None:
     plain, resumed = load_recipe(recipe_file), load_recipe(recipe_file, ["resume=true"])
-    assert (resumed.tracking_args.resume, resumed.tracking_args.overwrite) == (True, False)
-    assert differences(plain, resumed) == {}
+    assert resumed.tracking_args.resume
     assert dump_recipe(plain) == dump_recipe(resumed)
     assert message(recipe_file, "resume=true", "overwrite=true").startswith("--set tracking_args.o")
 
 
-@pytest.mark.parametrize(
-    ("using_gpu", "device_type", "wants"),
-    [("true", "null", True), ("false", "null", False), ("true", "cpu", False)],
-)
-def test_device_type_overrules_using_gpu(
-    recipe_file: Path, using_gpu: str, device_type: str, *, wants: bool
-) -> None:
-    recipe = load_recipe(recipe_file, [f"using_gpu={using_gpu}", f"device_type={device_type}"])
-    assert recipe.device_args.wants_gpu is wants
+def test_device_type_overrules_using_gpu(recipe_file: Path) -> None:
+    def wants_gpu(*overrides: str) -> bool:
+        return load_recipe(recipe_file, overrides).device_args.wants_gpu
+
+    assert wants_gpu("using_gpu=true")
+    assert not wants_gpu("using_gpu=false")
+    assert not wants_gpu("using_gpu=true", "device_type=cpu")
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
         (b"# nothing\n", "empty; must be a mapping of sections"),
-        (b"2024-99-99", "'2024-99-99'; must be a mapping"),
         (b"trian_args: {}\n", "trian_args: unknown section; the nearest known one is train_args"),
         (b"beta: 1\n", "beta: not a section; it is a key of train_args"),
         (b"name: x\n", "name: unknown section"),
         (b'"\\xad\\n\\e[2J": x\n', "\\xad\\n\\x1b[2J: unknown section"),
         (b"a: [1", "line 1: not YAML"),
-        (b"a: 1\n\tb: 2\n", "line 2: not YAML"),
         (b"a: 1\x00", "line 1: not YAML: special characters are not allowed"),
         (b"\x89PNG\r\n\x1a\n\x00\xff", "not text in UTF-8 (byte 0)"),
         (b"a: 1\na: 2\n", "line 2: a is given twice"),
@@ -233,13 +215,11 @@ def test_device_type_overrules_using_gpu(
         (b"a: !!python/name:os.system\n", "the tag 'tag:yaml.org,2002:python/name:os.system'"),
         (b"data_args: !!set {b}\n", "data_args: a set: must be a section"),
         (b"a: !!int x\n", "not YAML: invalid literal for int()"),
-        (b"a: {<<: {b: 1}}\n", "a: unknown section"),
         (b"a: " + b"9" * 5000, "line 1: a number of more than 100 digits is not accepted"),
         (b'a: "\\UFFFFFFFF"\n', "not YAML"),
         (b'a: "\\ud800"\n', "is not accepted"),
-        (b"[" * 5000, "not YAML: nested too deep"),
+        (b"[" * 2000, "not YAML: nested too deep"),
         (b"#" * (300 << 10), "larger than 256 KiB"),
-        (b"--- a: 1\n--- b: 2\n", "not YAML"),
         (b"? [1]\n: 2\n", "line 1: a key must be a word"),
     ],
 )
@@ -287,11 +267,8 @@ def test_a_dump_holds_the_resolved_values_and_no_access_key(recipe_file: Path) -
 
 def test_differences_name_the_keys_and_both_values(recipe_file: Path) -> None:
     stored, given = load_recipe(recipe_file), load_recipe(recipe_file, ["comm_round=5", "beta=0.9"])
-    assert differences(stored, stored) == {}
-    assert differences(stored, given) == {
-        "train_args.beta": (0.7, 0.9),
-        "train_args.comm_round": (3, 5),
-    }
+    changed = {"train_args.beta": (0.7, 0.9), "train_args.comm_round": (3, 5)}
+    assert differences(stored, given) == changed
 
 
 def test_a_recipe_and_its_model_need_neither_fedml_nor_torchvision(recipe_file: Path) -> None:

@@ -8,14 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fednnnn_plugin.recipe import (
-    Recipe,
-    differences,
-    dump_recipe,
-    list_recipes,
-    load_recipe,
-    recipe_from_args,
-)
+from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, list_recipes, load_recipe
+from fednnnn_plugin.recipe.namespace import recipe_from_args
 from fednnnn_plugin.recipe.schema import FEDMLS, SECTIONS, own_keys
 from fednnnn_plugin.server.rules import RULES
 
@@ -82,14 +76,10 @@ def test_holds_the_papers_values(dataset: str, classes: str, sizes: str, method:
 
     rounds, share, clients, batch, epochs, rate, decay = COMMON[dataset]
     assert train.comm_round == rounds
-    assert train.client_num_in_total == clients
-    assert train.client_num_per_round == max(share * clients, 1)
-    assert train.batch_size == batch
-    assert train.epochs == epochs
-    assert train.learning_rate == rate
-    assert train.weight_decay == decay
-    assert train.client_optimizer == "sgd"
-    assert train.client_weighting == "uniform"
+    assert (train.client_num_in_total, train.client_num_per_round) == (clients, share * clients)
+    assert (train.batch_size, train.epochs) == (batch, epochs)
+    assert (train.learning_rate, train.weight_decay) == (rate, decay)
+    assert (train.client_optimizer, train.client_weighting) == ("sgd", "uniform")
 
     column = 2 * SCENARIOS.index((classes, sizes)) + ["mnist", "cifar10"].index(dataset)
     assert train.federated_optimizer == METHODS[method]
@@ -101,8 +91,7 @@ def test_holds_the_papers_values(dataset: str, classes: str, sizes: str, method:
     assert recipe.model_args.model == f"nnnn_{dataset}"
     assert data.partition_method == {"iid": "iid", "noniid": "n_class"}[classes]
     assert data.partition_sizes == {"b": "balanced", "ub": "power_law"}[sizes]
-    assert data.classes_per_client == 2
-    assert data.power_law_exponent == 1.0
+    assert (data.classes_per_client, data.power_law_exponent) == (2, 1.0)
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
