@@ -77,13 +77,6 @@ class Greedy(Raising):
     def __init__(self, params, size):
         super().__init__(params)
 """
-SAME_NAME = """
-from torch.optim import SGD
-
-from fednnnn_plugin.server.rules import rule
-
-FedNNNN = rule()(type("FedNNNN", (SGD,), {}))
-"""
 SMALL = {"client_num_per_round": 4, "comm_round": 3, "epochs": 1, "checkpoint_every": 1}
 RECIPE = "lion.yaml"
 
@@ -93,7 +86,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The current directory, with ``my_rules.py`` and a recipe that names it."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "my_rules.py").write_text(RULE + OTHERS)
-    (folder / "same_name.py").write_text(SAME_NAME)
     (folder / "spy.py").write_text("open('was-here', 'w')")
     write_recipe(folder / "spy.yaml", "spy:Rule")
     write_recipe(folder / RECIPE, "my_rules:ServerLion")
@@ -103,8 +95,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
     registry._rules.clear()
     registry._rules.update(before)
-    for name in ("my_rules", "same_name"):
-        sys.modules.pop(name, None)
+    sys.modules.pop("my_rules", None)
 
 
 def write_recipe(path: Path, method: str) -> None:
@@ -236,20 +227,6 @@ def test_without_the_flag_no_line_of_it_runs(command: str) -> None:
     with pytest.raises(fp.UserError, match="federated_optimizer"):
         fp.run("spy.yaml")
     assert not Path("was-here").exists()
-
-
-@pytest.mark.parametrize(
-    ("setting", "named"),
-    [
-        ("server_lion_lr=0", "server_lion_lr"),
-        ("federated_optimizer=ServerLion", "ServerLion"),
-        ("federated_optimizer=same_name:FedNNNN", "FedNNNN"),
-    ],
-)
-def test_what_is_wrong_is_named_in_a_line(setting: str, named: str) -> None:
-    words = ("--allow-code", "--set", f"train_args.{setting}")
-    key = setting.partition("=")[0]
-    refused(fednnnn("run", RECIPE, *words), f"train_args.{key}", named)
 
 
 @pytest.mark.parametrize("method", ["Raising", "Forgetting", "Greedy"])

@@ -19,7 +19,7 @@ def rule_keys() -> dict[str, Key]:
 
 def find_method(name: object, caller: Caller) -> Rule:
     """The rule of a name, imported where it is the user's and may run; else a ``UserError``."""
-    rule = RULES.get(str(name)) or _users_rule(name, caller)
+    rule = RULES.get(str(name)) or _imported(name, caller)
     for section in SECTIONS:
         for key in own_keys(section):
             if key in rule.keys:
@@ -27,7 +27,7 @@ def find_method(name: object, caller: Caller) -> Rule:
     return rule
 
 
-def _users_rule(name: object, caller: Caller) -> Rule:
+def _imported(name: object, caller: Caller) -> Rule:
     if not names_code(name):
         known = {rule.lower(): rule for rule in RULES}
         near = get_close_matches(str(name)[:60].lower(), known, n=1)

@@ -109,6 +109,7 @@ def users(own_code: Path) -> str:
     """The module of a user's rules."""
     (own_code / "lion_rules.py").write_text(USERS)
     (own_code / "broken_rules.py").write_text("1 / 0")
+    (own_code / "same_name.py").write_text(USERS.replace("Lion", "FedNNNN"))
     return "lion_rules"
 
 
@@ -134,6 +135,8 @@ def test_a_users_rule_is_a_method_with_the_flag(users: str) -> None:
         ("lion_rules:Unmarked", [], "must be a class with @"),
         ("lion_rules:Tiger", ["tiger_lr=1"], "Tiger is not there"),
         ("broken_rules:Lion", [], "ZeroDivisionError"),
+        ("same_name:FedNNNN", [], "one of ours has this name"),
+        ("Lion", [], "'Lion': must be one of PaperFedAvg"),
         ("no_such_rules:Lion", [], "no module no_such_rules"),
     ],
 )
