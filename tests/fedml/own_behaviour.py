@@ -1,4 +1,10 @@
-"""What FedML's own names do, as JSON. The test runs this with the plugin on and off."""
+"""What FedML's own names do, as JSON, after what the one argument says:
+
+off         nothing: the plugin is turned off
+on          it is registered
+unknown     it is registered in a FedML of a version that we do not know
+aggregator  it is turned off, and our aggregator is used
+"""
 
 import contextlib
 import hashlib
@@ -103,7 +109,23 @@ def no_command():
     return result.exit_code, result.output
 
 
+def prepare(plugin):
+    if plugin == "off":
+        return
+    import fednnnn_plugin as fp
+
+    if plugin == "aggregator":
+        fp.FedNNNNAggregator(torch.nn.Linear(2, 2), SimpleNamespace(beta=0.5, gamma=0.5))
+    elif plugin == "on":
+        fp.register()
+    else:
+        fedml.__version__ = "0.9.7"
+        with contextlib.suppress(fp.UserError):
+            fp.register()
+
+
 logging.disable()
+prepare(sys.argv[1])
 with contextlib.redirect_stdout(io.StringIO()):
     found = {
         "trained": {name: trained(name) for name in ("FedAvg", "FedProx", "FedOpt")},
@@ -116,5 +138,6 @@ with contextlib.redirect_stdout(io.StringIO()):
         "commands": sorted(run.fedml_run.commands),
         "options": [option.opts for option in run.fedml_run.params],
         "help": help_text(),
+        "patched": hasattr(fedml.FedMLRunner._init_simulation_runner, "__fednnnn_wraps__"),
     }
-sys.stdout.write(json.dumps(found))
+sys.stdout.write(json.dumps(found) + "\n")

@@ -1,11 +1,6 @@
-"""FedML's own names do the same with the plugin as without it."""
+"""FedML's own names do the same with the plugin as without it (see ``own_behaviour.py``)."""
 
-import importlib.util
 import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,48 +16,22 @@ OURS = {"FedNNNN", "Momentum", "NormNorm", "PaperFedAvg", "PaperFedProx"}
 OURS |= {"FedExP", "FedAdam", "FedYogi"}
 
 
-def copy_of_fedml(folder: Path, version: str) -> Path:
-    """Link FedML's files into ``folder`` under another version, and return ``folder``."""
-    spec = importlib.util.find_spec("fedml")
-    assert spec is not None
-    assert spec.origin is not None
-    original = Path(spec.origin)
-    shutil.copytree(original.parent, folder / "fedml", copy_function=os.symlink)
-    copied = folder / "fedml" / original.name
-    copied.unlink()
-    copied.write_text(
-        original.read_text().replace('__version__ = "0.9.6"', f'__version__ = "{version}"')
-    )
-    return folder
-
-
 @pytest.fixture(scope="module")
-def behaviours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
+def behaviours(start_scripts, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     """What FedML does without the plugin, with it, and with it in a version that we do not know."""
-    folder = tmp_path_factory.mktemp("own")
-    settings = {
-        "off": {"FEDNNNN_PLUGIN_DISABLE": "1"},
-        "on": {},
-        "unknown": {
-            "PYTHONPATH": f"{copy_of_fedml(folder, '0.9.7')}:{os.environ.get('PYTHONPATH', '')}"
-        },
-    }
-    return {
-        name: json.loads(
-            subprocess.run(
-                [sys.executable, PROGRAM],
-                stdout=subprocess.PIPE,
-                cwd=folder,
-                env=os.environ | {"HOME": str(folder)} | environment,
-                check=True,
-            ).stdout
-        )
-        for name, environment in settings.items()
-    }
+    modules = ("fedml.cli.modules.run", "fedml.simulation.simulator", "fedml.data.data_loader")
+    scripts = start_scripts(*modules, FEDNNNN_PLUGIN_DISABLE="1")
+    folder, found = tmp_path_factory.mktemp("own"), {}
+    for plugin in ("off", "on", "unknown", "aggregator"):
+        done = scripts.run(PROGRAM, plugin, folder=folder)
+        assert done.returncode == 0, done.stderr
+        found[plugin] = json.loads(done.stdout.splitlines()[-1])
+    scripts.close()
+    return found
 
 
-@pytest.mark.parametrize("plugin", ["on", "unknown"])
 @pytest.mark.parametrize("what", SAME)
+@pytest.mark.parametrize("plugin", ["on", "unknown"])
 def test_it_is_the_same(behaviours: dict[str, dict], plugin: str, what: str) -> None:
     assert behaviours["off"][what]
     assert behaviours[plugin][what] == behaviours["off"][what]
@@ -86,3 +55,8 @@ def test_the_help_of_fedml_run_gains_one_line(behaviours) -> None:
 def test_an_unknown_version_gains_nothing(behaviours) -> None:
     for what in ("registries", "help"):
         assert behaviours["unknown"][what] == behaviours["off"][what]
+
+
+def test_turned_off_it_stays_off_where_our_aggregator_is_used(behaviours) -> None:
+    patched = [behaviours[plugin]["patched"] for plugin in ("off", "aggregator", "on")]
+    assert patched == [False, False, True]
