@@ -15,8 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import fednnnn_plugin.fedml
+from fednnnn_plugin.data.federated import FederatedData
 
 PTH = Path(fednnnn_plugin.fedml.__file__).with_name("fednnnn_plugin.pth")
 
@@ -85,6 +87,20 @@ def fedml_args() -> Callable[..., SimpleNamespace]:
         "using_gpu": False,
     }
     return lambda **values: SimpleNamespace(**given | values)
+
+
+@pytest.fixture
+def images() -> FederatedData:
+    """Three clients' 12, 7 and 10 images of the digits' shape, and 20 to test on."""
+    generator = torch.Generator().manual_seed(0)
+    return FederatedData(
+        torch.randn(29, 1, 8, 8, generator=generator),
+        torch.arange(29) % 10,
+        torch.randperm(29, generator=generator).split((12, 7, 10)),
+        torch.randn(20, 1, 8, 8, generator=generator),
+        torch.arange(20) % 10,
+        10,
+    )
 
 
 @pytest.fixture
