@@ -285,7 +285,9 @@ def test_over_mpi_what_one_process_raises_ends_all(error, status, arguments, mon
     ended: list[int] = []
     monkeypatch.setattr(sys, "excepthook", lambda *_: None)
     comm = SimpleNamespace(Get_size=lambda: 3, Abort=ended.append)
-    args = arguments(federated_optimizer="FedNNNN", role="server", backend="MPI", comm=comm, beta=-1)
+    args = arguments(
+        federated_optimizer="FedNNNN", role="server", backend="MPI", comm=comm, beta=-1
+    )
     with pytest.raises(fp.UserError, match=r"train_args\.beta: -1: must be"):
         run(args)
     with pytest.raises(fp.UserError):  # ends them once
