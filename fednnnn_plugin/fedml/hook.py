@@ -9,11 +9,12 @@ package is gone FedML is imported as if it had never been there.
 import sys
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from fednnnn_plugin.fedml.compatibility import TARGETS, require
+from fednnnn_plugin.fedml.compatibility import TARGETS, check_files, require
 
 
 class PatchingFinder:
@@ -72,17 +73,14 @@ def _ignore_warnings_of_the_pinned() -> None:
 
 
 def _patch(module: ModuleType) -> None:
-    from fednnnn_plugin.fedml import patches
-
-    getattr(patches, TARGETS[module.__name__])(module)
+    if module.__name__ == "fedml":
+        check_files(module.__path__)
+    for name in TARGETS[module.__name__]:
+        import_module(f"fednnnn_plugin.fedml.patches.{name}").apply(module)
 
 
 def install(placeholder: object = None) -> None:
-    """Put the finder on ``sys.meta_path``, once.
-
-    Args:
-        placeholder: the finder of ``fednnnn_plugin.pth``, whose place it takes.
-    """
+    """Put the finder on ``sys.meta_path``, once, for the placeholder of ``fednnnn_plugin.pth``."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not placeholder]
     if PatchingFinder not in sys.meta_path:
         sys.meta_path.insert(0, PatchingFinder)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.seeds import derive_seed
@@ -19,14 +19,10 @@ FedMLDataset = list[Any]
 
 
 class ImageLoader(DataLoader[tuple[Tensor, ...]]):
-    """A DataLoader that indexes whole batches and never draws from torch's global generator.
+    """Some images ``[m, C, H, W]`` and labels ``[m]``, in batches that are indexed whole.
 
-    Args:
-        images: float32 [n, C, H, W], uncopied.
-        labels: int64 [n].
-        indices: int64 [m], which of them.
-        batch_size: images a batch, the last of which may be short; -1, as in FedML, is all of them.
-        seed: shuffles every pass, each differently; ``None`` keeps the order.
+    With a seed every pass is shuffled, each differently, and none draws from torch's global
+    generator. A ``batch_size`` of -1 is, as in FedML, all of them.
     """
 
     def __init__(
@@ -52,17 +48,20 @@ class ImageLoader(DataLoader[tuple[Tensor, ...]]):
             index = self._indices[torch.tensor(positions, dtype=torch.int64)]
             yield self._images[index], self._labels[index]
 
-    def reseed(self, seed: int) -> None:
-        """Make the coming passes depend on ``seed`` alone, not on the passes so far."""
-        if self.generator is not None:
-            self.generator.manual_seed(seed)
+    def follow_the_engine(self) -> None:
+        """Shuffle the coming passes by the global generators, which the engine seeds for each.
+
+        Its own goes on from pass to pass, and would differ after an interruption.
+        """
+        if isinstance(self.sampler, RandomSampler):
+            self.sampler.generator = None
 
 
 class ClientLoader(ImageLoader):
     """One client's training images, which also tells the engine where they come from.
 
     The engine trains on the tensors themselves if every loader of a data set is one of these;
-    FedML's own trainers, and a user's, iterate over it like over any other DataLoader.
+    FedML's own trainers, and a user's, iterate over it as over any other DataLoader.
     """
 
     def __init__(self, data: FederatedData, client: int, batch_size: int, seed: int) -> None:
@@ -83,17 +82,12 @@ class TestLoader(ImageLoader):
 
 
 def fedml_dataset(data: FederatedData, batch_size: int, seed: int) -> FedMLDataset:
-    """Return the eight values of a FedML data set.
+    """Return the eight values of a FedML data set; each client's loader shuffles differently.
 
     FedML's loops test on every client's local test data and add up what they count. Client k's is
     the test images k, k + K, k + 2K, …: the sums are those of one pass over the test set, where
     the whole set for every client would cost K passes, and None would drop clients from FedML's
     training accuracy too.
-
-    Args:
-        data: the staged images and the clients' indices.
-        batch_size: images a batch of training data; -1 is all of a client's.
-        seed: of the loaders' shuffles; each client's differ.
     """
     total = data.num_clients
     clients = range(total)

@@ -70,9 +70,8 @@ class Simulator:
             self._data = engine_data(dataset, self._recipe.train_args.client_num_in_total)
             self._trainer = None
             if client_trainer is not None:
-                seed = self._recipe.common_args.random_seed
                 self._trainer = ClientTrainerAdapter(
-                    client_trainer, model, args, self._device, dataset, seed
+                    client_trainer, model, args, self._device, dataset
                 )
 
     def run(self) -> None:

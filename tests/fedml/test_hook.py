@@ -99,7 +99,7 @@ def test_the_warnings_of_what_fedml_pins_are_not_shown(run_program, fake_fedml) 
 def test_an_error_of_ours_leaves_fedml_working_and_says_so(run_program, fake_fedml) -> None:
     program = (
         "import fednnnn_plugin.fedml.patches.runner as runner\n"
-        "def broken(): raise RuntimeError('boom')\n"
+        "def broken(_): raise RuntimeError('boom')\n"
         "runner.apply = broken\n"
         "import fedml; print(fedml.FedMLRunner('args').runner)"
     )

@@ -1,6 +1,7 @@
 """Our partitioner in ``fedml.data.load``."""
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from fednnnn_plugin.errors import UserError
@@ -18,7 +19,7 @@ _OUR_METHOD = "n_class"
 _OUR_KEYS = ("partition_sizes", "classes_per_client")
 
 
-def apply() -> None:
+def apply(_fedml: ModuleType) -> None:
     """Let ``fedml.data.load`` load and split our data sets where they are asked for."""
     wrap(("fedml.data", "fedml.data.data_loader"), "load", _load)
 

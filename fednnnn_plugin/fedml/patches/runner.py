@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from fednnnn_plugin.errors import UserError
@@ -18,7 +19,7 @@ from fednnnn_plugin.fedml.patches.wrapping import wrap
 _RUNNER = ("fedml.runner.FedMLRunner",)
 
 
-def apply() -> None:
+def apply(_fedml: ModuleType) -> None:
     """Let ``FedMLRunner`` take a method of ours as ``federated_optimizer``."""
     wrap(_RUNNER, "_init_simulation_runner", _simulation)
     wrap(_RUNNER, "_init_cross_silo_runner", _cross_silo)

@@ -1,6 +1,7 @@
 """What a FedML script calls before ``FedMLRunner``: tracking, device and model, data aside."""
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from fednnnn_plugin.fedml import compatibility
@@ -11,7 +12,7 @@ from fednnnn_plugin.models import MODELS, create_model
 CLASSES = 10  # of the paper's data sets
 
 
-def apply() -> None:
+def apply(_fedml: ModuleType) -> None:
     """Answer for our methods and models by name; the rest is FedML's."""
     wrap(("fedml.core.mlops",), "pre_setup", _pre_setup)
     wrap(("fedml",), "_manage_profiling_args", _begin_tracking)
