@@ -232,10 +232,9 @@ def test_tied_parameters_count_once_and_stay_tied(tmp_path) -> None:
     assert_same(load_file(path), server.evaluation_state_dict())
     state["decoder.weight"] = state["decoder.weight"] + 1
     with pytest.raises(fp.UserError, match=r"decoder\.weight: differs from encoder\.weight"):
-        server.aggregate([(1, state)])
+        run_round(server, [(1, state)])
 
 
-@pytest.mark.parametrize("call", ["aggregate", "on_before_aggregation"])
 @pytest.mark.parametrize(
     ("state", "words"),
     [
@@ -246,9 +245,9 @@ def test_tied_parameters_count_once_and_stay_tied(tmp_path) -> None:
         ([1.0], "list: must be a mapping of names to tensors"),
     ],
 )
-def test_a_model_that_does_not_fit_is_named(call, state, words) -> None:
+def test_a_model_that_does_not_fit_is_named(state, words) -> None:
     with pytest.raises(fp.UserError) as caught:
-        getattr(aggregator(), call)([TWO[0], (1, state)])
+        run_round(aggregator(), [TWO[0], (1, state)])
     assert str(caught.value) == f"round 1: the client of rank 2: {words}"
 
 

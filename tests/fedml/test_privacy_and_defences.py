@@ -2,7 +2,9 @@
 
 import copy
 import math
+import re
 from collections import OrderedDict
+from pathlib import Path
 from types import SimpleNamespace
 
 import fedml
@@ -19,7 +21,7 @@ from torch.testing import assert_close
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.errors import RunError
-from fednnnn_plugin.fedml.defences import ATTACKS, DEFENCES
+from fednnnn_plugin.fedml.security import CHOICES
 
 BETA = 0.5
 WEIGHTS = ("bn.weight", "bn.bias", "head.weight", "head.bias")
@@ -324,31 +326,30 @@ def test_local_privacy(server, fedml_args) -> None:
     check(aggregator, w_t, [sent])
 
 
-REFUSED = [
-    *(("defense_type", name, "replaces the aggregation") for name in ("rfa", "geo_median")),
-    *(("defense_type", name, "replaces the aggregation") for name in ("wise_median", "slsgd")),
-    ("defense_type", "cclip", "differences"),
-    ("defense_type", "crfl", "after the aggregation"),
-    ("defense_type", "trimmed_mean", "beta"),
-    ("defense_type", "3sigma_geo", "fails in FedML"),
-    *(("defense_type", name, "never calls") for name in ("weak_dp", "robust_learning_rate")),
-    ("defense_type", "another", ", ".join(DEFENCES)),
-    ("defense_type", "foolsgold", "set train_args.client_weighting: samples"),
-    ("attack_type", "dlg", "not tested"),
-    ("attack_type", "label_flipping", "unflipped"),
-    ("attack_type", "another", ", ".join(ATTACKS)),
-    ("dp_solution_type", "nbafl", "no noise"),
-    ("dp_solution_type", "dp_clip", "neither clips nor"),
-    ("dp_solution_type", "another", "cdp, ldp"),
-]
-SWITCHES = {"defense_type": "defense", "attack_type": "attack", "dp_solution_type": "dp"}
+REFUSED = [(key, value) for key, (_, _, refused) in CHOICES.items() for value in refused]
+REFUSED += [*((key, "another") for key in CHOICES), ("defense_type", "foolsgold")]
 
 
-@pytest.mark.parametrize(("key", "value", "reason"), REFUSED)
-def test_the_rest_is_refused_by_name_where_it_is_enabled(key, value, reason, server) -> None:
-    with pytest.raises(fp.UserError, match=rf"^{key}: {value}: .*{reason}"):
-        server(**{f"enable_{SWITCHES[key]}": True, key: value})
-    server(**{f"enable_{SWITCHES[key]}": False, key: value})
+@pytest.mark.parametrize(("key", "value"), REFUSED)
+def test_the_rest_is_refused_by_name_where_it_is_enabled(key, value, server) -> None:
+    """Each that FedML has, with its reason, what it does not have, and what lacks a setting."""
+    switch, allowed, refused = CHOICES[key]
+    line = f"must be one of {', '.join(allowed)}"
+    if value == "foolsgold":
+        line = "it puts its verdict into the numbers of samples: set train_args.client_weighting"
+    with pytest.raises(fp.UserError, match=f"^{key}: {value}: {line}") as caught:
+        server(**{switch: True, key: value})
+    assert refused.get(value, "") in str(caught.value)
+    server(**{switch: False, key: value})
+
+
+def test_the_readme_lists_the_same() -> None:
+    readme = (Path(__file__).parents[2] / "launch" / "README.md").read_text().splitlines()
+    for key, (_, allowed, refused) in CHOICES.items():
+        [row] = [line for line in readme if line.startswith(f"| `{key}` |")]
+        _, _, works, fails, _ = (re.findall(r"`(\w+)`", cell) for cell in row.split("|"))
+        assert sorted(works) == sorted(allowed)
+        assert set(refused) <= set(fails)
 
 
 def test_buckets_contributions_and_encryption_are_refused(server, defended) -> None:
