@@ -78,6 +78,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             for text in (tracking.server_state_path, tracking.save_path)
         )
         check_model(model)
+        self._server = Server(self._recipe.rule, self._recipe.rule_settings, layout_of(model))
         check_security(args, self._train.client_weighting)
         # FedML's own tester knows its tasks; it gets a model of its own, and goes first: both
         # constructors start FedML's privacy and defences anew.
@@ -152,15 +153,19 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 is as it was before.
         """
         w_t = named_tensors(self.model)
-        server = self._server()
+        server = self._server
         trainable = [entry.name for entry in server.layout.entries]
         part = UpdateAccumulator(w_t, trainable, self._train.max_client_norm)
         kept, self._kept = self._kept, []
         if len(kept) != len(raw_client_model_or_grad_list):
             kept = list(range(len(raw_client_model_or_grad_list)))
-        for position, client in zip(kept, raw_client_model_or_grad_list, strict=True):
+        for position, (samples, model) in zip(kept, raw_client_model_or_grad_list, strict=True):
+            weight = 1.0 if self._train.client_weighting == "uniform" else samples
+            if weight == 0:  # as FoolsGold gives
+                continue
             try:
-                self._add(part, position, *client)
+                if not part.add({name: model[name] for name in w_t}, weight):
+                    _log.warning("%s: update rejected: not finite", self._client(position))
             except UserError as error:
                 self._fail(position, error)
         self._failed = 0
@@ -217,16 +222,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         rank = self._ids[position] if position < len(self._ids) else position + 1
         return f"round {self._round + 1}: the client of rank {rank}"
 
-    def _server(self) -> Server:
-        return Server(self._recipe.rule, self._recipe.rule_settings, layout_of(self.model))
-
-    def _add(self, part: UpdateAccumulator, position: int, samples: Any, state: Any) -> None:
-        weight = 1.0 if self._train.client_weighting == "uniform" else samples
-        if weight == 0:  # as FoolsGold gives
-            return
-        if not part.add({name: state[name] for name in named_tensors(self.model)}, weight):
-            _log.warning("%s: update rejected: not finite", self._client(position))
-
     def _restore(self) -> None:
         """Go on from the state file, if there is one."""
         for file in (self._state_path, self._save_path):
@@ -248,7 +243,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             raise UserError(f"server_state_path: {self._state_path}: the state is of another model")
         self.model.load_state_dict(whole_state(self.model, served))
         own_state = named_tensors(self.model) | self._rule_state
-        if self._server().restore(own_state, torch.device("cpu")) is None:
+        if self._server.restore(own_state, torch.device("cpu")) is None:
             raise UserError(
                 f"server_state_path: {self._state_path}: the state is of a model of which other "
                 "parameters were trained"

@@ -20,10 +20,7 @@ _COUNTS = ("test_correct", "test_loss", "test_total")
 
 
 class ClientTrainerAdapter:
-    """Calls a user's trainer in FedML's order, one client at a time, with ``args.round_idx`` set.
-
-    The trainer's model has the names of the federation's; a client may have no local test data.
-    """
+    """Calls a user's trainer in FedML's order, one client at a time, with ``args.round_idx`` set."""
 
     def __init__(
         self,

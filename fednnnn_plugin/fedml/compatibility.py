@@ -11,7 +11,6 @@ from fednnnn_plugin.errors import UserError
 FEDML_VERSION = "0.9.6"
 
 # FedML's modules that are patched, and what does it in fednnnn_plugin.fedml.patches.
-# ``import fedml`` loads FedML's runner, data, model and device modules.
 TARGETS = {
     "fedml": ("runner", "data", "script"),
     "fedml.simulation.sp.fedopt.optrepo": ("optimizers",),

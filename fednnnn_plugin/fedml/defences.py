@@ -35,11 +35,11 @@ def before_aggregation(
     """
     privacy = FedMLDifferentialPrivacy.get_instance()
     attacker, defender = FedMLAttacker.get_instance(), FedMLDefender.get_instance()
-    clip = privacy.is_global_dp_enabled() and privacy.is_clipping()
+    clip = privacy.is_clipping()
     if not (clip or attacker.is_enabled or defender.is_defense_enabled()):
         return list(clients), list(range(len(clients)))
 
-    finite = [_is_finite(model) for _, model in clients]
+    finite = [all(bool(t.isfinite().all()) for t in model.values()) for _, model in clients]
     for client in [k for k, whole in enumerate(finite) if not whole]:
         _log.warning("%s: update rejected: not finite", names[client])
     if not any(finite):
@@ -47,16 +47,15 @@ def before_aggregation(
     by_position = defender.is_defense_enabled() and defender.defense_type in _BY_POSITION
     places = [k for k in range(len(clients)) if finite[k] or by_position]
     w_t = _floats(served, served)
-    given = [
-        (clients[k][0], _floats(clients[k][1] if finite[k] else served, served)) for k in places
-    ]
-    kept = list(given)
+    states = {k: clients[k][1] if finite[k] else served for k in places}
+    given = [(clients[k][0], _floats(state, served)) for k, state in states.items()]
     if clip:
-        kept = privacy.global_clip(kept)
+        given = privacy.global_clip(given)
     if attacker.is_model_attack():
-        kept = attacker.attack_model(kept, w_t)
+        given = attacker.attack_model(given, w_t)
+    kept = given
     if defender.is_defense_enabled():
-        kept = defender.defend_before_aggregation(kept, w_t)
+        kept = defender.defend_before_aggregation(list(given), w_t)
 
     result: list[ClientModel] = []
     positions = []
@@ -70,15 +69,12 @@ def before_aggregation(
 
 def _origins(given: Sequence[ClientModel], kept: Sequence[ClientModel]) -> list[int]:
     """Return which of the given models each kept one was."""
-    identity = {id(model): k for k, (_, model) in enumerate(given)}
-    if all(id(model) in identity for _, model in kept):
-        return [identity[id(model)] for _, model in kept]
-    if len(kept) == len(given):  # all were made anew, in their order
+    if len(kept) == len(given):  # changed, it may be, but all there and in their order
         return list(range(len(given)))
-    origins, k = [], -1
-    for _, model in kept:  # some were left out, the others copied in their order
-        k = next(j for j in range(k + 1, len(given)) if _equal(given[j][1], model))
-        origins.append(k)
+    origins: list[int] = []
+    for _, model in kept:
+        rest = (k for k in range(len(given)) if k not in origins)
+        origins.append(next(k for k in rest if _equal(given[k][1], model)))
     return origins
 
 
@@ -89,10 +85,6 @@ def _floats(state: State, served: State) -> OrderedDict[str, Tensor]:
         for name, tensor in state.items()
         if tensor.is_floating_point()
     )
-
-
-def _is_finite(state: State) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in state.values())
 
 
 def _equal(one: State, other: State) -> bool:

@@ -10,8 +10,7 @@ from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.seeds import derive_seed
 
-#: Images a batch of test data; the result does not depend on it.
-TEST_BATCH = 500
+_TEST_BATCH = 500  # images; the result does not depend on it
 
 FedMLDataset = list[Any]
 """[train size, test size, train loader, test loader, {client: size}, {client: train loader},
@@ -60,8 +59,7 @@ class ImageLoader(DataLoader[tuple[Tensor, ...]]):
 class ClientLoader(ImageLoader):
     """One client's training images, which also tells the engine where they come from.
 
-    The engine trains on the tensors themselves if every loader of a data set is one of these;
-    FedML's own trainers, and a user's, iterate over it as over any other DataLoader.
+    The engine trains on the tensors themselves if every loader of a data set is one of these.
     """
 
     def __init__(self, data: FederatedData, client: int, batch_size: int, seed: int) -> None:
@@ -70,14 +68,12 @@ class ClientLoader(ImageLoader):
         self.data, self.client = data, client
 
 
-class TestLoader(ImageLoader):
+class TestImages(ImageLoader):
     """Every ``step``-th test image from ``start`` on, in their order."""
-
-    __test__ = False  # not a test of pytest's
 
     def __init__(self, data: FederatedData, start: int = 0, step: int = 1) -> None:
         indices = torch.arange(start, len(data.test_labels), step)
-        super().__init__(data.test_images, data.test_labels, indices, TEST_BATCH)
+        super().__init__(data.test_images, data.test_labels, indices, _TEST_BATCH)
         self.data = data
 
 
@@ -97,21 +93,18 @@ def fedml_dataset(data: FederatedData, batch_size: int, seed: int) -> FedMLDatas
         len(data.train_labels),
         len(data.test_labels),
         ImageLoader(train, labels, torch.arange(len(labels)), batch_size, shuffle[total]),
-        TestLoader(data),
+        TestImages(data),
         {k: data.client_size(k) for k in clients},
         {k: ClientLoader(data, k, batch_size, shuffle[k]) for k in clients},
-        {k: TestLoader(data, start=k, step=total) for k in clients},
+        {k: TestImages(data, start=k, step=total) for k in clients},
         data.num_classes,
     ]
 
 
 def staged_data(dataset: FedMLDataset) -> FederatedData | None:
-    """Return the tensors behind a data set of ``fedml_dataset``, or None if any loader is not its.
-
-    A user may have replaced some, which are then to be iterated over.
-    """
+    """Return the tensors behind a data set of ours, or None where a user has replaced a loader."""
     test, local = dataset[3], dataset[5]
-    if not isinstance(test, TestLoader) or not isinstance(local, Mapping):
+    if not isinstance(test, TestImages) or not isinstance(local, Mapping):
         return None
     ours = local.keys() == set(range(test.data.num_clients)) and all(
         isinstance(loader, ClientLoader) and loader.data is test.data and loader.client == client

@@ -63,7 +63,7 @@ def _end_all_on_uncaught(abort: Callable[[int], object]) -> None:
 def ended_by_sigterm() -> Iterator[None]:
     """Let what is running save itself where SIGTERM arrives, as at Ctrl-C, then exit with a line.
 
-    A handler of the script's own stays, and so does the signal's default in other threads.
+    A handler of the script's own stays; other threads cannot have one.
     """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:

@@ -7,9 +7,6 @@ from fednnnn_plugin.errors import UserError
 
 _log = logging.getLogger(__name__)
 
-_REPLACES = "it replaces the aggregation"
-_NEVER_CALLED = "FedML 0.9.6 never calls it"
-
 #: FedML's key -> its switch, what is tested with our aggregation, and why the rest is refused.
 CHOICES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     "defense_type": (
@@ -24,16 +21,14 @@ CHOICES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
             "anomaly_detection",
         ),
         {
-            "rfa": _REPLACES,
-            "geo_median": _REPLACES,
-            "wise_median": _REPLACES,
-            "slsgd": _REPLACES,
+            **dict.fromkeys(
+                ("rfa", "geo_median", "wise_median", "slsgd"), "it replaces the aggregation"
+            ),
             "cclip": "it hands over differences instead of models",
             "crfl": "it changes the served model after the aggregation",
             "trimmed_mean": "its fraction has the name of our beta",
             "3sigma_geo": "it fails in FedML 0.9.6",
-            "weak_dp": _NEVER_CALLED,
-            "robust_learning_rate": _NEVER_CALLED,
+            **dict.fromkeys(("weak_dp", "robust_learning_rate"), "FedML 0.9.6 never calls it"),
         },
     ),
     "attack_type": (
@@ -79,12 +74,11 @@ def check_security(args: Any, weighting: str) -> None:
             "averages of clients instead of their models; must be 1"
         )
     if chosen["dp_solution_type"] == "cdp":
+        unclipped = getattr(args, "max_grad_norm", None) is None
         _log.warning(
             "global differential privacy: FedML's epsilon does not cover the server rule: noise is "
             "added after the average update was scaled by beta * E / N and joined by momentum%s",
-            ""
-            if getattr(args, "max_grad_norm", None) is not None
-            else "; max_grad_norm is not set: FedML clips no client",
+            "; max_grad_norm is not set: FedML clips no client" if unclipped else "",
         )
 
 

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import compatibility
-from fednnnn_plugin.fedml.methods import names_ours, refuse_other_platforms, simulates_ours
+from fednnnn_plugin.fedml.methods import names_ours, simulates_ours
 from fednnnn_plugin.fedml.patches.wrapping import wrap
 from fednnnn_plugin.models import MODELS, create_model
 
@@ -21,8 +22,14 @@ def apply(_fedml: ModuleType) -> None:
 
 
 def _pre_setup(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
-    """Refuse our names on FedML's other platforms before ``fedml.init`` prepares them."""
-    refuse_other_platforms(args)
+    """Refuse our names where FedML knows FedAvg alone, or runs it whatever is named."""
+    training_type = getattr(args, "training_type", None)
+    if training_type not in (None, "simulation", "cross_silo") and names_ours(args):
+        raise UserError(
+            f"training_type: {training_type}: {args.federated_optimizer} runs by name under "
+            "simulation and cross_silo only; here name FedAvg, and give FedMLRunner a "
+            "FedNNNNAggregator as its server_aggregator"
+        )
     return original(args, *rest, **named)
 
 
@@ -36,11 +43,7 @@ def _begin_tracking(original: Callable[..., Any], args: Any, *rest: Any, **named
 
 
 def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
-    """Choose the device in simulations of our methods.
-
-    FedML's own logs all arguments for ``sp``, and for ``MPI`` wants a mapping that is as long as
-    the world, and gives the CPU without one.
-    """
+    """Choose the device in simulations of our methods: FedML's own wants a mapping under MPI."""
     if not simulates_ours(args):
         return original(args, *rest, **named)
     compatibility.require()
@@ -56,10 +59,7 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
 
 
 def _create(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
-    """Build a network of ours.
-
-    No global generator is used, so that a script and ``fedml run`` start from equal weights.
-    """
+    """Build a network of ours by the seed alone: a script starts from ``fedml run``'s weights."""
     name = getattr(args, "model", None)
     if name not in MODELS:
         return original(args, *rest, **named)
