@@ -20,7 +20,7 @@ _COUNTS = ("test_correct", "test_loss", "test_total")
 
 
 class ClientTrainerAdapter:
-    """Calls a user's trainer in FedML's order, one client at a time, with ``args.round_idx`` set."""
+    """Calls a user's trainer in FedML's order, one client at a time; sets ``args.round_idx``."""
 
     def __init__(
         self,
