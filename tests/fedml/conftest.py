@@ -202,13 +202,13 @@ class Scripts:
     def run(self, *arguments: str | Path, **options: Any) -> Ended:
         return self.start(*arguments, **options).wait()
 
-    def federate(self, folder: Path, config: str, script: str) -> list[Script]:
+    def federate(self, folder: Path, config: str, script: str | Path) -> list[Script]:
         """Start a server and as many clients as ``grpc_ipconfig.csv`` has, which it waits for."""
         _, server, *clients = (folder / "grpc_ipconfig.csv").read_text().splitlines()
 
         def start(rank: int, role: str) -> Script:
-            words = (script, "--cf", config, "--rank", str(rank), "--role", role)
-            return self.start(*words, folder=folder)
+            words = ("--cf", config, "--rank", str(rank), "--role", role)
+            return self.start(script, *words, folder=folder)
 
         started = [start(0, "server")]
         deadline = time.monotonic() + 60

@@ -26,18 +26,6 @@ pytestmark = pytest.mark.slow
 FEDERATION = Path(__file__).parents[2] / "launch" / "cross_silo"
 EXAMPLES = Path(__file__).with_name("examples")
 CLIENTS = 3
-# FedML's own entry script, for the server and the clients alike.
-UNMODIFIED = """
-import fedml
-from fedml import FedMLRunner
-
-if __name__ == "__main__":
-    args = fedml.init()
-    device = fedml.device.get_device(args)
-    dataset, output_dim = fedml.data.load(args)
-    model = fedml.model.create(args, output_dim)
-    FedMLRunner(args, device, dataset, model).run()
-"""
 
 
 @pytest.fixture
@@ -120,9 +108,8 @@ def test_an_address_in_use_is_named(folder, grpc_addresses) -> None:
 
 
 def test_by_name_in_an_unmodified_script_and_killed_after_a_round(folder, scripts) -> None:
-    (folder / "both.py").write_text(UNMODIFIED)
     edit(folder, federated_optimizer="FedNNNN", comm_round=1_000)
-    processes = scripts.federate(folder, "fedml_config.yaml", "both.py")
+    processes = scripts.federate(folder, "fedml_config.yaml", EXAMPLES / "step_by_step.py")
     deadline = time.monotonic() + 240
     while rounds_done(folder) < 1:
         assert time.monotonic() < deadline
@@ -132,7 +119,7 @@ def test_by_name_in_an_unmodified_script_and_killed_after_a_round(folder, script
     assert [process.wait().returncode for process in processes] == [-signal.SIGKILL] * 4
     done = rounds_done(folder)  # on a busy machine some rounds more
     edit(folder, start_round=done, comm_round=1)
-    processes = scripts.federate(folder, "fedml_config.yaml", "both.py")
+    processes = scripts.federate(folder, "fedml_config.yaml", EXAMPLES / "step_by_step.py")
     assert [process.wait().returncode for process in processes] == [0] * 4
     assert_as_the_engine(folder, done + 1)
 

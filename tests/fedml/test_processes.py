@@ -18,17 +18,7 @@ from fednnnn_plugin.recipe import find_recipe
 pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).with_name("examples")
-ENTRY_SCRIPT = """
-import fedml
-from fedml import FedMLRunner
-
-if __name__ == "__main__":
-    args = fedml.init()
-    device = fedml.device.get_device(args)
-    dataset, output_dim = fedml.data.load(args)
-    model = fedml.model.create(args, output_dim)
-    FedMLRunner(args, device, dataset, model).run()
-"""
+SCRIPT = EXAMPLES / "step_by_step.py"
 # Ends the process at the first attempt to reach another one, by whatever library.
 NO_CONNECTIONS = """
 import os, sys
@@ -63,13 +53,6 @@ def recipe(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    path = tmp_path / "main.py"
-    path.write_text(ENTRY_SCRIPT)
-    return path
-
-
 def lines(folder: Path) -> list[dict]:
     found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if k != "seconds"} for line in found]
@@ -94,7 +77,7 @@ def run(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_fedml_run_and_a_script_give_the_same_run_which_is_not_overwritten(
-    scripts, recipe, script, tmp_path
+    scripts, recipe, tmp_path
 ) -> None:
     """The command without a connection, and nothing of FedML's on the screen."""
     path, folder = recipe(), tmp_path / "runs" / "short-seed0"
@@ -106,19 +89,19 @@ def test_fedml_run_and_a_script_give_the_same_run_which_is_not_overwritten(
     assert last.startswith("direct: ")
     assert [text for text in direct.stderr.splitlines() if "no GPU is visible" not in text] == []
 
-    scripted = scripts.run(script, "--cf", path, folder=tmp_path)
+    scripted = scripts.run(SCRIPT, "--cf", path, folder=tmp_path)
     assert scripted.returncode == 0, scripted.stderr
     assert weights(folder) == weights(tmp_path / "direct")
     assert lines(folder) == lines(tmp_path / "direct")
     assert sum(text.startswith("round ") for text in scripted.stdout.splitlines()) == 2
     assert "round" not in scripted.stderr[scripted.stderr.rfind("[FedML") :]
 
-    again = scripts.run(script, "--cf", path, folder=tmp_path)
+    again = scripts.run(SCRIPT, "--cf", path, folder=tmp_path)
     assert again.returncode == 1
     assert "tracking_args.overwrite: true" in again.stderr.splitlines()[-1]
     for key, rounds in (("overwrite", 1), ("resume", 2)):
         path = recipe(sections={"tracking_args": {key: True}}, comm_round=rounds)
-        assert scripts.run(script, "--cf", path, folder=tmp_path).returncode == 0
+        assert scripts.run(SCRIPT, "--cf", path, folder=tmp_path).returncode == 0
         assert lines(folder) == lines(tmp_path / "direct")[:rounds]
 
 
@@ -134,10 +117,10 @@ def test_fedmls_single_process_examples(name: str, scripts, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 1)], ids=str)
 def test_a_signal_leaves_a_checkpoint_to_go_on_from(
-    number, status, scripts, recipe, script, tmp_path
+    number, status, scripts, recipe, tmp_path
 ) -> None:
     long = recipe(comm_round=1_000, checkpoint_every=1_000)
-    process = scripts.start(script, "--cf", long, folder=tmp_path)
+    process = scripts.start(SCRIPT, "--cf", long, folder=tmp_path)
     folder = tmp_path / "runs" / "short-seed0"
     deadline = time.monotonic() + 120
     while not ((folder / "metrics.jsonl").exists() and len(lines(folder)) >= 2):
@@ -154,11 +137,11 @@ def test_a_signal_leaves_a_checkpoint_to_go_on_from(
 
 
 def test_tracking_without_a_key_is_a_line_before_anything_is_written(
-    scripts, recipe, script, tmp_path
+    scripts, recipe, tmp_path
 ) -> None:
     path = recipe(sections={"tracking_args": {"enable_wandb": True, "wandb_project": "p"}})
     before = set(tmp_path.iterdir())
-    done = scripts.run(script, "--cf", path, folder=tmp_path, WANDB_API_KEY="", WANDB_MODE="online")
+    done = scripts.run(SCRIPT, "--cf", path, folder=tmp_path, WANDB_API_KEY="", WANDB_MODE="online")
     assert done.returncode == 1
     assert "tracking_args.enable_wandb: true: " in done.stderr.splitlines()[-1]
     assert not {entry.name for entry in set(tmp_path.iterdir()) - before} & {"runs", "wandb"}
@@ -172,16 +155,17 @@ def run_two_ranks(*arguments: str | Path, folder: Path) -> subprocess.CompletedP
 
 
 def test_two_ranks_give_the_same_bits_and_one_without_data_ends_both(
-    scripts, recipe, script, tmp_path
+    scripts, recipe, tmp_path
 ) -> None:
     one, two = recipe("one.yaml"), recipe("two.yaml", {"comm_args": {"backend": "MPI"}})
-    assert scripts.run(script, "--cf", one, folder=tmp_path).returncode == 0
+    assert scripts.run(SCRIPT, "--cf", one, folder=tmp_path).returncode == 0
     elsewhere = (
         "    if args.rank == 1:\n"
         "        args.dataset, args.data_cache_dir, args.download = 'mnist', '/nowhere', False\n"
         "    fedml.data.load(args)\n"
     )
-    script.write_text(ENTRY_SCRIPT + elsewhere)
+    script = tmp_path / "twice.py"
+    script.write_text(SCRIPT.read_text() + elsewhere)
     done = run_two_ranks(script, "--cf", two, folder=tmp_path)
     assert weights(tmp_path / "runs/two-seed0") == weights(tmp_path / "runs/one-seed0")
     assert done.stdout.count("round 2/2") == 1
@@ -189,11 +173,10 @@ def test_two_ranks_give_the_same_bits_and_one_without_data_ends_both(
     assert "/nowhere" in done.stderr
 
 
-def test_a_cross_silo_server_over_mpi_ends_its_clients_where_it_fails(
-    recipe, script, tmp_path
-) -> None:
-    breaks = "import fednnnn_plugin\n    fednnnn_plugin.FedNNNNAggregator.aggregate = None\n    "
-    script.write_text(ENTRY_SCRIPT.replace("FedMLRunner(", breaks + "FedMLRunner("))
+def test_a_cross_silo_server_over_mpi_ends_its_clients_where_it_fails(recipe, tmp_path) -> None:
+    script = tmp_path / "breaking.py"
+    breaks = "import fednnnn_plugin\nfednnnn_plugin.FedNNNNAggregator.aggregate = None\n"
+    script.write_text(SCRIPT.read_text().replace("if __name__", breaks + "if __name__"))
     sections = {
         "common_args": {"training_type": "cross_silo", "scenario": "horizontal"},
         "comm_args": {"backend": "MPI"},
