@@ -22,42 +22,6 @@ from fednnnn_plugin.data.federated import FederatedData
 
 PTH = Path(fednnnn_plugin.fedml.__file__).with_name("fednnnn_plugin.pth")
 
-_OPTREPO = """
-import torch
-class OptRepo:
-    repo = {x.__name__.lower(): x for x in torch.optim.Optimizer.__subclasses__()}
-    @classmethod
-    def name2cls(cls, name): return cls.repo[name.lower()]
-    @classmethod
-    def get_opt_names(cls): return list(cls.repo)
-    @classmethod
-    def supported_parameters(cls, opt): return []
-"""
-
-_FAKE = {
-    "__init__.py": "__version__ = 'VERSION'\nfrom fedml import device, data, model, runner\n"
-    "from fedml.core import mlops\nfrom fedml.runner import FedMLRunner\n"
-    "def _manage_profiling_args(args): pass\n",
-    "runner.py": "class FedMLRunner:\n"
-    "    def __init__(self, args, *rest): self.runner = self._init_simulation_runner(args, *rest)\n"
-    "    def _init_simulation_runner(self, args, *rest): return ('own', args, *rest)\n"
-    "    def _init_cross_silo_runner(self, args, *rest): return ('own', args, *rest)\n",
-    "core/mlops/__init__.py": "def pre_setup(args): pass\n",
-    "data/__init__.py": "from .data_loader import load\n",
-    "data/data_loader.py": "def load(args): return 'own', args\n",
-    "model/__init__.py": "from .model_hub import create\n",
-    "model/model_hub.py": "def create(args, output_dim): return 'own', args, output_dim\n",
-    "device/__init__.py": "from .device import get_device\n",
-    "device/device.py": "def get_device(args): return 'own', args\n",
-    "simulation/sp/fedopt/optrepo.py": _OPTREPO,
-    "simulation/mpi/fedopt/optrepo.py": _OPTREPO,
-    "simulation/mpi/fedopt_seq/optrepo.py": _OPTREPO,
-    "cli/modules/run.py": "import click\n"
-    "@click.group('run')\n@click.option('--version', '-v')\ndef fedml_run(version):\n    pass\n"
-    "@fedml_run.command('list')\n@click.argument('name', required=False)\n"
-    "def list_runs(name):\n    click.echo('own list')\n",
-}
-
 
 @pytest.fixture(scope="session")
 def fedml_args() -> Callable[..., SimpleNamespace]:
@@ -106,29 +70,6 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
-
-
-@pytest.fixture
-def fake_fedml(tmp_path: Path) -> Callable[..., Path]:
-    """Write a fake FedML and return the folder that holds it."""
-
-    def write(version: str = "0.9.6", missing: str = "") -> Path:
-        """``missing`` is a file to leave out, or ``file:name``, a name to leave out of it."""
-        file, _, name = missing.partition(":")
-        folder = tmp_path / "fake"
-        for path, source in _FAKE.items():
-            if path == file and not name:
-                continue
-            target = folder / "fedml" / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            body = source.replace("VERSION", version)
-            target.write_text(body.replace(name, f"gone{name}") if path == file else body)
-        metadata = folder / f"fedml-{version}.dist-info" / "METADATA"
-        metadata.parent.mkdir()
-        metadata.write_text(f"Metadata-Version: 2.1\nName: fedml\nVersion: {version}\n")
-        return folder
-
-    return write
 
 
 @dataclass(frozen=True)

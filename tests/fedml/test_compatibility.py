@@ -1,98 +1,69 @@
-"""On a FedML that we do not know its own names work as before, and ours fail with one line."""
+"""On a FedML that we do not know our names fail with one line; for its own see `test_own_names`."""
 
-import json
+from importlib.metadata import requires
+from types import ModuleType
 
+import click.testing
+import fedml
 import pytest
-
-# Uses every name of ours and, beside it, FedML's own; prints what came of it as JSON.
-EVERY_NAME = """
-import json, types
-import click.testing, fedml, fedml.data, fedml.model, fedml.device
-import fednnnn_plugin as fp
 from fedml.cli.modules import run
-from fedml.simulation.sp.fedopt.optrepo import OptRepo
 
-def args(**values):
-    return types.SimpleNamespace(training_type="simulation", backend="sp", **values)
+import fednnnn_plugin as fp
+from fednnnn_plugin.fedml import compatibility
+from fednnnn_plugin.fedml.patches import optimizers, wrapping
 
-def outcome(call, *arguments):
-    try:
-        result = call(*arguments)
-        return result[0] if isinstance(result, tuple) else str(result)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-
-def command(*words):
-    result = click.testing.CliRunner().invoke(run.fedml_run, words)
-    return f"{result.exit_code}: {result.output}"
-
-def runner(method):
-    return fedml.FedMLRunner(args(federated_optimizer=method)).runner
-
-ours = {
-    "register": outcome(fp.register),
-    "run": command("x.yaml"),
-    "model": outcome(fedml.model.create, args(model="nnnn_mnist"), 10),
-    "data": outcome(fedml.data.load, args(dataset="mnist", partition_method="n_class")),
-    "device": outcome(fedml.device.get_device, args(federated_optimizer="FedNNNN")),
-    "runner": outcome(runner, "FedNNNN"),
-}
-own = {
-    "run": command("list"),
-    "model": outcome(fedml.model.create, args(model="cnn"), 10),
-    "data": outcome(fedml.data.load, args(dataset="mnist", partition_method="hetero")),
-    "device": outcome(fedml.device.get_device, args(federated_optimizer="FedAvg")),
-    "runner": outcome(runner, "FedAvg"),
-}
-print(json.dumps([ours, own, sorted(OptRepo.get_opt_names())]))
-"""
+fp.register()
 
 NEEDED = "fednnnn-plugin needs FedML 0.9.6 (pip install fedml==0.9.6); "
 MISSING = NEEDED + "this copy of FedML 0.9.6 has no "
-OPTREPO = "simulation/mpi/fedopt/optrepo.py"
+OPTREPO = "fedml/simulation/mpi/fedopt/optrepo.py"
 
 
-@pytest.mark.parametrize(
-    ("version", "missing", "line"),
-    [
-        ("0.9.5", "", f"{NEEDED}found FedML 0.9.5"),
-        ("0.9.7.dev1", "", f"{NEEDED}found FedML 0.9.7.dev1"),
-        ("0.9.6", OPTREPO, f"{MISSING}fedml/{OPTREPO}"),
-        *(
-            ("0.9.6", f"runner.py:{name}", f"{MISSING}fedml.runner.FedMLRunner.{name}")
-            for name in ("_init_simulation_runner", "_init_cross_silo_runner")
-        ),
-    ],
-)
-def test_an_unknown_fedml_keeps_its_own_names_and_refuses_ours(
-    version, missing, line, run_program, fake_fedml
-) -> None:
-    done = run_program(EVERY_NAME, fake_fedml(version, missing))
-    assert done.returncode == 0, done.stderr
-    ours, own, optimizers = json.loads(done.stdout)
-    assert ours.pop("run") == f"2: {line}\n"
-    if missing.startswith("runner.py"):  # nothing to wrap: FedML itself meets our method names
-        ours.pop("runner")
-        own.pop("runner")
-    assert set(ours.values()) == {f"UserError: {line}"}
-    assert own.pop("run") == "0: own list\n"
-    assert set(own.values()) == {"own"}
-    assert not {"fednnnn", "normnorm"} & set(optimizers)
+@pytest.fixture(params=["version", "file", "function", "late"])
+def line(request, monkeypatch, tmp_path) -> str:
+    """What is said of a FedML of another version, or one that lacks something."""
+    monkeypatch.setattr(compatibility, "_missing", {})
+    if request.param == "version":
+        monkeypatch.setattr(fedml, "__version__", "0.9.7.dev1")
+        return NEEDED + "found FedML 0.9.7.dev1"
+    if request.param == "file":
+        for name in set(compatibility.TARGETS) - {"fedml", "fedml.simulation.mpi.fedopt.optrepo"}:
+            file = tmp_path / f"{name.replace('.', '/')}.py"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+        compatibility.check_files([str(tmp_path / "fedml")])
+        return MISSING + OPTREPO
+    if request.param == "function":
+        wrapping.wrap(("fedml.runner.FedMLRunner",), "_init_more", print)
+        return MISSING + "fedml.runner.FedMLRunner._init_more"
+    late = ModuleType("late")
+    late.OptRepo = type("OptRepo", (), {"repo": {}, "get_opt_names": 0, "supported_parameters": 0})
+    optimizers.apply(late)
+    assert late.OptRepo.repo == {}
+    return MISSING + "late.OptRepo.name2cls"
 
 
-@pytest.mark.parametrize(
-    ("program", "fedml", "line"),
-    [
-        ("fp.register()", {"version": "1.0.0"}, f"{NEEDED}found FedML 1.0.0\n"),
-        ("import fedml; fp.register()", {"version": "1.0.0"}, f"{NEEDED}found FedML 1.0.0\n"),
+def test_each_of_our_names_is_refused(line, fedml_args) -> None:
+    ours = fedml_args(federated_optimizer="FedNNNN", role="server")
+    split = fedml_args(dataset="mnist", partition_method="n_class")
+    for call, *words in (
+        (fp.register,),
+        (fedml.model.create, fedml_args(model="nnnn_mnist"), 10),
+        (fedml.data.load, split),
+        (fedml.device.get_device, ours),
+        (fedml.FedMLRunner, ours, None, None, None),
         (
-            "import fedml; fp.register()\nimport fedml.simulation.sp.fedopt.optrepo; fp.register()",
-            {"missing": "simulation/sp/fedopt/optrepo.py:name2cls"},
-            f"{MISSING}fedml.simulation.sp.fedopt.optrepo.OptRepo.name2cls\n",
+            fedml.FedMLRunner,
+            fedml_args(**vars(ours) | {"training_type": "cross_silo"}),
+            *[None] * 3,
         ),
-    ],
-    ids=["before the import", "after the import", "in a module that is imported late"],
-)
-def test_register_raises_as_soon_as_it_knows(program, fedml, line, run_program, fake_fedml) -> None:
-    done = run_program(f"import fednnnn_plugin as fp; {program}", fake_fedml(**fedml))
-    assert done.stderr.endswith(f"UserError: {line}")
+    ):
+        with pytest.raises(fp.UserError) as caught:
+            call(*words)
+        assert str(caught.value) == line
+    result = click.testing.CliRunner().invoke(run.fedml_run, ["x.yaml"])
+    assert (result.exit_code, result.output) == (2, f"{line}\n")
+
+
+def test_the_version_is_the_one_that_the_package_depends_on() -> None:
+    assert f"fedml=={compatibility.FEDML_VERSION}" in (requires("fednnnn-plugin") or [])
