@@ -85,22 +85,15 @@ def assert_as_the_engine(aggregator, args, data, model, folder) -> None:
     assert_close(dict(aggregator.evaluation_state_dict()), average, rtol=0, atol=0)
 
 
-class Dropping(nn.Module):
+def dropping() -> nn.Module:
     """Batch normalisation, and a dropout that draws from the global generator."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 10)
-        )
-
-    def forward(self, x):
-        return self.layers(x)
+    head = (nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 10))
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), *head)
 
 
 @pytest.mark.parametrize("net", ["ours", "another"])
 def test_our_trainer_on_our_data_gives_the_engines_bits(net, arguments, images, tmp_path) -> None:
-    model = create_model("nnnn_digits", 0) if net == "ours" else Dropping()
+    model = create_model("nnnn_digits", 0) if net == "ours" else dropping()
     args = arguments(weight_decay=0.01, client_weighting="samples")
     dataset = fedml_dataset(images, 5, args.random_seed)
     start = copy.deepcopy(model)
@@ -117,7 +110,7 @@ def test_our_trainer_on_other_data_gives_the_engines_bits_and_leaves_the_generat
     sizes = {k: len(part) for k, part in parts.items()}
     test = [(images.test_images, images.test_labels)]
     dataset = [sum(sizes.values()), 20, None, test, sizes, local, None, 10]
-    args, model = arguments(), Dropping()
+    args, model = arguments(), dropping()
     start = copy.deepcopy(model)
     states = torch.get_rng_state(), random.getstate(), torch.get_num_threads()
     server = federate(args, dataset, model, fp.FedNNNNClientTrainer)

@@ -212,21 +212,15 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(what: str, run, fedm
 
 
 def test_a_trainer_of_a_model_with_tied_weights_and_buffers(run, fedml_args) -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.second = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
-            self.second.weight = self.first.weight
-            self.norm = nn.BatchNorm1d(FEATURES)
-            self.head = nn.Linear(FEATURES, CLASSES)
+    def tied() -> nn.Module:
+        first, second = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
+        second.weight = first.weight
+        return nn.Sequential(first, second, nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES))
 
-        def forward(self, x):
-            return self.head(self.norm(self.second(self.first(x))))
-
-    trainer = ModelTrainerCLS(Tied(), fedml_args())
-    result, _ = run(model=Tied(), trainer=trainer, comm_round=2)
-    assert torch.equal(result["first.weight"], result["second.weight"])
-    assert result["norm.num_batches_tracked"] == 2
+    trainer = ModelTrainerCLS(tied(), fedml_args())
+    result, _ = run(model=tied(), trainer=trainer, comm_round=2)
+    assert torch.equal(result["0.weight"], result["1.weight"])
+    assert result["2.num_batches_tracked"] == 2
 
 
 def test_without_a_global_test_set_the_clients_are_tested(run) -> None:
