@@ -1,4 +1,4 @@
-"""FedML's arguments, scripts that start at once, and a package of FedML's shape."""
+"""FedML's arguments, and scripts that start at once."""
 
 import json
 import os

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import fedml
 import pytest
 import torch
-from fedml.core import ClientTrainer, ServerAggregator
+from fedml.core import ServerAggregator
 from fedml.cross_silo.client.fedml_trainer_dist_adapter import TrainerDistAdapter
 from fedml.cross_silo.server.fedml_aggregator import FedMLAggregator
 from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
@@ -132,50 +132,27 @@ def linear_dataset() -> list:
     return [sum(sizes.values()), 4, everything, everything, sizes, local, local, 2]
 
 
-class OwnTrainer(ClientTrainer):
-    """A user's: one pass of SGD with momentum."""
-
-    def get_model_params(self):
-        return self.model.cpu().state_dict()
-
-    def set_model_params(self, model_parameters):
-        self.model.load_state_dict(model_parameters)
-
-    def train(self, train_data, device, args):
-        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.2, momentum=0.9)
-        for x, y in train_data:
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(self.model(x), y).backward()
-            optimizer.step()
-
-
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
-@pytest.mark.parametrize("trainer", ["FedML's default", "one's own"])
-def test_other_trainers_are_averaged_and_the_server_moves_by_beta_e(
-    trainer, weighting, arguments
-) -> None:
+def test_fedmls_trainer_is_averaged_and_the_server_moves_by_beta_e(weighting, arguments) -> None:
     args, dataset, model = arguments(client_weighting=weighting), linear_dataset(), nn.Linear(5, 2)
-    kind = OwnTrainer if trainer == "one's own" else ModelTrainerCLS
     w_0 = copy.deepcopy(model.state_dict())
     trained = []
     for batches in dataset[5].values():
-        own = kind(copy.deepcopy(model), args)
-        own.train(batches, CPU, args)
-        trained.append(own.get_model_params())
-    make = OwnTrainer if trainer == "one's own" else lambda *_: None
-    server = federate(args, dataset, model, make, rounds=1)
+        trainer = ModelTrainerCLS(copy.deepcopy(model), args)
+        trainer.train(batches, CPU, args)
+        trained.append(trainer.get_model_params())
+    server = federate(args, dataset, model, lambda *_: None, rounds=1)
     weights = torch.tensor([1.0, 1, 1] if weighting == "uniform" else [*dataset[4].values()])
     shares = weights / weights.sum()
     for name, tensor in server.evaluation_state_dict().items():
         states = torch.stack([state[name] for state in trained])
         assert_close(tensor, torch.tensordot(shares, states, 1))
-    served = server.get_model_params()
 
     def distance(state):
         return torch.cat([(state[name] - w_0[name]).flatten() for name in w_0]).norm()
 
     mean_client_norm = sum(a * distance(s) for a, s in zip(shares, trained, strict=True))
-    assert_close(distance(served), 0.7 * mean_client_norm)
+    assert_close(distance(server.get_model_params()), 0.7 * mean_client_norm)
 
 
 @pytest.fixture
@@ -212,7 +189,7 @@ def test_by_name_a_missing_trainer_is_ours_for_our_data_only(
     arguments, images, started, caplog
 ) -> None:
     args = arguments(federated_optimizer="FedNNNN", role="client")
-    own = OwnTrainer(nn.Linear(5, 2), args)
+    own = ModelTrainerCLS(nn.Linear(5, 2), args)
     ours = fedml_dataset(images, 5, 0)
     for dataset, helpers in ((ours, {}), (None, {}), (ours, {"client_trainer": own})):
         run(args, dataset, **helpers)
@@ -228,34 +205,29 @@ def test_by_name_a_missing_trainer_is_ours_for_our_data_only(
 
 
 @pytest.mark.parametrize("kind", ["cross_cloud", "fedml_serving", "cross_device"])
-@pytest.mark.parametrize("role", ["server", "client"])
-def test_by_name_what_fedml_has_beside_is_refused_in_a_line(kind, role, arguments) -> None:
-    args = arguments(training_type=kind, federated_optimizer="FedNNNN", role=role)
+def test_by_name_what_fedml_has_beside_is_refused_in_a_line(kind, arguments) -> None:
+    args = arguments(training_type=kind, federated_optimizer="FedNNNN", role="server")
     with pytest.raises(fp.UserError, match=f"^training_type: {kind}: FedNNNN runs by name"):
         fedml.init(args, check_env=False)
-    before_all_else = sys.modules["fedml.core.mlops"].pre_setup
     args.federated_optimizer = "FedAvg"
-    before_all_else(args)
+    sys.modules["fedml.core.mlops"].pre_setup(args)  # FedML's own goes on
 
 
-def test_by_name_an_aggregator_of_another_kind_is_refused(arguments, started) -> None:
+def test_an_aggregator_of_another_kind_is_refused_beside_our_name_only(arguments, started) -> None:
     class Average(ServerAggregator):
         get_model_params = set_model_params = test = None
 
     args = arguments(federated_optimizer="FedNNNN", role="server")
     ours = fp.FedNNNNAggregator(nn.Linear(5, 2), args)
+    theirs = Average(nn.Linear(5, 2), args)
     run(args, server_aggregator=ours)
-    assert started == [("server", "FedAvg", ours)]
     with pytest.raises(fp.UserError, match="server_aggregator: Average: federated_optimizer FedN"):
-        run(args, server_aggregator=Average(nn.Linear(5, 2), args))
-
-
-def test_fedmls_own_name_and_plain_use_reach_fedml_as_they_are(arguments, started) -> None:
-    args = arguments(role="server")
-    ours = fp.FedNNNNAggregator(nn.Linear(5, 2), args)
-    run(args, server_aggregator=ours)
+        run(args, server_aggregator=theirs)
+    for aggregator in (ours, theirs):
+        run(arguments(role="server"), server_aggregator=aggregator)
     run(arguments(role="client", beta=None))
-    assert started == [("server", "FedAvg", ours), ("client", "FedAvg", None)]
+    servers = [("server", "FedAvg", aggregator) for aggregator in (ours, ours, theirs)]
+    assert started == [*servers, ("client", "FedAvg", None)]
 
 
 def test_by_name_a_failure_leaves_the_arguments_as_they_were(arguments, monkeypatch) -> None:
