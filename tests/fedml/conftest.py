@@ -143,20 +143,25 @@ class Scripts:
     def run(self, *arguments: str | Path, **options: Any) -> Ended:
         return self.start(*arguments, **options).wait()
 
-    def federate(self, folder: Path, config: str, script: str | Path) -> list[Script]:
-        """Start a server and as many clients as ``grpc_ipconfig.csv`` has, which it waits for."""
-        _, server, *clients = (folder / "grpc_ipconfig.csv").read_text().splitlines()
+    def federate(self, folder: Path, server: str | Path, client: str | Path) -> list[Ended]:
+        """Run a server and the clients of ``grpc_ipconfig.csv``, which it has to wait for."""
+        return [process.wait() for process in self.start_federation(folder, server, client)]
 
-        def start(rank: int, role: str) -> Script:
-            words = ("--cf", config, "--rank", str(rank), "--role", role)
+    def start_federation(
+        self, folder: Path, server: str | Path, client: str | Path
+    ) -> list[Script]:
+        _, address, *clients = (folder / "grpc_ipconfig.csv").read_text().splitlines()
+
+        def start(rank: int, role: str, script: str | Path) -> Script:
+            words = ("--cf", "fedml_config.yaml", "--rank", str(rank), "--role", role)
             return self.start(script, *words, folder=folder)
 
-        started = [start(0, "server")]
+        started = [start(0, "server", server)]
         deadline = time.monotonic() + 60
-        while not _listens(int(server.split(",")[3])):
+        while not _listens(int(address.split(",")[3])):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        return started + [start(rank, "client") for rank in range(1, len(clients) + 1)]
+        return started + [start(rank, "client", client) for rank in range(1, len(clients) + 1)]
 
     def close(self) -> None:
         self._process.communicate(timeout=30)

@@ -1,12 +1,10 @@
 """Cross-silo federations as real processes over gRPC on loopback, without a network."""
 
 import json
-import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -25,6 +23,7 @@ pytestmark = pytest.mark.slow
 
 FEDERATION = Path(__file__).parents[2] / "launch" / "cross_silo"
 EXAMPLES = Path(__file__).with_name("examples")
+SCRIPT = EXAMPLES / "step_by_step.py"
 CLIENTS = 3
 
 
@@ -44,24 +43,6 @@ def edit(folder: Path, **train_args: object) -> dict:
     content["train_args"] |= train_args
     path.write_text(yaml.safe_dump(content))
     return content
-
-
-def start_sh(folder: Path) -> tuple[int, str, str]:
-    """Run the example's script; what it started does not outlive it."""
-    environment = {"PYTHON": sys.executable, "HOME": str(folder.parent), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [FEDERATION / "start.sh", folder],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | environment | {"FEDNNNN_PLUGIN_DISABLE": "0"},
-        start_new_session=True,
-    )
-    try:
-        return process.wait(240), *process.communicate()
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 def rounds_done(folder: Path) -> int:
@@ -92,24 +73,26 @@ def assert_as_the_engine(folder: Path, rounds: int) -> None:
         assert_close(ours, load_file(expected), rtol=0, atol=0)
 
 
-def test_the_runnable_example_gives_the_bits_of_the_engine(folder) -> None:
+def test_the_runnable_example_gives_the_bits_of_the_engine(folder, scripts) -> None:
     edit(folder, comm_round=2)
-    assert start_sh(folder) == (0, "done: output/evaluation_model.safetensors\n", "")
-    assert (folder / "output" / "server_0.log").read_text().count("'test_acc'") == 2
+    server, *clients = scripts.federate(folder, "server.py", "client.py")
+    assert [ended.returncode for ended in (server, *clients)] == [0] * 4, server.stderr
+    assert server.stderr.count("'test_acc'") == 2
     assert_as_the_engine(folder, 2)
 
 
 def test_an_address_in_use_is_named(folder, grpc_addresses) -> None:
     port = grpc_addresses(folder, CLIENTS)
     with socket.create_server(("127.0.0.1", port)):
-        status, _, errors = start_sh(folder)
-    assert status == 1
-    assert f"127.0.0.1:{port} is in use" in errors
+        command = [FEDERATION / "start.sh", folder]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert f"127.0.0.1:{port} is in use" in ended.stderr
 
 
 def test_by_name_in_an_unmodified_script_and_killed_after_a_round(folder, scripts) -> None:
     edit(folder, federated_optimizer="FedNNNN", comm_round=1_000)
-    processes = scripts.federate(folder, "fedml_config.yaml", EXAMPLES / "step_by_step.py")
+    processes = scripts.start_federation(folder, SCRIPT, SCRIPT)
     deadline = time.monotonic() + 240
     while rounds_done(folder) < 1:
         assert time.monotonic() < deadline
@@ -119,19 +102,17 @@ def test_by_name_in_an_unmodified_script_and_killed_after_a_round(folder, script
     assert [process.wait().returncode for process in processes] == [-signal.SIGKILL] * 4
     done = rounds_done(folder)  # on a busy machine some rounds more
     edit(folder, start_round=done, comm_round=1)
-    processes = scripts.federate(folder, "fedml_config.yaml", EXAMPLES / "step_by_step.py")
-    assert [process.wait().returncode for process in processes] == [0] * 4
+    assert [ended.returncode for ended in scripts.federate(folder, SCRIPT, SCRIPT)] == [0] * 4
     assert_as_the_engine(folder, done + 1)
 
 
-def test_fedmls_example_with_a_trainer_of_ones_own(scripts, grpc_addresses, tmp_path) -> None:
-    shutil.copytree(EXAMPLES, tmp_path, dirs_exist_ok=True)
-    grpc_addresses(tmp_path, 2)
-    processes = scripts.federate(tmp_path, "cross_silo.yaml", "cross_silo_custom_trainer.py")
-    server, *clients = [process.wait() for process in processes]
-    assert [ended.returncode for ended in (server, *clients)] == [0] * 3, server.stderr
+def test_fedmls_example_with_a_trainer_of_ones_own(folder, scripts) -> None:
+    edit(folder, federated_optimizer="FedNNNN", comm_round=2)
+    script = EXAMPLES / "cross_silo_custom_trainer.py"
+    server, *clients = scripts.federate(folder, script, script)
+    assert [ended.returncode for ended in (server, *clients)] == [0] * 4, server.stderr
     assert server.stderr.count("'test_acc'") == 2
-    average = load_file(tmp_path / "output" / "evaluation_model.safetensors")
+    average = load_file(folder / "output" / "evaluation_model.safetensors")
     initial = create_model("nnnn_digits", 0).state_dict()
     assert average.keys() == initial.keys()
     assert not torch.equal(average["fc2.weight"], initial["fc2.weight"])
