@@ -73,10 +73,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         end_federation_together(args)
         self._recipe = server_recipe(args, method)
         self._train, tracking = self._recipe.train_args, self._recipe.tracking_args
-        self._state_path, self._save_path = (
-            None if text is None else Path(text).expanduser()
-            for text in (tracking.server_state_path, tracking.save_path)
-        )
+        self._state_path = _path(tracking.server_state_path)
+        self._save_path = _path(tracking.save_path)
         check_model(model)
         self._server = Server(self._recipe.rule, self._recipe.rule_settings, layout_of(model))
         check_security(args, self._train.client_weighting)
@@ -260,6 +258,10 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 def _rules_own(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return what the rule remembers: no name in a module begins with a dot."""
     return {name: tensor for name, tensor in state.items() if name.startswith(".")}
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text).expanduser()
 
 
 def _client_ids(args: Any) -> list[Any]:

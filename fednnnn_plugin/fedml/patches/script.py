@@ -10,8 +10,6 @@ from fednnnn_plugin.fedml.methods import names_ours, simulates_ours
 from fednnnn_plugin.fedml.patches.wrapping import wrap
 from fednnnn_plugin.models import MODELS, create_model
 
-CLASSES = 10  # of the paper's data sets
-
 
 def apply(_fedml: ModuleType) -> None:
     """Answer for our methods and models by name; the rest is FedML's."""
@@ -64,5 +62,5 @@ def _create(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -
     if name not in MODELS:
         return original(args, *rest, **named)
     compatibility.require()
-    output_dim = rest[0] if rest else named.get("output_dim", CLASSES)
+    output_dim = rest[0] if rest else named.get("output_dim", 10)
     return create_model(name, int(getattr(args, "random_seed", 0)), int(output_dim))
