@@ -23,12 +23,7 @@ class ClientTrainerAdapter:
     """Calls a user's trainer in FedML's order, one client at a time; sets ``args.round_idx``."""
 
     def __init__(
-        self,
-        trainer: Any,
-        model: nn.Module,
-        args: Any,
-        device: torch.device,
-        dataset: FedMLDataset,
+        self, trainer: Any, model: nn.Module, args: Any, device: torch.device, dataset: FedMLDataset
     ) -> None:
         self._trainer, self._args, self._device = trainer, args, device
         self._sizes, self._train_loaders = dataset[4], dataset[5]
