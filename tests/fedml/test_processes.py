@@ -99,10 +99,6 @@ def test_fedml_run_and_a_script_give_the_same_run_which_is_not_overwritten(
     again = scripts.run(SCRIPT, "--cf", path, folder=tmp_path)
     assert again.returncode == 1
     assert "tracking_args.overwrite: true" in again.stderr.splitlines()[-1]
-    for key, rounds in (("overwrite", 1), ("resume", 2)):
-        path = recipe(sections={"tracking_args": {key: True}}, comm_round=rounds)
-        assert scripts.run(SCRIPT, "--cf", path, folder=tmp_path).returncode == 0
-        assert lines(folder) == lines(tmp_path / "direct")[:rounds]
 
 
 @pytest.mark.parametrize("name", ["one_line", "own_data_and_model"])
