@@ -150,9 +150,13 @@ def drawn(ax: Axes, kind: str) -> bytes:
         # A glyph that no font here has: in an SVG the reader's may have it.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure_of(ax).savefig(written, format=kind, metadata=dates.get(kind))
-    if kind == "svg":  # hundredths of a point: the eye sees no more
-        return re.sub(rb"(\d\.\d\d)\d+", rb"\1", written.getvalue())
+    if kind == "svg":  # hundredths of a point: the eye sees no more; texts stay as they are
+        return re.sub(rb"<[^>]*>", _shortened, written.getvalue())
     return written.getvalue()
+
+
+def _shortened(tag: re.Match[bytes]) -> bytes:
+    return re.sub(rb"(\d\.\d\d)\d+", rb"\1", tag[0])
 
 
 def log_axis(ax: Axes) -> None:

@@ -181,7 +181,7 @@ def test_a_single_client_is_a_reference(make_run, runs: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_names_in_any_script_are_drawn(make_run, kind: str) -> None:
-    label = "规则方法_$x^2 β"
+    label = "规则方法_$x^2 β 0.0005"  # digits in a name stay, too
     runs = fp.read_runs(make_run(label))
     drawing = drawn(fig.accuracy(runs), kind)
     assert drawing == drawn(fig.accuracy(runs), kind)
