@@ -1,9 +1,9 @@
-"""Real processes of ``fednnnn`` to disturb, and folders to compare."""
+"""Real processes of ``fednnnn`` to disturb."""
 
 import json
+import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-ZYGOTE = Path(__file__).with_name("zygote.py")
 RECIPE = "digits_noniid_b_fednnnn"
 #: Rounds of some 15 ms: 3 of 20 clients, one epoch, a checkpoint in each.
 QUICK = {
@@ -30,7 +29,6 @@ class Ended:
     status: int
     stdout: str
     stderr: str
-    seconds: float
 
     def check_one_line(self, status: int) -> str:
         """Return the one line that a mistake is said in."""
@@ -40,66 +38,43 @@ class Ended:
         return line
 
 
-class Started:
-    """A command that runs."""
-
-    def __init__(self, commands: "Commands", pid: int, screen: Path) -> None:
-        self.pid = pid
-        self._commands, self._screen = commands, screen
-        self._began = time.monotonic()
-
-    def wait(self) -> Ended:
-        """Wait for its end."""
-        status = self._commands.ask({"wait": self.pid})
-        out, err = (self._screen.with_suffix(f".{n}").read_text() for n in ("out", "err"))
-        return Ended(status, out, err, time.monotonic() - self._began)
-
-
 class Commands:
-    """Starts ``fednnnn`` commands, each in a process of its own."""
+    """Starts ``fednnnn`` commands, each in a process of its own; see `zygote`."""
 
     def __init__(self, screens: Path, environment: dict[str, str]) -> None:
-        self._screens, self._count = screens, 0
+        self._screens, self._running = screens, dict[int, Path]()
         self._zygote = subprocess.Popen(
-            [sys.executable, ZYGOTE],
+            [sys.executable, Path(__file__).with_name("zygote.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env=environment,
         )
 
-    def ask(self, request: dict[str, Any]) -> int:
-        """Ask for one thing."""
+    def _ask(self, request: dict[str, Any]) -> int:
         assert self._zygote.stdin is not None
         assert self._zygote.stdout is not None
         self._zygote.stdin.write(json.dumps(request) + "\n")
         self._zygote.stdin.flush()
         return int(self._zygote.stdout.readline())
 
-    def start(
-        self,
-        *arguments: str | Path,
-        folder: Path,
-        memory: int = 0,
-        seconds: int = 60,
-        **fault: Any,
-    ) -> Started:
-        """Start a command in a folder; see `zygote` for the limits and faults."""
-        self._count += 1
-        screen = self._screens / str(self._count)
-        request = {
-            "arguments": list(map(str, arguments)),
-            "folder": str(folder),
-            "screen": str(screen),
-            "memory": memory,
-            "seconds": seconds,
-            "fault": fault,
-        }
-        return Started(self, self.ask(request), screen)
+    def start(self, *arguments: str | Path, folder: Path, **limits: Any) -> int:
+        """Start a command in a folder, with the limits and faults of `zygote`; its process id."""
+        screen = self._screens / os.urandom(8).hex()
+        request = {"folder": str(folder), "screen": str(screen), "memory": 0, "seconds": 60}
+        request |= {"arguments": list(map(str, arguments)), "watch": "", "strike": []}
+        pid = self._ask(request | limits)
+        self._running[pid] = screen
+        return pid
+
+    def wait(self, pid: int) -> Ended:
+        """Wait for the end of a command."""
+        status, screen = self._ask({"wait": pid}), self._running.pop(pid)
+        return Ended(status, *(screen.with_suffix(f".{n}").read_text() for n in ("out", "err")))
 
     def run(self, *arguments: str | Path, **options: Any) -> Ended:
         """Start a command and wait for its end."""
-        return self.start(*arguments, **options).wait()
+        return self.wait(self.start(*arguments, **options))
 
     def close(self) -> None:
         """End the process that starts the others."""
@@ -119,9 +94,9 @@ def commands(
 def quick() -> Callable[..., list[str]]:
     """The arguments of a quick run; keywords are its ``train_args``."""
 
-    def arguments(output: str | Path, *more: str, recipe: str = RECIPE, **keys: Any) -> list[str]:
+    def arguments(output: object, *more: str, recipe: str = RECIPE, **keys: Any) -> list[str]:
         settings = QUICK | {k if "." in k else f"train_args.{k}": v for k, v in keys.items()}
         sets = [part for k, v in settings.items() for part in ("--set", f"{k}={json.dumps(v)}")]
-        return ["run", recipe, "--output", str(output), *sets, *more]
+        return ["run", recipe, *(["--output", str(output)] if output else []), *sets, *more]
 
     return arguments
