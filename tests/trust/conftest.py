@@ -48,7 +48,7 @@ class Commands:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=environment | {"PYTHONDONTWRITEBYTECODE": "1"},  # which would count as a change
         )
 
     def _ask(self, request: dict[str, Any]) -> int:

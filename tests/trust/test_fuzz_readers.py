@@ -150,13 +150,13 @@ def test_it_is_resumed_or_refused(
 
 
 @pytest.mark.slow
-@settings(fuzz, max_examples=COUNT // 2)
+@settings(fuzz, max_examples=COUNT // 5)
 @given(data=st.data())
 def test_it_is_reported_or_left_out(
     whole: Files, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("runs")
-    for name in "abc":
+    for name in "abcde":
         write(data.draw(damaged(whole)), folder / name)
     try:
         report = build_report([folder], folder / "report", target=0.4)

@@ -75,7 +75,7 @@ def watch(log: str) -> None:
 
 
 def strike(kind: str, at: int, within: str) -> None:
-    """``kill`` the process before a folder's change number ``at``, or have the disk ``full`` then."""
+    """``kill`` the process before change ``at`` of a folder, or have the disk ``full`` from there."""
     changes = itertools.count(1)
 
     def act(event: str, path: str) -> None:
