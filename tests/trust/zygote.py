@@ -75,7 +75,7 @@ def watch(log: str) -> None:
 
 
 def strike(kind: str, at: int, within: str) -> None:
-    """``kill`` the process before change ``at`` of a folder, or have the disk ``full`` from there."""
+    """``kill`` the process before change ``at`` of a folder, or have the disk ``full`` then."""
     changes = itertools.count(1)
 
     def act(event: str, path: str) -> None:
