@@ -2,15 +2,21 @@
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+import runpy
+from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import forkserver, get_context
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+COMMAND = str(Path(__file__).with_name("command.py"))
+PRELOADED = [
+    *("fednnnn_plugin.cli", "fednnnn_plugin.engine.start", "fednnnn_plugin.engine.progress"),
+    *("fednnnn_plugin.report.build", "sklearn.datasets", "torch._dynamo", "pytest"),
+]
 RECIPE = "digits_noniid_b_fednnnn"
 #: Rounds of some 15 ms: 3 of 20 clients, one epoch, a checkpoint in each.
 QUICK = {
@@ -26,7 +32,7 @@ QUICK = {
 class Ended:
     """How a command ended: negative for a signal, as in ``subprocess``."""
 
-    status: int
+    status: int | None
     stdout: str
     stderr: str
 
@@ -39,55 +45,43 @@ class Ended:
 
 
 class Commands:
-    """Starts ``fednnnn`` commands, each in a process of its own; see `zygote`."""
+    """Starts ``fednnnn`` commands, each in a process of its own; see `command`."""
 
-    def __init__(self, screens: Path, environment: dict[str, str]) -> None:
-        self._screens, self._running = screens, dict[int, Path]()
-        self._zygote = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("zygote.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment | {"PYTHONDONTWRITEBYTECODE": "1"},  # which would count as a change
+    def __init__(self, screens: Path) -> None:
+        self._screens, self._count = screens, 0
+
+    def start(self, *arguments: str | Path, folder: Path, **limits: Any) -> ForkServerProcess:
+        """Start a command in a folder, with the limits and faults of `command`."""
+        self._count += 1
+        screen = str(self._screens / str(self._count))
+        asked = {"arguments": list(map(str, arguments)), "folder": folder, "screen": screen}
+        asked |= {"memory": 0, "seconds": 60, "watch": "", "strike": ()} | limits
+        process = get_context("forkserver").Process(
+            target=runpy.run_path, args=(COMMAND, {"ASKED": asked}), name=screen
         )
+        process.start()
+        return process
 
-    def _ask(self, request: dict[str, Any]) -> int:
-        assert self._zygote.stdin is not None
-        assert self._zygote.stdout is not None
-        self._zygote.stdin.write(json.dumps(request) + "\n")
-        self._zygote.stdin.flush()
-        return int(self._zygote.stdout.readline())
-
-    def start(self, *arguments: str | Path, folder: Path, **limits: Any) -> int:
-        """Start a command in a folder, with the limits and faults of `zygote`; its process id."""
-        screen = self._screens / os.urandom(8).hex()
-        request = {"folder": str(folder), "screen": str(screen), "memory": 0, "seconds": 60}
-        request |= {"arguments": list(map(str, arguments)), "watch": "", "strike": []}
-        pid = self._ask(request | limits)
-        self._running[pid] = screen
-        return pid
-
-    def wait(self, pid: int) -> Ended:
+    def wait(self, process: ForkServerProcess) -> Ended:
         """Wait for the end of a command."""
-        status, screen = self._ask({"wait": pid}), self._running.pop(pid)
-        return Ended(status, *(screen.with_suffix(f".{n}").read_text() for n in ("out", "err")))
+        process.join()
+        screens = [Path(f"{process.name}.{part}").read_text() for part in ("out", "err")]
+        return Ended(process.exitcode, *screens)
 
     def run(self, *arguments: str | Path, **options: Any) -> Ended:
         """Start a command and wait for its end."""
         return self.wait(self.start(*arguments, **options))
 
-    def close(self) -> None:
-        """End the process that starts the others."""
-        self._zygote.communicate(timeout=30)
-
 
 @pytest.fixture(scope="session")
-def commands(
-    tmp_path_factory: pytest.TempPathFactory, unmeasured: dict[str, str]
-) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("screens"), unmeasured)
-    yield commands
-    commands.close()
+def commands(tmp_path_factory: pytest.TempPathFactory, unmeasured: dict[str, str]) -> Commands:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ.keys() - unmeasured.keys():
+            patch.delenv(name)
+        patch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # it would count as a change of a file
+        forkserver.set_forkserver_preload(PRELOADED)
+        forkserver.ensure_running()
+    return Commands(tmp_path_factory.mktemp("screens"))
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
-"""Forks ``fednnnn`` processes from one that has imported everything, so that each starts at once.
+"""A ``fednnnn`` process, run by `conftest` in a fork of one that has imported everything.
 
-A request is a line of JSON, and so is its answer: ``{"wait": pid}`` gives the exit status, anything
-else starts a command and gives its process id:
+The global ``ASKED`` says what is to be done:
 
     arguments   of ``fednnnn``
     folder      to work in
@@ -12,29 +11,18 @@ else starts a command and gives its process id:
     strike      what befalls it, at which of its changes, to the files of which folder
 """
 
-import atexit
 import errno
 import itertools
-import json
 import os
 import resource
 import signal
 import sys
-import threading
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-PRELOADED = (
-    "fednnnn_plugin.cli",
-    "fednnnn_plugin.data.cifar10",
-    "fednnnn_plugin.engine.start",
-    "fednnnn_plugin.engine.progress",
-    "fednnnn_plugin.report.build",
-    "sklearn.datasets",
-    "torchvision",
-)
+from fednnnn_plugin.cli import main
+
 CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 STARTS = {"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "socket.connect"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -89,47 +77,19 @@ def strike(kind: str, at: int, within: str) -> None:
     before_changes(act)
 
 
-def become(request: dict[str, Any]) -> NoReturn:
-    """Turn this process into the command."""
-    signal.alarm(request["seconds"])
-    os.chdir(request["folder"])
-    for descriptor, name in ((1, "out"), (2, "err")):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        os.dup2(os.open(f"{request['screen']}.{name}", flags, 0o600), descriptor)
-    if request["memory"]:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * os.sysconf("SC_PAGE_SIZE") + request["memory"]
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    if request["watch"]:
-        watch(request["watch"])
-    if request["strike"]:
-        strike(*request["strike"])
-    try:
-        import_module("fednnnn_plugin.cli").main(request["arguments"], "fednnnn")
-    except SystemExit as ended:
-        status = ended.code
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        status = 1
-    # As the interpreter ends, but for the seconds that it takes to free every module's objects.
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-
-if __name__ == "__main__":
-    # Each thread takes address space, which is limited: not as many as a large machine has cores.
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-    for module in PRELOADED:
-        import_module(module)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        if "wait" in asked:
-            answer = os.waitstatus_to_exitcode(os.waitpid(asked["wait"], 0)[1])
-        elif (answer := os.fork()) == 0:
-            become(asked)
-        os.write(1, f"{answer}\n".encode())
+asked = globals()["ASKED"]
+signal.alarm(asked["seconds"])
+os.chdir(asked["folder"])
+for descriptor, name in ((1, "out"), (2, "err")):
+    os.dup2(os.open(f"{asked['screen']}.{name}", os.O_WRONLY | os.O_CREAT), descriptor)
+# Each thread takes address space, which is limited: not as many as a large machine has cores.
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+if asked["memory"]:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * os.sysconf("SC_PAGE_SIZE") + asked["memory"]
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+if asked["watch"]:
+    watch(asked["watch"])
+if asked["strike"]:
+    strike(*asked["strike"])
+main(asked["arguments"], "fednnnn")
