@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fednnnn_plugin as fp
@@ -22,20 +21,14 @@ SETTINGS = {
     "device_args.using_gpu": False,
 }
 COUNT = settings().max_examples
-fuzz = settings(
-    max_examples=2 * COUNT,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
 Files = dict[str, bytes]
 
 NUMBERS = [
     *(0, -1, 1, 10**400, -(10**400), 2**63, 0.0, -0.0, 1e-320, 1e308, math.inf, -math.inf),
     *(math.nan, True, False),
 ]
-PLAIN = st.none() | st.sampled_from(NUMBERS) | st.integers(-3, 9) | st.text(max_size=8)
 VALUES = st.recursive(
-    PLAIN,
+    st.none() | st.sampled_from(NUMBERS) | st.integers(-3, 9) | st.text(max_size=8),
     lambda some: st.lists(some, max_size=4) | st.dictionaries(st.text(max_size=5), some),
     max_leaves=8,
 )
@@ -133,7 +126,7 @@ def check_lines(text: str) -> None:
 
 
 @pytest.mark.slow
-@fuzz
+@settings(max_examples=2 * COUNT)
 @given(data=st.data())
 def test_it_is_resumed_or_refused(
     whole: Files, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -150,13 +143,13 @@ def test_it_is_resumed_or_refused(
 
 
 @pytest.mark.slow
-@settings(fuzz, max_examples=COUNT // 5)
+@settings(max_examples=COUNT // 5)
 @given(data=st.data())
 def test_it_is_reported_or_left_out(
     whole: Files, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("runs")
-    for name in "abcde":
+    for name in "abc":
         write(data.draw(damaged(whole)), folder / name)
     try:
         report = build_report([folder], folder / "report", target=0.4)
@@ -164,21 +157,3 @@ def test_it_is_reported_or_left_out(
         check_lines(str(error))
     else:
         check_lines("\n".join([report.text, *report.warnings]))
-
-
-@fuzz
-@given(data=st.data(), number=st.integers(1, 5))
-def test_the_recorder_of_norms_goes_on_or_refuses(
-    whole: Files, data: st.DataObject, number: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    path = tmp_path_factory.mktemp("norms") / "norms.jsonl"
-    path.write_bytes(data.draw(metrics(whole["metrics.jsonl"])))
-    zero, one = {"w": torch.zeros(2)}, {"w": torch.ones(2)}
-    try:
-        fp.NWDARecorder(path).record(zero, [one], [1.0], one, number)
-    except fp.UserError as error:
-        check_lines(str(error))
-    else:
-        last = json.loads(path.read_bytes().splitlines()[-1])
-        assert last["round"] == number
-        assert math.isfinite(last["integrated_norm"])

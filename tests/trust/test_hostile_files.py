@@ -12,52 +12,33 @@ from fednnnn_plugin.recipe import find_recipe
 from fednnnn_plugin.recipe.wording import MAX_LINES
 
 LIMITS = {"memory": 1 << 30, "seconds": 20}
-RECIPE = "digits_noniid_b_fednnnn"
+CONTENTS = ("cut", "flipped", "nested", "huge")
+PLACES = ("folder", "pipe", "endless", "nowhere")
 Quick = Callable[..., list[str]]
 
 
-def cut(path: Path) -> None:
+def damage(path: Path, kind: str) -> None:
+    """Put something else in a file's place."""
     content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-
-
-def flipped(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    for position in range(0, len(content), 97):
-        content[position] ^= 1 << position % 8
-    path.write_bytes(content)
-
-
-def nested(path: Path) -> None:
-    path.write_bytes(b"[" * 200_000)
-
-
-def grown(path: Path) -> None:
-    os.truncate(path, 10**12)
-
-
-def folder(path: Path) -> None:
     path.unlink()
-    path.mkdir()
-
-
-def pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def endless(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
-
-
-def nowhere(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("nowhere")
-
-
-CONTENTS = (cut, flipped, nested, grown)
-PLACES = (folder, pipe, endless, nowhere)
+    match kind:
+        case "cut":
+            path.write_bytes(content[: len(content) // 2])
+        case "flipped":
+            path.write_bytes(bytes(b ^ (at % 97 == 0) for at, b in enumerate(content)))
+        case "nested":
+            path.write_bytes(b"[" * 200_000)
+        case "huge":
+            path.write_bytes(content)
+            os.truncate(path, 10**12)
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "endless":
+            path.symlink_to("/dev/zero")
+        case "nowhere":
+            path.symlink_to("nowhere")
 
 
 def check_lines(ended: Any) -> None:
@@ -81,7 +62,7 @@ def runs(commands: Any, quick: Quick, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "damages"),
+    ("name", "kinds"),
     [
         ("recipe.yaml", CONTENTS + PLACES),
         ("metrics.jsonl", CONTENTS + PLACES),
@@ -89,19 +70,19 @@ def runs(commands: Any, quick: Quick, tmp_path_factory: pytest.TempPathFactory) 
         ("checkpoint/round-000002-*", CONTENTS + PLACES),
         ("checkpoint/round-*", CONTENTS),
         ("model.safetensors", PLACES),
-        ("fedml.log", (grown, *PLACES)),
-        (".lock", (grown, *PLACES)),
+        ("fedml.log", ("huge", *PLACES)),
+        (".lock", ("huge", *PLACES)),
     ],
 )
 def test_a_damaged_run_folder_is_reported_and_resumed_to_the_same_bytes_or_refused(
-    commands: Any, quick: Quick, runs: Path, tmp_path: Path, name: str, damages: Any
+    commands: Any, quick: Quick, runs: Path, tmp_path: Path, name: str, kinds: tuple[str, ...]
 ) -> None:
     """One report of all, within little memory and time; then each is resumed."""
-    for damage in damages:
-        place = tmp_path / "runs" / damage.__name__
+    for kind in kinds:
+        place = tmp_path / "runs" / kind
         shutil.copytree(runs / "2", place)
         for path in place.glob(name):
-            damage(path)
+            damage(path, kind)
     check_lines(commands.run("report", "runs", folder=tmp_path, **LIMITS))
     whole = (runs / "3" / "model.safetensors").read_bytes()
     for place in (tmp_path / "runs").iterdir():
@@ -111,14 +92,14 @@ def test_a_damaged_run_folder_is_reported_and_resumed_to_the_same_bytes_or_refus
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", CONTENTS + PLACES)
+@pytest.mark.parametrize("kind", CONTENTS + PLACES)
 def test_a_damaged_recipe_or_mapping(
-    commands: Any, quick: Quick, tmp_path: Path, damage: Any
+    commands: Any, quick: Quick, tmp_path: Path, kind: str
 ) -> None:
     recipe, mapping = tmp_path / "mine.yaml", tmp_path / "mapping.yaml"
     for path in (recipe, mapping):
-        path.write_text(find_recipe(RECIPE).read_text())
-        damage(path)
+        path.write_text(find_recipe("digits_noniid_b_fednnnn").read_text())
+        damage(path, kind)
     ended = commands.run("partition", recipe, folder=tmp_path, **LIMITS)
     check_lines(ended)
     assert ended.status == 2
