@@ -76,8 +76,8 @@ def test_no_command_loads_a_pickle_or_starts_a_process(
         assert ended.status == 0, ended
 
 
-# All keys that name a place, but for `data_cache_dir`, which takes downloads by the user's word, and
-# those that are only read.
+# All keys that name a place, but for those that are only read, and `data_cache_dir`, which takes
+# downloads by the user's word.
 PATHS = [
     *("model_args.model_file_cache_folder", "model_args.global_model_file_path"),
     *("comm_args.grpc_ipconfig_path", "comm_args.trpc_master_config_path"),
