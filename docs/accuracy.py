@@ -22,10 +22,9 @@ def main() -> None:
         figure.savefig(written, format="svg", metadata={"Date": None})
     light = dark = written.getvalue()
     # The report's page has two values of each colour that a figure may have.
-    themes = {value: color for color, value in style.themes().items()}
-    for name, value in re.findall(r"--([\w-]+): light-dark\(#\w+, (#\w+)\)", PAGE.read_text()):
-        if f"var(--{name})" in themes:
-            dark = dark.replace(themes[f"var(--{name})"], value)
+    for color, name in style.THEME.items():
+        (value,) = re.findall(rf"--{name}: light-dark\(#\w+, (#\w+)\)", PAGE.read_text())
+        dark = dark.replace(color, value)
     (HERE / "accuracy-light.svg").write_text(light)
     (HERE / "accuracy-dark.svg").write_text(dark)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,15 +14,13 @@ from matplotlib.axes import Axes
 from fednnnn_plugin.report import figures
 from fednnnn_plugin.report.groups import SINGLE_CLIENT
 from fednnnn_plugin.report.runs import layers
-from fednnnn_plugin.report.style import INK, STYLE, number_text, panels
+from fednnnn_plugin.report.style import panels
 
-Draws = Sequence[Callable[..., Axes]]
-_Plan = tuple[pd.DataFrame, str, str, str, Draws, str]
+Panel = tuple[pd.DataFrame, Callable[..., Axes]]  # what is drawn, and how
 
-PANELS_PER_ROW = 5
+PANELS_PER_ROW, LONG_NAME = 5, 26
 # Inches: at one size of text, half of the page's width and all of it.
 HALF, WHOLE, HEIGHT = 5.1, 10.2, 2.65
-LONG_NAME = 26
 _EVALUATED = {
     "average": "the plain average of the clients' models",
     "served": "the served model",
@@ -38,9 +37,10 @@ _NORMS = (
 )
 _SERVED = "The served model only starts the next round; the paper calls it extremely poor."
 _SPREAD = "Median of the clients' update norms; the band reaches from the smallest to the largest"
+_MOVES = "The way that the served model has gone so far: the sum of its moves."
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Chart:
     """A figure: its file's name, heading, how to read it, and what a reader hears instead."""
 
@@ -49,119 +49,99 @@ class Chart:
     caption: str
     alt: str
     wide: bool
-    axes: list[Axes]
+    ax: Axes
+    stem: str = ""  # of its files, once they are named
 
 
 def condition_charts(
     runs: pd.DataFrame, references: pd.DataFrame, modules: Sequence[str]
 ) -> Iterator[Chart]:
-    """The figures of a condition, without those of which no run recorded anything.
+    """The figures of a condition's runs, without those of which no run recorded anything.
 
-    Args:
-        runs: of the condition, arranged.
-        references: single-client runs on the same data; may be none.
-        modules: whose norms to show; where empty, the last fully connected and convolutional ones.
+    ``references`` are single-client runs on the same data; without ``modules`` the norms of the
+    last fully connected and the last convolutional one are shown.
     """
-    alone = (runs["dealt"] == SINGLE_CLIENT).all()  # N = E, and there is no spread
+    alone = (runs["deal"] == SINGLE_CLIENT).all()  # N = E, and there is no spread
     both = runs if alone else pd.concat([references, runs])
-    seeds = (runs.groupby("label")["run"].nunique() > 1).any()
-    band = " Mean over seeds, with a band of one standard deviation." * bool(seeds)
+    several = (runs.groupby("label")["run"].nunique() > 1).any()
+    band = " Mean over seeds, with a band of one standard deviation." * bool(several)
     grey = " Grey: one client that holds all data." * (len(both) > len(runs))
     error = " The axis goes by the logarithm of the error." * bool(runs["test_acc"].max() > 0.95)
     tested = _evaluated(runs)
-    spread = _SPREAD + (" of all seeds, the line is the mean of their medians." if seeds else ".")
-    moves = f"The way that the served model has gone so far: the sum of its moves.{grey}{band}"
-    accuracy, served = figures.accuracy, partial(figures.accuracy, column="served_test_acc")
-    labels = [partial(_spread_of, label) for label in dict.fromkeys(runs["label"])]
-    found: list[_Plan] = [
-        (runs, "accuracy", "Accuracy", tested + error + band, [accuracy], "test_acc"),
-        (runs, "agreement", "Do the clients agree? N/E", _AGREEMENT + band,
-         [figures.agreement] * (not alone), "mean_update_norm"),
-        *(_norms(both, module, grey + band) for module in (None, *(modules or shown_layers(runs)))),
-        (runs, "seconds", "Accuracy by time", "Training, aggregation and evaluation." + band,
-         [figures.accuracy_by_seconds] * bool(runs["test_acc"].notna().any()), "seconds.train"),
-        (runs, "loss", "Loss", "Mean cross-entropy." + band, [figures.loss], "test_loss"),
-        (runs, "client-norms", "Spread of the clients' updates", spread, labels * (not alone),
-         "client_norm_median"),
-        (both, "integrated-norm", "Integrated norm", moves, [figures.integrated_norm],
-         "integrated_norm"),
-        (runs, "served", "Evaluated model and served model", f"{tested} {_SERVED}{band}",
-         [accuracy, served], "served_test_acc"),
-        *(_metric(runs, str(c), band) for c in runs if str(c).startswith("test_metrics.")),
+    spread = _SPREAD + (
+        " of all seeds, the line is the mean of their medians." * bool(several) or "."
+    )
+
+    def norms(module: str | None) -> list[Panel]:
+        return [(both, partial(figures.norms, norm=norm, layer=module)) for norm in figures.NORMS]
+
+    plans: list[tuple[str, str, str, list[Panel]]] = [
+        ("accuracy", "Accuracy", tested + error + band, [(runs, figures.accuracy)]),
+        ("agreement", "Do the clients agree? N/E", _AGREEMENT + band, [(runs, figures.agreement)]),
+        ("norms", "N, E and server move: whole model", _NORMS + grey + band, norms(None)),
+    ]
+    for module in modules or _paper_s(layers(runs)):
+        title = f"N, E and server move: {module}"
+        caption = f"The same for the weight and bias of {module} alone.{grey}{band}"
+        plans.append((f"norms-{module}", title, caption, norms(module)))
+    by_label = runs.groupby("label", sort=False)
+    own: list[Panel] = [(part, partial(figures.client_spread, names=False)) for _, part in by_label]
+    plans += [
+        ("seconds", "Accuracy by time", "Training, aggregation and evaluation." + band,
+         [(runs, figures.accuracy_by_seconds)]),
+        ("loss", "Loss", "Mean cross-entropy." + band, [(runs, figures.loss)]),
+        ("client-norms", "Spread of the clients' updates", spread, own),
+        ("integrated-norm", "Integrated norm", _MOVES + grey + band,
+         [(both, figures.integrated_norm)]),
     ]  # fmt: skip
-    for shown, name, title, caption, draws, needs in found:
-        if draws and needs in shown and shown[needs].notna().any():
-            columns = min(len(draws), PANELS_PER_ROW)
-            wide = columns > 2 or bool(runs["label"].str.len().max() > LONG_NAME)
-            axes = _draw(shown, draws, columns, WHOLE if wide else HALF)
-            yield Chart(name, title, caption, _alt(title, axes), wide, axes)
+    if runs["served_test_acc"].notna().any():
+        served = partial(figures.accuracy, column="served_test_acc")
+        title, caption = "Evaluated model and served model", f"{tested} {_SERVED}{band}"
+        plans.append(("served", title, caption, [(runs, figures.accuracy), (runs, served)]))
+    for column in runs.filter(like="test_metrics."):
+        name = column.partition(".")[2]
+        draw = partial(figures.metric, name=name)
+        caption = "As the runs' own trainer gave it." + band
+        plans.append((f"metric-{name}", name, caption, [(runs, draw)]))
+    for name, title, caption, shown in plans:
+        chart = _chart(name, title, caption, shown)
+        if chart and not (alone and name in ("agreement", "client-norms")):
+            yield chart
 
 
-def shown_layers(runs: pd.DataFrame) -> list[str]:
+def _paper_s(modules: list[str]) -> list[str]:
     """The last fully connected and the last convolutional module: on CIFAR-10 the paper's."""
-    modules = layers(runs)
     alike = ([m for m in modules if m.rpartition(".")[2].startswith(k)] for k in ("fc", "conv"))
     return [found[-1] for found in alike if found]
 
 
-def _norms(runs: pd.DataFrame, module: str | None, band: str) -> _Plan:
-    draws = [partial(figures.norms, norm=norm, layer=module) for norm in figures.NORMS]
-    if module is None:
-        title = "N, E and server move: whole model"
-        return runs, "norms", title, _NORMS + band, draws, "mean_update_norm"
-    data = set(runs.get("dataset", ()))
-    why = " The paper shows it too." * (data == {"cifar10"} and module in ("fc3", "conv32"))
-    if data == {"mnist"} and module in ("fc2", "conv2"):
-        why = " The paper does not name the layer that it shows for MNIST; this is the last."
-    caption = f"The same for the weight and bias of {module} alone.{why}{band}"
-    needs = f"layers.{module}.mean_update_norm"
-    return runs, f"norms-{module}", f"N, E and server move: {module}", caption, draws, needs
-
-
-def _metric(runs: pd.DataFrame, column: str, band: str) -> _Plan:
-    name = column.partition(".")[2]
-    draw = partial(figures.metric, name=name)
-    return runs, f"metric-{name}", name, f"As the runs' own trainer gave it.{band}", [draw], column
-
-
-def _draw(runs: pd.DataFrame, draws: Draws, columns: int, width: float) -> list[Axes]:
-    """Panels that share their y axis, the lines named in the last."""
-    rows = -(-len(draws) // columns)
-    axes = panels(width, HEIGHT * rows, rows, columns, sharey=True)
-    for index, (draw, ax) in enumerate(zip(draws, axes, strict=False)):
-        draw(runs, ax, names=index == len(draws) - 1)
+def _chart(name: str, title: str, caption: str, shown: Sequence[Panel]) -> Chart | None:
+    """Panels that share their y axis, the lines named in the last; None without a line."""
+    columns = min(len(shown), PANELS_PER_ROW)
+    rows = math.ceil(len(shown) / columns)
+    longest = max(runs["label"].str.len().max() for runs, _ in shown)
+    wide = columns > 2 or bool(longest > LONG_NAME)
+    axes = panels(WHOLE if wide else HALF, HEIGHT * rows, rows, columns, sharey=True)
+    ends = []
+    for index, ((runs, draw), ax) in enumerate(zip(shown, axes, strict=False)):
+        draw(runs, ax, **({} if index == len(shown) - 1 else {"names": False}))
         if index % columns:
             ax.set_ylabel("")
-    for ax in axes[len(draws) :]:
-        ax.set_visible(False)
-    return axes[: len(draws)]
-
-
-def _spread_of(label: str, runs: pd.DataFrame, ax: Axes, *, names: bool) -> Axes:
-    figures.client_spread(runs[runs["label"] == label], ax, names=False)
-    short = label if len(label) <= LONG_NAME else f"{label[:LONG_NAME]}…"
-    ax.set_title(short, loc="left", fontsize=STYLE["axes.titlesize"], color=INK)
-    return ax
-
-
-def _alt(title: str, axes: list[Axes]) -> str:
-    """The last value of every line in words."""
-    parts = []
-    for ax in axes:
         for line in ax.lines:
             if not str(line.get_label()).startswith("_"):
-                value = number_text(float(f"{np.asarray(line.get_ydata())[-1]:.3g}"))
-                parts.append(f"{ax.get_title(loc='left')} {line.get_label()} {value}".strip())
-    return f"Line chart by {axes[0].get_xlabel()}: {title}. Last values: {'; '.join(parts)}."
+                value = f"{np.asarray(line.get_ydata())[-1]:.3g}"
+                ends.append(f"{ax.get_title(loc='left')} {line.get_label()} {value}".strip())
+    for ax in axes[len(shown) :]:
+        ax.set_visible(False)
+    alt = f"Line chart by {axes[0].get_xlabel()}: {title}. Last values: {'; '.join(ends)}."
+    return Chart(name, title, caption, alt, wide, axes[0]) if ends else None
 
 
 def _evaluated(runs: pd.DataFrame) -> str:
     """Which model the accuracies are of, as the records say."""
     recorded = runs.get("evaluated", pd.Series("", runs.index)).replace("", None)
-    by_model = runs["label"].groupby(recorded, sort=False).unique()
-    names = {model: _EVALUATED.get(str(model), str(model)) for model in by_model.index}
-    if len(names) < 2:
-        said = next(iter(names.values()), "the records do not say which model")
-        return f"Tested: {said}."
-    said = "; ".join(f"{names[model]} ({', '.join(by_model[model])})" for model in names)
-    return f"Tested: {said}."
+    methods = runs["label"].groupby(recorded, sort=False).unique()
+    names = [_EVALUATED.get(str(model), str(model)) for model in methods.index]
+    if len(names) > 1:
+        names = [f"{name} ({', '.join(of)})" for name, of in zip(names, methods, strict=True)]
+    return f"Tested: {'; '.join(names) or 'the records do not say which model'}."

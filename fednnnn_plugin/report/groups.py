@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from fednnnn_plugin.report.runs import setting_columns
+from fednnnn_plugin.report.runs import ARRANGED, setting_columns
 
 DATASET_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
 METHODS = ("FedAvg", "FedProx", "Norm-Norm", "Momentum", "FedNNNN")
-CONDITIONS = (("IID", "B"), ("non-IID", "B"), ("IID", "UB"), ("non-IID", "UB"))
+CONDITIONS = ("IID, B", "non-IID, B", "IID, UB", "non-IID, UB")
 SINGLE_CLIENT = "single client"
 _CLIENTS = {"iid": "IID", "n_class": "non-IID", "dirichlet": "Dirichlet"}
 _SIZES = {"balanced": "B", "power_law": "UB"}
@@ -23,67 +23,56 @@ SYMBOLS |= {"beta": "β", "gamma": "γ", "prox_mu": "μ", "learning_rate": "η",
 SYMBOLS |= {"server_lr": "server η", "server_beta1": "β1", "server_beta2": "β2"}
 SYMBOLS |= {"server_tau": "τ", "fedexp_epsilon": "ε"}
 # Settings that say which data is dealt how, and judged on what: no method is ranked across them.
-# With each, the partition that it belongs to.
-_DEAL = {
-    **dict.fromkeys(("data_dir", "image_size", "test_fraction", "validation_fraction")),
-    **dict.fromkeys(("client_num_in_total", "client_num_per_round")),
-    "classes_per_client": "non-IID",
-    "partition_alpha": "Dirichlet",
-    "power_law_exponent": "UB",
-    "min_samples": "UB",
-}
-_NO_VARIANT = frozenset(
-    {
-        *("run", "folder", "finished", "method", "seed", "federated_optimizer"),
-        *("dataset", "partition_method", "partition_sizes", "data", "dealt", "sizes", "condition"),
-        *_DEAL,
-    }
+_DEAL = (
+    *("data_dir", "image_size", "test_fraction", "validation_fraction", "client_num_in_total"),
+    *("client_num_per_round", "classes_per_client", "partition_alpha", "power_law_exponent"),
+    "min_samples",
 )
+_TOLD = ("partition_alpha", "validation_fraction")  # of these, what is told unless it is 0
+_IDENTITY = ["run", "folder", "finished", "method", "seed"]
+_NO_VARIANT = {
+    *(*_IDENTITY, "federated_optimizer", "dataset", "partition_method", "partition_sizes"),
+    *(*_DEAL, *ARRANGED),
+}
 # A method's own settings: told apart within the method, not across methods.
 _OWN = ("comm_round", "beta", "gamma", "prox_mu")
+_PAPER_ORDER = (*DATASET_NAMES.values(), *CONDITIONS, *METHODS)
 
 LINE = ["data", "condition", "label"]  # what one line of a figure or of a table is
-
-Heads = list[dict[str, Any]]
 
 
 def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFrame:
     """Name each run's data, condition and line, and sort into the paper's order.
 
     Settings that differ inside a condition split a method into lines, and are named in them: a
-    mean over seeds never mixes two settings. Of two runs of one line and seed, the longer counts.
+    mean over seeds never mixes two settings. Of two runs of one line and seed, the longer counts;
+    ``problems`` takes a line for the other.
 
-    Args:
-        runs: as ``read_runs`` gives them.
-        problems: takes a line for each run that does not count.
-
-    Returns:
-        The rounds with the columns ``data``, ``dealt``, ``sizes``, ``condition``, ``label``, which
-        names a line of a figure, and ``nth`` ``of`` its method's lines with their ``values``.
+    New columns are ``data``, ``deal`` and ``condition``, ``label``, which names a line of a figure,
+    and ``nth`` ``of`` the lines of its method.
     """
     if "label" in runs:
         return runs
-    table = runs.drop_duplicates("run")[setting_columns(runs)].astype(object)
-    heads: Heads = table.where(table.notna(), None).to_dict("records")
-    for head in heads:
-        head.update(_base(head))
-    for members in _split(heads, "data", "dealt", "sizes"):
-        _name_condition(members)
-    for members in _split(heads, "data", "condition"):
-        _name_lines(members)
-    last = runs.groupby("run")["round"].max()
-    for members in _split([h for h in heads if h["seed"] is not None], *LINE, "seed"):
-        longest, *others = sorted(members, key=lambda head: -last[head["run"]])
-        for head in others:
-            heads.remove(head)
-            if problems is not None:
-                problems.append(
-                    f"{head['run']}: settings and seed are {longest['run']}'s; "
-                    "only the latter counts in tables and figures"
-                )
-    added = ["data", "dealt", "sizes", "condition", "values", "label", "nth", "of"]
-    names = pd.DataFrame(sorted(heads, key=_paper_order))[["run", *added]]
-    return names.merge(runs, on="run", how="left")[[*runs.columns, *added]]
+    heads = runs.drop_duplicates("run")[setting_columns(runs)].astype(object)
+    heads = heads.where(heads.notna(), None)
+    by_value = [*heads.columns.drop(_IDENTITY), "seed"]
+    heads = heads.sort_values(by_value, key=lambda of: pd.to_numeric(of, errors="coerce"))
+    heads[["data", "deal"]] = [_place(head) for head in heads.to_dict("records")]
+    dealt_alike = [part for _, part in heads.groupby(["data", "deal"])]
+    heads["condition"] = pd.concat(map(_conditions, dealt_alike))
+    ranked = [part for _, part in heads.groupby(["data", "condition"])]
+    heads = heads.join(pd.concat(map(_lines, ranked)))
+    heads["rounds"] = heads["run"].map(runs.groupby("run")["round"].max())
+    by_length = heads.sort_values("rounds", ascending=False, kind="stable")
+    twice = by_length[by_length.duplicated([*LINE, "seed"]) & by_length["seed"].notna()]
+    if problems is not None:
+        why = "another run has its settings, its seed and as many rounds; only that one counts"
+        problems += [f"{run}: {why}" for run in twice["run"]]
+    ordered = heads.drop(index=twice.index).sort_values(
+        ["data", "deal", "condition", "method"], key=lambda of: of.map(_paper_place), kind="stable"
+    )
+    names = ordered[["run", *ARRANGED]]
+    return names.merge(runs, on="run", how="left")[[*runs.columns, *ARRANGED]]
 
 
 def value_text(value: object) -> str:
@@ -95,78 +84,68 @@ def value_text(value: object) -> str:
     return str(value)
 
 
-def differing(heads: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> list[str]:
-    """The keys that do not have one value everywhere."""
-    return [key for key in keys if len({head.get(key) for head in heads}) > 1]
+def judged(runs: pd.DataFrame) -> str:
+    """What accuracies were measured on: test images, or validation images held out of training."""
+    share = runs.get("validation_fraction", pd.Series(0.0, runs.index))
+    held_out = pd.to_numeric(share, errors="coerce") > 0.0
+    return "validation" if held_out.all() else "test and validation" if held_out.any() else "test"
 
 
-def _base(head: Mapping[str, Any]) -> dict[str, str]:
+def differing(heads: pd.DataFrame, keys: Iterable[str]) -> list[str]:
+    """The columns that do not have one value everywhere."""
+    return [key for key in keys if key in heads and heads[key].nunique(dropna=False) > 1]
+
+
+def _paper_place(name: str) -> str:
+    """What sorts the paper's names as the paper does, and before others."""
+    return f"{_PAPER_ORDER.index(name):02}" if name in _PAPER_ORDER else f"~{name}"
+
+
+def _place(head: Mapping[str, Any]) -> tuple[str, str]:
+    """The name of a run's data, and how it was dealt."""
     data = head.get("dataset")
     if data is None:
-        return {"data": "data not recorded", "dealt": "no recipe", "sizes": ""}
+        return "data not recorded", "no recipe"
     name = DATASET_NAMES.get(data, str(data))
     if head.get("data_dir"):
         name = f"{PurePath(str(head['data_dir'])).name} ({name})"
     if head.get("client_num_in_total") == 1:
-        return {"data": name, "dealt": SINGLE_CLIENT, "sizes": ""}
+        return name, SINGLE_CLIENT
     method, sizes = str(head.get("partition_method")), str(head.get("partition_sizes"))
-    return {"data": name, "dealt": _CLIENTS.get(method, method), "sizes": _SIZES.get(sizes, sizes)}
+    return name, f"{_CLIENTS.get(method, method)}, {_SIZES.get(sizes, sizes)}"
 
 
-def _name_condition(members: Heads) -> None:
-    dealt, sizes = members[0]["dealt"], members[0]["sizes"]
-    told = [key for key in differing(members, _DEAL) if _DEAL[key] in (None, dealt, sizes)]
-    told += ["partition_alpha"] * (dealt == "Dirichlet" and "partition_alpha" not in told)
-    for head in members:
-        held_out = bool(head.get("validation_fraction")) and "validation_fraction" not in told
-        what = _named(head, [*told, *["validation_fraction"] * held_out])
-        head["condition"] = (f"{dealt}, {sizes}" if sizes else dealt) + f" ({what})" * bool(what)
+def _conditions(members: pd.DataFrame) -> pd.Series[str]:
+    """The names of conditions that were dealt alike, by the settings of the deal that differ."""
+    told = [*differing(members, _DEAL), *(key for key in _TOLD if any(members.get(key, [])))]
+    shown = [key for key in _DEAL if key in told]
+    if "Dirichlet" not in members["deal"].iloc[0]:  # recipes of other partitions hold an α too
+        shown = [key for key in shown if key != "partition_alpha"]
+    return members["deal"] + _named(members, shown)
 
 
-def _name_lines(members: Heads) -> None:
-    keys = [key for key in dict.fromkeys(k for h in members for k in h) if key not in _NO_VARIANT]
-    common = [k for k in keys if k not in _OWN and all(h.get(k) is not None for h in members)]
-    told = differing(members, common)
-    for of_method in _split(members, "method"):
-        shown = [key for key in keys if key in {*told, *differing(of_method, keys)}]
-        for head in of_method:
-            what = _named(head, shown)
-            head["label"] = head["method"] + f" ({what})" * bool(what)
-            numbers = (head.get(key) for key in shown)
-            head["values"] = tuple(v if isinstance(v, int | float) else 0.0 for v in numbers)
-        lines = sorted({(head["values"], head["label"]) for head in of_method})
-        for head in of_method:
-            head |= {"nth": lines.index((head["values"], head["label"])), "of": len(lines)}
-    if members[0]["dealt"] == SINGLE_CLIENT:
-        several = len({head["label"] for head in members}) > 1
-        for head in members:
-            head["label"] = SINGLE_CLIENT + f", {head['label']}" * several
+def _lines(members: pd.DataFrame) -> pd.DataFrame:
+    """The names of a condition's lines, by the settings that differ, and their order."""
+    keys = [key for key in members if key not in _NO_VARIANT]
+    shared = [key for key in keys if key not in _OWN and members[key].notna().all()]
+    told = differing(members, shared)
+    found = []
+    for _, part in members.groupby("method"):
+        shown = [key for key in keys if key in (*told, *differing(part, keys))]
+        label = part["method"] + _named(part, shown)
+        nth = label.groupby(label, sort=False).ngroup()
+        found.append(pd.DataFrame({"label": label, "nth": nth, "of": label.nunique()}))
+    lines = pd.concat(found)
+    if members["deal"].iloc[0] == SINGLE_CLIENT:
+        several = lines["label"].nunique() > 1
+        lines["label"] = SINGLE_CLIENT + (", " + lines["label"]) * several
+    return lines
 
 
-def _named(head: Mapping[str, Any], keys: Iterable[str]) -> str:
-    return ", ".join(f"{SYMBOLS.get(key, key)} {value_text(head.get(key))}" for key in keys)
-
-
-def _split(heads: Heads, *keys: str) -> list[Heads]:
-    parts: dict[tuple[Any, ...], Heads] = {}
-    for head in heads:
-        parts.setdefault(tuple(head.get(key) for key in keys), []).append(head)
-    return list(parts.values())
-
-
-def _paper_order(head: Mapping[str, Any]) -> tuple[object, ...]:
-    def position(item: object, order: Sequence[object]) -> int:
-        return order.index(item) if item in order else len(order)
-
-    return (
-        position(head.get("dataset"), tuple(DATASET_NAMES)),
-        head["data"],
-        head["dealt"] == SINGLE_CLIENT,
-        position((head["dealt"], head["sizes"]), CONDITIONS),
-        head["condition"],
-        position(head["method"], METHODS),
-        head["method"],
-        head["values"],
-        head["label"],
-        str(head["seed"]),
-    )
+def _named(heads: pd.DataFrame, keys: Sequence[str]) -> pd.Series[str]:
+    """For each run its values of these settings, in brackets."""
+    texts = [
+        ", ".join(f"{SYMBOLS.get(key, key)} {value_text(head[key])}" for key in keys)
+        for head in heads.to_dict("records")
+    ]
+    return pd.Series([f" ({text})" if text else "" for text in texts], heads.index, dtype=object)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 import sys
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.report.study import is_study
 
 METRICS = ("metrics.jsonl", "metrics.jsonl.gz")  # as the engine writes it, and as it is published
@@ -30,24 +31,16 @@ NUMBERS = [
     *("mean_update_norm", "mean_client_norm", "server_update_norm", "integrated_norm"),
     *("clients", "rejected", "degenerate", *CLIENT_NORMS, *SECONDS),
 ]
+OTHER_NUMBERS = re.compile(r"(layers\..+|test_metrics)\.")
 # Names of other columns; a user's own rule may have a key of such a name.
-_TAKEN = frozenset(
-    {
-        *("run", "folder", "finished", "method", "seed", "line", "evaluated", *NUMBERS),
-        *("data", "dealt", "sizes", "condition", "values", "label", "nth", "of"),
-    }
-)
+ARRANGED = ["data", "deal", "condition", "label", "nth", "of"]
+_TAKEN = {"run", "folder", "finished", "method", "seed", "evaluated", *NUMBERS, *ARRANGED}
 # What a file of others' may cost; one of gzip's can be larger than it looks.
 MAX_SETTINGS_BYTES, MAX_LINE_BYTES, MAX_METRICS_BYTES = 1 << 18, 1 << 24, 1 << 29
-MAX_PROBLEMS_SHOWN = 3
 # Settings of these sections identify a run, but for those that say where and how, not what.
 _SECTIONS = ("data_args", "model_args", "train_args")
-_NOT_COMPUTED = frozenset(
-    {
-        *("data_cache_dir", "download", "start_round", "checkpoint_every", "client_batching"),
-        *("max_client_failures", "client_threads"),
-    }
-)
+_NOT_COMPUTED = {"data_cache_dir", "download", "start_round", "checkpoint_every"}
+_NOT_COMPUTED |= {"client_batching", "max_client_failures", "client_threads"}
 
 
 def read_runs(*folders: str | Path) -> pd.DataFrame:
@@ -86,11 +79,7 @@ def layers(runs: pd.DataFrame) -> list[str]:
 
 
 def read_folders(paths: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
-    """Read run folders, or folders of them; studies are passed over.
-
-    Returns:
-        The table of ``read_runs``, and a line for each thing that was left out.
-    """
+    """The table of ``read_runs``, and a line for each thing left out; studies are passed over."""
     problems: list[str] = []
     folders = {folder.resolve(): folder for folder in _run_folders(paths, problems)}
     times = Counter(place.name for place in folders)
@@ -98,21 +87,13 @@ def read_folders(paths: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     settings: dict[str, None] = {}
     for place, folder in folders.items():
         rounds = _read_rounds(folder, problems)
-        name = place.name if times[place.name] == 1 else folder
-        identity = _identity(folder, printable(name), rounds, problems)
+        name = printable(place.name if times[place.name] == 1 else folder)
+        identity = _identity(folder, name, rounds["round"].max(), problems)
         parts.append(rounds.assign(**identity))
         settings |= dict.fromkeys(identity)
     table = pd.concat(parts or [pd.DataFrame(columns=NUMBERS)], ignore_index=True)
     others = (name for name in table if name not in settings and name not in NUMBERS)
     return table[[*settings, *NUMBERS, *others]], problems
-
-
-def printable(text: object) -> str:
-    """Text for a terminal and for XML: no control characters."""
-    plain = str(text)
-    if plain.isprintable():
-        return plain
-    return "".join(char if char.isprintable() else "?" for char in plain)
 
 
 def method_name(method: str) -> str:
@@ -122,47 +103,39 @@ def method_name(method: str) -> str:
 
 def _run_folders(paths: Sequence[Path], problems: list[str]) -> Iterator[Path]:
     for path in paths:
-        if _is_run(path):
-            yield path
-        elif not is_study(path):
-            children = path.iterdir() if path.is_dir() else ()
-            inside = sorted(p for p in children if p.is_dir() and not p.name.startswith("."))
-            yield from filter(_is_run, inside)
-            others = [p for p in inside or [path] if not _is_run(p) and not is_study(p)]
-            why = f"no run: it has neither {METRICS[0]} nor {RECIPE}"
-            problems += [f"{printable(other)}: {why}" for other in others]
+        if _is_run(path) or is_study(path):
+            found = [path]
+        else:
+            found = sorted(p for p in path.glob("[!.]*") if _is_run(p) or is_study(p))
+        if not found:
+            problems.append(f"{printable(path)}: no run: no {METRICS[0]} and no {RECIPE}")
+        yield from filter(_is_run, found)
 
 
 def _is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (*METRICS, RECIPE))
 
 
-def _identity(folder: Path, name: str, rounds: pd.DataFrame, problems: list[str]) -> dict[str, Any]:
+def _identity(folder: Path, name: str, last: float, problems: list[str]) -> dict[str, Any]:
     """What says which run it is: the leading columns of the table."""
     recipe, summary = (_read_settings(folder / file, problems) for file in (RECIPE, SUMMARY))
-    method = printable(_section(recipe, "train_args").get("federated_optimizer", name))
+    sections = {name: values for name, values in recipe.items() if isinstance(values, dict)}
     settings = {
         f"{section}.{own}" if (own := printable(key)) in _TAKEN else own: _scalar(value)
         for section in _SECTIONS
-        for key, value in _section(recipe, section).items()
+        for key, value in sections.get(section, {}).items()
         if key not in _NOT_COMPUTED
     }
     # A summary may be of a shorter run, which was extended since.
-    last = rounds["round"].max()
     planned = settings.get("comm_round")
     return {
         "run": name,
         "folder": printable(folder),
         "finished": _scalar(summary.get("rounds")) == last
         and not (isinstance(planned, int | float) and planned > last),
-        "method": method_name(method),
-        "seed": _scalar(_section(recipe, "common_args").get("random_seed")),
+        "method": method_name(str(settings.get("federated_optimizer", name))),
+        "seed": _scalar(sections.get("common_args", {}).get("random_seed")),
     } | settings
-
-
-def _section(recipe: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = recipe.get(name)
-    return section if isinstance(section, dict) else {}
 
 
 def _read_settings(path: Path, problems: list[str]) -> dict[str, Any]:
@@ -188,73 +161,69 @@ def _scalar(value: Any) -> str | float | bool | None:
     try:  # PyYAML reads 5e-4 as a string
         return value if isinstance(value, int) and abs(value) < 2**53 else float(value)
     except (ValueError, TypeError, OverflowError):
-        return printable(value)[:200]
+        return printable(value)
 
 
 def _read_rounds(folder: Path, problems: list[str]) -> pd.DataFrame:
     """The rounds of a folder, ascending, each once."""
     path = next((folder / n for n in METRICS if (folder / n).is_file()), folder / METRICS[0])
     said: list[str] = []
-    table = pd.DataFrame(_lines(path, said))
-    table = table.reindex(columns=[*NUMBERS, *(n for n in table if n not in NUMBERS)])
-    numbers = table.drop(columns=["line", "evaluated"], errors="ignore")
-    parsed = numbers.map(_number)
-    lowest = pd.Series(-math.inf, numbers.columns).where(
-        numbers.columns.str.startswith("test_metrics."), 0.0
-    )
-    highest = pd.Series(sys.float_info.max, numbers.columns)
-    lowest["round"], highest[["round", "test_acc", "served_test_acc"]] = 1.0, [1e9, 1.0, 1.0]
-    wrong = (numbers.notna() & parsed.isna()) | (parsed < lowest) | (parsed > highest)
-    wrong["round"] |= parsed["round"].isna()
-    bad = wrong.any(axis=1)
-    for line, name in zip(table.loc[bad].get("line", []), wrong[bad].idxmax(axis=1), strict=True):
-        said.append(f"line {line}: {name} is no number that can be; left out")
-    table[numbers.columns] = parsed
-    table = table[~bad].drop_duplicates("round", keep="last").sort_values("round")
-    if len(table) < (~bad).sum():
+    records: list[dict[str, Any]] = []
+    number = 0
+    try:
+        if not path.is_file():
+            raise OSError("no such file")
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            while raw := file.readline(min(MAX_LINE_BYTES, MAX_METRICS_BYTES - file.tell())):
+                number += 1
+                try:
+                    records.append(_record(raw))
+                except (
+                    ValueError,
+                    LookupError,
+                    TypeError,
+                    AttributeError,
+                    RecursionError,
+                ) as error:
+                    said.append(f"line {number}: left out: {reason(error)}")
+    except (OSError, EOFError, zlib.error) as error:
+        said.append(f"after line {number}: cannot be read: {reason(error)}")
+    names = dict.fromkeys([*NUMBERS, "evaluated", *(name for each in records for name in each)])
+    table = pd.DataFrame(records, columns=list(names))
+    once = table.drop_duplicates("round", keep="last").sort_values("round")
+    if len(once) < len(table):
         said.append("a round more than once; the last line of it counts")
     if table.empty and not said:
         said = ["no round recorded yet"]
-    if len(said) > MAX_PROBLEMS_SHOWN + 1:
-        said[MAX_PROBLEMS_SHOWN:] = [f"and {len(said) - MAX_PROBLEMS_SHOWN} more problems"]
-    problems += [f"{printable(path)}: {problem}" for problem in said]
-    return table.drop(columns="line", errors="ignore").astype({"round": int})
+    more = f", and {len(said) - 1} more problems" * (len(said) > 1)
+    problems += [f"{printable(path)}: {problem}{more}" for problem in said[:1]]
+    return once.astype(dict.fromkeys(NUMBERS, float) | {"round": int})
 
 
-def _lines(path: Path, said: list[str]) -> list[dict[str, Any]]:
-    """Every line that holds a record, flat, with its number."""
-    if not path.is_file():
-        said.append("no such file")
-        return []
-    found, number, total = [], 0, 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            while raw := file.readline(min(MAX_LINE_BYTES, MAX_METRICS_BYTES - total)):
-                number, total = number + 1, total + len(raw)
-                try:
-                    record = json.loads(raw, parse_int=_integer)
-                    norms = record.pop("client_norms", None) or [None] * 3
-                    record |= dict(zip(CLIENT_NORMS, norms, strict=True))
-                    flat = dict(_flat(record)) | {"line": number}
-                    found.append(flat | {"evaluated": printable(flat.get("evaluated") or "")})
-                except (ValueError, TypeError, AttributeError, RecursionError):
-                    said.append(f"line {number}: not the record of a round; left out")
-    except (OSError, EOFError, zlib.error) as error:
-        said.append(f"after line {number}: cannot be read: {printable(error)}")
-    return found
+def _record(line: bytes) -> dict[str, Any]:
+    """The columns of a round; an error where one has no number that can be."""
+    record = json.loads(line, parse_int=float)
+    norms = record.pop("client_norms", None) or [None] * 3
+    if not isinstance(norms, list) or len(norms) != 3:
+        raise ValueError("client_norms are not three numbers")
+    record |= zip(CLIENT_NORMS, norms, strict=True)
+    flat: dict[str, Any] = {"evaluated": printable(record.get("evaluated") or "")}
+    for name, value in _flat(record, ""):
+        if not (name in NUMBERS or OTHER_NUMBERS.match(name)):
+            continue
+        lowest = -sys.float_info.max if name.startswith("test_metrics.") else 0.0
+        highest = 1.0 if name.endswith("test_acc") else sys.float_info.max
+        if value is not None and not lowest <= value <= highest:
+            raise ValueError(f"{name} is no number that can be")
+        flat[printable(name)] = math.nan if value is None else float(value)
+    if not 1.0 <= flat["round"] <= 1e9:
+        raise ValueError("round is no number that can be")
+    return flat
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{printable(key)}.")
+            yield from _flat(value, f"{prefix}{key}.")
         else:
-            yield prefix + printable(key), value
-
-
-def _integer(text: str) -> int | float:
-    return int(text) if len(text) < 18 else float(text)
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan
+            yield prefix + key, value

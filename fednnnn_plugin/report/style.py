@@ -7,11 +7,11 @@ methods apart in a black-and-white print.
 from __future__ import annotations
 
 import functools
+import math
 import re
 import warnings
 from collections.abc import Callable, Sequence
 from io import BytesIO
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import matplotlib as mpl
@@ -19,10 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import get_font_names
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
 from fednnnn_plugin.report.groups import SINGLE_CLIENT
 
@@ -34,25 +33,23 @@ Values = npt.NDArray[np.float64]
 INK, MUTED, GRID, PAPER, REFERENCE = "#1c2128", "#5d6672", "#e3e6ea", "#ffffff", "#6f7883"
 BLACK, ORANGE, SKY_BLUE, GREEN = "#101418", "#e69f00", "#56b4e9", "#009e73"
 BLUE, VERMILION, PURPLE = "#0072b2", "#d55e00", "#cc79a7"
-_NAMES = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "panel", REFERENCE: "reference"}
-_NAMES |= {BLACK: "black", ORANGE: "orange", SKY_BLUE: "sky-blue", GREEN: "green"}
-_NAMES |= {BLUE: "blue", VERMILION: "vermilion", PURPLE: "purple"}
+# The page's names of these colours; it has another value of each in the dark.
+THEME = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "panel", REFERENCE: "reference"}
+THEME |= {BLACK: "black", ORANGE: "orange", SKY_BLUE: "sky-blue", GREEN: "green"}
+THEME |= {BLUE: "blue", VERMILION: "vermilion", PURPLE: "purple"}
 
 # After matplotlib's own font, whatever of these the machine has, for names in other scripts.
-_SCRIPTS = (
-    *("Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Source Han Sans SC", "SimHei"),
-    *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Microsoft YaHei", "PingFang SC"),
-    *("Hiragino Sans", "Noto Sans Devanagari", "Noto Sans Arabic", "Noto Sans Thai", "Unifont"),
+_SCRIPTS = re.compile(
+    "(Noto Sans|Source Han Sans) (CJK )?(SC|JP)|WenQuanYi|SimHei|Microsoft YaHei|"
+    "PingFang|Hiragino|Noto Sans (Devanagari|Arabic|Thai)|Unifont$"
 )
-_installed = frozenset(get_font_names())
 STYLE: Any = {
-    "font.family": ["DejaVu Sans", *(name for name in _SCRIPTS if name in _installed)],
+    "font.family": ["DejaVu Sans", *filter(_SCRIPTS.match, get_font_names())],
     "font.size": 8.0,
     "axes.titlesize": 8.0,
     "axes.titlelocation": "left",
     "axes.titlecolor": INK,
     "axes.labelcolor": INK,
-    "axes.labelsize": 8.0,
     "axes.edgecolor": MUTED,
     "axes.spines.left": False,
     "axes.spines.right": False,
@@ -60,8 +57,6 @@ STYLE: Any = {
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
-    "axes.facecolor": PAPER,
-    "figure.facecolor": PAPER,
     "grid.color": GRID,
     "grid.linewidth": 0.6,
     "xtick.color": MUTED,
@@ -96,7 +91,7 @@ _METHODS = {
 }
 _DASHES = ((), (5.0, 1.8), (1.4, 1.4), (7.0, 1.6, 1.4, 1.6), (2.5, 1.2), (9.0, 2.0))
 _OTHERS = [_look(color, *dash) for dash in _DASHES[1:] for color in (SKY_BLUE, ORANGE)]
-SHADES, PALEST = 20, 0.35
+PALEST = 0.35
 
 
 def looks(runs: pd.DataFrame) -> dict[str, Look]:
@@ -109,31 +104,14 @@ def looks(runs: pd.DataFrame) -> dict[str, Look]:
     found = {}
     for line in lines.itertuples():
         look = _METHODS.get(line.method) or _OTHERS[others.index(line.method) % len(_OTHERS)]
-        if line.dealt == SINGLE_CLIENT:
+        if line.deal == SINGLE_CLIENT:
             look = _look(REFERENCE, width=1.1)
         if line.of > 1:
             dash = _DASHES[line.of - 1 - line.nth] if line.of <= len(_DASHES) else ()
-            look = _look(shade(look["color"], line.nth / (line.of - 1)), *dash)
+            share = line.nth / (line.of - 1)
+            look = _look(look["color"], *dash) | {"alpha": PALEST + (1.0 - PALEST) * share}
         found[line.label] = look
     return found
-
-
-def shade(color: str, share: float) -> str:
-    """A colour between pale (0) and full (1), in one of ``SHADES`` steps."""
-    part = PALEST + (1.0 - PALEST) * round(share * SHADES) / SHADES
-    red, green, blue = (1.0 - part * (1.0 - channel) for channel in to_rgb(color))
-    return to_hex((red, green, blue))
-
-
-def themes() -> dict[str, str]:
-    """The CSS value, which differs in the dark, of each colour that a figure may have."""
-    shades = {
-        shade(color, step / SHADES): f"color-mix(in srgb, var(--{name}) "
-        f"{100.0 * (PALEST + (1.0 - PALEST) * step / SHADES):.0f}%, var(--panel))"
-        for color, name in _NAMES.items()
-        for step in range(SHADES)
-    }
-    return shades | {color: f"var(--{name})" for color, name in _NAMES.items()}
 
 
 def styled(draw: Callable[Concatenate[T, Axes, P], Axes]) -> Callable[..., Axes]:
@@ -164,104 +142,73 @@ def figure_of(ax: Axes) -> Figure:
     return figure
 
 
-def save(ax: Axes, path: Path) -> None:
-    """Write an Axes' figure in the format that the suffix names: same figure, same bytes."""
-    kind = path.suffix.lower()[1:]
+def drawn(ax: Axes, kind: str) -> bytes:
+    """An Axes' figure as ``svg``, ``pdf`` or ``png``: same figure, same bytes."""
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     written = BytesIO()
     with mpl.rc_context(STYLE), warnings.catch_warnings():
         # A glyph that no font here has: in an SVG the reader's may have it.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure_of(ax).savefig(written, format=kind, metadata=dates.get(kind))
-    content = written.getvalue()
-    if kind == "svg":  # hundredths of a point: the eye sees no more
-        content = re.sub(rb"(\d\.\d\d)\d+", rb"\1", content)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+    if kind == "svg":  # hundredths of a point: the eye sees no more; texts stay as they are
+        return re.sub(rb"<[^>]*>", _shortened, written.getvalue())
+    return written.getvalue()
 
 
-def number_text(value: float, _position: int = 0) -> str:
-    """A tick's label, with a proper minus and 10⁻⁵ instead of 1e-05."""
-    mantissa, _, power = f"{value:.6g}".partition("e")
-    if power:
-        raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-        mantissa = f"10{raised}" if mantissa == "1" else f"{mantissa}·10{raised}"
-    return mantissa.replace("-", "−")
+def _shortened(tag: re.Match[bytes]) -> bytes:
+    return re.sub(rb"(\d\.\d\d)\d+", rb"\1", tag[0])
 
 
 def log_axis(ax: Axes) -> None:
-    """A logarithmic y axis with room around what is shown."""
-    values = _shown(ax)
-    values = values[values > 0.0]
-    low, high = (float(values.min()), float(values.max())) if values.size else (0.1, 1.0)
-    if high / low < 2.0:
-        low, high = np.sqrt(low * high) / 1.6, np.sqrt(low * high) * 1.6
-    margin = (high / low) ** 0.06
+    """A logarithmic y axis that spans a factor of 2.5 or more, so that it has marks."""
     ax.set_yscale("log", nonpositive="clip")
-    ax.set_ylim(low / margin, high * margin)
-    steps = (1.0, 2.0, 5.0) if high / low < 150.0 else (1.0,)
-    ax.yaxis.set_major_locator(LogLocator(subs=steps, numticks=8))
+    ax.autoscale(axis="y")
+    low, high = ax.get_ylim()
+    room = max(1.0, 1.6 / math.sqrt(high / low))
+    ax.set_ylim(low / room, high * room)
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(FuncFormatter(number_text))
+    ax.yaxis.set_major_formatter("{x:g}")
 
 
-def linear_axis(ax: Axes, highest: float = np.inf) -> None:
-    """A linear y axis with room around what is shown, from 0 where that is near."""
-    values = _shown(ax)
-    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
-    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-    ax.set_ylim(0.0 if 0.0 <= low < 0.5 * high else low - margin, min(highest, high + margin))
+def linear_axis(ax: Axes, highest: float = math.inf) -> None:
+    """A linear y axis, from 0 where that is near."""
+    ax.autoscale(axis="y")
+    low, high = ax.get_ylim()
+    least = min(each.dataLim.y0 for each in ax.get_shared_y_axes().get_siblings(ax))
+    ax.set_ylim(0.0 if 0.0 <= least < 0.5 * high else low, min(highest, high))
     ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    ax.yaxis.set_major_formatter(FuncFormatter(number_text))
+    ax.yaxis.set_major_formatter("{x:g}")
 
 
 def accuracy_axis(ax: Axes) -> None:
     """Per cent by the logarithm of the error where the best passes 95, else linear.
 
-    So 99.0 and 99.2 part. 100 has no logarithm and is drawn at the upper edge.
+    So 99.0 and 99.2 part. What is above 99.99 is drawn there: 100 has no logarithm.
     """
-    values = _shown(ax)
-    if not values.size or values.max() <= 95.0:
+    if max(each.dataLim.y1 for each in ax.get_shared_y_axes().get_siblings(ax)) <= 95.0:
         linear_axis(ax, highest=100.0)
         return
-    errors = 100.0 - values[values < 100.0]
-    least = float(errors.min()) * 0.75 if errors.size else 1.0
-    most = min(100.0, float(errors.max()) * 1.1) if errors.size else 10.0
-
-    def place(percent: Any) -> Values:
-        return -np.log10(np.maximum(100.0 - np.asarray(percent, dtype=np.float64), least))
-
-    def back(places: Any) -> Values:
-        return 100.0 - 10.0 ** -np.asarray(places, dtype=np.float64)
-
-    ax.set_yscale("function", functions=(place, back))
-    ax.set_ylim(100.0 - most, 100.0 - least)
-    taken: list[float] = []
-    # The plainest first: a mark too near one that is taken already is left out.
-    for mark in (90, 99, 99.9, 99.99, 50, 0, 95, 80, 99.5, 98, 99.95, 99.8, 99.98, 20):
-        near = (abs(place(mark) - place(t)) < 0.08 * np.log10(most / least) for t in taken)
-        if 100.0 - most <= mark <= 100.0 - least and not any(near):
-            taken.append(mark)
-    ax.set_yticks(sorted(taken), [number_text(mark) for mark in sorted(taken)])
+    ax.set_yscale("function", functions=(_from_accuracy, _to_accuracy))
+    ax.autoscale(axis="y")
+    ax.yaxis.set_major_locator(FixedLocator([100.0 - error for error in _ERRORS]))
     ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter("{x:.6g}")
 
 
-def _shown(ax: Axes) -> Values:
-    """Every y of the lines and the bands of an Axes and of those that share its y axis."""
-    axes = ax.get_shared_y_axes().get_siblings(ax)
-    lines = [np.asarray(line.get_ydata(), dtype=np.float64) for each in axes for line in each.lines]
-    bands = [p.vertices[:, 1] for each in axes for c in each.collections for p in c.get_paths()]
-    values = np.concatenate([*lines, *bands, np.empty(0)])
-    return values[np.isfinite(values)]
+_ERRORS = (100, 50, 20, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+
+
+def _from_accuracy(percent: Any) -> Values:
+    return -np.log10(np.maximum(100.0 - np.asarray(percent, dtype=np.float64), _ERRORS[-1]))
+
+
+def _to_accuracy(place: Any) -> Values:
+    return 100.0 - 10.0 ** -np.asarray(place, dtype=np.float64)
 
 
 def end_labels(ax: Axes, entries: Sequence[tuple[str, float, Look]]) -> None:
-    """Name lines beside their ends; names that would touch are moved apart.
-
-    Args:
-        ax: with its final limits.
-        entries: for each line its name, its last y and its look.
-    """
+    """Name lines (name, last y, look) beside their ends; names that would touch are moved apart."""
     to_axes = ax.transData + ax.transAxes.inverted()
     left = ax.get_xlim()[0]
     ends = [float(np.clip(to_axes.transform((left, y))[1], 0.0, 1.0)) for _, y, _ in entries]
@@ -285,15 +232,10 @@ def end_labels(ax: Axes, entries: Sequence[tuple[str, float, Look]]) -> None:
 
 
 def spread_out(wanted: Sequence[float], step: float) -> list[float]:
-    """Positions at least ``step`` apart and as near to those wanted as two sweeps get.
-
-    They stay in [0, 1] unless there are too many for that.
-    """
+    """Positions at least ``step`` apart, near to those wanted, below 1 if there is room."""
     order = np.argsort(wanted, kind="stable")
-    placed = np.clip(np.asarray(wanted, dtype=np.float64)[order], 0.0, 1.0)
-    slots = np.arange(len(placed)) * step
-    placed = np.maximum.accumulate(placed - slots) + slots  # none too near to the one below
-    room = np.minimum(placed, 1.0 - slots[::-1])  # none too near to the upper edge
-    positions = np.empty(len(placed))
-    positions[order] = room
+    slots = np.arange(len(order)) * step
+    placed = np.maximum.accumulate(np.asarray(wanted, dtype=np.float64)[order] - slots) + slots
+    positions = np.empty(len(order))
+    positions[order] = np.minimum(placed, 1.0 - slots[::-1])  # none too near to the upper edge
     return list(map(float, positions))

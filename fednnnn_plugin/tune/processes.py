@@ -39,7 +39,7 @@ def search(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Study:
         helper.join()
     with folder.locked():
         folder.write_best(study)
-        write_figures(folder.path)
+        write_figures(study)
     return study
 
 

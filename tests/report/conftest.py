@@ -7,27 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
+import matplotlib.pyplot as plt
 import pytest
 import yaml
 
-mpl.use("Agg")
+plt.switch_backend("Agg")
 
 # Made-up learning curves: accuracy reached, rounds to get there, N/E at the end.
 CURVES = {"PaperFedAvg": (0.70, 0.30, 0.14), "FedNNNN": (0.79, 0.10, 0.30)}
 LAYERS = ("conv1", "conv2", "fc1", "fc2")
-CIFAR10_LAYERS = (
-    "conv11",
-    "bn11",
-    "conv12",
-    "bn12",
-    "conv31",
-    "bn31",
-    "conv32",
-    "fc1",
-    "fc2",
-    "fc3",
-)
+CIFAR10_LAYERS = ("conv11", "bn11", "conv12", "conv31", "bn31", "conv32", "fc1", "fc2", "fc3")
 
 
 def recipe(method: str, **settings: Any) -> dict[str, Any]:
@@ -40,6 +29,7 @@ def recipe(method: str, **settings: Any) -> dict[str, Any]:
         "partition_sizes": "balanced",
         "classes_per_client": 2,
         "power_law_exponent": 1.0,
+        "partition_alpha": 0.5,
         "validation_fraction": 0.0,
     }
     train = {
@@ -54,7 +44,7 @@ def recipe(method: str, **settings: Any) -> dict[str, Any]:
         "weight_decay": 0.0,
         "precision": "fp32",
     }
-    of_data = {*data, "data_dir", "partition_alpha", "image_size"}
+    of_data = {*data, "data_dir", "image_size"}
     seed, model = settings.pop("seed", 0), settings.pop("model", f"nnnn_{dataset}")
     data |= {key: settings.pop(key) for key in list(settings) if key in of_data}
     return {
@@ -117,12 +107,14 @@ def write_run(
     return folder
 
 
-MakeRun = Callable[..., Path]
+@pytest.fixture(autouse=True)
+def _figures_closed():
+    yield
+    plt.close("all")
 
 
-@pytest.fixture
-def make_run(tmp_path: Path) -> MakeRun:
-    """Write a run folder of a few rounds: ``make_run("FedNNNN", seed=1, comm_round=30)``."""
+def maker(folder: Path) -> Callable[..., Path]:
+    """What writes run folders: ``make("FedNNNN", seed=1, comm_round=30)``."""
 
     def make(
         method: str,
@@ -137,11 +129,23 @@ def make_run(tmp_path: Path) -> MakeRun:
         lines = rounds_of(values, values["train_args"]["comm_round"])[:done]
         for line in lines:
             change(line)
-        number = len(list((tmp_path / "runs").glob("*")))
-        folder = tmp_path / "runs" / (name or f"{number:02}-{method.lower()}")
-        return write_run(folder, values, lines, finished=finished)
+        number = len(list(folder.glob("*")))
+        where = folder / (name or f"{number:02}-{method.lower()}")
+        return write_run(where, values, lines, finished=finished)
 
     return make
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., Path]:
+    """Write a run folder of a few rounds."""
+    return maker(tmp_path / "runs")
+
+
+@pytest.fixture(scope="session")
+def make_runs_in() -> Callable[[Path], Callable[..., Path]]:
+    """The same in any folder."""
+    return maker
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
 """What the figures draw, on any Axes."""
 
-import io
 import math
 import warnings
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,15 +13,9 @@ from matplotlib.font_manager import get_font_names
 import fednnnn_plugin as fp
 from fednnnn_plugin.report.charts import condition_charts
 from fednnnn_plugin.report.groups import arrange
-from fednnnn_plugin.report.style import log_axis, number_text, save, spread_out
+from fednnnn_plugin.report.style import drawn, spread_out
 
 fig = fp.figures
-
-
-@pytest.fixture(autouse=True)
-def _closed():
-    yield
-    plt.close("all")
 
 
 def lines(ax: Axes) -> dict[str, np.ndarray]:
@@ -47,18 +39,10 @@ def runs(make_run) -> pd.DataFrame:
     return fp.read_runs(folder.parent)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "accuracy",
-        "accuracy_by_seconds",
-        "loss",
-        "norms",
-        "agreement",
-        "integrated_norm",
-        "client_spread",
-    ],
-)
+LINES = "accuracy accuracy_by_seconds loss norms agreement integrated_norm client_spread"
+
+
+@pytest.mark.parametrize("name", LINES.split())
 def test_every_figure_draws_on_the_axes_given_or_a_new_one(runs: pd.DataFrame, name: str) -> None:
     draw = getattr(fig, name)
     _, ax = plt.subplots()
@@ -142,58 +126,46 @@ def test_a_layer_and_a_metric_of_one_s_own(make_run) -> None:
     assert {"norms-fc2", "norms-conv2", "metric-mse"} <= set(charts(runs))
 
 
-def test_variants_of_a_method_look_different(make_run) -> None:
-    for beta in (0.5, 1.1):
-        folder = make_run("FedNNNN", beta=beta)
-    ax = fig.accuracy(fp.read_runs(folder.parent))
-    assert set(lines(ax)) == {"FedNNNN (β 0.5)", "FedNNNN (β 1.1)"}
-    looks = {(line.get_color(), line.get_linestyle()) for line in ax.lines}
-    assert len({color for color, _ in looks}) == 2
-
-
-def test_many_variants_get_shades_by_the_value_and_a_colour_bar(make_run) -> None:
-    for beta in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2):
+def test_variants_of_a_method_get_shades_by_the_value_and_a_colour_bar(make_run) -> None:
+    """β 0.5 and β 1.1 looked the same."""
+    betas = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
+    for beta in betas:
         make_run("FedNNNN", beta=beta)
-    ax = fig.accuracy(fp.read_runs(make_run("PaperFedAvg").parent))
+    runs = fp.read_runs(make_run("PaperFedAvg").parent)
+    ax = fig.accuracy(runs)
+    assert set(lines(ax)) == {"FedAvg", *(f"FedNNNN (β {beta:g})" for beta in betas)}
     assert names(ax) == {"FedAvg"}
-    (bar,) = ax.child_axes
-    assert [text.get_text() for text in bar.get_yticklabels()][:3] == ["0.5", "0.6", "0.7"]
-    colors = [line.get_color() for line in ax.lines if line.get_label() != "FedAvg"]
-    brightness = [sum(int(color[i : i + 2], 16) for i in (1, 3, 5)) for color in colors]
-    assert brightness == sorted(brightness, reverse=True)
-    assert len(set(colors)) == 8
+    ticks = [text.get_text() for text in ax.figure.axes[1].get_yticklabels()]
+    assert ticks == [f"{beta:g}" for beta in betas]
+    shades = [line.get_alpha() for line in ax.lines if line.get_label() != "FedAvg"]
+    assert shades == sorted(set(shades))
+    two = fig.accuracy(runs[runs["beta"].isin([0.5, 1.1])])
+    assert len({line.get_alpha() for line in two.lines}) == 2
+    assert "FedNNNN (β 1.1)" in names(two)
 
 
 def test_lines_of_several_conditions_carry_their_names(make_run) -> None:
     make_run("FedNNNN", partition_method="iid")
     ax = fig.loss(fp.read_runs(make_run("FedNNNN").parent))
     assert set(lines(ax)) == {"FedNNNN, digits IID, B", "FedNNNN, digits non-IID, B"}
-    assert len({line.get_color() for line in ax.lines}) == 2
+    assert len({line.get_alpha() for line in ax.lines}) == 2
 
 
 @pytest.mark.parametrize(
     ("recorded", "said"),
     [
-        ({"PaperFedAvg": "average", "FedExP": "average"}, ["plain average"]),
-        (
-            {"PaperFedAvg": "average", "FedExP": "midpoint"},
-            ["average of the clients' models (FedAvg)", "(FedExP)"],
-        ),
-        ({"FedAdam": "served"}, ["served model"]),
-        ({"PaperFedAvg": None}, ["do not say"]),
+        ({"PaperFedAvg": "average", "FedExP": "average"}, "plain average"),
+        ({"PaperFedAvg": "average", "FedExP": "midpoint"}, "models (FedAvg)"),
+        ({"FedAdam": "served"}, "served model"),
+        ({"PaperFedAvg": None}, "do not say"),
     ],
 )
-def test_the_caption_says_which_model_was_tested(make_run, recorded: dict, said: list) -> None:
+def test_the_caption_says_which_model_was_tested(make_run, recorded: dict, said: str) -> None:
     for method, model in recorded.items():
         folder = make_run(method, change=lambda line, m=model: line.update(evaluated=m))
     caption = charts(fp.read_runs(folder.parent))["accuracy"].caption
-    assert all(text in caption for text in said)
+    assert said in caption
     assert ("plain average" in caption) == ("average" in recorded.values())
-
-
-def test_held_out_images_are_not_called_the_test_set(make_run) -> None:
-    ax = fig.accuracy(fp.read_runs(make_run("FedNNNN", validation_fraction=0.2)))
-    assert ax.get_ylabel() == "validation accuracy (%)"
 
 
 def test_a_single_client_is_a_reference(make_run, runs: pd.DataFrame) -> None:
@@ -201,52 +173,38 @@ def test_a_single_client_is_a_reference(make_run, runs: pd.DataFrame) -> None:
     both = arrange(fp.read_runs(folder.parent))
     alone = both["condition"] == "single client"
     found = {c.name: c for c in condition_charts(both[~alone], both[alone], ())}
-    assert "single client" in lines(found["integrated-norm"].axes[0])
-    assert "single client" not in lines(found["accuracy"].axes[0])
+    assert "single client" in lines(found["integrated-norm"].ax)
+    assert "single client" not in lines(found["accuracy"].ax)
     own = {c.name for c in condition_charts(both[alone], both[alone], ())}
     assert not own & {"agreement", "client-norms"}
 
 
-@pytest.mark.parametrize("kind", ["svg", "pdf", "png"])
-def test_names_in_any_script_are_drawn(make_run, tmp_path: Path, kind: str, recwarn) -> None:
-    label = "规则方法_$x^2 β"
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_names_in_any_script_are_drawn(make_run, kind: str) -> None:
+    label = "规则方法_$x^2 β 0.0005"  # digits in a name stay, too
     runs = fp.read_runs(make_run(label))
-    path = tmp_path / f"figure.{kind}"
-    save(fig.accuracy(runs), path)
-    save(fig.accuracy(runs), again := tmp_path / f"again.{kind}")
-    assert path.read_bytes() == again.read_bytes()
+    drawing = drawn(fig.accuracy(runs), kind)
+    assert drawing == drawn(fig.accuracy(runs), kind)
     if kind == "svg":
-        assert label in path.read_text(encoding="utf-8")
+        assert label in drawing.decode()
     if any("CJK" in name for name in get_font_names()):
         assert any("CJK" in name for name in fig.STYLE["font.family"])
 
 
-def test_ten_thousand_rounds_are_thinned(make_run, tmp_path: Path) -> None:
+def test_thousands_of_rounds_are_thinned(make_run) -> None:
     runs = fp.read_runs(make_run("FedNNNN"))
-    many = pd.concat([runs.iloc[:1]] * 10_000, ignore_index=True)
+    many = pd.concat([runs.iloc[:1]] * 4_000, ignore_index=True)
     draw = np.random.default_rng(0)
-    many = many.assign(round=range(1, 10_001), test_acc=draw.uniform(0.5, 0.51, 10_000))
-    many["client_norm_min"] = draw.uniform(0.1, 0.2, 10_000)
+    many = many.assign(round=range(1, 4_001), test_acc=draw.uniform(0.5, 0.51, 4_000))
+    many["client_norm_min"] = draw.uniform(0.1, 0.2, 4_000)
     for ax in (fig.accuracy(many), fig.client_spread(many)):
-        save(ax, path := tmp_path / "figure.svg")
-        assert path.stat().st_size < 150_000
+        assert len(drawn(ax, "svg")) < 80_000
 
 
 def test_positions_are_spread_out() -> None:
     assert spread_out([0.5, 0.51, 0.1], 0.1) == pytest.approx([0.5, 0.6, 0.1])
     assert spread_out([1.0, 1.0, 0.99], 0.2) == pytest.approx([0.8, 1.0, 0.6])
     assert spread_out([], 0.1) == []
-
-
-def test_the_ticks_of_a_logarithmic_axis() -> None:
-    _, ax = plt.subplots()
-    ax.plot([1, 2], [0.03, 2.0])
-    log_axis(ax)
-    ax.get_figure().savefig(io.BytesIO())
-    shown = {text.get_text() for text in ax.get_yticklabels()}
-    assert {"0.05", "0.1", "0.2", "0.5", "1", "2"} <= shown
-    assert number_text(1e-05) == "10⁻⁵"
-    assert number_text(2.5e-07) == "2.5·10⁻⁷"
 
 
 def test_alternative_text_tells_the_last_values(runs: pd.DataFrame) -> None:

@@ -17,16 +17,7 @@ FLAGS = (
 )
 ASK = """
 <script>
-const table = document.querySelector("section[aria-labelledby=runs] table.sortable");
-const best = table.querySelectorAll("th button")[5];
-const column = () => [...table.tBodies[0].rows]
-  .map(row => row.cells[5].textContent);
-const before = column();
-best.click();
-const up = column(), ascending = best.closest("th").ariaSort;
-best.click();
 document.body.innerHTML = `<pre id="answer">${JSON.stringify({
-  before, up, ascending, down: column(),
   drawings: [...document.querySelectorAll("figure > svg")].map(svg =>
     [svg.getBoundingClientRect().height > 50, svg.querySelectorAll("path").length > 5]),
   ink: getComputedStyle(document.querySelector("figure svg text")).fill,
@@ -43,7 +34,8 @@ def ask(page: Path, *flags: str) -> dict[str, Any]:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     assert chromium is not None
     asked = page.with_name("asked.html")
-    asked.write_text(page.read_text(encoding="utf-8").replace("</body>", ASK + "</body>"))
+    text = page.read_text(encoding="utf-8").replace("</body>", ASK + "</body>")
+    asked.write_text(text.replace("style-src", "script-src 'unsafe-inline'; style-src"))
     profile = f"--user-data-dir={page.parent.parent / 'profile'}"
     command = [chromium, *FLAGS, profile, *flags, asked.as_uri()]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
@@ -63,9 +55,6 @@ def test_the_page_in_a_browser(make_run, study: Path, tmp_path: Path) -> None:
     assert len(light["drawings"]) == 11
     assert all(all(checks) for checks in light["drawings"])
     assert light["wide"] <= 0
-    assert light["ascending"] == "ascending"
-    assert light["up"] == sorted(light["before"], key=float)
-    assert light["down"] == light["up"][::-1]
     assert (light["ink"], light["paper"]) == ("rgb(90, 100, 112)", "rgb(255, 255, 255)")
     assert light["line"] == "rgb(213, 94, 0)"
 

@@ -1,8 +1,6 @@
 """The one reader of a study folder."""
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +52,7 @@ def test_by_hand(tmp_path: Path) -> None:
     )
     assert is_study(tmp_path)
     assert study.warnings == ()
-    assert study.step_names == ["learning-rate", "FedNNNN"]
+
     assert study.plan.keys == ["learning_rate", "beta", "gamma"]
     assert list(study.trials["learning_rate"][:2]) == [0.1, 0.2]  # the order of the grid
     assert list(study.trials["beta"][2:]) == [0.5, 0.5, 0.7]
@@ -88,9 +86,7 @@ def test_before_a_trial_has_ended(tmp_path: Path) -> None:
         RATE.format("", 0.9, 0.2),
         RATE.format(0.9, 0.9, 0.2).replace("finished", "done"),
         RATE.format(0.9, 0.9, 0.2) + ",1,2,3",
-        RATE.format(0.9, 0.9, 0.2).replace("learning-rate", "other"),
         "learning-rate,Pap",
-        "",
     ],
 )
 def test_a_line_that_is_wrong_costs_itself_alone(tmp_path: Path, line: str) -> None:
@@ -99,24 +95,21 @@ def test_a_line_that_is_wrong_costs_itself_alone(tmp_path: Path, line: str) -> N
     )
     assert list(study.trials["value"]) == [0.8, 0.7]
     (warning,) = study.warnings
-    assert str(tmp_path / "trials.csv") in warning
-    assert "line 3" in warning
+    assert warning.startswith(f"{tmp_path / 'trials.csv'}: line 3")
 
 
-@pytest.mark.parametrize("content", [b"", b"\0\0\0", b"a,b\n1,2\n", b'"unclosed', b"\xff\xfe"])
-def test_an_unreadable_table_is_a_warning_that_names_it(tmp_path: Path, content: bytes) -> None:
-    (write(tmp_path) / "trials.csv").write_bytes(content)
+@pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b'"unclosed', None])
+def test_an_unreadable_table_is_a_warning_that_names_it(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    path = write(tmp_path) / "trials.csv"
+    path.unlink()
+    path.mkdir() if content is None else path.write_bytes(content)
     study = read_study(tmp_path)
     assert len(study.trials) == 0
     (warning,) = study.warnings
-    assert warning.startswith(f"{tmp_path / 'trials.csv'}: cannot be read")
+    assert warning.startswith(f"{path}: cannot be read")
     assert "\n" not in warning
-
-
-def test_a_folder_in_the_table_s_place(tmp_path: Path) -> None:
-    (write(tmp_path) / "trials.csv").unlink()
-    (tmp_path / "trials.csv").mkdir()
-    assert "cannot be read" in read_study(tmp_path).warnings[0]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -132,11 +125,9 @@ def test_any_table_is_read_or_warned_of(tmp_path: Path, content: bytes) -> None:
     "text",
     [
         *("", "{", "[1]", "steps: 1", "!!python/object/apply:os.system [true]", "- " * 2000),
-        *(yaml.safe_dump(plan(**{key: None})) for key in plan()),
+        yaml.safe_dump(plan(metric=None)),
         yaml.safe_dump(plan(steps=[])),
-        yaml.safe_dump(plan(steps=[plan()["steps"][0]] * 2)),
         yaml.safe_dump(plan(steps=[{**plan()["steps"][0], "name": "../up"}])),
-        yaml.safe_dump(plan(steps=[{**plan()["steps"][0], "grid": {"beta": [1.0] * 2}}])),
         yaml.safe_dump(
             plan(steps=[{**plan()["steps"][0], "grid": {key: list(range(99)) for key in "abcd"}}])
         ),
@@ -147,9 +138,3 @@ def test_a_damaged_plan_is_one_line(tmp_path: Path, text: str) -> None:
     with pytest.raises(UserError, match=r"study\.yaml") as caught:
         read_study(tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_it_is_read_without_torch_and_optuna() -> None:
-    check = "import sys, fednnnn_plugin.report.study; print({'torch', 'optuna'} & {*sys.modules})"
-    run = [sys.executable, "-c", check]
-    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == "set()\n"

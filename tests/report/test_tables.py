@@ -1,6 +1,7 @@
 """Which runs belong together, and the tables made of them."""
 
 import math
+import re
 
 import pandas as pd
 import pytest
@@ -10,7 +11,7 @@ from fednnnn_plugin.report import tables
 from fednnnn_plugin.report.groups import arrange
 
 
-def numbers(runs: pd.DataFrame) -> pd.DataFrame:
+def table_of(runs: pd.DataFrame) -> tables.Table:
     return tables.accuracy(arrange(runs))
 
 
@@ -21,29 +22,27 @@ def curve(*accuracies: float | None):
 
 def test_the_paper_s_table() -> None:
     assert len(tables.PAPER) == 40
-    assert tables.PAPER["mnist", "IID", "B", "FedAvg"] == 99.0
-    assert tables.PAPER["cifar10", "non-IID", "UB", "FedNNNN"] == 61.9
-    assert tables.PAPER["cifar10", "non-IID", "B", "Momentum"] == 74.3
+    assert tables.PAPER["mnist", "IID, B", "FedAvg"] == 99.0
+    assert tables.PAPER["cifar10", "non-IID, UB", "FedNNNN"] == 61.9
+    assert tables.PAPER["cifar10", "non-IID, B", "Momentum"] == 74.3
 
 
 def test_accuracy_worked_by_hand(make_run) -> None:
     for seed, reached in ((0, (0.5, 0.9, 0.8, None)), (1, (0.5, 0.6, 0.7, 0.6))):
         make_run("FedNNNN", dataset="mnist", seed=seed, change=curve(*reached))
     folder = make_run("PaperFedAvg", dataset="mnist", change=curve(0.1, 0.2, 0.3, 0.2))
-    table = numbers(fp.read_runs(folder.parent)).set_index("label")
-    row = table.loc["FedNNNN"]
+    table = table_of(fp.read_runs(folder.parent))
+    assert list(table.numbers["label"]) == ["FedAvg", "FedNNNN"]
+    alone, row = table.numbers.to_dict("records")
     assert (row["best"], row["final"], row["seeds"]) == pytest.approx((0.8, 0.7, 2))
     assert row["best_sd"] == pytest.approx(math.sqrt(0.02))
     assert row["paper"] == 99.1
-    assert row["best_minus_paper"] == pytest.approx(-19.1)
     assert row["seconds"] == pytest.approx(1.3)
-    assert math.isnan(table.loc["FedAvg", "best_sd"])
-    assert list(table.index) == ["FedAvg", "FedNNNN"]
-    shown = tables.accuracy_table(numbers(fp.read_runs(folder.parent)), "the test set")
-    assert "80.00 ± 14.14" in shown.text()
-    assert "| **80.00 ± 14.14** |" in shown.markdown()
-    assert "\\textbf{80.00 $\\pm$ 14.14}" in shown.latex()
-    assert tables.headline(table.reset_index()) == (
+    assert math.isnan(alone["best_sd"])
+    assert table.rows["best − paper"][1] == "−19.1"
+    assert "80.00 ± 14.14" in table.text()
+    assert "| **80.00 ± 14.14** |" in table.markdown()
+    assert tables.headline(table.numbers) == (
         "Best: FedNNNN, 80.00 ± 14.14 %, 50.0 points above FedAvg."
     )
 
@@ -55,7 +54,7 @@ def test_conditions_and_methods_stand_in_the_paper_s_order(make_run) -> None:
     make_run("FedNNNN", dataset="mnist", partition_method="dirichlet", partition_alpha=0.3)
     make_run("FedNNNN", dataset="mnist", partition_sizes="power_law")
     folder = make_run("FedNNNN", dataset="mnist", partition_method="iid")
-    table = numbers(fp.read_runs(folder.parent))
+    table = table_of(fp.read_runs(folder.parent)).numbers
     assert list(zip(table["data"], table["condition"], table["label"], strict=True)) == [
         ("MNIST", "IID, B", "FedNNNN"),
         ("MNIST", "non-IID, UB", "FedNNNN"),
@@ -84,40 +83,46 @@ def test_conditions_and_methods_stand_in_the_paper_s_order(make_run) -> None:
 )
 def test_a_run_that_is_not_as_the_paper_s_is_marked(make_run, changed: dict, said: str) -> None:
     folder = make_run("FedNNNN", **{"dataset": "mnist", "comm_round": 100, **changed})
-    table = tables.accuracy_table(numbers(fp.read_runs(folder)), "the test set")
+    table = table_of(fp.read_runs(folder))
     assert table.rows["method"][0] == "FedNNNN*"
     assert said in table.notes[-1]
 
 
 def test_a_run_as_the_paper_s_is_not_marked(make_run) -> None:
-    table = numbers(fp.read_runs(make_run("FedNNNN", dataset="mnist", comm_round=100)))
-    assert list(table["unlike_paper"]) == [""]
-    assert list(table["paper"]) == [99.1]
+    table = table_of(fp.read_runs(make_run("FedNNNN", dataset="mnist", comm_round=100)))
+    assert (table.rows["method"][0], table.rows["paper"][0]) == ("FedNNNN", "99.1")
     part = make_run("FedNNNN", dataset="mnist", comm_round=100, done=7, finished=False)
-    assert "7 rounds so far" in numbers(fp.read_runs(part))["unlike_paper"][0]
+    assert "7 rounds so far" in table_of(fp.read_runs(part)).notes[-1]
 
 
 def test_two_image_folders_are_not_ranked_against_each_other(make_run) -> None:
     make_run("FedNNNN", dataset="image_folder", data_dir="~/flowers")
     make_run("PaperFedAvg", dataset="image_folder", data_dir="~/leaves")
     folder = make_run("FedNNNN", dataset="image_folder", data_dir="/other/leaves")
-    table = numbers(fp.read_runs(folder.parent))
+    table = table_of(fp.read_runs(folder.parent)).numbers
     assert len(table[["data", "condition"]].drop_duplicates()) == 3
 
 
-def test_settings_that_differ_in_the_seventh_digit_are_not_seeds(make_run) -> None:
-    make_run("FedNNNN", seed=0, learning_rate=0.05)
-    folder = make_run("FedNNNN", seed=1, learning_rate=0.0500000001)
-    table = numbers(fp.read_runs(folder.parent))
-    assert list(table["label"]) == ["FedNNNN (η 0.05)", "FedNNNN (η 0.0500000001)"]
-    assert list(table["seeds"]) == [1, 1]
-
-
-def test_methods_with_different_models_say_so(make_run) -> None:
-    make_run("FedNNNN", beta=0.7, model="resnet18")
-    folder = make_run("NormNorm", beta=1.0)
-    labels = set(numbers(fp.read_runs(folder.parent))["label"])
-    assert labels == {"FedNNNN (model resnet18)", "Norm-Norm (model nnnn_digits)"}
+@pytest.mark.parametrize(
+    ("one", "other", "labels"),
+    [
+        # Settings that differ in the seventh digit were merged as seeds.
+        (
+            {"learning_rate": 0.05},
+            {"learning_rate": 0.0500000001},
+            ["FedNNNN (η 0.05)", "FedNNNN (η 0.0500000001)"],
+        ),
+        (
+            {"beta": 0.7, "model": "resnet18"},
+            {"method": "NormNorm", "beta": 1.0},
+            ["Norm-Norm (model nnnn_digits)", "FedNNNN (model resnet18)"],
+        ),
+    ],
+)
+def test_settings_that_differ_make_two_lines(make_run, one, other, labels) -> None:
+    make_run("FedNNNN", seed=0, **one)
+    folder = make_run(other.pop("method", "FedNNNN"), seed=1, **other)
+    assert list(table_of(fp.read_runs(folder.parent)).numbers["label"]) == labels
 
 
 def test_of_two_runs_of_one_setting_and_seed_the_longer_counts(make_run) -> None:
@@ -134,18 +139,36 @@ def test_methods_of_different_lengths_are_not_ranked(make_run) -> None:
     """It said "15.3 points above FedAvg" of 30 rounds against 10."""
     make_run("FedNNNN", comm_round=8)
     folder = make_run("PaperFedAvg", comm_round=8, done=3, finished=False)
-    table = numbers(fp.read_runs(folder.parent))
-    assert "points above" not in tables.headline(table)
-    assert "3 to 8 rounds" in tables.headline(table)
-    assert not tables.accuracy_table(table, "the test set").strong
+    table = table_of(fp.read_runs(folder.parent))
+    assert "3 to 8 rounds" in tables.headline(table.numbers)
+    assert not table.strong
+
+
+def test_held_out_images_are_not_called_the_test_set(make_run) -> None:
+    held_out = make_run("FedNNNN", validation_fraction=0.2)
+    assert table_of(fp.read_runs(held_out)).title == "Validation accuracy (%)"
+    make_run("PaperFedAvg")
+    both = table_of(fp.read_runs(held_out.parent))
+    assert both.title == "Test and validation accuracy (%)"
+    assert "non-IID, B (held out 0.2) FedNNNN" in both.text()
+
+
+@pytest.mark.parametrize(
+    "key", ["validation_fraction", "comm_round", "client_num_per_round", "learning_rate"]
+)
+def test_a_setting_that_is_no_number_is_shown_as_it_is(make_run, key: str) -> None:
+    folder = make_run("FedNNNN", dataset="mnist")
+    path = folder / "recipe.yaml"
+    path.write_text(re.sub(rf"({key}): .*", r"\1: abc", path.read_text()))
+    runs = fp.read_runs(folder)
+    assert f"{key} abc" in table_of(runs).notes[-1]
+    assert fp.figures.agreement(runs).lines
 
 
 def test_a_run_without_an_accuracy(make_run) -> None:
-    folder = make_run("FedNNNN", change=curve(None, None, None, None))
-    table = numbers(fp.read_runs(folder))
-    assert tables.accuracy_table(table, "the test set").rows["best"][0] == "–"
-    assert tables.headline(table) == ""
-    assert len(tables.runs_table(arrange(fp.read_runs(folder))).rows) == 1
+    table = table_of(fp.read_runs(make_run("FedNNNN", change=curve(None, None, None, None))))
+    assert table.rows["best"][0] == "–"
+    assert tables.headline(table.numbers) == ""
 
 
 @pytest.mark.parametrize(
@@ -159,14 +182,11 @@ def test_a_run_without_an_accuracy(make_run) -> None:
 def test_rounds_to_an_accuracy(make_run, base, own, rounds, speed) -> None:
     make_run("PaperFedAvg", change=curve(*base))
     folder = make_run("FedNNNN", change=curve(*own))
-    found = tables.rounds_to(arrange(fp.read_runs(folder.parent)), 0.8)
-    table = tables.rounds_table(found, 0.8).rows
+    table = tables.rounds_to(arrange(fp.read_runs(folder.parent)), 0.8).rows
     assert list(table["rounds"]) == rounds
     assert list(table["speed-up over FedAvg"]) == speed
 
 
-def test_names_in_markdown_and_latex(make_run) -> None:
-    folder = make_run("my_rules:A|b_$<1>")
-    shown = tables.accuracy_table(numbers(fp.read_runs(folder)), "the test set")
-    assert "A\\|b\\_$\\<1\\>" in shown.markdown()
-    assert "A|b\\_\\$$<$1$>$" in shown.latex()
+def test_names_in_markdown(make_run) -> None:
+    table = table_of(fp.read_runs(make_run("my_rules:A|b_$<1>")))
+    assert "A\\|b\\_$\\<1\\>" in table.markdown()
