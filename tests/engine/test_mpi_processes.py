@@ -147,14 +147,14 @@ import sys
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.engine.ranks import MpiRanks
 
-deal = MpiRanks.deal
+serve = MpiRanks.serve
 
-def broken(self, groups, work):
+def broken(self, state):
     if self.rank == 1:
         raise ArithmeticError("rank 1 lost its mind")
-    return deal(self, groups, work)
+    serve(self, state)
 
-MpiRanks.deal = broken
+MpiRanks.serve = broken
 main(sys.argv[1:])
 """
 

@@ -273,15 +273,6 @@ def test_what_a_users_trainer_measures_is_recorded_and_resumed(
     assert [r["test_acc"] for r in records()] == [None] * 3
 
 
-def test_an_accuracy_that_is_none_is_refused(
-    run: Run, recipe: MakeRecipe, draw: Callable[[], float]
-) -> None:
-    trainer = _Trainer(draw)
-    trainer.test = lambda _: Evaluation(1.18, None)  # type: ignore[method-assign]
-    with pytest.raises(UserError, match=r"accuracy 1\.18"):
-        run(recipe(), trainer=trainer)
-
-
 def test_a_full_batch_is_all_of_a_client(run: Run, recipe: MakeRecipe, tmp_path: Path) -> None:
     """The largest client has 30 images."""
     for size in (-1, 30):

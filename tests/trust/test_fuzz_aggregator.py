@@ -15,12 +15,11 @@ from torch import Tensor, nn
 import fednnnn_plugin as fp
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import layout_of, named_tensors
-from fednnnn_plugin.engine.batches import LoaderBatches, LoaderData
-from fednnnn_plugin.engine.cohort import Cohort
+from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.federation import Federation, Schedule
-from fednnnn_plugin.engine.foreign import ForeignTraining
-from fednnnn_plugin.engine.ranks import Solo
+from fednnnn_plugin.engine.ranks import Ranks
+from fednnnn_plugin.engine.training import Inputs, cohort_of
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.server.layout import Layout, State
 from fednnnn_plugin.server.rules import find_rule
@@ -133,7 +132,7 @@ class Clients:
         returned: State = edited(state, self.edits[client])
         return returned
 
-    def test(self, state: State) -> Evaluation | None:
+    def test(self, state: State) -> Evaluation:
         return Evaluation(0.5, None)
 
 
@@ -164,7 +163,7 @@ def test_the_engine(
 ) -> None:
     model, clients = Model(), Clients()
     like = {name: tensor.clone() for name, tensor in named_tensors(model).items()}
-    batches = LoaderBatches(LoaderData({}, {}, (), 2), LocalSGD(1, 1, 0.1), torch.device("cpu"))
+    inputs = Inputs(model, LoaderData({}, {}, (), 2), torch.device("cpu"), clients)
     schedule = Schedule(
         len(rounds),
         (1, 5, 2, 9),
@@ -177,9 +176,9 @@ def test_the_engine(
     layout = layout_of(model)
     server = Server(find_rule(rule), RULES[rule], layout)
     start = server.start(named_tensors(model))
-    with Cohort(model, layout, ForeignTraining(clients), batches, seed=0) as cohort:
+    with cohort_of(inputs, LocalSGD(1, 1, 0.1), seed=0, most=1, workers=1) as cohort:
         federation = Federation(
-            schedule, server, start, cohort, Solo(), lambda model: Evaluation(0.5, None)
+            schedule, server, start, cohort, Ranks(), lambda model: Evaluation(0.5, None)
         )
         for clients.edits in rounds:
             standing = federation.standing
