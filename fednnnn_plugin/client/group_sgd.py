@@ -1,7 +1,5 @@
 """Local training of several clients in one set of kernels."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -55,10 +53,8 @@ class GroupSGD:
         longest = int(sizes[0])
         batch_size = self._sgd.batch_of(longest)
         # Everything that the steps need is staged first: a GPU need not wait for the host again.
-        padded = [
-            pad_sequence(list(epoch), batch_first=True) for epoch in zip(*orders, strict=True)
-        ]
-        epochs = torch.stack(padded).to(self._labels.device)
+        laid = [pad_sequence(list(epoch), batch_first=True) for epoch in zip(*orders, strict=True)]
+        epochs = torch.stack(laid).to(self._labels.device)
         shares = self._shares(sizes, batch_size).to(self._labels.device)
         anchor, trained = self._sgd.anchor(start.vector), self._rows(len(orders))
         trained.vector.copy_(start.vector)
@@ -67,10 +63,19 @@ class GroupSGD:
         for epoch in epochs:
             for begin in range(0, longest, batch_size):
                 before_step()
-                end = min(begin + batch_size, longest)
-                rows = int((sizes > begin).sum())
-                whole = int(sizes[rows - 1]) >= end
-                self._step(epoch[:rows, begin:end], shares[:rows, begin:end], anchor, whole)
+                end, rows = min(begin + batch_size, longest), int((sizes > begin).sum())
+                models, batch = self._rows(rows), epoch[:rows, begin:end]
+                # PyTorch's own, side by side, takes neither padding nor bfloat16 beside float32.
+                padded = int(sizes[rows - 1]) < end or self._sgd.precision == "bf16"
+                inputs, labels = self._inputs[batch].to(self._sgd.dtype), self._labels[batch]
+                with self._sgd.autocast(inputs.device):
+                    gradient = self._gradient(
+                        *(models.vector, models.buffers),
+                        *(inputs, labels, shares[:rows, begin:end], padded),
+                    )
+                if self._sgd.rate:
+                    models.vector.lerp_(anchor, self._sgd.rate)
+                models.vector.add_(gradient, alpha=-self._sgd.learning_rate)
         return trained
 
     def _rows(self, count: int) -> ModelState:
@@ -84,16 +89,6 @@ class GroupSGD:
         lengths = (sizes - columns // batch_size * batch_size).clamp(1, batch_size)
         return (columns < sizes).to(self._sgd.dtype) / lengths
 
-    def _step(self, batch: Tensor, shares: Tensor, anchor: Tensor, whole: bool) -> None:
-        """Step the first clients once, each on its row of ``batch``."""
-        models = self._rows(len(batch))
-        inputs, labels = self._inputs[batch].to(self._sgd.dtype), self._labels[batch]
-        with self._sgd.autocast(inputs.device):
-            gradient = self._gradient(models.vector, models.buffers, inputs, labels, shares, whole)
-        if self._sgd.rate:
-            models.vector.lerp_(anchor, self._sgd.rate)
-        models.vector.add_(gradient, alpha=-self._sgd.learning_rate)
-
     def _loss(
         self,
         vector: Tensor,
@@ -101,7 +96,7 @@ class GroupSGD:
         inputs: Tensor,
         labels: Tensor,
         shares: Tensor,
-        whole: bool,
+        padded: bool,
     ) -> Tensor:
         """Return a client's loss; split in one operation, the gradient is one concatenation."""
         entries = self._layout.entries
@@ -109,8 +104,6 @@ class GroupSGD:
         tensors = buffers | {
             entry.name: part.view(entry.shape) for entry, part in zip(entries, parts, strict=True)
         }
-        # PyTorch's own, side by side, takes neither padding nor bfloat16 beside float32.
-        own = whole and self._sgd.precision != "bf16"
-        with nullcontext() if own else MaskedBatchNorm(shares):
+        with MaskedBatchNorm(shares) if padded else nullcontext():
             logits = functional_call(self._model, tensors, (inputs,))
         return (F.cross_entropy(logits, labels, reduction="none") * shares).sum()

@@ -1,7 +1,5 @@
 """Which clients of a round train in one set of kernels."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 

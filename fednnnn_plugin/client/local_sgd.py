@@ -1,7 +1,5 @@
 """Local training: what a client does with the served model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

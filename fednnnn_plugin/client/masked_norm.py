@@ -1,7 +1,5 @@
 """Batch normalisation of a batch that is padded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """A model to train: its parameters are views of one flat vector."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """A federation's data as mini-batches: staged tensors, or whatever iterables a user brought."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Training a round's clients, and testing a model, in one process."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import threading
@@ -25,10 +23,11 @@ _log = logging.getLogger(__name__)
 S = TypeVar("S")
 T = TypeVar("T")
 
+Step = Callable[[], None]
 #: How a group trains: from a replica that holds the served model, which it may change, the round's
 #: number, the clients, and what it calls before each step. It gives the models ``[m, d]`` in the
 #: order of the group, or one by names.
-Training = Callable[[Replica, int, Group, Callable[[], None]], ModelState | State]
+Training = Callable[[Replica, int, Group, Step], ModelState | State]
 #: What the training of a group gave, or why it gave nothing.
 Outcome = ModelState | State | Exception
 #: Takes a group's outcome as soon as its training ends. One call at a time; the tensors are
@@ -76,7 +75,7 @@ class Cohort:
         self._consuming, self._stopping = threading.Lock(), threading.Event()
         self._pool = ThreadPoolExecutor(self._workers, "client", _use_one_thread)
 
-    def __enter__(self) -> Cohort:
+    def __enter__(self) -> "Cohort":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -10,12 +10,9 @@ each host how many processes each of its GPUs takes::
 ``gpu_util_parse`` says the same as ``"host1:2,1;host2:1"``.
 """
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -146,17 +143,13 @@ def numerics(precision: Precision) -> Iterator[None]:
 def keep_freed_memory() -> None:
     """Let glibc keep what is freed, for the next step's activations; elsewhere do nothing.
 
-    By default it returns buffers of megabytes to the system at once, and every training step and
-    test batch pays for fresh pages. Measured on two cores: the CIFAR-10 network trains 7 % faster
-    and is tested 1.7 times as fast; the peak is the same. It holds for the process to its end, so
-    only a command calls it, never the library in someone else's program.
+    By default every step and every test batch pays for fresh pages. Measured on two cores: without
+    them the CIFAR-10 network trains 7 % faster, with the same peak. It holds for the process
+    to its end, so only a command calls it, never the library in someone else's program.
     """
-    if sys.platform != "linux":
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+    if hasattr(ctypes.CDLL(None), "mallopt"):
+        for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
+            ctypes.CDLL(None).mallopt(option, _KEPT_BYTES)
 
 
 class Clock:

@@ -1,7 +1,5 @@
 """Testing a model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The round loop."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Whether a model takes the images of a data set, before any client trains."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

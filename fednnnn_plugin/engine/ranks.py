@@ -7,8 +7,6 @@ With many processes no collective is a client's:
    use; then the int64 sums are added up at rank 0, exactly.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Sequence
@@ -66,7 +64,7 @@ class MpiRanks(Ranks):
 
     backend = "MPI"
 
-    def __init__(self, comm: Intracomm) -> None:
+    def __init__(self, comm: "Intracomm") -> None:
         from mpi4py import MPI
 
         self._mpi, self._comm = MPI, comm
@@ -114,7 +112,7 @@ class MpiRanks(Ranks):
         return integers
 
     @staticmethod
-    def _await(request: Request) -> None:
+    def _await(request: "Request") -> None:
         """Wait for the slowest rank without taking a core from it, and open to signals."""
         while not request.Test():
             time.sleep(_POLL_SECONDS)

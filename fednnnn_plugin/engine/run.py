@@ -1,7 +1,5 @@
 """One run: from a recipe, a model and data to a run folder."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections.abc import Callable, Sequence
@@ -80,26 +78,9 @@ def run_federation(
     """Run a recipe's federation on a model and data, and keep it in a run folder.
 
     Our networks on staged tensors train several clients side by side; a model, data or trainer
-    that we do not know trains one client at a time, with the global generators seeded for it.
-
-    Args:
-        recipe: the settings; its data and model sections are the caller's to follow.
-        model: ``w_0``; it is left as it is.
-        data: clients and test set.
-        device: where to train.
-        folder: the run folder.
-        mode: ``"resume"`` goes on from the newest whole checkpoint of the run that is there;
-            ``"overwrite"`` replaces it; ``"new"`` refuses to.
-        trainer: replaces the engine's local training and test.
-        ranks: the processes that share the clients; this one alone by default.
-        followers: are told of the run as it goes, on rank 0.
-
-    Returns:
-        The summary on rank 0; None elsewhere, and where a resumed run was finished already.
-
-    Raises:
-        UserError: settings that do not fit the data or the folder.
-        RunError: the run cannot go on; its last checkpoint is in place.
+    that we do not know trains one client at a time, with the global generators seeded for it. The
+    model, ``w_0``, is left as it is. ``followers`` are told of the run on rank 0, which gets the
+    summary, unless the run had been finished before.
     """
     given = Inputs(model, data, device, trainer)
     return _run(recipe, lambda: given, folder, mode, ranks or Ranks(), followers)

@@ -1,9 +1,5 @@
 """How the clients of a run train: one by one, side by side, or by a user's own trainer."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from functools import partial
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -15,7 +11,7 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import Batches, LoaderBatches, LoaderData, TensorBatches
-from fednnnn_plugin.engine.cohort import Cohort, Training
+from fednnnn_plugin.engine.cohort import Cohort, Step, Training
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import MODELS
@@ -81,56 +77,42 @@ def cohort_of(inputs: Inputs, sgd: LocalSGD, seed: int, most: int, workers: int)
     """
     model, data, device, trainer = inputs
     batches: Batches
-    training: Training
     if isinstance(data, FederatedData):
         batches = TensorBatches(data, sgd, seed, device, any_order=inputs.are_ours)
-        if most > 1:
-            together = GroupSGD(sgd, model, batches.images, batches.labels, most)
-            training = partial(_train_together, together, batches)
-            # The groups train in one memory, one after another.
-            return Cohort(model, training, batches)
+        if most > 1:  # the groups train in one memory, one after another
+            groups = GroupSGD(sgd, model, batches.images, batches.labels, most)
+            return Cohort(model, _together(groups, batches), batches)
     else:
         batches = LoaderBatches(data, sgd, device)
-    training = partial(_train_alone, sgd, batches)
-    if trainer is not None:
-        training = partial(_train_by, trainer)
+    training = _by(trainer) if trainer else _alone(sgd, batches)
     own_seed = None if inputs.are_ours else seed
     return Cohort(model, training, batches, workers=workers, seed=own_seed)
 
 
-def _train_alone(
-    sgd: LocalSGD,
-    batches: Batches,
-    replica: Replica,
-    round_number: int,
-    group: Group,
-    before_step: Callable[[], None],
-) -> ModelState:
+def _alone(sgd: LocalSGD, batches: Batches) -> Training:
     """Train the one client of a group: its model is the replica's own."""
-    sgd.train(replica, batches.epochs(group[0], round_number), before_step)
-    return replica.state.as_group()
+
+    def train(replica: Replica, number: int, group: Group, before_step: Step) -> ModelState:
+        sgd.train(replica, batches.epochs(group[0], number), before_step)
+        return replica.state.as_group()
+
+    return train
 
 
-def _train_together(
-    together: GroupSGD,
-    batches: TensorBatches,
-    replica: Replica,
-    round_number: int,
-    group: Group,
-    before_step: Callable[[], None],
-) -> ModelState:
+def _together(groups: GroupSGD, batches: TensorBatches) -> Training:
     """Train a group, each client in the order that it has alone."""
-    orders = [batches.orders(client, round_number) for client in group]
-    return together.train(replica.state, orders, before_step)
+
+    def train(replica: Replica, number: int, group: Group, before_step: Step) -> ModelState:
+        orders = [batches.orders(client, number) for client in group]
+        return groups.train(replica.state, orders, before_step)
+
+    return train
 
 
-def _train_by(
-    trainer: ForeignTrainer,
-    replica: Replica,
-    round_number: int,
-    group: Group,
-    before_step: Callable[[], None],
-) -> State:
+def _by(trainer: ForeignTrainer) -> Training:
     """Train the one client of a group with a user's trainer."""
-    served = replica.layout.state_dict(replica.state)
-    return trainer.train(group[0], served, round_number)
+
+    def train(replica: Replica, number: int, group: Group, before_step: Step) -> State:
+        return trainer.train(group[0], replica.layout.state_dict(replica.state), number)
+
+    return train
