@@ -68,11 +68,9 @@ class GroupSGD:
                 # PyTorch's own, side by side, takes neither padding nor bfloat16 beside float32.
                 padded = int(sizes[rows - 1]) < end or self._sgd.precision == "bf16"
                 inputs, labels = self._inputs[batch].to(self._sgd.dtype), self._labels[batch]
+                given = (models.vector, models.buffers, inputs, labels, shares[:rows, begin:end])
                 with self._sgd.autocast(inputs.device):
-                    gradient = self._gradient(
-                        *(models.vector, models.buffers),
-                        *(inputs, labels, shares[:rows, begin:end], padded),
-                    )
+                    gradient = self._gradient(*given, padded)
                 if self._sgd.rate:
                     models.vector.lerp_(anchor, self._sgd.rate)
                 models.vector.add_(gradient, alpha=-self._sgd.learning_rate)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -136,26 +136,13 @@ def test_the_paper_networks_as_one_by_one(
     Clients(network(name), sizes, replace(SGD, batch_size=2, **regularised)).assert_same()
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [(4, 4), (8, 1, 5), (1, 1), (1, 3, 2), (12, 9, 10, 9, 13), (3,)],
-    ids=str,
-)
-@pytest.mark.parametrize("name", ["plain", "normalised"])
-@pytest.mark.parametrize("batch_size", [4, 1 << 31])
-def test_batches_of_every_length(name: str, sizes: tuple[int, ...], batch_size: int) -> None:
-    """Whole ones only, a single image, fewer images than a batch, one client, all data at once."""
-    sgd = replace(SGD, batch_size=batch_size, weight_decay=5e-3)
-    Clients(network(name), sizes, sgd).assert_same()
-
-
-@settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_any_sizes(data: st.DataObject) -> None:
+def test_batches_of_every_length(data: st.DataObject) -> None:
+    """Whole ones only, a single image, fewer images than a batch, one client, all data at once."""
     sizes = data.draw(st.lists(st.integers(1, 14), min_size=1, max_size=5), label="sizes")
     sgd = replace(
         SGD,
-        batch_size=data.draw(st.integers(1, 6), label="batch size"),
+        batch_size=data.draw(st.integers(1, 6) | st.just(1 << 31), label="batch size"),
         epochs=data.draw(st.integers(1, 2), label="epochs"),
         weight_decay=data.draw(st.sampled_from([0.0, 5e-3]), label="decay"),
         prox_mu=data.draw(st.sampled_from([0.0, 0.3]), label="proximal term"),
@@ -164,28 +151,10 @@ def test_any_sizes(data: st.DataObject) -> None:
     Clients(network(name), sizes, sgd).assert_same()
 
 
-@pytest.mark.parametrize("name", [*sorted(SHAPES), "normalised"])
-@pytest.mark.parametrize("precision", ["fp32", "tf32"])
-def test_one_step_in_single_precision(name: str, precision: str) -> None:
-    sgd = LocalSGD(epochs=1, batch_size=10, learning_rate=0.05, precision=precision)
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_one_step_in_single_precision(name: str) -> None:
+    sgd = LocalSGD(epochs=1, batch_size=10, learning_rate=0.05)
     Clients(network(name), (6, 8), sgd).assert_same(1e-4)
-
-
-def test_padding_takes_no_part_in_the_statistics() -> None:
-    """Momentum 0.1 on a batch of 4 and one of 2: running mean 0.1 times the batch's own, from 0.
-
-    Running variance 0.9 · 1.5 + 0.1 · Σ(x - mean)²/(n - 1), of all pixels of the batch.
-    """
-    model = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 10))
-    clients = Clients(model, (4, 2), replace(SGD, epochs=1))
-    buffers = clients.together().buffers
-    for client, (order,) in enumerate(clients.orders):
-        pixels = clients.images[order]
-        assert buffers["0.running_mean"][client].item() == pytest.approx(0.1 * pixels.mean().item())
-        variance = 0.9 * 1.5 + 0.1 * pixels.var().item()
-        assert buffers["0.running_var"][client].item() == pytest.approx(variance)
-    assert buffers["0.num_batches_tracked"].tolist() == [1, 1]
-    assert clients.served.buffers["0.running_mean"].tolist() == [0]
 
 
 def test_all_step_at_once_and_an_epoch_is_as_long_as_the_largest_clients() -> None:
@@ -201,10 +170,9 @@ def test_all_step_at_once_and_an_epoch_is_as_long_as_the_largest_clients() -> No
     assert state.buffers["norm.num_batches_tracked"].tolist() == [6, 4, 2]
 
 
-@pytest.mark.parametrize("name", ["nnnn_mnist", "normalised"])
-def test_bf16_computes_coarsely_and_keeps_weights_in_float32(name: str) -> None:
+def test_bf16_computes_coarsely_and_keeps_weights_in_float32() -> None:
     sgd = LocalSGD(epochs=1, batch_size=10, learning_rate=0.05)
-    clients = Clients(network(name), (20, 17), sgd)
+    clients = Clients(Small(), (20, 17), sgd)
     exact = clients.together().vector
     clients.sgd = replace(sgd, precision="bf16")
     coarse = clients.together().vector
@@ -230,9 +198,7 @@ class _Operations(TorchDispatchMode):
         self.names: list[str] = []
         self.transfers = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         given = [one for a in args for one in (a if isinstance(a, (list, tuple)) else [a])]
         tensors = [a for a in (*given, found) if isinstance(a, Tensor) and a.dim()]

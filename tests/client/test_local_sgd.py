@@ -126,14 +126,10 @@ def test_bf16_computes_coarsely_and_keeps_weights_in_float32() -> None:
 
 
 class _Count(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
+    names: tuple[str, ...] = ()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        self.names.append(func.__name__)
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names += (func.__name__,)
         return func(*args, **(kwargs or {}))
 
 
