@@ -29,7 +29,7 @@ from fednnnn_plugin.engine.devices import (
 )
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.federation import Federation
-from fednnnn_plugin.engine.folder import Mode, RunFolder, RunLog
+from fednnnn_plugin.engine.folder import Mode, RunFolder, run_log
 from fednnnn_plugin.engine.foreign import ForeignTrainer, ForeignTraining
 from fednnnn_plugin.engine.model_check import check_model
 from fednnnn_plugin.engine.progress import Follower
@@ -41,12 +41,12 @@ from fednnnn_plugin.engine.settings import (
     local_sgd,
     rank_device,
     schedule,
-    server,
 )
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import MODELS, create_model
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
 from fednnnn_plugin.server.layout import Layout, ModelState
+from fednnnn_plugin.server.server import Server
 from fednnnn_plugin.user_code import names_code
 
 _log = logging.getLogger(__name__)
@@ -133,9 +133,10 @@ def _is_finished(recipe: Recipe, folder: RunFolder, mode: Mode, ranks: Ranks) ->
     finished = False
     if ranks.rank == 0:
         folder.check(mode)
-        if mode == "resume" and folder.begun():
+        if mode == "resume" and folder.recipe.exists():
             _check_same(recipe, folder)
-            finished = Summary.rounds_in(folder.summary) >= recipe.train_args.comm_round
+            summary = Summary.read(folder.summary)
+            finished = summary is not None and summary.rounds >= recipe.train_args.comm_round
     return mode == "resume" and bool(ranks.start(int(finished)))
 
 
@@ -167,7 +168,7 @@ def _run(
 ) -> Summary | None:
     files, sgd = RunFolder(folder), local_sgd(recipe)
     with ExitStack() as stack:
-        log = stack.enter_context(RunLog())
+        log_to = stack.enter_context(run_log())
         if _is_finished(recipe, files, mode, ranks):
             return None  # before anything is downloaded
         model, data, device = inputs()
@@ -183,7 +184,7 @@ def _run(
         cohort = stack.enter_context(
             _cohort(recipe, sgd, model, layout, data, trainer, ranks, batching, known=known)
         )
-        rule = server(recipe, layout)
+        rule = Server(recipe.rule, recipe.rule_settings, layout)
         federation = Federation(
             schedule(recipe, data, batching, ranks.size if free else 1),
             rule,
@@ -199,7 +200,7 @@ def _run(
                 federation.run_round()
             return None
         stack.enter_context(files.locked(mode))
-        log.open(files.log)
+        log_to(files.log)
         _say(recipe, data, device, batching)
         kept = KeptRounds(
             federation,

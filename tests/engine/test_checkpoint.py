@@ -137,7 +137,6 @@ def test_a_damaged_newest_checkpoint_falls_back_with_a_warning(
         {"round": 3, "integrated_norm": "x", "wall_seconds": 0.0},
         {"round": 3, "integrated_norm": float("nan"), "wall_seconds": 0.0},
         {"round": 3, "integrated_norm": 0.0, "wall_seconds": None},
-        {"round": 3, "integrated_norm": 0.0, "wall_seconds": 0.0, "more": 1},
     ],
 )
 def test_a_whole_file_that_says_nonsense_is_damaged_too(

@@ -12,7 +12,7 @@ import pytest
 import wandb
 from tensorboardX.proto.event_pb2 import Event
 
-from fednnnn_plugin.engine.progress import ProgressDisplay, TensorBoard
+from fednnnn_plugin.engine.progress import TensorBoard, progress_display
 from fednnnn_plugin.engine.records import LayerRecord, RoundRecord, Seconds
 from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.engine.settings import recipe_followers
@@ -41,7 +41,7 @@ def record(number: int, accuracy: float | None = 0.5, rejected: int = 0) -> Roun
 
 
 def test_a_plain_line_a_round(capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressDisplay(400) as display:
+    with progress_display(400) as display:
         display.begin(Path("run"), 0)
         display.client_done(1, 1, 4)
         display.round_done(record(1))
@@ -63,7 +63,7 @@ def test_a_bar_on_a_terminal(
 ) -> None:
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    with ProgressDisplay(5) as display:
+    with progress_display(5) as display:
         display.begin(Path("run"), 3)  # resumed
         begun = terminal.getvalue().split("\r")[-1]
         sleep(0.15)  # the bar is drawn ten times a second at most
@@ -83,7 +83,7 @@ def test_a_bar_on_a_terminal(
 
 def test_warnings_of_ours_are_lines_while_a_run_lasts(capsys: pytest.CaptureFixture[str]) -> None:
     ours, theirs = logging.getLogger("fednnnn_plugin.engine"), logging.getLogger("fedml")
-    with ProgressDisplay(2):
+    with progress_display(2):
         ours.info("not for the screen")
         theirs.error("FedML's noise")
         try:
@@ -92,7 +92,7 @@ def test_warnings_of_ours_are_lines_while_a_run_lasts(capsys: pytest.CaptureFixt
             ours.warning("client %d", 3, exc_info=True)
     assert capsys.readouterr().err == "warning: client 3\n"
     handlers = list(logging.getLogger("fednnnn_plugin").handlers)
-    with ProgressDisplay(2):
+    with progress_display(2):
         pass
     assert logging.getLogger("fednnnn_plugin").handlers == handlers
 
