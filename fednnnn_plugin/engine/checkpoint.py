@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import re
-import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import NamedTuple
 
 import safetensors.torch
-from pydantic import Field, TypeAdapter, ValidationError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from fednnnn_plugin.engine.folder import open_regular, write_atomically
@@ -27,27 +23,14 @@ _KEPT = 2
 _BLOCK = 1 << 20
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
-# Half of the range: what a run adds to it cannot overflow.
-_Amount = Annotated[float, Field(ge=0, le=sys.float_info.max / 2)]
 
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands after its last finished round.
+class Checkpoint(NamedTuple):
+    """What no record says of a round: the served model, and what the rule remembers.
 
     The generators need no state: each is seeded by (seed, purpose, round, client).
     """
 
     round: int
-    integrated_norm: _Amount
-    wall_seconds: _Amount
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """The served model and the momentum, and how far the run is."""
-
-    progress: Progress
     server: dict[str, Tensor]
 
 
@@ -57,21 +40,20 @@ class CheckpointFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def save(self, server: Mapping[str, Tensor], progress: Progress) -> None:
-        """Write a checkpoint, then drop all but it and the newest of earlier rounds.
+    def save(self, server: Mapping[str, Tensor], number: int) -> None:
+        """Write a round's checkpoint, then drop all but it and the newest of earlier rounds.
 
         Later ones are of a run that was resumed from before them.
         """
         self.path.mkdir(exist_ok=True)
         content = safetensors.torch.save(
-            {name: tensor.detach().contiguous().cpu() for name, tensor in server.items()},
-            metadata={"progress": json.dumps(asdict(progress))},
+            {name: tensor.detach().contiguous().cpu() for name, tensor in server.items()}
         )
         digest = hashlib.blake2b(content, digest_size=16).hexdigest()
-        new = self.path / f"round-{progress.round:06d}-{digest}.safetensors"
+        new = self.path / f"round-{number:06d}-{digest}.safetensors"
         write_atomically(new, content)
         others = [path for path in self._newest_first() if path != new and not path.is_dir()]
-        earlier = [path for path in others if _round(path) < progress.round]
+        earlier = [path for path in others if _round(path) < number]
         for path in others:
             if path not in earlier[: _KEPT - 1]:
                 path.unlink()
@@ -89,7 +71,7 @@ class CheckpointFolder:
             except (OSError, ValueError, SafetensorError) as error:
                 _log.warning("%s: damaged checkpoint, trying the one before: %s", path, error)
                 continue
-            if checkpoint.progress.round <= recorded:
+            if checkpoint.round <= recorded:
                 return checkpoint
             late = True
             _log.warning("%s: metrics.jsonl holds only %d whole rounds", path, recorded)
@@ -121,12 +103,4 @@ def _read(path: Path) -> Checkpoint:
             digest.update(block)
     if not path.stem.endswith(digest.hexdigest()):
         raise ValueError("its content does not match the digest in its name")
-    with safe_open(path, framework="pt") as file:
-        text = (file.metadata() or {}).get("progress", "")
-    try:
-        progress = TypeAdapter(Progress).validate_json(text, strict=True)
-    except ValidationError:
-        raise ValueError("it does not say how far its run was") from None
-    if progress.round != _round(path):
-        raise ValueError("it is of another round than its name says")
-    return Checkpoint(progress, safetensors.torch.load_file(path))
+    return Checkpoint(_round(path), safetensors.torch.load_file(path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -168,21 +168,15 @@ class TensorBoard(Follower):
 class WeightsAndBiases(Follower):
     """Logs to Weights & Biases: to the run that ``fedml.init`` has begun, or one of its own.
 
-    It shows ``config`` beside the run, whose name is the folder's by default. WANDB_MODE=offline
-    keeps it off the network, as ever; where it would ask for an API key it is refused.
+    ``options`` are those of ``wandb.init``. ``WANDB_MODE=offline`` keeps it off the network, as
+    ever; where it would ask for an API key it is refused.
     """
 
-    def __init__(
-        self,
-        config: Mapping[str, object],
-        name: str | None = None,
-        project: str | None = None,
-        entity: str | None = None,
-    ) -> None:
+    def __init__(self, **options: object) -> None:
         import wandb
 
-        # The variable first: wandb reads it once a process, perhaps before it was set.
         self._wandb: Any = wandb
+        # The variable first: wandb reads it once a process, perhaps before it was set.
         mode = os.environ.get("WANDB_MODE") or self._wandb.setup().settings.mode
         is_online = mode not in ("offline", "dryrun", "disabled")
         if wandb.run is None and wandb.api.api_key is None and is_online:
@@ -190,15 +184,14 @@ class WeightsAndBiases(Follower):
                 "tracking_args.enable_wandb: true: Weights & Biases has no API key: run `wandb "
                 "login`, set WANDB_API_KEY, or set WANDB_MODE=offline"
             )
-        self._name = name
-        self._options = {"project": project, "entity": entity, "config": dict(config), "mode": mode}
+        self._options = {**options, "mode": mode}
 
     def begin(self, folder: Path, finished: int) -> None:
-        """Begin a run where there is none."""
-        options = {"name": self._name or folder.name, "dir": str(folder), **self._options}
+        """Begin a run where there is none, by the folder's name if it has none."""
+        options = {**self._options, "name": self._options.get("name") or folder.name}
         self._own = self._wandb.run is None
         try:
-            self._run = self._wandb.init(**options) if self._own else self._wandb.run
+            self._run = self._wandb.run or self._wandb.init(dir=str(folder), **options)
         except self._wandb.Error as error:
             raise UserError(f"tracking_args.enable_wandb: true: {error}") from error
 

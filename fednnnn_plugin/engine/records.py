@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -106,11 +106,26 @@ def round_record(
     )
 
 
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands after its last finished round."""
+
+    round: int
+    integrated_norm: float
+    wall_seconds: float
+
+
+# Half of the range: what a run adds to it cannot overflow.
+_Amount = Annotated[float, Field(ge=0, le=sys.float_info.max / 2)]
+
+
 class _Recorded(BaseModel):
     """What the engine reads of a round's record."""
 
     round: int
     test_acc: Annotated[float, Field(ge=0, le=1)] | None
+    integrated_norm: _Amount
+    seconds: dict[str, _Amount]
 
 
 class MetricsFile:
@@ -120,23 +135,25 @@ class MetricsFile:
         self.path = path
 
     def append(self, record: RoundRecord) -> None:
-        """Add one round's line."""
+        """Have the disk hold one more line: a checkpoint's rounds are then on record."""
         with errors_named(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(record.to_json() + "\n")
-
-    def sync(self) -> None:
-        """Have the disk hold what was written: a checkpoint's rounds are then on record."""
-        with errors_named(self.path), self.path.open("ab") as file:
+            file.flush()
             os.fsync(file.fileno())
 
     def rounds(self) -> int:
         """Return how many rounds are on record: whole lines from the first one on."""
-        return sum(1 for _ in self._accuracies())
+        return sum(1 for _ in self._recorded())
 
     def tested(self) -> list[tuple[int, float]]:
         """Return (round, accuracy) of every round whose accuracy was measured."""
-        accuracies = enumerate(self._accuracies(), start=1)
-        return [(number, accuracy) for number, accuracy in accuracies if accuracy is not None]
+        return [(r.round, r.test_acc) for r in self._recorded() if r.test_acc is not None]
+
+    def progress(self, last_round: int) -> Progress:
+        """Return where the run stood after a round that is on record."""
+        recorded = list(islice(self._recorded(), last_round))
+        seconds = sum(sum(each.seconds.values()) for each in recorded)
+        return Progress(last_round, recorded[-1].integrated_norm, seconds)
 
     def cut(self, last_round: int) -> None:
         """Drop what was written after ``last_round``, whole lines or parts of one."""
@@ -144,7 +161,7 @@ class MetricsFile:
         with errors_named(self.path), self.path.open("ab") as file:
             file.truncate(kept)
 
-    def _accuracies(self) -> Iterator[float | None]:
+    def _recorded(self) -> Iterator[_Recorded]:
         for number, line in enumerate(self._lines(), start=1):
             try:
                 recorded = _Recorded.model_validate_json(line, strict=True)
@@ -152,7 +169,7 @@ class MetricsFile:
                 return
             if recorded.round != number or not line.endswith(b"\n"):
                 return
-            yield recorded.test_acc
+            yield recorded
 
     def _lines(self) -> Iterator[bytes]:
         """Yield the lines one at a time; one that is too long to be a record comes in pieces."""
@@ -196,16 +213,11 @@ class Summary:
         except (OSError, ValidationError):
             return None
 
-    @staticmethod
-    def rounds_in(path: Path) -> int:
-        """Return how many rounds the finished run had, of any version; 0 if none finished here."""
-        with suppress(OSError, ValidationError), open_regular(path, _LONGEST_SUMMARY) as file:
-            return _Finished.model_validate_json(file.read(), strict=True).rounds
-        return 0
-
-
-class _Finished(BaseModel):
-    rounds: int
+    @classmethod
+    def rounds_in(cls, path: Path) -> int:
+        """Return how many rounds a finished run had; 0 if none finished there."""
+        summary = cls.read(path)
+        return summary.rounds if summary else 0
 
 
 def versions() -> dict[str, str]:

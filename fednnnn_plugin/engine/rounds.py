@@ -78,7 +78,7 @@ class KeptRounds:
         if checkpoint is None:
             _log.warning("%s: no checkpoint: starting from round 1", self.folder.path)
             return
-        self._saved = checkpoint.progress.round
+        self._saved = checkpoint.round
         if self._saved > federation.rounds:
             raise UserError(
                 f"--resume: train_args.comm_round: {federation.rounds}: the run in "
@@ -91,16 +91,15 @@ class KeptRounds:
                 f"--resume: {self._checkpoints.path}: its checkpoint is of another model; "
                 "replace the run with --overwrite"
             )
-        federation.standing = Standing(state, checkpoint.progress)
+        federation.standing = Standing(state, self._metrics.progress(checkpoint.round))
 
     def _save(self) -> None:
         """Write a checkpoint and the evaluation model of the last finished round."""
         server, standing = self.federation.server, self.federation.standing
         if standing.progress.round == self._saved:
             return
-        self._metrics.sync()
         evaluation = server.layout.state_dict(standing.server.evaluation)
         tied = {name: evaluation[first].clone() for name, first in self.tied.items()}
         write_atomically(self.folder.model, safetensors.torch.save(evaluation | tied))
-        self._checkpoints.save(server.state_dict(standing.server), standing.progress)
+        self._checkpoints.save(server.state_dict(standing.server), standing.progress.round)
         self._saved = standing.progress.round

@@ -135,8 +135,7 @@ def _is_finished(recipe: Recipe, folder: RunFolder, mode: Mode, ranks: Ranks) ->
         folder.check(mode)
         if mode == "resume" and folder.recipe.exists():
             _check_same(recipe, folder)
-            summary = Summary.read(folder.summary)
-            finished = summary is not None and summary.rounds >= recipe.train_args.comm_round
+            finished = Summary.rounds_in(folder.summary) >= recipe.train_args.comm_round
     return mode == "resume" and bool(ranks.start(int(finished)))
 
 

@@ -111,11 +111,6 @@ def schedule(
     Settings that do not fit the data are a ``UserError``.
     """
     train, validation = recipe.train_args, recipe.validation_args
-    if data.num_clients != train.client_num_in_total:
-        raise UserError(
-            f"train_args.client_num_in_total: {train.client_num_in_total}: the data set has "
-            f"{data.num_clients} clients"
-        )
     if train.client_num_per_round > BinnedSum.MAX_TERMS:
         raise UserError(
             f"train_args.client_num_per_round: {train.client_num_per_round}: must be at most "
@@ -146,9 +141,14 @@ def recipe_followers(recipe: Recipe, mlops: Callable[[], Follower] | None = None
     """Return what follows a run as its recipe asks; ``mlops`` makes what reports to FedML."""
     settings, followers = recipe.tracking_args, list[Follower]()
     if settings.enable_wandb:
-        config = recipe.model_dump(mode="json", exclude={"tracking_args"})
-        project, entity = settings.wandb_project, settings.wandb_entity
-        followers.append(WeightsAndBiases(config, settings.run_name, project, entity))
+        followers.append(
+            WeightsAndBiases(
+                config=recipe.model_dump(mode="json", exclude={"tracking_args"}),
+                name=settings.run_name,
+                project=settings.wandb_project,
+                entity=settings.wandb_entity,
+            )
+        )
     if recipe.common_args.using_mlops:
         if mlops:
             followers.append(mlops())

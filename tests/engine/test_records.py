@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fednnnn_plugin.engine.records import LayerRecord, MetricsFile, RoundRecord, Seconds
+from fednnnn_plugin.engine.records import LayerRecord, MetricsFile, Progress, RoundRecord, Seconds
 
 
 def record(number: int, accuracy: float | None = 0.5) -> RoundRecord:
@@ -31,6 +31,9 @@ def record(number: int, accuracy: float | None = 0.5) -> RoundRecord:
     )
 
 
+REST = b'"integrated_norm": 1, "seconds": {"train": 1}'
+
+
 @pytest.fixture
 def metrics(tmp_path: Path) -> MetricsFile:
     """Holds rounds 1 to 3, the second one untested."""
@@ -47,6 +50,7 @@ def lines(metrics: MetricsFile) -> list[bytes]:
 def test_a_line_a_round(metrics: MetricsFile) -> None:
     assert metrics.rounds() == 3
     assert metrics.tested() == [(1, 0.1), (3, 0.3)]
+    assert metrics.progress(2) == Progress(2, 7.0, 12.0)
     first = json.loads(lines(metrics)[0])
     assert list(first) == [
         *("round", "evaluated", "test_acc", "test_loss", "test_metrics", "served_test_acc"),
@@ -80,11 +84,13 @@ def test_cutting_back_leaves_the_first_rounds_as_they_were(metrics: MetricsFile,
     [
         (b"", 1),
         (b"\0" * 40 + b"\n", 1),
-        (b'{"round": 2, "test_acc": 0}\n', 3),
-        (b'{"round": 2}\n', 1),
-        (b'{"round": 2, "test_acc": 0.5}', 1),  # without its end it runs into the next line
-        (b'{"round": 3, "test_acc": 0.5}\n', 1),
-        (b'{"round": 2, "test_acc": "0.5"}\n', 1),
+        (b'{"round": 2, "test_acc": 0, %b}\n' % REST, 3),
+        (b'{"round": 2, %b}\n' % REST, 1),
+        (b'{"round": 2, "test_acc": null, "integrated_norm": 1}\n', 1),
+        (b'{"round": 2, "test_acc": null, "integrated_norm": NaN, "seconds": {}}\n', 1),
+        (b'{"round": 2, "test_acc": 0.5, %b}' % REST, 1),  # it runs into the next line
+        (b'{"round": 3, "test_acc": 0.5, %b}\n' % REST, 1),
+        (b'{"round": 2, "test_acc": "0.5", %b}\n' % REST, 1),
         (b"[2]\n", 1),
         (b"\xff\xfe\n", 1),
         (b"[" * 100_000 + b"\n", 1),

@@ -233,11 +233,6 @@ def test_a_users_trainer_repeats_its_bits_and_leaves_no_trace(
     assert found[0] == found[1]
 
 
-def test_a_data_set_of_another_number_of_clients_is_refused(run: Run, recipe: MakeRecipe) -> None:
-    with pytest.raises(UserError, match=r"client_num_in_total: 7: the data set has 6 clients"):
-        run(recipe(client_num_in_total=7))
-
-
 def test_the_run_folder(run: Run, recipe: MakeRecipe, tmp_path: Path) -> None:
     given = recipe()
     seen: list[int] = []
