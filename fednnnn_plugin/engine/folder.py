@@ -123,9 +123,8 @@ class RunFolder:
     def locked(self, mode: Mode) -> Iterator[None]:
         """Create the folder, tidy it, and keep other runs out while this one lasts.
 
-        Raises:
-            UserError: the folder does not fit, is in use, or cannot be written to.
-            OSError: the disk is full.
+        A folder that does not fit, is in use or cannot be written to is the user's mistake; a full
+        disk is none.
         """
         lock = FileLock(self._lock, timeout=0)  # the kernel's: it ends with its process
         try:
@@ -163,10 +162,10 @@ class RunFolder:
 
 @contextmanager
 def run_log() -> Iterator[Callable[[Path], None]]:
-    """Collect the process's log records, FedML's included; hand out what names them a file."""
+    """Hold back the process's log records, FedML's included, until what it yields names a file."""
     root = logging.getLogger()
     level = root.level
-    records = MemoryHandler(1)  # holds them until it has a target, then passes on each
+    records = MemoryHandler(1)  # passes on each at once as soon as it has a target
 
     def write_to(path: Path) -> None:
         file = _LogFile(path, encoding="utf-8")
@@ -182,19 +181,15 @@ def run_log() -> Iterator[Callable[[Path], None]]:
         root.removeHandler(records)
         root.setLevel(level)
         if records.target:
-            records.target.close()
+            with suppress(OSError):
+                records.target.close()
         records.close()
 
 
 class _LogFile(logging.FileHandler):
-    """Loses records on a full disk: logging's own report of that would hide the run's."""
-
     def emit(self, record: logging.LogRecord) -> None:
+        """Lose it on a full disk: logging's own report of that would hide the run's."""
         with suppress(OSError):
             assert self.stream is not None
             self.stream.write(self.format(record) + self.terminator)
             self.flush()
-
-    def close(self) -> None:
-        with suppress(OSError):
-            super().close()

@@ -119,7 +119,7 @@ class Progress:
 _Amount = Annotated[float, Field(ge=0, le=sys.float_info.max / 2)]
 
 
-class _Recorded(BaseModel):
+class Recorded(BaseModel):
     """What the engine reads of a round's record."""
 
     round: int
@@ -143,35 +143,35 @@ class MetricsFile:
 
     def rounds(self) -> int:
         """Return how many rounds are on record: whole lines from the first one on."""
-        return sum(1 for _ in self._recorded())
+        return sum(1 for _ in self._whole())
 
     def tested(self) -> list[tuple[int, float]]:
         """Return (round, accuracy) of every round whose accuracy was measured."""
-        return [(r.round, r.test_acc) for r in self._recorded() if r.test_acc is not None]
+        return [(r.round, r.test_acc) for r in self._whole() if r.test_acc is not None]
 
     def progress(self, last_round: int) -> Progress:
         """Return where the run stood after a round that is on record."""
-        recorded = list(islice(self._recorded(), last_round))
+        recorded = list(islice(self._whole(), last_round))
         seconds = sum(sum(each.seconds.values()) for each in recorded)
         return Progress(last_round, recorded[-1].integrated_norm, seconds)
 
-    def cut(self, last_round: int) -> None:
-        """Drop what was written after ``last_round``, whole lines or parts of one."""
-        kept = sum(map(len, islice(self._lines(), last_round)))
+    def cut(self, rounds: int) -> None:
+        """Drop what was written after so many rounds, whole lines or parts of one."""
+        kept = sum(map(len, islice(self.lines(), rounds)))
         with errors_named(self.path), self.path.open("ab") as file:
             file.truncate(kept)
 
-    def _recorded(self) -> Iterator[_Recorded]:
-        for number, line in enumerate(self._lines(), start=1):
+    def _whole(self) -> Iterator[Recorded]:
+        for number, line in enumerate(self.lines(), start=1):
             try:
-                recorded = _Recorded.model_validate_json(line, strict=True)
+                recorded = Recorded.model_validate_json(line, strict=True)
             except ValidationError:
                 return
             if recorded.round != number or not line.endswith(b"\n"):
                 return
             yield recorded
 
-    def _lines(self) -> Iterator[bytes]:
+    def lines(self) -> Iterator[bytes]:
         """Yield the lines one at a time; one that is too long to be a record comes in pieces."""
         if self.path.exists():
             with self.path.open("rb") as file:

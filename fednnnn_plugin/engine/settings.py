@@ -39,10 +39,9 @@ def run_mode(recipe: Recipe, *, resume: bool = False, overwrite: bool = False) -
     """Return how a run is to begin: as was asked for, else as its recipe says."""
     if resume and overwrite:
         raise UserError("--resume, --overwrite: give one of them")
-    settings = recipe.tracking_args
-    if resume or (settings.resume and not overwrite):
-        return "resume"
-    return "overwrite" if overwrite or settings.overwrite else "new"
+    if not resume and not overwrite:
+        resume, overwrite = recipe.tracking_args.resume, recipe.tracking_args.overwrite
+    return "resume" if resume else "overwrite" if overwrite else "new"
 
 
 def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
@@ -108,7 +107,7 @@ def schedule(
 ) -> Schedule:
     """Return what each round does, with ``batching`` clients in one set of kernels.
 
-    Settings that do not fit the data are a ``UserError``.
+    Settings that do not fit the data are refused.
     """
     train, validation = recipe.train_args, recipe.validation_args
     if train.client_num_per_round > BinnedSum.MAX_TERMS:
