@@ -58,11 +58,7 @@ def scalars(record: RoundRecord) -> dict[str, float]:
 
 @contextmanager
 def progress_display(rounds: int) -> Iterator[Follower]:
-    """Show how far a run is, and the package's warnings, one line each.
-
-    On a terminal and in a notebook a bar moves with every client; elsewhere a line is printed a
-    round.
-    """
+    """Show the package's warnings, a line each, and a bar; a line a round where no bar can move."""
     logger, handler = logging.getLogger("fednnnn_plugin"), _ScreenHandler(logging.WARNING)
     logger.addHandler(handler)
     try:
@@ -80,6 +76,8 @@ class _ScreenHandler(logging.Handler):
 
 
 class _Bar(Follower):
+    """Moves with every client, on a terminal and in a notebook."""
+
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
 
@@ -100,8 +98,6 @@ class _Bar(Follower):
         self._bar.update(round_number - 1 + done / of - self._bar.n)
 
     def round_done(self, record: RoundRecord) -> None:
-        text = f"round {min(record.round + 1, self._rounds)}/{self._rounds}"
-        self._bar.set_description_str(text, refresh=False)
         self._bar.set_postfix_str(f"round {record.round}: {figures(record)}", refresh=False)
         self._bar.update(record.round - self._bar.n)
         self._bar.refresh()

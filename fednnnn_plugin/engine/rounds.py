@@ -36,10 +36,9 @@ class KeptRounds:
         self._saved = 0
 
     def run(self, mode: Mode, recipe: str, ranks: Ranks) -> None:
-        """Do the rounds from the newest checkpoint on, or all of them, in a locked folder.
+        """Do the rounds from the newest checkpoint on, or all of them; tell ``ranks`` which.
 
-        Other ranks are told where it begins. What is there to go on with may be damaged, or of
-        another model: a ``UserError``. Whatever ends the run, its last finished round is saved.
+        The folder is locked. Whatever ends the run, its last finished round is saved.
         """
         federation = self.federation
         if mode == "resume":

@@ -16,7 +16,7 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.progress import Follower
-from fednnnn_plugin.engine.records import RoundRecord, Summary
+from fednnnn_plugin.engine.records import LayerRecord, RoundRecord, Seconds, Summary
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
@@ -121,6 +121,49 @@ def records(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
         return [json.loads(line) for line in path.read_text().splitlines()]
 
     return read
+
+
+@pytest.fixture(scope="session")
+def content() -> Callable[[Path], tuple[object, ...]]:
+    """Read what a run is about: its model, its newest checkpoint and, but for times, its records.
+
+    A checkpoint's name holds the digest of its tensors.
+    """
+
+    def read(folder: Path) -> tuple[object, ...]:
+        newest = max(path.name for path in (folder / "checkpoint").iterdir())
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        records = [json.loads(line) | {"seconds": None} for line in lines]
+        return (folder / "model.safetensors").read_bytes(), newest, records
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def make_record() -> Callable[..., RoundRecord]:
+    """Make a round's record; keywords replace its fields."""
+
+    def make(number: int, **fields: Any) -> RoundRecord:
+        usual: dict[str, Any] = {
+            "evaluated": "average",
+            "test_acc": 0.5,
+            "test_loss": None,
+            "test_metrics": None,
+            "served_test_acc": None,
+            "mean_update_norm": 1.0,
+            "mean_client_norm": 4.0,
+            "server_update_norm": 2.0,
+            "integrated_norm": 2.0 * number,
+            "client_norms": (3.0, 4.0, 5.0),
+            "layers": {"fc": LayerRecord(1.0, 4.0, 2.0)},
+            "clients": 4,
+            "rejected": 0,
+            "degenerate": False,
+            "seconds": Seconds(train=20.0, aggregate=1.0, evaluate=0.25),
+        }
+        return RoundRecord(round=number, **usual | fields)
+
+    return make
 
 
 class Two(nn.Module):

@@ -5,6 +5,7 @@ import json
 import logging
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from time import sleep
 
@@ -13,39 +14,20 @@ import wandb
 from tensorboardX.proto.event_pb2 import Event
 
 from fednnnn_plugin.engine.progress import TensorBoard, progress_display
-from fednnnn_plugin.engine.records import LayerRecord, RoundRecord, Seconds
+from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.engine.settings import recipe_followers
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 
-
-def record(number: int, accuracy: float | None = 0.5, rejected: int = 0) -> RoundRecord:
-    return RoundRecord(
-        round=number,
-        evaluated="average",
-        test_metrics=None,
-        test_acc=accuracy,
-        test_loss=None,
-        served_test_acc=None,
-        mean_update_norm=1.0,
-        mean_client_norm=4.0,
-        server_update_norm=2.0,
-        integrated_norm=2.0,
-        client_norms=(4.0, 4.0, 4.0),
-        layers={"fc": LayerRecord(1.0, 4.0, 2.0)},
-        clients=4,
-        rejected=rejected,
-        degenerate=False,
-        seconds=Seconds(train=20.0, aggregate=1.0, evaluate=0.25),
-    )
+MakeRecord = Callable[..., RoundRecord]
 
 
-def test_a_plain_line_a_round(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plain_line_a_round(capsys: pytest.CaptureFixture[str], make_record: MakeRecord) -> None:
     with progress_display(400) as display:
         display.begin(Path("run"), 0)
         display.client_done(1, 1, 4)
-        display.round_done(record(1))
-        display.round_done(record(398, accuracy=None, rejected=2))
+        display.round_done(make_record(1))
+        display.round_done(make_record(398, test_acc=None, rejected=2))
         display.end()
     assert capsys.readouterr().out.splitlines() == [
         "round 1/400  accuracy 0.5000  N/E 0.250  21.25 s  2:21:19 left",
@@ -59,7 +41,7 @@ class _Terminal(io.StringIO):
 
 
 def test_a_bar_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], make_record: MakeRecord
 ) -> None:
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
@@ -68,9 +50,9 @@ def test_a_bar_on_a_terminal(
         begun = terminal.getvalue().split("\r")[-1]
         sleep(0.15)  # the bar is drawn ten times a second at most
         display.client_done(4, 1, 4)
-        display.round_done(record(4))
+        display.round_done(make_record(4))
         after_a_round = terminal.getvalue().split("\r")[-1]
-        display.round_done(record(5))
+        display.round_done(make_record(5))
         display.end()
     shown = terminal.getvalue().split("\r")[-1]
     assert begun.startswith("round 4/5 ")
@@ -83,6 +65,7 @@ def test_a_bar_on_a_terminal(
 
 def test_warnings_of_ours_are_lines_while_a_run_lasts(capsys: pytest.CaptureFixture[str]) -> None:
     ours, theirs = logging.getLogger("fednnnn_plugin.engine"), logging.getLogger("fedml")
+    handlers = list(logging.getLogger("fednnnn_plugin").handlers)
     with progress_display(2):
         ours.info("not for the screen")
         theirs.error("FedML's noise")
@@ -91,9 +74,6 @@ def test_warnings_of_ours_are_lines_while_a_run_lasts(capsys: pytest.CaptureFixt
         except ZeroDivisionError:
             ours.warning("client %d", 3, exc_info=True)
     assert capsys.readouterr().err == "warning: client 3\n"
-    handlers = list(logging.getLogger("fednnnn_plugin").handlers)
-    with progress_display(2):
-        pass
     assert logging.getLogger("fednnnn_plugin").handlers == handlers
 
 
