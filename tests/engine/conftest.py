@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
@@ -112,15 +112,16 @@ def run(run_in: Run, tmp_path: Path) -> Run:
     return start
 
 
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
 @pytest.fixture
 def records(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
     """Read a run folder's ``metrics.jsonl``."""
 
-    def read(folder: Path | None = None) -> list[dict[str, Any]]:
-        path = (folder or tmp_path / "run") / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()]
-
-    return read
+    return lambda folder=None: read_records(folder or tmp_path / "run")
 
 
 @pytest.fixture(scope="session")
@@ -132,8 +133,7 @@ def content() -> Callable[[Path], tuple[object, ...]]:
 
     def read(folder: Path) -> tuple[object, ...]:
         newest = max(path.name for path in (folder / "checkpoint").iterdir())
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
-        records = [json.loads(line) | {"seconds": None} for line in lines]
+        records = [record | {"seconds": None} for record in read_records(folder)]
         return (folder / "model.safetensors").read_bytes(), newest, records
 
     return read
@@ -237,16 +237,13 @@ class Example:
 
     def evaluation(self, name: str = "run") -> list[float]:
         """The saved model."""
-        state: dict[str, Tensor] = safetensors.torch.load_file(
-            self._folder / name / "model.safetensors"
-        )
-        values: list[float] = state["w"].tolist()
+        saved = safetensors.torch.load_file(self._folder / name / "model.safetensors")
+        values: list[float] = saved["w"].tolist()
         return values
 
     def records(self, name: str = "run") -> list[dict[str, Any]]:
         """What ``metrics.jsonl`` holds."""
-        lines = (self._folder / name / "metrics.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
+        return read_records(self._folder / name)
 
 
 @pytest.fixture

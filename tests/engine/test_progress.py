@@ -77,9 +77,6 @@ def test_warnings_of_ours_are_lines_while_a_run_lasts(capsys: pytest.CaptureFixt
     assert logging.getLogger("fednnnn_plugin").handlers == handlers
 
 
-RUN = ["train_args.comm_round=2", "train_args.epochs=1", "device_args.using_gpu=false"]
-
-
 def events(folder: Path) -> dict[tuple[str, int], float]:
     """Read event files: records of length, checksum, protobuf, checksum."""
     found = {}
@@ -94,23 +91,9 @@ def events(folder: Path) -> dict[tuple[str, int], float]:
     return found
 
 
-def test_tensorboard_has_the_numbers_of_the_records(tmp_path: Path) -> None:
-    recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"), RUN)
-    run_recipe(recipe, tmp_path / "run", followers=[TensorBoard()])
-
-    found = events(tmp_path / "run" / "tensorboard")
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert len(lines) == 2
-    for record in map(json.loads, lines):
-        number = record["round"]
-        assert found["Test/Acc", number] == pytest.approx(record["test_acc"])
-        assert found["NWDA/mean_update_norm", number] == pytest.approx(record["mean_update_norm"])
-        layer = record["layers"]["fc2"]["server_update_norm"]
-        assert found["NWDA/fc2/server_update_norm", number] == pytest.approx(layer)
-        assert ("Test/ServedAcc", number) not in found
-
-
-def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_and_weights_and_biases_have_the_numbers_of_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wandb.setup()  # reads the variables of the environment, once a process
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -119,12 +102,22 @@ def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         wandb.sdk.wandb_run.Run, "log", lambda run, data: (logged.append(data), log(run, data))
     )
-    overrides = [*RUN, "tracking_args.enable_wandb=true", "tracking_args.wandb_project=digits"]
+    overrides = ["train_args.comm_round=2", "train_args.epochs=1", "device_args.using_gpu=false"]
+    overrides += ["tracking_args.enable_wandb=true", "tracking_args.wandb_project=digits"]
     recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"), overrides)
-    run_recipe(recipe, tmp_path / "run", followers=recipe_followers(recipe))
+    followers = [TensorBoard(), *recipe_followers(recipe)]
+    run_recipe(recipe, tmp_path / "run", followers=followers)
 
-    assert [values["round"] for values in logged] == [1, 2]
-    records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    assert [values["Test/Acc"] for values in logged] == [record["test_acc"] for record in records]
     assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))
     assert wandb.run is None
+    found = events(tmp_path / "run" / "tensorboard")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    for values, record in zip(logged, map(json.loads, lines), strict=True):
+        number = values.pop("round")
+        assert number == record["round"]
+        assert values["Test/Acc"] == record["test_acc"]
+        assert values["NWDA/mean_update_norm"] == record["mean_update_norm"]
+        layer = record["layers"]["fc2"]["server_update_norm"]
+        assert values["NWDA/fc2/server_update_norm"] == layer
+        assert "Test/ServedAcc" not in values
+        assert {tag: v for (tag, n), v in found.items() if n == number} == pytest.approx(values)

@@ -37,7 +37,6 @@ def test_a_round_by_hand(tmp_path) -> None:
     assert (first["round"], first["clients"], first["rejected"]) == (1, 2, 0)
     assert (first["test_acc"], first["test_loss"], first["degenerate"]) == (None, None, False)
     assert second["integrated_norm"] == pytest.approx(1.5)
-    assert second["mean_update_norm"] == second["mean_client_norm"]  # one client
 
 
 def test_the_lines_are_those_of_the_engine(example, told, tmp_path) -> None:
@@ -106,13 +105,11 @@ def test_a_file_is_continued_and_a_round_again_replaces_it(tmp_path) -> None:
     ("values", "words"),
     [
         ({"round": 0}, "round: 0: must be a whole number of at least 1"),
-        ({"round": "1"}, "round: '1': must be a whole number"),
         ({"weights": [1.0, 1.0]}, "round 1: zip"),
-        ({"weights": [-1.0]}, "round 1: client weight: -1.0"),
         ({"clients": [{}]}, "round 1: client model: missing entries"),
         ({"clients": [state(math.inf, 0.0)]}, "no client update to average"),
-        ({"served_state": {}}, "served_state: layer.weight: missing, or of another shape"),
         ({"served_state": state(1.0)}, "served_state: layer.weight: missing, or of another shape"),
+        ({"test_acc": 1.5}, "test_acc: 1.5"),
         ({"served_state": state(math.nan, 1.0)}, "served_state: not finite"),
     ],
 )
