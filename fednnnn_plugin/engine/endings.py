@@ -1,7 +1,5 @@
 """How a process of a run was launched, and how it ends: one line, one status, no rank waiting."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,10 +1,9 @@
 """The run folder: one run's files, each written whole or not at all, and nobody else's."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ Mode = Literal["new", "resume", "overwrite"]
 
 LONGEST_LINE = 1 << 24  # bytes of a round's record
 _SUFFIX = ".fednnnn-tmp"
+_CHECKPOINT = re.compile(r"round-\d{6,}-[0-9a-f]{32}\.safetensors")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -60,6 +60,17 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Return the checkpoints, ``round-<number>-<digest>.safetensors``, the newest first."""
+    named = [path for path in folder.glob("round-*") if _CHECKPOINT.fullmatch(path.name)]
+    return sorted(named, key=round_of, reverse=True)
+
+
+def round_of(checkpoint: Path) -> int:
+    """Return the round of a checkpoint."""
+    return int(checkpoint.name.split("-")[1])
 
 
 class RunFolder:
@@ -112,7 +123,7 @@ class RunFolder:
             )
 
     def _holds_rounds(self) -> bool:
-        if any(path.exists() for path in (self.summary, self.model, *self.checkpoints.glob("*"))):
+        if self.summary.exists() or self.model.exists() or checkpoints_in(self.checkpoints):
             return True
         if not self.metrics.exists():
             return False
@@ -146,15 +157,12 @@ class RunFolder:
             lock.release()
 
     def _tidy(self, *, replace: bool) -> None:
-        """Remove what a process left that died while writing, and the run that is replaced.
-
-        Its checkpoints stay: only :class:`CheckpointFolder` knows which files are some.
-        """
+        """Remove what a process left that died while writing, and the run that is replaced."""
         for folder in (self.path, self.checkpoints):
             for left_over in folder.glob(f".*{_SUFFIX}"):
                 left_over.unlink()
         if replace:
-            for path in self._files:
+            for path in (*self._files, *checkpoints_in(self.checkpoints)):
                 path.unlink(missing_ok=True)
             for path in self._tracked:
                 shutil.rmtree(path, ignore_errors=True)

@@ -1,7 +1,5 @@
 """Who follows a run while it lasts: a person's screen, TensorBoard, Weights & Biases."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

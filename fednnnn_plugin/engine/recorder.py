@@ -1,7 +1,5 @@
 """Norm records for an aggregation that is not ours."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a run leaves on record: an object a round in ``metrics.jsonl``, and ``summary.json``."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -205,7 +203,7 @@ class Summary:
         write_atomically(path, (json.dumps(asdict(self), indent=2) + "\n").encode())
 
     @classmethod
-    def read(cls, path: Path) -> Summary | None:
+    def read(cls, path: Path) -> "Summary | None":
         """Read a finished run's; None where there is none that is whole, as this version has it."""
         try:
             with open_regular(path, _LONGEST_SUMMARY) as file:

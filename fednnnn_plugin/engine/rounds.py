@@ -1,7 +1,5 @@
 """The rounds of a run on rank 0, and what is kept of them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -43,8 +41,6 @@ class KeptRounds:
         federation = self.federation
         if mode == "resume":
             self._restore()
-        else:
-            self._checkpoints.clear()
         write_atomically(self.folder.recipe, recipe.encode())
         finished = federation.standing.progress.round
         self._metrics.cut(finished)

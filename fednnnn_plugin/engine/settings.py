@@ -1,7 +1,5 @@
 """What a recipe means to the parts of the engine; nothing below sees a recipe."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import replace

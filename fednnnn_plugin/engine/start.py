@@ -1,7 +1,5 @@
 """Running a recipe, from Python and from the command alike."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +34,7 @@ class Run:
     summary: Summary | None
     was_finished: bool = False
 
-    def metrics(self) -> DataFrame:
+    def metrics(self) -> "DataFrame":
         """Return ``metrics.jsonl``, a row a round; nested keys are joined, as ``layers.fc1.…``.
 
         :func:`fednnnn_plugin.read_runs` makes of many folders the table that figures take.

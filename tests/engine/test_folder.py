@@ -12,7 +12,7 @@ from fednnnn_plugin.engine.folder import Mode, RunFolder, run_log, write_atomica
 from fednnnn_plugin.errors import UserError
 
 LINE = '{"round": 1}\n'
-CHECKPOINT = "checkpoint/round-000001"
+CHECKPOINT = f"checkpoint/round-000001-{32 * 'a'}.safetensors"
 BEGUN = {".lock": "", "recipe.yaml": "r"}
 MODES: tuple[Mode, ...] = ("new", "resume", "overwrite")
 
@@ -52,6 +52,7 @@ def test_an_error_leaves_the_old_content_alone(
         ({"recipe.yaml": "mine"}, r"recipe\.yaml: it is there already", None),
         (BEGUN, None, None),  # a run without a finished round blocks nothing
         (BEGUN | {"fedml.log": "", "metrics.jsonl": LINE[:-1]}, None, None),
+        (BEGUN | {"checkpoint/notes.txt": ""}, None, None),
         (BEGUN | {"metrics.jsonl": LINE}, "it already holds a run", None),
         (BEGUN | {CHECKPOINT: ""}, "it already holds a run", None),
         ({"model.safetensors": ""}, "it already holds a run", r"recipe\.yaml: missing"),
