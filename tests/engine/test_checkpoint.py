@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -112,6 +113,14 @@ def test_no_damage_is_taken_for_a_checkpoint(
             if path != first:
                 path.unlink()
         newest.write_bytes(content)
+
+
+def test_an_earlier_version_s_are_read(folder: CheckpointFolder) -> None:
+    """They say in their metadata, too, what the records say."""
+    content = safetensors.torch.save(server(3), metadata={"progress": '{"round": 3}'})
+    digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+    (folder.path / f"round-000003-{digest}.safetensors").write_bytes(content)
+    assert loaded(folder) == 3
 
 
 def test_foreign_files_in_the_folder_are_left_alone(folder: CheckpointFolder) -> None:
