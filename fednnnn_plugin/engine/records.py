@@ -133,10 +133,13 @@ class MetricsFile:
         self.path = path
 
     def append(self, record: RoundRecord) -> None:
-        """Have the disk hold one more line: a checkpoint's rounds are then on record."""
+        """Add one round's line."""
         with errors_named(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(record.to_json() + "\n")
-            file.flush()
+
+    def sync(self) -> None:
+        """Have the disk hold what was written: a checkpoint's rounds are then on record."""
+        with errors_named(self.path), self.path.open("ab") as file:
             os.fsync(file.fileno())
 
     def rounds(self) -> int:

@@ -93,6 +93,7 @@ class KeptRounds:
         server, standing = self.federation.server, self.federation.standing
         if standing.progress.round == self._saved:
             return
+        self._metrics.sync()
         evaluation = server.layout.state_dict(standing.server.evaluation)
         tied = {name: evaluation[first].clone() for name, first in self.tied.items()}
         write_atomically(self.folder.model, safetensors.torch.save(evaluation | tied))
