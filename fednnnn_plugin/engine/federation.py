@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fednnnn_plugin.client.groups import Group, plan_groups
-from fednnnn_plugin.engine.checkpoint import Progress
 from fednnnn_plugin.engine.cohort import Cohort, Outcome, draw_cohort
 from fednnnn_plugin.engine.devices import Clock
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks, deal
-from fednnnn_plugin.engine.records import RoundRecord, Seconds, round_record
+from fednnnn_plugin.engine.records import Progress, RoundRecord, Seconds, round_record
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState

@@ -22,18 +22,19 @@ from fednnnn_plugin.engine.devices import (
 )
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.federation import Federation
-from fednnnn_plugin.engine.folder import Mode, RunFolder, RunLog
+from fednnnn_plugin.engine.folder import Mode, RunFolder, run_log
 from fednnnn_plugin.engine.model_check import check_model
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import Summary, versions
 from fednnnn_plugin.engine.rounds import KeptRounds
-from fednnnn_plugin.engine.settings import load_data, local_sgd, rank_device, schedule, server
+from fednnnn_plugin.engine.settings import load_data, local_sgd, rank_device, schedule
 from fednnnn_plugin.engine.training import ForeignTrainer, Inputs, cohort_of, widest_group
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
 from fednnnn_plugin.server.layout import ModelState
+from fednnnn_plugin.server.server import Server
 from fednnnn_plugin.user_code import names_code
 
 _log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ def _run(
     files, sgd, train = RunFolder(folder), local_sgd(recipe), recipe.train_args
     seed, a_round = recipe.common_args.random_seed, train.client_num_per_round
     with ExitStack() as stack:
-        log = stack.enter_context(RunLog())
+        log_to = stack.enter_context(run_log())
         if _is_finished(recipe, files, mode, ranks):
             return None  # before anything is downloaded
         inputs = load()
@@ -119,7 +120,7 @@ def _run(
                 return cohort.test(state)
             return cohort.alone(partial(trainer.test, layout.state_dict(state)))
 
-        rule = server(recipe, layout)
+        rule = Server(recipe.rule, recipe.rule_settings, layout)
         federation = Federation(
             schedule(recipe, data, batching, ranks.size if free else 1),
             rule,
@@ -134,7 +135,7 @@ def _run(
                 federation.train(number)
             return None
         stack.enter_context(files.locked(mode))
-        log.open(files.log)
+        log_to(files.log)
         _say(recipe, inputs, batching)
         kept = KeptRounds(
             federation,
@@ -168,7 +169,7 @@ def _is_finished(recipe: Recipe, folder: RunFolder, mode: Mode, ranks: Ranks) ->
     finished = False
     if ranks.rank == 0:
         folder.check(mode)
-        if mode == "resume" and folder.begun():
+        if mode == "resume" and folder.recipe.exists():
             _check_same(recipe, folder)
             finished = Summary.rounds_in(folder.summary) >= recipe.train_args.comm_round
     return mode == "resume" and bool(ranks.start(int(finished)))

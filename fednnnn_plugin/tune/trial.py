@@ -36,7 +36,7 @@ def run_trial(
     """
     ranks = Ranks()
     ranks.core_sharers = jobs
-    mode: Mode = "resume" if RunFolder(folder).begun() else "new"
+    mode: Mode = "resume" if RunFolder(folder).recipe.exists() else "new"
     pruner = _Pruner(hopeless)
     try:
         run_recipe(recipe, folder, mode, ranks=ranks, followers=[pruner], allow_code=allow_code)

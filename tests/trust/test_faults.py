@@ -45,7 +45,7 @@ def check_whole(folder: Path) -> int:
     checkpoint = CheckpointFolder(folder / "checkpoint").load(
         MetricsFile(folder / "metrics.jsonl").rounds()
     )
-    return checkpoint.progress.round if checkpoint else 0
+    return checkpoint.round if checkpoint else 0
 
 
 @pytest.fixture(scope="module")
