@@ -33,12 +33,17 @@ tracking_args: {{enable_wandb: false}}
 IMAGES = "dataset: image_folder, data_dir: images"
 FUNCTION = """
 import torch
+from torch import nn
 
 def load():
     labels = torch.arange(48) % 3
-    images = torch.randn(48, 3, 32, 32) + labels[:, None, None, None]
+    images = torch.randn(48, 3, 8, 8) + labels[:, None, None, None]
     return images[:36], labels[:36], images[36:], labels[36:]
+
+def create():
+    return nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(192, 3))
 """
+OWN_MODEL = ("--set", "model_args.model=own_tensors:create", "--allow-code")
 Fednnnn = Callable[..., Result]
 
 
@@ -83,8 +88,8 @@ def test_resnet18_on_an_image_folder(fednnnn: Fednnnn) -> None:
 
 
 def test_a_function_s_tensors_with_a_model_that_draws(fednnnn: Fednnnn) -> None:
-    """SqueezeNet drops units out: each client draws its own, the same after a stop."""
-    own = ("tensors.yaml", "--set", "model_args.model=squeezenet1_1", "--allow-code")
+    """Dropout: each client draws its own, the same after a stop."""
+    own = ("tensors.yaml", *OWN_MODEL)
     ended = fednnnn("run", *own, "--output", "a")
     assert ended.exit_code == 0, ended.stderr
     assert fednnnn("run", *own, "--output", "b", "--set", "train_args.comm_round=1").exit_code == 0
@@ -107,19 +112,17 @@ def create():
 
 def test_tokens_stay_integers(fednnnn: Fednnnn, tmp_path: Path) -> None:
     (tmp_path / "own_tensors.py").write_text(TOKENS)
-    own = ("--set", "model_args.model=own_tensors:create", "--allow-code", "--output", "a")
-    ended = fednnnn("run", "tensors.yaml", *own)
+    ended = fednnnn("run", "tensors.yaml", *OWN_MODEL, "--output", "a")
     assert ended.exit_code == 0, ended.stderr
 
 
 def test_a_run_s_folder_is_read_without_its_code(fednnnn: Fednnnn, tmp_path: Path) -> None:
-    small = ("--set", "model_args.model=squeezenet1_1", "--output", "a")
-    assert fednnnn("run", "tensors.yaml", "--allow-code", *small).exit_code == 0
+    assert fednnnn("run", "tensors.yaml", *OWN_MODEL, "--output", "a").exit_code == 0
     sys.modules.pop("own_tensors")
     (tmp_path / "own_tensors.py").write_text("open('was-here', 'w')")
     assert fednnnn("report", "a").exit_code == 0
-    more = ("--set", "train_args.comm_round=3")
-    ended = fednnnn("run", "tensors.yaml", *small, *more, "--resume")
+    more = (*OWN_MODEL[:2], "--output", "a", "--set", "train_args.comm_round=3")
+    ended = fednnnn("run", "tensors.yaml", *more, "--resume")
     assert (ended.exit_code, ended.stderr.count("\n")) == (2, 1)
     assert not (tmp_path / "was-here").exists()
 
