@@ -1,10 +1,9 @@
 """Streaming aggregation of client models: the average update and the NWDA norms."""
 
-from __future__ import annotations
-
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.admission import check_client, check_global, checked_weight
 from fednnnn_plugin.server.layout import Layout, ModelState, State
-from fednnnn_plugin.server.norms import part_norms, row_part_norms
+from fednnnn_plugin.server.norms import part_norms
 from fednnnn_plugin.server.rows import Clients
 from fednnnn_plugin.server.sum import BinnedSum
 from fednnnn_plugin.server.update import LayerNorms, Update
@@ -75,38 +74,26 @@ class UpdateAccumulator:
         check_global(global_state, set(trainable))
         layout = Layout(global_state, trainable)
         self._start(layout, layout.gather(global_state), max_client_norm)
-        self._like: dict[str, Tensor] = {
-            name: tensor.detach() for name, tensor in global_state.items()
-        }
 
     @classmethod
     def over(
         cls, layout: Layout, served: ModelState, max_client_norm: float | None = None
-    ) -> UpdateAccumulator:
+    ) -> "UpdateAccumulator":
         """Return one over a model that is a vector already; it is read until :meth:`finish`."""
         accumulator = cls.__new__(cls)
         accumulator._start(layout, served, max_client_norm)
-        accumulator._like = layout.state_dict(served)
         return accumulator
 
     def _start(self, layout: Layout, served: ModelState, max_client_norm: float | None) -> None:
         self.layout = layout
-        self._served = served
-        self._max_client_norm = max_client_norm
-        self._floating = [n for n in layout.buffers if served.buffers[n].is_floating_point()]
-        self._integer = [n for n in layout.buffers if n not in set(self._floating)]
-        device = served.vector.device
-        size = sum(served.buffers[name].numel() for name in self._floating)
-        self.updates = BinnedSum(layout.size, device, _GROUP_FOLDS)
-        self.buffers = BinnedSum(size, device, _BUFFER_FOLDS)
-        #: The integer buffers' maximum over the clients so far, one after the other.
-        self.maxima: Tensor | None = None
+        self.device = served.vector.device
         self.known = Clients()
-
-    @property
-    def device(self) -> torch.device:
-        """Where the sums are kept: the global state's."""
-        return self._served.vector.device
+        self.updates = BinnedSum(layout.size, self.device, _GROUP_FOLDS)
+        self._w_t = served.vector
+        self._max_client_norm = max_client_norm
+        self._buffers = BinnedSum(layout.floating.size, self.device, _BUFFER_FOLDS)
+        least = torch.iinfo(torch.int64).min
+        self._maxima = torch.full((layout.integer.size,), least, device=self.device)
 
     @property
     def clients(self) -> int:
@@ -134,17 +121,15 @@ class UpdateAccumulator:
                 not positive and finite.
         """
         weight = checked_weight(weight)
-        check_client(client_state, self._like)
-        dtype = self.layout.dtype
-        for entry in self.layout.entries:
-            dtype = torch.promote_types(dtype, client_state[entry.name].dtype)
-        device = self._served.vector.device
-        difference = self.layout.flatten(client_state, dtype).to(device).sub_(self._served.vector)
-        buffers = {
-            name: client_state[name].detach().to(device).unsqueeze(0)
-            for name in self.layout.buffers
-        }
-        return self._add(difference.unsqueeze(0), buffers, [weight])[0]
+        forms = self.layout.forms
+        check_client(client_state, forms)
+        dtypes = (client_state[entry.name].dtype for entry in self.layout.entries)
+        dtype = reduce(torch.promote_types, dtypes, self.layout.dtype)
+        empty = torch.empty(1, self.layout.size, dtype=dtype, device=self.device)
+        difference = self.layout.fill(empty, client_state).sub_(self._w_t)
+        # In its own dtype a wider client's buffer may overflow.
+        buffers = {n: client_state[n].detach().to(forms[n][1]) for n in self.layout.buffers}
+        return self._add(difference, buffers, [weight])[0]
 
     def add_group(self, models: ModelState, weights: Sequence[float]) -> list[bool]:
         """Add the models of a group at once: tensor operations whose number m does not change.
@@ -157,49 +142,70 @@ class UpdateAccumulator:
         Returns:
             Which of them were accepted, as :meth:`add` says.
         """
-        return self._add(models.vector - self._served.vector, models.buffers, weights)
+        return self._add(models.vector - self._w_t, models.buffers, weights)
 
-    def _add(
-        self, differences: Tensor, buffers: Mapping[str, Tensor], weights: Sequence[float]
-    ) -> list[bool]:
-        floating, integer = self._stacked(buffers)
-        accepted, rows, factors, shrunk, norms, peaks = [], [], [], [], [], []
-        for measured, weight in zip(self._measure(differences, floating), weights, strict=True):
-            *layers, peak = measured
+    def _add(self, differences: Tensor, models: State, weights: Sequence[float]) -> list[bool]:
+        m = len(differences)
+        floating, integer = (
+            block.fill(torch.empty(m, block.size, dtype=dtype, device=self.device), models)
+            for block, dtype in (
+                (self.layout.floating, torch.float64),
+                (self.layout.integer, torch.int64),
+            )
+        )
+        accepted, part = [], Clients()
+        factors, shrunk, norms, peaks = [], [], [], []
+        for (*layers, peak), weight in zip(
+            self._measure(differences, floating), weights, strict=True
+        ):
             square = sum(norm * norm for norm in layers)
-            norm = math.sqrt(square) if math.isfinite(square) else math.inf
+            norm = math.sqrt(square)
             accepted.append(norm <= torch.finfo(self.layout.dtype).max and math.isfinite(peak))
             if not accepted[-1]:
+                part.non_finite += 1
                 continue
             shrink = 1.0
             if self._max_client_norm is not None and norm > self._max_client_norm:
                 shrink = self._max_client_norm / norm
             row = (norm * shrink, square * shrink**2, *(layer * shrink for layer in layers))
-            rows.append((weight, *row))
+            part.rows.append((weight, *row))
             mantissa, exponent = math.frexp(weight)
             factors.append((mantissa, exponent))
             shrunk.append((mantissa * shrink, exponent))
             norms.append(mantissa * shrink * norm)
             peaks.append(mantissa * peak)
-        if rows:
-            if not all(accepted):
+        self.known.merge(part)
+        if part.rows:
+            if part.non_finite:
                 chosen = torch.tensor([k for k, taken in enumerate(accepted) if taken])
-                chosen = chosen.to(differences.device)
+                chosen = chosen.to(self.device)
                 differences, floating = differences[chosen], floating[chosen]
                 integer = integer[chosen]
-            folds = 1 if len(weights) == 1 else _GROUP_FOLDS
-            self.updates.add(differences, shrunk, norms, folds)
-            self.buffers.add(floating, factors, peaks, _BUFFER_FOLDS)
-            self._raise_maxima(integer.amax(0))
-        self.known.rows += rows
-        self.known.non_finite += len(accepted) - len(rows)
+            self.updates.add(differences, shrunk, norms, 1 if m == 1 else _GROUP_FOLDS)
+            self._buffers.add(floating, factors, peaks, _BUFFER_FOLDS)
+            self._maxima = torch.maximum(self._maxima, integer.amax(0))
         return accepted
+
+    def _measure(self, differences: Tensor, floating: Tensor) -> list[list[float]]:
+        """Return for each client ``‖Δ‖`` of every module, and the largest element of its buffers.
+
+        On a device this is the one wait of the host.
+        """
+        modules = self.layout.modules
+        if len(differences) == 1:
+            norms = part_norms(differences[0], modules).unsqueeze(0)
+        else:
+            norms = part_norms(differences, modules)
+        nothing = floating.new_zeros(len(floating), 1)
+        peaks = floating.abs().amax(1, keepdim=True) if floating.shape[1] else nothing
+        measured: list[list[float]] = torch.cat([norms, peaks], 1).tolist()
+        return measured
 
     def fail(self) -> None:
         """Count a client that had no model to add: its training raised, or gave another shape."""
         self.known.failed += 1
 
-    def merge(self, other: UpdateAccumulator) -> None:
+    def merge(self, other: "UpdateAccumulator") -> None:
         """Add the partial sums of another accumulator over the same global state.
 
         Raises:
@@ -208,11 +214,13 @@ class UpdateAccumulator:
         """
         if self._form() != other._form():
             raise UserError("UpdateAccumulator.merge: the other one is over another global state")
-        self.updates.merge(other.updates)
-        self.buffers.merge(other.buffers)
-        if other.maxima is not None:
-            self._raise_maxima(other.maxima)
         self.known.merge(other.known)
+        self.updates.merge(other.updates)
+        self._buffers.merge(other._buffers)
+        self._maxima = torch.maximum(self._maxima, other._maxima.to(self.device))
+
+    def _form(self) -> object:
+        return [*self.layout.forms.items()], self.layout.entries, self._max_client_norm
 
     def combine(
         self,
@@ -230,25 +238,22 @@ class UpdateAccumulator:
         Returns:
             Whether this process has the sum.
         """
-        vectors = (self.updates, self.buffers)
-        maxima = None if self.maxima is None else self.maxima.tolist()
-        parts = exchange((self.known, [vector.bins for vector in vectors], maxima))
-        used = [
-            vector.kept({bin_ for _, bins, _ in parts for bin_ in bins[k]})
-            for k, vector in enumerate(vectors)
-        ]
-        shares = [v.integers(bin_) for v, bins in zip(vectors, used, strict=True) for bin_ in bins]
-        sums = add_up(torch.cat([torch.empty(0, dtype=torch.int64), *(s.cpu() for s in shares)]))
+        vectors = (self.updates, self._buffers)
+        parts = exchange((self.known, self._maxima.tolist(), [vector.bins for vector in vectors]))
+        for k, vector in enumerate(vectors):
+            vector.use({bin_ for *_, bins in parts for bin_ in bins[k]})
+        own = [share.cpu() for vector in vectors for share in vector.integers()]
+        sums = add_up(torch.cat([torch.empty(0, dtype=torch.int64), *own]))
         if sums is None:
             return False
+        shares = iter(sums.split([len(share) for share in own]))
+        for vector in vectors:
+            vector.replace(shares)
         self.known = Clients()
-        for known, _, highest in parts:
+        for known, *_ in parts:
             self.known.merge(known)
-            if highest is not None:
-                self._raise_maxima(torch.tensor(highest, dtype=torch.int64))
-        cuts = iter(sums.split([len(share) for share in shares]))
-        for vector, bins in zip(vectors, used, strict=True):
-            vector.replace({bin_: next(cuts) for bin_ in bins}, len(self.known.rows))
+        maxima = [highest for _, highest, _ in parts]
+        self._maxima = torch.tensor(maxima, dtype=torch.int64).amax(0).to(self.device)
         return True
 
     def finish(self) -> Update:
@@ -257,85 +262,31 @@ class UpdateAccumulator:
         Raises:
             UserError: no client was accepted.
         """
-        known = self.known
+        known, layout = self.known, self.layout
         if not known.rows:
             raise UserError(f"no client update to average: {self.rejected} rejected, none accepted")
         total, unit = known.weighted(), -known.exponent()
-        vector = self.updates.total(total, self.layout.dtype, unit)
-        own = part_norms(vector, self.layout.modules).tolist()
+        vector = self.updates.total(total, layout.dtype, unit)
+        own = part_norms(vector, layout.modules).tolist()
         norm, square, *layers = (
             known.weighted(column) / total for column in range(1, len(known.rows[0]))
         )
         norms = [row[1] for row in known.rows]
+        buffers = layout.floating.views(self._buffers.total(total, torch.float64, unit))
+        buffers |= layout.integer.views(self._maxima)
         return Update(
             vector=vector,
-            layout=self.layout,
+            layout=layout,
             # Proposition 1 holds for the exact values; rounding must not break it by an ulp.
             mean_update_norm=min(math.sqrt(math.fsum(x * x for x in own)), norm),
             mean_client_norm=norm,
             mean_client_square=square,
             layers={
-                module: LayerNorms(min(update_norm, client_norm), client_norm)
-                for module, update_norm, client_norm in zip(
-                    self.layout.modules, own, layers, strict=True
-                )
+                module: LayerNorms(min(n, e), e)
+                for module, n, e in zip(layout.modules, own, layers, strict=True)
             },
-            buffers=self._mean_buffers(total, unit),
+            buffers={n: buffers[n].to(layout.forms[n][1], copy=True) for n in layout.buffers},
             clients=len(norms),
             rejected=known.rejected,
             client_norms=(min(norms), statistics.median(norms), max(norms)),
         )
-
-    def _measure(self, differences: Tensor, floating: Tensor) -> list[list[float]]:
-        """Return for each client ``‖Δ‖`` of every module, and the largest element of its buffers.
-
-        On a device this is the one wait of the host.
-        """
-        if len(differences) == 1:
-            norms = part_norms(differences[0], self.layout.modules).unsqueeze(0)
-        else:
-            norms = row_part_norms(differences, self.layout.modules)
-        if floating.shape[1]:
-            peaks = floating.abs().amax(1, keepdim=True)
-        else:
-            peaks = norms.new_zeros(len(norms), 1)
-        rows: list[list[float]] = torch.cat([norms, peaks], 1).tolist()
-        return rows
-
-    def _stacked(self, buffers: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the floating buffers as float64 ``[m, b]``, the others as int64 ``[m, c]``.
-
-        Floating ones are rounded to their own dtype first, in which a wider client may overflow.
-        """
-        like = self._served.buffers
-
-        def rows(name: str) -> Tensor:
-            mine = buffers[name]
-            return mine.to(like[name].dtype).reshape(len(mine), like[name].numel())
-
-        nothing = [self._served.vector.new_zeros(1, 0)]
-        return (
-            torch.cat([rows(name) for name in self._floating] or nothing, 1).to(torch.float64),
-            torch.cat([rows(name) for name in self._integer] or nothing, 1).to(torch.int64),
-        )
-
-    def _raise_maxima(self, other: Tensor) -> None:
-        other = other.to(self._served.vector.device)
-        self.maxima = other if self.maxima is None else torch.maximum(self.maxima, other)
-
-    def _mean_buffers(self, total: float, unit: int) -> dict[str, Tensor]:
-        like = self._served.buffers
-        assert self.maxima is not None
-        found = {}
-        for names, vector in (
-            (self._floating, self.buffers.total(total, torch.float64, unit)),
-            (self._integer, self.maxima),
-        ):
-            parts = vector.split([like[name].numel() for name in names])
-            for name, part in zip(names, parts, strict=True):
-                found[name] = part.to(like[name].dtype, copy=True).view(like[name].shape)
-        return {name: found[name] for name in self.layout.buffers}
-
-    def _form(self) -> list[object]:
-        entries = [(name, x.shape, x.dtype) for name, x in self._like.items()]
-        return [entries, self.layout.entries, self._max_client_norm]

@@ -1,19 +1,18 @@
 """What is known of a round's clients: a row each, of which every statistic is made."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.sum import BinnedSum
 
 
 @dataclass
 class Clients:
-    """What is known of a round's clients so far.
+    """The clients of a round so far.
 
-    Attributes:
-        rows: of each accepted client its weight, ``‖Δ‖``, ``‖Δ‖²`` and ``‖Δ‖`` of each module.
-        non_finite: rejected for an element that is not finite, or beyond the exact range.
-        failed: had no model to add.
+    ``rows`` hold of each accepted one its weight, ``‖Δ‖``, ``‖Δ‖²`` and ``‖Δ‖`` of each module.
+    ``non_finite`` were rejected for their numbers, ``failed`` had no model to add.
     """
 
     rows: list[tuple[float, ...]] = field(default_factory=list)
@@ -25,8 +24,11 @@ class Clients:
         """How many clients were not accepted."""
         return self.non_finite + self.failed
 
-    def merge(self, other: Clients) -> None:
-        """Add another part of the round's clients."""
+    def merge(self, other: "Clients") -> None:
+        """Add others; :class:`UserError` where they are more than add up exactly."""
+        if (count := len(self.rows) + len(other.rows)) > BinnedSum.MAX_TERMS:
+            most = BinnedSum.MAX_TERMS
+            raise UserError(f"UpdateAccumulator: {count} clients: at most {most} add up exactly")
         self.rows += other.rows
         self.non_finite += other.non_finite
         self.failed += other.failed

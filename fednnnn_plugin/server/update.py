@@ -1,7 +1,5 @@
 """What one round of clients adds up to."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -1,40 +1,22 @@
 """The server rules, one file each; :data:`RULES` lists them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from types import MappingProxyType
 
-from fednnnn_plugin.server.rules.registry import (
-    Evaluated,
-    Key,
-    Rule,
-    _rules,
-    decay,
-    find_rule,
-    load_rule,
-    non_negative,
-    positive,
-    rule,
-)
+from fednnnn_plugin.server.rules.registry import Evaluated as Evaluated
+from fednnnn_plugin.server.rules.registry import Rule as Rule
+from fednnnn_plugin.server.rules.registry import _rules
+from fednnnn_plugin.server.rules.registry import decay as decay
+from fednnnn_plugin.server.rules.registry import find_rule as find_rule
+from fednnnn_plugin.server.rules.registry import load_rule as load_rule
+from fednnnn_plugin.server.rules.registry import non_negative as non_negative
+from fednnnn_plugin.server.rules.registry import positive as positive
+from fednnnn_plugin.server.rules.registry import rule as rule
 
 #: Every registered rule by its name: the paper's in the order of its table, then the others.
 RULES: Mapping[str, Rule] = MappingProxyType(_rules)
-
-__all__ = [
-    "RULES",
-    "Evaluated",
-    "Key",
-    "Rule",
-    "decay",
-    "find_rule",
-    "load_rule",
-    "non_negative",
-    "positive",
-    "rule",
-]
 
 for _file in iter_modules(__path__):
     import_module(f"{__name__}.{_file.name}")

@@ -1,13 +1,11 @@
 """The one list of server rules, filled by the decorator that each rule's file puts on its class."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, get_args
 
 from torch import Tensor
@@ -28,8 +26,8 @@ class Key:
     """A setting of a rule: a recipe's key in ``train_args``.
 
     Attributes:
-        low: the least value.
-        low_included: whether it is allowed itself.
+        allowed: the range in words, as they follow "must be".
+        zero: whether 0 is in the range.
         high: values are less than this.
         default: None where a recipe must give the value.
         argument: the optimizer's argument; None: of the key's own name.
@@ -37,22 +35,13 @@ class Key:
         grid: the values that a search of hyperparameters tries where it is told none.
     """
 
-    low: float = 0.0
-    low_included: bool = False
+    allowed: str
+    zero: bool = True
     high: float = math.inf
     default: float | None = None
     argument: str | None = None
     client: bool = False
     grid: tuple[float, ...] = ()
-
-    @property
-    def allowed(self) -> str:
-        """The range in words, as they follow "must be"."""
-        if self.high < math.inf:
-            return f"a number of at least {self.low:g} and less than {self.high:g}"
-        if self.low_included:
-            return f"a finite number of at least {self.low:g}"
-        return f"a finite number greater than {self.low:g}"
 
     def check(self, value: Any) -> bool:
         """Tell whether a value is a number in the range."""
@@ -62,95 +51,68 @@ class Key:
             number = float(value)
         except OverflowError:  # 10**400
             return False
-        above = number >= self.low if self.low_included else number > self.low
-        return above and number < self.high  # false for NaN
+        return 0 <= number < self.high and (number > 0 or self.zero)
 
-    def checked(self, name: str, value: Any) -> float:
-        """Return a value.
+    def checked(self, name: str, value: float | None) -> float | None:
+        """Return an optimizer's argument in the range; without a default it may be None.
 
-        Raises:
-            UserError: it is not a number in the range.
+        FedML's FedOpt gives no more than ``lr``: what else is missing, the step asks for.
         """
+        if value is None and self.default is None:
+            return None
         if not self.check(value):
             raise UserError(f"{name}: {value!r}: must be {self.allowed}")
-        return float(value)
-
-    def optional(self, name: str, value: float | None) -> float | None:
-        """Return a value in the range, or None for None."""
-        return None if value is None else self.checked(name, value)
+        return value
 
 
 def positive(**options: Any) -> Key:
     """Return a key for finite numbers greater than 0; the options are those of :class:`Key`."""
-    return Key(**options)
+    return Key("a finite number greater than 0", zero=False, **options)
 
 
 def non_negative(**options: Any) -> Key:
     """Return a key for finite numbers of at least 0."""
-    return Key(low_included=True, **options)
+    return Key("a finite number of at least 0", **options)
 
 
 def decay(**options: Any) -> Key:
     """Return a key for numbers of at least 0 and less than 1."""
-    return Key(low_included=True, high=1.0, **options)
+    return Key("a number of at least 0 and less than 1", high=1.0, **options)
+
+
+#: η, where a rule's own is 1.
+LR = positive(default=1.0)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A method: how the server steps, and what is evaluated.
-
-    Attributes:
-        name: a recipe's ``federated_optimizer``.
-        optimizer: the class; ``p.grad`` holds ``-S``.
-        keys: the recipe's keys that the method takes, in ``train_args``.
-        wants: attributes of :class:`~fednnnn_plugin.server.update.Update` that ``step`` is given.
-        evaluated: the model that is tested and reported.
-        place: row in the paper's table of results; None of a method that is not the paper's.
-    """
+    """A method, as :func:`rule` declares it; ``name`` is a recipe's ``federated_optimizer``."""
 
     name: str
     optimizer: type[Optimizer]
-    keys: Mapping[str, Key] = field(default_factory=dict)
-    wants: tuple[str, ...] = ()
-    evaluated: Evaluated = "average"
-    place: int | None = None
+    keys: Mapping[str, Key]
+    wants: tuple[str, ...]
+    evaluated: Evaluated
+    place: int | None
 
-    def make(self, parameters: Iterable[Tensor], settings: Mapping[str, float | None]) -> Optimizer:
-        """Return the server's optimizer.
-
-        Args:
-            parameters: what it moves.
-            settings: values of the rule's keys; None, or a key that is not there, leaves the
-                default.
-
-        Raises:
-            UserError: a key without a default that is missing, or a value out of range; what a
-                user's own class raises.
-        """
-        arguments: dict[str, Any] = {}
-        for name, key in self.keys.items():
-            if key.client:
-                continue
-            value = settings.get(name)
-            value = key.default if value is None else value
-            if value is None:
-                raise UserError(f"train_args.{name}: missing; {self.name} needs it: {key.allowed}")
-            arguments[key.argument or name] = key.checked(f"train_args.{name}", value)
+    def make(self, parameters: Iterable[Tensor], settings: Mapping[str, float]) -> Optimizer:
+        """Return the server's optimizer, given the values of the rule's keys."""
         with self._told():
-            return self.optimizer(parameters, **arguments)
+            return self.optimizer(parameters, **self.arguments(settings))
 
     def step(self, optimizer: Optimizer, update: Update) -> None:
-        """Let the optimizer move the model by a round's update.
-
-        Raises:
-            RunError: it could not.
-            UserError: what a user's own class raises.
-        """
+        """Let the optimizer move the model by a round's update."""
         with self._told():
             optimizer.step(**{name: getattr(update, name) for name in self.wants})
 
+    def arguments(self, settings: Mapping[str, float]) -> dict[str, Any]:
+        """Return what the optimizer is given; None for a key without value and default."""
+        own = {name: key for name, key in self.keys.items() if not key.client}
+        return {key.argument or name: settings.get(name, key.default) for name, key in own.items()}
+
     @contextmanager
     def _told(self) -> Iterator[None]:
+        """Say on one line what a user's own class raises."""
         try:
             yield
         except (UserError, RunError):
@@ -210,7 +172,7 @@ def rule(
                 f"rule: {printable(repr(optimizer))}: must be a subclass of torch.optim.Optimizer"
             )
         made = Rule(optimizer.__name__, optimizer, keys, wants, evaluated, place)
-        for problem in _problems(made):
+        if problem := _problem(made):
             raise UserError(f"rule: {made.name}: {problem}")
         _decorated.append(made)
         _rules[made.name] = made
@@ -219,34 +181,26 @@ def rule(
     return register
 
 
-def _problems(made: Rule) -> Iterator[str]:
+def _problem(made: Rule) -> str | None:
     """Say what is wrong with a rule's declaration."""
     known = _rules.get(made.name)
     if known and known.optimizer.__module__.startswith("fednnnn_plugin."):
-        yield "one of ours has this name; call it otherwise"
+        return "one of ours has this name; call it otherwise"
     if made.evaluated not in (models := get_args(Evaluated)):
-        yield f"evaluated: {made.evaluated!r}: must be one of {', '.join(models)}"
-    taken = inspect.signature(made.optimizer.__init__).parameters
-    declared: Mapping[str, object] = made.keys
-    for name, key in declared.items():
-        if not isinstance(key, Key):
-            yield f"{name}: {key!r}: must be positive(), non_negative() or decay()"
-        elif not key.client and (key.argument or name) not in taken:
-            yield f"__init__ has no argument {key.argument or name}, for key {name}"
+        return f"evaluated: {made.evaluated!r}: must be one of {', '.join(models)}"
     measured = (*Update.__annotations__, "mean_update")
-    for name in made.wants:
-        if name not in measured:
-            yield f"wants: {name!r}: must be of {', '.join(measured)}"
-        elif name not in inspect.signature(made.optimizer.step).parameters:
-            yield f"step has no argument {name}, which it wants"
+    if unknown := set(made.wants) - set(measured):
+        return f"wants: {', '.join(map(repr, unknown))}: must be of {', '.join(measured)}"
+    try:
+        inspect.signature(made.optimizer).bind_partial(**made.arguments({}))
+        inspect.signature(made.optimizer.step).bind_partial(**dict.fromkeys(made.wants))
+    except (TypeError, AttributeError) as error:
+        return f"{error}: a key or a want that its __init__ or step does not take"
+    return None
 
 
 def find_rule(name: str) -> Rule:
-    """Return a registered rule.
-
-    Raises:
-        UserError: there is none of this name.
-    """
+    """Return a registered rule, or raise :class:`UserError`."""
     if name not in _rules:
         raise UserError(f"federated_optimizer: {name!r}: must be one of {', '.join(_rules)}")
     return _rules[name]
