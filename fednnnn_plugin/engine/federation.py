@@ -156,7 +156,9 @@ class Federation:
     def _train(self, number: int, served: ModelState) -> UpdateAccumulator:
         """Train this rank's clients and add them up."""
         schedule = self._schedule
-        part = UpdateAccumulator.over(self.server.layout, served, schedule.max_client_norm)
+        layout = self.server.layout
+        trained = [entry.name for entry in layout.entries]
+        part = UpdateAccumulator(layout.state_dict(served), trained, schedule.max_client_norm)
         clients = draw_cohort(
             schedule.seed, number, len(schedule.client_sizes), schedule.cohort_size
         )

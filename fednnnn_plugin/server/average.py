@@ -45,7 +45,7 @@ class UpdateAccumulator:
     Buffers are averaged as they are, not as differences: a running variance stays positive.
 
     Args:
-        global_state: ``w_t`` with its buffers; name -> tensor. It is read only.
+        global_state: ``w_t`` with its buffers; name -> tensor. It is copied.
         trainable: names in ``global_state`` that were trained: floating point, any shape.
         max_client_norm: ``c``: a longer update counts as ``Δ_k · c / ‖Δ_k‖`` in S, E and the
             records; None leaves every update as it is.
@@ -72,25 +72,12 @@ class UpdateAccumulator:
         max_client_norm: float | None = None,
     ) -> None:
         check_global(global_state, set(trainable))
-        layout = Layout(global_state, trainable)
-        self._start(layout, layout.gather(global_state), max_client_norm)
-
-    @classmethod
-    def over(
-        cls, layout: Layout, served: ModelState, max_client_norm: float | None = None
-    ) -> "UpdateAccumulator":
-        """Return one over a model that is a vector already; it is read until :meth:`finish`."""
-        accumulator = cls.__new__(cls)
-        accumulator._start(layout, served, max_client_norm)
-        return accumulator
-
-    def _start(self, layout: Layout, served: ModelState, max_client_norm: float | None) -> None:
-        self.layout = layout
-        self.device = served.vector.device
+        self.layout = layout = Layout(global_state, trainable)
         self.known = Clients()
-        self.updates = BinnedSum(layout.size, self.device, _GROUP_FOLDS)
-        self._w_t = served.vector
+        self._w_t = layout.flatten(global_state)
         self._max_client_norm = max_client_norm
+        self.device = self._w_t.device
+        self.updates = BinnedSum(layout.size, self.device, _GROUP_FOLDS)
         self._buffers = BinnedSum(layout.floating.size, self.device, _BUFFER_FOLDS)
         least = torch.iinfo(torch.int64).min
         self._maxima = torch.full((layout.integer.size,), least, device=self.device)
@@ -121,89 +108,61 @@ class UpdateAccumulator:
                 not positive and finite.
         """
         weight = checked_weight(weight)
-        forms = self.layout.forms
-        check_client(client_state, forms)
-        dtypes = (client_state[entry.name].dtype for entry in self.layout.entries)
-        dtype = reduce(torch.promote_types, dtypes, self.layout.dtype)
-        empty = torch.empty(1, self.layout.size, dtype=dtype, device=self.device)
-        difference = self.layout.fill(empty, client_state).sub_(self._w_t)
+        layout = self.layout
+        check_client(client_state, layout.forms)
+        dtypes = (client_state[entry.name].dtype for entry in layout.entries)
+        dtype = reduce(torch.promote_types, dtypes, layout.dtype)
+        difference = layout.flatten(client_state, dtype).to(self.device).sub_(self._w_t)
         # In its own dtype a wider client's buffer may overflow.
-        buffers = {n: client_state[n].detach().to(forms[n][1]) for n in self.layout.buffers}
-        return self._add(difference, buffers, [weight])[0]
+        buffers = {n: client_state[n].to(layout.forms[n][1]) for n in layout.buffers}
+        group = ModelState(difference, buffers).as_group()
+        return self._add(group.vector, group.buffers, [weight])[0]
 
     def add_group(self, models: ModelState, weights: Sequence[float]) -> list[bool]:
-        """Add the models of a group at once: tensor operations whose number m does not change.
+        """Add m models ``[m, d]`` and ``[m, …]`` at once; return which were accepted.
 
-        Args:
-            models: parameters ``[m, d]`` in the order of the layout and each buffer ``[m, …]``, on
-                the device of the global state; read only.
-            weights: ``a_k`` of each, positive and finite.
-
-        Returns:
-            Which of them were accepted, as :meth:`add` says.
+        It takes a number of tensor operations that m does not change, and one wait of the host.
         """
         return self._add(models.vector - self._w_t, models.buffers, weights)
 
-    def _add(self, differences: Tensor, models: State, weights: Sequence[float]) -> list[bool]:
+    def _add(self, differences: Tensor, buffers: State, weights: Sequence[float]) -> list[bool]:
         m = len(differences)
         floating, integer = (
-            block.fill(torch.empty(m, block.size, dtype=dtype, device=self.device), models)
-            for block, dtype in (
-                (self.layout.floating, torch.float64),
-                (self.layout.integer, torch.int64),
-            )
+            block.flatten(buffers, models=(m,)).to(self.device)
+            for block in (self.layout.floating, self.layout.integer)
         )
-        accepted, part = [], Clients()
-        factors, shrunk, norms, peaks = [], [], [], []
-        for (*layers, peak), weight in zip(
-            self._measure(differences, floating), weights, strict=True
-        ):
-            square = sum(norm * norm for norm in layers)
-            norm = math.sqrt(square)
-            accepted.append(norm <= torch.finfo(self.layout.dtype).max and math.isfinite(peak))
-            if not accepted[-1]:
-                part.non_finite += 1
-                continue
-            shrink = 1.0
-            if self._max_client_norm is not None and norm > self._max_client_norm:
-                shrink = self._max_client_norm / norm
-            row = (norm * shrink, square * shrink**2, *(layer * shrink for layer in layers))
-            part.rows.append((weight, *row))
-            mantissa, exponent = math.frexp(weight)
-            factors.append((mantissa, exponent))
-            shrunk.append((mantissa * shrink, exponent))
-            norms.append(mantissa * shrink * norm)
-            peaks.append(mantissa * peak)
-        self.known.merge(part)
-        if part.rows:
-            if part.non_finite:
-                chosen = torch.tensor([k for k, taken in enumerate(accepted) if taken])
-                chosen = chosen.to(self.device)
-                differences, floating = differences[chosen], floating[chosen]
-                integer = integer[chosen]
-            self.updates.add(differences, shrunk, norms, 1 if m == 1 else _GROUP_FOLDS)
-            self._buffers.add(floating, factors, peaks, _BUFFER_FOLDS)
-            self._maxima = torch.maximum(self._maxima, integer.amax(0))
-        return accepted
-
-    def _measure(self, differences: Tensor, floating: Tensor) -> list[list[float]]:
-        """Return for each client ``‖Δ‖`` of every module, and the largest element of its buffers.
-
-        On a device this is the one wait of the host.
-        """
-        modules = self.layout.modules
-        if len(differences) == 1:
-            norms = part_norms(differences[0], modules).unsqueeze(0)
-        else:
-            norms = part_norms(differences, modules)
-        nothing = floating.new_zeros(len(floating), 1)
-        peaks = floating.abs().amax(1, keepdim=True) if floating.shape[1] else nothing
+        norms = part_norms(differences, self.layout.modules)
+        # The largest element of each client's buffers; 0 where there are none.
+        peaks = floating.abs().amax(1, keepdim=True) if floating.shape[1] else floating.sum(1, True)
+        largest = math.inf if self._max_client_norm is None else self._max_client_norm
+        places, part, update_terms, buffer_terms = [], Clients(), [], []
         measured: list[list[float]] = torch.cat([norms, peaks], 1).tolist()
-        return measured
+        for k, ((*layers, peak), weight) in enumerate(zip(measured, weights, strict=True)):
+            square = sum(layer * layer for layer in layers)
+            norm = math.sqrt(square)
+            if not (norm <= torch.finfo(self.layout.dtype).max and math.isfinite(peak)):
+                part.rejected += 1
+                continue
+            shrink = largest / norm if norm > largest else 1.0
+            shrunk = (layer * shrink for layer in layers)
+            part.rows.append((weight, norm * shrink, square * shrink**2, *shrunk))
+            mantissa, exponent = math.frexp(weight)
+            update_terms.append((mantissa * shrink, exponent, mantissa * shrink * norm))
+            buffer_terms.append((mantissa, exponent, mantissa * peak))
+            places.append(k)
+        self.known.merge(part)
+        if 0 < len(places) < m:
+            chosen = torch.tensor(places).to(self.device)
+            differences, floating, integer = (x[chosen] for x in (differences, floating, integer))
+        if places:
+            self.updates.add(differences, update_terms, 1 if m == 1 else _GROUP_FOLDS)
+            self._buffers.add(floating, buffer_terms, _BUFFER_FOLDS)
+            self._maxima = torch.maximum(self._maxima, integer.amax(0))
+        return [k in places for k in range(m)]
 
     def fail(self) -> None:
         """Count a client that had no model to add: its training raised, or gave another shape."""
-        self.known.failed += 1
+        self.known.merge(Clients(rejected=1, failed=1))
 
     def merge(self, other: "UpdateAccumulator") -> None:
         """Add the partial sums of another accumulator over the same global state.
@@ -229,26 +188,20 @@ class UpdateAccumulator:
     ) -> bool:
         """Become the sum of the parts of several processes, which all call this.
 
-        Args:
-            exchange: gives what every process gave: here its clients' rows, and which bins it
-                uses.
-            add_up: gives the sum of the int64 vectors that the processes gave, on the CPU; None on
-                a process that is not to have it.
-
-        Returns:
-            Whether this process has the sum.
+        ``exchange`` gives what every process gave. ``add_up`` gives the sum of their int64 vectors,
+        on the CPU, or None on a process that is not to have it; return whether this one has it.
         """
         vectors = (self.updates, self._buffers)
-        parts = exchange((self.known, self._maxima.tolist(), [vector.bins for vector in vectors]))
+        parts = exchange((self.known, self._maxima.tolist(), [[*v.bins] for v in vectors]))
         for k, vector in enumerate(vectors):
             vector.use({bin_ for *_, bins in parts for bin_ in bins[k]})
-        own = [share.cpu() for vector in vectors for share in vector.integers()]
-        sums = add_up(torch.cat([torch.empty(0, dtype=torch.int64), *own]))
+        own = [total for vector in vectors for total in vector.bins.values()]
+        nothing = torch.empty(0, dtype=torch.int64)
+        sums = add_up(torch.cat([nothing, *(total.cpu() for total in own)]))
         if sums is None:
             return False
-        shares = iter(sums.split([len(share) for share in own]))
-        for vector in vectors:
-            vector.replace(shares)
+        for total, together in zip(own, sums.split([len(x) for x in own]), strict=True):
+            total.copy_(together)
         self.known = Clients()
         for known, *_ in parts:
             self.known.merge(known)

@@ -7,6 +7,7 @@ model is a vector ``[d]``, a group of m clients a matrix ``[m, d]``, and the par
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -16,11 +17,10 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor's place ``where`` in a vector, whose dtype may be wider than the tensor's own."""
+    """A tensor's place in a vector."""
 
     name: str
     shape: torch.Size
-    dtype: torch.dtype
     where: slice
 
 
@@ -40,27 +40,27 @@ class ModelState:
 class Block:
     """Some tensors of a state, one after the other in a vector of ``size`` elements."""
 
-    def __init__(self, state: State, names: Iterable[str]) -> None:
+    def __init__(self, state: State, names: Iterable[str], dtype: torch.dtype) -> None:
+        self.dtype = dtype
         self.size = 0
         self.entries: list[Entry] = []
         for name in names:
             start, self.size = self.size, self.size + state[name].numel()
-            where = slice(start, self.size)
-            self.entries.append(Entry(name, state[name].shape, state[name].dtype, where))
+            self.entries.append(Entry(name, state[name].shape, slice(start, self.size)))
 
     def views(self, matrix: Tensor) -> dict[str, Tensor]:
         """Return the tensors in ``[…, size]`` as views ``[…, *shape]``, by name."""
         models = matrix.shape[:-1]
-        return {
-            entry.name: matrix[..., entry.where].view(models + entry.shape)
-            for entry in self.entries
-        }
+        return {e.name: matrix[..., e.where].view(models + e.shape) for e in self.entries}
 
-    def fill(self, matrix: Tensor, state: State) -> Tensor:
-        """Copy tensors ``[…, *shape]`` into ``[…, size]``, and return that."""
-        for name, view in self.views(matrix).items():
-            view.copy_(state[name].detach())
-        return matrix
+    @torch.no_grad()
+    def flatten(
+        self, state: State, dtype: torch.dtype | None = None, models: tuple[int, ...] = ()
+    ) -> Tensor:
+        """Return tensors ``[*models, *shape]`` as a new matrix ``[*models, size]``."""
+        parts = [state[e.name].reshape(*models, e.shape.numel()) for e in self.entries]
+        matrix = torch.cat(parts, -1) if parts else torch.empty(*models, 0)
+        return matrix.to(dtype or self.dtype)
 
 
 class Layout(Block):
@@ -78,29 +78,24 @@ class Layout(Block):
     """
 
     def __init__(self, state: State, trainable: Collection[str]) -> None:
+        self.forms = {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
         wanted = set(trainable)
         by_module: dict[str, list[str]] = {}
         for name in state:
             if name in wanted:
                 by_module.setdefault(name.rpartition(".")[0], []).append(name)
-        super().__init__(state, [name for names in by_module.values() for name in names])
-        where = {entry.name: entry.where for entry in self.entries}
+        names = list(chain.from_iterable(by_module.values()))
+        dtypes = (state[name].dtype for name in names)
+        super().__init__(state, names, reduce(torch.promote_types, dtypes, torch.float32))
+        ends = {e.name: e.where for e in self.entries}
         self.modules = {
-            module: slice(where[names[0]].start, where[names[-1]].stop)
-            for module, names in by_module.items()
+            module: slice(ends[own[0]].start, ends[own[-1]].stop)
+            for module, own in by_module.items()
         }
-        self.forms = {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
-        self.dtype = reduce(
-            torch.promote_types, (entry.dtype for entry in self.entries), torch.float32
-        )
         self.buffers = [name for name in state if name not in wanted]
-        self.floating = Block(state, [n for n in self.buffers if state[n].is_floating_point()])
-        self.integer = Block(state, [n for n in self.buffers if not state[n].is_floating_point()])
-
-    def flatten(self, state: State, dtype: torch.dtype | None = None) -> Tensor:
-        """Return the trained parameters of a state as a new vector ``[d]`` on their device."""
-        device = state[self.entries[0].name].device if self.entries else None
-        return self.fill(torch.empty(self.size, dtype=dtype or self.dtype, device=device), state)
+        floating = [name for name in self.buffers if state[name].is_floating_point()]
+        self.floating = Block(state, floating, torch.float64)
+        self.integer = Block(state, [n for n in self.buffers if n not in floating], torch.int64)
 
     def gather(self, state: State) -> ModelState:
         """Return a state as vector and buffers, in memory of their own."""
@@ -112,10 +107,8 @@ class Layout(Block):
 
     def rounded(self, vector: Tensor) -> Tensor:
         """Return a vector with each element rounded to its parameter's own dtype."""
-        if all(entry.dtype == vector.dtype for entry in self.entries):
-            return vector
-        parts = [vector[entry.where].to(entry.dtype).to(vector.dtype) for entry in self.entries]
-        return torch.cat(parts)
+        views = self.views(vector).items()
+        return self.flatten({name: view.to(self.forms[name][1]) for name, view in views})
 
     def state_dict(self, model: ModelState) -> dict[str, Tensor]:
         """Return a model by names, in the order and the dtypes of the state that this is of.

@@ -27,16 +27,14 @@ def squared_norm(vector: Tensor) -> Tensor:
 
 
 def part_norms(matrix: Tensor, parts: Mapping[str, slice]) -> Tensor:
-    """Return the norm of each part of a vector ``[d]``, or of each row of ``[m, d]``.
-
-    Float64 ``[parts]`` or ``[m, parts]``; the bits do not depend on the number of threads.
-    """
-    if matrix.ndim == 2:
-        norms = [
-            torch.linalg.vector_norm(matrix[:, where], dim=1, dtype=torch.float64)
-            for where in parts.values()
-        ]
-    else:
-        norms = [squared_norm(matrix[where]).sqrt() for where in parts.values()]
-    nothing = matrix.new_zeros(*matrix.shape[:-1], 0, dtype=torch.float64)
-    return torch.stack(norms, -1) if norms else nothing
+    """Return the norm of each part of a vector ``[d]``, or of each row of ``[m, d]``."""
+    if matrix.ndim == 2 and len(matrix) == 1:
+        return part_norms(matrix[0], parts).unsqueeze(0)
+    norms = [matrix.new_zeros(*matrix.shape[:-1], 0, dtype=torch.float64)]
+    for where in parts.values():
+        if matrix.ndim == 1:
+            norm = squared_norm(matrix[where]).sqrt()
+        else:
+            norm = torch.linalg.vector_norm(matrix[:, where], dim=1, dtype=torch.float64)
+        norms.append(norm.unsqueeze(-1))
+    return torch.cat(norms, -1)

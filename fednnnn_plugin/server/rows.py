@@ -9,28 +9,22 @@ from fednnnn_plugin.server.sum import BinnedSum
 
 @dataclass
 class Clients:
-    """The clients of a round so far.
+    """The clients so far: a row of each accepted one, how many were not, and had no model at all.
 
-    ``rows`` hold of each accepted one its weight, ``‖Δ‖``, ``‖Δ‖²`` and ``‖Δ‖`` of each module.
-    ``non_finite`` were rejected for their numbers, ``failed`` had no model to add.
+    A row is the weight, ``‖Δ‖``, ``‖Δ‖²`` and ``‖Δ‖`` of each module.
     """
 
     rows: list[tuple[float, ...]] = field(default_factory=list)
-    non_finite: int = 0
+    rejected: int = 0
     failed: int = 0
 
-    @property
-    def rejected(self) -> int:
-        """How many clients were not accepted."""
-        return self.non_finite + self.failed
-
     def merge(self, other: "Clients") -> None:
-        """Add others; :class:`UserError` where they are more than add up exactly."""
-        if (count := len(self.rows) + len(other.rows)) > BinnedSum.MAX_TERMS:
-            most = BinnedSum.MAX_TERMS
+        """Add others, if all of them add up exactly."""
+        count, most = len(self.rows) + len(other.rows), BinnedSum.MAX_TERMS
+        if count > most:
             raise UserError(f"UpdateAccumulator: {count} clients: at most {most} add up exactly")
         self.rows += other.rows
-        self.non_finite += other.non_finite
+        self.rejected += other.rejected
         self.failed += other.failed
 
     def exponent(self) -> int:

@@ -97,7 +97,9 @@ class Server:
             bool(getattr(optimizer, "degenerate", False)),
         )
         models = (ModelState(vector, update.buffers) for vector in (served, evaluation))
-        return ServerState(*models, self._kept(optimizer.state.get(parameter, {}))), move
+        return ServerState(
+            next(models), next(models), self._kept(optimizer.state.get(parameter, {}))
+        ), move
 
     def _kept(self, memory: Memory) -> Memory:
         """Return what a rule remembers, in memory of its own, if a checkpoint can hold it."""

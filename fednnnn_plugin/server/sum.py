@@ -7,7 +7,6 @@ Nguyen, "Parallel Reproducible Summation", IEEE Transactions on Computers 64 (7)
 """
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 import torch
@@ -44,32 +43,17 @@ class BinnedSum:
         self._size = size
         self._device = device
         self._kept = folds * self._BITS // self._WIDTH + 1
-        self._sums: dict[int, Tensor] = {}  # by bin, highest first
-        self._shares: Counter[int] = Counter()  # how often _ROUND_BITS is in each of them
+        #: Each bin's sum in units of its grid, highest bin first: int64 ``[size]``.
+        self.bins: dict[int, Tensor] = {}
 
-    @property
-    def bins(self) -> list[int]:
-        """The bins in use, highest first."""
-        return list(self._sums)
+    def add(self, rows: Tensor, terms: Sequence[tuple[float, int, float]], folds: int) -> None:
+        """Add finite rows ``[m, size]`` on one grid, each times a positive factor.
 
-    def add(
-        self,
-        rows: Tensor,
-        factors: Sequence[tuple[float, int]],
-        bounds: Sequence[float],
-        folds: int,
-    ) -> None:
-        """Add finite rows ``[m, size]``, row k times ``factors[k]``, on one grid.
-
-        Factors are positive, as ``math.frexp`` gives them: mantissa and exponent of two. A row's
-        bound is one of ``|x|`` times that mantissa.
+        A row's term is its factor's mantissa and exponent, as ``math.frexp`` gives them, and a
+        bound of ``|x|`` times that mantissa.
         """
-        tops = [
-            # Below 2^-900 the scale would overflow; such a term rounds to zero on its grid.
-            factor[1] + max(math.frexp(bound)[1], -900)
-            for factor, bound in zip(factors, bounds, strict=True)
-            if bound
-        ]
+        # Below 2^-900 the scale would overflow; such a term rounds to zero on its grid.
+        tops = [own + max(math.frexp(bound)[1], -900) for _, own, bound in terms if bound]
         if not tops:
             return
         highest = -(-max(tops) // self._WIDTH)
@@ -77,51 +61,39 @@ class BinnedSum:
         self.use(bins)
         exponent = self._BITS - self._WIDTH * highest
         scales = [  # a row of zeros may have any factor
-            math.ldexp(mantissa, own + exponent) if bound else 0.0
-            for (mantissa, own), bound in zip(factors, bounds, strict=True)
+            math.ldexp(mantissa, own + exponent) if bound else 0.0 for mantissa, own, bound in terms
         ]
+        alone = len(rows) == 1
         column = torch.tensor(scales, dtype=torch.float64).to(rows.device).unsqueeze(1)
+        # Two's complement wraps around: a multiple of 2^64 makes no difference.
+        surplus = (len(rows) * self._ROUND_BITS + 2**63) % 2**64 - 2**63
         # A group takes a number of operations that does not depend on its size.
-        whole = [slice(0, self._size)]
-        for where in pieces(self._size, rows.device) if len(rows) == 1 else whole:
-            x = rows[:, where] * column  # in units of the first bin's grid
+        for where in pieces(self._size, rows.device) if alone else [slice(0, self._size)]:
+            # In units of the first bin's grid.
+            x = rows[:, where].to(torch.float64, copy=True).mul_(scales[0] if alone else column)
             for bin_ in bins:
                 last = bin_ == bins[-1]
                 shifted = x.add_(self._ROUND) if last else x + self._ROUND
                 # Its bits, as an integer, are round(x) + _ROUND_BITS: no slow conversion.
                 bits = shifted.view(torch.int64)
-                if bin_ in self._sums:
-                    self._sums[bin_][where].add_(bits[0] if len(bits) == 1 else bits.sum(0))
+                if bin_ in self.bins:
+                    self.bins[bin_][where].add_(bits[0] if alone else bits.sum(0)).sub_(surplus)
                 if not last:
                     x = x.sub_(shifted.sub_(self._ROUND)).mul_(2.0**self._BITS)
-        self._shares.update(bins * len(rows))
 
     def merge(self, other: "BinnedSum") -> None:
         """Add another partial sum."""
         self.use(other.bins)
-        for bin_ in self._sums.keys() & set(other.bins):
-            self._sums[bin_].add_(other._sums[bin_].to(self._device))
-        self._shares.update(other._shares)
+        for bin_ in self.bins.keys() & other.bins.keys():
+            self.bins[bin_].add_(other.bins[bin_].to(self._device))
 
     def use(self, bins: Collection[int]) -> None:
         """Have all bins that a sum over these and its own keeps; drop those that fall below."""
-        every = {*self._sums, *bins}
+        every = {*self.bins, *bins}
         kept = sorted((bin_ for bin_ in every if bin_ > max(every) - self._kept), reverse=True)
-        for bin_ in set(kept) - self._sums.keys():
-            self._sums[bin_] = torch.zeros(self._size, dtype=torch.int64, device=self._device)
-        self._sums = {bin_: self._sums[bin_] for bin_ in kept}
-
-    def integers(self) -> list[Tensor]:
-        """Return each bin's sum in units of its grid: int64 ``[size]``, highest first."""
-        for bin_, total in self._sums.items():
-            share = self._shares.pop(bin_, 0) * self._ROUND_BITS
-            # Two's complement wraps around: a multiple of 2^64 makes no difference.
-            total.sub_((share + 2**63) % 2**64 - 2**63)
-        return list(self._sums.values())
-
-    def replace(self, integers: Iterator[Tensor]) -> None:
-        """Take over the next bins of another sum, which uses the same, in the same order."""
-        self._sums = {bin_: next(integers).to(self._device) for bin_ in self._sums}
+        for bin_ in set(kept) - self.bins.keys():
+            self.bins[bin_] = torch.zeros(self._size, dtype=torch.int64, device=self._device)
+        self.bins = {bin_: self.bins[bin_] for bin_ in kept}
 
     def total(self, divisor: float, dtype: torch.dtype, exponent: int = 0) -> Tensor:
         """Return ``2^exponent · Σ_k f_k x_k / divisor`` as a vector ``[size]`` of ``dtype``."""
@@ -129,13 +101,11 @@ class BinnedSum:
         # The sum of the largest doubles overflows; their mean does not, but for rounding.
         divisor, shift = math.frexp(divisor)
         largest = torch.finfo(dtype).max
-        units = [
-            math.ldexp(1.0, self._WIDTH * b - self._BITS + exponent - shift) for b in self.bins
-        ]
-        grids = list(zip(self.integers(), units, strict=True))
+        exponent -= self._BITS + shift
         for where in pieces(self._size, self._device):
             value = torch.zeros_like(result[where], dtype=torch.float64)
-            for integers, unit in reversed(grids):  # the larger parts then round the result
+            for bin_, integers in reversed(self.bins.items()):  # the larger then round the result
+                unit = math.ldexp(1.0, self._WIDTH * bin_ + exponent)
                 value += integers[where].to(torch.float64).mul_(unit)
             result[where] = value.div_(divisor).clamp_(-largest, largest)
         return result

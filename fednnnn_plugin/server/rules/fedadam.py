@@ -13,17 +13,24 @@ from fednnnn_plugin.server.rules.registry import decay, positive, rule
 
 # The ranges of FedAdam and FedYogi; the defaults are the source's, which has none for η and
 # searches it by half powers of ten.
-KEYS = {
-    "server_lr": positive(argument="lr", grid=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
-    "server_beta1": decay(default=0.9, argument="beta1"),
-    "server_beta2": decay(default=0.99, argument="beta2"),
-    "server_tau": positive(default=1e-3, argument="tau"),
-}
+LR = positive(argument="lr", grid=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0))
+BETA1 = decay(default=0.9, argument="beta1")
+BETA2 = decay(default=0.99, argument="beta2")
+TAU = positive(default=1e-3, argument="tau")
+#: The decorator of both.
+adaptive = rule(
+    server_lr=LR, server_beta1=BETA1, server_beta2=BETA2, server_tau=TAU, evaluated="served"
+)
 
 
-def checked(**arguments: float) -> dict[str, Any]:
+def checked(lr: float, beta1: float, beta2: float, tau: float) -> dict[str, Any]:
     """Return the arguments of FedAdam or FedYogi, each in its range."""
-    return {name: KEYS[f"server_{name}"].checked(name, x) for name, x in arguments.items()}
+    return {
+        "lr": LR.checked("lr", lr),
+        "beta1": BETA1.checked("beta1", beta1),
+        "beta2": BETA2.checked("beta2", beta2),
+        "tau": TAU.checked("tau", tau),
+    }
 
 
 @torch.no_grad()
@@ -57,7 +64,7 @@ def adaptive_step(
             parameter.add_(m.div(v.sqrt().add_(tau)).mul_(needed(optimizer, "lr", group["lr"])))
 
 
-@rule(**KEYS, evaluated="served")
+@adaptive
 class FedAdam(Optimizer):
     r"""Adam on the server, on the average update.
 
@@ -92,7 +99,7 @@ class FedAdam(Optimizer):
         beta2: float = 0.99,
         tau: float = 1e-3,
     ) -> None:
-        super().__init__(params, checked(lr=lr, beta1=beta1, beta2=beta2, tau=tau))
+        super().__init__(params, checked(lr, beta1, beta2, tau))
 
     def step(self, closure: Closure | None = None) -> Loss:
         """Move the model."""

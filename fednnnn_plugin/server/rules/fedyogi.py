@@ -4,11 +4,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of
-from fednnnn_plugin.server.rules.fedadam import KEYS, adaptive_step, checked
-from fednnnn_plugin.server.rules.registry import rule
+from fednnnn_plugin.server.rules.fedadam import adaptive, adaptive_step, checked
 
 
-@rule(**KEYS, evaluated="served")
+@adaptive
 class FedYogi(Optimizer):
     r"""Yogi on the server, on the average update.
 
@@ -28,7 +27,7 @@ class FedYogi(Optimizer):
         beta2: float = 0.99,
         tau: float = 1e-3,
     ) -> None:
-        super().__init__(params, checked(lr=lr, beta1=beta1, beta2=beta2, tau=tau))
+        super().__init__(params, checked(lr, beta1, beta2, tau))
 
     def step(self, closure: Closure | None = None) -> Loss:
         """Move the model."""
