@@ -59,8 +59,8 @@ def norm_ratio(optimizer: Optimizer, mean_client_norm: float | None) -> float:
 
 
 @torch.no_grad()
-def move(optimizer: Optimizer, ratio: float = 1.0) -> None:
-    """Apply ``d ← γ d + ratio β S; w ← w + η d`` to each parameter group; nothing at ratio 0.
+def move(optimizer: Optimizer, ratio: float = 1.0) -> bool:
+    """Apply ``d ← γ d + ratio β S; w ← w + η d``, but nothing at ratio 0; tell which.
 
     β is 1 in a rule without it; where γ is 0, as in a rule without it, no ``d`` is kept.
     """
@@ -74,7 +74,7 @@ def move(optimizer: Optimizer, ratio: float = 1.0) -> None:
     ]
     for group, (scale, gamma) in zip(optimizer.param_groups, factors, strict=True):
         for parameter in group["params"]:
-            if parameter.grad is None or ratio == 0.0:
+            if parameter.grad is None or ratio == 0:
                 continue
             step = parameter.grad * -scale
             if gamma > 0.0:
@@ -84,3 +84,4 @@ def move(optimizer: Optimizer, ratio: float = 1.0) -> None:
                 else:
                     state["momentum"] = step
             parameter.add_(step, alpha=group["lr"])
+    return ratio > 0

@@ -17,10 +17,6 @@ from fednnnn_plugin.server.update import Update
 #: What a rule remembers, by the names of its optimizer's ``state[p]``.
 Memory = Mapping[str, Tensor | int | float]
 
-# In front of what is the rule's, in a state by names: no name in a module begins with a dot, and no
-# tensor of the rule's with two.
-_NUMBER = "..number."
-
 
 @dataclass(frozen=True)
 class ServerState:
@@ -96,10 +92,12 @@ class Server:
             dict(zip(self.layout.modules, norms, strict=True)),
             bool(getattr(optimizer, "degenerate", False)),
         )
-        models = (ModelState(vector, update.buffers) for vector in (served, evaluation))
-        return ServerState(
-            next(models), next(models), self._kept(optimizer.state.get(parameter, {}))
-        ), move
+        after = ServerState(
+            ModelState(served, update.buffers),
+            ModelState(evaluation, update.buffers),
+            self._kept(optimizer.state.get(parameter, {})),
+        )
+        return after, move
 
     def _kept(self, memory: Memory) -> Memory:
         """Return what a rule remembers, in memory of its own, if a checkpoint can hold it."""
@@ -112,16 +110,15 @@ class Server:
         return {k: v.clone() if isinstance(v, Tensor) else v for k, v in memory.items()}
 
     def state_dict(self, state: ServerState) -> dict[str, Tensor]:
-        """Return the served model by names, and what the rule remembers."""
-        return self.layout.state_dict(state.served) | self.memory_dict(state)
+        """Return the served model by names, and what the rule remembers by names with a dot.
 
-    def memory_dict(self, state: ServerState) -> dict[str, Tensor]:
-        """Return what the rule remembers: ``[d]`` by parameters, as ``.momentum.fc1.weight``."""
-        named: dict[str, Tensor] = {}
+        A tensor ``[d]`` of the rule's is given by parameters, as ``.momentum.fc1.weight``.
+        """
+        named = self.layout.state_dict(state.served)
         for key, value in state.memory.items():
             if not isinstance(value, Tensor):
                 dtype = torch.float64 if isinstance(value, float) else None
-                named[f"{_NUMBER}{key}"] = torch.tensor(value, dtype=dtype)
+                named[f"..number.{key}"] = torch.tensor(value, dtype=dtype)
             elif value.shape == (self.layout.size,):
                 named |= {f".{key}.{name}": x for name, x in self.layout.views(value).items()}
             else:
@@ -133,23 +130,25 @@ class Server:
 
         The evaluation model is then the served one.
         """
-        model = {name: t.to(device) for name, t in state.items() if not name.startswith(".")}
-        if {name: (t.shape, t.dtype) for name, t in model.items()} != self.layout.forms:
-            return None
+        model: dict[str, Tensor] = {}
         memory: dict[str, Tensor | int | float] = {}
         by_parameter: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in state.items():
-            key, _, parameter = name[1:].partition(".")
-            if name.startswith(_NUMBER):
-                memory[name.removeprefix(_NUMBER)] = tensor.item()
-            elif name not in model and parameter:
-                by_parameter.setdefault(key, {})[parameter] = tensor.to(device)
-            elif name not in model:  # torch's optimizers count their steps on the CPU
-                memory[key] = tensor if key == "step" else tensor.to(device)
+        for name, tensor in state.items():  # no name in a module begins with a dot
+            match name.split(".", 2):
+                case ["", "", number]:
+                    memory[number.removeprefix("number.")] = tensor.item()
+                case ["", key, parameter]:
+                    by_parameter.setdefault(key, {})[parameter] = tensor.to(device)
+                case ["", key]:  # torch's optimizers count their steps on the CPU
+                    memory[key] = tensor if key == "step" else tensor.to(device)
+                case _:
+                    model[name] = tensor.to(device)
         shapes = {entry.name: entry.shape for entry in self.layout.entries}
         for key, parts in by_parameter.items():
             if {name: part.shape for name, part in parts.items()} != shapes:
                 return None
             memory[key] = self.layout.flatten(parts, next(iter(parts.values())).dtype)
+        if {name: (t.shape, t.dtype) for name, t in model.items()} != self.layout.forms:
+            return None
         served = self.layout.gather(model)
         return ServerState(served, served, memory)

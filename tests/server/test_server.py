@@ -8,10 +8,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import Layout, State
-from fednnnn_plugin.server.rules import RULES, Rule, find_rule
+from fednnnn_plugin.server.rules import RULES, Rule
 from fednnnn_plugin.server.server import Server, ServerMove, ServerState
 from fednnnn_plugin.server.update import Update
 
@@ -56,7 +55,7 @@ class Federation:
 
     def __init__(self, name: str, start: State, trainable: list[str] = TRAINABLE) -> None:
         self.trainable = trainable
-        self.server = Server(find_rule(name), SETTINGS[name], Layout(start, trainable))
+        self.server = Server(RULES[name], SETTINGS[name], Layout(start, trainable))
         self.state = self.server.start(start)
 
     def named(self, which: str) -> dict[str, Tensor]:
@@ -245,7 +244,9 @@ class Remembers(torch.optim.Optimizer):
 def test_what_a_rule_remembers_has_memory_of_its_own() -> None:
     """A checkpoint cannot hold two tensors in one memory."""
     start = model(*START)
-    server = Server(Rule("Remembers", Remembers), {}, Layout(start, TRAINABLE))
+    server = Server(
+        Rule("Remembers", Remembers, {}, (), "average", None), {}, Layout(start, TRAINABLE)
+    )
     acc = UpdateAccumulator(start, TRAINABLE)
     acc.add(start, 1.0)
     state, _ = server.apply(server.start(start), acc.finish())
@@ -288,15 +289,3 @@ def test_states_of_another_model_are_not_restored() -> None:
     for missing in ("fc.bias", ".momentum.fc.bias"):
         part = {name: tensor for name, tensor in stored.items() if name != missing}
         assert federation.server.restore(part, CPU) is None
-
-
-@pytest.mark.parametrize("change", [{"beta": None}, {"gamma": 1.0}, {"beta": "0.5"}])
-def test_a_setting_that_is_missing_or_out_of_range_is_named(change: dict[str, Any]) -> None:
-    (key,) = change
-    with pytest.raises(UserError, match=rf"^train_args\.{key}: "):
-        Server(find_rule("FedNNNN"), SETTINGS["FedNNNN"] | change, Layout(model(*START), TRAINABLE))
-
-
-def test_an_unknown_method_is_named() -> None:
-    with pytest.raises(UserError, match=r"federated_optimizer: 'FedAvg': must be one of PaperFed"):
-        find_rule("FedAvg")

@@ -16,8 +16,8 @@ from torch import nn
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.server import rules
 from fednnnn_plugin.server.layout import Layout
-from fednnnn_plugin.server.rules import find_rule
 from fednnnn_plugin.server.server import Server
 
 # As fedml.init does: otherwise FedML's reports look for its platform on the network.
@@ -37,7 +37,7 @@ def displacement(
 ) -> list[float]:
     """Where the served model is after rounds of these updates, from the origin."""
     start = {"w": torch.zeros(2, dtype=torch.float64)}
-    server = Server(find_rule(rule), SETTINGS[rule], Layout(start, ["w"]))
+    server = Server(rules.RULES[rule], SETTINGS[rule], Layout(start, ["w"]))
     state = server.start(start)
     for updates in rounds:
         served = server.layout.state_dict(state.served)

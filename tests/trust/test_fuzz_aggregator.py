@@ -22,8 +22,8 @@ from fednnnn_plugin.engine.federation import Federation, Schedule
 from fednnnn_plugin.engine.foreign import ForeignTraining
 from fednnnn_plugin.engine.ranks import Solo
 from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.server import rules
 from fednnnn_plugin.server.layout import Layout, State
-from fednnnn_plugin.server.rules import find_rule
 from fednnnn_plugin.server.server import Server
 
 # As fedml.init does: otherwise FedML's reports look for its platform on the network.
@@ -175,7 +175,7 @@ def test_the_engine(
         max_client_norm=clip,
     )
     layout = layout_of(model)
-    server = Server(find_rule(rule), RULES[rule], layout)
+    server = Server(rules.RULES[rule], RULES[rule], layout)
     start = server.start(named_tensors(model))
     with Cohort(model, layout, ForeignTraining(clients), batches, seed=0) as cohort:
         federation = Federation(
@@ -263,7 +263,7 @@ def test_extreme_numbers_move_both_models_to_finite_ones(
     if not accepted:
         return
     update = acc.finish()
-    server = Server(find_rule(rule), RULES[rule], Layout({"w": w}, ["w"]))
+    server = Server(rules.RULES[rule], RULES[rule], Layout({"w": w}, ["w"]))
     state, move = server.apply(server.start({"w": w}), update)
     evaluation: Tensor = server.layout.state_dict(state.evaluation)["w"]
     assert evaluation.isfinite().all()

@@ -1,22 +1,220 @@
-"""The server rules, one file each; :data:`RULES` lists them."""
+"""The server rules, one file each; the decorator on its class puts each into :data:`RULES`."""
 
-from collections.abc import Mapping
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pkgutil import iter_modules
 from types import MappingProxyType
+from typing import Any, Literal, TypeVar, get_args
 
-from fednnnn_plugin.server.rules.registry import Evaluated as Evaluated
-from fednnnn_plugin.server.rules.registry import Rule as Rule
-from fednnnn_plugin.server.rules.registry import _rules
-from fednnnn_plugin.server.rules.registry import decay as decay
-from fednnnn_plugin.server.rules.registry import find_rule as find_rule
-from fednnnn_plugin.server.rules.registry import load_rule as load_rule
-from fednnnn_plugin.server.rules.registry import non_negative as non_negative
-from fednnnn_plugin.server.rules.registry import positive as positive
-from fednnnn_plugin.server.rules.registry import rule as rule
+from torch import Tensor
+from torch.optim import Optimizer
 
+from fednnnn_plugin.errors import RunError, UserError, printable
+from fednnnn_plugin.server.update import Update
+from fednnnn_plugin.user_code import load_code, names_code, told
+
+#: What is tested and reported: the plain average ``w_t + S``, ``w_{t+1}``, or the mean of ``w_t``
+#: and ``w_{t+1}``.
+Evaluated = Literal["average", "served", "midpoint"]
+Class = TypeVar("Class", bound=type[Optimizer])
+
+
+@dataclass(frozen=True)
+class Key:
+    """A setting of a rule: a recipe's key in ``train_args``; the range is told by ``allowed``.
+
+    Attributes:
+        default: None where a recipe must give the value.
+        argument: the optimizer's argument; None: of the key's own name.
+        client: the clients' training takes it, not the server's optimizer.
+        grid: the values that a search of hyperparameters tries where it is told none.
+    """
+
+    allowed: str
+    zero: bool = True
+    below: float = math.inf
+    default: float | None = None
+    argument: str | None = None
+    client: bool = False
+    grid: tuple[float, ...] = ()
+
+    def check(self, value: Any) -> bool:
+        """Tell whether a value is a number in the range."""
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            return False  # PyYAML, and so FedML, reads 5e-4 as a string
+        try:
+            number = float(value)
+        except OverflowError:  # 10**400
+            return False
+        return 0 <= number < self.below and (number > 0 or self.zero)
+
+    def checked(self, name: str, value: float | None) -> float | None:
+        """Return an optimizer's argument in the range; without a default it may be None.
+
+        FedML's FedOpt gives no more than ``lr``: what else is missing, the step asks for.
+        """
+        if not (self.check(value) or (value is None and self.default is None)):
+            raise UserError(f"{name}: {value!r}: must be {self.allowed}")
+        return value
+
+
+def positive(**options: Any) -> Key:
+    """Return a key for finite numbers greater than 0; the options are those of :class:`Key`."""
+    return Key("a finite number greater than 0", zero=False, **options)
+
+
+def non_negative(**options: Any) -> Key:
+    """Return a key for finite numbers of at least 0."""
+    return Key("a finite number of at least 0", **options)
+
+
+def decay(**options: Any) -> Key:
+    """Return a key for numbers of at least 0 and less than 1."""
+    return Key("a number of at least 0 and less than 1", below=1.0, **options)
+
+
+#: η, where a rule's own is 1.
+LR = positive(default=1.0)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A method, as :func:`rule` declares it; ``name`` is a recipe's ``federated_optimizer``."""
+
+    name: str
+    optimizer: type[Optimizer]
+    keys: Mapping[str, Key]
+    wants: tuple[str, ...]
+    evaluated: Evaluated
+    place: int | None
+
+    def arguments(self, settings: Mapping[str, float]) -> dict[str, Any]:
+        """Return what the optimizer is given; None for a key without value and default."""
+        own = ((name, key) for name, key in self.keys.items() if not key.client)
+        return {key.argument or name: settings.get(name, key.default) for name, key in own}
+
+    def make(self, parameters: Iterable[Tensor], settings: Mapping[str, float]) -> Optimizer:
+        """Return the server's optimizer, given the values of the rule's keys."""
+        with self._told():
+            return self.optimizer(parameters, **self.arguments(settings))
+
+    def step(self, optimizer: Optimizer, update: Update) -> None:
+        """Let the optimizer move the model by a round's update."""
+        with self._told():
+            optimizer.step(**{name: getattr(update, name) for name in self.wants})
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say on one line what a user's own class raises."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, UserError | RunError) or not names_code(self.name):
+                raise
+            raise UserError(f"federated_optimizer: {self.name}: raised {told(error)}") from error
+
+
+_rules: dict[str, Rule] = {}
+_decorated: list[Rule] = []  # the users' too, whether or not a recipe may name them
 #: Every registered rule by its name: the paper's in the order of its table, then the others.
 RULES: Mapping[str, Rule] = MappingProxyType(_rules)
+
+
+def rule(
+    *,
+    wants: tuple[str, ...] = (),
+    evaluated: Evaluated = "average",
+    place: int | None = None,
+    **keys: Key,
+) -> Callable[[Class], Class]:
+    """Register a server rule: put it on a subclass of ``torch.optim.Optimizer``.
+
+    The optimizer gets the served model as one flat parameter with ``p.grad = -S`` and is made anew
+    each round: what it remembers stands in ``self.state[p]``, as tensors or numbers, and is kept
+    in checkpoints. An attribute ``degenerate`` that is true after a step says in the record that
+    the model was left alone.
+
+    Args:
+        wants: attributes of :class:`~fednnnn_plugin.server.update.Update` that ``step`` takes by
+            name, such as ``mean_client_norm``.
+        evaluated: which model is tested and reported.
+        place: row in the paper's table of results, of a method that is the paper's.
+        **keys: the recipe's keys in ``train_args``, each with its range.
+
+    Raises:
+        UserError: the class is no optimizer, has the name of one of ours, or lacks an argument for
+            a key or for what it wants; what it wants, or which model, is not there.
+
+    Example:
+        >>> import torch
+        >>> @rule(server_scale=positive(default=1.0))
+        ... class Scaled(torch.optim.Optimizer):
+        ...     def __init__(self, params, server_scale):
+        ...         super().__init__(params, {"scale": server_scale})
+        ...
+        ...     @torch.no_grad()
+        ...     def step(self, closure=None):
+        ...         for group in self.param_groups:
+        ...             for p in group["params"]:
+        ...                 p.sub_(p.grad, alpha=group["scale"])
+    """
+
+    def register(optimizer: Class) -> Class:
+        if not (isinstance(optimizer, type) and issubclass(optimizer, Optimizer)):
+            raise UserError(
+                f"rule: {printable(repr(optimizer))}: must be a subclass of torch.optim.Optimizer"
+            )
+        made = Rule(optimizer.__name__, optimizer, keys, wants, evaluated, place)
+        if problem := _problem(made):
+            raise UserError(f"rule: {made.name}: {problem}")
+        _decorated.append(made)
+        _rules[made.name] = made
+        return optimizer
+
+    return register
+
+
+def _problem(made: Rule) -> str | None:
+    """Say what is wrong with a rule's declaration."""
+    known = _rules.get(made.name)
+    if known and known.optimizer.__module__.startswith("fednnnn_plugin."):
+        return "one of ours has this name; call it otherwise"
+    if made.evaluated not in (models := get_args(Evaluated)):
+        return f"evaluated: {made.evaluated!r}: must be one of {', '.join(models)}"
+    measured = (*Update.__annotations__, "mean_update")
+    if unknown := set(made.wants) - set(measured):
+        return f"wants: {', '.join(map(repr, unknown))}: must be of {', '.join(measured)}"
+    try:
+        inspect.signature(made.optimizer).bind_partial(**made.arguments({}))
+        inspect.signature(made.optimizer.step).bind_partial(**dict.fromkeys(made.wants))
+    except (TypeError, AttributeError) as error:
+        return f"{error}: a key or a want that its __init__ or step does not take"
+    return None
+
+
+def load_rule(reference: str, where: str) -> Rule:
+    """Import a user's own rule ``module:Class``, and register it under that name alone.
+
+    Whoever calls this has made sure that the user allows the code to run.
+
+    Raises:
+        UserError: it does not import, or is not a class with the decorator :func:`rule`.
+    """
+    before = dict(_rules)
+    found = load_code(reference, where)
+    _rules.clear()
+    _rules.update(before)  # else its class's name would be a method, in this process alone
+    own = next((rule for rule in _decorated if rule.optimizer is found), None)
+    if own is None:
+        raise UserError(f"{where}: {reference}: must be a class with @fednnnn_plugin.rule(...)")
+    _rules[reference] = replace(own, name=reference)
+    return _rules[reference]
+
 
 for _file in iter_modules(__path__):
     import_module(f"{__name__}.{_file.name}")

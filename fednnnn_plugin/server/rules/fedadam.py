@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, needed
-from fednnnn_plugin.server.rules.registry import decay, positive, rule
+from fednnnn_plugin.server.rules import decay, positive, rule
 
 # The ranges of FedAdam and FedYogi; the defaults are the source's, which has none for η and
 # searches it by half powers of ten.

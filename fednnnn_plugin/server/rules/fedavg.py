@@ -3,7 +3,7 @@
 from torch.optim import Optimizer
 
 from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, move
-from fednnnn_plugin.server.rules.registry import LR, rule
+from fednnnn_plugin.server.rules import LR, rule
 
 
 @rule(place=1)

@@ -4,7 +4,7 @@ import torch
 from torch.optim import Optimizer
 
 from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, needed, update_norm
-from fednnnn_plugin.server.rules.registry import LR, positive, rule
+from fednnnn_plugin.server.rules import LR, positive, rule
 
 EPSILON = positive(default=1e-3, argument="epsilon")
 

@@ -3,9 +3,9 @@
 from torch.optim import Optimizer
 
 from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, move, norm_ratio
+from fednnnn_plugin.server.rules import LR, rule
 from fednnnn_plugin.server.rules.momentum import GAMMA, one_gamma
 from fednnnn_plugin.server.rules.norm_norm import BETA
-from fednnnn_plugin.server.rules.registry import LR, rule
 
 
 @rule(beta=BETA, gamma=GAMMA, wants=("mean_client_norm",), place=5)
@@ -60,7 +60,5 @@ class FedNNNN(Optimizer):
     ) -> Loss:
         """Move the model; ``mean_client_norm`` is ``E = Σ α_k ‖w_k - w_t‖₂``."""
         loss = loss_of(closure)
-        ratio = norm_ratio(self, mean_client_norm)
-        move(self, ratio)
-        self.degenerate = ratio == 0.0
+        self.degenerate = not move(self, norm_ratio(self, mean_client_norm))
         return loss

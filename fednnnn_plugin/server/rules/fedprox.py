@@ -3,7 +3,7 @@
 from torch.optim import Optimizer
 
 from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, move
-from fednnnn_plugin.server.rules.registry import LR, non_negative, rule
+from fednnnn_plugin.server.rules import LR, non_negative, rule
 
 
 @rule(prox_mu=non_negative(client=True, grid=(0.005, 0.01, 0.015, 0.02)), place=2)

@@ -4,7 +4,7 @@ from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, move
-from fednnnn_plugin.server.rules.registry import LR, decay, rule
+from fednnnn_plugin.server.rules import LR, decay, rule
 
 #: γ, and the paper's grid of it: 0.5 to 0.9 by 0.1 (appendix).
 GAMMA = decay(grid=(0.5, 0.6, 0.7, 0.8, 0.9))

@@ -3,7 +3,7 @@
 from torch.optim import Optimizer
 
 from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, move, norm_ratio
-from fednnnn_plugin.server.rules.registry import LR, positive, rule
+from fednnnn_plugin.server.rules import LR, positive, rule
 
 #: β, and the paper's grid of it: 0.5 to 1.2 by 0.1 (appendix).
 BETA = positive(grid=(0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2))
@@ -37,7 +37,5 @@ class NormNorm(Optimizer):
     ) -> Loss:
         """Move the model; ``mean_client_norm`` is ``E = Σ α_k ‖w_k - w_t‖₂``."""
         loss = loss_of(closure)
-        ratio = norm_ratio(self, mean_client_norm)
-        move(self, ratio)
-        self.degenerate = ratio == 0.0
+        self.degenerate = not move(self, norm_ratio(self, mean_client_norm))
         return loss

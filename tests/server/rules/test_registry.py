@@ -8,7 +8,8 @@ import torch
 from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.rules import RULES, find_rule, positive, registry, rule
+from fednnnn_plugin.server import rules
+from fednnnn_plugin.server.rules import RULES, positive, rule
 
 
 class Own(Optimizer):
@@ -21,16 +22,16 @@ class Own(Optimizer):
 
 @pytest.fixture(autouse=True)
 def _taken_back() -> Iterator[None]:
-    before = dict(registry._rules)
+    before = dict(rules._rules)
     yield
-    registry._rules.clear()
-    registry._rules.update(before)
+    rules._rules.clear()
+    rules._rules.update(before)
 
 
 def test_a_rule_is_registered_by_its_class_and_may_be_defined_again() -> None:
     for _ in range(2):
         assert rule(own_scale=positive(argument="scale"), wants=("mean_client_norm",))(Own) is Own
-        made = find_rule("Own")
+        made = RULES["Own"]
         assert (made.optimizer, made.evaluated, list(made.keys)) == (Own, "average", ["own_scale"])
         assert list(RULES)[-1] == "Own"
     optimizer = made.make([torch.nn.Parameter(torch.zeros(1))], {"own_scale": 2.0})
