@@ -13,9 +13,8 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.admission import check_client, check_global, checked_weight
 from fednnnn_plugin.server.layout import Layout, ModelState, State
 from fednnnn_plugin.server.norms import part_norms
-from fednnnn_plugin.server.rows import Clients
 from fednnnn_plugin.server.sum import BinnedSum
-from fednnnn_plugin.server.update import LayerNorms, Update
+from fednnnn_plugin.server.update import Clients, LayerNorms, Update
 
 # Buffers of one model differ in scale: an attention mask of -1e9 beside a running variance of 0.01.
 _BUFFER_FOLDS = 3
@@ -66,10 +65,7 @@ class UpdateAccumulator:
     """
 
     def __init__(
-        self,
-        global_state: State,
-        trainable: Collection[str],
-        max_client_norm: float | None = None,
+        self, global_state: State, trainable: Collection[str], max_client_norm: float | None = None
     ) -> None:
         check_global(global_state, set(trainable))
         self.layout = layout = Layout(global_state, trainable)
@@ -182,9 +178,7 @@ class UpdateAccumulator:
         return [*self.layout.forms.items()], self.layout.entries, self._max_client_norm
 
     def combine(
-        self,
-        exchange: Callable[[Any], list[Any]],
-        add_up: Callable[[Tensor], Tensor | None],
+        self, exchange: Callable[[Any], list[Any]], add_up: Callable[[Tensor], Tensor | None]
     ) -> bool:
         """Become the sum of the parts of several processes, which all call this.
 

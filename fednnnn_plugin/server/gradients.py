@@ -31,13 +31,10 @@ def needed(optimizer: Optimizer, name: str, value: float | None) -> float:
     """Return what a step cannot do without: a coefficient of a group, a measure of the round."""
     rule = type(optimizer).__name__
     if value is None:
-        remedy = (
-            f"set train_args.{name}"
-            if name in optimizer.defaults
-            else f"FedML's FedOpt does not give it; set train_args.federated_optimizer: {rule} "
-            f"instead of server_optimizer: {rule}"
+        raise UserError(
+            f"{rule}.step: {name} is missing: FedML's FedOpt does not give it: set "
+            f"train_args.federated_optimizer: {rule}, not server_optimizer: {rule}"
         )
-        raise UserError(f"{rule}.step: {name} is missing: {remedy}")
     if not (math.isfinite(value) and value >= 0):
         raise UserError(f"{rule}.step: {name}: {value!r}: must be finite and at least 0")
     return float(value)

@@ -148,9 +148,7 @@ def test_a_client_that_is_no_mapping(client) -> None:
 
 
 @pytest.mark.parametrize(
-    "weight",
-    [0, 0.0, -1, *NOT_FINITE, True, None, "3", 10**400, torch.ones(2), 1j, [1.0]],
-    ids=str,
+    "weight", [0, 0.0, -1, *NOT_FINITE, True, None, "3", 10**400, torch.ones(2), 1j, [1.0]], ids=str
 )
 def test_a_weight_that_is_not_positive_and_finite(weight) -> None:
     acc = accumulator()

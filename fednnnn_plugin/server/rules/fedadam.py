@@ -13,24 +13,18 @@ from fednnnn_plugin.server.rules import decay, positive, rule
 
 # The ranges of FedAdam and FedYogi; the defaults are the source's, which has none for η and
 # searches it by half powers of ten.
-LR = positive(argument="lr", grid=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0))
-BETA1 = decay(default=0.9, argument="beta1")
-BETA2 = decay(default=0.99, argument="beta2")
-TAU = positive(default=1e-3, argument="tau")
-#: The decorator of both.
-adaptive = rule(
-    server_lr=LR, server_beta1=BETA1, server_beta2=BETA2, server_tau=TAU, evaluated="served"
-)
+KEYS = {
+    "server_lr": positive(argument="lr", grid=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
+    "server_beta1": decay(default=0.9, argument="beta1"),
+    "server_beta2": decay(default=0.99, argument="beta2"),
+    "server_tau": positive(default=1e-3, argument="tau"),
+}
+adaptive = rule(wants=(), evaluated="served", place=None, **KEYS)
 
 
-def checked(lr: float, beta1: float, beta2: float, tau: float) -> dict[str, Any]:
+def checked(**arguments: float) -> dict[str, Any]:
     """Return the arguments of FedAdam or FedYogi, each in its range."""
-    return {
-        "lr": LR.checked("lr", lr),
-        "beta1": BETA1.checked("beta1", beta1),
-        "beta2": BETA2.checked("beta2", beta2),
-        "tau": TAU.checked("tau", tau),
-    }
+    return {name: KEYS[f"server_{name}"].checked(name, x) for name, x in arguments.items()}
 
 
 @torch.no_grad()
@@ -92,14 +86,9 @@ class FedAdam(Optimizer):
     """
 
     def __init__(
-        self,
-        params: Params,
-        lr: float,
-        beta1: float = 0.9,
-        beta2: float = 0.99,
-        tau: float = 1e-3,
+        self, params: Params, lr: float, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3
     ) -> None:
-        super().__init__(params, checked(lr, beta1, beta2, tau))
+        super().__init__(params, checked(lr=lr, beta1=beta1, beta2=beta2, tau=tau))
 
     def step(self, closure: Closure | None = None) -> Loss:
         """Move the model."""

@@ -46,10 +46,7 @@ class FedExP(Optimizer):
     """
 
     def __init__(self, params: Params, lr: float = 1.0, epsilon: float = 1e-3) -> None:
-        defaults = {
-            "lr": LR.checked("lr", lr),
-            "epsilon": EPSILON.checked("epsilon", epsilon),
-        }
+        defaults = {"lr": LR.checked("lr", lr), "epsilon": EPSILON.checked("epsilon", epsilon)}
         super().__init__(params, defaults)
 
     @torch.no_grad()

@@ -20,14 +20,9 @@ class FedYogi(Optimizer):
     """
 
     def __init__(
-        self,
-        params: Params,
-        lr: float,
-        beta1: float = 0.9,
-        beta2: float = 0.99,
-        tau: float = 1e-3,
+        self, params: Params, lr: float, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3
     ) -> None:
-        super().__init__(params, checked(lr, beta1, beta2, tau))
+        super().__init__(params, checked(lr=lr, beta1=beta1, beta2=beta2, tau=tau))
 
     def step(self, closure: Closure | None = None) -> Loss:
         """Move the model."""

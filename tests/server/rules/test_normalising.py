@@ -141,7 +141,7 @@ def test_a_missing_coefficient_is_named_at_step_and_nothing_moves(
     w = Parameter(torch.zeros(1))
     w.grad = -torch.tensor(update)
     step = {} if rule is Momentum else {"mean_client_norm": 1.0}
-    with pytest.raises(UserError, match=rf"{missing} is missing: set train_args\.{missing}"):
+    with pytest.raises(UserError, match=rf"{missing} is missing: FedML"):
         rule([w], **arguments).step(**step)
     assert w.item() == 0
 
