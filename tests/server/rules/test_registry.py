@@ -42,13 +42,12 @@ def test_a_rule_is_registered_by_its_class_and_may_be_defined_again() -> None:
     ("optimizer", "declared", "named"),
     [
         (object, {}, "subclass of torch.optim.Optimizer"),
-        (Own(iter([torch.zeros(1)])), {}, "subclass of torch.optim.Optimizer"),
         (type("FedNNNN", (Own,), {}), {}, "FedNNNN: one of ours"),
-        (Own, {"own_scale": positive()}, "Own: __init__ has no argument own_scale"),
-        (Own, {"scale": 1.0}, "Own: scale: 1.0"),
-        (Own, {"evaluated": "best"}, "Own: evaluated: 'best'"),
-        (Own, {"wants": ("norm",)}, "Own: wants: 'norm'"),
-        (Own, {"wants": ("mean_update_norm",)}, "Own: step has no argument mean_update_norm"),
+        (Own, {"own_scale": positive()}, "own_scale"),
+        (Own, {"scale": 1.0}, "float"),
+        (Own, {"evaluated": "best"}, "best"),
+        (Own, {"wants": ("norm",)}, "'norm'"),
+        (Own, {"wants": ("mean_update_norm",)}, "mean_update_norm"),
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused(
