@@ -108,12 +108,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "spy.py").write_text("open('was-here', 'w')")
     write_recipe(folder / "spy.yaml", "spy:Rule")
     write_recipe(folder / RECIPE, "my_rules:ServerLion")
-    before, known = dict(rules._rules), set(sys.modules)
+    before, known = dict(rules.RULES), set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         yield folder
-    rules._rules.clear()
-    rules._rules.update(before)
+    rules.RULES.clear()
+    rules.RULES.update(before)
     for name in {"my_rules", "same_name"} & (set(sys.modules) - known):
         del sys.modules[name]
 

@@ -3,7 +3,6 @@
 import math
 import statistics
 from collections.abc import Callable, Collection, Sequence
-from functools import reduce
 from typing import Any
 
 import torch
@@ -103,16 +102,12 @@ class UpdateAccumulator:
             UserError: missing or extra names, another shape or kind of number, a weight that is
                 not positive and finite.
         """
-        weight = checked_weight(weight)
-        layout = self.layout
-        check_client(client_state, layout.forms)
-        dtypes = (client_state[entry.name].dtype for entry in layout.entries)
-        dtype = reduce(torch.promote_types, dtypes, layout.dtype)
-        difference = layout.flatten(client_state, dtype).to(self.device).sub_(self._w_t)
-        # In its own dtype a wider client's buffer may overflow.
-        buffers = {n: client_state[n].to(layout.forms[n][1]) for n in layout.buffers}
-        group = ModelState(difference, buffers).as_group()
-        return self._add(group.vector, group.buffers, [weight])[0]
+        weight, forms = checked_weight(weight), self.layout.forms
+        check_client(client_state, forms)
+        difference = self.layout.flatten(client_state).to(self.device).sub_(self._w_t)
+        # In the model's own dtype a wider client's buffer may overflow.
+        buffers = {name: client_state[name].to(forms[name][1]) for name in self.layout.buffers}
+        return self._add(difference.unsqueeze(0), buffers, [weight])[0]
 
     def add_group(self, models: ModelState, weights: Sequence[float]) -> list[bool]:
         """Add m models ``[m, d]`` and ``[m, …]`` at once; return which were accepted.

@@ -57,10 +57,13 @@ class Block:
     def flatten(
         self, state: State, dtype: torch.dtype | None = None, models: tuple[int, ...] = ()
     ) -> Tensor:
-        """Return tensors ``[*models, *shape]`` as a new matrix ``[*models, size]``."""
+        """Return tensors ``[*models, *shape]`` as a new matrix ``[*models, size]``.
+
+        Its dtype is the block's, or a tensor's own where that is wider, unless it is told.
+        """
         parts = [state[e.name].reshape(*models, e.shape.numel()) for e in self.entries]
         matrix = torch.cat(parts, -1) if parts else torch.empty(*models, 0)
-        return matrix.to(dtype or self.dtype)
+        return matrix.to(dtype or torch.promote_types(matrix.dtype, self.dtype))
 
 
 class Layout(Block):
@@ -87,11 +90,11 @@ class Layout(Block):
         names = list(chain.from_iterable(by_module.values()))
         dtypes = (state[name].dtype for name in names)
         super().__init__(state, names, reduce(torch.promote_types, dtypes, torch.float32))
-        ends = {e.name: e.where for e in self.entries}
-        self.modules = {
-            module: slice(ends[own[0]].start, ends[own[-1]].stop)
-            for module, own in by_module.items()
-        }
+        places = iter(self.entries)
+        self.modules: dict[str, slice] = {}
+        for module, own in by_module.items():
+            where = [next(places).where for _ in own]
+            self.modules[module] = slice(where[0].start, where[-1].stop)
         self.buffers = [name for name in state if name not in wanted]
         floating = [name for name in self.buffers if state[name].is_floating_point()]
         self.floating = Block(state, floating, torch.float64)
@@ -99,10 +102,7 @@ class Layout(Block):
 
     def gather(self, state: State) -> ModelState:
         """Return a state as vector and buffers, in memory of their own."""
-        buffers = {
-            name: state[name].detach().clone(memory_format=torch.contiguous_format)
-            for name in self.buffers
-        }
+        buffers = {name: state[name].detach().contiguous().clone() for name in self.buffers}
         return ModelState(self.flatten(state), buffers)
 
     def rounded(self, vector: Tensor) -> Tensor:

@@ -139,13 +139,13 @@ class Unmarked(Optimizer):
 @pytest.fixture
 def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The module of a user's rules, in the current directory; what it registers is taken back."""
-    before = dict(rules._rules)
+    before = dict(rules.RULES)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lion_rules.py").write_text(USERS)
     yield "lion_rules"
     sys.modules.pop("lion_rules", None)
-    rules._rules.clear()
-    rules._rules.update(before)
+    rules.RULES.clear()
+    rules.RULES.update(before)
 
 
 def test_a_users_rule_is_a_method_with_the_flag(users: str, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pkgutil import iter_modules
-from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args
 
 from torch import Tensor
@@ -119,10 +118,9 @@ class Rule:
             raise UserError(f"federated_optimizer: {self.name}: raised {told(error)}") from error
 
 
-_rules: dict[str, Rule] = {}
-_decorated: list[Rule] = []  # the users' too, whether or not a recipe may name them
 #: Every registered rule by its name: the paper's in the order of its table, then the others.
-RULES: Mapping[str, Rule] = MappingProxyType(_rules)
+RULES: dict[str, Rule] = {}
+_decorated: list[Rule] = []  # the users' too, whether or not a recipe may name them
 
 
 def rule(
@@ -173,7 +171,7 @@ def rule(
         if problem := _problem(made):
             raise UserError(f"rule: {made.name}: {problem}")
         _decorated.append(made)
-        _rules[made.name] = made
+        RULES[made.name] = made
         return optimizer
 
     return register
@@ -181,7 +179,7 @@ def rule(
 
 def _problem(made: Rule) -> str | None:
     """Say what is wrong with a rule's declaration."""
-    known = _rules.get(made.name)
+    known = RULES.get(made.name)
     if known and known.optimizer.__module__.startswith("fednnnn_plugin."):
         return "one of ours has this name; call it otherwise"
     if made.evaluated not in (models := get_args(Evaluated)):
@@ -205,18 +203,18 @@ def load_rule(reference: str, where: str) -> Rule:
     Raises:
         UserError: it does not import, or is not a class with the decorator :func:`rule`.
     """
-    before = dict(_rules)
+    before = dict(RULES)
     found = load_code(reference, where)
-    _rules.clear()
-    _rules.update(before)  # else its class's name would be a method, in this process alone
+    RULES.clear()
+    RULES.update(before)  # else its class's name would be a method, in this process alone
     own = next((rule for rule in _decorated if rule.optimizer is found), None)
     if own is None:
         raise UserError(f"{where}: {reference}: must be a class with @fednnnn_plugin.rule(...)")
-    _rules[reference] = replace(own, name=reference)
-    return _rules[reference]
+    RULES[reference] = replace(own, name=reference)
+    return RULES[reference]
 
 
 for _file in iter_modules(__path__):
     import_module(f"{__name__}.{_file.name}")
-for _rule in sorted(_rules.values(), key=lambda rule: (rule.place is None, rule.place, rule.name)):
-    _rules[_rule.name] = _rules.pop(_rule.name)
+for _rule in sorted(RULES.values(), key=lambda rule: (rule.place is None, rule.place, rule.name)):
+    RULES[_rule.name] = RULES.pop(_rule.name)

@@ -22,10 +22,10 @@ class Own(Optimizer):
 
 @pytest.fixture(autouse=True)
 def _taken_back() -> Iterator[None]:
-    before = dict(rules._rules)
+    before = dict(rules.RULES)
     yield
-    rules._rules.clear()
-    rules._rules.update(before)
+    rules.RULES.clear()
+    rules.RULES.update(before)
 
 
 def test_a_rule_is_registered_by_its_class_and_may_be_defined_again() -> None:
