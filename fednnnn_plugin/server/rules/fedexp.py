@@ -1,9 +1,16 @@
 """FedExP, a comparator: FedAvg, extrapolated."""
 
-import torch
 from torch.optim import Optimizer
 
-from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, needed, update_norm
+from fednnnn_plugin.server.gradients import (
+    Closure,
+    Loss,
+    Params,
+    loss_of,
+    move,
+    needed,
+    update_norm,
+)
 from fednnnn_plugin.server.rules import LR, positive, rule
 
 EPSILON = positive(default=1e-3, argument="epsilon")
@@ -49,7 +56,6 @@ class FedExP(Optimizer):
         defaults = {"lr": LR.checked("lr", lr), "epsilon": EPSILON.checked("epsilon", epsilon)}
         super().__init__(params, defaults)
 
-    @torch.no_grad()
     def step(
         self, closure: Closure | None = None, *, mean_client_square: float | None = None
     ) -> Loss:
@@ -57,9 +63,5 @@ class FedExP(Optimizer):
         loss = loss_of(closure)
         square = needed(self, "mean_client_square", mean_client_square)
         norm = update_norm(self)
-        for group in self.param_groups:
-            extrapolation = max(1.0, square / (2 * (norm * norm + group["epsilon"])))
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.add_(parameter.grad * -(group["lr"] * extrapolation))
+        move(self, max(1.0, square / (2 * (norm * norm + self.defaults["epsilon"]))))
         return loss

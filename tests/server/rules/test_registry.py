@@ -1,6 +1,5 @@
 """The decorator of a rule: what it refuses, in a line that names the class."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,8 +7,9 @@ import torch
 from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server import rules
 from fednnnn_plugin.server.rules import RULES, positive, rule
+
+pytestmark = pytest.mark.usefixtures("rules_taken_back")
 
 
 class Own(Optimizer):
@@ -18,14 +18,6 @@ class Own(Optimizer):
 
     def step(self, closure: Any = None, *, mean_client_norm: float = 0.0) -> Any:
         """Do nothing."""
-
-
-@pytest.fixture(autouse=True)
-def _taken_back() -> Iterator[None]:
-    before = dict(rules.RULES)
-    yield
-    rules.RULES.clear()
-    rules.RULES.update(before)
 
 
 def test_a_rule_is_registered_by_its_class_and_may_be_defined_again() -> None:
