@@ -44,12 +44,10 @@ class ServerMove:
 
 
 class Server:
-    r"""Moves the *served* model, which starts each round, and the *evaluation* model.
+    """Moves the *served* model by the rule, and with it the *evaluation* model.
 
-    The served model follows the rule, by a round's :class:`~fednnnn_plugin.server.update.Update`.
-    The evaluation model is, for the paper's rules, the plain average ``w_t + S``; a rule may name
-    ``w_{t+1}`` or ``(w_t + w_{t+1}) / 2`` instead. Buffers are the update's in both. It keeps
-    nothing itself: :meth:`start` gives the state, :meth:`apply` takes one and returns the next.
+    Buffers are the update's in both. The server keeps nothing itself: :meth:`start` gives a state,
+    :meth:`apply` takes one and returns the next.
     """
 
     def __init__(self, rule: Rule, settings: Mapping[str, float], layout: Layout) -> None:
@@ -65,12 +63,7 @@ class Server:
 
     @torch.no_grad()
     def apply(self, state: ServerState, update: Update) -> tuple[ServerState, ServerMove]:
-        """Return where a round's update leads, and by how far.
-
-        Raises:
-            RunError: the rule could not step.
-            UserError: what a user's own rule raises, or remembers that cannot be kept.
-        """
+        """Return where a round's update leads, and by how far; raise what the rule does."""
         before = state.served.vector
         parameter = Parameter(before.clone())
         parameter.grad = -update.vector
@@ -126,10 +119,7 @@ class Server:
         return named
 
     def restore(self, state: State, device: torch.device) -> ServerState | None:
-        """Return what :meth:`state_dict` was given; None of another model.
-
-        The evaluation model is then the served one.
-        """
+        """Return what :meth:`state_dict` was given; None of another model."""
         model: dict[str, Tensor] = {}
         memory: dict[str, Tensor | int | float] = {}
         by_parameter: dict[str, dict[str, Tensor]] = {}

@@ -35,11 +35,9 @@ def test_a_rule_is_registered_by_its_class_and_may_be_defined_again() -> None:
     [
         (object, {}, "subclass of torch.optim.Optimizer"),
         (type("FedNNNN", (Own,), {}), {}, "FedNNNN: one of ours"),
-        (Own, {"own_scale": positive()}, "own_scale"),
-        (Own, {"scale": 1.0}, "float"),
+        (Own, {"scale": 1.0}, "scale"),
         (Own, {"evaluated": "best"}, "best"),
         (Own, {"wants": ("norm",)}, "'norm'"),
-        (Own, {"wants": ("mean_update_norm",)}, "mean_update_norm"),
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused(
