@@ -165,7 +165,7 @@ def rule(
     def register(optimizer: Class) -> Class:
         name = printable(getattr(optimizer, "__name__", repr(optimizer)))
         known = RULES.get(name)
-        if not (isinstance(optimizer, type) and issubclass(optimizer, Optimizer)):
+        if Optimizer not in getattr(optimizer, "__mro__", ()):
             problem = "must be a subclass of torch.optim.Optimizer"
         elif known and known.optimizer.__module__.startswith("fednnnn_plugin."):
             problem = "one of ours has this name; call it otherwise"
