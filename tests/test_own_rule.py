@@ -25,7 +25,7 @@ from click.testing import CliRunner, Result
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe import find_recipe
-from fednnnn_plugin.server.rules import registry
+from fednnnn_plugin.server import rules
 
 PROJECT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -108,12 +108,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "spy.py").write_text("open('was-here', 'w')")
     write_recipe(folder / "spy.yaml", "spy:Rule")
     write_recipe(folder / RECIPE, "my_rules:ServerLion")
-    before, known = dict(registry._rules), set(sys.modules)
+    before, known = dict(rules.RULES), set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         yield folder
-    registry._rules.clear()
-    registry._rules.update(before)
+    rules.RULES.clear()
+    rules.RULES.update(before)
     for name in {"my_rules", "same_name"} & (set(sys.modules) - known):
         del sys.modules[name]
 

@@ -125,7 +125,9 @@ class Federation:
         sizes = schedule.client_sizes
         self._clock.start()
         self._ranks.serve(served)
-        part = UpdateAccumulator.over(self.server.layout, served, schedule.max_client_norm)
+        layout = self.server.layout
+        trained = [entry.name for entry in layout.entries]
+        part = UpdateAccumulator(layout.state_dict(served), trained, schedule.max_client_norm)
         clients = draw_cohort(schedule.seed, number, len(sizes), schedule.cohort_size)
         groups = plan_groups(clients, sizes, schedule.group_size, schedule.least_groups)
         work = [sum(sizes[client] for client in group) for group in groups]

@@ -18,7 +18,6 @@ from fednnnn_plugin.recipe import (
     recipe_from_args,
 )
 from fednnnn_plugin.server import rules
-from fednnnn_plugin.server.rules import registry
 
 UNUSED = "does not use it; leave it out or null (it belongs to"
 ADAM = {"server_lr": 0.05, "server_beta1": 0.9, "server_beta2": 0.99, "server_tau": 1e-3}
@@ -140,13 +139,13 @@ class Unmarked(Optimizer):
 @pytest.fixture
 def users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The module of a user's rules, in the current directory; what it registers is taken back."""
-    before = dict(registry._rules)
+    before = dict(rules.RULES)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lion_rules.py").write_text(USERS)
     yield "lion_rules"
     sys.modules.pop("lion_rules", None)
-    registry._rules.clear()
-    registry._rules.update(before)
+    rules.RULES.clear()
+    rules.RULES.update(before)
 
 
 def test_a_users_rule_is_a_method_with_the_flag(users: str, tmp_path: Path) -> None:
