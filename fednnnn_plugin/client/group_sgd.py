@@ -96,12 +96,7 @@ class GroupSGD:
         shares: Tensor,
         padded: bool,
     ) -> Tensor:
-        """Return a client's loss; split in one operation, the gradient is one concatenation."""
-        entries = self._layout.entries
-        parts = vector.split([entry.shape.numel() for entry in entries])
-        tensors = buffers | {
-            entry.name: part.view(entry.shape) for entry, part in zip(entries, parts, strict=True)
-        }
+        """Return a client's loss."""
         with MaskedBatchNorm(shares) if padded else nullcontext():
-            logits = functional_call(self._model, tensors, (inputs,))
+            logits = functional_call(self._model, self._layout.views(vector) | buffers, (inputs,))
         return (F.cross_entropy(logits, labels, reduction="none") * shares).sum()

@@ -50,8 +50,11 @@ class Block:
 
     def views(self, matrix: Tensor) -> dict[str, Tensor]:
         """Return the tensors in ``[…, size]`` as views ``[…, *shape]``, by name."""
+        # Split in one operation: its gradient is one concatenation.
+        parts = matrix.split([e.shape.numel() for e in self.entries], dim=-1)
         models = matrix.shape[:-1]
-        return {e.name: matrix[..., e.where].view(models + e.shape) for e in self.entries}
+        pairs = zip(self.entries, parts, strict=True)
+        return {e.name: part.view(models + e.shape) for e, part in pairs}
 
     @torch.no_grad()
     def flatten(
