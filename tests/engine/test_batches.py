@@ -60,13 +60,6 @@ def test_shuffles_differ_by_seed_round_client_and_epoch(data: FederatedData) -> 
     assert len({tuple(order) for order in drawn}) == len(drawn) == 8
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp64"])
-def test_images_come_in_the_dtype_to_train_in(data: FederatedData, precision: str) -> None:
-    sgd = LocalSGD(1, 8, 0.1, precision=precision)
-    images, labels = next(next(TensorBatches(data, sgd, 0, CPU).epochs(CLIENT, 1)))
-    assert (images.dtype, labels.dtype) == (sgd.dtype, torch.int64)
-
-
 def test_the_test_set_comes_whole_and_in_order(data: FederatedData) -> None:
     images, labels = zip(*numbered(data).test(), strict=True)
     assert torch.equal(torch.cat(labels), data.test_labels)

@@ -131,21 +131,6 @@ def test_clients_train_on_one_thread_and_the_count_is_restored(
         torch.set_num_threads(before)
 
 
-def test_an_exception_in_training_goes_to_the_consumer(
-    batches: TensorBatches, served: ModelState
-) -> None:
-    def training(replica: Replica, round_number: int, group: Group, _: BeforeStep) -> ModelState:
-        if group[0] % 2:
-            raise ZeroDivisionError(f"client {group[0]}")
-        return replica.state.as_group()
-
-    with Cohort(MODEL, training, batches, workers=2) as cohort:
-        for _ in range(2):  # replicas of failed clients serve again
-            outcomes = trained(cohort, served, range(6))
-            assert {k for k, v in outcomes.items() if isinstance(v, ZeroDivisionError)} == {1, 3, 5}
-            assert len(outcomes) == 6
-
-
 def test_an_exception_of_the_consumer_abandons_the_round(
     batches: TensorBatches, served: ModelState
 ) -> None:

@@ -196,26 +196,23 @@ def test_any_number_of_ranks_gives_the_same_bits(
         )
 
 
-def test_three_collectives_a_round_that_grow_by_a_row_a_client(data: FederatedData) -> None:
-    sent = {}
+def test_three_collectives_a_round_of_the_models_size_and_a_row_a_client(
+    data: FederatedData,
+) -> None:
+    """Of the sums 8 bytes an element and bin, of which similar clients use one or two."""
+    rows = {}
     for cohort_size in (2, 6):
         wire, _ = on_ranks(2, data, rounds=2, cohort_size=cohort_size)
         for log in wire.log.values():
             names = [name for name, _ in log]
             assert names == ["allgather", *["Ibcast", "allgather", "Reduce"] * 2]
-        sent[cohort_size] = [size for name, size in wire.log[1] if name == "allgather"][1:]
-    rows = 3 + 3  # weight, norm, square, and the norms of three modules
-    assert max(sent[6]) - min(sent[2]) <= 3 * (rows + 2) * 16  # a pickled float is 9 bytes
-
-
-def test_what_is_sent_is_the_size_of_the_model(data: FederatedData) -> None:
-    """Beside the rows: 8 bytes an element and bin, of which similar clients use one or two."""
-    wire, results = on_ranks(2, data, rounds=1)
-    state = results[0][0].server.layout.state_dict(results[0][0].standing.server.served)
-    elements = sum(tensor.numel() for tensor in state.values())
-    (_, served), _, (_, sums) = wire.log[1][1:]
-    assert served == sum(tensor.numel() * tensor.element_size() for tensor in state.values())
-    assert sums <= 8 * elements * 3
+        rows[cohort_size] = [size for name, size in wire.log[1] if name == "allgather"][1:]
+        state = named_tensors(INITIAL).values()
+        (_, served), _, (_, sums) = wire.log[1][1:4]
+        assert served == sum(tensor.numel() * tensor.element_size() for tensor in state)
+        assert sums <= 8 * sum(tensor.numel() for tensor in state) * 3
+    columns = 3 + 3  # weight, norm, square, and the norms of three modules
+    assert max(rows[6]) - min(rows[2]) <= 3 * (columns + 2) * 16  # a pickled float is 9 bytes
 
 
 def test_failures_are_counted_over_all_ranks(data: FederatedData) -> None:
