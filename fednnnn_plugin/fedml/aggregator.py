@@ -20,14 +20,15 @@ from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.engine.evaluation import evaluation, tally
 from fednnnn_plugin.engine.folder import write_atomically
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.fedml.defences import ClientModel, before_aggregation, check_defences
+from fednnnn_plugin.fedml.defences import ClientModel, before_aggregation
 from fednnnn_plugin.fedml.model_states import (
     check_client_state,
     check_model,
     whole_state,
 )
-from fednnnn_plugin.fedml.privacy import check_privacy, global_privacy, with_global_noise
+from fednnnn_plugin.fedml.privacy import global_privacy, with_global_noise
 from fednnnn_plugin.fedml.processes import end_federation_together
+from fednnnn_plugin.fedml.security import check_security
 from fednnnn_plugin.fedml.server_state import read_state, write_state
 from fednnnn_plugin.fedml.settings import server_recipe
 from fednnnn_plugin.server.average import UpdateAccumulator
@@ -75,8 +76,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._state_path = _path(tracking.server_state_path)
         self._save_path = _path(tracking.save_path)
         check_model(model)
-        check_privacy(args)
-        check_defences(args, self._train.client_weighting)
+        self._server = Server(self._recipe.rule, self._recipe.rule_settings, layout_of(model))
+        check_security(args, self._train.client_weighting)
         # FedML's own tester knows its tasks; it gets a model of its own, and goes first: both
         # constructors start FedML's privacy and defences anew.
         self._tester = create_server_aggregator(copy.deepcopy(model), _for_test(args))
@@ -112,8 +113,15 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     def on_before_aggregation(
         self, raw_client_model_or_grad_list: Sequence[ClientModel]
     ) -> tuple[list[ClientModel], list[int]]:
-        """Apply FedML's clipping, attacks and defences to copies of the client models."""
-        self._place()
+        """Apply FedML's clipping, attacks and defences to copies of the client models.
+
+        Raises:
+            UserError: more than ``max_client_failures`` models with missing or unknown entries,
+                or other shapes.
+        """
+        device = getattr(self.args, "device", None)
+        if isinstance(device, torch.device):  # to which FedML moves the clients' models
+            self.model.to(device)
         self._failed, places = 0, []
         for position, (_, state) in enumerate(raw_client_model_or_grad_list):
             try:
@@ -132,29 +140,30 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     def aggregate(
         self, raw_client_model_or_grad_list: Sequence[ClientModel]
     ) -> OrderedDict[str, Tensor]:
-        """Return the next served model.
+        """Return the next served model, of (number of samples, model) of the clients.
 
-        Args:
-            raw_client_model_or_grad_list: (number of samples, model) of every client, in any
-                order: the result has the same bits. They are only read. A model that is not
-                finite is left out, and up to ``max_client_failures`` that do not fit.
+        In any order the result has the same bits. The models are only read, and have passed
+        :meth:`on_before_aggregation`; one that is not finite is left out.
 
         Raises:
-            UserError: a model with missing or unknown entries, or other shapes.
+            UserError: more than ``max_client_failures`` models or numbers that cannot be added.
             RunError: no model could be averaged, or the served model overflowed; the federation
                 is as it was before.
         """
-        self._place()
         w_t = named_tensors(self.model)
-        server = self._server()
+        server = self._server
         trainable = [entry.name for entry in server.layout.entries]
         part = UpdateAccumulator(w_t, trainable, self._train.max_client_norm)
         kept, self._kept = self._kept, []
         if len(kept) != len(raw_client_model_or_grad_list):
             kept = list(range(len(raw_client_model_or_grad_list)))
-        for position, client in zip(kept, raw_client_model_or_grad_list, strict=True):
+        for position, (samples, model) in zip(kept, raw_client_model_or_grad_list, strict=True):
+            weight = 1.0 if self._train.client_weighting == "uniform" else samples
+            if weight == 0:  # as FoolsGold gives
+                continue
             try:
-                self._add(part, position, *client)
+                if not part.add({name: model[name] for name in w_t}, weight):
+                    _log.warning("%s: update rejected: not finite", self._client(position))
             except UserError as error:
                 self._fail(position, error)
         self._failed = 0
@@ -211,23 +220,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         rank = self._ids[position] if position < len(self._ids) else position + 1
         return f"round {self._round + 1}: the client of rank {rank}"
 
-    def _server(self) -> Server:
-        return Server(self._recipe.rule, self._recipe.rule_settings, layout_of(self.model))
-
-    def _place(self) -> None:
-        """Follow FedML to the device that it moves the clients' models to."""
-        device = getattr(self.args, "device", None)
-        if isinstance(device, torch.device):
-            self.model.to(device)
-
-    def _add(self, part: UpdateAccumulator, position: int, samples: Any, state: Any) -> None:
-        check_client_state(self.model, state)
-        weight = 1.0 if self._train.client_weighting == "uniform" else samples
-        if weight == 0:  # as FoolsGold gives
-            return
-        if not part.add({name: state[name] for name in named_tensors(self.model)}, weight):
-            _log.warning("%s: update rejected: not finite", self._client(position))
-
     def _restore(self) -> None:
         """Go on from the state file, if there is one."""
         for file in (self._state_path, self._save_path):
@@ -248,7 +240,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             raise UserError(f"server_state_path: {self._state_path}: the state is of another model")
         self.model.load_state_dict(whole_state(self.model, served))
         own_state = named_tensors(self.model) | self._rule_state
-        if self._server().restore(own_state, torch.device("cpu")) is None:
+        if self._server.restore(own_state, torch.device("cpu")) is None:
             raise UserError(
                 f"server_state_path: {self._state_path}: the state is of a model of which other "
                 "parameters were trained"
@@ -286,14 +278,13 @@ def _warn_of_drawn_clients(args: Any, start_round: int) -> None:
     drawn = getattr(args, "client_num_per_round", None)
     if None in (total, drawn) or total == drawn:
         return
+    anew = "; after a restart its draws begin anew, unlike an uninterrupted federation's"
     _log.warning(
         "client_num_per_round: %s of %s: FedML 0.9.6 draws the same data for rounds 1 and 2, and "
         "gives the first client's data to no silo but the first%s",
         drawn,
         total,
-        "; after a restart its draws begin anew, unlike an uninterrupted federation's"
-        if start_round
-        else "",
+        anew if start_round else "",
     )
 
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from fednnnn_plugin.client.replica import aliases
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.fedml.engine_data import test_batches
-from fednnnn_plugin.fedml.loaders import FedMLDataset, ImageLoader
-from fednnnn_plugin.seeds import derive_seed
+from fednnnn_plugin.fedml.loaders import FedMLDataset
 from fednnnn_plugin.server.layout import State
 
 # What FedML's own trainers' tests return, and what its loops read.
@@ -21,27 +20,12 @@ _COUNTS = ("test_correct", "test_loss", "test_total")
 
 
 class ClientTrainerAdapter:
-    """Calls a user's trainer in FedML's order, one client at a time.
-
-    Args:
-        trainer: the user's.
-        model: the one that the federation is of; the trainer's has the same names.
-        args: FedML's arguments; ``round_idx`` is set in them, from 0 as in FedML.
-        device: where to train.
-        dataset: FedML's eight values; a client may have no local test data.
-        seed: of the shuffles of our loaders; the engine seeds the global generators.
-    """
+    """Calls a user's trainer in FedML's order, one client at a time; sets ``args.round_idx``."""
 
     def __init__(
-        self,
-        trainer: Any,
-        model: nn.Module,
-        args: Any,
-        device: torch.device,
-        dataset: FedMLDataset,
-        seed: int,
+        self, trainer: Any, model: nn.Module, args: Any, device: torch.device, dataset: FedMLDataset
     ) -> None:
-        self._trainer, self._args, self._device, self._seed = trainer, args, device, seed
+        self._trainer, self._args, self._device = trainer, args, device
         self._sizes, self._train_loaders = dataset[4], dataset[5]
         self._test_loaders, self._test_loader = dataset[6] or {}, test_batches(dataset)
         self._tied = aliases(model)
@@ -50,8 +34,6 @@ class ClientTrainerAdapter:
         """Return what the trainer makes of ``state``."""
         trainer, args, device = self._trainer, self._args, self._device
         batches = self._train_loaders[client]
-        if isinstance(batches, ImageLoader):
-            batches.reseed(derive_seed(self._seed, "loader", round_number, client))
         args.round_idx = round_number - 1
         trainer.set_id(client)
         trainer.update_dataset(batches, self._test_loaders.get(client), self._sizes[client])

@@ -10,14 +10,13 @@ from fednnnn_plugin.errors import UserError
 
 FEDML_VERSION = "0.9.6"
 
-# FedML's modules that are patched, and the function of fednnnn_plugin.fedml.patches that does it.
-# ``import fedml`` loads FedML's runner, data, model and device modules: one patch does those.
+# FedML's modules that are patched, and what does it in fednnnn_plugin.fedml.patches.
 TARGETS = {
-    "fedml": "patch_core",
-    "fedml.simulation.sp.fedopt.optrepo": "patch_optimizer_registry",
-    "fedml.simulation.mpi.fedopt.optrepo": "patch_optimizer_registry",
-    "fedml.simulation.mpi.fedopt_seq.optrepo": "patch_optimizer_registry",
-    "fedml.cli.modules.run": "patch_run_group",
+    "fedml": ("runner", "data", "script"),
+    "fedml.simulation.sp.fedopt.optrepo": ("optimizers",),
+    "fedml.simulation.mpi.fedopt.optrepo": ("optimizers",),
+    "fedml.simulation.mpi.fedopt_seq.optrepo": ("optimizers",),
+    "fedml.cli.modules.run": ("run_group",),
 }
 
 _missing: dict[str, None] = {}  # patch points found to be missing so far, in order

@@ -1,4 +1,4 @@
-"""FedML's attacks and defences on the list of client models: what works, and what is refused."""
+"""The client models on their way through FedML's clipping, attacks and defences."""
 
 import logging
 from collections import OrderedDict
@@ -11,7 +11,6 @@ from fedml.core.security.fedml_attacker import FedMLAttacker
 from fedml.core.security.fedml_defender import FedMLDefender
 from torch import Tensor
 
-from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.layout import State
 
 _log = logging.getLogger(__name__)
@@ -19,71 +18,8 @@ _log = logging.getLogger(__name__)
 #: (number of samples, model) of a client, as FedML hands it over.
 ClientModel = tuple[Any, State]
 
-#: Each is tested with our aggregation.
-DEFENCES = (
-    "norm_diff_clipping",
-    "krum",
-    "multikrum",
-    "3sigma",
-    "3sigma_foolsgold",
-    "foolsgold",
-    "anomaly_detection",
-)
-ATTACKS = ("byzantine", "model_replacement")
-
 # They remember clients by their position in the list: a client may not be left out of it.
 _BY_POSITION = ("3sigma_foolsgold", "foolsgold", "anomaly_detection")
-
-_REPLACES = "it replaces the aggregation"
-_NEVER_CALLED = "FedML 0.9.6 never calls it"
-_REFUSED_DEFENCES = {
-    "rfa": _REPLACES,
-    "geo_median": _REPLACES,
-    "wise_median": _REPLACES,
-    "slsgd": _REPLACES,
-    "cclip": "it hands over differences instead of models",
-    "crfl": "it changes the served model after the aggregation",
-    "trimmed_mean": "its fraction has the name of our beta",
-    "3sigma_geo": "it fails in FedML 0.9.6",
-    "weak_dp": _NEVER_CALLED,
-    "robust_learning_rate": _NEVER_CALLED,
-}
-_REFUSED_ATTACKS = {
-    "label_flipping": "FedML 0.9.6 trains cross-silo clients on the unflipped data",
-    "dlg": "it is not tested with this aggregation",
-}
-
-
-def check_defences(args: Any, weighting: str) -> None:
-    """Refuse the attacks, defences and assessments that do not go with our aggregation."""
-    if getattr(args, "enable_defense", False):
-        defence = _chosen(args, "defense_type", DEFENCES, _REFUSED_DEFENCES)
-        if defence == "foolsgold" and weighting != "samples":
-            raise UserError(
-                "defense_type: foolsgold: it puts its verdict into the numbers of samples: set "
-                "train_args.client_weighting: samples"
-            )
-        size = getattr(args, "bucketing_batch_size", 1)
-        if defence == "3sigma_foolsgold" and size not in (1, None):
-            raise UserError(
-                f"bucketing_batch_size: {size}: defense_type 3sigma_foolsgold would hand over "
-                "averages of clients instead of their models; must be 1"
-            )
-    if getattr(args, "enable_attack", False):
-        _chosen(args, "attack_type", ATTACKS, _REFUSED_ATTACKS)
-    if getattr(args, "enable_contribution", False):
-        raise UserError(
-            "enable_contribution: true: FedML's assessment averages by its own rule, and fails in "
-            "FedML 0.9.6: leave it out or false"
-        )
-
-
-def _chosen(args: Any, key: str, allowed: tuple[str, ...], refused: dict[str, str]) -> str:
-    value = str(getattr(args, key, None)).strip()
-    if value not in allowed:
-        reason = f" ({refused[value]})" if value in refused else ""
-        raise UserError(f"{key}: {value}: must be one of {', '.join(allowed)}{reason}")
-    return value
 
 
 def before_aggregation(
@@ -94,22 +30,16 @@ def before_aggregation(
     FedML's code changes models and lists in place, and knows floating point entries only: it gets
     copies without the integer buffers, which the models that it keeps get back. It is thrown by
     NaN, so that models that are not finite never reach it. It expects all on one device: ``w_t``'s.
-
-    Args:
-        clients: numbers of samples and models; left as they are.
-        served: ``w_t``, by the same names.
-        names: the clients', for the log.
-
-    Returns:
-        What the aggregation is to average, and the positions of those clients in ``clients``.
+    Returns what the aggregation is to average, and the positions of those clients in ``clients``;
+    ``names`` are theirs in the log.
     """
     privacy = FedMLDifferentialPrivacy.get_instance()
     attacker, defender = FedMLAttacker.get_instance(), FedMLDefender.get_instance()
-    clip = privacy.is_global_dp_enabled() and privacy.is_clipping()
+    clip = privacy.is_clipping()
     if not (clip or attacker.is_enabled or defender.is_defense_enabled()):
         return list(clients), list(range(len(clients)))
 
-    finite = [_is_finite(model) for _, model in clients]
+    finite = [all(bool(t.isfinite().all()) for t in model.values()) for _, model in clients]
     for client in [k for k, whole in enumerate(finite) if not whole]:
         _log.warning("%s: update rejected: not finite", names[client])
     if not any(finite):
@@ -117,16 +47,15 @@ def before_aggregation(
     by_position = defender.is_defense_enabled() and defender.defense_type in _BY_POSITION
     places = [k for k in range(len(clients)) if finite[k] or by_position]
     w_t = _floats(served, served)
-    given = [
-        (clients[k][0], _floats(clients[k][1] if finite[k] else served, served)) for k in places
-    ]
-    kept = list(given)
+    states = {k: clients[k][1] if finite[k] else served for k in places}
+    given = [(clients[k][0], _floats(state, served)) for k, state in states.items()]
     if clip:
-        kept = privacy.global_clip(kept)
+        given = privacy.global_clip(given)
     if attacker.is_model_attack():
-        kept = attacker.attack_model(kept, w_t)
+        given = attacker.attack_model(given, w_t)
+    kept = given
     if defender.is_defense_enabled():
-        kept = defender.defend_before_aggregation(kept, w_t)
+        kept = defender.defend_before_aggregation(list(given), w_t)
 
     result: list[ClientModel] = []
     positions = []
@@ -140,15 +69,12 @@ def before_aggregation(
 
 def _origins(given: Sequence[ClientModel], kept: Sequence[ClientModel]) -> list[int]:
     """Return which of the given models each kept one was."""
-    identity = {id(model): k for k, (_, model) in enumerate(given)}
-    if all(id(model) in identity for _, model in kept):
-        return [identity[id(model)] for _, model in kept]
-    if len(kept) == len(given):  # all were made anew, in their order
+    if len(kept) == len(given):  # changed, it may be, but all there and in their order
         return list(range(len(given)))
-    origins, k = [], -1
-    for _, model in kept:  # some were left out, the others copied in their order
-        k = next(j for j in range(k + 1, len(given)) if _equal(given[j][1], model))
-        origins.append(k)
+    origins: list[int] = []
+    for _, model in kept:
+        rest = (k for k in range(len(given)) if k not in origins)
+        origins.append(next(k for k in rest if _equal(given[k][1], model)))
     return origins
 
 
@@ -159,10 +85,6 @@ def _floats(state: State, served: State) -> OrderedDict[str, Tensor]:
         for name, tensor in state.items()
         if tensor.is_floating_point()
     )
-
-
-def _is_finite(state: State) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in state.values())
 
 
 def _equal(one: State, other: State) -> bool:

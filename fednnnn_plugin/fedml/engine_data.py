@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
-import torch
-
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.errors import UserError
@@ -14,10 +12,13 @@ from fednnnn_plugin.fedml.loaders import FedMLDataset, ImageLoader, staged_data
 
 def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | LoaderData:
     """Return the first K clients, which are numbered from 0, and the test set."""
+    sizes, loaders = dataset[4], dataset[5]
+    for loader in loaders.values():
+        if isinstance(loader, ImageLoader):
+            loader.follow_the_engine()
     staged = staged_data(dataset)
     if staged is not None and staged.num_clients == num_clients:
         return staged
-    sizes, loaders = dataset[4], dataset[5]
     for client in range(num_clients):
         if client not in loaders or client not in sizes:
             raise UserError(
@@ -25,10 +26,7 @@ def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | Load
                 f"{client} (clients are numbered from 0)"
             )
     return LoaderData(
-        train_loaders={
-            k: _SeededHere(loaders[k]) if isinstance(loaders[k], ImageLoader) else loaders[k]
-            for k in range(num_clients)
-        },
+        train_loaders={k: loaders[k] for k in range(num_clients)},
         sizes={k: sizes[k] for k in range(num_clients)},
         test_loader=test_batches(dataset),
         num_classes=dataset[7],
@@ -47,17 +45,3 @@ class _Chained:
 
     def __iter__(self) -> Iterator[Any]:
         return chain.from_iterable(self._loaders)
-
-
-class _SeededHere:
-    """One of our loaders, whose shuffle follows the generators that the engine has just seeded.
-
-    Its own generator goes on from pass to pass, and would differ after an interruption.
-    """
-
-    def __init__(self, loader: ImageLoader) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> Iterator[Any]:
-        self._loader.reseed(int(torch.randint(2**62, ())))
-        return iter(self._loader)

@@ -9,15 +9,16 @@ package is gone FedML is imported as if it had never been there.
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib.abc import Loader
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
-from fednnnn_plugin.fedml.compatibility import TARGETS, require
+from fednnnn_plugin.fedml.compatibility import TARGETS, check_files, require
 
 
 class PatchingFinder:
-    """A ``sys.meta_path`` finder that lets the others find a target and wraps its loader."""
+    """A ``sys.meta_path`` finder that lets the others find a target, which is patched once run."""
 
     @staticmethod
     def find_spec(
@@ -30,30 +31,19 @@ class PatchingFinder:
             if finder is not PatchingFinder and hasattr(finder, "find_spec"):
                 spec = finder.find_spec(fullname, path, target)
                 if spec is not None:
-                    if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                        spec.loader = _PatchingLoader(spec.loader)
+                    if hasattr(spec.loader, "exec_module"):
+                        _patch_after_running(spec.loader)
                     return spec
         return None
 
 
-class _PatchingLoader(Loader):
-    """Runs a module by its own loader, leaves that loader in its place, then patches the module."""
+def _patch_after_running(loader: Any) -> None:
+    """Let a module's own loader run it as ever, and patch it then."""
 
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
+    def exec_module(module: ModuleType) -> None:
+        del loader.exec_module  # its class's again
         _ignore_warnings_of_the_pinned()
-        self._loader.exec_module(module)
+        loader.exec_module(module)
         try:
             _patch(module)
         except Exception as error:
@@ -64,6 +54,8 @@ class _PatchingLoader(Loader):
                 stacklevel=2,
             )
 
+    loader.exec_module = exec_module
+
 
 def _ignore_warnings_of_the_pinned() -> None:
     """Ignore what the old releases that FedML pins say at every start, and no user can mend."""
@@ -72,17 +64,14 @@ def _ignore_warnings_of_the_pinned() -> None:
 
 
 def _patch(module: ModuleType) -> None:
-    from fednnnn_plugin.fedml import patches
-
-    getattr(patches, TARGETS[module.__name__])(module)
+    if module.__name__ == "fedml":
+        check_files(module.__path__)
+    for name in TARGETS[module.__name__]:
+        import_module(f"fednnnn_plugin.fedml.patches.{name}").apply(module)
 
 
 def install(placeholder: object = None) -> None:
-    """Put the finder on ``sys.meta_path``, once.
-
-    Args:
-        placeholder: the finder of ``fednnnn_plugin.pth``, whose place it takes.
-    """
+    """Put the finder on ``sys.meta_path``, once, for the placeholder of ``fednnnn_plugin.pth``."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not placeholder]
     if PatchingFinder not in sys.meta_path:
         sys.meta_path.insert(0, PatchingFinder)

@@ -5,13 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.seeds import derive_seed
 
-#: Images a batch of test data; the result does not depend on it.
-TEST_BATCH = 500
+_TEST_BATCH = 500  # images; the result does not depend on it
 
 FedMLDataset = list[Any]
 """[train size, test size, train loader, test loader, {client: size}, {client: train loader},
@@ -19,14 +18,10 @@ FedMLDataset = list[Any]
 
 
 class ImageLoader(DataLoader[tuple[Tensor, ...]]):
-    """A DataLoader that indexes whole batches and never draws from torch's global generator.
+    """Some images ``[m, C, H, W]`` and labels ``[m]``, in batches that are indexed whole.
 
-    Args:
-        images: float32 [n, C, H, W], uncopied.
-        labels: int64 [n].
-        indices: int64 [m], which of them.
-        batch_size: images a batch, the last of which may be short; -1, as in FedML, is all of them.
-        seed: shuffles every pass, each differently; ``None`` keeps the order.
+    With a seed every pass is shuffled, each differently, and none draws from torch's global
+    generator. A ``batch_size`` of -1 is, as in FedML, all of them.
     """
 
     def __init__(
@@ -52,17 +47,19 @@ class ImageLoader(DataLoader[tuple[Tensor, ...]]):
             index = self._indices[torch.tensor(positions, dtype=torch.int64)]
             yield self._images[index], self._labels[index]
 
-    def reseed(self, seed: int) -> None:
-        """Make the coming passes depend on ``seed`` alone, not on the passes so far."""
-        if self.generator is not None:
-            self.generator.manual_seed(seed)
+    def follow_the_engine(self) -> None:
+        """Shuffle the coming passes by the global generators, which the engine seeds for each.
+
+        Its own goes on from pass to pass, and would differ after an interruption.
+        """
+        if isinstance(self.sampler, RandomSampler):
+            self.sampler.generator = None
 
 
 class ClientLoader(ImageLoader):
     """One client's training images, which also tells the engine where they come from.
 
-    The engine trains on the tensors themselves if every loader of a data set is one of these;
-    FedML's own trainers, and a user's, iterate over it like over any other DataLoader.
+    The engine trains on the tensors themselves if every loader of a data set is one of these.
     """
 
     def __init__(self, data: FederatedData, client: int, batch_size: int, seed: int) -> None:
@@ -71,29 +68,22 @@ class ClientLoader(ImageLoader):
         self.data, self.client = data, client
 
 
-class TestLoader(ImageLoader):
+class TestImages(ImageLoader):
     """Every ``step``-th test image from ``start`` on, in their order."""
-
-    __test__ = False  # not a test of pytest's
 
     def __init__(self, data: FederatedData, start: int = 0, step: int = 1) -> None:
         indices = torch.arange(start, len(data.test_labels), step)
-        super().__init__(data.test_images, data.test_labels, indices, TEST_BATCH)
+        super().__init__(data.test_images, data.test_labels, indices, _TEST_BATCH)
         self.data = data
 
 
 def fedml_dataset(data: FederatedData, batch_size: int, seed: int) -> FedMLDataset:
-    """Return the eight values of a FedML data set.
+    """Return the eight values of a FedML data set; each client's loader shuffles differently.
 
     FedML's loops test on every client's local test data and add up what they count. Client k's is
     the test images k, k + K, k + 2K, …: the sums are those of one pass over the test set, where
     the whole set for every client would cost K passes, and None would drop clients from FedML's
     training accuracy too.
-
-    Args:
-        data: the staged images and the clients' indices.
-        batch_size: images a batch of training data; -1 is all of a client's.
-        seed: of the loaders' shuffles; each client's differ.
     """
     total = data.num_clients
     clients = range(total)
@@ -103,21 +93,18 @@ def fedml_dataset(data: FederatedData, batch_size: int, seed: int) -> FedMLDatas
         len(data.train_labels),
         len(data.test_labels),
         ImageLoader(train, labels, torch.arange(len(labels)), batch_size, shuffle[total]),
-        TestLoader(data),
+        TestImages(data),
         {k: data.client_size(k) for k in clients},
         {k: ClientLoader(data, k, batch_size, shuffle[k]) for k in clients},
-        {k: TestLoader(data, start=k, step=total) for k in clients},
+        {k: TestImages(data, start=k, step=total) for k in clients},
         data.num_classes,
     ]
 
 
 def staged_data(dataset: FedMLDataset) -> FederatedData | None:
-    """Return the tensors behind a data set of ``fedml_dataset``, or None if any loader is not its.
-
-    A user may have replaced some, which are then to be iterated over.
-    """
+    """Return the tensors behind a data set of ours, or None where a user has replaced a loader."""
     test, local = dataset[3], dataset[5]
-    if not isinstance(test, TestLoader) or not isinstance(local, Mapping):
+    if not isinstance(test, TestImages) or not isinstance(local, Mapping):
         return None
     ours = local.keys() == set(range(test.data.num_clients)) and all(
         isinstance(loader, ClientLoader) and loader.data is test.data and loader.client == client

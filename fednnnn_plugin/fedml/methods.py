@@ -35,17 +35,6 @@ def simulates_ours(args: Any) -> bool:
     return getattr(args, "training_type", None) == "simulation" and names_ours(args)
 
 
-def refuse_other_platforms(args: Any) -> None:
-    """Refuse our names where FedML knows FedAvg alone, or runs it whatever is named."""
-    training_type = getattr(args, "training_type", None)
-    if training_type not in (None, "simulation", "cross_silo") and names_ours(args):
-        raise UserError(
-            f"training_type: {training_type}: {args.federated_optimizer} runs by name under "
-            "simulation and cross_silo only; here name FedAvg, and give FedMLRunner a "
-            "FedNNNNAggregator as its server_aggregator"
-        )
-
-
 def warn_of_the_proximal_term(args: Any, trainer: str) -> None:
     """Say that another trainer than ours leaves out what PaperFedProx is of."""
     if args.federated_optimizer == "PaperFedProx":
@@ -57,11 +46,7 @@ def warn_of_the_proximal_term(args: Any, trainer: str) -> None:
 
 
 def require_code_allowed(where: str, reference: str) -> None:
-    """Refuse ``module:name`` unless the user, not a YAML file, allows such code to run.
-
-    A FedML script has no ``--allow-code``: the environment variable ``FEDNNNN_ALLOW_CODE=1`` is
-    its.
-    """
+    """Refuse ``module:name`` unless the user, by the environment, allows such code to run."""
     if os.environ.get(_ALLOWED) != "1":
         raise UserError(
             f"{where}: {reference!r} is code that the YAML file asks to run: set {_ALLOWED}=1 in "

@@ -16,8 +16,7 @@ class Mlops(Follower):
     FedML 0.9.6 raises while it holds a lock of its own: a second call would wait for ever.
     """
 
-    def __init__(self) -> None:
-        self._working = True
+    _working = True
 
     def round_done(self, record: RoundRecord) -> None:
         """Send them; a service that is down must not end the run."""

@@ -54,10 +54,7 @@ def _listed(names: Set[Any]) -> list[str]:
 def whole_state(
     model: nn.Module, state: State, device: torch.device | None = None
 ) -> OrderedDict[str, Tensor]:
-    """Return a copy of a state under all of the model's names, in the model's dtypes.
-
-    ``device`` is where to; None leaves each tensor where it is.
-    """
+    """Return a copy of a state under all of the model's names, in its dtypes, on one device."""
     tied = aliases(model)
     return OrderedDict(
         (name, state[tied.get(name, name)].detach().to(device, tensor.dtype, copy=True))

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from types import TracebackType
+from typing import Any
 
-from fednnnn_plugin.engine.endings import Terminated, ending
+from fednnnn_plugin.engine.endings import Terminated, ending, signals_raised
 from fednnnn_plugin.engine.ranks import Ranks, choose_ranks
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
@@ -63,23 +63,16 @@ def _end_all_on_uncaught(abort: Callable[[int], object]) -> None:
 def ended_by_sigterm() -> Iterator[None]:
     """Let what is running save itself where SIGTERM arrives, as at Ctrl-C, then exit with a line.
 
-    A handler of the script's own stays, and so does the signal's default in other threads.
+    A handler of the script's own stays; other threads cannot have one.
     """
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-
-    def end(_number: int, _frame: FrameType | None) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # batch systems send several
-        raise Terminated
-
-    signal.signal(signal.SIGTERM, end)
     try:
-        yield
+        with signals_raised():
+            yield
     except Terminated as error:
         message, status = ending(error)
         sys.stderr.write(message + "\n")
         raise SystemExit(status) from None
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import safetensors.torch
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -24,8 +23,8 @@ def write_state(path: Path, tensors: Mapping[str, Tensor], done: int, method: st
         name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
     }
     text = json.dumps({"round": done, "method": method})
-    metadata = {_STANDING: text, _DIGEST: _digest(text, content)}
-    write_atomically(path, safetensors.torch.save(content, metadata=metadata))
+    standing = {_STANDING: text, _DIGEST: _digest(text, content)}
+    write_atomically(path, safetensors.torch.save(content, metadata=standing))
 
 
 def read_state(path: Path, done: int, method: str) -> dict[str, Tensor]:
@@ -53,10 +52,6 @@ def read_state(path: Path, done: int, method: str) -> dict[str, Tensor]:
     return tensors
 
 
-def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.blake2b(text.encode(), digest_size=16)
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+def _digest(text: str, tensors: dict[str, Tensor]) -> str:
+    content = safetensors.torch.save(tensors, metadata={_STANDING: text})
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -54,13 +54,8 @@ def script_recipe(args: Any, *, method: str | None = None, custom_trainer: bool 
 def server_recipe(args: Any, method: str | None = None) -> Recipe:
     """Return what a silo's server reads.
 
-    Args:
-        args: FedML's arguments.
-        method: one of our methods, or a user's own; None takes ``federated_optimizer`` if that is
-            one, else FedNNNN.
-
-    Raises:
-        UserError: a line for each setting that is missing or out of range; secure aggregation.
+    ``method`` is ours, or a user's own; None takes ``federated_optimizer`` if that is one, else
+    FedNNNN. Secure aggregation is refused.
     """
     named = getattr(args, "federated_optimizer", None)
     if named in _SECURE:

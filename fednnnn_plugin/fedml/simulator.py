@@ -32,22 +32,11 @@ _HOOKS = ("enable_attack", "enable_defense", "enable_dp", "enable_fhe", "enable_
 class Simulator:
     """A simulation of ours, with the interface of FedML's simulators.
 
-    The run folder is ``runs/<file>-seed<seed>``. What ``fedml run`` takes as options stands in the
-    file: ``tracking_args.resume: true`` or ``tracking_args.overwrite: true``. A script may set
-    ``args.output``, another folder, before it makes the runner.
-
-    Args:
-        args: FedML's arguments.
-        device: where to train.
-        dataset: FedML's eight values; loaders may be any iterables of (x, y) batches.
-        model: w_0, any module; :meth:`run` leaves the evaluation model in it, as FedML's
-            simulators leave theirs.
-        client_trainer: replaces the engine's local training; the data sets that FedML trains in
-            another way than classification keep FedML's trainer.
-        server_aggregator: must be None: our methods are the server rule.
-
-    Raises:
-        UserError: a setting that is missing or out of range (a line for each), or does not fit.
+    The run folder is ``runs/<file>-seed<seed>``, or ``args.output``, which a script may set. What
+    ``fedml run`` takes as options stands in the file: ``tracking_args.resume: true`` or
+    ``tracking_args.overwrite: true``. The loaders of ``dataset`` may be any iterables of (x, y)
+    batches; ``client_trainer`` replaces the engine's local training; :meth:`run` leaves the
+    evaluation model in ``model``, as FedML's simulators leave theirs.
     """
 
     def __init__(
@@ -70,9 +59,8 @@ class Simulator:
             self._data = engine_data(dataset, self._recipe.train_args.client_num_in_total)
             self._trainer = None
             if client_trainer is not None:
-                seed = self._recipe.common_args.random_seed
                 self._trainer = ClientTrainerAdapter(
-                    client_trainer, model, args, self._device, dataset, seed
+                    client_trainer, model, args, self._device, dataset
                 )
 
     def run(self) -> None:

@@ -18,6 +18,7 @@ from fednnnn_plugin.engine.evaluation import tally
 from fednnnn_plugin.engine.model_check import check_model
 from fednnnn_plugin.engine.settings import local_sgd
 from fednnnn_plugin.fedml.loaders import ClientLoader
+from fednnnn_plugin.fedml.model_states import whole_state
 from fednnnn_plugin.fedml.privacy import noise_on_floats
 from fednnnn_plugin.fedml.processes import end_federation_together
 from fednnnn_plugin.fedml.settings import client_recipe
@@ -59,10 +60,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
 
     def get_model_params(self) -> OrderedDict[str, Tensor]:
         """Return a copy of the model, on the CPU."""
-        return OrderedDict(
-            (name, tensor.detach().to("cpu", copy=True))
-            for name, tensor in self.model.state_dict().items()
-        )
+        return whole_state(self.model, self.model.state_dict(), torch.device("cpu"))
 
     def set_model_params(self, model_parameters: Mapping[str, Tensor]) -> None:
         """Set the model."""

@@ -1,4 +1,4 @@
-"""Real processes with the plugin installed, and a package of FedML's shape that loads at once."""
+"""FedML's arguments, and scripts that start at once."""
 
 import json
 import os
@@ -11,98 +11,65 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-
-_OPTREPO = """
 import torch
-class OptRepo:
-    repo = {x.__name__.lower(): x for x in torch.optim.Optimizer.__subclasses__()}
-    @classmethod
-    def name2cls(cls, name): return cls.repo[name.lower()]
-    @classmethod
-    def get_opt_names(cls): return list(cls.repo)
-    @classmethod
-    def supported_parameters(cls, opt): return []
-"""
 
-_FAKE = {
-    "__init__.py": "__version__ = 'VERSION'\nfrom fedml import device, data, model, runner\n"
-    "from fedml.core import mlops\nfrom fedml.runner import FedMLRunner\n"
-    "def _manage_profiling_args(args): pass\n",
-    "runner.py": "class FedMLRunner:\n"
-    "    def __init__(self, args, *rest): self.runner = self._init_simulation_runner(args, *rest)\n"
-    "    def _init_simulation_runner(self, args, *rest): return ('own', args, *rest)\n"
-    + "".join(
-        f"    def _init_{kind}_runner(self, args, *rest): return ('own', args, *rest)\n"
-        for kind in ("cross_silo", "cheetah", "model_serving", "cross_device")
-    ),
-    "core/mlops/__init__.py": "def pre_setup(args): pass\n",
-    "data/__init__.py": "from .data_loader import load\n",
-    "data/data_loader.py": "def load(args): return 'own', args\n",
-    "model/__init__.py": "from .model_hub import create\n",
-    "model/model_hub.py": "def create(args, output_dim): return 'own', args, output_dim\n",
-    "device/__init__.py": "from .device import get_device\n",
-    "device/device.py": "def get_device(args): return 'own', args\n",
-    "simulation/sp/fedopt/optrepo.py": _OPTREPO,
-    "simulation/mpi/fedopt/optrepo.py": _OPTREPO,
-    "simulation/mpi/fedopt_seq/optrepo.py": _OPTREPO,
-    "cli/modules/run.py": "import click\n"
-    "@click.group('run')\n@click.option('--version', '-v')\ndef fedml_run(version):\n    pass\n"
-    "@fedml_run.command('list')\n@click.argument('name', required=False)\n"
-    "def list_runs(name):\n    click.echo('own list')\n",
-}
+import fednnnn_plugin.fedml
+from fednnnn_plugin.data.federated import FederatedData
 
-FakeFedML = Callable[..., Path]
-RunPython = Callable[..., subprocess.CompletedProcess[str]]
+PTH = Path(fednnnn_plugin.fedml.__file__).with_name("fednnnn_plugin.pth")
+
+
+@pytest.fixture(scope="session")
+def fedml_args() -> Callable[..., SimpleNamespace]:
+    """FedML's arguments for one process and nearly no training; keywords are added."""
+    given = {
+        "training_type": "simulation",
+        "backend": "sp",
+        "scenario": "horizontal",
+        "random_seed": 0,
+        "dataset": "mine",
+        "model": "mine",
+        "federated_optimizer": "PaperFedAvg",
+        "client_num_in_total": 2,
+        "client_num_per_round": 2,
+        "comm_round": 1,
+        "epochs": 1,
+        "batch_size": 4,
+        "client_optimizer": "sgd",
+        "learning_rate": 0.1,
+        "weight_decay": 0.0,
+        "frequency_of_the_test": 1,
+        "enable_wandb": False,
+        "using_mlops": False,
+        "using_gpu": False,
+    }
+    return lambda **values: SimpleNamespace(**given | values)
 
 
 @pytest.fixture
-def fake_fedml(tmp_path: Path) -> FakeFedML:
-    """Write a fake FedML and return the folder that holds it, to be put on ``PYTHONPATH``."""
-
-    def write(version: str = "0.9.6", missing: str = "") -> Path:
-        """``missing`` is a file to leave out, or ``file:name``, a name to leave out of it."""
-        file, _, name = missing.partition(":")
-        folder = tmp_path / "fake"
-        for path, source in _FAKE.items():
-            if path == file and not name:
-                continue
-            target = folder / "fedml" / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            body = source.replace("VERSION", version)
-            target.write_text(body.replace(name, f"gone{name}") if path == file else body)
-        metadata = folder / f"fedml-{version}.dist-info" / "METADATA"
-        metadata.parent.mkdir()
-        metadata.write_text(f"Metadata-Version: 2.1\nName: fedml\nVersion: {version}\n")
-        return folder
-
-    return write
+def images() -> FederatedData:
+    """Three clients' 12, 7 and 10 images of the digits' shape, and 20 to test on."""
+    generator = torch.Generator().manual_seed(0)
+    return FederatedData(
+        torch.randn(29, 1, 8, 8, generator=generator),
+        torch.arange(29) % 10,
+        torch.randperm(29, generator=generator).split((12, 7, 10)),
+        torch.randn(20, 1, 8, 8, generator=generator),
+        torch.arange(20) % 10,
+        10,
+    )
 
 
 @pytest.fixture
-def run_python(tmp_path: Path) -> RunPython:
-    """Run Python in an empty folder; the plugin acts, or not, as for any user who installed it."""
-
-    def run(
-        *arguments: str, path: Path | None = None, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
-        variables = {k: v for k, v in os.environ.items() if k != "FEDNNNN_PLUGIN_DISABLE"}
-        before = os.environ.get("PYTHONPATH", "")
-        variables |= environment | ({"PYTHONPATH": f"{path}{os.pathsep}{before}"} if path else {})
-        folder = tmp_path / "work"
-        folder.mkdir(exist_ok=True)
-        return subprocess.run(
-            [sys.executable, *arguments],
-            capture_output=True,
-            text=True,
-            cwd=folder,
-            env=variables,
-            timeout=600,
-            check=False,
-        )
-
-    return run
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder; FedML leaves files in the user's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
 
 
 @dataclass(frozen=True)
@@ -115,78 +82,124 @@ class Ended:
 
 
 class Script:
-    """A FedML script that runs, in a process group of its own."""
+    """A script that runs."""
 
-    def __init__(self, scripts: "Scripts", pid: int, screen: Path) -> None:
-        self.pid, self._scripts, self._screen = pid, scripts, screen
+    def __init__(self, scripts: "Scripts", pid: int, screen: str) -> None:
+        self._scripts, self._pid, self._screen = scripts, pid, screen
 
     def send(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
+        os.kill(self._pid, number)
 
     def wait(self) -> Ended:
-        status = self._scripts.ask({"wait": self.pid})
-        return Ended(
-            status, *(self._screen.with_suffix(f".{n}").read_text() for n in ("out", "err"))
-        )
+        status = self._scripts.ask({"wait": self._pid})
+        return Ended(status, *(Path(f"{self._screen}.{n}").read_text() for n in ("out", "err")))
 
 
 class Scripts:
-    """Starts FedML scripts as users do, but for the seconds of ``import fedml``; see `forks`."""
+    """Starts scripts as users do, but for the seconds of slow imports; see `forks`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *modules: str, **environment: str) -> None:
         self._folder, self._count = folder, 0
-        environment = {k: v for k, v in os.environ.items() if k != "FEDNNNN_PLUGIN_DISABLE"}
         environment |= {"HOME": str(folder), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("forks.py")],
+            [sys.executable, Path(__file__).with_name("forks.py"), *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=os.environ | environment,
         )
 
-    def ask(self, request: dict) -> int:
+    def ask(self, request: dict[str, Any]) -> int:
+        assert self._process.stdin
+        assert self._process.stdout
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
-    def start(self, *arguments: str | Path, folder: Path, seconds: int = 240, **env: str) -> Script:
+    def start(
+        self,
+        *arguments: str | Path,
+        folder: Path,
+        path: Path | None = None,
+        plugin: bool = False,
+        **environment: str,
+    ) -> Script:
+        """Start a script; ``plugin`` runs the package's .pth before it, where none did."""
         self._count += 1
-        screen = self._folder / f"{self._count}.out"
+        if plugin:
+            environment["FEDNNNN_PLUGIN_DISABLE"] = "0"
+        screen = str(self._folder / str(self._count))
         request = {
             "arguments": list(map(str, arguments)),
             "folder": str(folder),
-            "environment": {"HOME": str(folder)} | env,
-            "screen": str(screen.with_suffix("")),
-            "seconds": seconds,
+            "path": [str(path)] if path else [],
+            "plugin": PTH.read_text() if plugin else "",
+            "environment": {"HOME": str(folder)} | environment,
+            "screen": screen,
+            "seconds": 240,
         }
         return Script(self, self.ask(request), screen)
 
-    def run(self, *arguments: str | Path, **options) -> Ended:
+    def run(self, *arguments: str | Path, **options: Any) -> Ended:
         return self.start(*arguments, **options).wait()
 
-    def federate(self, folder: Path, config: str, *, server: str, client: str) -> list[Script]:
-        """Start a server and as many clients as ``grpc_ipconfig.csv`` has, which it waits for."""
-        ranks = len((folder / "grpc_ipconfig.csv").read_text().splitlines()) - 1
+    def federate(self, folder: Path, server: str | Path, client: str | Path) -> list[Ended]:
+        """Run a server and the clients of ``grpc_ipconfig.csv``, which it has to wait for."""
+        return [process.wait() for process in self.start_federation(folder, server, client)]
 
-        def start(rank: int, script: str, role: str) -> Script:
-            words = (script, "--cf", config, "--rank", rank, "--role", role)
-            return self.start(*map(str, words), folder=folder)
+    def start_federation(
+        self, folder: Path, server: str | Path, client: str | Path
+    ) -> list[Script]:
+        _, address, *clients = (folder / "grpc_ipconfig.csv").read_text().splitlines()
 
-        started = [start(0, server, "server")]
+        def start(rank: int, role: str, script: str | Path) -> Script:
+            words = ("--cf", "fedml_config.yaml", "--rank", str(rank), "--role", role)
+            return self.start(script, *words, folder=folder)
+
+        started = [start(0, "server", server)]
         deadline = time.monotonic() + 60
-        while not _listens(_server_port(folder)):
+        while not _listens(int(address.split(",")[3])):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        return started + [start(rank, client, "client") for rank in range(1, ranks)]
+        return started + [start(rank, "client", client) for rank in range(1, len(clients) + 1)]
 
     def close(self) -> None:
         self._process.communicate(timeout=30)
 
 
-def _server_port(folder: Path) -> int:
-    """The port that a folder's ``grpc_ipconfig.csv`` gives the server."""
-    return int((folder / "grpc_ipconfig.csv").read_text().splitlines()[1].split(",")[3])
+@pytest.fixture(scope="session")
+def start_scripts(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Scripts]:
+    return lambda *modules, **env: Scripts(tmp_path_factory.mktemp("screens"), *modules, **env)
+
+
+@pytest.fixture(scope="session")
+def scripts(start_scripts: Callable[..., Scripts]) -> Iterator[Scripts]:
+    """FedML with the plugin, both imported."""
+    ours = (f"fednnnn_plugin.{name}" for name in ("engine.run", "fedml.simulator", "fedml.trainer"))
+    theirs = ("fedml.cross_silo", "fedml.simulation.simulator", "sklearn.datasets")
+    scripts = start_scripts(*theirs, *ours, FEDNNNN_PLUGIN_DISABLE="0")
+    yield scripts
+    scripts.close()
+
+
+@pytest.fixture(scope="session")
+def programs(start_scripts: Callable[..., Scripts]) -> Iterator[Scripts]:
+    """No FedML yet, and the plugin only where it is asked for."""
+    programs = start_scripts("torch", "click.testing", FEDNNNN_PLUGIN_DISABLE="1")
+    yield programs
+    programs.close()
+
+
+@pytest.fixture
+def run_program(programs: Scripts, tmp_path: Path) -> Callable[..., Ended]:
+    """Run the text of a program that finds a package first where ``path`` says."""
+
+    def run(text: str, path: Path | None = None, *, plugin: bool = True) -> Ended:
+        program = tmp_path / "program.py"
+        program.write_text(text)
+        return programs.run(program, folder=tmp_path, path=path, plugin=plugin)
+
+    return run
 
 
 def _listens(port: int) -> bool:
@@ -210,20 +223,14 @@ def _free_ports(count: int) -> list[int]:
 
 
 @pytest.fixture
-def grpc_addresses() -> Callable[[Path, int], None]:
-    """Write a ``grpc_ipconfig.csv`` of a server and some clients on free ports."""
+def grpc_addresses() -> Callable[[Path, int], int]:
+    """Write a ``grpc_ipconfig.csv`` of a server, whose port it returns, and some clients."""
 
-    def write(folder: Path, clients: int) -> None:
+    def write(folder: Path, clients: int) -> int:
         rows = ["eid,rank,grpc_server_ip,grpc_server_port,ingress_ip"]
-        ports = enumerate(_free_ports(clients + 1))
-        rows += [f"{rank},{rank},127.0.0.1,{port}," for rank, port in ports]
+        ports = _free_ports(clients + 1)
+        rows += [f"{rank},{rank},127.0.0.1,{port}," for rank, port in enumerate(ports)]
         (folder / "grpc_ipconfig.csv").write_text("\n".join(rows) + "\n")
+        return ports[0]
 
     return write
-
-
-@pytest.fixture(scope="session")
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
-    scripts = Scripts(tmp_path_factory.mktemp("screens"))
-    yield scripts
-    scripts.close()

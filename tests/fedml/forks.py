@@ -1,6 +1,7 @@
-"""Forks a process for each FedML script from one that has imported FedML, which takes seconds.
+"""Forks a process for each script from one that has imported what is slow to import.
 
-A request is a line of JSON: the script's ``arguments``, its ``folder`` and ``environment``, and the
+``python forks.py MODULE...`` imports the modules. A request is a line of JSON: the script's
+``arguments``, its ``folder``, ``path`` and ``environment``, whether the ``plugin`` acts, and the
 ``screen``, a prefix of the files that take its standard output and error. The answer is a process
 id; ``{"wait": pid}`` gives the exit status.
 """
@@ -12,17 +13,12 @@ import runpy
 import signal
 import sys
 import threading
+import time
 from importlib import import_module
+from types import SimpleNamespace
 
-PRELOADED = (
-    "fedml.cross_silo",
-    "fedml.simulation.simulator",
-    "fednnnn_plugin.engine.run",
-    "fednnnn_plugin.fedml.aggregator",
-    "fednnnn_plugin.fedml.simulator",
-    "fednnnn_plugin.fedml.trainer",
-    "sklearn.datasets",
-)
+# What FedML waits for here: the network five times at each start, and its clients' goodbyes.
+IMPATIENT = ("fedml.core.mlops", "fedml.cross_silo.server.fedml_server_manager")
 
 
 def offline(event, arguments) -> None:
@@ -35,15 +31,15 @@ def offline(event, arguments) -> None:
 def become(request) -> None:
     """Turn this process into the script's."""
     signal.alarm(request["seconds"])
-    os.setpgid(0, 0)
     os.chdir(request["folder"])
     os.environ.update(request["environment"])
     for descriptor, name in ((1, "out"), (2, "err")):
         target = os.open(f"{request['screen']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(target, descriptor)
     sys.addaudithook(offline)
-    sys.argv = request["arguments"]
-    sys.path[0] = request["folder"]
+    sys.argv, sys.path[:1] = request["arguments"], [request["folder"], *request["path"]]
+    if request["plugin"]:
+        exec(request["plugin"])  # as `site` does
     status = 0
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
@@ -63,8 +59,11 @@ def become(request) -> None:
 
 
 if __name__ == "__main__":
-    for module in PRELOADED:
+    for module in sys.argv[1:]:
         import_module(module)
+    for name in IMPATIENT:
+        if module := sys.modules.get(name):
+            module.time = SimpleNamespace(**vars(time) | {"sleep": lambda _: time.sleep(0.1)})
     for line in sys.stdin:
         asked = json.loads(line)
         if "wait" in asked:

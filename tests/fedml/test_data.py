@@ -2,8 +2,6 @@
 
 import logging
 import random
-from collections.abc import Iterator
-from types import SimpleNamespace
 
 import fedml
 import numpy as np
@@ -19,61 +17,42 @@ from fednnnn_plugin.fedml.loaders import staged_data
 fp.register()
 
 CLIENTS = 5
+OURS = {"federated_optimizer": "FedNNNN", "beta": 0.5, "gamma": 0.5}
 
 
-def arguments(**values) -> SimpleNamespace:
-    settings = {
-        "training_type": "simulation",
-        "backend": "sp",
-        "random_seed": 0,
-        "using_mlops": False,
-        "dataset": "digits",
-        "partition_method": "iid",
-        "model": "nnnn_digits",
-        "federated_optimizer": "FedAvg",
-        "client_num_in_total": CLIENTS,
-        "client_num_per_round": 3,
-        "comm_round": 2,
-        "epochs": 1,
-        "batch_size": 10,
-        "client_optimizer": "sgd",
-        "learning_rate": "5e-2",
-        "weight_decay": 0.0,
-        "frequency_of_the_test": 1,
-        "using_gpu": False,
-        "enable_wandb": False,
-        "ci": 0,
-    }
-    return SimpleNamespace(**settings | values)
+@pytest.fixture
+def arguments(fedml_args):
+    def build(**values):
+        digits = {"dataset": "digits", "partition_method": "iid", "model": "nnnn_digits"}
+        digits |= {"client_num_in_total": CLIENTS, "client_num_per_round": 3, "batch_size": 10}
+        return fedml_args(**digits | {"federated_optimizer": "FedAvg", "ci": 0} | values)
+
+    return build
 
 
 def labels_of(loader) -> list[int]:
     return sorted(torch.cat([y for _, y in loader]).tolist())
 
 
-def generators() -> tuple:
-    numpy_state = np.random.get_state()  # noqa: NPY002
-    return random.getstate(), numpy_state[1].tolist(), torch.get_rng_state().tolist()
-
-
-def test_the_eight_values() -> None:
+def test_the_eight_values(arguments) -> None:
     dataset, classes = fedml.data.load(arguments())
     train_size, test_size, train, test, sizes, local, local_test, classes_again = dataset
     assert (train_size, test_size, classes, classes_again) == (1437, 360, 10, 10)
     assert sizes == {k: len(local[k].dataset) for k in range(CLIENTS)}
-    assert sum(sizes.values()) == train_size
-    assert len(labels_of(train)) == train_size
+    assert sum(sizes.values()) == len(labels_of(train)) == train_size
     assert len(labels_of(test)) == test_size
     for loader in (train, test, *local.values(), *local_test.values()):
         assert isinstance(loader, DataLoader)
         batches = list(loader)
         assert len(batches) == len(loader)
         assert all(x.shape[1:] == (1, 8, 8) and x.dtype == torch.float32 for x, _ in batches)
-        assert all(y.dtype == torch.int64 for _, y in batches)
     assert {len(y) for _, y in local[0]} == {10, sizes[0] % 10 or 10}
+    x, y = next(iter(test))  # it agrees with its data set image by image
+    again = DataLoader(test.dataset, batch_size=len(y))  # as FedML's split_dl makes one
+    torch.testing.assert_close(next(iter(again)), [x, y], rtol=0, atol=0)
 
 
-def test_the_clients_share_out_the_training_and_the_test_images() -> None:
+def test_the_clients_share_out_the_training_and_the_test_images(arguments) -> None:
     dataset, _ = fedml.data.load(arguments(partition_method="n_class", client_num_in_total=10))
     for whole, parts in ((dataset[2], dataset[5]), (dataset[3], dataset[6])):
         together = sorted(label for part in parts.values() for label in labels_of(part))
@@ -81,44 +60,32 @@ def test_the_clients_share_out_the_training_and_the_test_images() -> None:
     assert all(len(set(labels_of(local))) == 2 for local in dataset[5].values())
 
 
-def test_a_loader_agrees_with_its_data_set_image_by_image() -> None:
-    dataset, _ = fedml.data.load(arguments())
-    x, y = next(iter(dataset[3]))
-    subset = dataset[3].dataset
-    assert torch.equal(x, torch.stack([subset[i][0] for i in range(len(x))]))
-    assert torch.equal(y, torch.stack([subset[i][1] for i in range(len(y))]))
-    again = DataLoader(subset, batch_size=7)  # as FedML's split_dl makes one
-    assert torch.equal(next(iter(again))[0], x[:7])
+def test_every_pass_is_shuffled_anew_and_by_the_seed_alone(arguments) -> None:
+    def generators() -> tuple:
+        numpy_state = np.random.get_state()  # noqa: NPY002
+        return random.getstate(), numpy_state[1].tolist(), torch.get_rng_state().tolist()
 
-
-def test_every_pass_is_shuffled_anew_and_by_the_seed_alone() -> None:
     def passes(seed: int) -> list[list[int]]:
         loader = fedml.data.load(arguments(random_seed=seed))[0][5][1]
         return [torch.cat([y for _, y in loader]).tolist() for _ in range(2)]
 
+    before = generators()
     first, second = passes(0)
     assert first != second
     assert sorted(first) == sorted(second)
     assert passes(0) == [first, second]
     assert passes(1)[0] != first
+    assert generators() == before
 
 
-def test_a_batch_size_of_minus_one_is_all_that_a_client_has() -> None:
+def test_a_batch_size_of_minus_one_is_all_that_a_client_has(arguments) -> None:
     dataset, _ = fedml.data.load(arguments(batch_size=-1))
     for client, size in dataset[4].items():
         [(x, y)] = list(dataset[5][client])
         assert (len(x), len(y)) == (size, size)
 
 
-def test_no_global_generator_moves() -> None:
-    before = generators()
-    dataset, _ = fedml.data.load(arguments())
-    labels_of(dataset[5][0])
-    labels_of(dataset[2])
-    assert generators() == before
-
-
-def test_the_engine_gets_the_tensors_only_of_an_untouched_data_set() -> None:
+def test_the_engine_gets_the_tensors_only_of_an_untouched_data_set(arguments) -> None:
     dataset, _ = fedml.data.load(arguments())
     assert staged_data(dataset) is dataset[3].data
     for index, changed in (
@@ -132,28 +99,12 @@ def test_the_engine_gets_the_tensors_only_of_an_untouched_data_set() -> None:
         assert staged_data(other) is None
 
 
-@pytest.fixture
-def _one_thread() -> Iterator[None]:
-    """Threads cost more than they save on batches of ten small images."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.mark.usefixtures("_one_thread")
 @pytest.mark.parametrize("optimizer", ["FedAvg", "FedOpt", "FedProx"])
 def test_fedmls_own_optimizers_run_on_it_and_their_sums_are_the_test_set(
-    optimizer: str, caplog, monkeypatch, tmp_path
+    optimizer: str, arguments, caplog, own_folder
 ) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))  # FedMLRunner leaves a file there
-    args = arguments(
-        federated_optimizer=optimizer,
-        learning_rate=0.05,
-        server_optimizer="sgd",
-        server_lr=1.0,
-        fedprox_mu=0.1,
-    )
+    more = {"server_optimizer": "sgd", "server_lr": 1.0, "fedprox_mu": 0.1}
+    args = arguments(federated_optimizer=optimizer, learning_rate=0.05, batch_size=50, **more)
     fedml.mlops.pre_setup(args)
     dataset, classes = fedml.data.load(args)
     model = fedml.model.create(args, classes)
@@ -164,10 +115,6 @@ def test_fedmls_own_optimizers_run_on_it_and_their_sums_are_the_test_set(
     with torch.no_grad():
         correct = sum((model(x).argmax(1) == y).sum().item() for x, y in dataset[3])
     assert reported == pytest.approx(correct / 360)
-    assert reported > 0.15
-
-
-OURS = {"federated_optimizer": "FedNNNN", "beta": 0.5, "gamma": 0.5}
 
 
 @pytest.mark.parametrize("load", [fedml.data.load, data_loader.load])
@@ -181,7 +128,7 @@ OURS = {"federated_optimizer": "FedNNNN", "beta": 0.5, "gamma": 0.5}
         OURS | {"partition_method": "n_class"},
     ],
 )
-def test_what_only_we_have_is_refused_for_another_data_set(load, values) -> None:
+def test_what_only_we_have_is_refused_for_another_data_set(load, values, arguments) -> None:
     with pytest.raises(fp.UserError, match=r"^data_args.dataset: .* mnist, cifar10, digits"):
         load(arguments(dataset="cifar100", **values))
 
@@ -189,8 +136,8 @@ def test_what_only_we_have_is_refused_for_another_data_set(load, values) -> None
 @pytest.mark.parametrize(
     "values",
     [
-        *({"partition_method": method} for method in (None, "hetero", "homo", 3)),
-        *({"dataset": name} for name in ("mnist", "cifar10", "femnist", "shakespeare", "cifar100")),
+        *({"partition_method": method} for method in (None, "hetero", 3)),
+        *({"dataset": name} for name in ("mnist", "cifar10", "femnist", "cifar100")),
         {"partition_method": "dirichlet", "partition_alpha": 0.5},
         {"dataset": "my_data:load"},
         {"dataset": "hdfs://somewhere", **OURS},
@@ -199,62 +146,55 @@ def test_what_only_we_have_is_refused_for_another_data_set(load, values) -> None
         {"dataset": None},
     ],
 )
-def test_the_rest_is_fedmls(values, monkeypatch) -> None:
+def test_the_rest_is_fedmls(values, arguments, monkeypatch) -> None:
     args = arguments(**{"dataset": "mnist"} | values)
     monkeypatch.setattr(data_loader, "load_synthetic_data", lambda given: given)
     assert fedml.data.load(args) is args
     del args.partition_method
-    if values.get("dataset") != "digits":
-        assert fedml.data.load(args) is args
+    assert fedml.data.load(args) is args
 
 
 @pytest.mark.parametrize(
-    "values",
-    [
-        OURS | {"dataset": "mnist"},
-        {"dataset": "mnist", "partition_method": "n_class"},
-        {"dataset": "mnist", "partition_sizes": "balanced"},
-        {"dataset": "cifar10", "classes_per_client": 2, "partition_method": "n_class"},
-    ],
+    "values", [OURS, {"partition_method": "n_class"}, {"partition_sizes": "balanced"}]
 )
-def test_ours_are_looked_for_where_ours_are_kept(values, tmp_path) -> None:
+def test_ours_are_looked_for_where_ours_are_kept(values, arguments, tmp_path) -> None:
     with pytest.raises(fp.UserError, match=str(tmp_path)):
-        fedml.data.load(arguments(data_cache_dir=str(tmp_path), **values))
+        fedml.data.load(arguments(dataset="mnist", data_cache_dir=str(tmp_path), **values))
 
 
-def test_a_bad_setting_is_named() -> None:
+def test_a_bad_setting_is_named(arguments) -> None:
     with pytest.raises(fp.UserError, match=r"data_args\.min_samples: 0: must be"):
         fedml.data.load(arguments(min_samples=0))
 
 
-def test_a_function_runs_where_the_environment_allows_it(tmp_path, monkeypatch) -> None:
-    (tmp_path / "own_images.py").write_text(
+TWO = {"client_num_in_total": 2, "client_num_per_round": 2}
+
+
+def test_a_function_runs_where_the_environment_allows_it(
+    arguments, own_folder, monkeypatch
+) -> None:
+    (own_folder / "own_images.py").write_text(
         "import torch\n"
         "def load():\n"
         "    x, y = torch.rand(20, 1, 4, 4), torch.arange(20) % 2\n"
         "    return x, y, x[:4], y[:4]\n"
     )
-    monkeypatch.chdir(tmp_path)
-    args = arguments(dataset="own_images:load", client_num_in_total=2, **OURS)
-    args.client_num_per_round = 2
-    with pytest.raises(fp.UserError, match=r"^data_args.dataset: 'own_images:load' .*=1") as no:
+    args = arguments(dataset="own_images:load", **OURS, **TWO)
+    with pytest.raises(fp.UserError, match=r"^data_args.dataset: 'own_images:load' .*=1 in"):
         fedml.data.load(args)
-    assert "\n" not in str(no.value)
     monkeypatch.setenv("FEDNNNN_ALLOW_CODE", "1")
     dataset, classes = fedml.data.load(args)
     assert (classes, *dataset[:2]) == (2, 20, 4)
 
 
-def test_a_script_s_image_folder(tmp_path) -> None:
+def test_an_image_folder(arguments, tmp_path) -> None:
     for label, name in enumerate("ab"):
         (tmp_path / "images" / name).mkdir(parents=True)
         for i in range(10):
             image = Image.new("L", (8, 8), 100 * label + i)
             image.save(tmp_path / "images" / name / f"{i}.png")
     keys = {"data_dir": str(tmp_path / "images"), "data_cache_dir": str(tmp_path / "cache")}
-    keys |= {"image_size": [4, 4], "client_num_in_total": 2, "client_num_per_round": 2}
-    args = arguments(dataset="image_folder", **keys)
+    args = arguments(dataset="image_folder", image_size=[4, 4], **keys, **TWO)
     dataset, classes = fedml.data.load(args)
-    assert classes == 2
-    assert tuple(dataset[:2]) == (16, 4)
+    assert (classes, *dataset[:2]) == (2, 16, 4)
     assert next(iter(dataset[2]))[0].shape[1:] == (1, 4, 4)

@@ -3,7 +3,6 @@
 import sys
 from collections import OrderedDict
 from pathlib import Path
-from types import SimpleNamespace
 
 import fedml
 import pytest
@@ -35,95 +34,74 @@ class Scaled(torch.optim.Optimizer):
                 self.state[p]["count"] = count
                 p.sub_(p.grad, alpha=group["scale"] * count)
 """
+NAME = "my_rules:Scaled"
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "my_rules.py").write_text(RULE)
+def _with_the_rule(own_folder: Path, monkeypatch) -> None:
+    Path("my_rules.py").write_text(RULE)
     monkeypatch.delitem(sys.modules, "my_rules", raising=False)
 
 
-class Weight(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(2))
-
-    def forward(self, x):
-        return x + self.w
+def zeros() -> nn.Module:
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    return model
 
 
-def silo(name: str, **values):
-    args = SimpleNamespace(training_type="cross_silo", federated_optimizer=name, **values)
-    return fp.FedNNNNAggregator(Weight(), args)
+@pytest.fixture
+def one_round(fedml_args):
+    """A silo's server, and one client that is one further along in each element: S = 1."""
 
+    def served(name: str, **values) -> list[float]:
+        args = fedml_args(training_type="cross_silo", federated_optimizer=name, **values)
+        server = fp.FedNNNNAggregator(zeros(), args)
+        client = OrderedDict(weight=server.get_model_params()["weight"] + 1)
+        server.set_model_params(server.aggregate([(1, client)]))
+        return server.get_model_params()["weight"].flatten().tolist()
 
-def one_round(server) -> list[float]:
-    """One client, one further along in each element: S = 1."""
-    served = server.aggregate([(1, OrderedDict(w=server.get_model_params()["w"] + 1))])
-    server.set_model_params(served)
-    return served["w"].tolist()
+    return served
 
 
 @pytest.mark.parametrize("kind", ["cross_silo", "simulation"])
-def test_it_runs_only_where_the_environment_allows_it(kind) -> None:
-    args = SimpleNamespace(
-        training_type=kind, federated_optimizer="my_rules:Scaled", role="server", backend="sp"
-    )
-    with pytest.raises(fp.UserError, match=r"'my_rules:Scaled' is code .* FEDNNNN_ALLOW_CODE=1"):
-        fedml.FedMLRunner(args, "cpu", [None] * 8, Weight())
+def test_it_runs_only_where_the_environment_allows_it(kind, fedml_args) -> None:
+    args = fedml_args(training_type=kind, federated_optimizer=NAME, role="server")
+    with pytest.raises(fp.UserError, match=rf"'{NAME}' is code .* FEDNNNN_ALLOW_CODE=1"):
+        fedml.FedMLRunner(args, "cpu", [None] * 8, zeros())
     assert "my_rules" not in sys.modules
 
 
-def test_a_silos_server_steps_by_it_and_goes_on(monkeypatch) -> None:
+def test_a_silos_server_steps_by_it_and_goes_on(one_round, monkeypatch) -> None:
     """w = 0.5, then 0.5 + 2 · 0.5: what it counts outlives a restart."""
     monkeypatch.setenv("FEDNNNN_ALLOW_CODE", "1")
     where = {"server_state_path": "state.safetensors"}
-    server = silo("my_rules:Scaled", **where)
-    assert one_round(server) == [0.5, 0.5]
-    assert server.evaluation_state_dict()["w"].tolist() == [0.5, 0.5]
-    assert one_round(silo("my_rules:Scaled", start_round=1, **where)) == [1.5, 1.5]
-    assert one_round(silo("my_rules:Scaled", own_scale=2.0)) == [2.0, 2.0]
+    assert one_round(NAME, **where) == [0.5, 0.5]
+    assert one_round(NAME, start_round=1, **where) == [1.5, 1.5]
     with pytest.raises(fp.UserError, match="own_scale: -1: must be a finite number greater than 0"):
-        silo("my_rules:Scaled", own_scale=-1)
+        one_round(NAME, own_scale=-1)
 
 
-def test_a_simulation_runs_it_and_resumes(monkeypatch) -> None:
+def test_a_simulation_runs_it_and_resumes(fedml_args, monkeypatch) -> None:
     monkeypatch.setenv("FEDNNNN_ALLOW_CODE", "1")
+    batches = [(torch.eye(2), torch.tensor([0, 1]))]
+    dataset = [2, 2, batches, batches, {0: 2}, {0: batches}, {0: batches}, 2]
+    alone = {"client_num_in_total": 1, "client_num_per_round": 1, "federated_optimizer": NAME}
 
-    def result(output: str, *rounds: int) -> dict:
+    def after(output: str, *rounds: int) -> torch.Tensor:
         for number, last in enumerate(rounds):
-            args = SimpleNamespace(
-                training_type="simulation",
-                backend="sp",
-                federated_optimizer="my_rules:Scaled",
-                dataset="mine",
-                model="mine",
-                client_num_in_total=1,
-                client_num_per_round=1,
-                comm_round=last,
-                epochs=1,
-                batch_size=2,
-                learning_rate=0.1,
-                output=output,
-                resume=number > 0,
-            )
-            batches = [(torch.eye(2), torch.tensor([0, 1]))]
-            dataset = [2, 2, batches, batches, {0: 2}, {0: batches}, {0: batches}, 2]
-            fedml.FedMLRunner(args, torch.device("cpu"), dataset, nn.Linear(2, 2, bias=False)).run()
-        return load_file(Path(output, "model.safetensors"))
+            values = alone | {"comm_round": last, "resume": number > 0, "output": output}
+            torch.manual_seed(0)
+            model = nn.Linear(2, 2, bias=False)
+            fedml.FedMLRunner(fedml_args(**values), torch.device("cpu"), dataset, model).run()
+        return load_file(Path(output, "model.safetensors"))["weight"]
 
-    torch.manual_seed(0)
-    once = result("once", 3)
-    torch.manual_seed(0)
-    assert torch.equal(result("twice", 2, 3)["weight"], once["weight"])
+    assert torch.equal(after("twice", 2, 3), after("once", 3))
 
 
-def test_one_that_the_script_registers_needs_no_permission() -> None:
+def test_one_that_the_script_registers_needs_no_permission(one_round) -> None:
     @rule(factor=positive(default=3.0))
     class ScriptsOwn(torch.optim.SGD):
         def __init__(self, params, factor):
             super().__init__(params, lr=factor)
 
-    assert one_round(silo("ScriptsOwn")) == [3.0, 3.0]
+    assert one_round("ScriptsOwn") == [3.0, 3.0]

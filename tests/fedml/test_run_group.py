@@ -1,9 +1,5 @@
 """``fedml run RECIPE.yaml`` beside FedML's own subcommands."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import click
 import click.testing
 import pytest
@@ -14,6 +10,8 @@ import fednnnn_plugin as fp
 import fednnnn_plugin.cli
 
 fp.register()
+
+SET = ("--set", "train_args.beta=5e-4")
 
 
 @pytest.fixture
@@ -32,52 +30,32 @@ def fedml_command(*words: str) -> click.testing.Result:
     return click.testing.CliRunner().invoke(cli, ["run", *words], prog_name="fedml")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("a.yaml", "--set", "train_args.beta=5e-4", "--set", "train_args.gamma=0.5"),
-        ("--set", "train_args.beta=5e-4", "--set", "train_args.gamma=0.5", "a.yaml"),
-        ("--set", "train_args.beta=5e-4", "a.yaml", "--set", "train_args.gamma=0.5"),
-    ],
-)
-def test_options_may_stand_on_either_side_of_the_recipe(recipes_run, words) -> None:
-    assert fedml_command(*words).exit_code == 0
-    [call] = recipes_run
-    assert call["recipe"] == "a.yaml"
-    assert call["overrides"] == ("train_args.beta=5e-4", "train_args.gamma=0.5")
-
-
-@pytest.mark.parametrize("name", ["a.yaml", "folder/a.yml", "./list.yaml"])
-def test_what_ends_like_a_recipe_is_one(recipes_run, name: str) -> None:
-    assert fedml_command(name, "--backend", "sp", "--output", "list", "--overwrite").exit_code == 0
-    assert recipes_run[0]["recipe"] == name
-    assert recipes_run[0]["overwrite"]
+@pytest.mark.parametrize("name", ["a.yaml", "folder/a.yml", "./list.yaml", "mnist_iid_b_fedavg"])
+def test_a_file_or_a_name_of_ours_is_a_recipe_with_options_on_either_side(
+    recipes_run, name: str
+) -> None:
+    after = ("--backend", "sp", "--output", "list", "--overwrite")
+    for words in ((name, *SET, *SET), (*SET, *SET, name), (*SET, name, *SET, *after)):
+        assert fedml_command(*words).exit_code == 0
+        assert recipes_run[-1]["recipe"] == name
+        assert recipes_run[-1]["overrides"] == (SET[1],) * 2
+    assert recipes_run[-1]["overwrite"]
+    assert click.testing.CliRunner().invoke(run.fedml_run, [name]).exit_code == 0  # the group alone
+    assert len(recipes_run) == 4
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "said"),
     [
-        ("digits_noniid_b_fednnnn",),
-        ("--set", "train_args.beta=0.5", "mnist_iid_b_fedavg"),
-        ("mnist_iid_b_fedavg", "--overwrite"),
+        (("digits",), "No such command"),  # stays FedML's to refuse
+        (("a.yaml", "--api_key", "key"), "No such option"),
     ],
 )
-def test_the_name_of_a_recipe_of_ours_is_one(recipes_run, words) -> None:
-    assert fedml_command(*words).exit_code == 0
-    [call] = recipes_run
-    assert call["recipe"] in words
-
-
-def test_another_word_stays_fedmls_to_refuse(recipes_run) -> None:
-    result = fedml_command("digits")
+def test_another_word_or_option_is_refused(recipes_run, words, said) -> None:
+    result = fedml_command(*words)
     assert result.exit_code == 2
-    assert "No such command" in result.output
+    assert said in result.output
     assert recipes_run == []
-
-
-def test_the_group_alone_takes_a_recipe_too(recipes_run) -> None:
-    assert click.testing.CliRunner().invoke(run.fedml_run, ["a.yaml"]).exit_code == 0
-    assert len(recipes_run) == 1
 
 
 def test_usage_names_the_command_as_it_was_typed() -> None:
@@ -103,13 +81,6 @@ def test_a_subcommand_stays_one_whatever_follows(recipes_run, monkeypatch, words
     assert recipes_run == []
 
 
-def test_an_option_that_neither_knows_is_an_error_of_the_recipe_command(recipes_run) -> None:
-    result = fedml_command("a.yaml", "--api_key", "key")
-    assert result.exit_code == 2
-    assert "No such option" in result.output
-    assert recipes_run == []
-
-
 def test_a_mistake_in_the_recipe_is_one_line_and_status_2(tmp_path) -> None:
     recipe = tmp_path / "a.yaml"
     recipe.write_text("no_such_section: {}\n")
@@ -122,20 +93,4 @@ def test_a_mistake_in_the_recipe_is_one_line_and_status_2(tmp_path) -> None:
 def test_registering_again_keeps_the_group() -> None:
     before = run.fedml_run
     fp.register()
-    assert run.fedml_run is before
-    assert cli.commands["run"] is before
-
-
-def test_the_command_itself_says_nothing_but_the_run(tmp_path: Path) -> None:
-    short = ["--set", "train_args.comm_round=1", "--set", "train_args.epochs=1"]
-    process = subprocess.run(
-        [Path(sys.executable).with_name("fedml"), "run", "digits_noniid_b_fednnnn.yaml", *short],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert process.returncode == 0
-    assert process.stdout.splitlines()[-1].startswith("runs/digits_noniid_b_fednnnn-seed0: ")
-    warned = [line for line in process.stderr.splitlines() if "no GPU is visible" not in line]
-    assert not warned
+    assert run.fedml_run is cli.commands["run"] is before

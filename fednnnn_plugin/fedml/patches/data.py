@@ -1,6 +1,7 @@
 """Our partitioner in ``fedml.data.load``."""
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from fednnnn_plugin.errors import UserError
@@ -12,13 +13,12 @@ from fednnnn_plugin.user_code import names_code
 DATASETS = ("mnist", "cifar10", "digits", "image_folder")
 PARTITION_METHODS = ("iid", "n_class", "dirichlet")
 
-# What FedML has no other meaning for: data sets, a partition method, and keys.
+# Data sets and keys that FedML has no other meaning for.
 _OUR_DATASETS = ("digits", "image_folder")
-_OUR_METHOD = "n_class"
 _OUR_KEYS = ("partition_sizes", "classes_per_client")
 
 
-def apply() -> None:
+def apply(_fedml: ModuleType) -> None:
     """Let ``fedml.data.load`` load and split our data sets where they are asked for."""
     wrap(("fedml.data", "fedml.data.data_loader"), "load", _load)
 
@@ -40,14 +40,13 @@ def _load(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> 
 def _why_ours(args: Any) -> str | None:
     """Return what says that the data is ours to load, or None where it is FedML's.
 
-    Under FedML's own optimizers that is a name or key that only we have. ``iid`` is not: FedML's
-    examples name it, and FedML reads it for some data sets and not for others.
+    Under FedML's own optimizers that is a name or key that only we have: ``iid`` FedML has too.
     """
     dataset = getattr(args, "dataset", None)
     method = getattr(args, "partition_method", None)
     if dataset in _OUR_DATASETS:
         return f"dataset {dataset}"
-    if method == _OUR_METHOD:
+    if method == "n_class":
         return f"partition_method {method}"
     ours = names_ours(args)
     if ours and names_code(dataset):

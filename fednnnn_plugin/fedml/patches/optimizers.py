@@ -14,10 +14,7 @@ from fednnnn_plugin.fedml.patches.wrapping import wrapper
 
 
 def apply(optrepo: ModuleType) -> None:
-    """Register our optimizers in ``optrepo.OptRepo`` and let ``name2cls`` ignore the case.
-
-    The list that ``get_opt_names()`` returns keeps FedML's spelling, and gains our names.
-    """
+    """Register our optimizers in ``optrepo.OptRepo`` and let ``name2cls`` ignore the case."""
     registry = getattr(optrepo, "OptRepo", None)
     for name in ("repo", "name2cls", "get_opt_names", "supported_parameters"):
         if not hasattr(registry, name):

@@ -13,8 +13,7 @@ class RecipeGroup(click.Group):
     """FedML's ``run`` group, which becomes the recipe command where a recipe is named.
 
     That is: an argument ends in .yaml or .yml, or is the name of a recipe that comes with the
-    package, and what follows the group's own options is none of its subcommands. Options may come
-    before the recipe.
+    package, and what follows the group's own options is none of its subcommands.
     """
 
     def make_context(

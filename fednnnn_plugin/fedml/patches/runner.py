@@ -1,29 +1,23 @@
-"""Our methods by name in ``FedMLRunner``: simulations, cross-silo, and what it has beside."""
+"""Our methods by name in ``FedMLRunner``: simulations and cross-silo."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import compatibility
-from fednnnn_plugin.fedml.methods import (
-    names_ours,
-    refuse_other_platforms,
-    simulates_ours,
-    warn_of_the_proximal_term,
-)
+from fednnnn_plugin.fedml.methods import names_ours, simulates_ours, warn_of_the_proximal_term
 from fednnnn_plugin.fedml.patches.wrapping import wrap
 
 _RUNNER = ("fedml.runner.FedMLRunner",)
 
 
-def apply() -> None:
+def apply(_fedml: ModuleType) -> None:
     """Let ``FedMLRunner`` take a method of ours as ``federated_optimizer``."""
     wrap(_RUNNER, "_init_simulation_runner", _simulation)
     wrap(_RUNNER, "_init_cross_silo_runner", _cross_silo)
-    for kind in ("cheetah", "model_serving", "cross_device"):
-        wrap(_RUNNER, f"_init_{kind}_runner", _others)
 
 
 def _simulation(
@@ -49,11 +43,6 @@ def _refuse_aggregator(
             f"{getattr(args, 'federated_optimizer', None)} ignores it: set "
             "federated_optimizer: FedNNNN and leave server_aggregator out"
         )
-
-
-def _others(original: Callable[..., Any], runner: Any, args: Any, *rest: Any, **named: Any) -> Any:
-    refuse_other_platforms(args)
-    return original(runner, args, *rest, **named)
 
 
 def _cross_silo(

@@ -1,17 +1,17 @@
 """What a FedML script calls before ``FedMLRunner``: tracking, device and model, data aside."""
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import compatibility
-from fednnnn_plugin.fedml.methods import names_ours, refuse_other_platforms, simulates_ours
+from fednnnn_plugin.fedml.methods import names_ours, simulates_ours
 from fednnnn_plugin.fedml.patches.wrapping import wrap
 from fednnnn_plugin.models import MODELS, create_model
 
-CLASSES = 10  # of the paper's data sets
 
-
-def apply() -> None:
+def apply(_fedml: ModuleType) -> None:
     """Answer for our methods and models by name; the rest is FedML's."""
     wrap(("fedml.core.mlops",), "pre_setup", _pre_setup)
     wrap(("fedml",), "_manage_profiling_args", _begin_tracking)
@@ -20,8 +20,14 @@ def apply() -> None:
 
 
 def _pre_setup(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
-    """Refuse our names on FedML's other platforms before ``fedml.init`` prepares them."""
-    refuse_other_platforms(args)
+    """Refuse our names where FedML knows FedAvg alone, or runs it whatever is named."""
+    training_type = getattr(args, "training_type", None)
+    if training_type not in (None, "simulation", "cross_silo") and names_ours(args):
+        raise UserError(
+            f"training_type: {training_type}: {args.federated_optimizer} runs by name under "
+            "simulation and cross_silo only; here name FedAvg, and give FedMLRunner a "
+            "FedNNNNAggregator as its server_aggregator"
+        )
     return original(args, *rest, **named)
 
 
@@ -35,11 +41,7 @@ def _begin_tracking(original: Callable[..., Any], args: Any, *rest: Any, **named
 
 
 def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
-    """Choose the device in simulations of our methods.
-
-    FedML's own logs all arguments for ``sp``, and for ``MPI`` wants a mapping that is as long as
-    the world, and gives the CPU without one.
-    """
+    """Choose the device in simulations of our methods: FedML's own wants a mapping under MPI."""
     if not simulates_ours(args):
         return original(args, *rest, **named)
     compatibility.require()
@@ -55,13 +57,10 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
 
 
 def _create(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
-    """Build a network of ours.
-
-    No global generator is used, so that a script and ``fedml run`` start from equal weights.
-    """
+    """Build a network of ours by the seed alone: a script starts from ``fedml run``'s weights."""
     name = getattr(args, "model", None)
     if name not in MODELS:
         return original(args, *rest, **named)
     compatibility.require()
-    output_dim = rest[0] if rest else named.get("output_dim", CLASSES)
+    output_dim = rest[0] if rest else named.get("output_dim", 10)
     return create_model(name, int(getattr(args, "random_seed", 0)), int(output_dim))

@@ -13,9 +13,7 @@ _MARK = "__fednnnn_wraps__"
 def wrapper(original: Callable[..., Any], around: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls ``around(original, *args, **kwargs)``; a wrapper is left as is.
 
-    Args:
-        original: FedML's function.
-        around: what runs in its place; it passes on to ``original`` whatever is not ours.
+    ``around`` passes on to FedML's function whatever is not ours.
     """
     if hasattr(original, _MARK):
         return original

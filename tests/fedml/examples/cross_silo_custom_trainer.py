@@ -1,7 +1,7 @@
 """FedML's cross-silo example with a trainer of one's own, step by step; the server by name.
 
-python cross_silo_custom_trainer.py --cf cross_silo.yaml --rank 0 --role server
-python cross_silo_custom_trainer.py --cf cross_silo.yaml --rank 1 --role client
+python cross_silo_custom_trainer.py --cf fedml_config.yaml --rank 0 --role server
+python cross_silo_custom_trainer.py --cf fedml_config.yaml --rank 1 --role client
 """
 
 import fedml

@@ -1,0 +1,93 @@
+"""FedML's privacy, attacks and defences around our aggregation: what works, what is refused."""
+
+import logging
+from typing import Any
+
+from fednnnn_plugin.errors import UserError
+
+_log = logging.getLogger(__name__)
+
+#: FedML's key -> its switch, what is tested with our aggregation, and why the rest is refused.
+CHOICES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
+    "defense_type": (
+        "enable_defense",
+        (
+            "norm_diff_clipping",
+            "krum",
+            "multikrum",
+            "3sigma",
+            "3sigma_foolsgold",
+            "foolsgold",
+            "anomaly_detection",
+        ),
+        {
+            **dict.fromkeys(
+                ("rfa", "geo_median", "wise_median", "slsgd"), "it replaces the aggregation"
+            ),
+            "cclip": "it hands over differences instead of models",
+            "crfl": "it changes the served model after the aggregation",
+            "trimmed_mean": "its fraction has the name of our beta",
+            "3sigma_geo": "it fails in FedML 0.9.6",
+            **dict.fromkeys(("weak_dp", "robust_learning_rate"), "FedML 0.9.6 never calls it"),
+        },
+    ),
+    "attack_type": (
+        "enable_attack",
+        ("byzantine", "model_replacement"),
+        {
+            "label_flipping": "FedML 0.9.6 trains cross-silo clients on the unflipped data",
+            "dlg": "it is not tested with this aggregation",
+        },
+    ),
+    "dp_solution_type": (
+        "enable_dp",
+        ("cdp", "ldp"),
+        {
+            "nbafl": "FedML 0.9.6 adds no noise under it",
+            "dp_clip": "FedML 0.9.6 neither clips nor adds noise under it",
+        },
+    ),
+}
+_REFUSED = {
+    "enable_fhe": "norms cannot be taken of encrypted models",
+    "enable_contribution": (
+        "FedML's assessment averages by its own rule, and fails in FedML 0.9.6"
+    ),
+}
+
+
+def check_security(args: Any, weighting: str) -> None:
+    """Refuse what does not go with our aggregation; say what FedML's ε leaves out."""
+    for key, reason in _REFUSED.items():
+        if getattr(args, key, False):
+            raise UserError(f"{key}: true: {reason}: leave it out or false")
+    chosen = {key: _chosen(args, key) for key in CHOICES}
+    if chosen["defense_type"] == "foolsgold" and weighting != "samples":
+        raise UserError(
+            "defense_type: foolsgold: it puts its verdict into the numbers of samples: set "
+            "train_args.client_weighting: samples"
+        )
+    size = getattr(args, "bucketing_batch_size", None)
+    if chosen["defense_type"] == "3sigma_foolsgold" and size not in (1, None):
+        raise UserError(
+            f"bucketing_batch_size: {size}: defense_type 3sigma_foolsgold would hand over "
+            "averages of clients instead of their models; must be 1"
+        )
+    if chosen["dp_solution_type"] == "cdp":
+        unclipped = getattr(args, "max_grad_norm", None) is None
+        _log.warning(
+            "global differential privacy: FedML's epsilon does not cover the server rule: noise is "
+            "added after the average update was scaled by beta * E / N and joined by momentum%s",
+            "; max_grad_norm is not set: FedML clips no client" if unclipped else "",
+        )
+
+
+def _chosen(args: Any, key: str) -> str | None:
+    switch, allowed, refused = CHOICES[key]
+    if not getattr(args, switch, False):
+        return None
+    value = str(getattr(args, key, None)).strip()
+    if value not in allowed:
+        reason = f" ({refused[value]})" if value in refused else ""
+        raise UserError(f"{key}: {value}: must be one of {', '.join(allowed)}{reason}")
+    return value

@@ -1,0 +1,130 @@
+"""The client trainer on its own."""
+
+import copy
+import math
+import os
+from collections import OrderedDict
+
+import pytest
+import torch
+from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
+from torch import nn
+from torch.testing import assert_close
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.fedml.loaders import fedml_dataset
+from fednnnn_plugin.models import create_model
+
+CPU = torch.device("cpu")
+DATA = [(torch.eye(2), torch.tensor([0, 1]))]
+
+
+def trained(model, data, args) -> OrderedDict:
+    """What our trainer makes of a copy of the model in round 1, or the one that is given."""
+    args.round_idx = getattr(args, "round_idx", 0)
+    trainer = fp.FedNNNNClientTrainer(copy.deepcopy(model), args)
+    trainer.train(data, CPU, args)
+    return trainer.get_model_params()
+
+
+def test_two_full_batch_steps_by_hand(fedml_args) -> None:
+    """w - η (∇ + λ w); the proximal term counts from the second step on."""
+    model = nn.Linear(2, 2, bias=False)
+    nn.init.zeros_(model.weight)
+    args = fedml_args(epochs=2, learning_rate=1.0, weight_decay=0.5, prox_mu=0.25)
+    # Softmax of zeros is 1/2: the gradient is (p - 1)/2 on the diagonal, p/2 beside it.
+    first = torch.tensor([[0.25, -0.25], [-0.25, 0.25]])
+    gradient = (torch.softmax(first, dim=0) - torch.eye(2)) / 2  # of each input's logits
+    expected = first - (gradient + 0.5 * first + 0.25 * first)
+    assert_close(trained(model, DATA, args)["weight"], expected)
+
+
+def test_the_seeds_go_on_after_a_restart(fedml_args, images) -> None:
+    loader, model = fedml_dataset(images, 5, 0)[5][1], create_model("nnnn_digits", 0)
+
+    def after(start: int, number: int) -> dict:
+        return dict(trained(model, loader, fedml_args(start_round=start, round_idx=number)))
+
+    assert_close(after(2, 1), after(0, 3), rtol=0, atol=0)
+    assert not torch.equal(after(1, 0)["fc2.weight"], after(0, 0)["fc2.weight"])
+
+
+def test_a_full_batch_is_one_of_the_clients_size(fedml_args, images) -> None:
+    dataset, model = fedml_dataset(images, -1, 0), create_model("nnnn_digits", 0)
+    of_size = (dict(trained(model, dataset[5][0], fedml_args(batch_size=n))) for n in (-1, 12))
+    assert dataset[4][0] == 12
+    assert_close(*of_size, rtol=0, atol=0)
+
+
+def test_what_it_gives_is_a_copy_in_the_precision_that_is_asked_for(fedml_args) -> None:
+    model = nn.Linear(2, 2)
+    trainer = fp.FedNNNNClientTrainer(model, fedml_args())
+    assert type(trainer.get_model_params()) is OrderedDict
+    trainer.get_model_params()["weight"].zero_()
+    assert model.weight.abs().sum() > 0
+    args = fedml_args(precision="fp64")
+    assert trained(model, DATA, args)["weight"].dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"client_optimizer": "adam"}, "args: train_args.client_optimizer: 'adam': must be"),
+        ({"learning_rate": None}, "args: train_args.learning_rate: missing; must be"),
+        ({"prox_mu": -1}, "args: train_args.prox_mu: -1: must be"),
+        ({"client_threads": 0}, "args: train_args.client_threads: 0: must be"),
+        ({"scenario": "hierarchical"}, "scenario: hierarchical: "),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_a_line(values, line, fedml_args) -> None:
+    with pytest.raises(fp.UserError) as caught:
+        fp.FedNNNNClientTrainer(nn.Linear(5, 2), fedml_args(**values))
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_does_not_take_our_images_is_named(fedml_args, images) -> None:
+    with pytest.raises(fp.UserError, match=r"^model_args.model: lr: does not take images of"):
+        trained(nn.Linear(784, 10), fedml_dataset(images, 5, 0)[5][0], fedml_args(model="lr"))
+
+
+@pytest.mark.parametrize("given", [None, "auto", 1, 3])
+def test_it_uses_the_cores_that_its_silo_has(given, fedml_args) -> None:
+    seen: list[int] = []
+
+    class Threads(nn.Linear):
+        def forward(self, x):
+            seen.append(torch.get_num_threads())
+            return super().forward(x)
+
+    before = torch.get_num_threads()
+    trained(Threads(2, 2), DATA, fedml_args(client_threads=given))
+    assert seen == [given if given in (1, 3) else len(os.sched_getaffinity(0))]
+    assert torch.get_num_threads() == before
+
+
+def test_it_counts_as_fedmls_trainer_does(fedml_args) -> None:
+    model, args = nn.Linear(2, 2), fedml_args()
+    expected = ModelTrainerCLS(model, args).test(DATA, CPU, args)
+    assert fp.FedNNNNClientTrainer(model, args).test(DATA, CPU, args) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "labels"), [((4, 2, 3), (4, 3)), ((4, 2, 3, 5), (4, 3, 5)), ((4, 2), (4,))]
+)
+def test_it_counts_labels_not_samples(outputs, labels, fedml_args) -> None:
+    """Logits that are all the same: class 0 everywhere, and a loss of ln 2."""
+
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(()))
+
+        def forward(self, x):
+            return self.w + torch.zeros(outputs)
+
+    y = (torch.arange(math.prod(labels)) % 4 == 0).long().reshape(labels)
+    trainer = fp.FedNNNNClientTrainer(Flat(), fedml_args())
+    found = trainer.test([(torch.zeros(4, 1), y)], CPU, None)
+    assert (found["test_total"], found["test_correct"]) == (y.numel(), (y == 0).sum())
+    assert found["test_loss"] / found["test_total"] == pytest.approx(math.log(2))

@@ -1,0 +1,39 @@
+"""FedML's own names do the same with the plugin as without it (see ``programs/own_names.py``)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+OURS = {"FedNNNN", "Momentum", "NormNorm", "PaperFedAvg", "PaperFedProx"}
+OURS |= {"FedExP", "FedAdam", "FedYogi"}
+PROGRAM = Path(__file__).parent / "programs" / "own_names.py"
+
+
+@pytest.mark.slow
+def test_with_and_without_the_plugin_and_in_a_version_that_it_does_not_know(
+    start_scripts, tmp_path
+) -> None:
+    modules = ("fedml.cli.modules.run", "fedml.simulation.simulator", "fedml.data.data_loader")
+    scripts, found = start_scripts(*modules, FEDNNNN_PLUGIN_DISABLE="1"), {}
+    for plugin in ("off", "on", "unknown", "aggregator"):
+        done = scripts.run(PROGRAM, plugin, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+        found[plugin] = json.loads(done.stdout.splitlines()[-1])
+    scripts.close()
+    off, on, unknown = (found[plugin] for plugin in ("off", "on", "unknown"))
+
+    for what in ("trained", "unknown method", "unknown command", "commands"):
+        assert off[what] == on[what] == unknown[what], what
+    for what in ("registries", "help"):
+        assert unknown[what] == off[what], what
+    assert on["help"].startswith(off["help"])
+    [line] = on["help"].removeprefix(off["help"]).strip().splitlines()
+    assert "fedml run RECIPE.yaml" in line
+    for without, with_plugin in zip(off["registries"], on["registries"], strict=True):
+        assert not OURS & set(without["names"])
+        assert set(with_plugin["names"]) == set(without["names"]) | OURS
+        assert with_plugin["before"] == without["before"]
+    # Turned off it stays off where our aggregator is used.
+    patched = [found[plugin]["patched"] for plugin in ("off", "aggregator", "on")]
+    assert patched == [False, False, True]

@@ -1,0 +1,48 @@
+"""What a FedML script calls before ``FedMLRunner``: its model and device."""
+
+import fedml
+import pytest
+import torch
+from fedml.model import model_hub
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.models import MODELS, create_model
+from fednnnn_plugin.server.rules import RULES
+
+fp.register()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("create", [fedml.model.create, model_hub.create])
+def test_the_model_is_of_the_seed_and_no_global_generator_moves(name, create, fedml_args) -> None:
+    state = torch.get_rng_state()
+    made = create(fedml_args(model=name, random_seed=3), 10)
+    assert torch.equal(torch.get_rng_state(), state)
+    expected = create_model(name, seed=3).state_dict()
+    torch.testing.assert_close(made.state_dict(), expected, rtol=0, atol=0)
+
+
+def test_another_number_of_classes(fedml_args) -> None:
+    made = fedml.model.create(fedml_args(model="nnnn_mnist"), output_dim=62)
+    assert made(torch.zeros(1, 1, 28, 28)).shape == (1, 62)
+
+
+@pytest.mark.parametrize("method", RULES)
+def test_the_device_is_the_cpu_without_a_word(method: str, fedml_args, capsys, caplog) -> None:
+    needed = {key: 0.5 for key, one in RULES[method].keys.items() if one.default is None}
+    args = fedml_args(federated_optimizer=method, **needed)
+    assert fedml.device.get_device(args) == torch.device("cpu")
+    assert capsys.readouterr() == ("", "")
+    assert not caplog.records
+
+
+def test_the_gpu_that_is_asked_for_or_one_warning(fedml_args, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert fedml.device.get_device(fedml_args(using_gpu=True)) == torch.device("cpu")
+    [record] = caplog.records
+    assert (record.levelname, "no GPU is visible" in record.message) == ("WARNING", True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert fedml.device.get_device(fedml_args(using_gpu=True, gpu_id=1)) == torch.device("cuda:1")
+    with pytest.raises(fp.UserError, match=r"gpu_id: 2: must be below 2"):
+        fedml.device.get_device(fedml_args(using_gpu=True, gpu_id=2))
