@@ -218,9 +218,9 @@ class Recipe(Section):
     @property
     def rule(self) -> Rule:
         """The method's rule."""
-        from fednnnn_plugin.server.rules import RULES
+        from fednnnn_plugin.server.rules import find_rule
 
-        return RULES[self.train_args.federated_optimizer]
+        return find_rule(self.train_args.federated_optimizer)
 
     @property
     def rule_settings(self) -> dict[str, float]:

@@ -27,7 +27,7 @@ from fednnnn_plugin.engine.federation import Federation, Schedule
 from fednnnn_plugin.engine.ranks import MpiRanks, Ranks, Solo
 from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.errors import RunError
-from fednnnn_plugin.server import rules
+from fednnnn_plugin.server.rules import find_rule
 from fednnnn_plugin.server.server import Server
 
 mpi4py.rc.initialize = False  # the constants are enough
@@ -153,7 +153,7 @@ def federate(
     records = []
     layout = layout_of(model)
     with Cohort(model, layout, SGDTraining(sgd, batches), batches) as cohort:
-        server = Server(rules.RULES[rule], RULES[rule], layout)
+        server = Server(find_rule(rule), RULES[rule], layout)
         federation = Federation(
             Schedule(rounds, sizes, cohort_size, seed=0, **schedule),
             server,
