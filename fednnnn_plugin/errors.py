@@ -1,4 +1,7 @@
-"""The exception types, and how an error is worded on one line."""
+"""The exception types, and how an error and a user's values are worded on one line."""
+
+import json
+from collections.abc import Iterable
 
 
 class UserError(ValueError):
@@ -20,7 +23,9 @@ class RunError(RuntimeError):
     """
 
 
+MAX_LINES = 20  # of a message
 _LONGEST = 200  # characters of a long text's beginning, and of its end
+_LONGEST_VALUE = 60
 
 
 def printable(text: object) -> str:
@@ -33,3 +38,24 @@ def reason(error: BaseException) -> str:
     """What an exception says, on one line, without a path that is said elsewhere."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()) or type(error).__name__
+
+
+def shown(value: object) -> str:
+    """A value as YAML would have it, or its kind where that would be long."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, str):
+        return repr(value if len(value) <= _LONGEST_VALUE else value[:_LONGEST_VALUE] + "…")
+    if isinstance(value, int | float):
+        huge = isinstance(value, int) and value.bit_length() > 64
+        return "a huge number" if huge else repr(value)
+    kinds = {"dict": "mapping", "tuple": "list"}
+    kind = printable(type(value).__name__)
+    return f"a {kinds.get(kind, kind)}"
+
+
+def joined(lines: Iterable[str]) -> str:
+    """The lines of one message; the first `MAX_LINES` of them where there are more."""
+    different = list(dict.fromkeys(lines))
+    rest = len(different) - MAX_LINES
+    return "\n".join(different[:MAX_LINES] + ([f"... and {rest} more"] if rest > 0 else []))

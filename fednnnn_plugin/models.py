@@ -113,26 +113,17 @@ _WITHOUT_AUXILIARY: dict[str, dict[str, Any]] = {
 def create_model(
     name: str, seed: int, num_classes: int = 10, *, allow_code: bool = False
 ) -> nn.Module:
-    """Make a model whose initial weights depend on ``seed`` alone.
+    """Make a model whose initial weights depend on ``seed`` alone; the generators are restored.
 
-    Args:
-        name: one of ``MODELS``; or a classification model that torchvision registers under this
-            name, of which GoogLeNet and Inception come without their auxiliary classifiers; or a
-            user's own ``module:function``, which takes ``num_classes``, or nothing.
-        seed: of the weights: the global generators are seeded by it meanwhile, and restored after.
-        num_classes: outputs.
-        allow_code: the user, not a recipe, allows to run a ``module:function``.
-
-    Raises:
-        UserError: an unknown name, a function that is not allowed, cannot be imported, raises or
-            makes no model, or a model of torchvision's that cannot be made.
+    It is one of ``MODELS``, a classification model of torchvision's, or what a ``module:function``
+    makes, which the user, not a recipe, allows to run.
     """
     if names_code(name):
         if not allow_code:
             raise refuse_code(_KEY, name)
         with isolated_generators(seed, "model"):
             return _own_model(name, num_classes)
-    if name not in MODELS and (problem := unknown_model(name)):
+    if problem := unknown_model(name):
         raise UserError(f"{_KEY}: {name[:60]!r}: {problem}")
     with isolated_generators(seed, "model"):
         if name in MODELS:
@@ -172,7 +163,7 @@ def unknown_model(name: str) -> str:
 
     A name ``module:function`` may stand for one: nothing is imported to find out.
     """
-    if names_code(name):
+    if name in MODELS or names_code(name):
         return ""
     try:
         models = _torchvision()

@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,22 @@ def shellcheck() -> str:
     """The command, for tests marked ``shellcheck``."""
     assert _SHELLCHECK is not None
     return _SHELLCHECK
+
+
+@pytest.fixture
+def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current directory, for modules of a user's own; what they leave behind is taken back."""
+    from fednnnn_plugin.server.rules import RULES
+
+    rules, path = dict(RULES), list(sys.path)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    assert sys.path == path
+    RULES.clear()
+    RULES.update(rules)
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

@@ -40,10 +40,8 @@ def options(settings: dict[str, Any]) -> list[str]:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to work in."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture
@@ -104,31 +102,23 @@ def test_a_finished_run_is_resumed_by_doing_nothing(invoke: Invoke, here: Path) 
 
 
 @pytest.mark.parametrize(
-    ("settings", "line"),
+    ("recipe", "settings", "line"),
     [
-        ({"trian_args.beta": 1}, "--set trian_args.beta=1: unknown section"),
-        ({"beta": "big"}, "--set train_args.beta: 'big': must be a finite number greater than 0"),
-        ({"client_num_in_total": 2000}, ".*2000"),
+        (RECIPE, {"beta": "big"}, "--set train_args.beta: 'big': must be a finite number greater"),
+        (RECIPE, {"client_num_in_total": 2000}, "train_args.client_num_in_total: 2000: "),
+        (RECIPE, {"model_args.model": "nnnn_mnist"}, "model_args.model: nnnn_mnist: does not take"),
+        ("nowhere/x.yaml", {}, "nowhere/x.yaml: no such file"),
+        (
+            "mnist_noniid_b_fednnnn",
+            {"data_args.data_cache_dir": "none", "data_args.download": False},
+            "none: no MNIST here: ",
+        ),
     ],
 )
-def test_a_bad_setting_is_one_line_and_nothing_is_written(
-    invoke: Invoke, here: Path, settings: dict[str, Any], line: str
+def test_a_mistake_is_one_line_and_nothing_is_written(
+    invoke: Invoke, here: Path, recipe: str, settings: dict[str, Any], line: str
 ) -> None:
-    assert re.match(line, refused(invoke(**settings)))
-    assert list(here.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["digits_noniid_b_fednnn", "nowhere/x.yaml", "."])
-def test_a_recipe_that_is_not_there(invoke: Invoke, here: Path, name: str) -> None:
-    refused(invoke(recipe=name))
-    assert list(here.iterdir()) == []
-
-
-def test_data_that_is_not_there_is_one_line(invoke: Invoke, here: Path, tmp_path: Path) -> None:
-    keys = {"data_args.data_cache_dir": str(tmp_path / "data"), "data_args.download": False}
-    line = refused(invoke(recipe="mnist_noniid_b_fednnnn", **keys))
-    assert str(tmp_path / "data") in line
-    assert "download" in line
+    assert refused(invoke(recipe=recipe, **settings)).startswith(line)
     assert list(here.iterdir()) == []
 
 
@@ -165,7 +155,7 @@ def test_tensorboard_on_request(invoke: Invoke, here: Path) -> None:
 def test_weights_and_biases_without_a_key_is_one_line(
     invoke: Invoke, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOME", str(here.parent))
+    monkeypatch.setenv("HOME", "/nowhere")
     for name in ("WANDB_API_KEY", "WANDB_MODE", "NETRC"):
         monkeypatch.delenv(name, raising=False)
     line = refused(invoke(**{"tracking_args.enable_wandb": True}))
@@ -184,21 +174,11 @@ def test_mpi_needs_mpi4py(invoke: Invoke, here: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "0"},
-        {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "2"},
-        {"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "1"},
-    ],
-)
-def test_a_launcher_that_mpi_does_not_know_is_said_by_every_process(
-    here: Path, variables: dict[str, str]
-) -> None:
-    """As of another MPI's ``mpirun``, or of ``srun`` without PMI."""
+def test_a_launcher_that_mpi_does_not_know_is_said_by_every_process(here: Path) -> None:
+    """As of ``srun`` without PMI."""
     ended = subprocess.run(
         [Path(sys.executable).with_name("fednnnn"), "run", RECIPE, "--output", "out"],
-        env=os.environ | variables,
+        env=os.environ | {"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "1"},
         check=False,
         capture_output=True,
         text=True,
@@ -207,7 +187,3 @@ def test_a_launcher_that_mpi_does_not_know_is_said_by_every_process(
     [line] = ended.stderr.splitlines()
     assert "3 processes were launched, but MPI sees 1: " in line
     assert list(here.iterdir()) == []
-
-
-def test_the_version() -> None:
-    assert __version__ in CliRunner().invoke(main, ["--version"]).stdout

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from fednnnn_plugin import __version__
 from fednnnn_plugin.cli import main
 
 
@@ -13,18 +14,23 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_recipes_are_listed_with_their_data(tmp_path: Path) -> None:
+def test_the_version() -> None:
+    assert __version__ in run("--version")[1]
+
+
+def test_recipes_are_listed_with_their_data() -> None:
     status, output = run("recipes")
     assert status == 0
     assert output.count("present") + output.count("missing") == 51
-    [line] = [line for line in output.splitlines() if line.endswith("digits_noniid_b_normnorm")]
-    assert line.split() == ["NormNorm", "20", "30", "present", "digits_noniid_b_normnorm"]
+    rows = {line.split()[-1]: line.split() for line in output.splitlines() if line}
+    row = rows["digits_noniid_ub_fednnnn"]
+    assert row[:3] + row[6:-1] == ["digits", "2", "a", "FedNNNN", "20", "30", "present"]
+    assert rows["digits_noniid_b_normnorm"][:-1] == ["NormNorm", "20", "30", "present"]
 
 
 def test_recipes_are_copied_once(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
-    status, output = run("recipes", "copy", str(folder))
-    assert (status, output) == (0, f"51 recipes copied to {folder}\n")
+    assert run("recipes", "copy", str(folder)) == (0, f"51 recipes copied to {folder}\n")
     changed = folder / "digits_noniid_b_fedavg.yaml"
     changed.write_text("mine")
 
@@ -36,19 +42,12 @@ def test_recipes_are_copied_once(tmp_path: Path) -> None:
 
 def test_partition_shows_a_recipe_s_clients(tmp_path: Path) -> None:
     picture = tmp_path / "clients.png"
-    status, output = run("partition", "digits_noniid_ub_fednnnn", "--plot", str(picture))
-    assert status == 0
-    assert "classes a client: 2 to 2" in output
-    assert "fitted exponent 0.70" in output
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_partition_takes_overrides() -> None:
-    status, output = run(
-        "partition", "digits_noniid_b_fedavg", "--set", "data_args.classes_per_client=3"
-    )
+    words = ("--set", "classes_per_client=3", "--plot", str(picture))
+    status, output = run("partition", "digits_noniid_ub_fednnnn", *words)
     assert status == 0
     assert "classes a client: 3 to 3" in output
+    assert "fitted exponent 0.70" in output
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -62,7 +61,6 @@ def test_partition_takes_overrides() -> None:
         (["partition", "digits_noniid_b_fedavg", "--plot", "picture.gif"], ".gif"),
         (["report", "no_such_folder"], "no_such_folder"),
         (["report", ".", "--target", "2"], "--target"),
-        (["run", "digits_noniid_b_fedavg", "--resume", "--overwrite"], "--resume, --overwrite"),
     ],
 )
 def test_mistakes_are_said_in_a_line(

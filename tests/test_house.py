@@ -23,16 +23,20 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
 
 
-def imports(name: str) -> set[str]:
-    """Return the modules of the package that a module imports, at its top or lazily."""
+def named(name: str) -> set[str]:
+    """Return all that a module imports, at its top or lazily."""
     found = set()
     for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found.add(node.module)
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {other for other in found if other in MODULES and other != name}
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def imports(name: str) -> set[str]:
+    """Return the modules of the package that a module imports."""
+    return (named(name) & MODULES.keys()) - {name, "fednnnn_plugin"}
 
 
 def room(name: str) -> str:
@@ -42,16 +46,17 @@ def room(name: str) -> str:
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "fednnnn_plugin"])
 def test_a_room_imports_from_lower_floors_only(name: str) -> None:
     own = room(name)
-    for other in imports(name) - {"fednnnn_plugin"}:
+    for other in imports(name):
         below = room(other) == own or FLOORS[room(other)] < FLOORS[own]
         assert below, f"{name} imports {other}"
 
 
 def test_nothing_imports_in_a_circle() -> None:
-    graph = {name: imports(name) - {"fednnnn_plugin"} for name in MODULES}
     # A package's own __init__ may gather what its modules offer.
-    for name, others in graph.items():
-        graph[name] = {o for o in others if not name.startswith(f"{o}.")}
+    graph = {
+        name: {other for other in imports(name) if not name.startswith(f"{other}.")}
+        for name in MODULES
+    }
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -60,15 +65,5 @@ def test_nothing_imports_in_a_circle() -> None:
 
 @pytest.mark.parametrize("name", [name for name in MODULES if ".report" in name])
 def test_the_report_needs_neither_torch_nor_fedml(name: str) -> None:
-    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
-    roots = {
-        alias.name.partition(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import)
-        for alias in node.names
-    } | {
-        node.module.partition(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module
-    }
+    roots = {imported.partition(".")[0] for imported in named(name)}
     assert not roots & {"torch", "fedml", "torchvision"}

@@ -1,14 +1,9 @@
 """The paper's networks against its tables, typed in again here."""
 
-import random
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -50,30 +45,11 @@ def images(name: str, count: int = 4) -> Tensor:
     return torch.randn(count, *TABLES[name][0][1], generator=torch.Generator().manual_seed(1))
 
 
-def weighted_layers(model: nn.Module) -> list[str]:
-    kinds = (nn.Conv2d, nn.Linear)
-    return [name for name, module in model.named_modules() if isinstance(module, kinds)]
-
-
-def test_there_are_three_models() -> None:
-    assert list(MODELS) == list(TABLES)
-
-
-@every_model
-def test_parameter_counts(name: str) -> None:
-    """Weights and biases of the table's layers; two for each channel of a batch normalisation."""
-    count = 0
-    for layer, inputs, outputs, kernel, _ in TABLES[name]:
-        count += inputs[0] * outputs[0] * (kernel or 1) ** 2 + outputs[0]
-        count += 2 * outputs[0] if name == "nnnn_cifar10" and layer.startswith("conv") else 0
-    model = create_model(name, seed=0)
-    assert sum(p.numel() for p in model.parameters()) == count == COUNTS[name]
-
-
 @every_model
 def test_layers_are_those_of_the_table(name: str) -> None:
+    """And no others; a batch normalisation has two parameters for each channel."""
+    assert list(MODELS) == list(TABLES)
     model = create_model(name, seed=0)
-    assert weighted_layers(model) == [row[0] for row in TABLES[name]]
     seen: dict[str, tuple[torch.Size, torch.Size]] = {}
 
     def watch(layer: str) -> Callable[..., None]:
@@ -82,25 +58,23 @@ def test_layers_are_those_of_the_table(name: str) -> None:
 
         return hook
 
-    for layer in weighted_layers(model):
-        model.get_submodule(layer).register_forward_hook(watch(layer))
+    for layer, module in model.named_modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            module.register_forward_hook(watch(layer))
     assert model(images(name)).shape == (4, 10)
+    assert list(seen) == [row[0] for row in TABLES[name]]
+    count, normalised = 0, []
     for layer, inputs, outputs, kernel, stride in TABLES[name]:
         module = model.get_submodule(layer)
         assert seen[layer] == (inputs, outputs)
         assert module.bias is not None
+        count += inputs[0] * outputs[0] * (kernel or 1) ** 2 + outputs[0]
         if kernel is not None:
-            assert isinstance(module, nn.Conv2d)
             assert (module.kernel_size, module.stride) == ((kernel, kernel), (stride, stride))
-
-
-def test_every_convolution_of_cifar10_is_batch_normalised_and_no_other_model_is() -> None:
-    def normalised(name: str) -> list[int]:
-        modules = create_model(name, seed=0).modules()
-        return [m.num_features for m in modules if isinstance(m, nn.BatchNorm2d)]
-
-    assert normalised("nnnn_cifar10") == [32, 32, 64, 64, 128, 128]
-    assert normalised("nnnn_mnist") == normalised("nnnn_digits") == []
+            normalised.append(outputs[0])
+    norms = [m.num_features for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert norms == (normalised if name == "nnnn_cifar10" else [])
+    assert sum(p.numel() for p in model.parameters()) == count + 2 * sum(norms) == COUNTS[name]
 
 
 def paper_forward(name: str, model: nn.Module, x: Tensor) -> Tensor:
@@ -137,66 +111,28 @@ def test_pooling_before_the_activation_is_the_papers_function(name: str, trainin
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-5, atol=1e-6, msg=parameter)
 
 
-@every_model
-def test_weights_depend_on_the_seed_alone(name: str) -> None:
-    torch.manual_seed(1)
-    first = create_model(name, seed=5).state_dict()
-    torch.manual_seed(2)
-    torch.rand(3)
-    again, other = create_model(name, seed=5).state_dict(), create_model(name, seed=6).state_dict()
-    torch.testing.assert_close(again, first, rtol=0, atol=0)
-    layer = TABLES[name][0][0]
-    assert not torch.equal(other[f"{layer}.weight"], first[f"{layer}.weight"])
-
-
-@every_model
-def test_creating_a_model_leaves_the_global_generators_alone(name: str) -> None:
-    numpy_state = np.random.get_state()  # noqa: NPY002
-    states = random.getstate(), numpy_state[1].tobytes(), torch.get_rng_state()
-    create_model(name, seed=0)
-    numpy_state = np.random.get_state()  # noqa: NPY002
-    assert random.getstate() == states[0]
-    assert numpy_state[1].tobytes() == states[1]
-    assert torch.equal(torch.get_rng_state(), states[2])
-    assert torch.get_default_dtype() == torch.float32
-
-
-@every_model
-def test_models_start_trainable_in_float32(name: str) -> None:
-    model = create_model(name, seed=0)
-    assert model.training
-    assert all(p.requires_grad and p.dtype == torch.float32 for p in model.parameters())
-
-
-def test_an_unknown_model_is_named_with_those_there_are() -> None:
-    with pytest.raises(UserError, match="'resnet': must be one of nnnn_mnist, nnnn_cifar10, nnnn_"):
-        create_model("resnet", seed=0)
-
-
-def test_near_names_of_torchvision_are_given() -> None:
-    with pytest.raises(UserError, match=r"'resnet19': .* did you mean resnet\d+") as refused:
-        create_model("resnet19", seed=0)
-    assert len(str(refused.value)) < 250
-
-
-@every_model
-def test_another_number_of_classes(name: str) -> None:
-    model = create_model(name, 0, 7)
-    assert [*model.modules()][-1].out_features == 7
-
-
 @pytest.mark.parametrize(
-    ("name", "side"), [("resnet18", 32), ("googlenet", 64), ("mobilenet_v3_small", 32)]
+    ("name", "shape"),
+    [
+        *((name, TABLES[name][0][1]) for name in TABLES),
+        ("resnet18", (3, 32, 32)),
+        ("googlenet", (3, 64, 64)),
+    ],
 )
-def test_torchvision_s_models_follow_the_seed_and_give_logits_in_training(
-    name: str, side: int
+def test_weights_follow_the_seed_alone_and_logits_the_classes(
+    name: str, shape: tuple[int, ...]
 ) -> None:
+    torch.manual_seed(1)
+    first = create_model(name, 5, 7)
+    torch.manual_seed(2)
     state = torch.get_rng_state()
-    first, again, other = (create_model(name, seed, 5) for seed in (1, 1, 2))
+    again, other = create_model(name, 5, 7), create_model(name, 6, 7)
     assert torch.equal(torch.get_rng_state(), state)
-    torch.testing.assert_close(first.state_dict(), again.state_dict(), rtol=0, atol=0)
-    assert not torch.equal(next(first.parameters()), next(other.parameters()))
-    assert first.train()(torch.zeros(2, 3, side, side)).shape == (2, 5)
+    torch.testing.assert_close(again.state_dict(), first.state_dict(), rtol=0, atol=0)
+    assert not torch.equal(next(other.parameters()), next(first.parameters()))
+    assert first.training
+    assert all(p.requires_grad and p.dtype == torch.float32 for p in first.parameters())
+    assert first(torch.zeros(2, *shape)).shape == (2, 7)
 
 
 def test_inception_has_no_auxiliary_classifier() -> None:
@@ -204,29 +140,22 @@ def test_inception_has_no_auxiliary_classifier() -> None:
     assert not [name for name, _ in model.named_parameters() if "Aux" in name]
 
 
-def test_our_models_and_recipes_do_without_torchvision() -> None:
-    code = (
-        "import sys; from fednnnn_plugin.models import create_model; "
-        "from fednnnn_plugin.recipe import find_recipe, load_recipe; "
-        "create_model(load_recipe(find_recipe('digits_noniid_b_fednnnn')).model_args.model, 0); "
-        "assert 'torchvision' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_an_unknown_model_is_named_with_those_there_are_and_the_nearest() -> None:
+    known = "'resnet19': must be one of nnnn_mnist, nnnn_cifar10, nnnn_"
+    with pytest.raises(UserError, match=rf"{known}.* did you mean resnet\d+") as refused:
+        create_model("resnet19", seed=0)
+    assert len(str(refused.value)) < 250
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def own(own_code: Path) -> Callable[..., nn.Module]:
     """Write a module of the user's into the current directory, and make a model of its function."""
-    monkeypatch.chdir(tmp_path)
 
     def create(text: str, seed: int = 0, allow_code: bool = True) -> nn.Module:
-        sys.modules.pop("own_models", None)
-        (tmp_path / "own_models.py").write_text(f"from torch import nn\n{text}\n")
-        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        (own_code / "own_models.py").write_text(f"from torch import nn\n{text}\n")
         return create_model("own_models:create", seed, 7, allow_code=allow_code)
 
-    yield create
-    sys.modules.pop("own_models", None)
+    return create
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What `python -m build` makes leaves a working `fedml run`, recipes and hook included."""
 
-import os
 import subprocess
 import sys
 import sysconfig
@@ -50,18 +49,17 @@ def test_the_wheel_holds_recipes_hook_and_page_template(wheel: Path) -> None:
 def test_an_installed_wheel_runs_a_recipe_by_name(interpreter: Path, tmp_path: Path) -> None:
     where = "import fednnnn_plugin; print(fednnnn_plugin.__file__)"
     found = subprocess.run(
-        [interpreter, "-c", where], capture_output=True, text=True, check=True, cwd=tmp_path
+        [interpreter, "-I", "-c", where], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     assert Path(found.stdout.strip()).is_relative_to(interpreter.parents[1])
 
     short = ["--set", "train_args.comm_round=1", "--set", "train_args.epochs=1"]
     run = subprocess.run(
-        [interpreter, "-m", "fedml.cli.cli", "run", "digits_noniid_b_fednnnn.yaml", *short],
+        [interpreter, "-I", "-m", "fedml.cli.cli", "run", "digits_noniid_b_fednnnn.yaml", *short],
         capture_output=True,
         text=True,
         check=False,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
     )
     assert run.returncode == 0, run.stderr
     assert "after 1 rounds" in run.stdout

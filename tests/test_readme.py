@@ -1,14 +1,15 @@
 """README: its Python runs, its numbers are the recipes', its links lead somewhere."""
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
+import warnings
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
+
+from fednnnn_plugin.cli import main
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text()
@@ -43,50 +44,42 @@ def test_the_gate_finds_the_two_command_blocks(marker: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_python_example(tmp_path: Path) -> None:
+def test_the_python_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     example = next(block for block in blocks("python") if "fp.run(" in block)
     code = example.replace('"train_args.comm_round": 10', '"train_args.comm_round": 2')
     assert code != example
-    done = subprocess.run(
-        [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^FedNNNN +0\.\d+$", done.stdout, re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=DeprecationWarning, module="__main__")
+        exec(code, {"__name__": "__main__"})
+    assert re.search(r"^FedNNNN +0\.\d+$", capsys.readouterr().out, re.MULTILINE)
     assert (tmp_path / "accuracy.svg").read_text().lstrip().startswith("<?xml")
     assert len(example.splitlines()) <= 10
 
 
-@pytest.mark.slow
-def test_the_rule_of_ones_own(tmp_path: Path) -> None:
+def test_the_rule_of_ones_own(own_code: Path) -> None:
     rule = next(block for block in blocks("python") if block.startswith("# my_rules.py\n"))
     command = next(block for block in blocks("bash") if "my_rules" in block)
     assert len(rule.splitlines()) <= 20
-    (tmp_path / "my_rules.py").write_text(rule)
-    (tmp_path / "recipes").symlink_to(PROJECT / "recipes")
+    (own_code / "my_rules.py").write_text(rule)
+    (own_code / "recipes").symlink_to(PROJECT / "recipes")
+    program, *words = shlex.split(command.replace("\\\n", ""))
+    assert program == "fednnnn"
 
-    def run(command: str, rounds: int, *more: str) -> subprocess.CompletedProcess[str]:
-        short = ("--set", f"train_args.comm_round={rounds}", "--set", "train_args.epochs=1", *more)
-        return subprocess.run(
-            ["bash", "-c", f"{command.rstrip()} {shlex.join(short)}"],
-            cwd=tmp_path,
-            env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    def run(rounds: int, *more: str, allowed: bool = True) -> Result:
+        short = [f"--set=train_args.{key}" for key in (f"comm_round={rounds}", "epochs=1")]
+        given = [word for word in words if allowed or word != "--allow-code"]
+        return CliRunner().invoke(main, [*given, *short, *more])
 
-    refused = run(command.replace("--allow-code", ""), 2)
-    assert refused.returncode == 2
+    refused = run(2, allowed=False)
+    assert refused.exit_code == 2
     assert "--allow-code" in refused.stderr
-    assert not (tmp_path / "runs").exists()
+    assert not Path("runs").exists()
     for rounds, more in ((2, ()), (3, ("--resume",))):
-        done = run(command, rounds, *more)
-        assert done.returncode == 0, done.stderr
-    metrics = (tmp_path / "runs" / "lion" / "metrics.jsonl").read_text()
+        assert run(rounds, *more).exit_code == 0
+    metrics = Path("runs/lion/metrics.jsonl").read_text()
     assert [json.loads(line)["evaluated"] for line in metrics.splitlines()] == ["served"] * 3
 
 

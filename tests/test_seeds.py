@@ -29,21 +29,17 @@ def generators() -> Iterator[None]:
     torch.set_rng_state(states[2])
 
 
-def seed_globally(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
-    torch.manual_seed(seed)
+def draws(seed: int | None = None) -> tuple[float, ...]:
+    """Draw from the global generators, seeded where a seed is given.
 
-
-def draws() -> tuple[float, ...]:
-    """Draw from the global generators; Python's and NumPy's keep the second normal of a pair."""
+    Python's and NumPy's keep the second normal of a pair.
+    """
+    if seed is not None:
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002
+        torch.manual_seed(seed)
     normal = np.random.randn()  # noqa: NPY002
     return random.random(), random.gauss(0, 1), normal, torch.rand(1).item()
-
-
-def draw_and_raise() -> None:
-    draws()
-    raise RuntimeError("inside")
 
 
 def test_seeds_are_the_same_on_every_machine_and_in_every_version() -> None:
@@ -58,66 +54,40 @@ def test_every_part_of_the_tuple_counts(one, other) -> None:
     assert 0 <= derive_seed(*one) < 2**63
 
 
-def test_rounds_and_clients_are_not_mistaken_for_each_other() -> None:
-    seeds = {
-        derive_seed(s, "shuffle", r, c) for s in range(12) for r in range(12) for c in range(12)
-    }
-    assert len(seeds) == 12**3
-
-
 def test_a_generator_of_ones_own() -> None:
-    seed_globally(1)
-    expected = draws()
-    seed_globally(1)
-    first = torch.randperm(100, generator=torch_generator(3, "shuffle", 2, 5))
-    assert draws() == expected
-    assert torch.equal(first, torch.randperm(100, generator=torch_generator(3, "shuffle", 2, 5)))
-    assert not torch.equal(
-        first, torch.randperm(100, generator=torch_generator(3, "shuffle", 2, 6))
-    )
+    expected = [draws(1), draws()]
+    first = draws(1)
+    order = torch.randperm(100, generator=torch_generator(3, "shuffle", 2, 5))
+    assert [first, draws()] == expected
+    assert torch.equal(order, torch.randperm(100, generator=torch_generator(3, "shuffle", 2, 5)))
+    other = torch.randperm(100, generator=torch_generator(3, "shuffle", 2, 6))
+    assert not torch.equal(order, other)
 
 
 def test_draws_inside_depend_on_the_tuple_alone_and_leave_no_trace() -> None:
     seen = set()
     for start in (0, 1):
-        seed_globally(start)
-        expected = draws()
-        seed_globally(start)
+        expected = [draws(start), draws()]  # the second half of a pair of normals survives
+        first = draws(start)
         with isolated_generators(9, "trainer", 4, 2):
             seen.add(draws())
-            seed_globally(77)  # foreign code may seed as well
-        assert draws() == expected
+            draws(77)  # foreign code may seed as well
+            with isolated_generators(9, "trainer", 4, 3):
+                assert draws() not in seen
+        assert [first, draws()] == expected
     assert len(seen) == 1
-    with isolated_generators(9, "trainer", 4, 3):
-        assert draws() not in seen
+
+
+def raising(error: Exception) -> None:
+    draws()
+    raise error
 
 
 def test_generators_are_given_back_when_the_code_inside_raises() -> None:
-    seed_globally(1)
-    expected = draws()
-    seed_globally(1)
+    expected = [draws(1), draws()]
+    first = draws(1)
     with pytest.raises(RuntimeError, match="inside"), isolated_generators(1, "trainer"):
-        draw_and_raise()
-    assert draws() == expected
-
-
-def test_one_inside_the_other() -> None:
-    with isolated_generators(1, "outer"):
-        expected = [draws(), draws()]
-    with isolated_generators(1, "outer"):
-        first = draws()
-        with isolated_generators(1, "inner"):
-            assert draws() not in expected
-        assert [first, draws()] == expected
-
-
-def test_the_second_half_of_a_pair_of_normals_survives() -> None:
-    seed_globally(3)
-    expected = [draws(), draws()]
-    seed_globally(3)
-    first = draws()
-    with isolated_generators(1, "trainer"):
-        draws()
+        raising(RuntimeError("inside"))
     assert [first, draws()] == expected
 
 

@@ -1,6 +1,7 @@
 """A user's own code by name: imported from the current directory, one line for what is wrong."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,18 +11,9 @@ from fednnnn_plugin.user_code import load_code, names_code, refuse_code, told
 
 
 @pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def write(own_code: Path) -> Callable[[str, str], int]:
     """Write a module into the current directory, which is otherwise not importable."""
-    monkeypatch.chdir(tmp_path)
-    before, known = list(sys.path), set(sys.modules)
-
-    def start(name: str, text: str) -> None:
-        (tmp_path / f"{name}.py").write_text(text)
-
-    yield start
-    assert sys.path == before
-    for name in set(sys.modules) - known:
-        del sys.modules[name]
+    return lambda name, text: (own_code / f"{name}.py").write_text(text)
 
 
 @pytest.mark.parametrize(
@@ -31,12 +23,9 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("own.data:load", True),
         ("digits", False),
         ("own:", False),
-        (":load", False),
-        ("own:load:more", False),
         ("s3://bucket", False),
         ("own data:load", False),
         (None, False),
-        (3, False),
     ],
 )
 def test_a_name_of_code_is_a_module_and_a_name(text: object, expected: bool) -> None:

@@ -10,10 +10,8 @@ import click
 
 from fednnnn_plugin import __version__
 from fednnnn_plugin.cli.look import partition_command, recipes_command, report_command
-from fednnnn_plugin.cli.run import run_command
+from fednnnn_plugin.cli.run import run_command as run_command
 from fednnnn_plugin.cli.tune import tune_command
-
-__all__ = ["main", "run_command"]
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

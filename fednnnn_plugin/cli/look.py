@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from fednnnn_plugin.cli.shared import allow_code_option, one_line_errors, overrides_option
+from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
 from fednnnn_plugin.errors import UserError
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C ends a command that has nothing to resume."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        sys.exit(130)
-
-
 @click.command("report")
-@click.argument("runs", metavar="RUN...", nargs=-1, type=click.Path(path_type=Path), required=True)
+@click.argument("runs", metavar="RUN...", nargs=-1, type=PATH, required=True)
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=Path("report"),
     show_default=True,
     help="Where tables, figures and index.html go.",
@@ -54,31 +41,22 @@ def report_command(
     runs: tuple[Path, ...], out: Path, layers: tuple[str, ...], target: float | None, formats: str
 ) -> None:
     """Make tables, figures and a page from runs and studies, or folders of them."""
-    with _interruptible():
-        from fednnnn_plugin.report.build import build_report
+    from fednnnn_plugin.report.build import build_report
 
-        report = build_report(runs, out, layers=layers, target=target, formats=formats.split(","))
-        for warning in report.warnings:
-            click.echo(f"warning: {warning}", err=True)
-        click.echo(report.text)
-        click.echo(f"page: {report.page}")
+    report = build_report(runs, out, layers=layers, target=target, formats=formats.split(","))
+    for warning in report.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(report.text)
+    click.echo(f"page: {report.page}")
 
 
 @click.command("partition")
-@click.argument("recipe", metavar="RECIPE.yaml")
-@overrides_option
-@click.option("--plot", type=click.Path(path_type=Path), help="Also a picture: .svg, .pdf or .png.")
-@click.option(
-    "--csv", type=click.Path(path_type=Path), help="Also the counts: a file ending in .csv."
-)
-@allow_code_option
+@on_recipe
+@click.option("--plot", type=PATH, help="Also a picture: .svg, .pdf or .png.")
+@click.option("--csv", type=PATH, help="Also the counts: a file ending in .csv.")
 @one_line_errors
 def partition_command(
-    recipe: str,
-    overrides: tuple[str, ...],
-    plot: Path | None,
-    csv: Path | None,
-    allow_code: bool,
+    recipe: str, overrides: tuple[str, ...], plot: Path | None, csv: Path | None, allow_code: bool
 ) -> None:
     """Show how a recipe deals its training images to the clients."""
     for option, path, allowed in (
@@ -87,13 +65,6 @@ def partition_command(
     ):
         if path and path.suffix.lower() not in allowed:
             raise UserError(f"{option}: {path} must end in {', '.join(allowed)}")
-    with _interruptible():
-        _show_partition(recipe, overrides, plot, csv, allow_code)
-
-
-def _show_partition(
-    recipe: str, overrides: tuple[str, ...], plot: Path | None, csv: Path | None, allow_code: bool
-) -> None:
     from fednnnn_plugin.data.federated import load_federated
     from fednnnn_plugin.engine.settings import data_spec
     from fednnnn_plugin.recipe import find_recipe, load_recipe
@@ -120,16 +91,16 @@ def _show_partition(
 def recipes_command(context: click.Context) -> None:
     """List the recipes that come with the package, and whether their data is present."""
     if context.invoked_subcommand is None:
-        from fednnnn_plugin.recipe.catalogue import catalogue
+        from fednnnn_plugin.recipe.library import catalogue
 
         click.echo(catalogue())
 
 
 @recipes_command.command("copy")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR", type=PATH)
 @one_line_errors
 def copy_recipes(folder: Path) -> None:
     """Copy the recipes into a folder, to read and to change; no file is overwritten."""
-    from fednnnn_plugin.recipe.catalogue import copy_recipes as copy
+    from fednnnn_plugin.recipe.library import copy_recipes as copy
 
     click.echo(f"{copy(folder)} recipes copied to {folder}")

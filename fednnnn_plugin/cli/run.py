@@ -3,48 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fednnnn_plugin.cli.shared import allow_code_option, one_line_errors, overrides_option
-from fednnnn_plugin.engine.endings import signals_raised
+from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
 
 if TYPE_CHECKING:
     from fednnnn_plugin.engine.progress import Follower
-    from fednnnn_plugin.engine.start import Run
+    from fednnnn_plugin.engine.records import Summary
 
 
 @click.command("run", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("recipe", metavar="RECIPE.yaml")
-@overrides_option
+@on_recipe
 @click.option(
     "--backend",
     type=click.Choice(["sp", "MPI"]),
     help="Standalone or MPI-distributed; under mpirun it is MPI by itself.",
 )
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path),
-    help="The run folder; default runs/<recipe>-seed<seed>.",
-)
+@click.option("--output", type=PATH, help="The run folder; default runs/<recipe>-seed<seed>.")
 @click.option("--tensorboard", is_flag=True, help="Also write event files for TensorBoard.")
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint.")
 @click.option("--overwrite", is_flag=True, help="Replace a run that the folder already holds.")
-@allow_code_option
 @click.pass_obj
 @one_line_errors
 def run_command(
-    mlops: Callable[[], Follower] | None,
-    recipe: str,
-    overrides: tuple[str, ...],
-    backend: str | None,
-    output: Path | None,
-    tensorboard: bool,
-    resume: bool,
-    overwrite: bool,
-    allow_code: bool,
+    mlops: Callable[[], Follower] | None, /, recipe: str, *, tensorboard: bool, **options: Any
 ) -> None:
     """Run a recipe: a federation from its YAML file to a run folder.
 
@@ -56,30 +40,17 @@ def run_command(
     from fednnnn_plugin.engine.start import run
 
     keep_freed_memory()
-    with signals_raised():
-        ended = run(
-            recipe,
-            overrides=overrides,
-            output=output,
-            resume=resume,
-            overwrite=overwrite,
-            allow_code=allow_code,
-            backend=backend,
-            followers=[TensorBoard()] if tensorboard else [],
-            mlops=mlops,
-        )
+    followers = [TensorBoard()] if tensorboard else []
+    ended = run(recipe, followers=followers, mlops=mlops, **options)
     if ended.summary is not None:
-        click.echo(_closing_line(ended))
+        said = "the run is finished already" if ended.was_finished else _result(ended.summary)
+        click.echo(f"{ended.folder}: {said}")
 
 
-def _closing_line(ended: Run) -> str:
-    summary = ended.summary
-    assert summary is not None
-    if ended.was_finished:
-        return f"{ended.folder}: the run is finished already"
+def _result(summary: Summary) -> str:
     if summary.final_test_acc is None or summary.best_test_acc is None:
-        return f"{ended.folder}: {summary.rounds} rounds"
+        return f"{summary.rounds} rounds"
     return (
-        f"{ended.folder}: accuracy {summary.final_test_acc:.4f} after {summary.rounds} rounds, "
+        f"accuracy {summary.final_test_acc:.4f} after {summary.rounds} rounds, "
         f"best {summary.best_test_acc:.4f} in round {summary.best_round}"
     )

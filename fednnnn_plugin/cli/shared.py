@@ -5,25 +5,30 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec
+from pathlib import Path
+from typing import Any, ParamSpec
 
 import click
 
-from fednnnn_plugin.engine.endings import Terminated, ending, launched_rank
+from fednnnn_plugin.engine.endings import Terminated, ending, launched_rank, signals_raised
 from fednnnn_plugin.errors import LaunchError, RunError, UserError
 
 P = ParamSpec("P")
+PATH: Any = click.Path(path_type=Path)
 
 
 def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
-    """Print the user's mistakes without a traceback and exit with the right status."""
+    """End a command with the right status, and without a traceback for what is not our mistake."""
 
     @wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            command(*args, **kwargs)
+            with signals_raised():
+                command(*args, **kwargs)
         except (UserError, RunError, OSError, KeyboardInterrupt, Terminated) as error:
             message, status = ending(error)
+            if "resume" not in kwargs:  # the command has no such option
+                message = message.removesuffix("; go on with --resume")
             # The other ranks have the same mistake to report, unless they know of no others.
             if launched_rank() == 0 or isinstance(error, LaunchError):
                 click.echo(message, err=True)
@@ -32,16 +37,19 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
     return wrapped
 
 
-overrides_option = click.option(
-    "--set",
-    "overrides",
-    metavar="section.key=value",
-    multiple=True,
-    help="Override a recipe key, such as train_args.comm_round=3; may be repeated.",
-)
-allow_code_option = click.option(
-    "--allow-code",
-    is_flag=True,
-    help="Let what the recipe names as MODULE:NAME run, its dataset, model or "
-    "federated_optimizer: for recipes that you trust.",
-)
+def on_recipe(command: Callable[P, None]) -> Callable[P, None]:
+    """Give a command the argument ``recipe`` and the options that go with every recipe."""
+    command = click.option(
+        "--allow-code",
+        is_flag=True,
+        help="Let what the recipe names as MODULE:NAME run, its dataset, model or "
+        "federated_optimizer: for recipes that you trust.",
+    )(command)
+    command = click.option(
+        "--set",
+        "overrides",
+        metavar="section.key=value",
+        multiple=True,
+        help="Override a recipe key, such as train_args.comm_round=3; may be repeated.",
+    )(command)
+    return click.argument("recipe", metavar="RECIPE.yaml")(command)

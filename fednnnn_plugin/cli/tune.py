@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fednnnn_plugin.cli.shared import allow_code_option, one_line_errors, overrides_option
-from fednnnn_plugin.engine.endings import launched_ranks, signals_raised
+from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
+from fednnnn_plugin.engine.endings import launched_ranks
 from fednnnn_plugin.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("tune")
-@click.argument("recipe", metavar="RECIPE.yaml")
-@overrides_option
+@on_recipe
 @click.option(
     "--grid",
     "grids",
@@ -33,17 +32,12 @@ if TYPE_CHECKING:
 @click.option("--prune", is_flag=True, default=None, help="Stop trials far behind the others.")
 @click.option(
     "--settings",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="A YAML file with grids, rounds, validation, metric, prune; options come before it.",
 )
-@click.option(
-    "--study",
-    type=click.Path(path_type=Path),
-    help="The study folder; default studies/<recipe>-seed<seed>.",
-)
+@click.option("--study", type=PATH, help="The study folder; default studies/<recipe>-seed<seed>.")
 @click.option("--jobs", default=1, show_default=True, help="Trials side by side.")
 @click.option("--resume", is_flag=True, help="Go on with the study; no finished trial is repeated.")
-@allow_code_option
 @one_line_errors
 def tune_command(
     recipe: str,
@@ -87,14 +81,13 @@ def tune_command(
     given = (read_settings(settings) if settings else Settings()).updated(given)
     default = f"{loaded.name}-seed{loaded.common_args.random_seed}"
     folder = StudyFolder(study or Path("studies") / default, allow_code=allow_code)
-    with signals_raised():
-        if resume and is_study(folder.path):
-            check_study(folder, load, given)
-        else:
-            begin_study(folder, load, given)
-            if resume:
-                click.echo(f"{folder.path}: no study to go on with: beginning one")
-        found = search(folder, click.echo, jobs)
+    if resume and is_study(folder.path):
+        check_study(folder, load, given)
+    else:
+        begin_study(folder, load, given)
+        if resume:
+            click.echo(f"{folder.path}: no study to go on with: beginning one")
+    found = search(folder, click.echo, jobs)
     steps = found.plan.steps
     click.echo(counts(found.trials, sum(map(len, steps))))
     click.echo(f"best: {', '.join(shown_values(found.chosen(step)) for step in steps)}")

@@ -6,104 +6,95 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, joined, shown
 from fednnnn_plugin.recipe.consistency import inconsistencies
-from fednnnn_plugin.recipe.kinds import LARGEST, Caller
-from fednnnn_plugin.recipe.schema import SECTIONS, Recipe, own_keys
-from fednnnn_plugin.recipe.wording import either, joined, shown
+from fednnnn_plugin.recipe.kinds import Caller
+from fednnnn_plugin.recipe.method import METHOD, method_settings, rule_keys
+from fednnnn_plugin.recipe.schema import FEDMLS, SECTIONS, Recipe, own_keys
 
-_SIMPLE = {
+_WORDS = {
     "boolean": "true or false",
     "string": "text (quote what YAML reads otherwise)",
     "null": "null",
 }
 
 
-def build(values: Mapping[str, object], caller: Caller) -> Recipe:
-    """Validate ``values`` (``name`` and the sections).
-
-    Raises:
-        UserError: a line for each problem, ``where(section.key): value: what is allowed``.
-    """
+def build(name: str, sections: Mapping[str, object], caller: Caller) -> Recipe:
+    """Validate the sections of a recipe; a ``UserError`` has a line for each problem."""
+    values: dict[str, object] = {"name": name, **sections}
+    problems: dict[str, str] = {}
+    train = sections.get("train_args")
+    if isinstance(train, dict):
+        settings, problems = method_settings(train, caller)
+        ours = {*own_keys("train_args"), *FEDMLS["train_args"]}
+        own = {key: value for key, value in train.items() if key in ours}
+        values["train_args"] = {**own, "rule_settings": settings}
+    problems |= _unknown(sections, of_rules=METHOD not in problems)
     try:
         recipe = Recipe.model_validate(values, context=caller)
-        problems = inconsistencies(recipe, foreign=caller.foreign)
+        problems = problems or dict(inconsistencies(recipe, foreign=caller.foreign))
     except ValidationError as error:
-        problems = {}
         for entry in error.errors(include_url=False):
-            problems |= _problems(entry)
+            problems.setdefault(*_problem(entry))
     if problems:
         lines = [f"{caller.where(key)}: {text}" for key, text in problems.items()]
         raise UserError(joined(lines))
     return recipe
 
 
-def sections_of(key: str) -> list[str]:
-    """The sections that have a key: one; two for what FedML has in two; or none."""
-    return [section for section in SECTIONS if key in _keys_of(section)]
+def known_keys() -> dict[str, str]:
+    """Every key, the rules' too, and its section."""
+    known = dict.fromkeys(rule_keys(), "train_args")
+    for section in SECTIONS:
+        known |= dict.fromkeys([*own_keys(section), *FEDMLS.get(section, ())], section)
+    return known
 
 
 def unknown_section(section: str) -> str:
     """Say that there is no such section, and name the nearest one."""
-    if homes := sections_of(section):
-        return f"not a section; it is a key of {homes[0]}"
+    if home := known_keys().get(section):
+        return f"not a section; it is a key of {home}"
     nearest = get_close_matches(section[:40], SECTIONS, n=1, cutoff=0.0)[0]
     return f"unknown section; the nearest known one is {nearest}"
 
 
-def _unknown_key(key: str) -> str:
-    if homes := sections_of(key):
-        return f"unknown key there; it belongs to {homes[0]}"
-    known = {key: name for name in SECTIONS for key in _keys_of(name)}
-    nearest = get_close_matches(key[:40], known, n=1, cutoff=0.0)[0]
-    return f"unknown key; did you mean {known[nearest]}.{nearest}?"
+def _unknown(sections: Mapping[str, object], *, of_rules: bool) -> dict[str, str]:
+    """What no section has; without ``of_rules`` that may be the keys of a rule not yet known."""
+    found = {name: unknown_section(name) for name in sections if name not in SECTIONS}
+    known = known_keys()
+    for section in SECTIONS:
+        keys = sections.get(section)
+        for key in keys if isinstance(keys, dict) else ():
+            if key not in known and section == "train_args" and not of_rules:
+                continue
+            if key not in known:
+                nearest = get_close_matches(key[:40], known, n=1, cutoff=0.0)[0]
+                text = f"unknown key; did you mean {known[nearest]}.{nearest}?"
+                found[f"{section}.{key}"] = text
+            elif known[key] != section:
+                found[f"{section}.{key}"] = f"unknown key there; it belongs to {known[key]}"
+    return found
 
 
-def _keys_of(section: str) -> list[str]:
-    if section != "train_args":
-        return own_keys(section)
-    from fednnnn_plugin.server.rules import RULES
-
-    return [*own_keys(section), *(key for rule in RULES.values() for key in rule.keys)]
-
-
-def _problems(entry: Any) -> dict[str, str]:
+def _problem(entry: Any) -> tuple[str, str]:
     """What one pydantic error says of which key; in a union each member reports the same."""
     section, *rest = (str(part) for part in entry["loc"])
-    kind, value = entry["type"], entry["input"]
-    if kind == "refused":
-        found: dict[str, str] = entry["ctx"]["problems"]
-        return {key: text or _unknown_key(key.split(".", 1)[1]) for key, text in found.items()}
+    missing, value = entry["type"] == "missing", entry["input"]
     if not rest:
-        if kind == "extra_forbidden":
-            return {section: unknown_section(section)}
         wrong = f"{shown(value)}: must be a section, a mapping of keys to values"
-        return {section: "missing section" if kind == "missing" else wrong}
-    key = f"{section}.{rest[0]}"
-    if kind == "extra_forbidden":
-        return {key: _unknown_key(rest[0])}
-    schema = SECTIONS[section].model_json_schema()["properties"][rest[0]]
-    given = "missing;" if kind == "missing" else f"{shown(value)}:"
-    return {key: f"{given} must be {_words(schema)}"}
+        return section, "missing section" if missing else wrong
+    text = str(entry["ctx"]["error"]) if entry["type"] == "value_error" else ""
+    if not text:
+        schema = SECTIONS[section].model_json_schema()["properties"][rest[0]]
+        text = f"must be {_words(schema)}"
+    return f"{section}.{rest[0]}", f"missing; {text}" if missing else f"{shown(value)}: {text}"
 
 
 def _words(schema: Mapping[str, Any]) -> str:
     """What a JSON schema allows, as it follows "must be"."""
     if "description" in schema:
-        words = schema["description"]
-    elif "anyOf" in schema:
-        words = ", or ".join(map(_words, schema["anyOf"]))
-    elif "enum" in schema:
-        words = either(schema["enum"])
-    elif schema["type"] == "integer":
-        high = schema["maximum"]
-        most = f" and at most {high}" if high != LARGEST else ""
-        words = f"a whole number of at least {schema['minimum']}{most}"
-    elif schema["type"] == "number":
-        low, high = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
-        least = f"of at least {schema['minimum']}" if low is None else f"greater than {low}"
-        finite, most = ("finite ", "") if high is None else ("", f" and less than {high}")
-        words = f"a {finite}number {least}{most}"
-    else:
-        words = schema.get("const") or _SIMPLE[schema["type"]]
-    return words
+        return str(schema["description"])
+    if "anyOf" in schema:
+        return ", or ".join(filter(None, map(_words, schema["anyOf"])))
+    names = schema.get("enum") or [schema.get("const") or _WORDS[schema["type"]]]
+    return " or ".join(names) if len(names) < 3 else f"one of {', '.join(names)}"

@@ -1,18 +1,11 @@
 """What the keys of a recipe must be to each other."""
 
+from collections.abc import Iterator
 from operator import attrgetter
 
-from fednnnn_plugin.recipe.kinds import PAPER_MODELS
+from fednnnn_plugin.errors import shown
 from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
-from fednnnn_plugin.recipe.wording import either, shown
 
-_BACKENDS = {
-    "simulation": ("sp", "MPI"),
-    "cross_silo": (
-        *("GRPC", "TRPC", "MPI"),
-        *("MQTT_S3", "MQTT_S3_MNN", "MQTT_WEB3", "MQTT_THETASTORE"),
-    ),
-}
 # Keys that one value of another key uses.
 _OF_ONE = {
     "data_args.data_dir": ("data_args.dataset", "image_folder"),
@@ -27,60 +20,25 @@ _OF_ONE = {
 }
 
 
-def inconsistencies(recipe: Recipe, *, foreign: bool) -> dict[str, str]:
-    """Say what does not fit together: ``section.key`` to what is wrong with its value.
-
-    Args:
-        recipe: a recipe whose keys are valid one by one.
-        foreign: data, model and platform are the caller's own: leave them unjudged.
-    """
-    train, tracking = recipe.train_args, recipe.tracking_args
-    found = {}
+def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str]]:
+    """Say which ``section.key`` does not fit, and why; a foreign platform is left unjudged."""
+    data, train, tracking = recipe.data_args, recipe.train_args, recipe.tracking_args
     if train.client_num_per_round > train.client_num_in_total:
-        found["train_args.client_num_per_round"] = (
-            f"{train.client_num_per_round}: must be at most client_num_in_total, here "
-            f"{train.client_num_in_total}"
-        )
+        most = f"must be at most client_num_in_total, here {train.client_num_in_total}"
+        yield "train_args.client_num_per_round", f"{train.client_num_per_round}: {most}"
     if tracking.overwrite and tracking.resume:
-        found["tracking_args.overwrite"] = "true: resume is true too; give one of them"
-    if tracking.using_mlops not in (None, recipe.common_args.using_mlops):
-        found["tracking_args.using_mlops"] = (
-            f"{shown(tracking.using_mlops)}: common_args.using_mlops is not; give it once"
-        )
-    return found if foreign else found | _unfit(recipe) | _unused(recipe)
-
-
-def _unfit(recipe: Recipe) -> dict[str, str]:
-    data, model, device = recipe.data_args, recipe.model_args.model, recipe.device_args
-    training_type, backend = recipe.common_args.training_type, recipe.comm_args.backend
-    found = {}
-    own = f"nnnn_{data.dataset}"
-    if {model, own} <= set(PAPER_MODELS) and model != own:
-        found["model_args.model"] = (
-            f"{shown(model)}: does not take the images of dataset {data.dataset}; must be {own}"
-        )
+        yield "tracking_args.overwrite", "true: resume is true too; give one of them"
+    if foreign:
+        return
     if data.dataset == "image_folder" and data.data_dir is None:
-        found["data_args.data_dir"] = (
-            "missing; dataset image_folder needs it: a folder with a folder for each class"
-        )
-    if backend not in _BACKENDS[training_type]:
-        found["comm_args.backend"] = (
-            f"{shown(backend)}: training_type {training_type} takes "
-            f"{either(_BACKENDS[training_type])}"
-        )
-    if device.gpu_mapping_file is not None and device.gpu_mapping_key is None:
-        found["device_args.gpu_mapping_key"] = (
-            "missing; gpu_mapping_file needs it: the name of a mapping in that file"
-        )
-    return found
-
-
-def _unused(recipe: Recipe) -> dict[str, str]:
-    found = {}
+        what = "a folder with a folder for each class"
+        yield "data_args.data_dir", f"missing; dataset image_folder needs it: {what}"
+    if recipe.device_args.gpu_mapping_file and recipe.device_args.gpu_mapping_key is None:
+        what = "the name of a mapping in that file"
+        yield "device_args.gpu_mapping_key", f"missing; gpu_mapping_file needs it: {what}"
     for name, (other, user) in _OF_ONE.items():
         section, key = name.split(".")
         value, unused = attrgetter(name)(recipe), SECTIONS[section].model_fields[key].default
         if value != unused and attrgetter(other)(recipe) != user:
-            of = f"{other.split('.')[1]} {user}"
-            found[name] = f"{shown(value)}: only {of} uses it; leave it out or at {shown(unused)}"
-    return found
+            of = f"only {other.split('.')[1]} {user} uses it"
+            yield name, f"{shown(value)}: {of}; leave it out or at {shown(unused)}"

@@ -1,28 +1,21 @@
 """The kinds of value that a recipe key takes.
 
-Ranges are pydantic's constraints, which :mod:`.build` words. A kind whose check is a function has
-the words, as they follow "must be", for its description.
+A kind's description has the words for what it allows, as they follow "must be".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
-from pydantic_core import PydanticCustomError
 
-from fednnnn_plugin.recipe.wording import either, shown
+from fednnnn_plugin.models import unknown_model
 from fednnnn_plugin.user_code import names_code
 
-PAPER_MODELS = ("nnnn_mnist", "nnnn_cifar10", "nnnn_digits")
-LARGEST = 2**31 - 1
-_DATASETS = ("mnist", "cifar10", "digits", "image_folder")
-_PARTITIONS = ("iid", "n_class", "dirichlet")
-_TRAINING_TYPES = ("simulation", "cross_silo")
 _DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 
@@ -36,11 +29,6 @@ class Caller:
     allow_code: bool = False  # a rule module:Class may be imported
 
 
-def refused(problems: Mapping[str, str]) -> PydanticCustomError:
-    """The error of a validator that words itself what is wrong with each ``section.key``."""
-    return PydanticCustomError("refused", "refused", {"problems": problems})
-
-
 def decimal(value: Any) -> Any:
     """Read ``5e-4``, which PyYAML and so FedML take for text, as the number it is."""
     return float(value) if isinstance(value, str) and _DECIMAL.fullmatch(value) else value
@@ -48,32 +36,27 @@ def decimal(value: Any) -> Any:
 
 def _path(value: str) -> str:
     if not value or "\0" in value or len(value) > 4096:
-        raise ValueError("not a path")
+        raise ValueError
     try:
         Path(value).expanduser()
-    except RuntimeError as error:
-        raise ValueError("no such home directory") from error
+    except RuntimeError as error:  # no such home directory
+        raise ValueError from error
     return value
-
-
-def _ours(*names: str, unless: str = "foreign", code: bool = False) -> AfterValidator:
-    def check(value: str, info: ValidationInfo[Caller]) -> str:
-        known = value in names or (code and names_code(value))
-        if not (known or getattr(info.context, unless)):
-            raise ValueError("not one of ours")
-        return value
-
-    return AfterValidator(check)
 
 
 def _model(value: str, info: ValidationInfo[Caller]) -> str:
-    if value in PAPER_MODELS or names_code(value) or info.context.foreign:
-        return value
-    from fednnnn_plugin.models import unknown_model  # torchvision takes seconds
-
-    if problem := unknown_model(value):
-        raise refused({"model_args.model": f"{shown(value)}: {problem}"})
+    if not info.context.foreign and (problem := unknown_model(value)):
+        raise ValueError(problem)
     return value
+
+
+def _only(allowed: Callable[[str, Caller], bool]) -> AfterValidator:
+    def check(value: str, info: ValidationInfo[Caller]) -> str:
+        if not allowed(value, info.context):
+            raise ValueError
+        return value
+
+    return AfterValidator(check)
 
 
 def _height_and_width(value: object) -> object:
@@ -84,16 +67,21 @@ def _height_and_width(value: object) -> object:
 
 PathText = Annotated[str, AfterValidator(_path), Field(description="a path")]
 
-Count = Annotated[int, Field(ge=1, le=LARGEST)]
-Natural = Annotated[int, Field(ge=0, le=LARGEST)]
-Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+_MOST = 2**31 - 1
+Count = Annotated[int, Field(ge=1, le=_MOST, description="a whole number of at least 1")]
+Natural = Annotated[int, Field(ge=0, le=_MOST, description="a whole number of at least 0")]
+Seed = Annotated[int, Field(ge=0, lt=2**32, description="a whole number of 0 to 4294967295")]
 FullBatch = Annotated[Literal[-1], Field(description="-1 for all of a client's images")]
 
 _READ = BeforeValidator(decimal)
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), _READ]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), _READ]
-Fraction = Annotated[float, Field(ge=0, lt=1), _READ]
-OpenFraction = Annotated[float, Field(gt=0, lt=1), _READ]
+_ABOVE_0 = Field(gt=0, allow_inf_nan=False, description="a finite number greater than 0")
+_FROM_0 = Field(ge=0, allow_inf_nan=False, description="a finite number of at least 0")
+_BELOW_1 = Field(ge=0, lt=1, description="a number of at least 0 and less than 1")
+_BETWEEN = Field(gt=0, lt=1, description="a number greater than 0 and less than 1")
+Positive = Annotated[float, _ABOVE_0, _READ]
+NonNegative = Annotated[float, _FROM_0, _READ]
+Fraction = Annotated[float, _BELOW_1, _READ]
+OpenFraction = Annotated[float, _BETWEEN, _READ]
 
 _Side = Annotated[int, Field(ge=1, le=4096)]
 ImageSize = Annotated[
@@ -101,26 +89,23 @@ ImageSize = Annotated[
     BeforeValidator(_height_and_width),
     Field(description="a whole number of 1 to 4096, or [height, width]"),
 ]
-GpuList = Annotated[
-    str,
-    Field(
-        pattern=r"^[^:;]+:\d+(,\d+)*(;[^:;]+:\d+(,\d+)*)*$",
-        description="FedML's host:processes on each GPU, as in gpu1:0,1,1,2;gpu2:3",
-    ),
+
+_Code = Annotated[
+    str, _only(lambda value, _: names_code(value)), Field(description="MODULE:FUNCTION")
 ]
-Dataset = Annotated[
-    str,
-    _ours(*_DATASETS, code=True),
-    Field(description=f"{either(_DATASETS)}, or MODULE:FUNCTION"),
-]
+# Names that are not ours; no message offers them.
+_Foreign = Annotated[str, _only(lambda _, caller: caller.foreign), Field(description="")]
+_Custom = Annotated[str, _only(lambda _, caller: caller.custom_trainer), Field(description="")]
+Dataset: TypeAlias = Literal["mnist", "cifar10", "digits", "image_folder"] | _Code | _Foreign
 Model = Annotated[
     str,
     AfterValidator(_model),
-    Field(description=f"{either(PAPER_MODELS)}, a model of torchvision's, or MODULE:FUNCTION"),
+    Field(description="the name of a model, such as nnnn_mnist, or MODULE:FUNCTION"),
 ]
-PartitionMethod = Annotated[str, _ours(*_PARTITIONS), Field(description=either(_PARTITIONS))]
-TrainingType = Annotated[str, _ours(*_TRAINING_TYPES), Field(description=either(_TRAINING_TYPES))]
-ClientOptimizer = Annotated[str, _ours("sgd", unless="custom_trainer"), Field(description="sgd")]
+PartitionMethod: TypeAlias = Literal["iid", "n_class", "dirichlet"] | _Foreign
+TrainingType: TypeAlias = Literal["simulation"] | _Foreign
+Backend: TypeAlias = Literal["sp", "MPI"] | _Foreign
+ClientOptimizer: TypeAlias = Literal["sgd"] | _Custom
 # YAML 1.1 reads a bare off as false.
 _OFF = BeforeValidator(lambda value: "off" if value is False else value)
 ClientBatching = Annotated[Literal["auto", "off"] | Count, _OFF]

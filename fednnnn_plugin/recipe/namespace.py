@@ -1,13 +1,13 @@
 """FedML's flat arguments to a `Recipe`."""
 
+from contextlib import suppress
 from pathlib import Path
 
-from fednnnn_plugin.errors import printable
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.recipe.build import build
 from fednnnn_plugin.recipe.kinds import Caller
-from fednnnn_plugin.recipe.method import METHOD
+from fednnnn_plugin.recipe.method import find_method, rule_keys
 from fednnnn_plugin.recipe.schema import SECTIONS, Recipe, own_keys
-from fednnnn_plugin.user_code import names_code
 
 # FedML sets it itself, to client_num_per_round or to the size of the MPI world.
 _NOT_THE_USERS = {"worker_num"}
@@ -24,21 +24,11 @@ def recipe_from_args(
     custom_trainer: bool = False,
     allow_code: bool = False,
 ) -> Recipe:
-    """Make a recipe of the namespace that ``fedml.init`` returns.
+    """Make a recipe of what ``fedml.init`` returns: an attribute for each key of every section.
 
     Data, model and platform may be the caller's own, so their names are free. Attributes that
-    are absent or None take the defaults; attributes that are not ours are ignored.
-
-    Args:
-        args: FedML's ``Arguments``, one attribute for each key of every section.
-        method: one of our methods in place of ``federated_optimizer``; the keys of other methods
-            are then dropped.
-        custom_trainer: clients train with the caller's own trainer, so that ``client_optimizer``
-            is free.
-        allow_code: import a method that is ``module:Class``.
-
-    Raises:
-        UserError: a line for each problem: file, key, value, what is allowed.
+    are absent or None take the defaults; attributes that are not ours are ignored. A ``method``
+    replaces ``federated_optimizer``, and the keys of other methods are then dropped.
     """
     file = str(getattr(args, "yaml_config_file", None) or "")
     where = printable(file) or "args"
@@ -47,34 +37,23 @@ def recipe_from_args(
     others = _NOT_THE_USERS
     if getattr(args, "dataset", None) != "image_folder":
         others = others | _IMAGE_FOLDERS
-    values = {
-        section: _given(args, set(own_keys(section, fedmls=False)) - others) for section in SECTIONS
-    }
-    values["tracking_args"].pop("using_mlops", None)  # it is common_args' here
+    values = {section: _given(args, set(own_keys(section)) - others) for section in SECTIONS}
     values["data_args"].setdefault("dataset", "custom")
     values["model_args"].setdefault("model", "custom")
     train = values["train_args"]
     if method is not None:
         train["federated_optimizer"] = method
-    train |= _rule_keys(args, str(train.get("federated_optimizer")), caller, alone=bool(method))
+    own: set[str] = set()
+    with suppress(UserError):  # which `build` reports
+        own = set(find_method(train.get("federated_optimizer"), caller).keys)
+    train |= _given(args, own if method else set(rule_keys()) - (_FEDMLS - own))
     using_mlops = values["common_args"].get("using_mlops")
     if isinstance(using_mlops, str):
         # FedML takes it from an environment variable, unparsed.
         values["common_args"]["using_mlops"] = using_mlops.lower() in {"true", "1"}
 
     name = Path(file).stem or str(train.get("federated_optimizer", "args"))
-    return build({"name": name, **values}, caller)
-
-
-def _rule_keys(args: object, method: str, caller: Caller, *, alone: bool) -> dict[str, object]:
-    """The keys of rules that the namespace has; of the method's rule ``alone``, or of any."""
-    from fednnnn_plugin.server.rules import RULES, load_rule
-
-    if names_code(method) and caller.allow_code:
-        load_rule(method, caller.where(METHOD))
-    own = set(RULES[method].keys) if method in RULES else set()
-    every = {key for rule in RULES.values() for key in rule.keys}
-    return _given(args, own if alone else every - (_FEDMLS - own))
+    return build(name, values, caller)
 
 
 def _given(args: object, keys: set[str]) -> dict[str, object]:

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Hashable
 from pathlib import Path
+from typing import Any
 
 import yaml
-from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import UserError, printable, shown
 
 MAX_BYTES = 1 << 18
 _MAX_DIGITS = 100
@@ -26,37 +26,32 @@ class NotReadableError(Exception):
     """The text is not YAML, or not YAML that a recipe may contain; one line, with its place."""
 
 
-def read_file(path: Path) -> str:
-    """Read a text file.
-
-    Raises:
-        UserError: no such file, not a regular file, unreadable, too large, or not UTF-8.
-    """
+def read_mapping(path: Path, of: str) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping; a ``UserError`` says why it cannot be read."""
     where = printable(path)
     try:
-        if not path.exists():
-            raise UserError(f"{where}: no such file; a recipe is a YAML file")
         if not path.is_file():
-            kind = "a directory" if path.is_dir() else "not a regular file"
-            raise UserError(f"{where}: {kind}; a recipe is a YAML file")
+            kind = "not a regular file" if path.exists() else "no such file"
+            raise UserError(f"{where}: {kind}; must be a YAML file")
         with path.open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise UserError(f"{where}: larger than {MAX_BYTES // 1024} KiB")
+        values = read_yaml(content.decode("utf-8-sig"))
     except OSError as error:
         raise UserError(f"{where}: cannot be read: {error.strerror}") from None
-    if len(content) > MAX_BYTES:
-        raise UserError(f"{where}: larger than {MAX_BYTES // 1024} KiB; not a recipe")
-    try:
-        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: not text in UTF-8 (byte {error.start})") from None
+    except NotReadableError as error:
+        raise UserError(f"{where}: {error}") from None
+    if not isinstance(values, dict):
+        what = "empty" if values is None else shown(values)
+        raise UserError(f"{where}: {what}; must be a mapping of {of}")
+    return values
 
 
 def read_yaml(text: str) -> object:
-    """Read one YAML document; the keys of its mappings are text.
-
-    Raises:
-        NotReadableError: not YAML; an alias, a tag of Python's, or a key that is given twice.
-    """
+    """Read one YAML document; the keys of its mappings are text."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.reader.ReaderError as error:
@@ -64,12 +59,16 @@ def read_yaml(text: str) -> object:
         raise NotReadableError(f"line {place}: not YAML: {printable(error.reason)}") from None
     except yaml.MarkedYAMLError as error:
         place = error.problem_mark.line + 1 if error.problem_mark else 1
-        kind = "" if isinstance(error, ComposerError | ConstructorError) else "not YAML: "
+        kind = "" if isinstance(error, ConstructorError) else "not YAML: "
         problem = printable(error.problem or error.context or "cannot be read")
         raise NotReadableError(f"line {place}: {kind}{problem}") from None
     except _SLIPS as error:
         deep = "nested too deep" if isinstance(error, RecursionError) else error
         raise NotReadableError(f"not YAML: {printable(deep)}") from None
+
+
+def _refused(problem: str, mark: yaml.Mark) -> ConstructorError:
+    return ConstructorError(None, None, problem, mark)
 
 
 class _Loader(yaml.SafeLoader):
@@ -78,17 +77,16 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):  # a few lines of them make gigabytes
             mark = self.peek_event().start_mark
-            raise ComposerError(None, None, "aliases are not accepted; repeat the value", mark)
+            raise _refused("aliases are not accepted; repeat the value", mark)
         return super().compose_node(parent, index)
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
         text: str = super().construct_scalar(node)
         if node.tag in _NUMBERS and len(text) > _MAX_DIGITS:
             problem = f"a number of more than {_MAX_DIGITS} digits is not accepted"
-            raise ConstructorError(None, None, problem, node.start_mark)
+            raise _refused(problem, node.start_mark)
         if _SURROGATE.search(text):
-            problem = f"half a character is not accepted: {text}"
-            raise ConstructorError(None, None, problem, node.start_mark)
+            raise _refused(f"half a character is not accepted: {text}", node.start_mark)
         return text
 
     def construct_mapping(
@@ -97,9 +95,9 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise ConstructorError(None, None, "a key must be a word", key.start_mark)
+                raise _refused("a key must be a word", key.start_mark)
             if key.value in seen:
-                raise ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
+                raise _refused(f"{key.value} is given twice", key.start_mark)
             seen.add(key.value)
             key.tag = f"{_TAG}str"  # also 1, true, and << which would merge
         return super().construct_mapping(node, deep)

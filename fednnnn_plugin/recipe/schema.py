@@ -1,27 +1,43 @@
-"""The recipe: every key, its default and its range, in FedML's sections and under FedML's names.
-
-What is ``object`` is FedML's own: accepted, and left to it (its examples, and the ``args.*`` that
-FedML 0.9.6 reads). The keys of the rules stand with the rules.
-"""
+"""The recipe: every key, its default and its range, in FedML's sections and under FedML's names."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, PlainValidator, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel
 
 from fednnnn_plugin.recipe import kinds
-from fednnnn_plugin.recipe.method import METHOD, find_method, rule_settings
+from fednnnn_plugin.server.rules import Rule, find_rule
 
-if TYPE_CHECKING:
-    from fednnnn_plugin.server.rules import Rule
+#: Keys of FedML's own that its examples have, or its ``args.*`` reads: accepted, and left to it.
+FEDMLS: dict[str, tuple[str, ...]] = {
+    "common_args": (
+        *("scenario", "config_version", "env_version"),
+        *("mlops_api_key", "mlops_project_name", "mlops_run_name"),
+    ),
+    "model_args": ("model_file_cache_folder", "global_model_file_path"),
+    "train_args": ("client_id_list",),
+    "validation_args": ("test_on_clients",),
+    "comm_args": (
+        *("is_mobile", "grpc_ipconfig_path", "trpc_master_config_path"),
+        *("mqtt_config_path", "s3_config_path", "enable_cuda_rpc", "cuda_rpc_gpu_mapping"),
+        *("customized_training_mqtt_config", "customized_training_s3_config"),
+        *("customized_training_web3_config", "customized_training_thetastore_config"),
+    ),
+    "tracking_args": (
+        *("enable_tracking", "log_file_dir", "log_file_path", "local_log_output_path"),
+        *("sys_perf_profiling", "skip_log_model_net"),
+        *("wandb_key", "wandb_name", "wandb_group_id", "wandb_only_server"),
+    ),
+    "environment_args": ("bootstrap",),
+}
 
 
 class Section(BaseModel):
-    """One section of a recipe: unknown keys and loose types are errors."""
+    """One section of a recipe, strict in its types; keys beyond its own are FedML's."""
 
-    model_config = {"extra": "forbid", "frozen": True, "strict": True}
+    model_config = {"extra": "allow", "frozen": True, "strict": True}
 
 
 class CommonArgs(Section):
@@ -30,12 +46,6 @@ class CommonArgs(Section):
     training_type: kinds.TrainingType = "simulation"
     random_seed: kinds.Seed = 0
     using_mlops: bool = False
-    scenario: object = None
-    config_version: object = None
-    env_version: object = None
-    mlops_api_key: object = None
-    mlops_project_name: object = None
-    mlops_run_name: object = None
 
 
 class DataArgs(Section):
@@ -65,22 +75,16 @@ class ModelArgs(Section):
     """The model's name."""
 
     model: kinds.Model
-    model_file_cache_folder: object = None
-    global_model_file_path: object = None
-
-
-def _settings(given: dict[str, object], info: ValidationInfo) -> dict[str, float]:
-    return rule_settings(given, info.data.get("federated_optimizer"))
 
 
 class TrainArgs(Section):
     """The method and its hyperparameters: K, m, rounds, E, B, η, λ.
 
-    ``rule_settings`` is no key: it holds the keys that the method's rule takes, such as β and γ.
+    ``rule_settings`` is no key: it holds those that the method's rule takes, such as β and γ.
     """
 
     federated_optimizer: str
-    rule_settings: Annotated[dict[str, float], PlainValidator(_settings)]
+    rule_settings: dict[str, float]
     client_weighting: Literal["uniform", "samples"] = "uniform"
     client_num_in_total: kinds.Count
     client_num_per_round: kinds.Count
@@ -97,26 +101,6 @@ class TrainArgs(Section):
     checkpoint_every: kinds.Count = 10
     max_client_norm: kinds.Positive | None = None
     max_client_failures: kinds.Natural = 0
-    client_id_list: object = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_the_rules_keys_apart(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        own = {key: value for key, value in values.items() if key in own_keys("train_args")}
-        others = {key: value for key, value in values.items() if key not in own}
-        return {"federated_optimizer": None, **own, "rule_settings": others}
-
-    @field_validator("federated_optimizer", mode="before")
-    @classmethod
-    def _known(cls, name: object, info: ValidationInfo[kinds.Caller]) -> object:
-        rule = find_method(name, info.context)
-        taken = [key for section in SECTIONS for key in own_keys(section) if key in rule.keys]
-        if taken:
-            text = f"{name}: its key {taken[0]} is every recipe's; call it otherwise"
-            raise kinds.refused({METHOD: text})
-        return name
 
 
 class ValidationArgs(Section):
@@ -124,7 +108,6 @@ class ValidationArgs(Section):
 
     frequency_of_the_test: kinds.Count = 1
     test_served: bool = False
-    test_on_clients: object = None
 
 
 class DeviceArgs(Section):
@@ -135,7 +118,7 @@ class DeviceArgs(Section):
     gpu_id: kinds.Natural = 0
     gpu_mapping_file: kinds.PathText | None = None
     gpu_mapping_key: str | None = None
-    gpu_util_parse: kinds.GpuList | None = None
+    gpu_util_parse: str | None = None
     worker_num: kinds.Count | None = None
 
     @property
@@ -147,18 +130,7 @@ class DeviceArgs(Section):
 class CommArgs(Section):
     """How the processes of a run reach each other."""
 
-    backend: str = "sp"
-    is_mobile: object = None
-    grpc_ipconfig_path: object = None
-    trpc_master_config_path: object = None
-    mqtt_config_path: object = None
-    s3_config_path: object = None
-    customized_training_mqtt_config: object = None
-    customized_training_s3_config: object = None
-    customized_training_web3_config: object = None
-    customized_training_thetastore_config: object = None
-    enable_cuda_rpc: object = None
-    cuda_rpc_gpu_mapping: object = None
+    backend: kinds.Backend = "sp"
 
 
 class TrackingArgs(Section):
@@ -172,23 +144,6 @@ class TrackingArgs(Section):
     resume: bool = False
     server_state_path: kinds.PathText | None = None
     save_path: kinds.PathText | None = None
-    using_mlops: bool | None = None  # where FedML's examples have it
-    enable_tracking: object = None
-    log_file_dir: object = None
-    log_file_path: object = None
-    local_log_output_path: object = None
-    sys_perf_profiling: object = None
-    skip_log_model_net: object = None
-    wandb_key: object = None
-    wandb_name: object = None
-    wandb_group_id: object = None
-    wandb_only_server: object = None
-
-
-class EnvironmentArgs(Section):
-    """The start-up script of a package for FedML's own platform."""
-
-    bootstrap: object = None
 
 
 class Recipe(Section):
@@ -203,23 +158,11 @@ class Recipe(Section):
     device_args: DeviceArgs
     comm_args: CommArgs
     tracking_args: TrackingArgs
-    environment_args: EnvironmentArgs
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_mlops_where_fedml_has_it(cls, values: dict[str, Any]) -> dict[str, Any]:
-        tracking, common = values.get("tracking_args"), values.get("common_args")
-        if isinstance(tracking, dict) and isinstance(common, dict):
-            asked = tracking.get("using_mlops")
-            if isinstance(asked, bool):
-                return {**values, "common_args": {"using_mlops": asked, **common}}
-        return values
+    environment_args: Section
 
     @property
     def rule(self) -> Rule:
         """The method's rule."""
-        from fednnnn_plugin.server.rules import find_rule
-
         return find_rule(self.train_args.federated_optimizer)
 
     @property
@@ -229,20 +172,12 @@ class Recipe(Section):
 
 
 SECTIONS: dict[str, type[Section]] = {
-    "common_args": CommonArgs,
-    "data_args": DataArgs,
-    "model_args": ModelArgs,
-    "train_args": TrainArgs,
-    "validation_args": ValidationArgs,
-    "device_args": DeviceArgs,
-    "comm_args": CommArgs,
-    "tracking_args": TrackingArgs,
-    "environment_args": EnvironmentArgs,
+    name: field.annotation
+    for name, field in Recipe.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
 }
 
 
-def own_keys(section: str, *, fedmls: bool = True) -> list[str]:
-    """A section's keys, without those of the rules; with FedML's own or without."""
-    fields = SECTIONS[section].model_fields.items()
-    own = [key for key, field in fields if fedmls or field.annotation is not object]
-    return [key for key in own if key != "rule_settings"]
+def own_keys(section: str) -> list[str]:
+    """A section's keys but those of rules and FedML's own."""
+    return [key for key in SECTIONS[section].model_fields if key != "rule_settings"]

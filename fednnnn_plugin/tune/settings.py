@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from fednnnn_plugin.errors import UserError, printable
-from fednnnn_plugin.recipe.reading import NotReadableError, read_file, read_yaml
-from fednnnn_plugin.recipe.wording import shown
+from fednnnn_plugin.errors import UserError, printable, shown
+from fednnnn_plugin.recipe.reading import read_mapping
 from fednnnn_plugin.report.study import MAX_POINTS, Grid, Metric, Plan
 
 _FORM = "must be numbers as in 0.5,0.7,1.0, or START:STOP:STEP as in '0.5:1.2:0.1' (quoted in YAML)"
@@ -93,15 +92,8 @@ def settings_of(plan: Plan) -> Settings:
 
 def read_settings(path: Path) -> Settings:
     """Read a settings file; a ``UserError`` has a line for each problem."""
-    where = printable(str(path))
-    try:
-        values = read_yaml(read_file(path))
-    except NotReadableError as error:
-        raise UserError(f"{where}: {error}") from None
-    if not isinstance(values, dict):
-        keys = ", ".join(Settings.model_fields)
-        raise UserError(f"{where}: {shown(values)}: must be a mapping of {keys}")
-    return checked_settings(values, f"{where}: ")
+    values = read_mapping(path, ", ".join(Settings.model_fields))
+    return checked_settings(values, f"{printable(path)}: ")
 
 
 def checked_settings(values: Mapping[str, Any], where: str) -> Settings:

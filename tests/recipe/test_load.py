@@ -43,17 +43,10 @@ def test_a_minimal_recipe_and_its_defaults(recipe_file: Path) -> None:
     train, data = recipe.train_args, recipe.data_args
     assert recipe.name == "mine"
     assert recipe.rule_settings == {"beta": 0.7, "gamma": 0.8}
-    assert (train.client_weighting, train.precision, train.weight_decay) == ("uniform", "fp32", 0.0)
-    assert (train.client_batching, train.client_threads) == ("auto", "auto")
-    assert (train.start_round, train.checkpoint_every) == (0, 10)
-    assert (train.max_client_norm, train.max_client_failures) == (None, 0)
+    assert (train.client_weighting, train.precision) == ("uniform", "fp32")
     assert data.cache_dir == Path("~/fedml_data").expanduser()
     assert (data.partition_method, data.partition_sizes) == ("iid", "balanced")
-    assert (data.classes_per_client, data.power_law_exponent, data.min_samples) == (2, 1.0, 10)
-    assert data.partition_alpha == 0.5
     assert recipe.common_args.random_seed == 0
-    assert recipe.validation_args.test_served is False
-    assert recipe.device_args.worker_num is None
 
 
 def test_numbers_may_be_written_5e_4(recipe_file: Path) -> None:
@@ -70,7 +63,7 @@ def test_overrides_replace_values_and_the_last_one_wins(recipe_file: Path) -> No
     given = ["train_args.beta=0.9", "beta=1", "client_batching=off", "random_seed=3"]
     given += ["data_args.data_cache_dir=/tmp/a=b", "tracking_args.run_name=", "batch_size=-1"]
     given += ["client_threads=4", "partition_method=dirichlet", "partition_alpha=5e-2"]
-    given += ["model=my_models:create", "data_args.dataset=a.b:c"]
+    given += ["model=my_models:create", "data_args.dataset=a.b:c", "bootstrap=start.sh"]
     recipe = load_recipe(recipe_file, given)
     train, data = recipe.train_args, recipe.data_args
     assert recipe.rule_settings["beta"] == 1.0
@@ -79,76 +72,38 @@ def test_overrides_replace_values_and_the_last_one_wins(recipe_file: Path) -> No
     assert (data.partition_method, data.partition_alpha) == ("dirichlet", 0.05)
     assert (data.data_cache_dir, data.dataset) == ("/tmp/a=b", "a.b:c")
     assert recipe.model_args.model == "my_models:create"
+    assert "bootstrap: start.sh" in dump_recipe(recipe)
 
 
-def test_another_method_needs_its_own_coefficients_and_no_others(recipe_file: Path) -> None:
-    assert message(recipe_file, "train_args.federated_optimizer=PaperFedProx").splitlines() == [
-        f"{recipe_file}: train_args.prox_mu: missing; PaperFedProx needs it: "
-        "a finite number of at least 0",
-        f"{recipe_file}: train_args.beta: 0.7: PaperFedProx does not use it; "
-        "leave it out or null (it belongs to NormNorm and FedNNNN)",
-        f"{recipe_file}: train_args.gamma: 0.8: PaperFedProx does not use it; "
-        "leave it out or null (it belongs to Momentum and FedNNNN)",
-    ]
-
-
-BAD_VALUES = [
-    ("train_args.beta", "1e999", "inf: must be a finite number greater than 0"),
-    ("train_args.beta", "abc", "'abc': must be a finite number"),
-    ("train_args.beta", "true", "true: must be a finite number"),
-    ("train_args.beta", "[1]", "a list: must be a finite number"),
-    ("train_args.beta", "{a: 1}", "a mapping: must be a finite number"),
-    ("train_args.gamma", "1", "1: must be a number of at least 0 and less than 1"),
-    ("train_args.gamma", ".nan", "nan: must be a number of at least 0 and less than 1"),
-    ("train_args.learning_rate", "0", "0: must be a finite number greater than 0"),
-    ("train_args.learning_rate", "null", "null: must be a finite number greater than 0"),
-    ("train_args.weight_decay", "-1e-3", "-0.001: must be a finite number of at least 0"),
-    ("train_args.client_num_per_round", "21", "21: must be at most client_num_in_total, here 20"),
-    ("train_args.comm_round", "0", "0: must be a whole number of at least 1"),
-    ("train_args.comm_round", "2.5", "2.5: must be a whole number of at least 1"),
-    ("train_args.comm_round", "true", "true: must be a whole number of at least 1"),
-    ("train_args.comm_round", "9999999999", "9999999999: must be a whole number"),
-    ("train_args.batch_size", "0", "0: must be a whole number of at least 1, or -1 for all"),
-    ("train_args.batch_size", "-2", "-2: must be a whole number of at least 1, or -1 for all"),
-    ("train_args.federated_optimizer", "FedAvg", "; did you mean PaperFedAvg?"),
-    ("train_args.client_weighting", "n", "'n': must be uniform or samples"),
-    ("train_args.client_optimizer", "adam", "'adam': must be sgd"),
-    ("train_args.precision", "fp16", "'fp16': must be one of fp32, tf32, bf16, fp64"),
-    ("train_args.client_batching", "on", "true: must be auto or off, or a whole number"),
-    ("train_args.client_threads", "0", "0: must be auto, or a whole number of at least 1"),
-    ("train_args.max_client_norm", "0", "0: must be a finite number greater than 0, or null"),
-    ("train_args.start_round", "2", "2: only training_type cross_silo uses it"),
-    ("common_args.random_seed", "4294967296", "4294967296: must be a whole number of at least 0"),
-    ("common_args.training_type", "cross", "'cross': must be simulation or cross_silo"),
-    ("common_args.using_mlops", "1", "1: must be true or false"),
-    ("data_args.dataset", "imagenet", "'imagenet': must be one of mnist, cifar10, digits"),
-    ("data_args.dataset", "a b:c", "image_folder, or MODULE:FUNCTION"),
-    ("data_args.data_dir", "x", "'x': only dataset image_folder uses it; leave it out or at null"),
-    ("data_args.test_fraction", "0.5", "0.5: only dataset image_folder uses it"),
-    ("data_args.test_fraction", "1", "must be a number greater than 0 and less than 1"),
-    ("data_args.image_size", "8", "a list: only dataset image_folder uses it"),
-    ("data_args.image_size", "[8]", "a list: must be a whole number of 1 to 4096, or [height,"),
-    ("data_args.image_size", "[8, x]", "'x': must be a whole number of 1 to 4096"),
-    ("data_args.data_cache_dir", "5", "5: must be a path"),
-    ("data_args.data_cache_dir", "~nobody-at-all/x", "must be a path"),
-    ("data_args.partition_method", "hetero", "'hetero': must be one of iid, n_class, dirichlet"),
-    ("data_args.partition_alpha", "0", "0: must be a finite number greater than 0"),
-    ("data_args.partition_alpha", "1", "1.0: only partition_method dirichlet uses it"),
-    ("data_args.classes_per_client", "3", "3: only partition_method n_class uses it"),
-    ("data_args.power_law_exponent", "0.5", "0.5: only partition_sizes power_law uses it"),
-    ("model_args.model", "resnet19", "'resnet19': must be one of nnnn_mnist, nnnn_cifar10, "),
-    ("model_args.model", "nnnn_mnist", "does not take the images of dataset digits"),
-    ("device_args.gpu_util_parse", "gpu1", "'gpu1': must be FedML's host:processes"),
-    ("device_args.worker_num", "0", "0: must be a whole number of at least 1, or null"),
-    ("comm_args.backend", "GRPC", "'GRPC': training_type simulation takes sp or MPI"),
-    ("tracking_args.save_path", "/tmp/x", "'/tmp/x': only training_type cross_silo uses it"),
-    ("tracking_args.run_name", "7", "7: must be text"),
-    ("tracking_args.overwrite", "1", "1: must be true or false"),
-    ("tracking_args.using_mlops", "5", "5: must be true or false, or null"),
-]
-
-
-@pytest.mark.parametrize(("key", "value", "expected"), BAD_VALUES)
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("train_args.beta", "1e999", "inf: must be a finite number greater than 0"),
+        ("train_args.gamma", ".nan", "nan: must be a number of at least 0 and less than 1"),
+        ("train_args.learning_rate", "null", "null: must be a finite number greater than 0"),
+        ("train_args.client_num_per_round", "21", "must be at most client_num_in_total, here 20"),
+        ("train_args.comm_round", "2.5", "2.5: must be a whole number of at least 1"),
+        ("train_args.comm_round", "9999999999", "9999999999: must be a whole number"),
+        ("train_args.batch_size", "0", "0: must be a whole number of at least 1, or -1 for all"),
+        ("train_args.client_optimizer", "adam", "'adam': must be sgd"),
+        ("train_args.precision", "fp16", "'fp16': must be one of fp32, tf32, bf16, fp64"),
+        ("train_args.client_batching", "on", "true: must be auto or off, or a whole number"),
+        ("train_args.max_client_norm", "0", "0: must be a finite number greater than 0, or null"),
+        ("train_args.start_round", "2", "2: only training_type cross_silo uses it"),
+        ("common_args.random_seed", "4294967296", "4294967296: must be a whole number of 0 to"),
+        ("common_args.training_type", "cross_silo", "'cross_silo': must be simulation"),
+        ("common_args.using_mlops", "1", "1: must be true or false"),
+        ("data_args.dataset", "imagenet", "'imagenet': must be one of mnist, cifar10, digits"),
+        ("data_args.data_dir", "x", "'x': only dataset image_folder uses it; leave it out or at n"),
+        ("data_args.test_fraction", "1", "must be a number greater than 0 and less than 1"),
+        ("data_args.image_size", "[8]", "a list: must be a whole number of 1 to 4096, or [height,"),
+        ("data_args.data_cache_dir", "5", "5: must be a path"),
+        ("model_args.model", "resnet19", "'resnet19': must be one of nnnn_mnist, nnnn_cifar10, "),
+        ("model_args.model", "7", "7: must be the name of a model"),
+        ("comm_args.backend", "GRPC", "'GRPC': must be sp or MPI"),
+        ("tracking_args.run_name", "7", "7: must be text"),
+    ],
+)
 def test_a_bad_value_is_one_line_with_its_place_and_what_is_allowed(
     recipe_file: Path, key: str, value: str, expected: str
 ) -> None:
@@ -166,6 +121,9 @@ def test_every_mistake_has_its_line(recipe_file: Path) -> None:
         f"{recipe_file}: train_args.comm_round: missing; must be a whole number of at least 1",
         f"{recipe_file}: train_args.epochs: 'many': must be a whole number of at least 1",
     ]
+    lines = message(recipe_file, *(f"data_args.unknown{i}=1" for i in range(96))).splitlines()
+    assert len(lines) == 21
+    assert lines[-1] == "... and 80 more"
 
 
 @pytest.mark.parametrize("section", yaml.safe_load(MINIMAL))
@@ -183,39 +141,17 @@ def test_a_missing_or_misshapen_section(recipe_file: Path, section: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("extra", "expected"),
-    [
-        ("trian_args: {}\n", "trian_args: unknown section; the nearest known one is train_args"),
-        ("beta: 1\n", "beta: not a section; it is a key of train_args"),
-        ("name: x\n", "name: unknown section"),
-        ('"\\xad\\n\\e[2J": x\n', "\\xad\\n\\x1b[2J: unknown section"),
-    ],
-)
-def test_an_unknown_section(recipe_file: Path, extra: str, expected: str) -> None:
-    recipe_file.write_text(MINIMAL + extra)
-    (line,) = message(recipe_file).splitlines()
-    assert line.startswith(f"{recipe_file}: {expected}")
-    assert line.isprintable()
-
-
-@pytest.mark.parametrize(
     ("override", "expected"),
     [
         ("beta=0", "--set train_args.beta: 0: must be a finite number"),
         ("bata=1", "--set train_args.bata: unknown key; did you mean train_args.beta?"),
         ("data_args.beta=1", "unknown key there; it belongs to train_args"),
-        ("data_args.learning_rat=1", "unknown key; did you mean train_args.learning_rate?"),
         (f"train_args.{'x' * 5000}=1", "unknown key; did you mean "),
-        ("using_mlops=true", "write common_args.using_mlops=VALUE or tracking_args.using_mlops="),
-        ("dataset", "--set dataset: write data_args.dataset=VALUE"),
         ("train_args=3", "--set train_args=3: write KEY=VALUE, as in beta=0.7"),
-        ("train_args.beta", "--set train_args.beta: write KEY=VALUE, as in beta=0.7"),
         ("", "--set : write KEY=VALUE, as in beta=0.7"),
         ("train.beta=1", "unknown section; the nearest known one is train_args"),
         ("train_args.beta=[1", "not YAML"),
         ("train_args.beta=\x1b[31m", "not YAML"),
-        ("train_args.beta=*a", "aliases are not accepted"),
-        ("beta=!!python/object:os.x 1", "the tag 'tag:yaml.org,2002:python/object:os.x"),
     ],
 )
 def test_a_bad_override_is_one_line(recipe_file: Path, override: str, expected: str) -> None:
@@ -224,21 +160,6 @@ def test_a_bad_override_is_one_line(recipe_file: Path, override: str, expected: 
     assert expected in line
     assert line.isprintable()
     assert len(line) < 800
-
-
-def test_many_problems_are_cut_off(recipe_file: Path) -> None:
-    lines = message(recipe_file, *(f"data_args.unknown{i}=1" for i in range(100))).splitlines()
-    assert len(lines) == 21
-    assert lines[-1] == "... and 80 more"
-
-
-def test_cross_silo_keys(recipe_file: Path) -> None:
-    cross_silo = "training_type=cross_silo"
-    assert "training_type cross_silo takes one of GRPC" in message(recipe_file, cross_silo)
-    given = ["backend=GRPC", "grpc_ipconfig_path=grpc.csv", "start_round=4", "save_path=m.pt"]
-    recipe = load_recipe(recipe_file, [cross_silo, *given, "client_id_list=null"])
-    assert recipe.train_args.start_round == 4
-    assert recipe.tracking_args.save_path == "m.pt"
 
 
 def test_keys_that_need_another(recipe_file: Path) -> None:
@@ -253,83 +174,76 @@ def test_keys_that_need_another(recipe_file: Path) -> None:
     assert differences(load_recipe(recipe_file), recipe) == {}
 
 
-def test_using_mlops_may_stand_where_fedmls_example_has_it(recipe_file: Path) -> None:
+def test_using_mlops_may_stand_where_fedmls_examples_have_it(recipe_file: Path) -> None:
     assert not load_recipe(recipe_file).common_args.using_mlops
-    asked = load_recipe(recipe_file, ["tracking_args.using_mlops=true"])
-    assert asked.common_args.using_mlops
-    recipe_file.write_text(dump_recipe(asked))
-    assert differences(load_recipe(recipe_file), asked) == {}
-    both = ["tracking_args.using_mlops=true", "common_args.using_mlops=false"]
-    assert message(recipe_file, *both).startswith("--set tracking_args.using_mlops: true: common_a")
+    for override in ("tracking_args.using_mlops=true", "using_mlops=true"):
+        assert load_recipe(recipe_file, [override]).common_args.using_mlops
+    recipe_file.write_text(MINIMAL.replace("enable_wandb: false", "using_mlops: true"))
+    assert load_recipe(recipe_file).common_args.using_mlops
+    assert not load_recipe(recipe_file, ["common_args.using_mlops=false"]).common_args.using_mlops
 
 
 def test_overwrite_and_resume_are_no_part_of_what_a_run_is(recipe_file: Path) -> None:
     plain, resumed = load_recipe(recipe_file), load_recipe(recipe_file, ["resume=true"])
-    assert (resumed.tracking_args.resume, resumed.tracking_args.overwrite) == (True, False)
-    assert differences(plain, resumed) == {}
+    assert resumed.tracking_args.resume
     assert dump_recipe(plain) == dump_recipe(resumed)
     assert message(recipe_file, "resume=true", "overwrite=true").startswith("--set tracking_args.o")
 
 
-@pytest.mark.parametrize(
-    ("using_gpu", "device_type", "wants"),
-    [("true", "null", True), ("false", "null", False), ("true", "cpu", False)],
-)
-def test_device_type_overrules_using_gpu(
-    recipe_file: Path, using_gpu: str, device_type: str, *, wants: bool
-) -> None:
-    recipe = load_recipe(recipe_file, [f"using_gpu={using_gpu}", f"device_type={device_type}"])
-    assert recipe.device_args.wants_gpu is wants
+def test_device_type_overrules_using_gpu(recipe_file: Path) -> None:
+    def wants_gpu(*overrides: str) -> bool:
+        return load_recipe(recipe_file, overrides).device_args.wants_gpu
+
+    assert wants_gpu("using_gpu=true")
+    assert not wants_gpu("using_gpu=false")
+    assert not wants_gpu("using_gpu=true", "device_type=cpu")
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"# nothing\n", "empty; a recipe is a mapping of sections"),
-        (b"just text", "'just text'; a recipe is a mapping"),
-        (b"- 1\n- 2\n", "a list; a recipe is a mapping"),
+        (b"# nothing\n", "empty; must be a mapping of sections"),
+        (b"trian_args: {}\n", "trian_args: unknown section; the nearest known one is train_args"),
+        (b"beta: 1\n", "beta: not a section; it is a key of train_args"),
+        (b"name: x\n", "name: unknown section"),
+        (b'"\\xad\\n\\e[2J": x\n', "\\xad\\n\\x1b[2J: unknown section"),
         (b"a: [1", "line 1: not YAML"),
-        (b"a: 1\n\tb: 2\n", "line 2: not YAML"),
         (b"a: 1\x00", "line 1: not YAML: special characters are not allowed"),
         (b"\x89PNG\r\n\x1a\n\x00\xff", "not text in UTF-8 (byte 0)"),
         (b"a: 1\na: 2\n", "line 2: a is given twice"),
         (b"a: &x [1]\nb: *x\n", "line 2: aliases are not accepted"),
         (b"a: !!python/name:os.system\n", "the tag 'tag:yaml.org,2002:python/name:os.system'"),
         (b"data_args: !!set {b}\n", "data_args: a set: must be a section"),
-        (b"a: !!binary zzz\n", "line 1: failed to decode base64 data"),
         (b"a: !!int x\n", "not YAML: invalid literal for int()"),
-        (b"a: {<<: {b: 1}}\n", "a: unknown section"),
-        (b"2024-99-99", "'2024-99-99'; a recipe is a mapping"),
         (b"a: " + b"9" * 5000, "line 1: a number of more than 100 digits is not accepted"),
         (b'a: "\\UFFFFFFFF"\n', "not YAML"),
         (b'a: "\\ud800"\n', "is not accepted"),
-        (b"[" * 5000, "not YAML: nested too deep"),
+        (b"[" * 2000, "not YAML: nested too deep"),
         (b"#" * (300 << 10), "larger than 256 KiB"),
-        (b"--- a: 1\n--- b: 2\n", "not YAML"),
         (b"? [1]\n: 2\n", "line 1: a key must be a word"),
     ],
 )
-def test_what_is_no_recipe_is_one_line(recipe_file: Path, content: bytes, expected: str) -> None:
+def test_what_is_no_recipe_is_said_in_lines(
+    recipe_file: Path, content: bytes, expected: str
+) -> None:
     recipe_file.write_bytes(content)
     text = message(recipe_file)
-    assert all(line.startswith(f"{recipe_file}: ") for line in text.splitlines())
+    lines = text.splitlines()
+    assert all(line.startswith(f"{recipe_file}: ") and line.isprintable() for line in lines)
     assert expected in text
 
 
 def test_what_is_no_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = tmp_path / "no.yaml"
-    assert message(missing) == f"{missing}: no such file; a recipe is a YAML file"
-    assert f"{tmp_path}: a directory" in message(tmp_path)
-    assert message(Path("/dev/null")).startswith("/dev/null: not a regular file")
-    assert "cannot be read: File name too long" in message(tmp_path / ("n" * 300))
     os.mkfifo(tmp_path / "pipe.yaml")
-    assert "not a regular file" in message(tmp_path / "pipe.yaml")
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
-    assert "loop.yaml: " in message(tmp_path / "loop.yaml")
+    for path in (tmp_path, Path("/dev/null"), tmp_path / "pipe.yaml"):
+        assert message(path).startswith(f"{path}: not a regular file")
+    for name in ("no.yaml", "loop.yaml"):
+        assert message(tmp_path / name).startswith(f"{tmp_path / name}: no such file")
+    assert "cannot be read: File name too long" in message(tmp_path / ("n" * 300))
     hostile = tmp_path / "a\nb\x1b[2J.yaml"
     hostile.write_text("1")
-    (line,) = message(hostile).splitlines()
-    assert line.isprintable()
+    assert message(hostile).isprintable()
 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -353,23 +267,15 @@ def test_a_dump_holds_the_resolved_values_and_no_access_key(recipe_file: Path) -
 
 def test_differences_name_the_keys_and_both_values(recipe_file: Path) -> None:
     stored, given = load_recipe(recipe_file), load_recipe(recipe_file, ["comm_round=5", "beta=0.9"])
-    assert differences(stored, stored) == {}
-    assert differences(stored, given) == {
-        "train_args.beta": (0.7, 0.9),
-        "train_args.comm_round": (3, 5),
-    }
+    changed = {"train_args.beta": (0.7, 0.9), "train_args.comm_round": (3, 5)}
+    assert differences(stored, given) == changed
 
 
-@pytest.mark.parametrize(
-    ("code", "unwanted"),
-    [
-        ("load_recipe(find_recipe('digits_noniid_b_fednnnn'))", {"fedml", "torchvision"}),
-        ("[read_yaml(read_file(path)) for path in list_recipes()]", {"fedml", "torch"}),
-    ],
-)
-def test_what_is_not_needed_is_not_imported(code: str, unwanted: set[str]) -> None:
-    imports = "import sys; from fednnnn_plugin.recipe import *; "
-    imports += "from fednnnn_plugin.recipe.reading import read_file, read_yaml; "
-    code = f"{imports}{code}; print({unwanted!r} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout == "set()\n"
+def test_a_recipe_and_its_model_need_neither_fedml_nor_torchvision(recipe_file: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from fednnnn_plugin.models import create_model; "
+        "from fednnnn_plugin.recipe import load_recipe; "
+        "create_model(load_recipe(Path(sys.argv[1])).model_args.model, 0); "
+        "assert not {'fedml', 'torchvision'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, recipe_file], check=True)

@@ -12,17 +12,9 @@ import pytest
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import dump_recipe, list_recipes, load_recipe, recipe_from_args
 
-NEEDED: dict[str, Any] = {
-    "federated_optimizer": "FedNNNN",
-    "beta": "7e-1",
-    "gamma": 0.8,
-    "client_num_in_total": 5,
-    "client_num_per_round": 3,
-    "comm_round": 2,
-    "epochs": 1,
-    "batch_size": 4,
-    "learning_rate": "5e-2",
-}
+NEEDED: dict[str, Any] = {"federated_optimizer": "FedNNNN", "beta": "7e-1", "gamma": 0.8}
+NEEDED |= {"client_num_in_total": 5, "client_num_per_round": 3, "comm_round": 2, "epochs": 1}
+NEEDED |= {"batch_size": 4, "learning_rate": "5e-2"}
 
 
 def args(**more: Any) -> SimpleNamespace:
@@ -35,26 +27,16 @@ def test_absent_keys_take_the_defaults_and_text_numbers_are_read() -> None:
     assert recipe.rule_settings == {"beta": 0.7, "gamma": 0.8}
     assert recipe.train_args.learning_rate == 0.05
     assert recipe.train_args.client_weighting == "uniform"
-    assert recipe.validation_args.frequency_of_the_test == 1
     assert recipe.comm_args.backend == "sp"
-
-
-def test_the_name_is_the_configuration_files() -> None:
-    assert recipe_from_args(args(yaml_config_file="config/fedml_config.yaml")).name == (
-        "fedml_config"
-    )
+    assert recipe_from_args(args(yaml_config_file="config/mine.yaml")).name == "mine"
 
 
 def test_the_callers_own_data_model_and_platform_are_free(tmp_path: Path) -> None:
     recipe = recipe_from_args(
         args(
-            dataset="femnist",
-            model="resnet18_gn",
-            partition_method="hetero",
-            training_type="cross_cloud",
-            backend="MQTT_S3",
-            start_round=4,
-            save_path="model.safetensors",
+            **{"dataset": "femnist", "model": "resnet18_gn", "partition_method": "hetero"},
+            **{"training_type": "cross_cloud", "backend": "MQTT_S3"},
+            **{"start_round": 4, "save_path": "model.safetensors"},
         )
     )
     assert (recipe.data_args.dataset, recipe.model_args.model) == ("femnist", "resnet18_gn")
@@ -76,18 +58,16 @@ def test_what_is_not_ours_is_ignored() -> None:
         "process_id": 2,
         "enable_defense": True,
         "client_id_list": object(),
-        "is_mobile": object(),
+        "data_dir": object(),  # of image folders only
         "gpu_id": None,
     }
     assert recipe_from_args(args(**foreign)) == recipe_from_args(args())
     assert recipe_from_args(args(**foreign)).device_args.worker_num is None
 
 
-@pytest.mark.parametrize(
-    ("given", "meant"), [("True", True), ("false", False), ("1", True), (False, False)]
-)
-def test_using_mlops_comes_unparsed_from_the_environment(given: object, *, meant: bool) -> None:
-    assert recipe_from_args(args(using_mlops=given)).common_args.using_mlops is meant
+def test_using_mlops_comes_unparsed_from_the_environment() -> None:
+    for given, meant in (("True", True), ("false", False), ("1", True), (False, False)):
+        assert recipe_from_args(args(using_mlops=given)).common_args.using_mlops is meant
 
 
 def test_a_method_given_by_the_caller_replaces_the_namespaces() -> None:
@@ -97,6 +77,13 @@ def test_a_method_given_by_the_caller_replaces_the_namespaces() -> None:
     assert recipe_from_args(fedavg, method="FedNNNN").rule_settings["gamma"] == 0.8
     norm = recipe_from_args(fedavg, method="NormNorm")
     assert (norm.rule.name, norm.rule_settings) == ("NormNorm", {"beta": 0.7})
+
+
+def test_fedmls_server_lr_may_stand_beside_our_other_methods() -> None:
+    """Its FedOpt has a key of that name; FedAdam reads it, FedNNNN leaves it alone."""
+    assert recipe_from_args(args(server_lr=0.05)).rule_settings == {"beta": 0.7, "gamma": 0.8}
+    adam = args(federated_optimizer="FedAdam", server_lr=0.05, beta=None, gamma=None)
+    assert recipe_from_args(adam).rule_settings["server_lr"] == 0.05
 
 
 def test_another_client_optimizer_needs_the_callers_trainer() -> None:
@@ -110,12 +97,10 @@ def test_another_client_optimizer_needs_the_callers_trainer() -> None:
     ("change", "expected"),
     [
         ({"beta": None}, "fedml.yaml: train_args.beta: missing; FedNNNN needs it"),
-        ({"beta": -1}, "fedml.yaml: train_args.beta: -1: must be a finite number greater than 0"),
         ({"beta": 10**400}, "train_args.beta: a huge number: must be a finite number greater"),
-        ({"client_num_per_round": 9}, "train_args.client_num_per_round: 9: must be at most"),
+        ({"prox_mu": 1}, "train_args.prox_mu: 1: FedNNNN does not use it"),
         ({"comm_round": None}, "train_args.comm_round: missing; must be a whole number"),
         ({"random_seed": object()}, "common_args.random_seed: a object: must be a whole number"),
-        ({"learning_rate": 10**400}, "train_args.learning_rate: a huge number: must be a finite"),
     ],
 )
 def test_mistakes_are_lines_with_the_files_name(change: dict[str, Any], expected: str) -> None:
@@ -131,7 +116,7 @@ from pathlib import Path
 import fedml
 from fedml.arguments import load_arguments
 from fedml.device import get_device
-from fednnnn_plugin.recipe import load_recipe, recipe_from_args
+from fednnnn_plugin.recipe import differences, load_recipe, recipe_from_args
 
 for path in map(Path, sys.argv[1:]):
     sys.argv = ["main.py", "--cf", str(path)]
@@ -140,12 +125,7 @@ for path in map(Path, sys.argv[1:]):
     get_device(args)
     made, loaded = recipe_from_args(args), load_recipe(path)
     assert made.data_args.cache_dir == loaded.data_args.cache_dir
-    folder = {"data_cache_dir": ""}
-    made, loaded = (
-        r.model_copy(update={"data_args": r.data_args.model_copy(update=folder)})
-        for r in (made, loaded)
-    )
-    assert made == loaded, path
+    assert differences(made, loaded).keys() <= {"data_args.data_cache_dir"}, path
 print("all the same")
 """
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from fednnnn_plugin.errors import MAX_LINES
 from fednnnn_plugin.recipe import find_recipe
-from fednnnn_plugin.recipe.wording import MAX_LINES
 
 MEMORY = 1 << 30
 SECONDS = 20

@@ -12,7 +12,8 @@ from PIL import Image
 
 import fednnnn_plugin
 from fednnnn_plugin.data.cifar10 import CLASSES
-from fednnnn_plugin.recipe import SECTIONS, find_recipe
+from fednnnn_plugin.recipe import find_recipe
+from fednnnn_plugin.recipe.build import known_keys
 
 PACKAGE = Path(fednnnn_plugin.__file__).parent
 #: CIFAR-10's own batches are pickles; they are read by admitted instructions, see its tests.
@@ -105,8 +106,7 @@ def test_no_command_loads_a_pickle_or_starts_a_process(
 
 PATHS = [
     f"{section}.{key}"
-    for section, model in SECTIONS.items()
-    for key in model.model_fields
+    for key, section in known_keys().items()
     if key.endswith(("_path", "_dir", "_folder", "_file"))
     # The first takes downloads and decoded images, by the user's word; the others are only read.
     and key not in ("data_cache_dir", "data_dir", "gpu_mapping_file")
