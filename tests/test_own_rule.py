@@ -24,7 +24,7 @@ from click.testing import CliRunner, Result
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe import find_recipe
-from fednnnn_plugin.server import rules
+from fednnnn_plugin.server.rules import RULES
 
 PROJECT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -89,14 +89,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "spy.py").write_text("open('was-here', 'w')")
     write_recipe(folder / "spy.yaml", "spy:Rule")
     write_recipe(folder / RECIPE, "my_rules:ServerLion")
-    before, known = dict(rules.RULES), set(sys.modules)
+    before = dict(RULES)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         yield folder
-    rules.RULES.clear()
-    rules.RULES.update(before)
-    for name in {"my_rules", "same_name"} & (set(sys.modules) - known):
-        del sys.modules[name]
+    RULES.clear()
+    RULES.update(before)
+    sys.modules.pop("my_rules", None)
 
 
 def write_recipe(path: Path, method: str) -> None:

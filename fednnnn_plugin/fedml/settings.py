@@ -6,7 +6,7 @@ from typing import Any
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.methods import require_code_allowed
 from fednnnn_plugin.recipe import Recipe, recipe_from_args
-from fednnnn_plugin.server.rules import RULES, Rule, load_rule
+from fednnnn_plugin.server.rules import RULES, Rule, find_rule, load_rule
 from fednnnn_plugin.user_code import names_code
 
 _SERVER_KEYS = (
@@ -76,7 +76,7 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
 
 def _find(method: str) -> Rule:
     if not names_code(method):
-        return RULES[method]
+        return find_rule(method)
     require_code_allowed(_METHOD, method)
     return load_rule(method, _METHOD)
 

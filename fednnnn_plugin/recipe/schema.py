@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from fednnnn_plugin.recipe import kinds
-from fednnnn_plugin.server.rules import RULES, Rule
+from fednnnn_plugin.server.rules import Rule, find_rule
 
 #: Keys of FedML's own that its examples have, or its ``args.*`` reads: accepted, and left to it.
 FEDMLS: dict[str, tuple[str, ...]] = {
@@ -163,7 +163,7 @@ class Recipe(Section):
     @property
     def rule(self) -> Rule:
         """The method's rule."""
-        return RULES[self.train_args.federated_optimizer]
+        return find_rule(self.train_args.federated_optimizer)
 
     @property
     def rule_settings(self) -> dict[str, float]:

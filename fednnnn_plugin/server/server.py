@@ -103,11 +103,12 @@ class Server:
         return {k: v.clone() if isinstance(v, Tensor) else v for k, v in memory.items()}
 
     def state_dict(self, state: ServerState) -> dict[str, Tensor]:
-        """Return the served model by names, and what the rule remembers by names with a dot.
+        """Return the served model by names, and what the rule remembers."""
+        return self.layout.state_dict(state.served) | self.memory_dict(state)
 
-        A tensor ``[d]`` of the rule's is given by parameters, as ``.momentum.fc1.weight``.
-        """
-        named = self.layout.state_dict(state.served)
+    def memory_dict(self, state: ServerState) -> dict[str, Tensor]:
+        """Return what the rule remembers: ``[d]`` by parameters, as ``.momentum.fc1.weight``."""
+        named: dict[str, Tensor] = {}
         for key, value in state.memory.items():
             if not isinstance(value, Tensor):
                 dtype = torch.float64 if isinstance(value, float) else None

@@ -26,7 +26,7 @@ from fednnnn_plugin.engine.ranks import MpiRanks, Ranks
 from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.engine.training import Inputs, cohort_of
 from fednnnn_plugin.errors import RunError
-from fednnnn_plugin.server import rules
+from fednnnn_plugin.server.rules import find_rule
 from fednnnn_plugin.server.server import Server
 
 mpi4py.rc.initialize = False  # the constants are enough
@@ -121,7 +121,7 @@ def federate(
     sgd = LocalSGD(epochs=1, batch_size=5, learning_rate=0.1)
     sizes = tuple(data.client_size(client) for client in range(data.num_clients))
     records = []
-    server = Server(rules.RULES[rule], RULES[rule], layout_of(model))
+    server = Server(find_rule(rule), RULES[rule], layout_of(model))
     with cohort_of(Inputs(model, data, CPU), sgd, seed=0, most=1, workers=1) as cohort:
         federation = Federation(
             Schedule(rounds, sizes, cohort_size, seed=0, **schedule),

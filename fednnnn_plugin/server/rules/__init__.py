@@ -184,6 +184,13 @@ def rule(
     return register
 
 
+def find_rule(name: str) -> Rule:
+    """Return a registered rule, or raise :class:`UserError`."""
+    if name not in RULES:
+        raise UserError(f"federated_optimizer: {name!r}: must be one of {', '.join(RULES)}")
+    return RULES[name]
+
+
 def load_rule(reference: str, where: str) -> Rule:
     """Import a user's own rule ``module:Class``, and register it under that name alone.
 
