@@ -1,8 +1,10 @@
 """Decoded images on disk, so that only the first run decodes."""
 
+import hashlib
 import logging
 import os
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,21 +14,31 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fednnnn_plugin.data.sources import OWN_FOLDER, locked
-from fednnnn_plugin.errors import reason
+from fednnnn_plugin.errors import UserError, printable, reason
 
 MAX_BYTES = 16 << 30  # of all that is kept below one data folder
 
 _log = logging.getLogger(__name__)
 
 
-def cached(data_folder: Path, fingerprint: str, count: int, decode: Callable[[], Tensor]) -> Tensor:
-    """Return ``count`` images, uint8 [n, C, H, W], stored under the fingerprint of their files.
+def fingerprint(marks: str, files: Iterable[Path]) -> str:
+    """Digest of some marks, and of the files' names, sizes and times of last change."""
+    digest = hashlib.sha256(os.fsencode(marks))
+    for file in files:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(f"{printable(file)}: not a regular file")
+        digest.update(os.fsencode(f"\n{file}\0{status.st_size}\0{status.st_mtime_ns}"))
+    return digest.hexdigest()
 
-    They are decoded and stored if they are not there; of several processes that ask at once one
-    decodes, and the others wait for it. What was used longest ago makes room. Where the data folder
-    cannot be written to, every run decodes.
+
+def cached(data_folder: Path, key: str, count: int, decode: Callable[[], Tensor]) -> Tensor:
+    """Return ``count`` images, uint8 [n, C, H, W], stored under their files' fingerprint.
+
+    Of several processes one decodes them, and the others wait. What was used longest ago makes
+    room. Where the data folder cannot be written to, every run decodes.
     """
-    path = data_folder / OWN_FOLDER / f"{fingerprint}.safetensors"
+    path = data_folder / OWN_FOLDER / f"{key}.safetensors"
     images = _read(path, count)
     try:
         if images is None:
@@ -42,13 +54,11 @@ def cached(data_folder: Path, fingerprint: str, count: int, decode: Callable[[],
 
 def _read(path: Path, count: int) -> Tensor | None:
     try:
-        if not path.is_file():
-            return None
-        images = load_file(path)["images"]
-        if images.dtype != torch.uint8 or images.ndim != 4 or len(images) != count:
-            raise ValueError("not images of this folder")
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        images = load_file(path)["images"] if path.is_file() else None
+    except (OSError, SafetensorError, KeyError) as error:
         _log.info("%s: decoding again: %s", path, reason(error))
+        return None
+    if images is None or images.dtype != torch.uint8 or images.ndim != 4 or len(images) != count:
         return None
     with suppress(OSError):  # another user's, perhaps
         os.utime(path)

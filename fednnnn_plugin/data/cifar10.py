@@ -7,7 +7,13 @@ import torch
 
 from fednnnn_plugin.data.image_folder import read_tree
 from fednnnn_plugin.data.images import ImageDataset, Pixels
-from fednnnn_plugin.data.sources import check_file, data_folder, downloading, torchvision_datasets
+from fednnnn_plugin.data.sources import (
+    arriving,
+    check_file,
+    data_folder,
+    download_missing,
+    torchvision_datasets,
+)
 from fednnnn_plugin.errors import UserError, printable
 
 #: The data set's own label order, 0 to 9.
@@ -16,8 +22,8 @@ CLASSES = (
 )  # fmt: skip
 
 # Of the 50,000 original training images.
-MEAN = (0.49140, 0.48216, 0.44653)
-STD = (0.24703, 0.24349, 0.26159)
+MEAN = (0.49140 * 255, 0.48216 * 255, 0.44653 * 255)
+STD = (0.24703 * 255, 0.24349 * 255, 0.26159 * 255)
 
 _FOLDER = "cifar-10-batches-py"
 _BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
@@ -26,14 +32,11 @@ _TREES = ("CIFAR-10-images", "cifar10")
 _MAX_BYTES = 200_000_000  # of the archive, and of each batch
 
 
-def load_cifar10(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
+def load_cifar10(cache_dir: Path, *, download: bool) -> ImageDataset:
     """Read batches, their archive or a tree of images; ``download`` fetches the first of them."""
-    del seed  # the split into training and test images is the data set's own
     with data_folder(cache_dir):
-        if download and not _source(cache_dir):
-            with downloading(cache_dir) as place:
-                if not _source(cache_dir):  # still, once the lock is ours
-                    torchvision_datasets().CIFAR10(place, download=True)
+        if download:
+            download_missing("CIFAR10", cache_dir, _source)
         source = _source(cache_dir)
         if source is None:
             raise UserError(
@@ -41,16 +44,13 @@ def load_cifar10(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
                 f"{_ARCHIVE} and {{{','.join(_TREES)}}}/{{train,test}}/<class>/*.jpg|png; set "
                 "download: true, or put one of them there"
             )
-        if source.name == _ARCHIVE:
-            check_file(source, _MAX_BYTES, torchvision_datasets().CIFAR10.tgz_md5)
-            with TemporaryDirectory() as place:
-                torchvision_datasets().utils.extract_archive(str(source), place)
-                pixels = _read_batches(Path(place) / _FOLDER)
-        elif source.name == _FOLDER:
+        if source.name == _FOLDER:
             pixels = _read_batches(source)
+        elif source.name == _ARCHIVE:
+            pixels = _read_archive(source)
         else:
             pixels = _read_tree(source, cache_dir)
-    return ImageDataset(pixels, CLASSES, pixel_max=255, mean=MEAN, std=STD)
+    return ImageDataset(pixels, CLASSES, MEAN, STD)
 
 
 def cifar10_is_present(cache_dir: Path) -> bool:
@@ -82,6 +82,21 @@ def _read_batches(folder: Path) -> Pixels:
         parts.append(torch.from_numpy(part.data.transpose(0, 3, 1, 2)).contiguous())
         parts.append(torch.tensor(part.targets, dtype=torch.int64))
     return Pixels(*parts)
+
+
+def _read_archive(archive: Path) -> Pixels:
+    """Unpack where the archive lies, for later starts too; for this one where that cannot be."""
+    check_file(archive, _MAX_BYTES, torchvision_datasets().CIFAR10.tgz_md5)
+    extract = torchvision_datasets().utils.extract_archive
+    try:
+        with arriving(archive.parent) as place:
+            if _source(archive.parent) == archive:  # still, as the lock is ours
+                extract(str(archive), place)
+    except (OSError, NotImplementedError):  # no place, lock or room
+        with TemporaryDirectory() as place:
+            extract(str(archive), place)
+            return _read_batches(Path(place) / _FOLDER)
+    return _read_batches(archive.parent / _FOLDER)
 
 
 def _read_tree(tree: Path, cache_dir: Path) -> Pixels:

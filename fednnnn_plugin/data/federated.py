@@ -16,8 +16,6 @@ from fednnnn_plugin.data.partition import partition
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.user_code import names_code
 
-IMAGE_FOLDER = "image_folder"
-
 #: What a recipe calls the arguments of `partition` that its refusals name.
 _KEYS = {
     "num_clients": "train_args.client_num_in_total",
@@ -55,11 +53,8 @@ class DataSpec:
 class FederatedData:
     """All inputs and labels once, and which of the training inputs each client holds.
 
-    Args:
-        train_images, test_images: float32 [n, C, H, W], normalised; or a user's own inputs [n, …].
-        train_labels, test_labels: int64 [n], from 0 to ``num_classes - 1``.
-        client_indices: for each client int64 [n_k], positions into the training tensors.
-        class_names: of the labels; the labels themselves where none are given.
+    Images are float32 [n, C, H, W], normalised; a user's own inputs [n, …]. Labels are int64 [n].
+    A client's indices are positions in the training tensors, int64 [n_k].
     """
 
     train_images: Tensor
@@ -70,17 +65,13 @@ class FederatedData:
     num_classes: int
     class_names: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        if not self.class_names:
-            object.__setattr__(self, "class_names", tuple(map(str, range(self.num_classes))))
-
     @property
     def num_clients(self) -> int:
-        """K, all clients, whether or not a round draws them."""
+        """K."""
         return len(self.client_indices)
 
     def client_size(self, client: int) -> int:
-        """n_k, the number of inputs that a client holds."""
+        """n_k."""
         return len(self.client_indices[client])
 
     def client_data(self, client: int) -> tuple[Tensor, Tensor]:
@@ -132,10 +123,9 @@ def _load(spec: DataSpec) -> ImageDataset:
     name, cache_dir = spec.dataset, spec.data_cache_dir
     if names_code(name):
         return load_own_data(name, allow_code=spec.allow_code, seed=spec.seed)
-    if name != IMAGE_FOLDER:
+    if name != "image_folder":
         return load_images(name, cache_dir, download=spec.download, seed=spec.seed)
-    if spec.data_dir is None:
-        raise UserError("data_args.data_dir: missing; dataset image_folder needs it: a folder")
+    assert spec.data_dir is not None, "a checked recipe names the folder"
     return load_image_folder(
         spec.data_dir, cache_dir, spec.image_size, spec.test_fraction, spec.seed
     )

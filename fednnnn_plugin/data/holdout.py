@@ -4,30 +4,24 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fednnnn_plugin.data.images import ImageDataset, Pixels
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import derive_seed
 
 
-def draw_stratified(
-    labels: NDArray[np.int64], num_drawn: int, rng: np.random.Generator
-) -> NDArray[np.bool_]:
-    """Mark ``num_drawn`` of the labels, of each class its share, rounded by largest remainder."""
-    class_sizes = np.bincount(labels)
+def drawn_apart(pixels: Pixels, num_drawn: int, rng: np.random.Generator) -> Pixels:
+    """Draw that many of the training part to stand in the place of the test part.
+
+    Of each class its share, rounded by largest remainder.
+    """
+    images, labels = pixels[:2]
+    class_sizes = np.bincount(labels.numpy())
     quotas, remainders = np.divmod(class_sizes * num_drawn, len(labels))
     quotas[np.argsort(-remainders, kind="stable")[: num_drawn - quotas.sum()]] += 1
-    drawn = np.zeros(len(labels), dtype=np.bool_)
+    drawn = torch.zeros(len(labels), dtype=torch.bool)
     for label, quota in enumerate(quotas):
-        drawn[rng.permutation(np.flatnonzero(labels == label))[:quota]] = True
-    return drawn
-
-
-def drawn_apart(pixels: Pixels, num_drawn: int, rng: np.random.Generator) -> Pixels:
-    """Draw that many of the training part, stratified, to stand in the place of the test part."""
-    images, labels = pixels[:2]
-    drawn = torch.from_numpy(draw_stratified(labels.numpy(), num_drawn, rng))
+        drawn[rng.permutation(np.flatnonzero(labels.numpy() == label))[:quota]] = True
     return Pixels(images[~drawn], labels[~drawn], images[drawn], labels[drawn])
 
 

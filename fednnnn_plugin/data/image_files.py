@@ -27,10 +27,6 @@ def decode(
     """Decode images to uint8 [n, C, H, W]: one channel if all are grey, else three.
 
     They are resized to ``image_size`` (height, width); without it all must have one size.
-
-    Raises:
-        UserError: one is damaged, of another size, of more than 8 bits a channel, or larger than
-            what Pillow takes for a decompression bomb: names it; or they are too many.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)

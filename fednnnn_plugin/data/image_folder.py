@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fednnnn_plugin.data.cache import cached
+from fednnnn_plugin.data.cache import cached, fingerprint
 from fednnnn_plugin.data.holdout import drawn_apart
 from fednnnn_plugin.data.image_files import decode
 from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
-from fednnnn_plugin.data.sources import data_folder, fingerprint, torchvision_datasets
+from fednnnn_plugin.data.sources import data_folder, torchvision_datasets
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.seeds import derive_seed
 
@@ -58,8 +58,7 @@ def read_tree(
     """Read ``<folder>/{train,test}/<class>/*``, or ``<folder>/<class>/*``: JPEG and PNG.
 
     It has the first layout where it has a folder ``train`` that holds folders; in the second all
-    are training images. Files in other places or of other kinds are left out. The sorted names of
-    the class folders are the labels 0, 1, ... ``where`` names the tree in messages.
+    are training images. The sorted names of the class folders are the labels 0, 1, ...
     """
     has_parts = (folder / "train").is_dir() and _classes(folder / "train")
     parts = [folder / "train", folder / "test"] if has_parts else [folder]

@@ -21,27 +21,25 @@ class Pixels(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """Inputs and labels; ``mean`` and ``std`` are a channel's, of pixels over ``pixel_max``."""
+    """Inputs, labels, and the mean and standard deviation of each channel's uint8 values."""
 
     pixels: Pixels
     class_names: tuple[str, ...]
-    pixel_max: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
 
     def normalised(self, images: Tensor) -> Tensor:
-        """``(x / pixel_max - mean) / std`` per channel, float32; inputs not uint8 as they are."""
+        """``(x - mean) / std`` per channel, float32; inputs that are not uint8 as they are."""
         if images.dtype != torch.uint8:
             return images
-        mean, std = (torch.tensor(v, dtype=torch.float64) for v in (self.mean, self.std))
-        scale = (1 / (self.pixel_max * std)).float()[:, None, None]
-        shift = (mean / std).float()[:, None, None]
-        return images.to(torch.float32).mul_(scale).sub_(shift)
+        mean, std = (
+            torch.tensor(values, dtype=torch.float64)[:, None, None]
+            for values in (self.mean, self.std)
+        )
+        return images.to(torch.float32).mul_((1 / std).float()).sub_((mean / std).float())
 
 
-def normalised_by_training_part(
-    pixels: Pixels, class_names: tuple[str, ...], pixel_max: int = 255
-) -> ImageDataset:
+def normalised_by_training_part(pixels: Pixels, class_names: tuple[str, ...]) -> ImageDataset:
     """Return the data set with the mean and standard deviation of its uint8 training pixels.
 
     From exact integer sums, so that no platform's order of summation shows. A channel that has one
@@ -49,14 +47,12 @@ def normalised_by_training_part(
     """
     means, deviations = [], []
     for channel in pixels.train_images.unbind(1):
-        histogram = sum(
-            part.flatten().bincount(minlength=256) for part in channel.split(_IMAGES_AT_ONCE)
-        )
-        counts = torch.as_tensor(histogram).tolist()
-        count = channel.numel()
-        total = sum(value * times for value, times in enumerate(counts))
-        squares = sum(value**2 * times for value, times in enumerate(counts))
-        variance = (count * squares - total**2) / (count * pixel_max) ** 2
-        means.append(total / (count * pixel_max))
-        deviations.append(math.sqrt(variance) or 1.0)
-    return ImageDataset(pixels, class_names, pixel_max, tuple(means), tuple(deviations))
+        histogram = torch.zeros(256, dtype=torch.int64)
+        for part in channel.split(_IMAGES_AT_ONCE):
+            histogram += part.flatten().bincount(minlength=256)
+        counts, n = histogram.tolist(), channel.numel()
+        total = sum(value * count for value, count in enumerate(counts))
+        squares = sum(value**2 * count for value, count in enumerate(counts))
+        means.append(total / n)
+        deviations.append(math.sqrt((n * squares - total**2) / n**2) or 1.0)
+    return ImageDataset(pixels, class_names, tuple(means), tuple(deviations))

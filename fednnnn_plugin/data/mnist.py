@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.data.images import ImageDataset, Pixels
-from fednnnn_plugin.data.sources import check_file, data_folder, downloading, torchvision_datasets
+from fednnnn_plugin.data.sources import check_file, data_folder, download_missing
 from fednnnn_plugin.errors import UserError, printable, reason
 
 # Of the 60,000 training images; a test holds them against the files.
-MEAN = (0.13066,)
-STD = (0.30811,)
+MEAN = (0.13066 * 255,)
+STD = (0.30811 * 255,)
 
 _NAMES = tuple(
     f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")
@@ -23,22 +23,19 @@ _NAMES = tuple(
 _MAX_BYTES = 48_000_000  # the largest file, unpacked, has 47 million
 
 
-def load_mnist(cache_dir: Path, *, download: bool, seed: int) -> ImageDataset:
+def load_mnist(cache_dir: Path, *, download: bool) -> ImageDataset:
     """Read the four files, after downloading them where some are missing and ``download``."""
-    del seed  # the split into training and test images is the data set's own
     raw = cache_dir / "MNIST" / "raw"
     with data_folder(cache_dir):
-        if download and _missing(raw):
-            with downloading(cache_dir) as place:
-                if _missing(raw):  # still, once the lock is ours
-                    torchvision_datasets().MNIST(place, download=True)
+        if download:
+            download_missing("MNIST", cache_dir, mnist_is_present)
         if missing := _missing(raw):
             raise UserError(
                 f"{cache_dir}: no MNIST here: looked for {', '.join(missing)} (or .gz) in "
                 "MNIST/raw; set download: true, or put torchvision's files there"
             )
         pixels = Pixels(*_part(raw, *_NAMES[:2]), *_part(raw, *_NAMES[2:]))
-    return ImageDataset(pixels, tuple("0123456789"), pixel_max=255, mean=MEAN, std=STD)
+    return ImageDataset(pixels, tuple("0123456789"), MEAN, STD)
 
 
 def mnist_is_present(cache_dir: Path) -> bool:
@@ -69,8 +66,8 @@ def _read(path: Path, dimensions: int) -> Tensor:
     try:
         with gzip.open(found) if found != path else found.open("rb") as file:
             content = file.read(_MAX_BYTES)  # more is no file of MNIST's
-        zeros, kind, count, *shape = struct.unpack_from(f">HBB{dimensions}I", content)
-        if (zeros, kind, count) != (0, 8, dimensions):
+        magic, *shape = struct.unpack_from(f">{1 + dimensions}I", content)
+        if magic != 0x800 + dimensions:
             raise ValueError(f"not {dimensions} dimensions of unsigned bytes")
         elements = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
         return torch.from_numpy(elements.reshape(shape).copy())

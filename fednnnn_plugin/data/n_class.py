@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednnnn_plugin.data.class_split import class_shares
-from fednnnn_plugin.data.client_sizes import client_sizes
 from fednnnn_plugin.errors import UserError
 
 Ints = NDArray[np.int64]
@@ -14,24 +13,21 @@ Ints = NDArray[np.int64]
 
 def n_class_shares(
     class_sizes: Ints,
-    num_clients: int,
+    client_sizes: Ints,
     classes_per_client: int,
     power_law_exponent: float | None,
-    min_samples: int,
     rng: np.random.Generator,
 ) -> Ints:
     """Samples of each class that every client holds, [num_clients, num_classes] int64."""
-    _check_counts(class_sizes, num_clients, classes_per_client)
-    least = max(min_samples, classes_per_client)
-    sizes = client_sizes(int(class_sizes.sum()), num_clients, power_law_exponent, least)
-    reason = _overfull(class_sizes, sizes, classes_per_client)
+    _check_counts(class_sizes, len(client_sizes), classes_per_client)
+    reason = _overfull(class_sizes, client_sizes, classes_per_client)
     if not reason:
-        shares = class_shares(class_sizes, sizes, classes_per_client, rng)
+        shares = class_shares(class_sizes, client_sizes, classes_per_client, rng)
         if shares is not None:
             return shares
         reason = f"found no way to give each client exactly classes_per_client={classes_per_client}"
     if power_law_exponent is None:
-        what, more = f"num_clients: {num_clients}", "more clients"
+        what, more = f"num_clients: {len(client_sizes)}", "more clients"
     else:
         what, more = f"power_law_exponent: {power_law_exponent:g}", "a smaller exponent"
     raise UserError(f"{what}: {reason} classes; {more} or more classes a client make room")

@@ -16,12 +16,11 @@ _EXPECTED = "tensors or arrays (train_inputs, train_labels, test_inputs, test_la
 
 
 def load_own_data(reference: str, *, allow_code: bool, seed: int) -> ImageDataset:
-    """Import a module and call its function, which takes nothing and returns four tensors.
+    """Import a module and call its function: inputs and labels to train on, then to test on.
 
-    They, or NumPy arrays, are the training inputs and labels, and the test inputs and labels.
     Inputs are images, uint8 [n, C, H, W], normalised by the training pixels; or of any shape
     [n, …], floating and finite, used as float32, or int64, such as tokens. Labels are integers [n],
-    from 0 on. The global generators are seeded for the call, and restored after.
+    from 0 on.
     """
     if not allow_code:
         raise refuse_code(_KEY, reference)
@@ -43,7 +42,7 @@ def load_own_data(reference: str, *, allow_code: bool, seed: int) -> ImageDatase
     names = tuple(map(str, range(num_classes)))
     if pixels.train_images.dtype == torch.uint8:
         return normalised_by_training_part(pixels, names)
-    return ImageDataset(pixels, names, pixel_max=1, mean=(), std=())
+    return ImageDataset(pixels, names)
 
 
 def _checked(returned: object, where: str) -> Pixels:
@@ -52,10 +51,8 @@ def _checked(returned: object, where: str) -> Pixels:
         raise UserError(f"{where}: returned a {type(returned).__name__}; must be four {_EXPECTED}")
     parts = []
     for part, inputs, labels in (("train", *returned[:2]), ("test", *returned[2:])):
-        x, y = (
-            _inputs(inputs, f"{where}: {part}_inputs"),
-            _labels(labels, f"{where}: {part}_labels"),
-        )
+        x = _inputs(inputs, f"{where}: {part}_inputs")
+        y = _labels(labels, f"{where}: {part}_labels")
         if len(x) != len(y):
             raise UserError(f"{where}: {part}_labels: {len(y)}, for {len(x)} {part}_inputs")
         parts += [x, y]
@@ -82,8 +79,8 @@ def _inputs(value: object, where: str) -> Tensor:
 
 def _labels(value: object, where: str) -> Tensor:
     tensor = _tensor(value, where)
-    is_other = tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool
-    if is_other or tensor.ndim != 1 or not len(tensor):
+    integers = torch.can_cast(tensor.dtype, torch.int64) and tensor.dtype != torch.bool
+    if not integers or tensor.ndim != 1 or not len(tensor):
         raise UserError(f"{where}: {_kind(tensor)}; must be integers [n], not empty")
     labels = tensor.to(torch.int64)
     if int(labels.min()) < 0:
@@ -93,15 +90,14 @@ def _labels(value: object, where: str) -> Tensor:
 
 def _tensor(value: object, where: str) -> Tensor:
     """Bring a tensor or an array to the CPU."""
+    if not isinstance(value, Tensor | np.ndarray):
+        raise UserError(f"{where}: a {type(value).__name__}; must be a tensor or a NumPy array")
     try:
-        if isinstance(value, np.ndarray):
-            native = value.dtype.newbyteorder("=")
-            return torch.from_numpy(np.require(value, native, ["C", "W"]))
         if isinstance(value, Tensor):
             return value.detach().to("cpu").contiguous()
+        return torch.from_numpy(np.require(value, value.dtype.newbyteorder("="), ["C", "W"]))
     except (RuntimeError, NotImplementedError, TypeError) as error:  # one without data, for example
         raise UserError(f"{where}: cannot be used: {reason(error)}") from error
-    raise UserError(f"{where}: a {type(value).__name__}; must be a tensor or a NumPy array")
 
 
 def _kind(tensor: Tensor) -> str:

@@ -80,14 +80,13 @@ def partition(
     classes, class_of, class_sizes = np.unique(
         checked_labels, return_inverse=True, return_counts=True
     )
-    held = client_sizes(len(checked_labels), num_clients, exponent, min_samples)
+    least = max(min_samples, classes_per_client) if method == "n_class" else min_samples
+    held = client_sizes(len(checked_labels), num_clients, exponent, least)
     rng = np.random.default_rng(derive_seed(seed, "partition"))
     if method == "iid":
         shares = _iid_shares(classes, class_sizes, held, rng)
     elif method == "n_class":
-        shares = n_class_shares(
-            class_sizes, num_clients, classes_per_client, exponent, min_samples, rng
-        )
+        shares = n_class_shares(class_sizes, held, classes_per_client, exponent, rng)
     else:
         shares = dirichlet_shares(class_sizes, held, alpha, rng)
     return _deal(class_of, shares, np.random.default_rng(derive_seed(seed, "deal")))

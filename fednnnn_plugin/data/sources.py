@@ -1,11 +1,8 @@
-"""The folder that holds a data set: its lock, its files, and downloads into it."""
+"""The folder that holds a data set: its lock, and what is put into it."""
 
-import hashlib
-import os
 import socket
-import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from http.client import HTTPException
 from importlib import import_module
@@ -46,6 +43,39 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def arriving(folder: Path) -> Iterator[str]:
+    """Hold the lock, and give a place whose files go to the data folder once they are whole.
+
+    Nothing that is there is replaced.
+    """
+    with locked(folder), TemporaryDirectory(prefix=".arriving-", dir=folder) as place:
+        yield place
+        for file in list(Path(place).rglob("*")):
+            target = folder / file.relative_to(place)
+            if file.is_file() and not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                file.replace(target)
+
+
+def download_missing(name: str, folder: Path, is_there: Callable[[Path], object]) -> None:
+    """Download torchvision's data set of this name, unless it is in the folder."""
+    if is_there(folder):
+        return
+    before = socket.getdefaulttimeout()
+    with arriving(folder) as place:
+        if is_there(folder):  # by now, as the lock is ours
+            return
+        socket.setdefaulttimeout(_STALL_SECONDS)  # a silent connection would be waited for for ever
+        try:
+            with redirect_stdout(sys.stderr):  # torchvision prints
+                getattr(torchvision_datasets(), name)(place, download=True)
+        except (OSError, RuntimeError, ValueError, HTTPException) as error:
+            raise UserError(f"{printable(folder)}: download failed: {reason(error)}") from error
+        finally:
+            socket.setdefaulttimeout(before)
+
+
 def torchvision_datasets() -> Any:
     """Return ``torchvision.datasets``, imported where it is needed: it takes a second or two."""
     try:
@@ -54,44 +84,9 @@ def torchvision_datasets() -> Any:
         raise UserError(f"torchvision does not import: {reason(error)}") from error
 
 
-@contextmanager
-def downloading(folder: Path) -> Iterator[str]:
-    """Let torchvision download into a place from which all goes to the data folder, once whole.
-
-    Nothing that is there is replaced. torchvision prints, and would wait for ever on a silent
-    connection.
-    """
-    before = socket.getdefaulttimeout()
-    with locked(folder), TemporaryDirectory(prefix=".download-", dir=folder) as place:
-        socket.setdefaulttimeout(_STALL_SECONDS)
-        try:
-            with redirect_stdout(sys.stderr):
-                yield place
-        except (OSError, RuntimeError, ValueError, HTTPException) as error:
-            raise UserError(f"{printable(folder)}: download failed: {reason(error)}") from error
-        finally:
-            socket.setdefaulttimeout(before)
-        for file in list(Path(place).rglob("*")):
-            target = folder / file.relative_to(place)
-            if file.is_file() and not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                file.replace(target)
-
-
 def check_file(path: Path, max_bytes: int, md5: str = "") -> None:
     """Refuse a file that a library would read without end, or that is not the official one."""
     if path.stat().st_size > max_bytes:
         raise UserError(f"{printable(path)}: more than the {max_bytes} bytes that it may have")
     if md5 and not torchvision_datasets().utils.check_integrity(path, md5):
         raise UserError(f"{printable(path)}: damaged, or not the official file: delete it")
-
-
-def fingerprint(marks: str, files: Iterable[Path]) -> str:
-    """Digest of some marks, and of the files' names, sizes and times of last change."""
-    digest = hashlib.sha256(os.fsencode(marks))
-    for file in files:
-        status = file.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise UserError(f"{printable(file)}: not a regular file")
-        digest.update(os.fsencode(f"\n{file}\0{status.st_size}\0{status.st_mtime_ns}"))
-    return digest.hexdigest()

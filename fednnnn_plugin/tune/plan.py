@@ -33,10 +33,9 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
     """Lay out a recipe's search (paper, appendix).
 
     Step 1 holds out a validation part. Step 2 searches η, on FedAvg under non-IID-B, and Step 3
-    the method's own keys, at that η. Without grids they are the paper's for η (MNIST 0.02 to 0.15
-    by 0.01 over 50 rounds; CIFAR-10, and other data too, 0.01 to 0.11 by 0.02 over 30), and those
-    that the method's rule gives with its keys. With grids only what they name is searched. Step 3,
-    of which the paper does not say it, takes the rounds of Step 2.
+    the method's own keys, at that η. Without grids they are the paper's for η, and those that the
+    method's rule gives with its keys. With grids only what they name is searched. Step 3, of which
+    the paper does not say it, takes the rounds of Step 2.
     """
     method, keys = recipe.train_args.federated_optimizer, recipe.rule.keys
     rates, rounds = _PAPER.get(recipe.data_args.dataset, _OTHERS)

@@ -17,7 +17,6 @@ from fednnnn_plugin.report.study import Study
 from fednnnn_plugin.tune.folder import StudyFolder
 from fednnnn_plugin.tune.search import Search
 
-_TIME_TO_SAVE = 10.0
 _log = logging.getLogger("fednnnn_plugin")
 
 
@@ -29,36 +28,23 @@ def search(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Study:
     from fednnnn_plugin.report.search import write_figures  # helpers need no matplotlib
 
     part = Search(folder, say, jobs)
-    with _helpers(folder, say, jobs), _warnings_once():
+    start = get_context("spawn").Process
+    # Daemons, which end with this process where it is cut short.
+    helpers = [start(target=_help, args=(folder, say, jobs), daemon=True) for _ in range(jobs - 1)]
+    for helper in helpers:
+        helper.start()
+    with _warnings_once():
         study = part.run()
+    for helper in helpers:
+        helper.join()
     with folder.locked():
         folder.write_best(study)
         write_figures(folder.path)
     return study
 
 
-@contextmanager
-def _helpers(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Iterator[None]:
-    """Start the other processes; end them where this one is cut short."""
-    context = get_context("spawn")
-    helpers = [context.Process(target=_help, args=(folder, say, jobs)) for _ in range(jobs - 1)]
-    try:
-        for helper in helpers:
-            helper.start()
-        yield
-        for helper in helpers:
-            helper.join()
-    except BaseException:
-        started = [helper for helper in helpers if helper.pid is not None]
-        for helper in started:
-            helper.terminate()
-        for helper in started:
-            helper.join(_TIME_TO_SAVE)
-        raise
-
-
 def _help(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> None:
-    """Work on a study in a process of its own, no longer than the one that started it."""
+    """Work on a study in a process that ends with the one that started it, killed or not."""
     keep_freed_memory()
     _log.addHandler(logging.NullHandler())  # that one shows the warnings
     threading.Thread(target=_end_with_parent, daemon=True).start()

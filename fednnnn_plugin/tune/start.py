@@ -32,9 +32,8 @@ def check_study(folder: StudyFolder, load: Load, given: Settings) -> None:
     """Refuse to go on with another recipe or other settings than the study's."""
     recipe = load([])
     stored = settings_of(read_plan(folder.path))
-    wanted = settings_of(make_plan(recipe, stored.updated(given)))
     changed = differences(folder.load([]), recipe)
-    changed |= {key: (getattr(stored, key), value) for key, value in wanted}
+    changed |= {key: (getattr(stored, key), value) for key, value in stored.updated(given)}
     lines = [
         f"--resume: {key}: {after}: the study in {folder.path} has {before}"
         for key, (before, after) in changed.items()

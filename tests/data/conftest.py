@@ -6,6 +6,7 @@ import io
 import pickle
 import struct
 import tarfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,20 +14,32 @@ import numpy as np
 import pytest
 import torchvision
 
-WriteIdx = Callable[[Path, np.ndarray], Path]
+from fednnnn_plugin.errors import UserError
 
 
-def _write_idx(path: Path, array: np.ndarray) -> Path:
+def refusal(load: Callable[..., object], *arguments: object, **more: object) -> str:
+    """The one line in which it ends."""
+    with pytest.raises(UserError) as refused:
+        load(*arguments, **more)
+    assert str(refused.value).isprintable()
+    return str(refused.value)
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
     content = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
     content += array.astype(np.uint8).tobytes()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    return path
+    path.write_bytes(gzip.compress(content))
 
 
-@pytest.fixture
-def write_idx() -> WriteIdx:
-    return _write_idx
+def png(width: int, height: int, *chunks: tuple[bytes, bytes]) -> bytes:
+    """A file of three channels that claims a width and a height, and has these chunks."""
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = [(b"IHDR", header), *chunks, (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
 
 
 @pytest.fixture
@@ -36,8 +49,8 @@ def tiny_mnist(tmp_path: Path) -> Path:
     for part, count in (("train", 30), ("t10k", 20)):
         raw = tmp_path / "MNIST" / "raw"
         images = rng.integers(0, 256, (count, 28, 28))
-        _write_idx(raw / f"{part}-images-idx3-ubyte.gz", images)
-        _write_idx(raw / f"{part}-labels-idx1-ubyte.gz", np.arange(count) % 10)
+        write_idx(raw / f"{part}-images-idx3-ubyte.gz", images)
+        write_idx(raw / f"{part}-labels-idx1-ubyte.gz", np.arange(count) % 10)
     return tmp_path
 
 

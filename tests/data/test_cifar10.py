@@ -11,7 +11,9 @@ from PIL import Image
 from fednnnn_plugin.data.cifar10 import CLASSES
 from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.load import is_present, load_images
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.data.sources import OWN_FOLDER
+
+from .conftest import refusal
 
 ARCHIVE = "cifar-10-python.tar.gz"
 
@@ -41,26 +43,37 @@ def write_tree(folder: Path, suffix: str = "png", name: str = "CIFAR-10-images")
     return tree
 
 
-def check_tiny_batches(dataset: ImageDataset) -> None:
+def check_tiny_batches(folder: Path) -> None:
+    """Load the images of ``tiny_batches``: image i of batch b is filled with 10 b + i."""
+    dataset = load(folder)
     pixels = dataset.pixels
     assert dataset.class_names == CLASSES
     assert pixels.train_images.shape == (20, 3, 32, 32)
     assert pixels.train_images.is_contiguous()
-    assert pixels.train_images[:, 2, 31, 31].tolist() == [
-        10 * b + i for b in range(5) for i in range(4)
-    ]
-    assert pixels.train_labels.tolist() == [b + i for b in range(5) for i in range(4)]
+    numbers = [(b, i) for b in range(5) for i in range(4)]
+    assert pixels.train_images[:, 2, 31, 31].tolist() == [10 * b + i for b, i in numbers]
+    assert pixels.train_labels.tolist() == [b + i for b, i in numbers]
     assert pixels.test_images[:, 0, 0, 0].tolist() == [50, 51, 52, 53]
     assert pixels.test_labels.tolist() == [5, 6, 7, 8]
 
 
-def test_batches_and_their_archive(tmp_path: Path, tiny_batches, tiny_archive) -> None:
-    write_batches(tmp_path / "a", tiny_batches)
-    check_tiny_batches(load(tmp_path / "a"))
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / ARCHIVE).write_bytes(tiny_archive)
-    check_tiny_batches(load(tmp_path / "b"))
-    assert [path.name for path in (tmp_path / "b").iterdir()] == [ARCHIVE]
+def test_an_archive_is_unpacked_once_where_it_lies(tmp_path: Path, tiny_archive: bytes) -> None:
+    (tmp_path / ARCHIVE).write_bytes(tiny_archive)
+    check_tiny_batches(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *(ARCHIVE, OWN_FOLDER, "cifar-10-batches-py")
+    }
+    (tmp_path / ARCHIVE).write_bytes(b"no longer needed")
+    check_tiny_batches(tmp_path)
+
+
+def test_an_archive_in_a_folder_that_cannot_be_written_to(
+    tmp_path: Path, tiny_archive: bytes
+) -> None:
+    (tmp_path / ARCHIVE).write_bytes(tiny_archive)
+    (tmp_path / OWN_FOLDER).touch()  # in the way of the lock, for root too
+    check_tiny_batches(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {ARCHIVE, OWN_FOLDER}
 
 
 @pytest.mark.parametrize(
@@ -81,41 +94,26 @@ def test_a_tree_of_images(tmp_path: Path, suffix: str, tree: str, tolerance: int
 def test_the_original_arrays_come_first(tmp_path: Path, tiny_batches, tiny_archive) -> None:
     write_tree(tmp_path)
     assert len(load(tmp_path).pixels.test_labels) == 10
-    (tmp_path / ARCHIVE).write_bytes(tiny_archive)
-    check_tiny_batches(load(tmp_path))
     place = write_batches(tmp_path, tiny_batches)
     (tmp_path / ARCHIVE).write_bytes(b"broken")
-    check_tiny_batches(load(tmp_path))
+    check_tiny_batches(tmp_path)
     (place / "data_batch_3").unlink()  # incomplete: the archive is next
-    with pytest.raises(UserError, match=f"^{tmp_path / ARCHIVE}: damaged"):
-        load(tmp_path)
-
-
-def test_missing_data_says_what_where_and_how(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as refused:
-        load(tmp_path)
-    message = str(refused.value)
-    assert message.isprintable()
-    for part in (str(tmp_path), "cifar-10-batches-py/", ARCHIVE, "<class>/*.jpg", "download: true"):
-        assert part in message
+    assert refusal(load, tmp_path).startswith(f"{tmp_path / ARCHIVE}: damaged")
+    (tmp_path / ARCHIVE).write_bytes(tiny_archive)
+    check_tiny_batches(tmp_path)
 
 
 def test_a_wrong_tree_is_named(tmp_path: Path) -> None:
     tree = write_tree(tmp_path)
     assert is_present("cifar10", tmp_path)
-    image = tree / "test" / "ship" / "0000.png"
-    image.rename(image.with_suffix(".txt"))
-    with pytest.raises(UserError, match=f"^{tree}/test/ship: no .jpg, .jpeg, .png files"):
-        load(tmp_path)
-    image.with_suffix(".txt").rename(image)
     for part in ("train", "test"):
         (tree / part / "cats").mkdir()
         Image.new("RGB", (32, 32)).save(tree / part / "cats" / "0.png")
-    with pytest.raises(UserError, match=f"^{tree}: .*cats.*; must be"):
-        load(tmp_path)
+    message = refusal(load, tmp_path)
+    assert message.startswith(f"{tree}: ")
+    assert "cats" in message
     (tree / "test").rename(tree / "validation")
-    with pytest.raises(UserError, match=f"^{tree}/test: cannot be used: No such file"):
-        load(tmp_path)
+    assert refusal(load, tmp_path).startswith(f"{tree}/test: cannot be used: ")
     assert not is_present("cifar10", tmp_path)
 
 
@@ -129,13 +127,9 @@ def test_no_pickle_is_loaded_but_the_official_ones(
     tmp_path: Path, tiny_batches, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    place = write_batches(tmp_path, tiny_batches)
-    (place / name).write_bytes(pickle.dumps(Evil(), protocol=2))
-    with pytest.raises(
-        UserError, match=f"^{place / name}: damaged, or not the official"
-    ) as refused:
-        load(tmp_path)
-    assert str(refused.value).isprintable()
+    path = write_batches(tmp_path, tiny_batches) / name
+    path.write_bytes(pickle.dumps(Evil(), protocol=2))
+    assert refusal(load, tmp_path).startswith(f"{path}: damaged, or not the official")
     assert not (tmp_path / "evil-was-here").exists()
 
 
@@ -143,28 +137,11 @@ def test_archives_and_batches_that_are_not_the_official_ones(
     tmp_path: Path, tiny_batches, tiny_archive: bytes
 ) -> None:
     path = tmp_path / ARCHIVE
-    for content in (b"", b"no archive", tiny_archive[:-9], tiny_archive + b"\0"):
+    for content in (b"", tiny_archive[:-9], tiny_archive + b"\0"):
         path.write_bytes(content)
-        with pytest.raises(UserError, match=f"^{path}: damaged"):
-            load(tmp_path)
+        assert refusal(load, tmp_path).startswith(f"{path}: damaged")
     os.truncate(path, 1 << 40)
-    with pytest.raises(UserError, match=f"^{path}: more than the "):
-        load(tmp_path)
-    place = write_batches(tmp_path, tiny_batches)
-    os.truncate(place / "test_batch", 1 << 40)
-    with pytest.raises(UserError, match=f"^{place}/test_batch: more than the "):
-        load(tmp_path)
-    (place / "test_batch").unlink()
-    os.mkfifo(place / "test_batch")  # none: the archive is next
-    with pytest.raises(UserError, match=f"^{path}: more than the "):
-        load(tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.real_data
-def test_the_real_images_have_the_mean_and_deviation(real_data_dir: Path) -> None:
-    dataset = load(real_data_dir)
-    scaled = dataset.pixels.train_images.double().div_(255)
-    # Re-encoded as JPEG, which moves the mean a little and smooths a little.
-    assert scaled.mean((0, 2, 3)).tolist() == pytest.approx(dataset.mean, abs=0.003)
-    assert scaled.std((0, 2, 3), correction=0).tolist() == pytest.approx(dataset.std, abs=0.003)
+    assert refusal(load, tmp_path).startswith(f"{path}: more than the ")
+    batch = write_batches(tmp_path, tiny_batches) / "test_batch"
+    os.truncate(batch, 1 << 40)
+    assert refusal(load, tmp_path).startswith(f"{batch}: more than the ")

@@ -1,36 +1,57 @@
-"""The launch scripts as a user calls them, on two short rounds of digits."""
+"""The launch scripts as a user calls them."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 _LAUNCH = Path(__file__).parents[2] / "launch"
 
+SHORT = ("--set", "train_args.epochs=1", "--set", "device_args.using_gpu=false")
+
 Start = Callable[..., "subprocess.Popen[str]"]
+Run = Callable[..., str]
+Command = Callable[[str, str], None]
 
 
 @pytest.fixture
-def environment() -> dict[str, str]:
+def command(tmp_path: Path) -> Command:
+    """Put a shell script in the place of a command."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+
+    def placed(name: str, text: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+
+    # `fedml run` without FedML's import, which takes longer than all that it does here.
+    placed("fedml", 'exec fednnnn "$@"')
+    return placed
+
+
+@pytest.fixture
+def environment(tmp_path: Path, command: object) -> dict[str, str]:
     """The commands of this virtual environment, and no word of an outer job."""
     inherited = {n: v for n, v in os.environ.items() if not n.startswith(("SLURM", "OMPI", "PMI"))}
-    found = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    found = (tmp_path / "bin", Path(sys.executable).parent, os.environ["PATH"])
     return inherited | {
-        "PATH": found,
+        "PATH": os.pathsep.join(map(str, found)),
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
 
 
 @pytest.fixture
-def start(tmp_path: Path, environment: dict[str, str]) -> Start:
+def start(tmp_path: Path, environment: dict[str, str]) -> Iterator[Start]:
     """Start a script of ``launch/`` in an empty folder."""
+    running = []
 
-    def started(name: str, *arguments: str, **more: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+    def started(name: str, *arguments: str, **more: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
             [_LAUNCH / name, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -38,21 +59,38 @@ def start(tmp_path: Path, environment: dict[str, str]) -> Start:
             cwd=tmp_path,
             env=environment | more,
         )
+        running.append(process)
+        return process
 
-    return started
+    yield started
+    for process in running:
+        process.kill()
 
 
 @pytest.fixture
-def script(start: Start) -> Callable[..., str]:
+def script(start: Start) -> Run:
     """Run a script to its end; return what it printed."""
 
     def ran(name: str, *arguments: str, status: int = 0, **more: str) -> str:
         process = start(name, *arguments, **more)
-        try:
-            output, errors = process.communicate(timeout=300)
-        finally:
-            process.kill()
+        output, errors = process.communicate(timeout=300)
         assert process.returncode == status, errors
         return output + errors
 
     return ran
+
+
+@pytest.fixture
+def stop(start: Start) -> Callable[..., list[str]]:
+    """Signal a script, and it alone, after its run's first round; return the rounds' records."""
+
+    def stopped(number: int, metrics: Path, *words: str, status: int, **more: str) -> list[str]:
+        process = start(*words, *SHORT, "--set", "train_args.checkpoint_every=999", **more)
+        while process.poll() is None and not (metrics.exists() and metrics.read_text()):
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == status, errors
+        return metrics.read_text().splitlines()
+
+    return stopped

@@ -18,10 +18,7 @@ if name == FAILING:
     sys.exit(f"{name} has an error")
 if name == "server 0":
     listener = socket.create_server(("127.0.0.1", PORT))
-if ENDS:
-    time.sleep(1)
-else:
-    time.sleep(600)
+time.sleep(0.5 if ENDS else 600)
 """
 
 

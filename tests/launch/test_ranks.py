@@ -1,30 +1,19 @@
 """One machine, several machines, Slurm: what a user's command starts, and how it ends."""
 
-import json
 import re
 import signal
-import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from .conftest import Command, Run
+
 LAUNCH = Path(__file__).parents[2] / "launch"
 RECIPE = str(LAUNCH.parent / "recipes" / "digits_noniid_b_fednnnn.yaml")
-SHORT = ("--set", "train_args.epochs=1", "--set", "device_args.using_gpu=false")
-TWO_ROUNDS = (*SHORT, "--set", "train_args.comm_round=2")
 # What a job has of Slurm, but for its name for the nodes, which Open MPI would look them up by.
 JOB = {"SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "2"}
-
-Run = Callable[..., str]
-Start = Callable[..., "subprocess.Popen[str]"]
-
-
-def summary(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "summary.json").read_text())
 
 
 @pytest.mark.parametrize("name", ["one_machine.sh", "several_machines.sh", "reproduce.sh"])
@@ -32,18 +21,16 @@ def test_help_is_the_scripts_first_comment(script: Run, name: str) -> None:
     assert f"launch/{name}" in script(name, "--help")
 
 
-@pytest.mark.slow
-def test_one_machine(script: Run, tmp_path: Path) -> None:
-    script("one_machine.sh", "2", RECIPE, *TWO_ROUNDS, "--output", "run")
-    assert summary(tmp_path / "run")["ranks"] == 2
-
-
-@pytest.mark.slow
-def test_several_machines_of_which_both_are_this_one(script: Run, tmp_path: Path) -> None:
+def test_one_machine_and_several_of_which_both_are_this_one(
+    script: Run, command: Command, tmp_path: Path
+) -> None:
+    command("fedml", f'echo "$@" >"{tmp_path}/$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"')
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost\nlocalhost\n")  # so Open MPI wants a host that is named twice
-    script("several_machines.sh", str(hosts), RECIPE, *TWO_ROUNDS, "--output", "run")
-    assert summary(tmp_path / "run")["ranks"] == 2
+    for name, where in (("one_machine.sh", "2"), ("several_machines.sh", str(hosts))):
+        script(name, where, RECIPE, "--output", name)
+        for rank in ("0 of 2", "1 of 2"):
+            assert (tmp_path / rank).read_text() == f"run {RECIPE} --output {name}\n"
 
 
 def test_a_missing_hosts_file_is_the_users_mistake(script: Run) -> None:
@@ -60,19 +47,15 @@ def test_the_gpu_mapping_fits_the_hosts() -> None:
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, environment: dict[str, str]) -> Callable[[], str]:
+def slurm(tmp_path: Path, environment: dict[str, str], command: Command) -> Callable[[], str]:
     """Stand in for Slurm's commands; return what the last one was told."""
-    folder = tmp_path / "slurm"
-    folder.mkdir()
     for name in ("sbatch", "scontrol"):
-        (folder / name).write_text(f'#!/bin/sh\necho {name} "$@" >"{folder}/told"\n')
-        (folder / name).chmod(0o755)
-    environment["PATH"] = f"{folder}:{environment['PATH']}"
+        command(name, f'echo {name} "$@" >"{tmp_path}/told"')
     activate = tmp_path / ".venv" / "bin" / "activate"
     activate.parent.mkdir(parents=True)
     activate.write_text("# the environment of the tests serves\n")
     environment["SLURM_SUBMIT_DIR"] = str(tmp_path)
-    return (folder / "told").read_text
+    return (tmp_path / "told").read_text
 
 
 def test_slurms_directives_are_before_the_first_command() -> None:
@@ -95,44 +78,27 @@ def test_slurm_gives_gpus_where_the_recipe_wants_them(
     assert slurm() == f"sbatch {gpus}--time=1:00:00 {LAUNCH / 'slurm.sbatch'} {words}\n"
 
 
-@pytest.mark.parametrize(
-    ("output", "folder"),
-    [((), "runs/digits_noniid_b_fednnnn-job7"), (("--output", "mine"), "mine")],
-)
 def test_slurm_resumes_what_the_job_has_begun(
-    script: Run, slurm: Callable[[], str], tmp_path: Path, output: tuple[str, ...], folder: str
+    script: Run, slurm: Callable[[], str], command: Command, tmp_path: Path
 ) -> None:
-    mpirun = tmp_path / "slurm" / "mpirun"
-    mpirun.write_text((tmp_path / "slurm" / "sbatch").read_text().replace("sbatch", "mpirun"))
-    mpirun.chmod(0o755)
-    command = f"fedml run {RECIPE} --output {folder} {' '.join(output)}".rstrip()
-    script("slurm.sbatch", RECIPE, *output, **JOB)
-    assert slurm() == f"mpirun --map-by ppr:2:node --bind-to none {command}\n"
-    (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / folder / "recipe.yaml").touch()
-    script("slurm.sbatch", RECIPE, *output, **JOB)
-    assert slurm() == f"mpirun --map-by ppr:2:node --bind-to none {command} --resume\n"
+    command("mpirun", f'echo "$@" >"{tmp_path}/told"')
+    run = ("slurm.sbatch", RECIPE, "--output", "mine")
+    told = f"--map-by ppr:2:node --bind-to none fedml run {RECIPE} --output mine --output mine"
+    script(*run, **JOB)
+    assert slurm() == f"{told}\n"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "recipe.yaml").touch()
+    script(*run, **JOB)
+    assert slurm() == f"{told} --resume\n"
 
 
 @pytest.mark.slow
-def test_slurm_goes_on_after_its_time_limit(
-    start: Start, script: Run, slurm: Callable[[], str], tmp_path: Path
+def test_slurms_time_limit_leaves_a_checkpoint_and_queues_the_job_again(
+    stop: Callable[..., list[str]], slurm: Callable[[], str], tmp_path: Path
 ) -> None:
-    arguments = (RECIPE, *SHORT, "--set", "train_args.checkpoint_every=999")
     folder = tmp_path / "runs" / "digits_noniid_b_fednnnn-job7"
-    metrics = folder / "metrics.jsonl"
-    job = start("slurm.sbatch", *arguments, "--set", "train_args.comm_round=999", **JOB)
-    try:
-        while job.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") > 1):
-            time.sleep(0.05)
-        job.send_signal(signal.SIGUSR1)
-        _, errors = job.communicate(timeout=60)
-    finally:
-        job.kill()
-    assert job.returncode == 0, errors
+    words = ("slurm.sbatch", RECIPE, "--set", "train_args.comm_round=999")
+    one_rank = JOB | {"SLURM_NTASKS_PER_NODE": "1"}
+    done = stop(signal.SIGUSR1, folder / "metrics.jsonl", *words, status=0, **one_rank)
     assert slurm() == "scontrol requeue 7\n"
-
-    done = metrics.read_text().splitlines()
-    script("slurm.sbatch", *arguments, "--set", f"train_args.comm_round={len(done) + 2}", **JOB)
-    assert metrics.read_text().splitlines()[: len(done)] == done
-    assert summary(folder)["rounds"] == len(done) + 2
+    assert [*(folder / "checkpoint").glob(f"round-{len(done):06}-*")]

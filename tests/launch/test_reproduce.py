@@ -4,24 +4,36 @@ import gzip
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
+
+from .conftest import SHORT, Command, Run
 
 LAUNCH = Path(__file__).parents[2] / "launch"
 TWO = ("digits_noniid_b_fedavg", "digits_noniid_b_fednnnn")
-SHORT = ("--", "--set", "train_args.epochs=1", "--set", "device_args.using_gpu=false")
+# A run that takes no time, and refuses every setting but the number of rounds.
+FEDNNNN = """
+echo "$@" >>told
+while [ $# -gt 0 ]; do
+  case $1 in
+    --output) folder=$2 ;;
+    train_args.comm_round=*) rounds=${1#*=} ;;
+    train_args.*) echo "$1 is refused" && exit 2 ;;
+  esac
+  shift
+done
+mkdir -p "$folder" && cd "$folder"
+echo '{"round": 1}' >metrics.jsonl
+printf '{\\n "rounds": %s\\n}\\n' "$rounds" >summary.json
+printf 'data_args:\\n  data_cache_dir: /secret\\n' >recipe.yaml
+"""
 
-Run = Callable[..., str]
-Start = Callable[..., "subprocess.Popen[str]"]
 
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in gzip.open(folder / "metrics.jsonl.gz", "rt")]
+def files(folder: Path) -> dict[str, int]:
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in found}
 
 
 @pytest.mark.shellcheck
@@ -32,69 +44,55 @@ def test_shellcheck_has_nothing_to_say(shellcheck: str) -> None:
     assert len(scripts) == 6
 
 
-@pytest.mark.slow
-def test_runs_side_by_side_leave_their_records_once(script: Run, tmp_path: Path) -> None:
-    said = script("reproduce.sh", "--jobs", "2", "--rounds", "2", "--precision", "bf16",
-                  *TWO, *SHORT, "--set", f"data_args.data_cache_dir={tmp_path}")  # fmt: skip
-    assert said.count("finished: ") == 2
-    for name in TWO:
-        folder = tmp_path / "results" / f"{name}-seed0"
-        assert {path.name for path in folder.iterdir()} == {
-            *("metrics.jsonl.gz", "recipe.yaml", "summary.json")
-        }
-        assert [line["round"] for line in records(folder)] == [1, 2]
-        recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
-        assert recipe["train_args"]["precision"] == "bf16"
-        assert recipe["data_args"]["data_cache_dir"] == "~/fedml_data"  # no path of this machine
-    assert [path.name for path in (tmp_path / "results").glob(".*")] == []
-
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "results").rglob("*")}
-    said = script("reproduce.sh", "--rounds", "2", *TWO, *SHORT)
-    assert said.count("there already: ") == 2
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "results").rglob("*")} == kept
-
-
-@pytest.mark.slow
-def test_a_stopped_command_goes_on_and_more_rounds_extend_a_run(
-    start: Start, script: Run, tmp_path: Path
+def test_runs_leave_their_records_once_and_more_rounds_extend_them(
+    script: Run, command: Command, tmp_path: Path
 ) -> None:
-    arguments = ("--seeds", "3", TWO[1])
-    metrics = tmp_path / "runs" / f"{TWO[1]}-seed3" / "metrics.jsonl"
-    process = start("reproduce.sh", *arguments, "--rounds", "999", *SHORT)
-    try:
-        while process.poll() is None and not (metrics.exists() and metrics.read_text()):
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)  # to the script alone, not to its run
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130, errors
-    assert not (tmp_path / "results" / f"{TWO[1]}-seed3").exists()
+    command("fednnnn", FEDNNNN)
+    two_rounds = ("reproduce.sh", "--jobs", "2", "--rounds", "2", *TWO)
+    assert script(*two_rounds, "--precision", "fp32", status=1).count("failed: ") == 2
+    assert script(*two_rounds, "--", "--set", "a=b").count("finished: ") == 2
+    kept = files(tmp_path / "results")
+    assert kept.keys() == {
+        f"{name}-seed0/{file}"
+        for name in TWO
+        for file in ("metrics.jsonl.gz", "recipe.yaml", "summary.json")
+    }
+    for recipe in (tmp_path / "results").rglob("recipe.yaml"):  # no path of this machine
+        assert recipe.read_text() == "data_args:\n  data_cache_dir: ~/fedml_data\n"
 
-    done = metrics.read_text().splitlines()
-    for more in (1, 2):
-        script("reproduce.sh", *arguments, "--rounds", str(len(done) + more), *SHORT)
-        kept = records(tmp_path / "results" / f"{TWO[1]}-seed3")
-        assert kept[: len(done)] == [json.loads(line) for line in done]
-        assert len(kept) == len(done) + more
-
-
-def test_a_run_that_fails_does_not_stop_the_others(script: Run, tmp_path: Path) -> None:
-    said = script("reproduce.sh", *TWO, *SHORT, "--set", "train_args.momentum=x", status=1)
-    assert [said.count(f"failed: {name}-seed0") for name in TWO] == [1, 1]
-    assert "train_args.momentum" in said
-    assert list((tmp_path / "results").iterdir()) == []
+    (tmp_path / "told").unlink()
+    assert script(*two_rounds).count("there already: ") == 2
+    assert files(tmp_path / "results") == kept
+    assert not (tmp_path / "told").exists()
+    script("reproduce.sh", "--rounds", "3", TWO[0])
+    assert (tmp_path / "told").read_text().endswith("train_args.comm_round=3 --resume\n")
 
 
-def test_the_papers_order(script: Run, tmp_path: Path, environment: dict[str, str]) -> None:
-    stub = tmp_path / "bin" / "fednnnn"
-    stub.parent.mkdir()
-    stub.write_text("#!/bin/sh\nexit 1\n")
-    stub.chmod(0o755)
-    environment["PATH"] = f"{stub.parent}:{environment['PATH']}"
+@pytest.mark.slow
+def test_a_stopped_command_goes_on(
+    stop: Callable[..., list[str]], script: Run, tmp_path: Path
+) -> None:
+    name = f"{TWO[1]}-seed3"
+    words = ("reproduce.sh", "--seeds", "3", TWO[1], "--rounds")
+    metrics = tmp_path / "runs" / name / "metrics.jsonl"
+    done = stop(signal.SIGINT, metrics, *words, "999", "--", status=130)
+    assert not (tmp_path / "results" / name).exists()
+    rounds = str(len(done) + 1)
+    changed = ("--", *SHORT, "--set", "train_args.checkpoint_every=999")
+    assert f"finished: {name}" in script(*words, rounds, *changed)
+    with gzip.open(tmp_path / "results" / name / "metrics.jsonl.gz", "rt") as file:
+        kept = file.read().splitlines()
+    assert kept[:-1] == done
+    assert json.loads(kept[-1])["round"] == len(kept) == len(done) + 1
+    assert f"there already: {name}" in script(*words, rounds)
+
+
+def test_the_papers_order_and_runs_that_fail(script: Run, command: Command, tmp_path: Path) -> None:
+    command("fednnnn", "echo the reason; exit 1")
     said = script("reproduce.sh", "--seeds", "0,1", status=1)
+    assert said.count("failed: ") == said.count("the reason") == 2 * 40
+    assert list((tmp_path / "results").iterdir()) == []
     made = [line.removeprefix("running: ") for line in said.splitlines() if "running: " in line]
-    assert len(made) == 2 * 40
     assert made[:5] == [
         f"mnist_noniid_b_{method}-seed0"
         for method in ("fedavg", "fedprox", "normnorm", "momentum", "fednnnn")
@@ -105,18 +103,8 @@ def test_the_papers_order(script: Run, tmp_path: Path, environment: dict[str, st
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("--jobs", "0"), "--jobs 0"),
-        (("--rounds", "many"), "--rounds many"),
-        (("--seeds", "1 2"), "--seeds 1 2"),
-        (("--sed", "1"), "--sed"),
-        (("--jobs",), "--jobs"),
-        (("nothing_like_it",), "nothing_like_it"),
-    ],
+    "words", ["--jobs 0", "--rounds many", "--seeds 1,a", "--sed", "--jobs", "nothing_like_it"]
 )
-def test_a_mistake_is_named_and_nothing_runs(
-    script: Run, tmp_path: Path, arguments: tuple[str, ...], named: str
-) -> None:
-    assert named in script("reproduce.sh", *arguments, status=2)
-    assert list(tmp_path.iterdir()) == []
+def test_a_mistake_is_named_and_nothing_runs(script: Run, tmp_path: Path, words: str) -> None:
+    assert words in script("reproduce.sh", *words.split(), status=2)
+    assert not (tmp_path / "runs").exists()

@@ -24,18 +24,12 @@ def few_clients(count: int, *more: str) -> list[str]:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--grid", "beta="], "--grid beta: ''"),
         (["--grid", "beta"], "--grid 'beta': write KEY=VALUES"),
-        (["--grid", "=1"], "--grid '=1': write KEY=VALUES"),
         (["--grid", "beta=2:1:0.1"], "--grid beta: '2:1:0.1': STEP must be above 0"),
-        (["--grid", "beta=0,1"], "--grid beta: 0.0: must be"),
         (["--grid", "train_args.beta=0,1"], "--grid beta: 0.0: must be"),
-        (["--grid", "beta=0.5", "--grid", "beta=1"], "--grid beta: given twice"),
         (["--grid", "beta=0.5", "--grid", "train_args.beta=1"], "--grid beta: given twice"),
         (["--grid", "eta=1"], "--grid eta: FedNNNN has no such key to search"),
-        (["--grid", "learning_rate=-0.1,0.1"], "--grid learning_rate: -0.1: must be"),
         (["--rounds", "0"], "--rounds: 0: "),
-        (["--validation", "0"], "--validation: 0.0: "),
         (["--metric", "loss"], "--metric: 'loss': "),
         (["--settings", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["--jobs", "0"], "--jobs: 0: must be at least 1"),
@@ -62,16 +56,6 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a-file", "a-folder"]
 
 
-def test_a_single_client_s_recipe_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    refused = tune(recipe="mnist_single_client")
-    assert refused.exit_code == 2
-    assert refused.output.startswith("train_args.client_num_in_total: 1: ")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_every_mistake_in_the_grids_is_said_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,17 +64,6 @@ def test_every_mistake_in_the_grids_is_said_at_once(
     assert refused.exit_code == 2
     lines = refused.output.splitlines()
     assert [line.split(": must")[0] for line in lines] == ["--grid beta: -1.0", "--grid gamma: 1.0"]
-
-
-def test_of_equal_conditions_the_data_is_looked_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = []
-    monkeypatch.setattr("fednnnn_plugin.tune.start.load_federated", seen.append)
-    monkeypatch.setattr("fednnnn_plugin.tune.processes.search", lambda *a, **b: 1 / 0)
-    monkeypatch.chdir(tmp_path)
-    tune("--grid", "beta=0.5", "--grid", "learning_rate=0.1")  # both steps under non-IID-B
-    assert len(seen) == 1
 
 
 @pytest.fixture
@@ -126,17 +99,9 @@ def test_a_study_that_is_done_is_told_again(study: Path) -> None:
     assert (study / "best.yaml").exists()
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("study.yaml", "steps: 1\n"),
-        ("study.yaml", "{"),
-        ("base.yaml", "train_args: 3\n"),
-        ("journal.log", "nonsense\nnonsense\n"),
-    ],
-)
-def test_a_damaged_study_is_refused(study: Path, file: str, content: str) -> None:
-    (study / file).write_text(content, encoding="utf-8")
+@pytest.mark.parametrize("file", ["study.yaml", "base.yaml", "journal.log"])
+def test_a_damaged_study_is_refused(study: Path, file: str) -> None:
+    (study / file).write_text("nonsense\nnonsense\n", encoding="utf-8")
     refused = tune("--study", "study", "--resume")
     assert refused.exit_code == 2
     assert all(file in line for line in refused.output.splitlines())
