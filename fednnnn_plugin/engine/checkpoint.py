@@ -48,7 +48,7 @@ class CheckpointFolder:
         digest = hashlib.blake2b(content, digest_size=16).hexdigest()
         new = self.path / f"round-{number:06d}-{digest}.safetensors"
         write_atomically(new, content)
-        others = [path for path in checkpoints_in(self.path) if path != new and not path.is_dir()]
+        others = [path for path in checkpoints_in(self.path) if path != new]
         earlier = [path for path in others if round_of(path) < number]
         for path in others:
             if path not in earlier[: _KEPT - 1]:

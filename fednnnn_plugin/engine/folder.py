@@ -95,7 +95,8 @@ class RunFolder:
         may lead to others' files, and on a pipe a run would wait for ever.
         """
         folders = (self.checkpoints, *self._tracked)
-        there = [p for p in (self._lock, *self._files, *folders) if os.path.lexists(p)]
+        files = (self._lock, *self._files, *checkpoints_in(self.checkpoints))
+        there = [path for path in (*files, *folders) if os.path.lexists(path)]
         for path in there:
             fits = path.is_dir() if path in folders else path.is_file()
             if path.is_symlink() or not fits:

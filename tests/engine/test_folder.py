@@ -74,13 +74,13 @@ def test_how_a_run_may_begin(
     assert all((tmp_path / name).read_text() == text for name, text in files.items())
 
 
-@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "checkpoint", "wandb"])
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", CHECKPOINT, "checkpoint", "wandb"])
 @pytest.mark.parametrize("kind", [os.mkfifo, lambda path: path.symlink_to(path.parents[1])])
 def test_links_and_pipes_are_refused(
     tmp_path: Path, name: str, kind: Callable[[Path], None]
 ) -> None:
     folder = tmp_path / "run"
-    folder.mkdir()
+    (folder / name).parent.mkdir(parents=True)
     kind(folder / name)
     for mode in MODES:
         with pytest.raises(UserError, match=f"--output: {folder / name}: not a "):
