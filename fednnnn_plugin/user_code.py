@@ -10,6 +10,10 @@ from pathlib import Path
 
 from fednnnn_plugin.errors import UserError, printable
 
+_PACKAGE = str(Path(__file__).parent)
+_IMPORTLIB = str(Path(importlib.__file__).parent)
+_INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
+
 
 def names_code(text: object) -> bool:
     """Tell whether a name in a recipe is ``module:name``: the user's code."""
@@ -20,12 +24,7 @@ def names_code(text: object) -> bool:
 
 
 def refuse_code(where: str, reference: str) -> UserError:
-    """The error of code that a recipe names and the user has not allowed.
-
-    Args:
-        where: the recipe's key, such as ``data_args.dataset``.
-        reference: ``module:name``.
-    """
+    """The error of code that a recipe's key names and the user has not allowed."""
     return UserError(
         f"{where}: {printable(reference)!r} is code that the recipe asks to run: add --allow-code "
         "if you trust it"
@@ -33,15 +32,10 @@ def refuse_code(where: str, reference: str) -> UserError:
 
 
 def load_code(reference: str, where: str) -> object:
-    """Import a module and return what it calls ``name``; the caller has asked whether it may.
+    """Import what ``module:name`` is; the caller has asked whether it may.
 
-    Args:
-        reference: ``module:name``. The current directory is importable meanwhile, before all
-            others, as it is for ``python -m``; ``sys.path`` is otherwise left as the module has it.
-        where: the recipe's key, which a message names.
-
-    Raises:
-        UserError: it is not written so, cannot be imported, raises meanwhile, or has no such name.
+    The current directory is importable meanwhile, before all others, as it is for ``python -m``.
+    Whatever is wrong with it is a ``UserError`` that names ``where``, the recipe's key.
     """
     where = f"{where}: {printable(reference)}"
     if not names_code(reference):
@@ -50,14 +44,13 @@ def load_code(reference: str, where: str) -> object:
     try:
         with _current_directory_importable():
             module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and f"{module_name}.".startswith(f"{error.name}."):
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module_name}.".startswith(f"{missing}."):
             raise UserError(
-                f"{where}: no module {error.name}: it must be installed, or in the current "
+                f"{where}: no module {missing}: it must be installed, or in the current "
                 f"directory, {printable(Path.cwd())}"
             ) from error
-        raise UserError(f"{where}: does not import: {told(error)}") from error
-    except (Exception, SystemExit) as error:
         raise UserError(f"{where}: does not import: {told(error)}") from error
     if not hasattr(module, name):
         raise UserError(f"{where}: {name} is not there, in module {module_name}")
@@ -78,11 +71,6 @@ def told(error: BaseException) -> str:
     users = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)] or frames
     place = f" ({printable(users[-1].filename)}, line {users[-1].lineno})" if users else ""
     return text + place
-
-
-_PACKAGE = str(Path(__file__).parent)
-_IMPORTLIB = str(Path(importlib.__file__).parent)
-_INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
 
 
 @contextmanager

@@ -62,14 +62,14 @@ def shellcheck() -> str:
 @pytest.fixture
 def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current directory, for modules of a user's own; what they leave behind is taken back."""
-    from fednnnn_plugin.server.rules import registry
+    from fednnnn_plugin.server.rules import RULES
 
-    rules, path = dict(registry._rules), list(sys.path)
+    rules, path = dict(RULES), list(sys.path)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     assert sys.path == path
-    registry._rules.clear()
-    registry._rules.update(rules)
+    RULES.clear()
+    RULES.update(rules)
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]

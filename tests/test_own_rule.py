@@ -24,7 +24,7 @@ from click.testing import CliRunner, Result
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe import find_recipe
-from fednnnn_plugin.server.rules import registry
+from fednnnn_plugin.server.rules import RULES
 
 PROJECT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -89,12 +89,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "spy.py").write_text("open('was-here', 'w')")
     write_recipe(folder / "spy.yaml", "spy:Rule")
     write_recipe(folder / RECIPE, "my_rules:ServerLion")
-    before = dict(registry._rules)
+    before = dict(RULES)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         yield folder
-    registry._rules.clear()
-    registry._rules.update(before)
+    RULES.clear()
+    RULES.update(before)
     sys.modules.pop("my_rules", None)
 
 

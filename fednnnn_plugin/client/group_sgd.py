@@ -1,7 +1,5 @@
 """Local training of several clients in one set of kernels."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -10,10 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
-from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.local_sgd import LocalSGD, go_on
 from fednnnn_plugin.client.masked_norm import MaskedBatchNorm
-from fednnnn_plugin.server.layout import Layout, ModelState
+from fednnnn_plugin.client.replica import layout_of
+from fednnnn_plugin.server.layout import ModelState
 
 
 class GroupSGD:
@@ -24,109 +24,68 @@ class GroupSGD:
     still have a batch are a shrinking prefix, and all of them take a step at once: an epoch takes
     as many steps as the largest client's.
 
-    Memory for ``most`` clients is held from the start; one call of ``train`` at a time.
-
-    Args:
-        sgd: the local training.
-        model: what the layers compute; copied.
-        layout: of its state.
-        inputs: ``[n, …]`` on the device, in the dtype to train in or one to be cast.
-        labels: int64 ``[n]``.
-        most: clients in a call.
+    Memory for ``most`` clients of a copy of ``model`` is held from the start. ``inputs`` ``[n, …]``
+    and ``labels`` ``[n]`` are on the device.
     """
 
     def __init__(
-        self,
-        sgd: LocalSGD,
-        model: nn.Module,
-        layout: Layout,
-        inputs: Tensor,
-        labels: Tensor,
-        most: int,
+        self, sgd: LocalSGD, model: nn.Module, inputs: Tensor, labels: Tensor, most: int
     ) -> None:
-        self._sgd, self._layout = sgd, layout
-        self._inputs, self._labels = inputs, labels
-        self._model = copy.deepcopy(model).to(inputs.device, sgd.dtype).train()
-        own = self._model.state_dict()
-        self._matrix = inputs.new_empty(most, layout.size, dtype=sgd.dtype)
-        self._buffers = {name: torch.stack([own[name]] * most) for name in layout.buffers}
-        self._rate = self._matrix.new_full((layout.size,), sgd.rate)
-        for where in self._unreached():
-            self._rate[where] = 0
+        self._sgd, self._inputs, self._labels = sgd, inputs, labels
+        self._model = copy.deepcopy(model).train()
+        self._layout, own = layout_of(model), model.state_dict()
+        self._matrix = inputs.new_empty(most, self._layout.size, dtype=sgd.dtype)
+        self._buffers = {name: torch.stack([own[name]] * most) for name in self._layout.buffers}
         self._gradient = vmap(grad(self._loss), in_dims=(0, 0, 0, 0, 0, None))
 
     def train(
         self,
         start: ModelState,
         orders: Sequence[Sequence[Tensor]],
-        before_epoch: Callable[[], None] = lambda: None,
+        before_step: Callable[[], None] = go_on,
     ) -> ModelState:
-        """Train clients that all start from one model.
+        """Train clients that all start from one model; the next call overwrites what it returns.
 
-        Args:
-            start: the model.
-            orders: for each client, the largest first, for each epoch, the positions of its inputs
-                in the order of training, int64 on the CPU.
-            before_epoch: called before each epoch; may raise to end the training.
-
-        Returns:
-            The clients' models, in memory that the next call overwrites.
+        ``orders`` are for each client, the largest first, for each epoch the positions of its
+        inputs in the order of training, int64 on the CPU.
         """
-        lengths = [len(order[0]) for order in orders]
-        assert lengths == sorted(lengths, reverse=True)
-        picked, shares = self._steps(torch.tensor(lengths).unsqueeze(1))
-        padded = [not bool(share.all()) for share in shares]
-
-        def cut(flat: Tensor) -> list[Tensor]:
-            parts = flat.split([share.numel() for share in shares])
-            return [part.view_as(share) for part, share in zip(parts, shares, strict=True)]
-
+        sizes = torch.tensor([len(order[0]) for order in orders])
+        longest = int(sizes[0])
+        batch_size = self._sgd.batch_of(longest)
         # Everything that the steps need is staged first: a GPU need not wait for the host again.
-        device = self._labels.device
-        laid = torch.stack([torch.cat(epoch) for epoch in zip(*orders, strict=True)])
-        batches = laid[:, torch.cat([step.flatten() for step in picked])].to(device)
-        staged = cut(torch.cat([share.flatten() for share in shares]).to(device))
-        trained = ModelState(
-            self._matrix[: len(orders)],
-            {name: tensor[: len(orders)] for name, tensor in self._buffers.items()},
-        )
+        laid = [pad_sequence(list(epoch), batch_first=True) for epoch in zip(*orders, strict=True)]
+        epochs = torch.stack(laid).to(self._labels.device)
+        shares = self._shares(sizes, batch_size).to(self._labels.device)
+        anchor, trained = self._sgd.anchor(start.vector), self._rows(len(orders))
         trained.vector.copy_(start.vector)
         for name, tensor in trained.buffers.items():
             tensor.copy_(start.buffers[name])
-        anchor = self._sgd.anchor(start.vector)
-        for epoch in batches:
-            before_epoch()
-            for batch, share, short in zip(cut(epoch), staged, padded, strict=True):
-                self._step(batch, share, anchor, padded=short)
+        for epoch in epochs:
+            for begin in range(0, longest, batch_size):
+                before_step()
+                end, rows = min(begin + batch_size, longest), int((sizes > begin).sum())
+                models, batch = self._rows(rows), epoch[:rows, begin:end]
+                # PyTorch's own, side by side, takes neither padding nor bfloat16 beside float32.
+                padded = int(sizes[rows - 1]) < end or self._sgd.precision == "bf16"
+                inputs, labels = self._inputs[batch].to(self._sgd.dtype), self._labels[batch]
+                given = (models.vector, models.buffers, inputs, labels, shares[:rows, begin:end])
+                with self._sgd.autocast(inputs.device):
+                    gradient = self._gradient(*given, padded)
+                if self._sgd.rate:
+                    models.vector.lerp_(anchor, self._sgd.rate)
+                models.vector.add_(gradient, alpha=-self._sgd.learning_rate)
         return trained
 
-    def _steps(self, sizes: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Cut an epoch of clients of ``sizes`` ``[m, 1]`` into steps ``[clients, columns]``.
+    def _rows(self, count: int) -> ModelState:
+        """Return the models of the first clients."""
+        buffers = {name: tensor[:count] for name, tensor in self._buffers.items()}
+        return ModelState(self._matrix[:count], buffers)
 
-        Returns:
-            For each step the places in the clients' orders, laid end to end, with a client's last
-            one repeated where its batch is shorter than the others'; and the share of each sample
-            in its client's loss, 0 where it is a repetition.
-        """
-        starts, longest = sizes.cumsum(0) - sizes, int(sizes[0])
-        picked, shares = [], []
-        for columns in torch.arange(longest).split(self._sgd.batch_of(longest)):
-            rows = int((sizes > columns[0]).sum())
-            kept = columns < sizes[:rows]
-            picked.append(starts[:rows] + columns.minimum(sizes[:rows] - 1))
-            shares.append(kept.to(self._sgd.dtype) / kept.sum(1, keepdim=True))
-        return picked, shares
-
-    def _step(self, batch: Tensor, shares: Tensor, anchor: Tensor, *, padded: bool) -> None:
-        """Step the first clients once, each on its row of ``batch``."""
-        weights = self._matrix[: len(batch)]
-        buffers = {name: tensor[: len(batch)] for name, tensor in self._buffers.items()}
-        inputs, labels = self._inputs[batch].to(self._sgd.dtype), self._labels[batch]
-        with self._sgd.autocast(inputs.device):
-            gradient = self._gradient(weights, buffers, inputs, labels, shares, padded)
-        if self._sgd.rate:
-            weights.lerp_(anchor, self._rate)
-        weights.add_(gradient, alpha=-self._sgd.learning_rate)
+    def _shares(self, sizes: Tensor, batch_size: int) -> Tensor:
+        """Return the share ``[m, n]`` of each sample in its batch's loss, 0 for what is padded."""
+        columns, sizes = torch.arange(int(sizes[0])), sizes.unsqueeze(1)
+        lengths = (sizes - columns // batch_size * batch_size).clamp(1, batch_size)
+        return (columns < sizes).to(self._sgd.dtype) / lengths
 
     def _loss(
         self,
@@ -137,22 +96,7 @@ class GroupSGD:
         shares: Tensor,
         padded: bool,
     ) -> Tensor:
-        """Return a client's loss; split in one operation, the gradient is one concatenation."""
-        entries = self._layout.entries
-        parts = vector.split([entry.shape.numel() for entry in entries])
-        tensors = buffers | {
-            entry.name: part.view(entry.shape) for entry, part in zip(entries, parts, strict=True)
-        }
-        # PyTorch's own, side by side, takes neither padding nor bfloat16 beside float32.
-        own = not padded and self._sgd.precision != "bf16"
-        with nullcontext() if own else MaskedBatchNorm(shares):
-            logits = functional_call(self._model, tensors, (inputs,))
+        """Return a client's loss."""
+        with MaskedBatchNorm(shares) if padded else nullcontext():
+            logits = functional_call(self._model, self._layout.views(vector) | buffers, (inputs,))
         return (F.cross_entropy(logits, labels, reduction="none") * shares).sum()
-
-    def _unreached(self) -> list[slice]:
-        """Return the parameters that the loss does not reach, by a step that nobody takes."""
-        weights = [self._model.get_parameter(entry.name) for entry in self._layout.entries]
-        logits = self._model(self._inputs[:2].to(self._sgd.dtype))
-        gradients = torch.autograd.grad(logits.sum(), weights, allow_unused=True)
-        pairs = zip(self._layout.entries, gradients, strict=True)
-        return [entry.where for entry, gradient in pairs if gradient is None]

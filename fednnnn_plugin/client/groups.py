@@ -1,53 +1,15 @@
 """Which clients of a round train in one set of kernels."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.models import MODELS
 
 #: Clients that train together, or one alone; ranks and threads are dealt these.
 Group = tuple[int, ...]
-
-#: The part of a GPU's free memory that a group's clients may take.
-MEMORY = 0.8
-
-
-def widest_group(
-    setting: Literal["auto", "off"] | int, free: int, needs: Callable[[], int] | None
-) -> int:
-    """Return how many clients train together at most: a fixed rule on model and device.
-
-    One by one on a CPU: on one thread each, a client keeps the bits of every other way to run, and
-    that is the faster for the paper's networks. On a GPU, where small kernels leave most of it
-    idle, as many as fit in ``MEMORY`` of what is free.
-
-    Args:
-        setting: ``train_args.client_batching``; a number is what it says.
-        free: bytes that are free on the GPU; 0 on a CPU.
-        needs: returns what a client takes (:func:`client_bytes`); None for a model, data or
-            trainer of the user's.
-
-    Raises:
-        UserError: a number for what is the user's.
-    """
-    if isinstance(setting, int):
-        if needs is None and setting > 1:
-            raise UserError(
-                f"train_args.client_batching: {setting}: must be auto or off: only the models "
-                f"{', '.join(MODELS)} on this package's data train together"
-            )
-        return setting
-    if setting == "off" or needs is None or not free:
-        return 1
-    return max(1, int(MEMORY * free) // needs())
 
 
 def client_bytes(model: nn.Module, sgd: LocalSGD, shape: Sequence[int]) -> int:
@@ -73,16 +35,11 @@ def client_bytes(model: nn.Module, sgd: LocalSGD, shape: Sequence[int]) -> int:
 def plan_groups(
     clients: Sequence[int], sizes: Sequence[int], most: int, least: int = 1
 ) -> list[Group]:
-    """Group clients that train together: neighbours in size, the largest first.
+    """Group at most ``most`` clients that train together: neighbours in size, the largest first.
 
-    There are ``least`` groups where there are as many clients, and about equally many samples in
-    each as far as ``most`` allows.
-
-    Args:
-        clients: of the round.
-        sizes: number of samples of every client, by its number.
-        most: clients in a group; 1 leaves each alone, in the order given.
-        least: groups, so that no rank goes without; 1 leaves them to depend on the cohort alone.
+    There are ``least`` groups, so that no rank goes without, where there are as many clients, and
+    about equally many samples in each as far as ``most`` allows. With ``most`` 1 each is alone, in
+    the order given. ``sizes`` are the numbers of samples of every client, by its number.
     """
     if most == 1:
         return [(client,) for client in clients]

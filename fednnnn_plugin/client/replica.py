@@ -1,7 +1,5 @@
 """A model to train: its parameters are views of one flat vector."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -24,50 +22,30 @@ def layout_of(model: nn.Module) -> Layout:
 def aliases(model: nn.Module) -> dict[str, str]:
     """Return the further names of tied tensors: name -> first name."""
     first: dict[int, str] = {}
-    further: dict[str, str] = {}
-    for names in (
-        model.named_parameters(remove_duplicate=False),
-        model.named_buffers(remove_duplicate=False),
-    ):
-        for name, tensor in names:
-            if first.setdefault(id(tensor), name) != name:
-                further[name] = first[id(tensor)]
-    return further
+    named = [
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ]
+    return {
+        name: first[id(tensor)]
+        for name, tensor in named
+        if first.setdefault(id(tensor), name) != name
+    }
 
 
 class Replica:
-    """A model whose trainable parameters are views of one vector ``[d]``.
+    """A model whose trained parameters, in the layout's order, are views of one vector ``[d]``.
 
-    Args:
-        model: it becomes the replica's own, and keeps its weights. Its floating tensors are of the
-            layout's dtype.
-        layout: of the model's state.
-        channels_last: the input ``[n, c, h, w]`` is passed on in channels_last order, which all
-            activations then take: the faster one on CPUs, for a model that takes any order.
-
-    Attributes:
-        model: the model.
-        layout: of its state.
-        vector: the trained weights ``[d]``.
-        trained: its trainable parameters, in the order of the vector.
-        views: the same memory, for arithmetic without autograd.
+    The model becomes the replica's own, and keeps its weights: all of the layout's dtype.
     """
 
-    def __init__(self, model: nn.Module, layout: Layout, *, channels_last: bool = False) -> None:
-        self.model = model
-        self.layout = layout
-        self.vector = layout.flatten(named_tensors(model))
-        self.trained = [model.get_parameter(entry.name) for entry in layout.entries]
-        self.views = list(layout.views(self.vector).values())
-        for parameter, view in zip(self.trained, self.views, strict=True):
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.layout = model, layout_of(model)
+        self.vector = self.layout.flatten(named_tensors(model))
+        self.trained = [model.get_parameter(entry.name) for entry in self.layout.entries]
+        views = self.layout.views(self.vector).values()
+        for parameter, view in zip(self.trained, views, strict=True):
             parameter.data = view  # the same Parameter: what ties or hooks it stays
-        self._hook = None
-        if channels_last:
-            # Not contiguous(): it leaves the strides of one channel, by which PyTorch goes.
-            order = torch.channels_last
-            self._hook = model.register_forward_pre_hook(
-                lambda _, inputs: inputs[0].to(memory_format=order)
-            )
 
     @property
     def state(self) -> ModelState:
@@ -75,15 +53,9 @@ class Replica:
         tensors = named_tensors(self.model)
         return ModelState(self.vector, {name: tensors[name] for name in self.layout.buffers})
 
-    def release(self) -> None:
-        """Give the model back to whoever else calls it: inputs are passed on as they are."""
-        if self._hook is not None:
-            self._hook.remove()
-
     @torch.no_grad()
     def load(self, state: ModelState) -> None:
         """Copy a state in."""
-        own = self.state
-        own.vector.copy_(state.vector)
-        for name, tensor in own.buffers.items():
+        self.vector.copy_(state.vector)
+        for name, tensor in self.state.buffers.items():
             tensor.copy_(state.buffers[name])

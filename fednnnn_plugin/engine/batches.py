@@ -1,10 +1,8 @@
-"""A client's data as mini-batches: staged tensors, or whatever iterable a user brought."""
-
-from __future__ import annotations
+"""A federation's data as mini-batches: staged tensors, or whatever iterables a user brought."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,34 +35,75 @@ class LoaderData:
         return len(self.train_loaders)
 
     def client_size(self, client: int) -> int:
-        """Number of samples of one client."""
+        """Return the number of samples of one client."""
         return self.sizes[client]
 
 
-class ClientBatches(Protocol):
-    """Mini-batches of every client and of the test set, on the device and in the dtype to use."""
+class Batches:
+    """A federation's mini-batches, on the device and in the dtype to train in once staged."""
+
+    def __init__(
+        self,
+        sgd: LocalSGD,
+        device: torch.device,
+        order: torch.memory_format = torch.preserve_format,
+    ) -> None:
+        self._sgd, self._device, self._order = sgd, device, order
 
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
-        """Yield each local epoch's batches."""
+        """Yield each local epoch's batches, staged."""
+        raise NotImplementedError
 
-    def test(self) -> list[Batch] | Iterator[Batch]:
-        """Return the test set's batches."""
+    def test(self) -> Iterable[Batch]:
+        """Return the test set's batches, as they are."""
+        raise NotImplementedError
+
+    def staged(self, batch: Batch) -> Batch:
+        """Stage a batch; inputs that are integers, such as tokens, stay what they are."""
+        inputs, labels = batch
+        dtype = self._sgd.dtype if inputs.is_floating_point() else inputs.dtype
+        inputs = inputs.to(self._device, dtype, memory_format=self._order)
+        return inputs, labels.to(self._device, torch.int64)
 
 
-class TensorBatches:
-    """Batches cut from tensors that stay where they are.
+class LoaderBatches(Batches):
+    """Batches as a user's iterables give them; each epoch iterates anew."""
+
+    def __init__(self, data: LoaderData, sgd: LocalSGD, device: torch.device) -> None:
+        super().__init__(sgd, device)
+        self._data = data
+
+    def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
+        for _ in range(self._sgd.epochs):
+            yield map(self.staged, self._data.train_loaders[client])
+
+    def test(self) -> Iterable[Batch]:
+        return self._data.test_loader
+
+
+class TensorBatches(Batches):
+    """Batches cut from tensors that are on the device.
 
     Epoch e of client k in round r is a permutation from the generator of
-    (seed, ``"shuffle"``, r, k), which goes on from epoch to epoch.
+    (seed, ``"shuffle"``, r, k), which goes on from epoch to epoch. ``any_order`` says that the
+    model takes images in any order of memory: on a CPU they come in the faster one.
     """
 
-    def __init__(self, data: FederatedData, sgd: LocalSGD, seed: int, device: torch.device) -> None:
-        self.images = data.train_images.to(device)
-        self.labels = data.train_labels.to(device)
-        self._test = (data.test_images.to(device), data.test_labels.to(device))
-        self._clients = data.client_indices
-        self._sgd = sgd
-        self._seed = seed
+    def __init__(
+        self,
+        data: FederatedData,
+        sgd: LocalSGD,
+        seed: int,
+        device: torch.device,
+        *,
+        any_order: bool = False,
+    ) -> None:
+        # Not contiguous(): it leaves the strides of one channel, by which PyTorch goes.
+        last = any_order and device.type == "cpu"
+        super().__init__(sgd, device, torch.channels_last if last else torch.preserve_format)
+        self.images, self.labels = data.train_images.to(device), data.train_labels.to(device)
+        self._test = data.test_images.to(device), data.test_labels.to(device)
+        self._clients, self._seed = data.client_indices, seed
 
     def orders(self, client: int, round_number: int) -> list[Tensor]:
         """Return for each local epoch the positions of the client's images, on the CPU."""
@@ -76,44 +115,10 @@ class TensorBatches:
         ]
 
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
-        """Yield each local epoch's batches."""
         for order in self.orders(client, round_number):
-            yield self._cut(order.to(self.labels.device))
+            picks = order.to(self._device).split(self._sgd.batch_of(len(order)))
+            yield (self.staged((self.images[picked], self.labels[picked])) for picked in picks)
 
-    def _cut(self, order: Tensor) -> Iterator[Batch]:
-        for picked in order.split(self._sgd.batch_of(len(order))):
-            yield _in_dtype(self.images[picked], self._sgd.dtype), self.labels[picked]
-
-    def test(self) -> list[Batch]:
-        """Return the test set's batches."""
-        size = _CPU_TEST_BATCH if self.labels.device.type == "cpu" else _GPU_TEST_BATCH
-        images, labels = (tensor.split(size) for tensor in self._test)
-        return list(zip(images, labels, strict=True))
-
-
-class LoaderBatches:
-    """Batches as a user's iterables give them; each epoch iterates anew."""
-
-    def __init__(self, data: LoaderData, sgd: LocalSGD, device: torch.device) -> None:
-        self._data = data
-        self._sgd = sgd
-        self._device = device
-
-    def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
-        """Yield each local epoch's batches."""
-        for _ in range(self._sgd.epochs):
-            yield self._staged(self._data.train_loaders[client])
-
-    def test(self) -> Iterator[Batch]:
-        """Return the test set's batches."""
-        return self._staged(self._data.test_loader)
-
-    def _staged(self, batches: Iterable[Any]) -> Iterator[Batch]:
-        for inputs, labels in batches:
-            staged = _in_dtype(inputs, self._sgd.dtype).to(self._device)
-            yield staged, labels.to(self._device, torch.int64)
-
-
-def _in_dtype(inputs: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the inputs in the dtype to train in; integers, such as tokens, stay what they are."""
-    return inputs.to(dtype) if inputs.is_floating_point() else inputs
+    def test(self) -> Iterable[Batch]:
+        size = _CPU_TEST_BATCH if self._device.type == "cpu" else _GPU_TEST_BATCH
+        return zip(*(tensor.split(size) for tensor in self._test), strict=True)

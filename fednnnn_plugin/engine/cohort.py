@@ -1,48 +1,38 @@
 """Training a round's clients, and testing a model, in one process."""
 
-from __future__ import annotations
-
 import copy
 import logging
-import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
-from types import TracebackType
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
+from typing import TypeVar
 
 import torch
 from torch import nn
 
-from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.groups import Group
-from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica
-from fednnnn_plugin.engine.batches import Batch, ClientBatches, TensorBatches
+from fednnnn_plugin.engine.batches import Batch, Batches
 from fednnnn_plugin.engine.evaluation import Evaluation, Tally, evaluation, tally
 from fednnnn_plugin.seeds import isolated_generators, torch_generator
-from fednnnn_plugin.server.layout import Layout, ModelState, State
+from fednnnn_plugin.server.layout import ModelState, State
 
 _log = logging.getLogger(__name__)
+S = TypeVar("S")
 T = TypeVar("T")
 
-#: A group's models ``[m, d]`` in the order of the group; one by names that a user's trainer gave;
-#: or why there are none.
+Step = Callable[[], None]
+#: How a group trains: from a replica that holds the served model, which it may change, the round's
+#: number, the clients, and what it calls before each step. It gives the models ``[m, d]`` in the
+#: order of the group, or one by names.
+Training = Callable[[Replica, int, Group, Step], ModelState | State]
+#: What the training of a group gave, or why it gave nothing.
 Outcome = ModelState | State | Exception
 #: Takes a group's outcome as soon as its training ends. One call at a time; the tensors are
 #: overwritten after it returns.
 Consume = Callable[[Group, Outcome], None]
-
-
-class ClientTraining(Protocol):
-    """How one client trains."""
-
-    def __call__(
-        self, replica: Replica, round_number: int, client: int, stopping: threading.Event
-    ) -> ModelState | State:
-        """Return the client's model, trained from the replica's, which it may change."""
 
 
 class Stopped(Exception):
@@ -55,51 +45,17 @@ def draw_cohort(seed: int, round_number: int, num_clients: int, cohort_size: int
     return sorted(torch.randperm(num_clients, generator=generator)[:cohort_size].tolist())
 
 
-class SGDTraining:
-    """Trains the replica with :class:`LocalSGD` on the client's batches."""
-
-    def __init__(self, sgd: LocalSGD, batches: ClientBatches) -> None:
-        self._sgd = sgd
-        self._batches = batches
-
-    def __call__(
-        self, replica: Replica, round_number: int, client: int, stopping: threading.Event
-    ) -> ModelState:
-        """Return the replica's tensors, trained, as a group of one."""
-        epochs = self._batches.epochs(client, round_number)
-        self._sgd.train(replica, (_until(stopping, batches) for batches in epochs))
-        return replica.state.as_group()
-
-
-class GroupTraining:
-    """Trains a group in one set of kernels, each client in the order that it has alone."""
-
-    def __init__(self, sgd: GroupSGD, batches: TensorBatches) -> None:
-        self._sgd = sgd
-        self._batches = batches
-
-    def __call__(
-        self, served: ModelState, round_number: int, group: Group, stopping: threading.Event
-    ) -> ModelState:
-        """Return the models in the order of the group."""
-        orders = [self._batches.orders(client, round_number) for client in group]
-        return self._sgd.train(served, orders, partial(_raise_if, stopping))
-
-
 class Cohort:
-    """Trains clients ``workers`` at a time; a client trains on one thread.
+    """Trains groups of clients ``workers`` at a time; each on one thread.
 
     So its bits depend neither on how many train beside it nor on the number of cores. Memory: one
     model a worker, whatever the size of the cohort.
 
     Args:
         model: copied for every worker; in the dtype and on the device of the batches.
-        layout: of its state.
-        training: how one client trains.
+        training: how a group trains.
         batches: for the test set.
-        group_training: how a group of several clients trains, if there are such.
-        workers: clients side by side.
-        channels_last: see :class:`~fednnnn_plugin.client.replica.Replica`.
+        workers: groups at once.
         seed: for a model, data or training that may draw from the global generators: each client
             then trains alone, with the generators seeded for it and restored after.
     """
@@ -107,37 +63,22 @@ class Cohort:
     def __init__(
         self,
         model: nn.Module,
-        layout: Layout,
-        training: ClientTraining,
-        batches: ClientBatches,
+        training: Training,
+        batches: Batches,
         *,
-        group_training: GroupTraining | None = None,
         workers: int = 1,
-        channels_last: bool = False,
         seed: int | None = None,
     ) -> None:
-        self._training = training
-        self._group_training = group_training
-        self._batches = batches
-        self._seed = seed
+        self._model, self._training, self._batches, self._seed = model, training, batches, seed
         self._workers = workers if seed is None else 1
-        self._replicas: queue.SimpleQueue[Replica] = queue.SimpleQueue()
-        for _ in range(self._workers):
-            replica = Replica(copy.deepcopy(model), layout, channels_last=channels_last)
-            self._replicas.put(replica)
-        self._consuming = threading.Lock()
-        self._stopping = threading.Event()
+        self._worker = threading.local()
+        self._consuming, self._stopping = threading.Lock(), threading.Event()
         self._pool = ThreadPoolExecutor(self._workers, "client", _use_one_thread)
 
-    def __enter__(self) -> Cohort:
+    def __enter__(self) -> "Cohort":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopping.set()
         self._pool.shutdown(cancel_futures=True)
         # A worker's set_num_threads is also what threads started later begin with.
@@ -153,13 +94,11 @@ class Cohort:
         """
 
         def train_group(group: Group) -> None:
-            with self._replica(served) as replica, self._generators(round_number, group[0]):
+            with self._generators(round_number, group[0]):
+                outcome: Outcome
+                replica = self._replica(served)
                 try:
-                    outcome: Outcome
-                    if len(group) > 1 and self._group_training:
-                        outcome = self._group_training(served, round_number, group, self._stopping)
-                    else:
-                        outcome = self._training(replica, round_number, group[0], self._stopping)
+                    outcome = self._training(replica, round_number, group, self._go_on)
                 except Stopped:
                     return
                 except Exception as error:
@@ -168,44 +107,48 @@ class Cohort:
                 with self._consuming:
                     consume(group, outcome)
 
-        self._all([self._pool.submit(train_group, group) for group in groups])
+        self._each(train_group, groups)
 
     def test(self, state: ModelState) -> Evaluation:
         """Test a model on the test set."""
 
         def test_part(batches: Iterable[Batch]) -> list[Tally]:
-            with self._replica(state) as replica, self._generators(0, 0):
-                replica.model.eval()
-                return [tally(replica.model, batch) for batch in batches]
+            with self._generators(0, 0):
+                model = self._replica(state).model.eval()
+                return [tally(model, self._batches.staged(batch)) for batch in batches]
 
         parts = _parts(self._batches.test(), self._workers)
-        tallies = self._all([self._pool.submit(test_part, part) for part in parts])
-        return evaluation(tally for part in tallies for tally in part)
+        return evaluation(chain.from_iterable(self._each(test_part, parts)))
 
     def alone(self, call: Callable[[], T]) -> T:
         """Call a user's code as a client is trained: on one thread, the generators seeded."""
 
-        def seeded() -> T:
+        def seeded(call: Callable[[], T]) -> T:
             with self._generators(0, 0):
                 return call()
 
-        return self._all([self._pool.submit(seeded)])[0]
+        return self._each(seeded, [call])[0]
 
-    @contextmanager
-    def _replica(self, state: ModelState) -> Iterator[Replica]:
-        replica = self._replicas.get()
-        try:
-            replica.load(state)
-            yield replica
-        finally:
-            self._replicas.put(replica)
+    def _replica(self, state: ModelState) -> Replica:
+        """Return this worker's, with a state loaded."""
+        if not hasattr(self._worker, "replica"):
+            self._worker.replica = Replica(copy.deepcopy(self._model))
+        replica: Replica = self._worker.replica
+        replica.load(state)
+        return replica
 
     def _generators(self, round_number: int, client: int) -> AbstractContextManager[None]:
         if self._seed is None:
             return nullcontext()
         return isolated_generators(self._seed, "client", round_number, client)
 
-    def _all(self, futures: list[Future[T]]) -> list[T]:
+    def _go_on(self) -> None:
+        if self._stopping.is_set():
+            raise Stopped
+
+    def _each(self, call: Callable[[S], T], items: Iterable[S]) -> list[T]:
+        """Let the workers call a function with each item; return the results in order."""
+        futures = [self._pool.submit(call, item) for item in items]
         try:
             for future in as_completed(futures):
                 future.result()
@@ -220,17 +163,6 @@ class Cohort:
 
 def _use_one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def _until(stopping: threading.Event, batches: Iterable[Batch]) -> Iterator[Batch]:
-    for batch in batches:
-        _raise_if(stopping)
-        yield batch
-
-
-def _raise_if(stopping: threading.Event) -> None:
-    if stopping.is_set():
-        raise Stopped
 
 
 def _parts(batches: Iterable[Batch], count: int) -> list[Iterable[Batch]]:

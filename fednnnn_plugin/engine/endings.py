@@ -1,7 +1,5 @@
 """How a process of a run was launched, and how it ends: one line, one status, no rank waiting."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
@@ -46,31 +44,25 @@ def signals_raised() -> Iterator[None]:
     """Raise ``KeyboardInterrupt`` or ``Terminated`` where SIGINT or SIGTERM arrives.
 
     The first one ends the process: those that follow are ignored, so that they cost it neither the
-    checkpoint that it then writes nor its exit status. Batch systems often send several.
+    checkpoint that it then writes nor its exit status. Batch systems often send several. What a
+    process was started to ignore, as a job in the background is, it ignores.
     """
-    arrived = False
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handled = [number for number, handler in before.items() if handler != signal.SIG_IGN]
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
-        nonlocal arrived
-        arrived = True
-        for handled in before:
-            signal.signal(handled, signal.SIG_IGN)
+        for other in handled:
+            signal.signal(other, signal.SIG_IGN)
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
-    # What a process was started to ignore, as a job in the background is, it ignores.
-    before = {
-        number: handler
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if (handler := signal.getsignal(number)) != signal.SIG_IGN
-    }
     try:
-        for number in before:
+        for number in handled:
             signal.signal(number, end)
         yield
     finally:
-        if not arrived:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        for number in handled:
+            if signal.getsignal(number) == end:  # none has arrived
+                signal.signal(number, before[number])
 
 
 def ending(error: BaseException) -> tuple[str, int]:
@@ -107,12 +99,13 @@ def ending_together(ranks: Job) -> Iterator[None]:
         yield
     except BaseException as error:
         if ranks.size > 1:
-            if ranks.rank and isinstance(error, UserError):
-                time.sleep(_HEAD_START)
-            if ranks.rank and isinstance(error, Terminated | KeyboardInterrupt):
-                time.sleep(_TIME_TO_SAVE)
             message, status = ending(error)
-            if not (ranks.rank and isinstance(error, Terminated | KeyboardInterrupt)):
+            stopped = isinstance(error, Terminated | KeyboardInterrupt)
+            if ranks.rank and stopped:
+                time.sleep(_TIME_TO_SAVE)
+            elif ranks.rank and isinstance(error, UserError):
+                time.sleep(_HEAD_START)
+            if not (ranks.rank and stopped):
                 sys.stderr.write(message + "\n")
             sys.stdout.flush()
             sys.stderr.flush()

@@ -1,10 +1,9 @@
 """Testing a model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +14,8 @@ from fednnnn_plugin.engine.batches import Batch
 _IGNORED = -100
 
 
-@dataclass(frozen=True)
-class Tally:
-    """What a test adds up to: correct labels, summed loss, and how many labels there were.
-
-    A sample has several where the model labels each word or pixel.
-    """
+class Tally(NamedTuple):
+    """Correct labels, summed loss and number of labels; a sample may have one for each pixel."""
 
     correct: int
     loss: float
@@ -31,10 +26,8 @@ class Tally:
 class Evaluation:
     """What the test of a model found.
 
-    Attributes:
-        accuracy: in [0, 1]; None where a user's trainer does not measure it.
-        loss: mean cross-entropy in nats; None where not measured or not finite.
-        metrics: what else a user's trainer measures, by name.
+    Accuracy is in [0, 1], the loss the mean cross-entropy in nats; None where a user's trainer does
+    not measure it, or the loss is not finite. ``metrics`` is what else it measures, by name.
     """
 
     accuracy: float | None
@@ -60,10 +53,10 @@ def tally(model: nn.Module, batch: Batch) -> Tally:
 
 def evaluation(tallies: Iterable[Tally]) -> Evaluation:
     """Add up tallies in their order."""
-    parts = list(tallies)
-    samples = sum(part.samples for part in parts)
+    correct, loss, samples = (
+        sum(column) for column in zip(Tally(0, 0.0, 0), *tallies, strict=True)
+    )
     if not samples:
         return Evaluation(0.0, None)
-    loss = sum(part.loss for part in parts) / samples
-    accuracy = sum(part.correct for part in parts) / samples
-    return Evaluation(accuracy, loss if math.isfinite(loss) else None)
+    mean = loss / samples
+    return Evaluation(correct / samples, mean if math.isfinite(mean) else None)

@@ -1,7 +1,5 @@
 """The round loop."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -9,13 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fednnnn_plugin.client.groups import Group, plan_groups
-from fednnnn_plugin.engine.checkpoint import Progress
 from fednnnn_plugin.engine.cohort import Cohort, Outcome, draw_cohort
 from fednnnn_plugin.engine.devices import Clock
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.progress import Follower
-from fednnnn_plugin.engine.ranks import Ranks
-from fednnnn_plugin.engine.records import RoundRecord, Seconds, round_record
+from fednnnn_plugin.engine.ranks import Ranks, deal
+from fednnnn_plugin.engine.records import Progress, RoundRecord, Seconds, round_record
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
@@ -27,41 +24,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a federation does in each round.
+    """What a federation does in each round."""
 
-    Attributes:
-        rounds: number of the last round.
-        client_sizes: number of samples of each of the K clients.
-        cohort_size: m, clients a round.
-        seed: of the cohorts.
-        weighting: α_k = 1/m, or n_k/n.
-        test_every: the rounds with ``(round - 1) % test_every = 0`` are tested, and the last.
-        test_served: test the served model as well.
-        max_client_failures: how many clients of a round may fail before the run ends.
-        max_client_norm: longer updates are clipped to this norm.
-        group_size: how many clients train in one set of kernels, at most.
-        least_groups: how many such groups a round has at least, where there are as many clients.
-    """
-
-    rounds: int
-    client_sizes: tuple[int, ...]
-    cohort_size: int
-    seed: int
-    weighting: Literal["uniform", "samples"] = "uniform"
-    test_every: int = 1
-    test_served: bool = False
-    max_client_failures: int = 0
-    max_client_norm: float | None = None
-    group_size: int = 1
-    least_groups: int = 1
-
-    def weight(self, client: int) -> float:
-        """Return the client's weight, up to a common factor."""
-        return 1.0 if self.weighting == "uniform" else float(self.client_sizes[client])
-
-    def tests(self, round_number: int) -> bool:
-        """Tell whether a round's models are tested."""
-        return (round_number - 1) % self.test_every == 0 or round_number == self.rounds
+    rounds: int  # the number of the last one
+    client_sizes: tuple[int, ...]  # samples of each of the K clients
+    cohort_size: int  # m, clients a round
+    seed: int  # of the cohorts
+    weighting: Literal["uniform", "samples"] = "uniform"  # α_k = 1/m, or n_k/n
+    test_every: int = 1  # rounds with (round - 1) % test_every = 0 are tested, and the last
+    test_served: bool = False  # the served model as well
+    max_client_failures: int = 0  # of a round, before the run ends
+    max_client_norm: float | None = None  # longer updates are clipped to it
+    group_size: int = 1  # clients in one set of kernels, at most
+    least_groups: int = 1  # of a round, where it has as many clients
 
 
 @dataclass(frozen=True)
@@ -95,25 +70,18 @@ class Federation:
         test: Callable[[ModelState], Evaluation],
         followers: Sequence[Follower] = (),
     ) -> None:
-        self._schedule = schedule
-        self._cohort = cohort
-        self._ranks = ranks
-        self._test = test
-        self._followers = followers
+        self._schedule, self._cohort, self._ranks = schedule, cohort, ranks
+        self._test, self._followers = test, followers
         self._clock = Clock(start.served.vector.device)
         self.server = server
         self.rounds = schedule.rounds
         self.standing = Standing(start, Progress(0, 0.0, 0.0))
 
-    def begin_after(self, round_number: int) -> None:
-        """Count the rounds from there, on a rank that holds no server."""
-        self.standing = Standing(self.standing.server, Progress(round_number, 0.0, 0.0))
-
-    def run_round(self, keep: Callable[[RoundRecord], None] | None = None) -> RoundRecord | None:
-        """Do the next round; return its record on rank 0.
+    def run_round(self, keep: Callable[[RoundRecord], None] | None = None) -> RoundRecord:
+        """Do the next round, on rank 0; return its record.
 
         Args:
-            keep: called with the record, on rank 0, before the round counts as done.
+            keep: called with the record before the round counts as done.
 
         Raises:
             RunError: too many clients failed, no update was accepted, or the served model
@@ -121,18 +89,16 @@ class Federation:
         """
         before = self.standing
         number = before.progress.round + 1
-        self._clock.start()
-        self._ranks.serve(before.server.served)
-        total = self._ranks.reduce(self._train(number, before.server.served))
-        if total is None:
-            self.standing = Standing(before.server, Progress(number, 0.0, 0.0))
-            return None
+        total = self.train(number)
+        assert total is not None
         self._refuse_failures(number, total.known.failed)
-        update, state, move = self._move(number, before.server, total)
-        self._clock.end("aggregate")
-        evaluation, served = self._evaluate(number, state)
-        self._clock.end("evaluate")
-        seconds = self._clock.seconds
+        update, state, move = self._move(number, total)
+        self._clock.mark("aggregate")
+        tested = (number - 1) % self._schedule.test_every == 0 or number == self.rounds
+        served = self._test(state.served) if tested and self._schedule.test_served else None
+        evaluation = self._test(state.evaluation) if tested else None
+        self._clock.mark("evaluate")
+        seconds = self._clock.seconds()
         progress = Progress(
             number,
             before.progress.integrated_norm + move.server_update_norm,
@@ -153,84 +119,77 @@ class Federation:
         self.standing = Standing(state, progress)
         return record
 
-    def _train(self, number: int, served: ModelState) -> UpdateAccumulator:
-        """Train this rank's clients and add them up."""
-        schedule = self._schedule
-        part = UpdateAccumulator.over(self.server.layout, served, schedule.max_client_norm)
-        clients = draw_cohort(
-            schedule.seed, number, len(schedule.client_sizes), schedule.cohort_size
-        )
+    def train(self, number: int) -> UpdateAccumulator | None:
+        """Train this rank's clients of a round; on rank 0, add up all ranks'."""
+        schedule, served = self._schedule, self.standing.server.served
         sizes = schedule.client_sizes
+        self._clock.start()
+        self._ranks.serve(served)
+        layout = self.server.layout
+        trained = [entry.name for entry in layout.entries]
+        part = UpdateAccumulator(layout.state_dict(served), trained, schedule.max_client_norm)
+        clients = draw_cohort(schedule.seed, number, len(sizes), schedule.cohort_size)
         groups = plan_groups(clients, sizes, schedule.group_size, schedule.least_groups)
         work = [sum(sizes[client] for client in group) for group in groups]
-        mine = self._ranks.deal(groups, work)
+        mine = deal(groups, work, self._ranks.size)[self._ranks.rank]
         done, of = 0, sum(map(len, mine))
 
         def add(group: Group, outcome: Outcome) -> None:
             nonlocal done
-            with self._clock.within("aggregate"):
-                self._add(number, part, group, outcome)
+            self._clock.mark("train")
+            self._add(number, part, group, outcome)
+            self._clock.mark("aggregate")
             done += len(group)
             for follower in self._followers:
                 follower.client_done(number, done, of)
 
         self._cohort.train(served, number, mine, add)
-        self._clock.end("train")
-        return part
+        self._clock.mark("train")
+        return self._ranks.reduce(part)
 
     def _add(self, number: int, part: UpdateAccumulator, group: Group, outcome: Outcome) -> None:
-        weights = [self._schedule.weight(client) for client in group]
+        sizes, uniform = self._schedule.client_sizes, self._schedule.weighting == "uniform"
+        weights = [1.0 if uniform else float(sizes[client]) for client in group]
         accepted: list[bool] = []
-        reason: object = outcome
         if isinstance(outcome, ModelState):
             accepted = part.add_group(outcome, weights)
         elif not isinstance(outcome, Exception):
             try:
-                accepted = [part.add(outcome, weights[0])]
+                accepted = [part.add(outcome, *weights)]
             except UserError as error:
-                reason = error
+                outcome = error
         for client, taken in zip(group, accepted, strict=False):
             if not taken:
                 _log.warning("round %d: client %d: update rejected: not finite", number, client)
-        if accepted:
-            return
-        for client in group:
-            part.fail()
-            _log.warning("round %d: client %d failed: %s", number, client, reason)
-        self._refuse_failures(
-            number, part.known.failed, f"client {group[0]} failed ({_one_line(reason)}): "
-        )
+        if not accepted:
+            for client in group:
+                part.fail()
+                _log.warning("round %d: client %d failed: %s", number, client, outcome)
+            reason = f"client {group[0]} failed ({_one_line(outcome)}): "
+            self._refuse_failures(number, part.known.failed, reason)
 
-    def _refuse_failures(self, number: int, failed: int, first: str = "") -> None:
+    def _refuse_failures(self, number: int, failed: int, reason: str = "") -> None:
         allowed = self._schedule.max_client_failures
         if failed > allowed:
             raise RunError(
-                f"round {number}: {first}{failed} of its clients failed; "
+                f"round {number}: {reason}{failed} of its clients failed; "
                 f"train_args.max_client_failures allows {allowed}"
             )
 
     def _move(
-        self, number: int, before: ServerState, total: UpdateAccumulator
+        self, number: int, total: UpdateAccumulator
     ) -> tuple[Update, ServerState, ServerMove]:
         try:
             update = total.finish()
         except UserError as error:
             raise RunError(f"round {number}: {error}") from None
-        state, move = self.server.apply(before, update)
+        state, move = self.server.apply(self.standing.server, update)
         if not math.isfinite(move.server_update_norm):
             raise RunError(
                 f"round {number}: the served model is no longer finite: the server moved it by "
                 f"{move.server_update_norm}"
             )
         return update, state, move
-
-    def _evaluate(
-        self, number: int, state: ServerState
-    ) -> tuple[Evaluation | None, Evaluation | None]:
-        if not self._schedule.tests(number):
-            return None, None
-        served = self._test(state.served) if self._schedule.test_served else None
-        return self._test(state.evaluation), served
 
 
 def _one_line(reason: object) -> str:

@@ -1,13 +1,11 @@
 """Who follows a run while it lasts: a person's screen, TensorBoard, Weights & Biases."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tqdm.auto import tqdm
@@ -56,75 +54,16 @@ def scalars(record: RoundRecord) -> dict[str, float]:
     return {name: float(value) for name, value in named.items() if value is not None}
 
 
-class ProgressDisplay(Follower):
-    """Shows how far a run is, and the package's warnings, one line each.
-
-    On a terminal and in a notebook a bar moves with every client; elsewhere a line is printed a
-    round. Use it as a context manager around a run.
-    """
-
-    def __init__(self, rounds: int) -> None:
-        self._rounds = rounds
-        self._bar: Any = None
-        self._handler = _ScreenHandler(logging.WARNING)
-        self._logger = logging.getLogger("fednnnn_plugin")
-
-    def __enter__(self) -> ProgressDisplay:
-        self._logger.addHandler(self._handler)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._logger.removeHandler(self._handler)
-
-    def begin(self, folder: Path, finished: int) -> None:
-        """Show the bar."""
-        if sys.stderr.isatty() or "ipykernel" in sys.modules:
-            self._bar = tqdm(
-                total=self._rounds,
-                initial=finished,
-                desc=f"round {finished + 1}/{self._rounds}",
-                bar_format="{desc} |{bar}| {percentage:3.0f}%{postfix} [{elapsed}<{remaining}]",
-                dynamic_ncols=True,
-                smoothing=0,  # the time left is that of the mean round so far
-                miniters=0,
-            )
-
-    def client_done(self, round_number: int, done: int, of: int) -> None:
-        """Move the bar by a client's part of a round."""
-        if self._bar is not None:
-            text = f"round {round_number}/{self._rounds}, client {done}/{of}"
-            self._bar.set_description_str(text, refresh=False)
-            self._bar.update(round_number - 1 + done / of - self._bar.n)
-
-    def round_done(self, record: RoundRecord) -> None:
-        """Show a round that has ended."""
-        if self._bar is None:
-            sys.stdout.write(self._line(record) + "\n")
-            sys.stdout.flush()
-            return
-        text = f"round {min(record.round + 1, self._rounds)}/{self._rounds}"
-        self._bar.set_description_str(text, refresh=False)
-        self._bar.set_postfix_str(f"round {record.round}: {figures(record)}", refresh=False)
-        self._bar.update(record.round - self._bar.n)
-        self._bar.refresh()
-
-    def end(self) -> None:
-        """Leave the bar as it is."""
-        if self._bar is not None:
-            self._bar.close()
-
-    def _line(self, record: RoundRecord) -> str:
-        seconds = sum((record.seconds.train, record.seconds.aggregate, record.seconds.evaluate))
-        left = seconds * (self._rounds - record.round)
-        return (
-            f"round {record.round}/{self._rounds}  {figures(record)}  {seconds:.2f} s"
-            f"  {_duration(left)} left"
-        )
+@contextmanager
+def progress_display(rounds: int) -> Iterator[Follower]:
+    """Show the package's warnings, a line each, and a bar; a line a round where no bar can move."""
+    logger, handler = logging.getLogger("fednnnn_plugin"), _ScreenHandler(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        is_moving = sys.stderr.isatty() or "ipykernel" in sys.modules
+        yield _Bar(rounds) if is_moving else _Lines(rounds)
+    finally:
+        logger.removeHandler(handler)
 
 
 class _ScreenHandler(logging.Handler):
@@ -132,6 +71,53 @@ class _ScreenHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         tqdm.write(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
+
+
+class _Bar(Follower):
+    """Moves with every client, on a terminal and in a notebook."""
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+
+    def begin(self, folder: Path, finished: int) -> None:
+        self._bar = tqdm(
+            total=self._rounds,
+            initial=finished,
+            desc=f"round {finished + 1}/{self._rounds}",
+            bar_format="{desc} |{bar}| {percentage:3.0f}%{postfix} [{elapsed}<{remaining}]",
+            dynamic_ncols=True,
+            smoothing=0,  # the time left is that of the mean round so far
+            miniters=0,
+        )
+
+    def client_done(self, round_number: int, done: int, of: int) -> None:
+        text = f"round {round_number}/{self._rounds}, client {done}/{of}"
+        self._bar.set_description_str(text, refresh=False)
+        self._bar.update(round_number - 1 + done / of - self._bar.n)
+
+    def round_done(self, record: RoundRecord) -> None:
+        self._bar.set_postfix_str(f"round {record.round}: {figures(record)}", refresh=False)
+        self._bar.update(record.round - self._bar.n)
+        self._bar.refresh()
+
+    def end(self) -> None:
+        self._bar.close()
+
+
+class _Lines(Follower):
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+
+    def round_done(self, record: RoundRecord) -> None:
+        seconds = sum((record.seconds.train, record.seconds.aggregate, record.seconds.evaluate))
+        minutes, left = divmod(round(seconds * (self._rounds - record.round)), 60)
+        hours, minutes = divmod(minutes, 60)
+        clock = f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
+        sys.stdout.write(
+            f"round {record.round}/{self._rounds}  {figures(record)}  {seconds:.2f} s"
+            f"  {clock} left\n"
+        )
+        sys.stdout.flush()
 
 
 def figures(record: RoundRecord) -> str:
@@ -146,18 +132,8 @@ def figures(record: RoundRecord) -> str:
     return f"{tested}  N/E {ratio:.3f}{dropped}"
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
 class TensorBoard(Follower):
-    """Writes event files for TensorBoard into ``tensorboard/`` of the run folder.
-
-    Raises:
-        UserError: tensorboardX is not installed.
-    """
+    """Writes event files for TensorBoard into ``tensorboard/`` of the run folder."""
 
     def __init__(self) -> None:
         try:
@@ -166,8 +142,7 @@ class TensorBoard(Follower):
             raise UserError(
                 "--tensorboard: tensorboardX is not installed: install fednnnn-plugin[tensorboard]"
             ) from None
-        self._open: Any = SummaryWriter
-        self._writer: Any = None
+        self._open = SummaryWriter
 
     def begin(self, folder: Path, finished: int) -> None:
         """Open an event file."""
@@ -187,49 +162,30 @@ class TensorBoard(Follower):
 class WeightsAndBiases(Follower):
     """Logs to Weights & Biases: to the run that ``fedml.init`` has begun, or one of its own.
 
-    ``WANDB_MODE=offline`` keeps it off the network, as ever.
-
-    Args:
-        config: the settings to show beside the run.
-        name: the run's; None takes the folder's.
-        project, entity: where it belongs.
-
-    Raises:
-        UserError: it would ask for an API key.
+    ``options`` are those of ``wandb.init``. ``WANDB_MODE=offline`` keeps it off the network, as
+    ever; where it would ask for an API key it is refused.
     """
 
-    def __init__(
-        self,
-        config: Mapping[str, object],
-        *,
-        name: str | None = None,
-        project: str | None = None,
-        entity: str | None = None,
-    ) -> None:
+    def __init__(self, **options: object) -> None:
         import wandb
 
+        self._wandb: Any = wandb
         # The variable first: wandb reads it once a process, perhaps before it was set.
-        mode = os.environ.get("WANDB_MODE") or wandb.setup().settings.mode
+        mode = os.environ.get("WANDB_MODE") or self._wandb.setup().settings.mode
         is_online = mode not in ("offline", "dryrun", "disabled")
         if wandb.run is None and wandb.api.api_key is None and is_online:
             raise UserError(
                 "tracking_args.enable_wandb: true: Weights & Biases has no API key: run `wandb "
                 "login`, set WANDB_API_KEY, or set WANDB_MODE=offline"
             )
-        self._wandb: Any = wandb
-        self._options = {"project": project, "entity": entity, "config": dict(config), "mode": mode}
-        self._name = name
-        self._run: Any = None
-        self._own = False
+        self._options = {**options, "mode": mode}
 
     def begin(self, folder: Path, finished: int) -> None:
-        """Begin a run where there is none."""
+        """Begin a run where there is none, by the folder's name if it has none."""
+        options = {**self._options, "name": self._options.get("name") or folder.name}
         self._own = self._wandb.run is None
-        name = self._name or folder.name
         try:
-            self._run = self._wandb.run or self._wandb.init(
-                name=name, dir=str(folder), **self._options
-            )
+            self._run = self._wandb.run or self._wandb.init(dir=str(folder), **options)
         except self._wandb.Error as error:
             raise UserError(f"tracking_args.enable_wandb: true: {error}") from error
 

@@ -1,18 +1,15 @@
 """Norm records for an aggregation that is not ours."""
 
-from __future__ import annotations
-
-import json
 import math
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.folder import write_atomically
-from fednnnn_plugin.engine.records import MetricsFile, Seconds, round_record
+from fednnnn_plugin.engine.records import MetricsFile, Recorded, Seconds, round_record
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.gradients import NEAR_ZERO
@@ -43,7 +40,7 @@ class NWDARecorder:
             batch normalisation's running statistics, tied ones once.
 
     Example:
-        >>> import tempfile, torch
+        >>> import json, tempfile, torch
         >>> path = Path(tempfile.mkdtemp(), "metrics.jsonl")
         >>> w, clients = {"w": torch.zeros(2)}, [{"w": torch.tensor([3.0, 4.0])}]
         >>> NWDARecorder(path).record(w, clients, [1.0], {"w": torch.tensor([1.5, 2.0])}, 1)
@@ -126,21 +123,18 @@ class NWDARecorder:
 
     def _cut(self, round_number: int) -> float:
         """Drop the lines from a round on, and a broken last one; return ``integrated_norm``."""
-        path = self._file.path
-        text, kept, integrated = "", "", 0.0
+        kept, integrated = 0, 0.0
         try:
-            if path.exists():
-                text = path.read_text(encoding="utf-8")
-            for line in text.splitlines(keepends=True):
-                if not line.endswith("\n") or json.loads(line)["round"] >= round_number:
+            for line in self._file.lines():
+                if not line.endswith(b"\n"):
                     break
-                kept, integrated = kept + line, float(json.loads(line)["integrated_norm"])
-            if not 0 <= integrated < math.inf:
-                raise ValueError("an integrated norm that is none")
-        except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
-            raise UserError(f"NWDARecorder: {path}: not a metrics.jsonl file") from None
-        if kept != text:
-            write_atomically(path, kept.encode())
+                recorded = Recorded.model_validate_json(line)
+                if recorded.round >= round_number:
+                    break
+                kept, integrated = kept + 1, recorded.integrated_norm
+        except ValidationError:
+            raise UserError(f"NWDARecorder: {self._file.path}: not a metrics.jsonl file") from None
+        self._file.cut(kept)
         return integrated
 
 

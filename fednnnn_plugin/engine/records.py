@@ -1,21 +1,21 @@
 """What a run leaves on record: an object a round in ``metrics.jsonl``, and ``summary.json``."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.folder import LONGEST_LINE, errors_named, open_regular, write_atomically
-from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
 from fednnnn_plugin.server.update import Update
@@ -43,42 +43,23 @@ class LayerRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRecord:
-    """What is kept of a round; norms are Euclidean.
+    """What is kept of a round; norms are Euclidean, of the whole model and of its modules."""
 
-    Attributes:
-        round: from 1.
-        evaluated: which model is the evaluation model; None where that is not known.
-        test_acc: its accuracy in [0, 1]; None where it was not measured.
-        test_loss: its mean cross-entropy in nats; None where not measured or not finite.
-        test_metrics: what a user's own trainer measured of it, by name.
-        served_test_acc: accuracy of the served model, where asked for.
-        mean_update_norm: N.
-        mean_client_norm: E.
-        server_update_norm: ``‖w_{t+1} - w_t‖``.
-        integrated_norm: its sum over all rounds so far.
-        client_norms: minimum, median and maximum of ``‖Δ_k‖``.
-        layers: the same norms by module.
-        clients: how many client models the round averages.
-        rejected: how many it dropped.
-        degenerate: N was near 0, the served model stayed.
-        seconds: wall time.
-    """
-
-    round: int
-    evaluated: Evaluated | None
-    test_acc: float | None
-    test_loss: float | None
-    test_metrics: Mapping[str, float] | None
-    served_test_acc: float | None
-    mean_update_norm: float
-    mean_client_norm: float
-    server_update_norm: float
-    integrated_norm: float
-    client_norms: tuple[float, float, float]
+    round: int  # from 1
+    evaluated: Evaluated | None  # which model is tested; None where that is not known
+    test_acc: float | None  # in [0, 1]; None where it was not measured
+    test_loss: float | None  # mean cross-entropy in nats; None where not measured or not finite
+    test_metrics: Mapping[str, float] | None  # what a user's own trainer measured, by name
+    served_test_acc: float | None  # of the served model, where asked for
+    mean_update_norm: float  # N
+    mean_client_norm: float  # E
+    server_update_norm: float  # ‖w_{t+1} - w_t‖
+    integrated_norm: float  # its sum over all rounds so far
+    client_norms: tuple[float, float, float]  # minimum, median and maximum of ‖Δ_k‖
     layers: dict[str, LayerRecord]
-    clients: int
-    rejected: int
-    degenerate: bool
+    clients: int  # how many client models the round averages
+    rejected: int  # how many it dropped
+    degenerate: bool  # N was near 0, the served model stayed
     seconds: Seconds
 
     def to_json(self) -> str:
@@ -97,23 +78,25 @@ def round_record(
     served: Evaluation | None,
     seconds: Seconds,
 ) -> RoundRecord:
-    """Put a round's record together; the arguments are what :class:`RoundRecord` says."""
+    """Put a round's record together; models that were not tested have no evaluation."""
+    tested = evaluation or Evaluation(None, None)
+    layers = {
+        module: LayerRecord(norms.mean_update_norm, norms.mean_client_norm, move.layers[module])
+        for module, norms in update.layers.items()
+    }
     return RoundRecord(
         round=number,
         evaluated=evaluated,
-        test_acc=evaluation.accuracy if evaluation else None,
-        test_loss=evaluation.loss if evaluation else None,
-        test_metrics=evaluation.metrics if evaluation else None,
+        test_acc=tested.accuracy,
+        test_loss=tested.loss,
+        test_metrics=tested.metrics,
         served_test_acc=served.accuracy if served else None,
         mean_update_norm=update.mean_update_norm,
         mean_client_norm=update.mean_client_norm,
         server_update_norm=move.server_update_norm,
         integrated_norm=integrated_norm,
         client_norms=update.client_norms,
-        layers={
-            module: LayerRecord(norms.mean_update_norm, norms.mean_client_norm, move.layers[module])
-            for module, norms in update.layers.items()
-        },
+        layers=layers,
         clients=update.clients,
         rejected=update.rejected,
         degenerate=move.degenerate,
@@ -121,8 +104,30 @@ def round_record(
     )
 
 
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands after its last finished round."""
+
+    round: int
+    integrated_norm: float
+    wall_seconds: float
+
+
+# Half of the range: what a run adds to it cannot overflow.
+_Amount = Annotated[float, Field(ge=0, le=sys.float_info.max / 2)]
+
+
+class Recorded(BaseModel):
+    """What the engine reads of a round's record."""
+
+    round: int
+    test_acc: Annotated[float, Field(ge=0, le=1)] | None
+    integrated_norm: _Amount
+    seconds: dict[str, _Amount]
+
+
 class MetricsFile:
-    """Appends records."""
+    """The records of a run, a line each; a process may have died at any place in the last one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -139,45 +144,39 @@ class MetricsFile:
 
     def rounds(self) -> int:
         """Return how many rounds are on record: whole lines from the first one on."""
-        number = 0
-        for number, line in enumerate(self._lines(), start=1):
-            if not _is_record(line, number):
-                return number - 1
-        return number
-
-    def cut(self, last_round: int) -> None:
-        """Drop what was written after ``last_round``, whole lines or parts of one."""
-        kept = sum(map(len, islice(self._lines(), last_round)))
-        with errors_named(self.path), self.path.open("ab") as file:
-            file.truncate(kept)
+        return sum(1 for _ in self._whole())
 
     def tested(self) -> list[tuple[int, float]]:
         """Return (round, accuracy) of every round whose accuracy was measured."""
-        records = map(json.loads, self._lines())
-        return [(r["round"], r["test_acc"]) for r in records if r["test_acc"] is not None]
+        return [(r.round, r.test_acc) for r in self._whole() if r.test_acc is not None]
 
-    def _lines(self) -> Iterator[bytes]:
+    def progress(self, last_round: int) -> Progress:
+        """Return where the run stood after a round that is on record."""
+        recorded = list(islice(self._whole(), last_round))
+        seconds = sum(sum(each.seconds.values()) for each in recorded)
+        return Progress(last_round, recorded[-1].integrated_norm, seconds)
+
+    def cut(self, rounds: int) -> None:
+        """Drop what was written after so many rounds, whole lines or parts of one."""
+        kept = sum(map(len, islice(self.lines(), rounds)))
+        with errors_named(self.path), self.path.open("ab") as file:
+            file.truncate(kept)
+
+    def _whole(self) -> Iterator[Recorded]:
+        for number, line in enumerate(self.lines(), start=1):
+            try:
+                recorded = Recorded.model_validate_json(line, strict=True)
+            except ValidationError:
+                return
+            if recorded.round != number or not line.endswith(b"\n"):
+                return
+            yield recorded
+
+    def lines(self) -> Iterator[bytes]:
         """Yield the lines one at a time; one that is too long to be a record comes in pieces."""
         if self.path.exists():
             with self.path.open("rb") as file:
                 yield from iter(partial(file.readline, LONGEST_LINE), b"")
-
-
-def _is_record(line: bytes, number: int) -> bool:
-    """Tell whether a line holds what the engine reads of a round's record."""
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    if not line.endswith(b"\n") or not isinstance(fields, dict) or "test_acc" not in fields:
-        return False
-    accuracy = fields["test_acc"]
-    tested = isinstance(accuracy, int | float) and 0 <= accuracy <= 1
-    return (
-        type(fields.get("round")) is int
-        and fields["round"] == number
-        and (tested or accuracy is None)
-    )
 
 
 @dataclass(frozen=True)
@@ -207,33 +206,19 @@ class Summary:
         write_atomically(path, (json.dumps(asdict(self), indent=2) + "\n").encode())
 
     @classmethod
-    def read(cls, path: Path) -> Summary:
-        """Read a finished run's.
+    def read(cls, path: Path) -> "Summary | None":
+        """Read a finished run's; None where there is none that is whole, as this version has it."""
+        try:
+            with open_regular(path, _LONGEST_SUMMARY) as file:
+                return TypeAdapter(cls).validate_json(file.read(), strict=True)
+        except (OSError, ValidationError):
+            return None
 
-        Raises:
-            UserError: it is damaged, or of another version of this package.
-        """
-        fields = _fields(path)
-        if fields.keys() != cls.__annotations__.keys():
-            raise UserError(
-                f"{path}: damaged, or of another version: replace the run with --overwrite"
-            )
-        return cls(**fields)
-
-    @staticmethod
-    def rounds_in(path: Path) -> int:
-        """Return how many rounds the finished run in this folder had; 0 if none finished there."""
-        rounds = _fields(path).get("rounds")
-        return rounds if isinstance(rounds, int) else 0
-
-
-def _fields(path: Path) -> dict[str, Any]:
-    try:
-        with open_regular(path, _LONGEST_SUMMARY) as file:
-            fields = json.loads(file.read())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return fields if isinstance(fields, dict) else {}
+    @classmethod
+    def rounds_in(cls, path: Path) -> int:
+        """Return how many rounds a finished run had; 0 if none finished there."""
+        summary = cls.read(path)
+        return summary.rounds if summary else 0
 
 
 def versions() -> dict[str, str]:

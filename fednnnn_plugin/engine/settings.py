@@ -1,7 +1,7 @@
 """What a recipe means to the parts of the engine; nothing below sees a recipe."""
 
-from __future__ import annotations
-
+import logging
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,9 +23,9 @@ from fednnnn_plugin.engine.progress import Follower, WeightsAndBiases
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.server.layout import Layout
-from fednnnn_plugin.server.server import Server
 from fednnnn_plugin.server.sum import BinnedSum
+
+_log = logging.getLogger(__name__)
 
 
 def default_folder(recipe: Recipe) -> Path:
@@ -34,43 +34,25 @@ def default_folder(recipe: Recipe) -> Path:
 
 
 def run_mode(recipe: Recipe, *, resume: bool = False, overwrite: bool = False) -> Mode:
-    """Return how a run is to begin: as was asked for, else as its recipe says.
-
-    Raises:
-        UserError: both were asked for.
-    """
+    """Return how a run is to begin: as was asked for, else as its recipe says."""
     if resume and overwrite:
         raise UserError("--resume, --overwrite: give one of them")
-    settings = recipe.tracking_args
-    if resume or (settings.resume and not overwrite):
-        return "resume"
-    return "overwrite" if overwrite or settings.overwrite else "new"
+    if not resume and not overwrite:
+        resume, overwrite = recipe.tracking_args.resume, recipe.tracking_args.overwrite
+    return "resume" if resume else "overwrite" if overwrite else "new"
 
 
 def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
-    """Return what the recipe says of its data.
+    """Return what the recipe says of its data; the user, not the recipe, lets code of theirs run.
 
-    Args:
-        recipe: the settings.
-        allow_code: the user, not the recipe, lets a dataset ``module:function`` run.
+    The section's keys are the fields of :class:`DataSpec`.
     """
     data = recipe.data_args
+    folder = None if data.data_dir is None else Path(data.data_dir).expanduser()
     return DataSpec(
-        dataset=data.dataset,
-        data_cache_dir=data.cache_dir,
-        download=data.download,
-        partition_method=data.partition_method,
-        partition_sizes=data.partition_sizes,
-        partition_alpha=data.partition_alpha,
-        classes_per_client=data.classes_per_client,
-        power_law_exponent=data.power_law_exponent,
-        min_samples=data.min_samples,
+        **data.model_dump() | {"data_cache_dir": data.cache_dir, "data_dir": folder},
         num_clients=recipe.train_args.client_num_in_total,
         seed=recipe.common_args.random_seed,
-        validation_fraction=data.validation_fraction,
-        data_dir=None if data.data_dir is None else Path(data.data_dir).expanduser(),
-        image_size=data.image_size,
-        test_fraction=data.test_fraction,
         allow_code=allow_code,
     )
 
@@ -118,26 +100,14 @@ def local_sgd(recipe: Recipe) -> LocalSGD:
     )
 
 
-def server(recipe: Recipe, layout: Layout) -> Server:
-    """Return the method with its hyperparameters, for models of a layout."""
-    return Server(recipe.rule, recipe.rule_settings, layout)
-
-
 def schedule(
     recipe: Recipe, data: FederatedData | LoaderData, batching: int, least_groups: int
 ) -> Schedule:
     """Return what each round does, with ``batching`` clients in one set of kernels.
 
-    Raises:
-        UserError: the data set has another number of clients than the recipe, or one without
-            samples that they weigh; more clients a round than add up.
+    Settings that do not fit the data are refused.
     """
     train, validation = recipe.train_args, recipe.validation_args
-    if data.num_clients != train.client_num_in_total:
-        raise UserError(
-            f"train_args.client_num_in_total: {train.client_num_in_total}: the data set has "
-            f"{data.num_clients} clients"
-        )
     if train.client_num_per_round > BinnedSum.MAX_TERMS:
         raise UserError(
             f"train_args.client_num_per_round: {train.client_num_per_round}: must be at most "
@@ -164,16 +134,21 @@ def schedule(
     )
 
 
-def recipe_followers(recipe: Recipe) -> list[Follower]:
-    """Return what follows a run as its recipe asks, FedML's own tracking aside."""
-    settings = recipe.tracking_args
-    if not settings.enable_wandb:
-        return []
-    return [
-        WeightsAndBiases(
-            recipe.model_dump(mode="json", exclude={"tracking_args"}),
-            name=settings.run_name,
-            project=settings.wandb_project,
-            entity=settings.wandb_entity,
+def recipe_followers(recipe: Recipe, mlops: Callable[[], Follower] | None = None) -> list[Follower]:
+    """Return what follows a run as its recipe asks; ``mlops`` makes what reports to FedML."""
+    settings, followers = recipe.tracking_args, list[Follower]()
+    if settings.enable_wandb:
+        followers.append(
+            WeightsAndBiases(
+                config=recipe.model_dump(mode="json", exclude={"tracking_args"}),
+                name=settings.run_name,
+                project=settings.wandb_project,
+                entity=settings.wandb_entity,
+            )
         )
-    ]
+    if recipe.common_args.using_mlops:
+        if mlops:
+            followers.append(mlops())
+        else:
+            _log.warning("common_args.using_mlops: true: only `fedml run` reports to FedML")
+    return followers

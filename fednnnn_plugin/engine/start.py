@@ -1,9 +1,6 @@
 """Running a recipe, from Python and from the command alike."""
 
-from __future__ import annotations
-
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +8,16 @@ from typing import TYPE_CHECKING
 
 from fednnnn_plugin.engine.endings import ending_together
 from fednnnn_plugin.engine.folder import RunFolder
-from fednnnn_plugin.engine.progress import Follower, ProgressDisplay
+from fednnnn_plugin.engine.progress import Follower, progress_display
 from fednnnn_plugin.engine.ranks import choose_ranks
 from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
+from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -39,7 +34,7 @@ class Run:
     summary: Summary | None
     was_finished: bool = False
 
-    def metrics(self) -> DataFrame:
+    def metrics(self) -> "DataFrame":
         """Return ``metrics.jsonl``, a row a round; nested keys are joined, as ``layers.fc1.…``.
 
         :func:`fednnnn_plugin.read_runs` makes of many folders the table that figures take.
@@ -95,11 +90,8 @@ def run(
         raise UserError("--output: must name a folder for the run, not the current one")
     asked_for = "MPI" if loaded.comm_args.backend == "MPI" else None  # sp is every recipe's default
     ranks = choose_ranks(backend or asked_for)
-    with (
-        ending_together(ranks),
-        ProgressDisplay(loaded.train_args.comm_round) as display,
-    ):
-        tracking = _tracking(loaded, mlops) if ranks.rank == 0 else []
+    with ending_together(ranks), progress_display(loaded.train_args.comm_round) as display:
+        tracking = recipe_followers(loaded, mlops) if ranks.rank == 0 else []
         summary = run_recipe(
             loaded,
             folder,
@@ -111,17 +103,6 @@ def run(
     if ranks.rank:
         return Run(folder, None)
     return Run(folder, summary or Summary.read(RunFolder(folder).summary), summary is None)
-
-
-def _tracking(recipe: Recipe, mlops: Callable[[], Follower] | None) -> list[Follower]:
-    """Return what the recipe asks to be followed by."""
-    tracking = recipe_followers(recipe)
-    if recipe.common_args.using_mlops:
-        if mlops is not None:
-            tracking.append(mlops())
-        else:
-            _log.warning("common_args.using_mlops: true: only `fedml run` reports to FedML")
-    return tracking
 
 
 def _as_options(overrides: Mapping[str, object] | Sequence[str]) -> list[str]:

@@ -182,7 +182,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             )
         if move.degenerate:
             _log.warning("round %d: N is near 0: the served model stays", self._round + 1)
-        self._rule_state = _rules_own(server.state_dict(state))
+        self._rule_state = server.memory_dict(state)
         self._evaluation = None
         if not global_privacy():
             self._evaluation = whole_state(self.model, part.layout.state_dict(state.evaluation))
@@ -233,7 +233,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 )
             return
         state = read_state(self._state_path, self._round, self._recipe.rule.name)
-        self._rule_state = _rules_own(state)
+        # No name in a module begins with a dot.
+        self._rule_state = {name: t for name, t in state.items() if name.startswith(".")}
         served = {name: t for name, t in state.items() if name not in self._rule_state}
         own = {name: tensor.shape for name, tensor in named_tensors(self.model).items()}
         if {name: tensor.shape for name, tensor in served.items()} != own:
@@ -253,11 +254,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         if self._state_path is not None:
             state = named_tensors(self.model) | self._rule_state
             write_state(self._state_path, state, self._round, self._recipe.rule.name)
-
-
-def _rules_own(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what the rule remembers: no name in a module begins with a dot."""
-    return {name: tensor for name, tensor in state.items() if name.startswith(".")}
 
 
 def _path(text: str | None) -> Path | None:

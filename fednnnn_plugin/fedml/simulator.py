@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fednnnn_plugin.engine.endings import ending_together
-from fednnnn_plugin.engine.progress import ProgressDisplay
+from fednnnn_plugin.engine.progress import progress_display
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
 from fednnnn_plugin.errors import UserError
@@ -65,14 +65,12 @@ class Simulator:
 
     def run(self) -> None:
         """Run the federation; under MPI rank 0 has its folder and its model."""
-        tracking = recipe_followers(self._recipe) if self._ranks.rank == 0 else []
-        if self._recipe.common_args.using_mlops:
-            tracking.append(Mlops())
+        tracking = recipe_followers(self._recipe, Mlops) if self._ranks.rank == 0 else []
         with (
             ended_by_sigterm(),
             ending_together(self._ranks),
             quiet_fedml(),
-            ProgressDisplay(self._recipe.train_args.comm_round) as display,
+            progress_display(self._recipe.train_args.comm_round) as display,
         ):
             run_federation(
                 self._recipe,

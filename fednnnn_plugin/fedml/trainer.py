@@ -11,8 +11,8 @@ from fedml.core.alg_frame.client_trainer import ClientTrainer
 from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
 from torch import Tensor, nn
 
-from fednnnn_plugin.client.replica import Replica, layout_of
-from fednnnn_plugin.engine.batches import ClientBatches, LoaderBatches, LoaderData, TensorBatches
+from fednnnn_plugin.client.replica import Replica
+from fednnnn_plugin.engine.batches import Batches, LoaderBatches, LoaderData, TensorBatches
 from fednnnn_plugin.engine.devices import numerics
 from fednnnn_plugin.engine.evaluation import tally
 from fednnnn_plugin.engine.model_check import check_model
@@ -79,9 +79,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
             generators = isolated_generators(self._seed, "client", round_number, client)
         batches = self._batches(train_data, client, device)
         with _on_threads(self._threads), numerics(self._sgd.precision), generators:
-            replica = Replica(self.model, layout_of(self.model), channels_last=known)
-            self._sgd.train(replica, batches.epochs(client, round_number))
-            replica.release()
+            self._sgd.train(Replica(self.model), batches.epochs(client, round_number))
 
     def on_after_local_training(self, train_data: Any, device: Any, args: Any) -> None:
         """Add FedML's local noise, where it is enabled, to the floating point entries."""
@@ -100,14 +98,15 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
             "test_total": sum(part.samples for part in parts),
         }
 
-    def _batches(self, train_data: Any, client: int, device: torch.device) -> ClientBatches:
+    def _batches(self, train_data: Any, client: int, device: torch.device) -> Batches:
         if not isinstance(train_data, ClientLoader):
             data = LoaderData({client: train_data}, {}, (), 0)
             return LoaderBatches(data, self._sgd, device)
         if self._staged is None or self._staged[:2] != (train_data.data, device):
             name = getattr(self.args, "model", type(self.model).__name__)
             check_model(self.model, name, train_data.data, self._sgd.batch_size)
-            batches = TensorBatches(train_data.data, self._sgd, self._seed, device)
+            ours = type(self.model) in MODELS.values()
+            batches = TensorBatches(train_data.data, self._sgd, self._seed, device, any_order=ours)
             self._staged = train_data.data, device, batches
         return self._staged[2]
 

@@ -1,7 +1,5 @@
 """What may enter an aggregate: models of a known form, weights that are numbers."""
 
-from __future__ import annotations
-
 import math
 import reprlib
 from collections.abc import Collection, Iterable, Mapping
@@ -16,12 +14,7 @@ _INTEGER = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torc
 
 
 def check_global(state: Mapping[str, Tensor], trainable: Collection[str]) -> None:
-    """Refuse a global state whose entries cannot be averaged.
-
-    Raises:
-        UserError: a trainable name that is not in the state or not of a floating dtype; a buffer
-            that is neither floating nor integer.
-    """
+    """Refuse a global state whose entries cannot be averaged, or lack what is trained."""
     if missing := set(trainable) - state.keys():
         raise UserError(f"UpdateAccumulator: trainable: {_listed(missing)}: not in the state")
     for name, tensor in state.items():
@@ -33,49 +26,36 @@ def check_global(state: Mapping[str, Tensor], trainable: Collection[str]) -> Non
             )
 
 
-def check_client(state: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:
-    """Refuse a client's model whose form is not the global one's.
-
-    Floating dtypes may differ from the global ones; all others are the same.
-
-    Raises:
-        UserError: no mapping, missing or extra names, another shape or kind of number, no data.
-    """
+def check_client(
+    state: Mapping[str, Tensor], forms: Mapping[str, tuple[torch.Size, torch.dtype]]
+) -> None:
+    """Refuse a client's model of another form; between floating dtypes there is no difference."""
     if not isinstance(state, Mapping):
         raise UserError(f"client model: {type(state).__name__}: must map names to tensors")
-    if state.keys() != like.keys():
+    if state.keys() != forms.keys():
         raise UserError(
-            f"client model: missing entries: {_listed(like.keys() - state.keys())}; unknown "
-            f"entries: {_listed(state.keys() - like.keys())}"
+            f"client model: missing entries: {_listed(forms.keys() - state.keys())}; unknown "
+            f"entries: {_listed(state.keys() - forms.keys())}"
         )
-    for name, ours in like.items():
+    for name, (shape, dtype) in forms.items():
         theirs = state[name]
+        where = f"client model: {name}"
         if not isinstance(theirs, Tensor):
-            raise UserError(f"client model: {name}: {type(theirs).__name__}: must be a tensor")
-        if theirs.shape != ours.shape:
-            raise UserError(
-                f"client model: {name}: shape {tuple(theirs.shape)}: must be {tuple(ours.shape)}"
-            )
-        if theirs.dtype != ours.dtype and not {theirs.dtype, ours.dtype} <= set(_FLOATING):
-            raise UserError(f"client model: {name}: {theirs.dtype}: must be {ours.dtype}")
+            raise UserError(f"{where}: {type(theirs).__name__}: must be a tensor")
+        if theirs.shape != shape:
+            raise UserError(f"{where}: shape {tuple(theirs.shape)}: must be {tuple(shape)}")
+        if theirs.dtype != dtype and not {theirs.dtype, dtype} <= set(_FLOATING):
+            raise UserError(f"{where}: {theirs.dtype}: must be {dtype}")
         if theirs.layout is not torch.strided or theirs.is_meta:
-            raise UserError(
-                f"client model: {name}: {theirs.layout} on {theirs.device}: must be a dense tensor "
-                "that holds data"
-            )
+            given = f"{theirs.layout} on {theirs.device}"
+            raise UserError(f"{where}: {given}: must be a dense tensor that holds data")
 
 
 def checked_weight(weight: float) -> float:
-    """Return a client's weight as a float.
-
-    Raises:
-        UserError: it is no number, not finite or not positive.
-    """
+    """Return a client's weight as a float, if it is a positive finite number."""
     try:
         value = math.nan if isinstance(weight, (bool, str, bytes)) else float(weight)
-    except OverflowError:
-        raise UserError("client weight: beyond float64: must be a positive finite number") from None
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         value = math.nan
     if not (math.isfinite(value) and value > 0):
         shown = " ".join(reprlib.repr(weight).split())

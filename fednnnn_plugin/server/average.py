@@ -1,10 +1,8 @@
 """Streaming aggregation of client models: the average update and the NWDA norms."""
 
-from __future__ import annotations
-
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -13,10 +11,9 @@ from torch import Tensor
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.admission import check_client, check_global, checked_weight
 from fednnnn_plugin.server.layout import Layout, ModelState, State
-from fednnnn_plugin.server.norms import part_norms, row_part_norms
-from fednnnn_plugin.server.rows import Clients
+from fednnnn_plugin.server.norms import part_norms
 from fednnnn_plugin.server.sum import BinnedSum
-from fednnnn_plugin.server.update import LayerNorms, Update
+from fednnnn_plugin.server.update import Clients, LayerNorms, Update
 
 # Buffers of one model differ in scale: an attention mask of -1e9 beside a running variance of 0.01.
 _BUFFER_FOLDS = 3
@@ -46,7 +43,7 @@ class UpdateAccumulator:
     Buffers are averaged as they are, not as differences: a running variance stays positive.
 
     Args:
-        global_state: ``w_t`` with its buffers; name -> tensor. It is read only.
+        global_state: ``w_t`` with its buffers; name -> tensor. It is copied.
         trainable: names in ``global_state`` that were trained: floating point, any shape.
         max_client_norm: ``c``: a longer update counts as ``Δ_k · c / ‖Δ_k‖`` in S, E and the
             records; None leaves every update as it is.
@@ -67,46 +64,18 @@ class UpdateAccumulator:
     """
 
     def __init__(
-        self,
-        global_state: State,
-        trainable: Collection[str],
-        max_client_norm: float | None = None,
+        self, global_state: State, trainable: Collection[str], max_client_norm: float | None = None
     ) -> None:
         check_global(global_state, set(trainable))
-        layout = Layout(global_state, trainable)
-        self._start(layout, layout.gather(global_state), max_client_norm)
-        self._like: dict[str, Tensor] = {
-            name: tensor.detach() for name, tensor in global_state.items()
-        }
-
-    @classmethod
-    def over(
-        cls, layout: Layout, served: ModelState, max_client_norm: float | None = None
-    ) -> UpdateAccumulator:
-        """Return one over a model that is a vector already; it is read until :meth:`finish`."""
-        accumulator = cls.__new__(cls)
-        accumulator._start(layout, served, max_client_norm)
-        accumulator._like = layout.state_dict(served)
-        return accumulator
-
-    def _start(self, layout: Layout, served: ModelState, max_client_norm: float | None) -> None:
-        self.layout = layout
-        self._served = served
-        self._max_client_norm = max_client_norm
-        self._floating = [n for n in layout.buffers if served.buffers[n].is_floating_point()]
-        self._integer = [n for n in layout.buffers if n not in set(self._floating)]
-        device = served.vector.device
-        size = sum(served.buffers[name].numel() for name in self._floating)
-        self.updates = BinnedSum(layout.size, device, _GROUP_FOLDS)
-        self.buffers = BinnedSum(size, device, _BUFFER_FOLDS)
-        #: The integer buffers' maximum over the clients so far, one after the other.
-        self.maxima: Tensor | None = None
+        self.layout = layout = Layout(global_state, trainable)
         self.known = Clients()
-
-    @property
-    def device(self) -> torch.device:
-        """Where the sums are kept: the global state's."""
-        return self._served.vector.device
+        self._w_t = layout.flatten(global_state)
+        self._max_client_norm = max_client_norm
+        self.device = self._w_t.device
+        self.updates = BinnedSum(layout.size, self.device, _GROUP_FOLDS)
+        self._buffers = BinnedSum(layout.floating.size, self.device, _BUFFER_FOLDS)
+        least = torch.iinfo(torch.int64).min
+        self._maxima = torch.full((layout.integer.size,), least, device=self.device)
 
     @property
     def clients(self) -> int:
@@ -133,73 +102,60 @@ class UpdateAccumulator:
             UserError: missing or extra names, another shape or kind of number, a weight that is
                 not positive and finite.
         """
-        weight = checked_weight(weight)
-        check_client(client_state, self._like)
-        dtype = self.layout.dtype
-        for entry in self.layout.entries:
-            dtype = torch.promote_types(dtype, client_state[entry.name].dtype)
-        device = self._served.vector.device
-        difference = self.layout.flatten(client_state, dtype).to(device).sub_(self._served.vector)
-        buffers = {
-            name: client_state[name].detach().to(device).unsqueeze(0)
-            for name in self.layout.buffers
-        }
+        weight, forms = checked_weight(weight), self.layout.forms
+        check_client(client_state, forms)
+        difference = self.layout.flatten(client_state).to(self.device).sub_(self._w_t)
+        # In the model's own dtype a wider client's buffer may overflow.
+        buffers = {name: client_state[name].to(forms[name][1]) for name in self.layout.buffers}
         return self._add(difference.unsqueeze(0), buffers, [weight])[0]
 
     def add_group(self, models: ModelState, weights: Sequence[float]) -> list[bool]:
-        """Add the models of a group at once: tensor operations whose number m does not change.
+        """Add m models ``[m, d]`` and ``[m, …]`` at once; return which were accepted.
 
-        Args:
-            models: parameters ``[m, d]`` in the order of the layout and each buffer ``[m, …]``, on
-                the device of the global state; read only.
-            weights: ``a_k`` of each, positive and finite.
-
-        Returns:
-            Which of them were accepted, as :meth:`add` says.
+        It takes a number of tensor operations that m does not change, and one wait of the host.
         """
-        return self._add(models.vector - self._served.vector, models.buffers, weights)
+        return self._add(models.vector - self._w_t, models.buffers, weights)
 
-    def _add(
-        self, differences: Tensor, buffers: Mapping[str, Tensor], weights: Sequence[float]
-    ) -> list[bool]:
-        floating, integer = self._stacked(buffers)
-        accepted, rows, factors, shrunk, norms, peaks = [], [], [], [], [], []
-        for measured, weight in zip(self._measure(differences, floating), weights, strict=True):
-            *layers, peak = measured
-            square = sum(norm * norm for norm in layers)
-            norm = math.sqrt(square) if math.isfinite(square) else math.inf
-            accepted.append(norm <= torch.finfo(self.layout.dtype).max and math.isfinite(peak))
-            if not accepted[-1]:
+    def _add(self, differences: Tensor, buffers: State, weights: Sequence[float]) -> list[bool]:
+        m = len(differences)
+        floating, integer = (
+            block.flatten(buffers, models=(m,)).to(self.device)
+            for block in (self.layout.floating, self.layout.integer)
+        )
+        norms = part_norms(differences, self.layout.modules)
+        # The largest element of each client's buffers; 0 where there are none.
+        peaks = floating.abs().amax(1, keepdim=True) if floating.shape[1] else floating.sum(1, True)
+        largest = math.inf if self._max_client_norm is None else self._max_client_norm
+        places, part, update_terms, buffer_terms = [], Clients(), [], []
+        measured: list[list[float]] = torch.cat([norms, peaks], 1).tolist()
+        for k, ((*layers, peak), weight) in enumerate(zip(measured, weights, strict=True)):
+            square = sum(layer * layer for layer in layers)
+            norm = math.sqrt(square)
+            if not (norm <= torch.finfo(self.layout.dtype).max and math.isfinite(peak)):
+                part.rejected += 1
                 continue
-            shrink = 1.0
-            if self._max_client_norm is not None and norm > self._max_client_norm:
-                shrink = self._max_client_norm / norm
-            row = (norm * shrink, square * shrink**2, *(layer * shrink for layer in layers))
-            rows.append((weight, *row))
+            shrink = largest / norm if norm > largest else 1.0
+            shrunk = (layer * shrink for layer in layers)
+            part.rows.append((weight, norm * shrink, square * shrink**2, *shrunk))
             mantissa, exponent = math.frexp(weight)
-            factors.append((mantissa, exponent))
-            shrunk.append((mantissa * shrink, exponent))
-            norms.append(mantissa * shrink * norm)
-            peaks.append(mantissa * peak)
-        if rows:
-            if not all(accepted):
-                chosen = torch.tensor([k for k, taken in enumerate(accepted) if taken])
-                chosen = chosen.to(differences.device)
-                differences, floating = differences[chosen], floating[chosen]
-                integer = integer[chosen]
-            folds = 1 if len(weights) == 1 else _GROUP_FOLDS
-            self.updates.add(differences, shrunk, norms, folds)
-            self.buffers.add(floating, factors, peaks, _BUFFER_FOLDS)
-            self._raise_maxima(integer.amax(0))
-        self.known.rows += rows
-        self.known.non_finite += len(accepted) - len(rows)
-        return accepted
+            update_terms.append((mantissa * shrink, exponent, mantissa * shrink * norm))
+            buffer_terms.append((mantissa, exponent, mantissa * peak))
+            places.append(k)
+        self.known.merge(part)
+        if 0 < len(places) < m:
+            chosen = torch.tensor(places).to(self.device)
+            differences, floating, integer = (x[chosen] for x in (differences, floating, integer))
+        if places:
+            self.updates.add(differences, update_terms, 1 if m == 1 else _GROUP_FOLDS)
+            self._buffers.add(floating, buffer_terms, _BUFFER_FOLDS)
+            self._maxima = torch.maximum(self._maxima, integer.amax(0))
+        return [k in places for k in range(m)]
 
     def fail(self) -> None:
         """Count a client that had no model to add: its training raised, or gave another shape."""
-        self.known.failed += 1
+        self.known.merge(Clients(rejected=1, failed=1))
 
-    def merge(self, other: UpdateAccumulator) -> None:
+    def merge(self, other: "UpdateAccumulator") -> None:
         """Add the partial sums of another accumulator over the same global state.
 
         Raises:
@@ -208,47 +164,38 @@ class UpdateAccumulator:
         """
         if self._form() != other._form():
             raise UserError("UpdateAccumulator.merge: the other one is over another global state")
-        self.updates.merge(other.updates)
-        self.buffers.merge(other.buffers)
-        if other.maxima is not None:
-            self._raise_maxima(other.maxima)
         self.known.merge(other.known)
+        self.updates.merge(other.updates)
+        self._buffers.merge(other._buffers)
+        self._maxima = torch.maximum(self._maxima, other._maxima.to(self.device))
+
+    def _form(self) -> object:
+        return [*self.layout.forms.items()], self.layout.entries, self._max_client_norm
 
     def combine(
-        self,
-        exchange: Callable[[Any], list[Any]],
-        add_up: Callable[[Tensor], Tensor | None],
+        self, exchange: Callable[[Any], list[Any]], add_up: Callable[[Tensor], Tensor | None]
     ) -> bool:
         """Become the sum of the parts of several processes, which all call this.
 
-        Args:
-            exchange: gives what every process gave: here its clients' rows, and which bins it
-                uses.
-            add_up: gives the sum of the int64 vectors that the processes gave, on the CPU; None on
-                a process that is not to have it.
-
-        Returns:
-            Whether this process has the sum.
+        ``exchange`` gives what every process gave. ``add_up`` gives the sum of their int64 vectors,
+        on the CPU, or None on a process that is not to have it; return whether this one has it.
         """
-        vectors = (self.updates, self.buffers)
-        maxima = None if self.maxima is None else self.maxima.tolist()
-        parts = exchange((self.known, [vector.bins for vector in vectors], maxima))
-        used = [
-            vector.kept({bin_ for _, bins, _ in parts for bin_ in bins[k]})
-            for k, vector in enumerate(vectors)
-        ]
-        shares = [v.integers(bin_) for v, bins in zip(vectors, used, strict=True) for bin_ in bins]
-        sums = add_up(torch.cat([torch.empty(0, dtype=torch.int64), *(s.cpu() for s in shares)]))
+        vectors = (self.updates, self._buffers)
+        parts = exchange((self.known, self._maxima.tolist(), [[*v.bins] for v in vectors]))
+        for k, vector in enumerate(vectors):
+            vector.use({bin_ for *_, bins in parts for bin_ in bins[k]})
+        own = [total for vector in vectors for total in vector.bins.values()]
+        nothing = torch.empty(0, dtype=torch.int64)
+        sums = add_up(torch.cat([nothing, *(total.cpu() for total in own)]))
         if sums is None:
             return False
+        for total, together in zip(own, sums.split([len(x) for x in own]), strict=True):
+            total.copy_(together)
         self.known = Clients()
-        for known, _, highest in parts:
+        for known, *_ in parts:
             self.known.merge(known)
-            if highest is not None:
-                self._raise_maxima(torch.tensor(highest, dtype=torch.int64))
-        cuts = iter(sums.split([len(share) for share in shares]))
-        for vector, bins in zip(vectors, used, strict=True):
-            vector.replace({bin_: next(cuts) for bin_ in bins}, len(self.known.rows))
+        maxima = [highest for _, highest, _ in parts]
+        self._maxima = torch.tensor(maxima, dtype=torch.int64).amax(0).to(self.device)
         return True
 
     def finish(self) -> Update:
@@ -257,85 +204,31 @@ class UpdateAccumulator:
         Raises:
             UserError: no client was accepted.
         """
-        known = self.known
+        known, layout = self.known, self.layout
         if not known.rows:
             raise UserError(f"no client update to average: {self.rejected} rejected, none accepted")
         total, unit = known.weighted(), -known.exponent()
-        vector = self.updates.total(total, self.layout.dtype, unit)
-        own = part_norms(vector, self.layout.modules).tolist()
+        vector = self.updates.total(total, layout.dtype, unit)
+        own = part_norms(vector, layout.modules).tolist()
         norm, square, *layers = (
             known.weighted(column) / total for column in range(1, len(known.rows[0]))
         )
         norms = [row[1] for row in known.rows]
+        buffers = layout.floating.views(self._buffers.total(total, torch.float64, unit))
+        buffers |= layout.integer.views(self._maxima)
         return Update(
             vector=vector,
-            layout=self.layout,
+            layout=layout,
             # Proposition 1 holds for the exact values; rounding must not break it by an ulp.
             mean_update_norm=min(math.sqrt(math.fsum(x * x for x in own)), norm),
             mean_client_norm=norm,
             mean_client_square=square,
             layers={
-                module: LayerNorms(min(update_norm, client_norm), client_norm)
-                for module, update_norm, client_norm in zip(
-                    self.layout.modules, own, layers, strict=True
-                )
+                module: LayerNorms(min(n, e), e)
+                for module, n, e in zip(layout.modules, own, layers, strict=True)
             },
-            buffers=self._mean_buffers(total, unit),
+            buffers={n: buffers[n].to(layout.forms[n][1], copy=True) for n in layout.buffers},
             clients=len(norms),
             rejected=known.rejected,
             client_norms=(min(norms), statistics.median(norms), max(norms)),
         )
-
-    def _measure(self, differences: Tensor, floating: Tensor) -> list[list[float]]:
-        """Return for each client ``‖Δ‖`` of every module, and the largest element of its buffers.
-
-        On a device this is the one wait of the host.
-        """
-        if len(differences) == 1:
-            norms = part_norms(differences[0], self.layout.modules).unsqueeze(0)
-        else:
-            norms = row_part_norms(differences, self.layout.modules)
-        if floating.shape[1]:
-            peaks = floating.abs().amax(1, keepdim=True)
-        else:
-            peaks = norms.new_zeros(len(norms), 1)
-        rows: list[list[float]] = torch.cat([norms, peaks], 1).tolist()
-        return rows
-
-    def _stacked(self, buffers: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the floating buffers as float64 ``[m, b]``, the others as int64 ``[m, c]``.
-
-        Floating ones are rounded to their own dtype first, in which a wider client may overflow.
-        """
-        like = self._served.buffers
-
-        def rows(name: str) -> Tensor:
-            mine = buffers[name]
-            return mine.to(like[name].dtype).reshape(len(mine), like[name].numel())
-
-        nothing = [self._served.vector.new_zeros(1, 0)]
-        return (
-            torch.cat([rows(name) for name in self._floating] or nothing, 1).to(torch.float64),
-            torch.cat([rows(name) for name in self._integer] or nothing, 1).to(torch.int64),
-        )
-
-    def _raise_maxima(self, other: Tensor) -> None:
-        other = other.to(self._served.vector.device)
-        self.maxima = other if self.maxima is None else torch.maximum(self.maxima, other)
-
-    def _mean_buffers(self, total: float, unit: int) -> dict[str, Tensor]:
-        like = self._served.buffers
-        assert self.maxima is not None
-        found = {}
-        for names, vector in (
-            (self._floating, self.buffers.total(total, torch.float64, unit)),
-            (self._integer, self.maxima),
-        ):
-            parts = vector.split([like[name].numel() for name in names])
-            for name, part in zip(names, parts, strict=True):
-                found[name] = part.to(like[name].dtype, copy=True).view(like[name].shape)
-        return {name: found[name] for name in self.layout.buffers}
-
-    def _form(self) -> list[object]:
-        entries = [(name, x.shape, x.dtype) for name, x in self._like.items()]
-        return [entries, self.layout.entries, self._max_client_norm]

@@ -1,6 +1,4 @@
-"""What the server rules read of their round: pseudo-gradients, norms, torch's closure."""
-
-from __future__ import annotations
+"""What the server rules read of their round and of torch: pseudo-gradients, norms, closures."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -15,12 +13,13 @@ from fednnnn_plugin.server.norms import squared_norm
 
 Params = Iterable[Tensor] | Iterable[dict[str, Any]]
 Closure = Callable[[], float]
+Loss = Any  # what the closure returns, or None
 
 #: ``N ≤ NEAR_ZERO · E`` counts as N = 0: below it float32 leaves only rounding noise in S.
 NEAR_ZERO = 1e-6
 
 
-def loss_of(closure: Closure | None) -> float | None:
+def loss_of(closure: Closure | None) -> Loss:
     """Call the closure that torch's optimizers take; None where there is none."""
     if closure is None:
         return None
@@ -28,42 +27,28 @@ def loss_of(closure: Closure | None) -> float | None:
         return closure()
 
 
-def measured(optimizer: Optimizer, name: str, symbol: str, value: float | None) -> float:
-    """Return what a rule's step needs of its round, or raise :class:`UserError`."""
+def needed(optimizer: Optimizer, name: str, value: float | None) -> float:
+    """Return what a step cannot do without: a coefficient of a group, a measure of the round."""
     rule = type(optimizer).__name__
     if value is None:
         raise UserError(
-            f"{rule}.step: {name} ({symbol}) is missing: FedML's FedOpt does not give it; set "
-            f"train_args.federated_optimizer: {rule} instead of server_optimizer: {rule}"
+            f"{rule}.step: {name} is missing: FedML's FedOpt does not give it: set "
+            f"train_args.federated_optimizer: {rule}, not server_optimizer: {rule}"
         )
     if not (math.isfinite(value) and value >= 0):
         raise UserError(f"{rule}.step: {name}: {value!r}: must be finite and at least 0")
-    return value
-
-
-def required(optimizer: Optimizer, group: dict[str, Any], name: str) -> float:
-    """Return a coefficient of a parameter group, or raise :class:`UserError` where it is None."""
-    if group[name] is None:
-        rule = type(optimizer).__name__
-        raise UserError(f"{rule}.step: {name} is missing: set train_args.{name}")
-    return float(group[name])
+    return float(value)
 
 
 def update_norm(optimizer: Optimizer) -> float:
     """Return ``N = ‖S‖₂`` over all parameters that have a gradient, ``-S``."""
-    return math.sqrt(
-        sum(
-            squared_norm(parameter.grad)
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            if parameter.grad is not None
-        )
-    )
+    gradients = (p.grad for group in optimizer.param_groups for p in group["params"])
+    return math.sqrt(sum(squared_norm(g.flatten()).item() for g in gradients if g is not None))
 
 
 def norm_ratio(optimizer: Optimizer, mean_client_norm: float | None) -> float:
     """Return ``E / N``, or 0 where N is near 0 (``N ≤ 1e-6 E``, or ``E = 0``)."""
-    client_norm = measured(optimizer, "mean_client_norm", "E", mean_client_norm)
+    client_norm = needed(optimizer, "mean_client_norm", mean_client_norm)
     mean_update_norm = update_norm(optimizer)
     if mean_update_norm <= NEAR_ZERO * client_norm or client_norm == 0.0:
         return 0.0
@@ -71,16 +56,22 @@ def norm_ratio(optimizer: Optimizer, mean_client_norm: float | None) -> float:
 
 
 @torch.no_grad()
-def move(optimizer: Optimizer, factors: Iterable[tuple[float, float]]) -> None:
-    """Apply ``d ← γ d + c S; w ← w + η d`` to each parameter group.
+def move(optimizer: Optimizer, ratio: float = 1.0) -> bool:
+    """Apply ``d ← γ d + ratio β S; w ← w + η d``, but nothing at ratio 0; tell which.
 
-    Args:
-        optimizer: its groups have ``lr`` η; its gradients are ``-S``.
-        factors: ``(c, γ)`` of each group; no ``d`` is kept where γ is 0.
+    β is 1 in a rule without it; where γ is 0, as in a rule without it, no ``d`` is kept.
     """
+    # All groups are read before any moves: a missing value leaves the model as it was.
+    factors = [
+        (
+            ratio * needed(optimizer, "beta", group.get("beta", 1.0)),
+            needed(optimizer, "gamma", group.get("gamma", 0.0)),
+        )
+        for group in optimizer.param_groups
+    ]
     for group, (scale, gamma) in zip(optimizer.param_groups, factors, strict=True):
         for parameter in group["params"]:
-            if parameter.grad is None:
+            if parameter.grad is None or ratio == 0:
                 continue
             step = parameter.grad * -scale
             if gamma > 0.0:
@@ -90,3 +81,4 @@ def move(optimizer: Optimizer, factors: Iterable[tuple[float, float]]) -> None:
                 else:
                     state["momentum"] = step
             parameter.add_(step, alpha=group["lr"])
+    return ratio > 0

@@ -4,11 +4,10 @@ Names and shapes appear at the edges only: a user's ``state_dict``, records and 
 model is a vector ``[d]``, a group of m clients a matrix ``[m, d]``, and the parameters are views.
 """
 
-from __future__ import annotations
-
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from math import prod
+from functools import reduce
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -18,18 +17,10 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Entry:
-    """A trained parameter's place in the vector.
-
-    Attributes:
-        name: as in the ``state_dict``.
-        shape: of the tensor.
-        dtype: the model's own; the vector's may be wider.
-        where: its elements in the vector.
-    """
+    """A tensor's place in a vector."""
 
     name: str
     shape: torch.Size
-    dtype: torch.dtype
     where: slice
 
 
@@ -40,93 +31,92 @@ class ModelState:
     vector: Tensor
     buffers: dict[str, Tensor]
 
-    def as_group(self) -> ModelState:
+    def as_group(self) -> "ModelState":
         """Return one model as a group of one: ``[1, d]`` and ``[1, …]``, the same memory."""
         buffers = {name: tensor.unsqueeze(0) for name, tensor in self.buffers.items()}
         return ModelState(self.vector.unsqueeze(0), buffers)
 
 
-class Layout:
-    """Where each entry of a model's state stands.
+class Block:
+    """Some tensors of a state, one after the other in a vector of ``size`` elements."""
+
+    def __init__(self, state: State, names: Iterable[str], dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.size = 0
+        self.entries: list[Entry] = []
+        for name in names:
+            start, self.size = self.size, self.size + state[name].numel()
+            self.entries.append(Entry(name, state[name].shape, slice(start, self.size)))
+
+    def views(self, matrix: Tensor) -> dict[str, Tensor]:
+        """Return the tensors in ``[…, size]`` as views ``[…, *shape]``, by name."""
+        # Split in one operation: its gradient is one concatenation.
+        parts = matrix.split([e.shape.numel() for e in self.entries], dim=-1)
+        models = matrix.shape[:-1]
+        pairs = zip(self.entries, parts, strict=True)
+        return {e.name: part.view(models + e.shape) for e, part in pairs}
+
+    @torch.no_grad()
+    def flatten(
+        self, state: State, dtype: torch.dtype | None = None, models: tuple[int, ...] = ()
+    ) -> Tensor:
+        """Return tensors ``[*models, *shape]`` as a new matrix ``[*models, size]``.
+
+        Its dtype is the block's, or a tensor's own where that is wider, unless it is told.
+        """
+        parts = [state[e.name].reshape(*models, e.shape.numel()) for e in self.entries]
+        matrix = torch.cat(parts, -1) if parts else torch.empty(*models, 0)
+        return matrix.to(dtype or torch.promote_types(matrix.dtype, self.dtype))
+
+
+class Layout(Block):
+    """Where each entry of a model's state stands: what is trained in the vector, in this order.
 
     The parameters of one module are neighbours, so that a module's norm is that of a slice; else
-    they keep the order of the state. What is not trained counts as a buffer, frozen parameters
-    included.
-
-    Args:
-        state: name -> tensor, each tensor once.
-        trainable: the names of the parameters that training changes; of floating dtypes.
+    they keep the order of the state. What is not trained is a buffer, frozen parameters included.
 
     Attributes:
-        forms: the names of the whole state, in its order: shape and dtype of each.
-        entries: the trained parameters, in the order of the vector.
+        forms: shape and dtype of each entry of the state, in its order.
         modules: the modules that own trained parameters, ``"fc3"`` of ``"fc3.weight"``, ``""`` at
             the root, and their elements in the vector.
-        size: d.
         dtype: the vector's: float32, or the parameters' own where that is wider.
-        buffers: the names of all else, in the order of the state.
+        buffers: the names of all that is not trained; ``floating`` and ``integer`` divide them.
     """
 
     def __init__(self, state: State, trainable: Collection[str]) -> None:
-        wanted = set(trainable)
         self.forms = {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}
+        wanted = set(trainable)
         by_module: dict[str, list[str]] = {}
         for name in state:
             if name in wanted:
                 by_module.setdefault(name.rpartition(".")[0], []).append(name)
-        entries: list[Entry] = []
+        names = list(chain.from_iterable(by_module.values()))
+        dtypes = (state[name].dtype for name in names)
+        super().__init__(state, names, reduce(torch.promote_types, dtypes, torch.float32))
+        places = iter(self.entries)
         self.modules: dict[str, slice] = {}
-        self.dtype = torch.float32
-        end = 0
-        for module, names in by_module.items():
-            begin = end
-            for name in names:
-                tensor = state[name]
-                start, end = end, end + prod(tensor.shape)
-                entries.append(Entry(name, tensor.shape, tensor.dtype, slice(start, end)))
-                self.dtype = torch.promote_types(self.dtype, tensor.dtype)
-            self.modules[module] = slice(begin, end)
-        self.entries = tuple(entries)
-        self.size = end
-        self.buffers = tuple(name for name in state if name not in wanted)
-
-    def flatten(self, state: State, dtype: torch.dtype | None = None) -> Tensor:
-        """Return the trained parameters of a state as a new vector ``[d]``."""
-        dtype = dtype or self.dtype
-        parts = [state[entry.name].detach().reshape(-1).to(dtype) for entry in self.entries]
-        return torch.cat(parts) if parts else torch.empty(0, dtype=dtype)
+        for module, own in by_module.items():
+            where = [next(places).where for _ in own]
+            self.modules[module] = slice(where[0].start, where[-1].stop)
+        self.buffers = [name for name in state if name not in wanted]
+        floating = [name for name in self.buffers if state[name].is_floating_point()]
+        self.floating = Block(state, floating, torch.float64)
+        self.integer = Block(state, [n for n in self.buffers if n not in floating], torch.int64)
 
     def gather(self, state: State) -> ModelState:
         """Return a state as vector and buffers, in memory of their own."""
-        buffers = {
-            name: state[name].detach().clone(memory_format=torch.contiguous_format)
-            for name in self.buffers
-        }
+        buffers = {name: state[name].detach().contiguous().clone() for name in self.buffers}
         return ModelState(self.flatten(state), buffers)
-
-    def views(self, matrix: Tensor) -> dict[str, Tensor]:
-        """Return the parameters in ``[…, d]`` as views ``[…, *shape]``, by name."""
-        clients = matrix.shape[:-1]
-        return {
-            entry.name: matrix[..., entry.where].view(clients + entry.shape)
-            for entry in self.entries
-        }
 
     def rounded(self, vector: Tensor) -> Tensor:
         """Return a vector with each element rounded to its parameter's own dtype."""
-        if all(entry.dtype == vector.dtype for entry in self.entries):
-            return vector
-        parts = [vector[entry.where].to(entry.dtype).to(vector.dtype) for entry in self.entries]
-        return torch.cat(parts)
+        views = self.views(vector).items()
+        return self.flatten({name: view.to(self.forms[name][1]) for name, view in views})
 
-    def state_dict(self, state: ModelState) -> dict[str, Tensor]:
+    def state_dict(self, model: ModelState) -> dict[str, Tensor]:
         """Return a model by names, in the order and the dtypes of the state that this is of.
 
-        Parameters of the vector's dtype are views of it; buffers are those of ``state``.
+        Parameters of the vector's dtype are views of it; buffers are the model's own.
         """
-        views = self.views(state.vector)
-        dtypes = {entry.name: entry.dtype for entry in self.entries}
-        return {
-            name: views[name].to(dtypes[name]) if name in views else state.buffers[name]
-            for name in self.forms
-        }
+        named = self.views(model.vector) | model.buffers
+        return {name: named[name].to(dtype) for name, (_, dtype) in self.forms.items()}

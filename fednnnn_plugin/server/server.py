@@ -1,11 +1,8 @@
 """The server of one federation: two models, one rule."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,21 +15,15 @@ from fednnnn_plugin.server.rules import Rule
 from fednnnn_plugin.server.update import Update
 
 #: What a rule remembers, by the names of its optimizer's ``state[p]``.
-Memory = Mapping[str, Any]
-
-# In front of what is the rule's, in a state by names: no name in a module begins with a dot, and no
-# tensor of the rule's with two.
-_NUMBER = "..number."
+Memory = Mapping[str, Tensor | int | float]
 
 
 @dataclass(frozen=True)
 class ServerState:
     """All that a server has between two rounds; nothing in it is changed in place.
 
-    Attributes:
-        served: ``w_t``, which starts the next round.
-        evaluation: the model that is tested and reported.
-        memory: the rule's own: tensors, ``[d]`` where they go with the parameters, and numbers.
+    ``served`` starts the next round, ``evaluation`` is tested and reported; ``memory`` is the
+    rule's own: tensors, ``[d]`` where they go with the parameters, and numbers.
     """
 
     served: ModelState
@@ -42,12 +33,9 @@ class ServerState:
 
 @dataclass(frozen=True)
 class ServerMove:
-    """How a round moved the served model.
+    """How a round moved the served model: ``‖w_{t+1} - w_t‖₂``, of the whole and of each module.
 
-    Attributes:
-        server_update_norm: ``‖w_{t+1} - w_t‖₂`` of the trainable parameters.
-        layers: the same of each module that owns some.
-        degenerate: the rule left the model where it was, as N was near 0.
+    ``degenerate``: the rule left the model where it was, as N was near 0.
     """
 
     server_update_norm: float
@@ -56,28 +44,17 @@ class ServerMove:
 
 
 class Server:
-    r"""Moves the *served* model, which starts each round, and the *evaluation* model.
+    """Moves the *served* model by the rule, and with it the *evaluation* model.
 
-    With ``S``, ``N``, ``E`` of a round's :class:`~fednnnn_plugin.server.update.Update`, the
-    served model follows the rule. The evaluation model is, for the paper's rules, the plain
-    average ``w_t + S``; a rule may name ``w_{t+1}`` or ``(w_t + w_{t+1}) / 2`` instead. Buffers
-    are the update's in both. It keeps nothing itself: :meth:`start` gives the state, :meth:`apply`
-    takes one and returns the next.
-
-    Args:
-        rule: the method.
-        settings: the values of its keys.
-        layout: of the model.
-
-    Raises:
-        UserError: a setting that is missing or out of range.
+    Buffers are the update's in both. The server keeps nothing itself: :meth:`start` gives a state,
+    :meth:`apply` takes one and returns the next.
     """
 
-    def __init__(self, rule: Rule, settings: Mapping[str, float | None], layout: Layout) -> None:
+    def __init__(self, rule: Rule, settings: Mapping[str, float], layout: Layout) -> None:
         self.rule = rule
         self.layout = layout
-        self._settings = dict(settings)
-        rule.make([Parameter(torch.zeros(1))], settings)  # refuses settings now, not in round 1
+        self._settings = settings
+        rule.make([Parameter(torch.zeros(1))], settings)  # raises now, not in round 1
 
     def start(self, state: State) -> ServerState:
         """Return the state before round 1, of ``w_0`` by names; it is copied."""
@@ -86,18 +63,13 @@ class Server:
 
     @torch.no_grad()
     def apply(self, state: ServerState, update: Update) -> tuple[ServerState, ServerMove]:
-        """Return where a round's update leads, and by how far.
-
-        Raises:
-            RunError: the rule could not step.
-            UserError: what a user's own rule raises, or remembers that cannot be kept.
-        """
+        """Return where a round's update leads, and by how far; raise what the rule does."""
         before = state.served.vector
         parameter = Parameter(before.clone())
         parameter.grad = -update.vector
         optimizer = self.rule.make([parameter], self._settings)
         if state.memory:
-            optimizer.state[parameter] = _copied(state.memory)
+            optimizer.state[parameter] = self._kept(state.memory)
         self.rule.step(optimizer, update)
         served = self.layout.rounded(parameter.detach())
         match self.rule.evaluated:
@@ -113,15 +85,14 @@ class Server:
             dict(zip(self.layout.modules, norms, strict=True)),
             bool(getattr(optimizer, "degenerate", False)),
         )
-        memory = self._keepable(optimizer.state.get(parameter, {}))
-        return (
-            ServerState(
-                ModelState(served, update.buffers), ModelState(evaluation, update.buffers), memory
-            ),
-            move,
+        after = ServerState(
+            ModelState(served, update.buffers),
+            ModelState(evaluation, update.buffers),
+            self._kept(optimizer.state.get(parameter, {})),
         )
+        return after, move
 
-    def _keepable(self, memory: Memory) -> Memory:
+    def _kept(self, memory: Memory) -> Memory:
         """Return what a rule remembers, in memory of its own, if a checkpoint can hold it."""
         for key, value in memory.items():
             if not (str(key).isidentifier() and isinstance(value, Tensor | int | float)):
@@ -129,61 +100,46 @@ class Server:
                     f"federated_optimizer: {self.rule.name}: state[p][{key!r}]: "
                     f"{type(value).__name__}: must be a tensor or a number, under a plain name"
                 )
-        return _copied(memory)
+        return {k: v.clone() if isinstance(v, Tensor) else v for k, v in memory.items()}
 
     def state_dict(self, state: ServerState) -> dict[str, Tensor]:
-        """Return the served model by names, and what the rule remembers.
-
-        A tensor ``[d]`` of the rule's is given by parameters, as ``.momentum.fc1.weight``.
-        """
+        """Return the served model by names, and what the rule remembers."""
         return self.layout.state_dict(state.served) | self.memory_dict(state)
 
     def memory_dict(self, state: ServerState) -> dict[str, Tensor]:
-        """Return what of :meth:`state_dict` is the rule's own, not the served model."""
+        """Return what the rule remembers: ``[d]`` by parameters, as ``.momentum.fc1.weight``."""
         named: dict[str, Tensor] = {}
         for key, value in state.memory.items():
             if not isinstance(value, Tensor):
                 dtype = torch.float64 if isinstance(value, float) else None
-                named[f"{_NUMBER}{key}"] = torch.tensor(value, dtype=dtype)
+                named[f"..number.{key}"] = torch.tensor(value, dtype=dtype)
             elif value.shape == (self.layout.size,):
-                views = self.layout.views(value)
-                named |= {f".{key}.{name}": view for name, view in views.items()}
+                named |= {f".{key}.{name}": x for name, x in self.layout.views(value).items()}
             else:
                 named[f".{key}"] = value
         return named
 
     def restore(self, state: State, device: torch.device) -> ServerState | None:
-        """Return what :meth:`state_dict` was given; None of another model.
-
-        The evaluation model is then the served one.
-        """
-        memory: dict[str, Any] = {}
-        by_parameter: dict[str, dict[str, Tensor]] = {}
+        """Return what :meth:`state_dict` was given; None of another model."""
         model: dict[str, Tensor] = {}
-        for name, tensor in state.items():
-            key, _, parameter = name[1:].partition(".")
-            if not name.startswith("."):
-                model[name] = tensor.to(device)
-            elif name.startswith(_NUMBER):
-                memory[name.removeprefix(_NUMBER)] = tensor.item()
-            elif parameter:
-                by_parameter.setdefault(key, {})[parameter] = tensor.to(device)
-            else:  # torch's optimizers count their steps on the CPU
-                memory[key] = tensor if key == "step" else tensor.to(device)
-        forms = self.layout.forms
-        if {name: (tensor.shape, tensor.dtype) for name, tensor in model.items()} != forms:
-            return None
+        memory: dict[str, Tensor | int | float] = {}
+        by_parameter: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in state.items():  # no name in a module begins with a dot
+            match name.split(".", 2):
+                case ["", "", number]:
+                    memory[number.removeprefix("number.")] = tensor.item()
+                case ["", key, parameter]:
+                    by_parameter.setdefault(key, {})[parameter] = tensor.to(device)
+                case ["", key]:  # torch's optimizers count their steps on the CPU
+                    memory[key] = tensor if key == "step" else tensor.to(device)
+                case _:
+                    model[name] = tensor.to(device)
         shapes = {entry.name: entry.shape for entry in self.layout.entries}
-        for parts in by_parameter.values():
+        for key, parts in by_parameter.items():
             if {name: part.shape for name, part in parts.items()} != shapes:
                 return None
-        for key, parts in by_parameter.items():
             memory[key] = self.layout.flatten(parts, next(iter(parts.values())).dtype)
+        if {name: (t.shape, t.dtype) for name, t in model.items()} != self.layout.forms:
+            return None
         served = self.layout.gather(model)
         return ServerState(served, served, memory)
-
-
-def _copied(memory: Memory) -> dict[str, Any]:
-    return {
-        key: value.clone() if isinstance(value, Tensor) else value for key, value in memory.items()
-    }

@@ -11,7 +11,7 @@ import pandas as pd
 
 from fednnnn_plugin.engine.folder import Mode, RunFolder
 from fednnnn_plugin.engine.progress import Follower
-from fednnnn_plugin.engine.ranks import Solo
+from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import RoundRecord, Summary
 from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.errors import RunError, UserError
@@ -34,9 +34,9 @@ def run_trial(
     ``hopeless`` tells after each round that was tested whether to end it; ``jobs`` trials share
     this machine's cores. Returns the trial's state, and the reason of a failure.
     """
-    ranks = Solo()
+    ranks = Ranks()
     ranks.core_sharers = jobs
-    mode: Mode = "resume" if RunFolder(folder).begun() else "new"
+    mode: Mode = "resume" if RunFolder(folder).recipe.exists() else "new"
     pruner = _Pruner(hopeless)
     try:
         run_recipe(recipe, folder, mode, ranks=ranks, followers=[pruner], allow_code=allow_code)

@@ -28,7 +28,8 @@ from torch.profiler import ProfilerActivity, profile
 from training import DATA, DTYPES, ceiling, federated, operations, settings
 
 from fednnnn_plugin.client.group_sgd import GroupSGD
-from fednnnn_plugin.client.groups import plan_groups, sequential_steps
+from fednnnn_plugin.client.groups import Group, plan_groups
+from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import TensorBatches
@@ -81,11 +82,11 @@ def loop(recipe: Recipe, data: FederatedData, device: torch.device) -> float:
 def launches(recipe: Recipe, data: FederatedData, device: torch.device, width: int) -> float:
     """Return the launches of a step of the first group, staging included."""
     sgd, model = local_sgd(recipe), create_model(recipe.model_args.model, 0).to(device)
-    batches, layout = TensorBatches(data, sgd, 0, device), layout_of(model)
+    batches = TensorBatches(data, sgd, 0, device)
     sizes = [data.client_size(client) for client in range(data.num_clients)]
     [first, *_] = plan_groups(range(data.num_clients), sizes, width)
-    start = layout.gather(named_tensors(model))
-    group = GroupSGD(sgd, model, layout, batches.images, batches.labels, len(first))
+    start = layout_of(model).gather(named_tensors(model))
+    group = GroupSGD(sgd, model, batches.images, batches.labels, len(first))
     orders = [batches.orders(client, 1) for client in first]
     on_gpu = device.type == "cuda"
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as seen:
@@ -93,7 +94,13 @@ def launches(recipe: Recipe, data: FederatedData, device: torch.device, width: i
         now(device)
     events = seen.events() or []
     count = sum(e.device_type == DeviceType.CUDA if on_gpu else not e.cpu_parent for e in events)
-    return count / (sgd.epochs * sgd.steps(sizes[first[0]]))
+    return count / steps([first], sizes, sgd)
+
+
+def steps(groups: list[Group], sizes: list[int], sgd: LocalSGD) -> int:
+    """Count the steps of a round where each group steps at once, one group after another."""
+    largest = [max(sizes[client] for client in group) for group in groups]
+    return sgd.epochs * sum(-(-most // sgd.batch_of(most)) for most in largest)
 
 
 def now(device: torch.device) -> float:
@@ -133,12 +140,13 @@ def main(
         with numerics(precision):
             one_by_one = min(loop(recipe, data, device) for _ in runs)
         sizes, sgd = [len(held) for held in data.client_indices], local_sgd(recipe)
-        steps = sequential_steps(plan_groups(range(clients), sizes, width), sizes, sgd)
+        sequential = steps(plan_groups(range(clients), sizes, width), sizes, sgd)
+        largest = steps([(clients,)], [*sizes, max(sizes)], sgd)
         cells = [
             *(condition, f"{train:.3f}", f"{aggregate:.3f}", f"{one_by_one:.3f}"),
             f"{one_by_one / (train + aggregate):.1f}",
             f"{operations(recipe, data) / train / product:.1%}",
-            *(str(width), str(steps), f"{steps / (sgd.epochs * sgd.steps(max(sizes))):.2f}"),
+            *(str(width), str(sequential), f"{sequential / largest:.2f}"),
             f"{launches(recipe, data, device, width):.0f}",
         ]
         click.echo(f"| {' | '.join(cells)} |")

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.client.replica import Replica, layout_of
+from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.server.layout import ModelState
 
@@ -26,7 +26,7 @@ REGULARISED: dict[str, Any] = {"weight_decay": 5e-3, "prox_mu": 0.3}
 
 
 class Small(nn.Module):
-    """8 × 8 images, a BatchNorm that one image suffices for, what is frozen and what is unused."""
+    """8 × 8 images, and a BatchNorm that one image suffices for."""
 
     def __init__(self, normalised: bool = True) -> None:
         super().__init__()
@@ -34,14 +34,11 @@ class Small(nn.Module):
         self.conv = nn.Conv2d(1, 4, 3)
         self.norm = nn.BatchNorm2d(4) if normalised else nn.Identity()
         self.last = nn.Linear(4 * 36, 10)
-        self.shift = nn.Parameter(torch.ones(10))
-        self.unused = nn.Parameter(torch.ones(5))
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=0.1, generator=generator)
-        self.shift.requires_grad_(False)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.last(self.norm(self.conv(images)).relu().flatten(1)) + self.shift
+        return self.last(self.norm(self.conv(images)).relu().flatten(1))
 
 
 class Clients:
@@ -60,22 +57,22 @@ class Clients:
             )
         ]
         self.model, self.sgd = model.to(sgd.dtype), sgd
-        self.layout = layout_of(self.model)
-        self.served = copy.deepcopy(Replica(self.model, self.layout).state)
+        replica = Replica(self.model)
+        self.layout, self.served = replica.layout, copy.deepcopy(replica.state)
         for name, tensor in self.served.buffers.items():
             if "running_var" in name:  # as a served model has it, not as a new one
                 tensor.mul_(1.5)
 
     def group(self) -> GroupSGD:
         most = len(self.orders) + 1
-        return GroupSGD(self.sgd, self.model, self.layout, self.images, self.labels, most)
+        return GroupSGD(self.sgd, self.model, self.images, self.labels, most)
 
     def together(self) -> ModelState:
         return self.group().train(self.served, self.orders)
 
     def one_by_one(self) -> list[ModelState]:
         states = []
-        replica = Replica(self.model, self.layout)
+        replica = Replica(self.model)
         for orders in self.orders:
             replica.load(self.served)
             cuts = [order.split(self.sgd.batch_size) for order in orders]
@@ -119,7 +116,7 @@ def test_two_clients_worked_by_hand() -> None:
     served = ModelState(torch.zeros(2, dtype=torch.float64), {})
     sgd = LocalSGD(1, 1, 0.5, weight_decay=0.25, precision="fp64")
     orders = [[torch.tensor([1, 2])], [torch.tensor([0])]]
-    group = GroupSGD(sgd, model, layout_of(model), images, torch.tensor([0, 1, 0]), 2)
+    group = GroupSGD(sgd, model, images, torch.tensor([0, 1, 0]), 2)
     for _ in range(2):  # nothing of a call is left for the next
         assert group.train(served, orders).vector.tolist() == [[0.875, -0.875], [0.5, -0.5]]
     assert group.train(served, orders[1:]).vector.tolist() == [[0.5, -0.5]]
@@ -139,26 +136,13 @@ def test_the_paper_networks_as_one_by_one(
     Clients(network(name), sizes, replace(SGD, batch_size=2, **regularised)).assert_same()
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [(4, 4), (8, 1, 5), (1, 1), (1, 3, 2), (12, 9, 10, 9, 13), (3,)],
-    ids=str,
-)
-@pytest.mark.parametrize("name", ["plain", "normalised"])
-@pytest.mark.parametrize("batch_size", [4, 1 << 31])
-def test_batches_of_every_length(name: str, sizes: tuple[int, ...], batch_size: int) -> None:
-    """Whole ones only, a single image, fewer images than a batch, one client, all data at once."""
-    sgd = replace(SGD, batch_size=batch_size, weight_decay=5e-3)
-    Clients(network(name), sizes, sgd).assert_same()
-
-
-@settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_any_sizes(data: st.DataObject) -> None:
+def test_batches_of_every_length(data: st.DataObject) -> None:
+    """Whole ones only, a single image, fewer images than a batch, one client, all data at once."""
     sizes = data.draw(st.lists(st.integers(1, 14), min_size=1, max_size=5), label="sizes")
     sgd = replace(
         SGD,
-        batch_size=data.draw(st.integers(1, 6), label="batch size"),
+        batch_size=data.draw(st.integers(1, 6) | st.just(1 << 31), label="batch size"),
         epochs=data.draw(st.integers(1, 2), label="epochs"),
         weight_decay=data.draw(st.sampled_from([0.0, 5e-3]), label="decay"),
         prox_mu=data.draw(st.sampled_from([0.0, 0.3]), label="proximal term"),
@@ -167,28 +151,10 @@ def test_any_sizes(data: st.DataObject) -> None:
     Clients(network(name), sizes, sgd).assert_same()
 
 
-@pytest.mark.parametrize("name", [*sorted(SHAPES), "normalised"])
-@pytest.mark.parametrize("precision", ["fp32", "tf32"])
-def test_one_step_in_single_precision(name: str, precision: str) -> None:
-    sgd = LocalSGD(epochs=1, batch_size=10, learning_rate=0.05, precision=precision)
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_one_step_in_single_precision(name: str) -> None:
+    sgd = LocalSGD(epochs=1, batch_size=10, learning_rate=0.05)
     Clients(network(name), (6, 8), sgd).assert_same(1e-4)
-
-
-def test_padding_takes_no_part_in_the_statistics() -> None:
-    """Momentum 0.1 on a batch of 4 and one of 2: running mean 0.1 times the batch's own, from 0.
-
-    Running variance 0.9 · 1.5 + 0.1 · Σ(x - mean)²/(n - 1), of all pixels of the batch.
-    """
-    model = nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 10))
-    clients = Clients(model, (4, 2), replace(SGD, epochs=1))
-    buffers = clients.together().buffers
-    for client, (order,) in enumerate(clients.orders):
-        pixels = clients.images[order]
-        assert buffers["0.running_mean"][client].item() == pytest.approx(0.1 * pixels.mean().item())
-        variance = 0.9 * 1.5 + 0.1 * pixels.var().item()
-        assert buffers["0.running_var"][client].item() == pytest.approx(variance)
-    assert buffers["0.num_batches_tracked"].tolist() == [1, 1]
-    assert clients.served.buffers["0.running_mean"].tolist() == [0]
 
 
 def test_all_step_at_once_and_an_epoch_is_as_long_as_the_largest_clients() -> None:
@@ -204,10 +170,9 @@ def test_all_step_at_once_and_an_epoch_is_as_long_as_the_largest_clients() -> No
     assert state.buffers["norm.num_batches_tracked"].tolist() == [6, 4, 2]
 
 
-@pytest.mark.parametrize("name", ["nnnn_mnist", "normalised"])
-def test_bf16_computes_coarsely_and_keeps_weights_in_float32(name: str) -> None:
+def test_bf16_computes_coarsely_and_keeps_weights_in_float32() -> None:
     sgd = LocalSGD(epochs=1, batch_size=10, learning_rate=0.05)
-    clients = Clients(network(name), (20, 17), sgd)
+    clients = Clients(Small(), (20, 17), sgd)
     exact = clients.together().vector
     clients.sgd = replace(sgd, precision="bf16")
     coarse = clients.together().vector
@@ -217,17 +182,7 @@ def test_bf16_computes_coarsely_and_keeps_weights_in_float32(name: str) -> None:
         assert 0 < (exact[client] - coarse[client]).norm() < 0.2 * moved
 
 
-def test_what_is_frozen_or_not_reached_stays() -> None:
-    clients = Clients(Small(), (4, 3), replace(SGD, **REGULARISED))
-    state = clients.together()
-    entries = {entry.name: entry.where for entry in clients.layout.entries}
-    assert torch.equal(
-        state.vector[:, entries["unused"]], clients.served.vector[entries["unused"]].expand(2, -1)
-    )
-    assert state.buffers["shift"].tolist() == [clients.served.buffers["shift"].tolist()] * 2
-
-
-def test_it_can_be_stopped_before_an_epoch() -> None:
+def test_it_can_be_stopped_before_a_step() -> None:
     clients = Clients(Small(), (4, 4), replace(SGD, epochs=5))
     left = iter([1, 2])
     with pytest.raises(StopIteration):
@@ -243,9 +198,7 @@ class _Operations(TorchDispatchMode):
         self.names: list[str] = []
         self.transfers = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         given = [one for a in args for one in (a if isinstance(a, (list, tuple)) else [a])]
         tensors = [a for a in (*given, found) if isinstance(a, Tensor) and a.dim()]
@@ -266,9 +219,9 @@ def test_host_and_device_do_not_wait_for_each_other_within_a_round(name: str) ->
     staged: list[int] = []
     with _Operations() as operations:
         group.train(served, clients.orders, lambda: staged.append(operations.transfers))
-    assert staged == [2, 2]
+    assert staged == [2] * 8
     assert operations.transfers == 2
     # Decay and proximal term: one operation a step on the whole matrix.
-    assert operations.names.count("lerp_.Tensor") == 2 * 4
+    assert operations.names.count("lerp_.Scalar") == 2 * 4
     with pytest.raises(RuntimeError, match="meta"):
         clients.images.sum().item()

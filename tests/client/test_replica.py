@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 
-import pytest
 import torch
 from torch import Tensor, nn
 
-from fednnnn_plugin.client.replica import Replica, layout_of, named_tensors
-from fednnnn_plugin.models import create_model
+from fednnnn_plugin.client.replica import Replica, named_tensors
 from fednnnn_plugin.server.layout import ModelState
 
 
@@ -34,7 +32,7 @@ def test_the_vector_is_the_model() -> None:
     """d = 4 + 2: the tied weight once, then the bias; both ways, and loading writes both."""
     model = _Tied()
     before = {name: tensor.clone() for name, tensor in named_tensors(model).items()}
-    replica = Replica(model, layout_of(model))
+    replica = Replica(model)
     assert replica.vector.tolist() == [
         *before["first.weight"].flatten().tolist(),
         *before["last.bias"].tolist(),
@@ -51,23 +49,9 @@ def test_the_vector_is_the_model() -> None:
 
 def test_buffers_are_those_that_the_model_has_now() -> None:
     model = _Tied()
-    replica = Replica(model, layout_of(model))
+    replica = Replica(model)
     model(torch.ones(1, 2))
     assert set(replica.state.buffers) == {"frozen", "seen"}
     assert replica.state.buffers["seen"].item() == 1
     replica.load(copy.deepcopy(replica.state))
     assert model.seen.item() == 1
-
-
-@pytest.mark.parametrize("network", ["nnnn_mnist", "nnnn_cifar10"])
-def test_activations_in_channels_last_are_the_same_function(network: str) -> None:
-    images = torch.randn(2, *((1, 28, 28) if network == "nnnn_mnist" else (3, 32, 32)))
-    model, plain = (create_model(network, 0) for _ in range(2))
-    replica = Replica(model, layout_of(model), channels_last=True)
-    seen: list[Tensor] = []
-    first = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
-    first.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
-    ours = replica.model(images)
-    torch.testing.assert_close(ours, plain(images), rtol=0, atol=1e-5)
-    assert seen[0].is_contiguous(memory_format=torch.channels_last)
-    assert not seen[0].is_contiguous()

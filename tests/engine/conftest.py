@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.progress import Follower
-from fednnnn_plugin.engine.records import RoundRecord, Summary
+from fednnnn_plugin.engine.records import LayerRecord, RoundRecord, Seconds, Summary
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
@@ -112,15 +112,58 @@ def run(run_in: Run, tmp_path: Path) -> Run:
     return start
 
 
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
 @pytest.fixture
 def records(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
     """Read a run folder's ``metrics.jsonl``."""
 
-    def read(folder: Path | None = None) -> list[dict[str, Any]]:
-        path = (folder or tmp_path / "run") / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()]
+    return lambda folder=None: read_records(folder or tmp_path / "run")
+
+
+@pytest.fixture(scope="session")
+def content() -> Callable[[Path], tuple[object, ...]]:
+    """Read what a run is about: its model, its newest checkpoint and, but for times, its records.
+
+    A checkpoint's name holds the digest of its tensors.
+    """
+
+    def read(folder: Path) -> tuple[object, ...]:
+        newest = max(path.name for path in (folder / "checkpoint").iterdir())
+        records = [record | {"seconds": None} for record in read_records(folder)]
+        return (folder / "model.safetensors").read_bytes(), newest, records
 
     return read
+
+
+@pytest.fixture(scope="session")
+def make_record() -> Callable[..., RoundRecord]:
+    """Make a round's record; keywords replace its fields."""
+
+    def make(number: int, **fields: Any) -> RoundRecord:
+        usual: dict[str, Any] = {
+            "evaluated": "average",
+            "test_acc": 0.5,
+            "test_loss": None,
+            "test_metrics": None,
+            "served_test_acc": None,
+            "mean_update_norm": 1.0,
+            "mean_client_norm": 4.0,
+            "server_update_norm": 2.0,
+            "integrated_norm": 2.0 * number,
+            "client_norms": (3.0, 4.0, 5.0),
+            "layers": {"fc": LayerRecord(1.0, 4.0, 2.0)},
+            "clients": 4,
+            "rejected": 0,
+            "degenerate": False,
+            "seconds": Seconds(train=20.0, aggregate=1.0, evaluate=0.25),
+        }
+        return RoundRecord(round=number, **usual | fields)
+
+    return make
 
 
 class Two(nn.Module):
@@ -194,16 +237,13 @@ class Example:
 
     def evaluation(self, name: str = "run") -> list[float]:
         """The saved model."""
-        state: dict[str, Tensor] = safetensors.torch.load_file(
-            self._folder / name / "model.safetensors"
-        )
-        values: list[float] = state["w"].tolist()
+        saved = safetensors.torch.load_file(self._folder / name / "model.safetensors")
+        values: list[float] = saved["w"].tolist()
         return values
 
     def records(self, name: str = "run") -> list[dict[str, Any]]:
         """What ``metrics.jsonl`` holds."""
-        lines = (self._folder / name / "metrics.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
+        return read_records(self._folder / name)
 
 
 @pytest.fixture

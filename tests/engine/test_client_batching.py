@@ -1,12 +1,10 @@
 """Runs whose clients train together: the records, the bits, and what is refused."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,10 +16,11 @@ from fednnnn_plugin.client.groups import client_bytes
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
+from fednnnn_plugin.engine.training import Inputs, widest_group
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.models import create_model
-from fednnnn_plugin.server.layout import State
 
+CPU = torch.device("cpu")
 MakeRecipe = Callable[..., Any]
 Run = Callable[..., Any]
 Records = Callable[..., list[dict[str, Any]]]
@@ -42,7 +41,7 @@ def model_of(folder: Path) -> dict[str, Tensor]:
     ],
     ids=["FedNNNN", "FedProx"],
 )
-@pytest.mark.parametrize("together", [2, 3, 100])
+@pytest.mark.parametrize("together", [2, 100])
 def test_a_round_together_is_the_round_one_by_one(
     run: Run, recipe: MakeRecipe, tmp_path: Path, method: dict[str, Any], together: int
 ) -> None:
@@ -56,24 +55,6 @@ def test_a_round_together_is_the_round_one_by_one(
         assert (tensor - start[name]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("tf32", torch.float32), ("bf16", torch.float32)])
-def test_weights_stay_in_single_precision(
-    run: Run, recipe: MakeRecipe, tmp_path: Path, precision: str, dtype: torch.dtype
-) -> None:
-    run(recipe(client_batching=3, precision=precision, **ALL))
-    assert {tensor.dtype for tensor in model_of(tmp_path / "run").values()} == {dtype}
-
-
-def test_workers_change_no_byte(run: Run, recipe: MakeRecipe, tmp_path: Path) -> None:
-    models = []
-    for workers in (1, 2):
-        folder = tmp_path / str(workers)
-        settings = ALL | {"client_batching": 2, "device_args.worker_num": workers}
-        run(recipe(**settings), folder)
-        models.append((folder / "model.safetensors").read_bytes())
-    assert models[0] == models[1]
-
-
 def test_a_resumed_run_has_the_bytes_of_a_whole_one(
     run: Run, recipe: MakeRecipe, tmp_path: Path
 ) -> None:
@@ -85,40 +66,7 @@ def test_a_resumed_run_has_the_bytes_of_a_whole_one(
     assert whole.read_bytes() == parts.read_bytes()
 
 
-@pytest.mark.slow
-def test_two_processes_have_the_bytes_of_one(tmp_path: Path) -> None:
-    """Groups are dealt whole: which clients train together does not depend on the ranks."""
-    settings = {
-        "client_batching": 4,
-        "comm_round": 2,
-        "epochs": 1,
-        "client_num_per_round": 15,
-    }
-    command = ["fednnnn", "run", "digits_noniid_ub_fednnnn"]
-    for key, value in settings.items():
-        command += ["--set", f"train_args.{key}={value}"]
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    }
-    for name, launcher in (
-        ("alone", []),
-        ("ranks", ["mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none"]),
-    ):
-        subprocess.run(
-            [*launcher, *command, "--output", tmp_path / name], check=True, env=environment
-        )
-    alone, ranks = (
-        json.loads((tmp_path / name / "summary.json").read_text()) for name in ("alone", "ranks")
-    )
-    assert (alone["ranks"], ranks["ranks"]) == (1, 2)
-    assert alone["client_batching"] == ranks["client_batching"] == 4
-    model = (tmp_path / "alone" / "model.safetensors").read_bytes()
-    assert (tmp_path / "ranks" / "model.safetensors").read_bytes() == model
-
-
-@pytest.mark.parametrize(("setting", "clients"), [("auto", 1), ("off", 1), (1, 1), (3, 3), (5, 4)])
+@pytest.mark.parametrize(("setting", "clients"), [("auto", 1), (5, 4)])
 def test_the_summary_says_how_many_train_together(
     run: Run, recipe: MakeRecipe, tmp_path: Path, setting: str | int, clients: int
 ) -> None:
@@ -128,47 +76,26 @@ def test_the_summary_says_how_many_train_together(
     assert written["client_batching"] == clients
 
 
-def test_auto_takes_as_many_as_a_gpus_memory_holds(
-    run: Run, recipe: MakeRecipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A CPU that says it had so much: the four clients of a round, three, or each alone."""
-    needs = client_bytes(create_model("nnnn_digits", 0), LocalSGD(1, 5, 0.1), (5, 1, 8, 8))
-    for free, together in ((2**40, 4), (4 * needs, 3), (1, 1)):
-        monkeypatch.setattr("fednnnn_plugin.engine.run.free_memory", lambda _, free=free: free)
-        summary = run(recipe(comm_round=1), mode="overwrite")
-        assert summary.client_batching == together
+def test_auto_takes_as_many_as_a_gpus_memory_holds(data: FederatedData) -> None:
+    """Of four times what a client needs ``MEMORY`` holds three; at least one trains."""
+    model, sgd = create_model("nnnn_digits", 0), LocalSGD(1, 5, 0.1)
+    inputs, needs = Inputs(model, data, CPU), client_bytes(model, sgd, (5, 1, 8, 8))
+    for free, together in ((0, 1), (1, 1), (4 * needs, 3)):
+        assert widest_group(inputs, sgd, "auto", free) == together
+        assert widest_group(inputs, sgd, "off", free) == 1
+        assert widest_group(inputs, sgd, 7, free) == 7
 
 
-class _Trainer:
-    def train(self, client: int, state: State, round_number: int) -> State:
-        return state
-
-    def test(self, state: State) -> None:
-        return None
-
-
-def _users(data: FederatedData) -> dict[str, dict[str, Any]]:
-    """A model, a data set and a trainer that are not the package's."""
-    loaders = {k: [data.client_data(k)] for k in range(data.num_clients)}
-    sizes = {k: data.client_size(k) for k in loaders}
-    return {
-        "model": {"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))},
-        "data": {"data": LoaderData(loaders, sizes, [(data.test_images, data.test_labels)], 10)},
-        "trainer": {"trainer": _Trainer()},
-    }
-
-
-@pytest.mark.parametrize("users", ["model", "data", "trainer"])
-def test_what_is_the_users_trains_one_by_one(
-    run: Run, recipe: MakeRecipe, data: FederatedData, tmp_path: Path, users: str
-) -> None:
-    theirs = _users(data)[users]
-    with pytest.raises(UserError, match=r"^train_args\.client_batching: 2: must be auto or off: "):
-        run(recipe(client_batching=2), tmp_path / "refused", **theirs)
-    assert not (tmp_path / "refused").exists()
-    for setting in ("auto", "off", 1):
-        summary = run(recipe(client_batching=setting), tmp_path / str(setting), **theirs)
-        assert summary.client_batching == 1
+def test_what_is_the_users_trains_one_by_one(data: FederatedData) -> None:
+    own, sgd = create_model("nnnn_digits", 0), LocalSGD(1, 5, 0.1)
+    for inputs in (
+        Inputs(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data, CPU),
+        Inputs(own, LoaderData({0: []}, {0: 1}, [], 10), CPU),
+        Inputs(own, data, CPU, SimpleNamespace()),
+    ):
+        assert widest_group(inputs, sgd, "auto", 2**40) == widest_group(inputs, sgd, 1, 0) == 1
+        with pytest.raises(UserError, match=r"^train_args\.client_batching: 2: must be auto or "):
+            widest_group(inputs, sgd, 2, 0)
 
 
 def test_a_client_that_fails_takes_its_group_with_it(

@@ -7,17 +7,6 @@ from torch import nn
 from fednnnn_plugin.engine.evaluation import Evaluation, Tally, evaluation, tally
 
 
-def test_a_tally_worked_by_hand() -> None:
-    """Logits (0, 0), (0, ln 3): losses ln 2 and ln 4 for label 0; the first of equals is found."""
-    model = nn.Linear(1, 2, bias=False, dtype=torch.float64)
-    with torch.no_grad():
-        model.weight.copy_(torch.tensor([[0.0], [1.0]]))
-    inputs = torch.tensor([[0.0], [3.0]]).log().clamp(min=0)
-    counted = tally(model, (inputs, torch.tensor([0, 0])))
-    assert (counted.correct, counted.samples) == (1, 2)
-    assert abs(counted.loss - torch.tensor(8.0).log().item()) < 1e-6
-
-
 @pytest.mark.parametrize("shape", [(4,), (4, 5), (4, 3, 2)])
 def test_every_label_counts_once_but_for_those_that_are_ignored(shape: tuple[int, ...]) -> None:
     """Logits [B, C, …] all 0: the first class is found, each loss is ln 3."""

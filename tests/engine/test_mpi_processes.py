@@ -65,9 +65,7 @@ def rounds_of(text: str) -> list[int]:
     return [int(line.split()[1].partition("/")[0]) for line in lines]
 
 
-@pytest.mark.parametrize(
-    "ranks", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3, 4))]
-)
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_model_has_the_same_bytes_on_any_number_of_ranks(
     standalone: bytes, tmp_path: Path, ranks: int
 ) -> None:
@@ -80,18 +78,6 @@ def test_the_model_has_the_same_bytes_on_any_number_of_ranks(
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == standalone
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["backend"], summary["ranks"]) == ("MPI", ranks)
-
-
-def test_fedexp_has_the_same_bytes_on_two_ranks(tmp_path: Path) -> None:
-    """Its step needs the squares of all clients' norms, by weight."""
-    settings = {"federated_optimizer": "FedExP", "beta": None, "gamma": None}
-    settings |= {"client_weighting": "samples", "comm_round": 2}
-    expected = alone(tmp_path / "alone", **settings)
-    command = run(tmp_path / "run", "--backend", "MPI", **settings)
-    process = start(mpirun(2, _BIN / "fednnnn", *command))
-    _, stderr = process.communicate(timeout=240)
-    assert process.returncode == 0, stderr
-    assert (tmp_path / "run" / "model.safetensors").read_bytes() == expected
 
 
 def rank_processes(launcher: int) -> Iterator[tuple[int, int]]:
@@ -109,10 +95,7 @@ def rank_processes(launcher: int) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [0, 2])
-def test_a_killed_rank_ends_the_job_and_any_number_of_ranks_goes_on(
-    tmp_path: Path, victim: int
-) -> None:
+def test_a_killed_rank_ends_the_job_and_any_number_of_ranks_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start(mpirun(3, _BIN / "fednnnn", *run(folder, comm_round=1_000)))
     try:
@@ -120,7 +103,7 @@ def test_a_killed_rank_ends_the_job_and_any_number_of_ranks_goes_on(
         for line in process.stdout:
             if rounds_of(line) == [3]:
                 break
-        os.kill(dict(rank_processes(process.pid))[victim], signal.SIGKILL)
+        os.kill(dict(rank_processes(process.pid))[2], signal.SIGKILL)
         began = time.monotonic()
         process.communicate(timeout=60)
     finally:
@@ -130,15 +113,12 @@ def test_a_killed_rank_ends_the_job_and_any_number_of_ranks_goes_on(
     assert len(list((folder / "checkpoint").iterdir())) in (1, 2)
 
     done = max(int(path.name.split("-")[1]) for path in (folder / "checkpoint").iterdir())
-    if victim:
-        more = alone(folder, "--resume", comm_round=done + 2)
-    else:
-        settings = run(folder, "--resume", comm_round=done + 2)
-        process = start(mpirun(2, _BIN / "fednnnn", *settings))
-        stdout, stderr = process.communicate(timeout=120)
-        assert process.returncode == 0, stderr
-        assert rounds_of(stdout) == [done + 1, done + 2]
-        more = (folder / "model.safetensors").read_bytes()
+    settings = run(folder, "--resume", comm_round=done + 1)
+    process = start(mpirun(2, _BIN / "fednnnn", *settings))
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    assert rounds_of(stdout) == [done + 1]
+    more = alone(folder, "--resume", comm_round=done + 2)
     assert more == alone(tmp_path / "whole", comm_round=done + 2)
 
 
@@ -147,14 +127,14 @@ import sys
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.engine.ranks import MpiRanks
 
-deal = MpiRanks.deal
+serve = MpiRanks.serve
 
-def broken(self, groups, work):
+def broken(self, state):
     if self.rank == 1:
         raise ArithmeticError("rank 1 lost its mind")
-    return deal(self, groups, work)
+    serve(self, state)
 
-MpiRanks.deal = broken
+MpiRanks.serve = broken
 main(sys.argv[1:])
 """
 

@@ -5,6 +5,7 @@ import json
 import logging
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from time import sleep
 
@@ -12,40 +13,21 @@ import pytest
 import wandb
 from tensorboardX.proto.event_pb2 import Event
 
-from fednnnn_plugin.engine.progress import ProgressDisplay, TensorBoard
-from fednnnn_plugin.engine.records import LayerRecord, RoundRecord, Seconds
+from fednnnn_plugin.engine.progress import TensorBoard, progress_display
+from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.engine.settings import recipe_followers
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 
-
-def record(number: int, accuracy: float | None = 0.5, rejected: int = 0) -> RoundRecord:
-    return RoundRecord(
-        round=number,
-        evaluated="average",
-        test_metrics=None,
-        test_acc=accuracy,
-        test_loss=None,
-        served_test_acc=None,
-        mean_update_norm=1.0,
-        mean_client_norm=4.0,
-        server_update_norm=2.0,
-        integrated_norm=2.0,
-        client_norms=(4.0, 4.0, 4.0),
-        layers={"fc": LayerRecord(1.0, 4.0, 2.0)},
-        clients=4,
-        rejected=rejected,
-        degenerate=False,
-        seconds=Seconds(train=20.0, aggregate=1.0, evaluate=0.25),
-    )
+MakeRecord = Callable[..., RoundRecord]
 
 
-def test_a_plain_line_a_round(capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressDisplay(400) as display:
+def test_a_plain_line_a_round(capsys: pytest.CaptureFixture[str], make_record: MakeRecord) -> None:
+    with progress_display(400) as display:
         display.begin(Path("run"), 0)
         display.client_done(1, 1, 4)
-        display.round_done(record(1))
-        display.round_done(record(398, accuracy=None, rejected=2))
+        display.round_done(make_record(1))
+        display.round_done(make_record(398, test_acc=None, rejected=2))
         display.end()
     assert capsys.readouterr().out.splitlines() == [
         "round 1/400  accuracy 0.5000  N/E 0.250  21.25 s  2:21:19 left",
@@ -59,18 +41,18 @@ class _Terminal(io.StringIO):
 
 
 def test_a_bar_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], make_record: MakeRecord
 ) -> None:
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    with ProgressDisplay(5) as display:
+    with progress_display(5) as display:
         display.begin(Path("run"), 3)  # resumed
         begun = terminal.getvalue().split("\r")[-1]
         sleep(0.15)  # the bar is drawn ten times a second at most
         display.client_done(4, 1, 4)
-        display.round_done(record(4))
+        display.round_done(make_record(4))
         after_a_round = terminal.getvalue().split("\r")[-1]
-        display.round_done(record(5))
+        display.round_done(make_record(5))
         display.end()
     shown = terminal.getvalue().split("\r")[-1]
     assert begun.startswith("round 4/5 ")
@@ -83,7 +65,8 @@ def test_a_bar_on_a_terminal(
 
 def test_warnings_of_ours_are_lines_while_a_run_lasts(capsys: pytest.CaptureFixture[str]) -> None:
     ours, theirs = logging.getLogger("fednnnn_plugin.engine"), logging.getLogger("fedml")
-    with ProgressDisplay(2):
+    handlers = list(logging.getLogger("fednnnn_plugin").handlers)
+    with progress_display(2):
         ours.info("not for the screen")
         theirs.error("FedML's noise")
         try:
@@ -91,13 +74,7 @@ def test_warnings_of_ours_are_lines_while_a_run_lasts(capsys: pytest.CaptureFixt
         except ZeroDivisionError:
             ours.warning("client %d", 3, exc_info=True)
     assert capsys.readouterr().err == "warning: client 3\n"
-    handlers = list(logging.getLogger("fednnnn_plugin").handlers)
-    with ProgressDisplay(2):
-        pass
     assert logging.getLogger("fednnnn_plugin").handlers == handlers
-
-
-RUN = ["train_args.comm_round=2", "train_args.epochs=1", "device_args.using_gpu=false"]
 
 
 def events(folder: Path) -> dict[tuple[str, int], float]:
@@ -114,23 +91,9 @@ def events(folder: Path) -> dict[tuple[str, int], float]:
     return found
 
 
-def test_tensorboard_has_the_numbers_of_the_records(tmp_path: Path) -> None:
-    recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"), RUN)
-    run_recipe(recipe, tmp_path / "run", followers=[TensorBoard()])
-
-    found = events(tmp_path / "run" / "tensorboard")
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert len(lines) == 2
-    for record in map(json.loads, lines):
-        number = record["round"]
-        assert found["Test/Acc", number] == pytest.approx(record["test_acc"])
-        assert found["NWDA/mean_update_norm", number] == pytest.approx(record["mean_update_norm"])
-        layer = record["layers"]["fc2"]["server_update_norm"]
-        assert found["NWDA/fc2/server_update_norm", number] == pytest.approx(layer)
-        assert ("Test/ServedAcc", number) not in found
-
-
-def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_and_weights_and_biases_have_the_numbers_of_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wandb.setup()  # reads the variables of the environment, once a process
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -139,12 +102,22 @@ def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         wandb.sdk.wandb_run.Run, "log", lambda run, data: (logged.append(data), log(run, data))
     )
-    overrides = [*RUN, "tracking_args.enable_wandb=true", "tracking_args.wandb_project=digits"]
+    overrides = ["train_args.comm_round=2", "train_args.epochs=1", "device_args.using_gpu=false"]
+    overrides += ["tracking_args.enable_wandb=true", "tracking_args.wandb_project=digits"]
     recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"), overrides)
-    run_recipe(recipe, tmp_path / "run", followers=recipe_followers(recipe))
+    followers = [TensorBoard(), *recipe_followers(recipe)]
+    run_recipe(recipe, tmp_path / "run", followers=followers)
 
-    assert [values["round"] for values in logged] == [1, 2]
-    records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
-    assert [values["Test/Acc"] for values in logged] == [record["test_acc"] for record in records]
     assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))
     assert wandb.run is None
+    found = events(tmp_path / "run" / "tensorboard")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    for values, record in zip(logged, map(json.loads, lines), strict=True):
+        number = values.pop("round")
+        assert number == record["round"]
+        assert values["Test/Acc"] == record["test_acc"]
+        assert values["NWDA/mean_update_norm"] == record["mean_update_norm"]
+        layer = record["layers"]["fc2"]["server_update_norm"]
+        assert values["NWDA/fc2/server_update_norm"] == layer
+        assert "Test/ServedAcc" not in values
+        assert {tag: v for (tag, n), v in found.items() if n == number} == pytest.approx(values)

@@ -1,34 +1,22 @@
 """Going on after an end at any moment: the same bytes as without it."""
 
-import json
-import logging
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 from torch import nn
 
-from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.errors import UserError
 
 MakeRecipe = Callable[..., Any]
 Run = Callable[..., Any]
-Records = Callable[..., list[dict[str, Any]]]
-
-
-def content(folder: Path) -> tuple[bytes, bytes, list[dict[str, Any]]]:
-    """The saved model, the newest checkpoint's tensors, and the records but for their times."""
-    newest = max((folder / "checkpoint").iterdir())
-    tensors = safetensors.torch.save(safetensors.torch.load_file(newest))
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) | {"seconds": None} for line in lines]
-    return (folder / "model.safetensors").read_bytes(), tensors, records
+Content = Callable[[Path], tuple[object, ...]]
+Resume = Callable[[Path], list[int]]
+FIVE: dict[str, Any] = {"comm_round": 5, "checkpoint_every": 2}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +27,7 @@ def runs(run_in: Run, recipe: MakeRecipe, tmp_path_factory: pytest.TempPathFacto
     def copy(record: RoundRecord) -> None:
         shutil.copytree(folder / "whole", folder / f"after-{record.round}")
 
-    run_in(recipe(comm_round=5, checkpoint_every=2), folder / "whole", on_round=copy)
+    run_in(recipe(**FIVE), folder / "whole", on_round=copy)
     return folder
 
 
@@ -50,9 +38,30 @@ def whole(runs: Path, tmp_path: Path) -> Path:
     return tmp_path / "runs" / "whole"
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+@pytest.fixture
+def resume(run: Run, recipe: MakeRecipe) -> Resume:
+    """Resume the run of five rounds in a folder; return the rounds that were done."""
+
+    def start(folder: Path) -> list[int]:
+        rounds: list[int] = []
+        run(
+            recipe(**FIVE),
+            folder,
+            mode="resume",
+            on_round=lambda record: rounds.append(record.round),
+        )
+        return rounds
+
+    return start
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("number", [1, 3, 4, 5])
 def test_resuming_what_a_killed_process_left_gives_the_same_bytes(
-    run: Run, recipe: MakeRecipe, whole: Path, number: int
+    resume: Resume, content: Content, whole: Path, number: int
 ) -> None:
     folder = whole.with_name(f"after-{number}")
     with (folder / "metrics.jsonl").open("ab") as metrics:
@@ -60,116 +69,72 @@ def test_resuming_what_a_killed_process_left_gives_the_same_bytes(
     (folder / "checkpoint").mkdir(exist_ok=True)
     for left_over in ("checkpoint/.round-000004-ab.safetensors", ".model.safetensors"):
         (folder / f"{left_over}.fednnnn-tmp").write_bytes(b"half")
-    rounds: list[int] = []
-    settings = recipe(comm_round=5, checkpoint_every=2)
-    run(settings, folder, mode="resume", on_round=lambda record: rounds.append(record.round))
-    assert rounds == list(range(number // 2 * 2 + 1, 6))
+    assert resume(folder) == list(range(number // 2 * 2 + 1, 6))
     assert content(folder) == content(whole)
     assert not list(folder.rglob("*tmp"))
 
 
-def test_an_interrupt_saves_the_last_round(run: Run, recipe: MakeRecipe, whole: Path) -> None:
-    def interrupt(record: RoundRecord) -> None:
-        if record.round == 3:
-            raise KeyboardInterrupt
-
-    folder, settings = whole.with_name("interrupted"), recipe(comm_round=5, checkpoint_every=2)
-    with pytest.raises(KeyboardInterrupt):
-        run(settings, folder, on_round=interrupt)
-    assert sorted(path.name[:12] for path in (folder / "checkpoint").iterdir()) == [
-        "round-000002",
-        "round-000003",
-    ]
-    rounds: list[int] = []
-    run(settings, folder, mode="resume", on_round=lambda record: rounds.append(record.round))
-    assert rounds == [4, 5]
-    assert content(folder) == content(whole)
-
-
-def test_a_damaged_newest_checkpoint_costs_its_rounds_and_no_bits(
-    run: Run, recipe: MakeRecipe, whole: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = whole.with_name("after-4")
+def cut_the_newest_checkpoint(folder: Path) -> None:
     newest = max((folder / "checkpoint").iterdir())
     newest.write_bytes(newest.read_bytes()[:-1])
-    rounds: list[int] = []
-    run(
-        recipe(comm_round=5, checkpoint_every=2),
-        folder,
-        mode="resume",
-        on_round=lambda record: rounds.append(record.round),
-    )
-    assert rounds == [3, 4, 5]
-    assert content(folder) == content(whole)
-    assert f"{newest}: damaged checkpoint" in caplog.text
 
 
-def test_without_any_checkpoint_it_starts_over_with_a_warning(
-    run: Run, recipe: MakeRecipe, whole: Path, caplog: pytest.LogCaptureFixture
+def remove_the_checkpoints(folder: Path) -> None:
+    shutil.rmtree(folder / "checkpoint")
+
+
+def break_a_record(folder: Path) -> None:
+    metrics = folder / "metrics.jsonl"
+    lines = metrics.read_bytes().splitlines(keepends=True)
+    metrics.write_bytes(b"".join([*lines[:2], b"\0" * 30 + b"\n", lines[3]]))
+
+
+@pytest.mark.parametrize(
+    ("damage", "begins", "warning"),
+    [
+        (cut_the_newest_checkpoint, 3, "damaged checkpoint, trying the one before"),
+        (remove_the_checkpoints, 1, "no checkpoint: starting from round 1"),
+        (break_a_record, 3, "metrics.jsonl holds only 2 whole rounds"),
+    ],
+)
+def test_damage_costs_rounds_and_no_bits(
+    resume: Resume,
+    content: Content,
+    whole: Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[Path], None],
+    begins: int,
+    warning: str,
 ) -> None:
     folder = whole.with_name("after-4")
-    shutil.rmtree(folder / "checkpoint")
-    with caplog.at_level(logging.WARNING):
-        run(recipe(comm_round=5, checkpoint_every=2), folder, mode="resume")
-    assert "no checkpoint: starting from round 1" in caplog.text
+    damage(folder)
+    assert resume(folder) == list(range(begins, 6))
     assert content(folder) == content(whole)
-
-
-def test_damaged_records_fall_back_where_a_checkpoint_allows(
-    run: Run, recipe: MakeRecipe, whole: Path
-) -> None:
-    settings = recipe(comm_round=5, checkpoint_every=2)
-    for damaged, begins in ((4, 3), (3, 3), (2, None)):
-        folder = whole.with_name(f"damaged-{damaged}")
-        shutil.copytree(whole.with_name("after-4"), folder)
-        lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-        lines[damaged - 1] = b"\0" * 30 + b"\n"
-        (folder / "metrics.jsonl").write_bytes(b"".join(lines))
-        if begins is None:
-            with pytest.raises(UserError, match=r"metrics\.jsonl: line 2 is damaged or missing"):
-                run(settings, folder, mode="resume")
-            assert (folder / "metrics.jsonl").read_bytes() == b"".join(lines)
-        else:
-            run(settings, folder, mode="resume")
-            assert content(folder) == content(whole)
+    assert warning in caplog.text
 
 
 def test_more_rounds_go_on_where_the_run_ended(
-    run: Run, recipe: MakeRecipe, whole: Path, records: Records
+    run: Run, recipe: MakeRecipe, content: Content, whole: Path
 ) -> None:
     settings = recipe(comm_round=7, checkpoint_every=2)
     assert run(settings, whole, mode="resume").rounds == 7
     run(settings, whole.with_name("seven"))
     assert content(whole) == content(whole.with_name("seven"))
-    assert [record["round"] for record in records(whole)] == list(range(1, 8))
 
 
 @pytest.mark.parametrize("rounds", [5, 3])
 def test_a_finished_run_is_left_alone(
     run: Run, recipe: MakeRecipe, whole: Path, rounds: int
 ) -> None:
-    before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
-    settings = recipe(comm_round=rounds, checkpoint_every=2)
-    assert run(settings, whole, mode="resume") is None
-    assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
+    before = files(whole)
+    assert run(recipe(comm_round=rounds, checkpoint_every=2), whole, mode="resume") is None
+    assert files(whole) == before
 
 
-def test_fewer_rounds_than_are_done_are_refused(run: Run, recipe: MakeRecipe, whole: Path) -> None:
-    folder = whole.with_name("after-4")
-    with pytest.raises(UserError, match=r"comm_round: 3: the run in .* is at round 4 already"):
-        run(recipe(comm_round=3, checkpoint_every=2), folder, mode="resume")
-
-
-def test_any_other_change_is_refused_line_by_line(
-    run: Run, recipe: MakeRecipe, whole: Path
-) -> None:
-    before = content(whole)
-    changed = recipe(
-        comm_round=9,
-        checkpoint_every=2,
-        beta=0.9,
-        **{"common_args.random_seed": 1, "device_args.worker_num": 2},
-    )
+def test_other_settings_are_refused_line_by_line(run: Run, recipe: MakeRecipe, whole: Path) -> None:
+    before = files(whole)
+    seed = {"common_args.random_seed": 1, "device_args.worker_num": 2}
+    changed = recipe(comm_round=9, checkpoint_every=2, beta=0.9, **seed)
     with pytest.raises(UserError) as error:
         run(changed, whole, mode="resume")
     lines = str(error.value).splitlines()
@@ -181,107 +146,47 @@ def test_any_other_change_is_refused_line_by_line(
     assert all(line.endswith("only train_args.comm_round may differ") for line in lines)
     assert "0.9: the run in" in lines[2]
     assert "has 0.7" in lines[2]
-    assert content(whole) == before
+    assert files(whole) == before
 
 
-def test_a_checkpoint_of_another_model_is_refused(
+def test_fewer_rounds_and_another_model_are_refused(
     run: Run, recipe: MakeRecipe, whole: Path
 ) -> None:
+    with pytest.raises(UserError, match=r"comm_round: 3: the run in .* is at round 4 already"):
+        run(recipe(comm_round=3, checkpoint_every=2), whole.with_name("after-4"), mode="resume")
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     with pytest.raises(UserError, match="its checkpoint is of another model"):
         run(recipe(comm_round=7, checkpoint_every=2), whole, mode="resume", model=model)
 
 
-def test_resuming_where_nothing_is_is_refused(run: Run, recipe: MakeRecipe, whole: Path) -> None:
-    """It would be a mistyped --output, and cost the rounds that were done elsewhere."""
-    folder = whole.with_name("new")
-    with pytest.raises(UserError, match=r"--resume: .*new: it holds no run"):
-        run(recipe(comm_round=5, checkpoint_every=2), folder, mode="resume")
-    assert not folder.exists()
-
-
 @pytest.mark.parametrize("mode", ["new", "resume"])
 def test_a_run_without_a_finished_round_blocks_nothing(
-    run: Run, recipe: MakeRecipe, whole: Path, mode: str
+    run: Run, recipe: MakeRecipe, content: Content, whole: Path, mode: str
 ) -> None:
     class Unreachable(Follower):
         def begin(self, folder: Path, finished: int) -> None:
             raise UserError("no network")
 
-    folder, settings = whole.with_name("new"), recipe(comm_round=5, checkpoint_every=2)
+    folder = whole.with_name("new")
     with pytest.raises(UserError, match="no network"):
-        run(settings, folder, followers=[Unreachable()])
+        run(recipe(**FIVE), folder, followers=[Unreachable()])
     assert (folder / "recipe.yaml").exists()
-    run(settings, folder, mode=mode)
+    run(recipe(**FIVE), folder, mode=mode)
     assert content(folder) == content(whole)
 
 
-def test_files_that_are_not_of_a_run_are_left_alone(
-    run: Run, recipe: MakeRecipe, tmp_path: Path
-) -> None:
-    (tmp_path / "recipe.yaml").write_text("mine")
-    with pytest.raises(UserError, match=r"recipe\.yaml: it is there already"):
-        run(recipe(), tmp_path)
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
-
-
-def test_a_run_without_its_recipe_is_not_started_over(
+def test_a_run_is_replaced_only_on_demand_and_nothing_else(
     run: Run, recipe: MakeRecipe, whole: Path
 ) -> None:
-    (whole / "recipe.yaml").unlink()
-    before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
-    with pytest.raises(UserError, match=r"--resume: .*recipe\.yaml: missing: put it back, or"):
-        run(recipe(comm_round=5, checkpoint_every=2), whole, mode="resume")
-    assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
-
-
-def test_overwriting_replaces_the_run_and_nothing_else(
-    run: Run, recipe: MakeRecipe, whole: Path
-) -> None:
-    (whole / "notes.txt").write_text("mine")
     (whole / "sub").mkdir()
-    (whole / "sub" / ".draft.fednnnn-tmp").write_text("mine")
-    run(recipe(comm_round=2, checkpoint_every=2), whole, mode="overwrite")
-    assert len((whole / "metrics.jsonl").read_text().splitlines()) == 2
-    assert [path.name[:12] for path in (whole / "checkpoint").iterdir()] == ["round-000002"]
-    assert (whole / "notes.txt").read_text() == "mine"
-    assert (whole / "sub" / ".draft.fednnnn-tmp").exists()
-
-
-def test_a_new_run_does_not_touch_an_old_one(run: Run, recipe: MakeRecipe, whole: Path) -> None:
-    before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+    others = [whole / "notes.txt", whole / "sub/.draft.fednnnn-tmp", whole / "checkpoint/notes.txt"]
+    for path in others:
+        path.write_text("mine")
+    before, two = files(whole), recipe(comm_round=2, checkpoint_every=2)
     with pytest.raises(UserError, match="already holds a run; go on with --resume"):
-        run(recipe(), whole)
-    assert {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()} == before
-
-
-@pytest.mark.parametrize("mode", ["new", "resume", "overwrite"])
-def test_a_folder_in_use_is_refused(run: Run, recipe: MakeRecipe, whole: Path, mode: str) -> None:
-    folder = whole.with_name("busy")
-    folder.mkdir()
-    with RunFolder(folder).locked("new"):
-        refusals: list[BaseException] = []
-
-        def second() -> None:
-            try:
-                run(recipe(), folder, mode=mode)
-            except UserError as error:
-                refusals.append(error)
-
-        thread = threading.Thread(target=second)
-        thread.start()
-        thread.join()
-    assert [str(error) for error in refusals] == [
-        f"--output: {folder}: another run is writing to it"
-    ]
-    run(recipe(), folder, mode=mode)
-
-
-def test_a_folder_that_cannot_be_made_is_refused(
-    run: Run, recipe: MakeRecipe, tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("mine")
-    for folder in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(UserError, match=r"cannot be written to: (File exists|Not a directory)"):
-            run(recipe(), folder)
-    assert (tmp_path / "file").read_text() == "mine"
+        run(two, whole)
+    assert files(whole) == before
+    run(two, whole, mode="overwrite")
+    assert len((whole / "metrics.jsonl").read_text().splitlines()) == 2
+    assert [path.name[:12] for path in (whole / "checkpoint").glob("round*")] == ["round-000002"]
+    assert [path.read_text() for path in others] == ["mine"] * 3

@@ -41,8 +41,12 @@ def newest(folder: Path) -> dict[str, Tensor]:
 def test_the_average_is_reported_and_saved_and_the_served_model_only_served(
     run: Run, recipe: MakeRecipe, records: Records, data: FederatedData, tmp_path: Path
 ) -> None:
-    run(recipe(comm_round=6, **{"validation_args.test_served": True}))
+    given = recipe(**{"validation_args.test_served": True})
+    assert run(given).rounds == 3
     folder, last = tmp_path / "run", records()[-1]
+    files = {"recipe.yaml", "metrics.jsonl", "summary.json", "model.safetensors", "checkpoint"}
+    assert {path.name for path in folder.iterdir()} - {".lock"} == files | {"fedml.log"}
+    assert load_recipe(folder / "recipe.yaml").train_args == given.train_args
     evaluated = safetensors.torch.load_file(folder / "model.safetensors")
     served = {k: v for k, v in newest(folder).items() if k in evaluated}
     assert last["test_acc"] == accuracy(folder, data, evaluated)
@@ -53,7 +57,7 @@ def test_the_average_is_reported_and_saved_and_the_served_model_only_served(
 def test_the_records_of_a_round_fit_together(
     run: Run, recipe: MakeRecipe, records: Records
 ) -> None:
-    run(recipe(comm_round=4))
+    run(recipe())
     integrated = 0.0
     for record in records():
         assert record["layers"].keys() == {"conv1", "conv2", "fc1", "fc2"}
@@ -70,16 +74,7 @@ def test_the_records_of_a_round_fit_together(
         assert (record["clients"], record["rejected"], record["degenerate"]) == (4, 0, False)
 
 
-def test_norm_norm_moves_by_beta_times_the_mean_client_norm(
-    run: Run, recipe: MakeRecipe, records: Records
-) -> None:
-    run(recipe(federated_optimizer="NormNorm", beta=0.6, gamma=None))
-    for record in records():
-        move = 0.6 * record["mean_client_norm"]
-        assert record["server_update_norm"] == pytest.approx(move, rel=1e-5)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_workers_change_no_byte(
     run: Run, recipe: MakeRecipe, tmp_path: Path, precision: str
 ) -> None:
@@ -94,24 +89,17 @@ def test_workers_change_no_byte(
 def test_the_seed_changes_the_run_and_nothing_else_does(
     run: Run, recipe: MakeRecipe, tmp_path: Path
 ) -> None:
-    models = []
+    """The caller's model is the same after as before."""
+    model, models = create_model("nnnn_digits", 0), []
     for number, seed in enumerate((0, 0, 1)):
         folder = tmp_path / str(number)
-        run(
-            recipe(**{"common_args.random_seed": seed}),
-            folder,
-            model=create_model("nnnn_digits", 0),
-        )
+        run(recipe(**{"common_args.random_seed": seed}), folder, model=model)
         models.append((folder / "model.safetensors").read_bytes())
     assert models[0] == models[1] != models[2]
-
-
-def test_the_callers_model_stays(run: Run, recipe: MakeRecipe) -> None:
-    model = create_model("nnnn_digits", 0)
-    weights = [p.detach().clone() for p in model.parameters()]
-    run(recipe(precision="fp64"), model=model)
-    for parameter, weight in zip(model.parameters(), weights, strict=True):
-        assert torch.equal(parameter, weight)
+    for weight, before in zip(
+        model.parameters(), create_model("nnnn_digits", 0).parameters(), strict=True
+    ):
+        assert torch.equal(weight, before)
 
 
 class _Foreign(nn.Module):
@@ -153,31 +141,6 @@ def loaders(data: FederatedData) -> LoaderData:
     )
 
 
-def test_a_users_model_and_loaders_repeat_their_bits_and_leave_no_trace(
-    run: Run,
-    recipe: MakeRecipe,
-    records: Records,
-    loaders: LoaderData,
-    draw: Callable[[], float],
-    global_state: Callable[[], tuple[object, ...]],
-    tmp_path: Path,
-) -> None:
-    model = _Foreign(draw)
-    for name in ("one", "two"):
-        draw()
-        before = global_state()
-        run(recipe(), tmp_path / name, model=model, data=loaders)
-        assert global_state() == before
-    saved = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two")]
-    assert saved[0] == saved[1]
-    losses = [[r["test_loss"] for r in records(tmp_path / name)] for name in ("one", "two")]
-    assert losses[0] == losses[1]
-    restored = _Foreign(draw)
-    restored.load_state_dict(safetensors.torch.load_file(tmp_path / "one" / "model.safetensors"))
-    assert torch.equal(restored.first.weight, restored.second.weight)
-    assert not torch.equal(restored.first.weight, model.first.weight)
-
-
 def test_a_client_without_samples_cannot_weigh_by_them(
     run: Run, recipe: MakeRecipe, loaders: LoaderData, tmp_path: Path
 ) -> None:
@@ -207,59 +170,46 @@ class _Trainer:
         self.threads.append(torch.get_num_threads())
         return {name: tensor + self._draw() * 1e-3 for name, tensor in state.items()}
 
-    def test(self, state: State) -> Evaluation | None:
+    def test(self, state: State) -> Evaluation:
         self.threads.append(torch.get_num_threads())
         return Evaluation(self._draw() / 3, None)
 
 
-def test_a_users_trainer_repeats_its_bits_and_leaves_no_trace(
+@pytest.mark.parametrize("users", ["model and loaders", "trainer"])
+def test_what_is_the_users_repeats_its_bits_and_leaves_no_trace(
     run: Run,
     recipe: MakeRecipe,
     records: Records,
+    loaders: LoaderData,
     draw: Callable[[], float],
     global_state: Callable[[], tuple[object, ...]],
     tmp_path: Path,
+    users: str,
 ) -> None:
-    trainer = _Trainer(draw)
+    model, trainer = _Foreign(draw), _Trainer(draw)
+    own = {"trainer": trainer} if users == "trainer" else {"model": model, "data": loaders}
     for name in ("one", "two"):
         draw()
         before = global_state()
-        run(recipe(), tmp_path / name, trainer=trainer)
+        run(recipe(), tmp_path / name, **own)
         assert global_state() == before
-    assert set(trainer.threads) == {1}
-    saved = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two")]
-    assert saved[0] == saved[1]
-    found = [[r["test_acc"] for r in records(tmp_path / name)] for name in ("one", "two")]
-    assert found[0] == found[1]
-
-
-def test_a_data_set_of_another_number_of_clients_is_refused(run: Run, recipe: MakeRecipe) -> None:
-    with pytest.raises(UserError, match=r"client_num_in_total: 7: the data set has 6 clients"):
-        run(recipe(client_num_in_total=7))
-
-
-def test_the_run_folder(run: Run, recipe: MakeRecipe, tmp_path: Path) -> None:
-    given = recipe()
-    seen: list[int] = []
-    summary = run(given, on_round=lambda record: seen.append(record.round))
-    folder = tmp_path / "run"
-    assert summary.rounds == 3
-    assert seen == [1, 2, 3]
-    assert {path.name for path in folder.iterdir()} - {".lock"} == {
-        "recipe.yaml",
-        "metrics.jsonl",
-        "summary.json",
-        "model.safetensors",
-        "checkpoint",
-        "fedml.log",
-    }
-    assert load_recipe(folder / "recipe.yaml").train_args == given.train_args
+    one, two = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two"))
+    assert one == two
+    for key in ("test_acc", "test_loss"):
+        first, second = ([r[key] for r in records(tmp_path / name)] for name in ("one", "two"))
+        assert first == second
+    assert set(trainer.threads) <= {1}
+    if users != "trainer":
+        restored = _Foreign(draw)
+        restored.load_state_dict(safetensors.torch.load(one))
+        assert torch.equal(restored.first.weight, restored.second.weight)
+        assert not torch.equal(restored.first.weight, model.first.weight)
 
 
 class _Measuring(_Trainer):
     """Measures what is no accuracy, as a regression does."""
 
-    def test(self, state: State) -> Evaluation | None:
+    def test(self, state: State) -> Evaluation:
         return Evaluation(None, None, {"mse": 0.25})
 
 
@@ -273,24 +223,9 @@ def test_what_a_users_trainer_measures_is_recorded_and_resumed(
     assert [r["test_acc"] for r in records()] == [None] * 3
 
 
-def test_an_accuracy_that_is_none_is_refused(
-    run: Run, recipe: MakeRecipe, draw: Callable[[], float]
-) -> None:
-    trainer = _Trainer(draw)
-    trainer.test = lambda _: Evaluation(1.18, None)  # type: ignore[method-assign]
-    with pytest.raises(UserError, match=r"accuracy 1\.18"):
-        run(recipe(), trainer=trainer)
-
-
 def test_a_full_batch_is_all_of_a_client(run: Run, recipe: MakeRecipe, tmp_path: Path) -> None:
     """The largest client has 30 images."""
     for size in (-1, 30):
         run(recipe(batch_size=size, comm_round=1), tmp_path / str(size))
     full, thirty = (tmp_path / str(size) / "model.safetensors" for size in (-1, 30))
     assert full.read_bytes() == thirty.read_bytes()
-
-
-def test_a_model_that_does_not_take_the_images_is_one_line(run: Run, recipe: MakeRecipe) -> None:
-    """As FedML's ``lr`` and ``cnn``, which a script makes."""
-    with pytest.raises(UserError, match=r"^model_args\.model: .* images of \[1, 8, 8\]: .*$"):
-        run(recipe(), model=nn.Linear(64, 10))

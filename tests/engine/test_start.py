@@ -11,7 +11,9 @@ from click.testing import CliRunner
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 
+RECIPE = "digits_noniid_b_fednnnn"
 QUICK = {
+    "common_args.using_mlops": True,
     "train_args.client_num_per_round": 2,
     "train_args.epochs": 1,
     "train_args.comm_round": 2,
@@ -19,76 +21,60 @@ QUICK = {
 }
 
 
+class Noting(fp.Follower):
+    """A follower of one's own."""
+
+    def __init__(self) -> None:
+        self.seen: list[object] = []
+
+    def begin(self, folder: Path, finished: int) -> None:
+        self.seen.append((folder.name, finished))
+
+    def client_done(self, round_number: int, done: int, of: int) -> None:
+        self.seen.append((round_number, done, of))
+
+    def round_done(self, record: object) -> None:
+        self.seen.append("round")
+
+    def end(self) -> None:
+        self.seen.append("end")
+
+
 def test_a_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = fp.run("digits_noniid_b_fednnnn", overrides=QUICK, output=tmp_path / "run")
+    noting = Noting()
+    run = fp.run(RECIPE, overrides=QUICK, output=tmp_path / "run", followers=[noting])
     assert run.folder == tmp_path / "run"
     assert run.summary is not None
+    assert not run.was_finished
     metrics = run.metrics()
     assert metrics["round"].tolist() == [1, 2]
     assert metrics["test_acc"].iloc[-1] == run.summary.final_test_acc
     assert (metrics["layers.fc1.mean_update_norm"] > 0).all()
-    assert capsys.readouterr().out.count("\n") == 2  # a line a round
+    rounds = [[(number, 1, 2), (number, 2, 2), "round"] for number in (1, 2)]
+    assert noting.seen == [("run", 0), *rounds[0], *rounds[1], "end"]
+    shown = capsys.readouterr()
+    assert shown.out.count("\n") == 2  # a line a round
+    # FedML's service is for `fedml run` only.
+    assert shown.err.startswith("warning: common_args.using_mlops: true: ")
 
-    again = fp.run(
-        "digits_noniid_b_fednnnn",
-        overrides=[f"{key}={str(value).lower()}" for key, value in QUICK.items()],
-        output=str(tmp_path / "run"),
-        resume=True,
-    )
+    options = [f"{key}={str(value).lower()}" for key, value in QUICK.items()]
+    again = fp.run(RECIPE, overrides=options, output=str(tmp_path / "run"), resume=True)
     assert again.was_finished
     assert again.summary == run.summary
 
-
-def test_it_is_the_same_run_as_the_command_s(tmp_path: Path) -> None:
-    fp.run("digits_noniid_b_fednnnn", overrides=QUICK, output=tmp_path / "python")
-    sets = [part for k, v in QUICK.items() for part in ("--set", f"{k}={str(v).lower()}")]
-    arguments = ["run", "digits_noniid_b_fednnnn", "--output", str(tmp_path / "command"), *sets]
+    sets = [part for option in options for part in ("--set", option)]
+    arguments = ["run", RECIPE, "--output", str(tmp_path / "command"), *sets]
     assert CliRunner().invoke(main, arguments).exit_code == 0
-    one, other = (tmp_path / name / "model.safetensors" for name in ("python", "command"))
+    one, other = (tmp_path / name / "model.safetensors" for name in ("run", "command"))
     assert one.read_bytes() == other.read_bytes()
 
 
 def test_mistakes_are_errors_of_the_user_s(tmp_path: Path) -> None:
     with pytest.raises(fp.UserError, match=r"train_args\.beta"):
-        fp.run("digits_noniid_b_fednnnn", overrides={"train_args.beta": -1})
+        fp.run(RECIPE, overrides={"train_args.beta": -1})
     with pytest.raises(fp.UserError, match="resume"):
-        fp.run("digits_noniid_b_fednnnn", output=tmp_path / "typo", resume=True)
+        fp.run(RECIPE, output=tmp_path / "typo", resume=True)
     assert not any(tmp_path.iterdir())
-
-
-def test_fedml_s_service_is_left_to_fedml_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    overrides = QUICK | {"common_args.using_mlops": True, "train_args.comm_round": 1}
-    fp.run("digits_noniid_b_fednnnn", overrides=overrides, output=tmp_path / "run")
-    assert capsys.readouterr().err.startswith("warning: common_args.using_mlops: true: ")
-
-
-def test_a_follower_of_one_s_own(tmp_path: Path) -> None:
-    class Noting(fp.Follower):
-        def __init__(self) -> None:
-            self.seen: list[object] = []
-
-        def begin(self, folder: Path, finished: int) -> None:
-            self.seen.append((folder.name, finished))
-
-        def client_done(self, round_number: int, done: int, of: int) -> None:
-            self.seen.append((round_number, done, of))
-
-        def round_done(self, record: object) -> None:
-            self.seen.append("round")
-
-        def end(self) -> None:
-            self.seen.append("end")
-
-    noting = Noting()
-    fp.run(
-        "digits_noniid_b_fednnnn",
-        overrides=QUICK | {"train_args.comm_round": 1},
-        output=tmp_path / "run",
-        followers=[noting],
-    )
-    assert noting.seen == [("run", 0), (1, 1, 2), (1, 2, 2), "round", "end"]
 
 
 def test_public_names_are_listed_and_load_on_use() -> None:

@@ -1,19 +1,18 @@
 """Same bits in any order, on any number of threads; the value against rational arithmetic."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isqrt
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.average import UpdateAccumulator
-from fednnnn_plugin.server.layout import Layout, ModelState
+from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.sum import BinnedSum
 from fednnnn_plugin.server.update import Update
 
@@ -71,6 +70,7 @@ def bits(update: Update) -> tuple[object, ...]:
         *((name, tensor.numpy().tobytes()) for name, tensor in tensors),
         update.mean_update_norm.hex(),
         update.mean_client_norm.hex(),
+        update.mean_client_square.hex(),
         tuple(
             (m, n.mean_update_norm.hex(), n.mean_client_norm.hex())
             for m, n in update.layers.items()
@@ -90,12 +90,11 @@ def exact(tensor: Tensor) -> list[Fraction]:
     return [Fraction(x) for x in tensor.double().flatten().tolist()]
 
 
-@settings(deadline=None, max_examples=80)
 @given(cases(), st.randoms(use_true_random=False))
 def test_any_order_and_any_split_give_the_same_bits(case: Case, random) -> None:
     order = list(range(len(case.clients)))
     expected = bits(case.accumulator(order).finish())
-    for _ in range(4):
+    for _ in range(2):
         random.shuffle(order)
         assert bits(case.accumulator(order).finish()) == expected
         parts: list[list[int]] = [[] for _ in range(random.randint(1, 4))]
@@ -139,9 +138,8 @@ def differences(case: Case) -> list[tuple[Fraction, ...]]:
     return list(zip(*rows, strict=True))
 
 
-@settings(deadline=None, max_examples=100)
 @given(cases())
-def test_the_mean_update_is_that_of_rational_arithmetic(case: Case) -> None:
+def test_update_and_norms_are_those_of_rational_arithmetic(case: Case) -> None:
     update = case.accumulator(list(range(len(case.clients)))).finish()
     dtype = case.state["m.w"].dtype
     columns = differences(case)
@@ -152,31 +150,18 @@ def test_the_mean_update_is_that_of_rational_arithmetic(case: Case) -> None:
     for x, mean, magnitude in zip(got, means, magnitudes, strict=True):
         fine = PRECISION[dtype] * (magnitude + abs(mean)) + SMALLEST[dtype]
         assert abs(x - mean) <= (coarse + fine) * Fraction(1.001)
-
-
-@settings(deadline=None, max_examples=100)
-@given(cases())
-def test_the_norms_are_those_of_rational_arithmetic(case: Case) -> None:
-    update = case.accumulator(list(range(len(case.clients)))).finish()
-    precision = 4 * PRECISION[case.state["m.w"].dtype]
-    columns = differences(case)
+    precision = 4 * PRECISION[dtype]
     norms = [root(sum(c[k] ** 2 for c in columns)) for k in range(len(case.clients))]
     n, e = Fraction(update.mean_update_norm), Fraction(update.mean_client_norm)
     (true_e,) = weighted_mean(case, [tuple(norms)])
     assert abs(e - true_e) <= true_e * precision + SMALLEST[torch.float64]
     # N is the norm of the S that is returned, less what rounding adds beyond proposition 1.
-    got = exact(update.mean_update["m.w"]) + exact(update.mean_update["n.v"])
     true_n = root(sum((x * x for x in got), Fraction(0)))
     assert abs(n - min(true_n, e)) <= true_n * precision + UNDERFLOW
     assert n <= e
-    for layer in update.layers.values():
-        assert layer.mean_update_norm <= layer.mean_client_norm
-    if n < e:
-        squares = sum(Fraction(layer.mean_update_norm) ** 2 for layer in update.layers.values())
-        assert abs(squares - n**2) <= n**2 * (precision + Fraction(2) ** -28) * 2 + UNDERFLOW
+    assert all(x.mean_update_norm <= x.mean_client_norm for x in update.layers.values())
 
 
-@settings(deadline=None, max_examples=100)
 @given(cases())
 def test_buffers_are_weighted_means_between_minimum_and_maximum_but_for_rounding(
     case: Case,
@@ -184,14 +169,13 @@ def test_buffers_are_weighted_means_between_minimum_and_maximum_but_for_rounding
     update = case.accumulator(list(range(len(case.clients)))).finish()
     info = torch.finfo(case.state["b"].dtype)
     columns = list(zip(*[exact(client["b"]) for client in case.clients], strict=True))
-    coarse = grid_error(case, columns)
-    got, means = exact(update.buffers["b"]), weighted_mean(case, columns)
     huge = max((abs(x) for column in columns for x in column), default=Fraction(0))
-    for x, mean, column in zip(got, means, columns, strict=True):
+    found = zip(exact(update.buffers["b"]), weighted_mean(case, columns), columns, strict=True)
+    for x, mean, column in found:
         slack = max(map(abs, column)) * Fraction(2) ** -52 + huge * Fraction(2) ** -128
         assert min(column) - slack <= x <= max(column) + slack
         rounding = abs(mean) * Fraction(info.eps) + Fraction(info.smallest_normal * info.eps)
-        assert abs(x - mean) <= coarse * Fraction(1.001) + rounding
+        assert abs(x - mean) <= grid_error(case, columns) * Fraction(1.001) + rounding
 
 
 def test_a_buffer_is_not_coarsened_by_a_huge_one_beside_it() -> None:
@@ -205,31 +189,8 @@ def test_a_buffer_is_not_coarsened_by_a_huge_one_beside_it() -> None:
     assert buffers["bn.running_var"].item() == pytest.approx(0.0197, rel=1e-6)
 
 
-def test_running_variances_stay_positive() -> None:
-    generator = torch.Generator().manual_seed(2)
-    state = {"bn.running_var": torch.ones(64)}
-    acc = UpdateAccumulator(state, [])
-    rows = torch.exp(torch.randn(30, 64, generator=generator) * 8)
-    for k, row in enumerate(rows):
-        acc.add({"bn.running_var": row}, 1.0 + 1000.0 * k)
-    mean = acc.finish().buffers["bn.running_var"]
-    assert (mean > 0).all()
-    assert (mean >= rows.amin(dim=0)).all()
-    assert (mean <= rows.amax(dim=0)).all()
-
-
-def test_extreme_double_buffers() -> None:
-    """The weighted sum of these overflows; their mean, 1.4 and 2/3 e308, does not."""
-    acc = UpdateAccumulator({"b": torch.zeros(1, dtype=torch.float64)}, [])
-    for value, weight in ((1.7e308, 1.0), (1.0e308, 0.5)):
-        acc.add({"b": torch.tensor([value], dtype=torch.float64)}, weight)
-    assert acc.finish().buffers["b"].item() == pytest.approx(
-        1.7e308 / 1.5 + 0.5e308 / 1.5, rel=1e-9
-    )
-
-
 def test_the_mean_of_the_largest_buffers_is_finite() -> None:
-    """A mask of the least double, in any number of clients; their sum overflows."""
+    """A mask of the least double, in any number of clients: their sum overflows."""
     least = torch.full((1,), torch.finfo(torch.float64).min, dtype=torch.float64)
     acc = UpdateAccumulator({"mask": least}, [])
     for _ in range(25):
@@ -238,9 +199,7 @@ def test_the_mean_of_the_largest_buffers_is_finite() -> None:
 
 
 def test_a_group_takes_any_weight_of_a_client_that_did_not_move() -> None:
-    state = {"w": torch.zeros(2)}
-    layout = Layout(state, ["w"])
-    acc = UpdateAccumulator.over(layout, layout.gather(state))
+    acc = UpdateAccumulator({"w": torch.zeros(2)}, ["w"])
     group = ModelState(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), {})
     assert acc.add_group(group, [1e300, 1e-10]) == [True, True]
     assert acc.finish().mean_client_norm == pytest.approx(5e-310)
@@ -257,18 +216,13 @@ def test_one_client_too_many_leaves_the_sum_as_it_was(monkeypatch: pytest.Monkey
     assert bits(acc.finish()) == before
 
 
-def test_largest_float32_updates() -> None:
-    largest = torch.finfo(torch.float32).max / 2  # so is their norm
-    acc = UpdateAccumulator({"w": torch.zeros(2)}, ["w"])
-    for sign in (1, 1, -1):
-        acc.add({"w": torch.tensor([largest, sign * largest])}, 0.7)
-    mean = acc.finish().mean_update["w"]
-    assert mean[0].item() == largest
-    assert mean[1].item() == pytest.approx(largest / 3, rel=1e-6)
-
-
-def test_largest_float64_updates() -> None:
-    """The squares of their norms are finite, their sum is not."""
+def test_largest_updates() -> None:
+    """The squares of these norms are finite, their sum is not; this float32 is its own norm."""
+    largest = torch.finfo(torch.float32).max
+    acc = UpdateAccumulator({"w": torch.zeros(1)}, ["w"])
+    for _ in range(3):
+        assert acc.add({"w": torch.tensor([largest])}, 0.7)
+    assert acc.finish().mean_update["w"].item() == largest
     acc = UpdateAccumulator({"w": torch.zeros(1, dtype=torch.float64)}, ["w"])
     for _ in range(5):
         assert acc.add({"w": torch.tensor([1.3e154], dtype=torch.float64)}, 3.0)
@@ -277,18 +231,11 @@ def test_largest_float64_updates() -> None:
     assert update.mean_update_norm == pytest.approx(1.3e154)
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.usefixtures("threads")
 def test_the_number_of_threads_makes_no_difference() -> None:
     """With parameters longer than a chunk, and so long that PyTorch would share the work."""
     generator = torch.Generator().manual_seed(4)
-    shapes = {"a.weight": (CHUNK + 70_001,), "a.bias": (33_000,), "b.weight": (300, 1001)}
+    shapes = {"a.weight": (CHUNK + 70_001,), "a.bias": (33_000,), "b.weight": (30, 1001)}
     shapes |= {"bn.running_mean": (100_001,)}
 
     def state() -> dict[str, Tensor]:
@@ -296,23 +243,10 @@ def test_the_number_of_threads_makes_no_difference() -> None:
 
     global_state, clients = state(), [state() for _ in range(3)]
     results = set()
-    for count in (1, 2, 3, 4, 7):
+    for count in (1, 3, 7):
         torch.set_num_threads(count)
         acc = UpdateAccumulator(global_state, list(shapes)[:3])
         for k, client in enumerate(clients):
             acc.add(client, 1.0 + 0.3 * k)
         results.add(bits(acc.finish()))
     assert len(results) == 1
-
-
-def test_longer_than_a_chunk() -> None:
-    """Every element is seen once: a mean of integers is exact."""
-    size = 2 * CHUNK + 12_345
-    start = torch.arange(size, dtype=torch.float32)
-    acc = UpdateAccumulator({"w": start}, ["w"])
-    acc.add({"w": start + 3}, 1.0)
-    acc.add({"w": start - 1}, 1.0)
-    update = acc.finish()
-    assert torch.equal(update.mean_update["w"], torch.ones(size))
-    assert update.mean_update_norm == pytest.approx(size**0.5, rel=1e-12)
-    assert update.mean_client_norm == pytest.approx(2 * size**0.5, rel=1e-12)

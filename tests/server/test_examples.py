@@ -6,7 +6,8 @@ from importlib import import_module
 import pytest
 
 
-@pytest.mark.parametrize("module", ["average", "rules.fednnnn", "rules.fedexp", "rules.registry"])
+@pytest.mark.usefixtures("rules_taken_back")
+@pytest.mark.parametrize("module", ["average", "rules.fednnnn", "rules.fedexp", "rules"])
 def test_docstring_examples(module: str) -> None:
     result = doctest.testmod(import_module(f"fednnnn_plugin.server.{module}"))
     assert result.attempted > 0

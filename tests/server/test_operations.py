@@ -27,15 +27,15 @@ class Counted(TorchDispatchMode):
 @pytest.mark.parametrize(("name", "most"), [("nnnn_mnist", 60), ("nnnn_cifar10", 160)])
 def test_the_operations_of_adding_a_group_do_not_grow_with_it(name: str, most: int) -> None:
     model = create_model(name, 0)
-    layout = layout_of(model)
-    served = layout.gather(named_tensors(model))
+    layout, state = layout_of(model), named_tensors(model)
+    served = layout.gather(state)
     counts = []
     for clients in (3, 4, 9):
         noise = torch.randn(clients, layout.size, generator=torch.Generator().manual_seed(1))
         vectors = served.vector + noise * torch.logspace(-4, 0, clients).unsqueeze(1)
         vectors[1, 7] = torch.nan
         buffers = {n: t.expand(clients, *t.shape).clone() for n, t in served.buffers.items()}
-        accumulator = UpdateAccumulator.over(layout, served)
+        accumulator = UpdateAccumulator(state, [entry.name for entry in layout.entries])
         with Counted() as counted:
             accepted = accumulator.add_group(ModelState(vectors, buffers), [1.0] * clients)
         assert accepted == [k != 1 for k in range(clients)]
@@ -47,8 +47,8 @@ def test_the_operations_of_adding_a_group_do_not_grow_with_it(name: str, most: i
 @pytest.mark.parametrize("count", [2, 5])
 def test_a_group_adds_up_to_its_clients_one_by_one(count: int) -> None:
     model = create_model("nnnn_cifar10", 0).double()
-    layout = layout_of(model)
-    served = layout.gather(named_tensors(model))
+    layout, state = layout_of(model), named_tensors(model)
+    served, trained = layout.gather(state), [entry.name for entry in layout.entries]
     generator = torch.Generator().manual_seed(count)
     vectors = served.vector + 0.1 * torch.randn(
         count, layout.size, generator=generator, dtype=torch.float64
@@ -58,9 +58,9 @@ def test_a_group_adds_up_to_its_clients_one_by_one(count: int) -> None:
         for name, tensor in served.buffers.items()
     }
     weights = [1.0 + 7 * k for k in range(count)]
-    together = UpdateAccumulator.over(layout, served, max_client_norm=100.0)
+    together = UpdateAccumulator(state, trained, max_client_norm=100.0)
     together.add_group(ModelState(vectors, buffers), weights)
-    one_by_one = UpdateAccumulator.over(layout, served, max_client_norm=100.0)
+    one_by_one = UpdateAccumulator(state, trained, max_client_norm=100.0)
     for k, weight in enumerate(weights):
         alone = ModelState(vectors[k], {name: tensor[k] for name, tensor in buffers.items()})
         one_by_one.add_group(alone.as_group(), [weight])

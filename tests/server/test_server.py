@@ -8,10 +8,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import Layout, State
-from fednnnn_plugin.server.rules import RULES, Rule, find_rule
+from fednnnn_plugin.server.rules import RULES, Rule
 from fednnnn_plugin.server.server import Server, ServerMove, ServerState
 from fednnnn_plugin.server.update import Update
 
@@ -56,7 +55,7 @@ class Federation:
 
     def __init__(self, name: str, start: State, trainable: list[str] = TRAINABLE) -> None:
         self.trainable = trainable
-        self.server = Server(find_rule(name), SETTINGS[name], Layout(start, trainable))
+        self.server = Server(RULES[name], SETTINGS[name], Layout(start, trainable))
         self.state = self.server.start(start)
 
     def named(self, which: str) -> dict[str, Tensor]:
@@ -93,9 +92,7 @@ def assert_same(first: ServerState, second: ServerState) -> None:
 
 
 @pytest.mark.parametrize("name", SERVED)
-@pytest.mark.parametrize(
-    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
-)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_two_rounds_worked_by_hand(name: str, dtype: torch.dtype) -> None:
     federation = Federation(name, model(*START, dtype))
     before = START
@@ -156,39 +153,6 @@ def test_apply_leaves_the_state_that_it_is_given() -> None:
         assert not torch.equal(federation.state.served.vector, before.served.vector)
 
 
-def test_fedavg_is_plain_averaging() -> None:
-    """w_{t+1} = Σ n_k/n w_k (eq. 1), in both models, with the same bits."""
-    generator = torch.Generator().manual_seed(6)
-    start = {"a.weight": torch.randn(20, 30, generator=generator), "mean": torch.zeros(4)}
-    federation = Federation("PaperFedAvg", start, ["a.weight"])
-    sizes = [10, 20, 30, 40, 50]
-    for _ in range(3):
-        clients = [
-            {name: torch.randn(t.shape, generator=generator) for name, t in start.items()}
-            for _ in sizes
-        ]
-        acc = UpdateAccumulator(federation.named("served"), ["a.weight"])
-        for client, size in zip(clients, sizes, strict=True):
-            acc.add(client, size)
-        federation.state, _ = federation.server.apply(federation.state, acc.finish())
-        for name, tensor in federation.named("served").items():
-            average = sum(n / 150 * c[name].double() for n, c in zip(sizes, clients, strict=True))
-            torch.testing.assert_close(tensor.double(), average, rtol=0, atol=1e-6)
-            assert torch.equal(tensor, federation.named("evaluation")[name])
-
-
-def test_normnorm_moves_by_beta_e() -> None:
-    """Eq. 9, in a model whose weights are larger than the move, to 1e-5."""
-    generator = torch.Generator().manual_seed(8)
-    start = {"a.weight": torch.randn(300, 100, generator=generator)}
-    federation = Federation("NormNorm", start, ["a.weight"])
-    noise = [0.01 * torch.randn(300, 100, generator=generator) for _ in range(6)]
-    update = federation.update([{"a.weight": start["a.weight"] + x} for x in noise])
-    _, move = federation.server.apply(federation.state, update)
-    assert update.mean_update_norm < 0.5 * update.mean_client_norm
-    assert move.server_update_norm == pytest.approx(0.5 * update.mean_client_norm, rel=1e-5)
-
-
 @every_rule
 def test_saving_and_restoring_goes_on_with_the_same_bits(name: str) -> None:
     straight, resumed = Federation(name, model(*START)), Federation(name, model(7.0, 7.0))
@@ -206,27 +170,22 @@ def test_saving_and_restoring_goes_on_with_the_same_bits(name: str) -> None:
 def test_a_rule_may_remember_numbers_and_tensors_of_any_shape() -> None:
     federation = Federation("Momentum", model(*START))
     remembered: dict[str, Any] = {
-        "step": 3, "best": 0.25, "warm": True, "momentum": torch.tensor([1.0, 2.0]),
-        "table": torch.eye(3), "scalar": torch.tensor(2.0),
+        "count": 3, "best": 0.25, "warm": True, "momentum": torch.tensor([1.0, 2.0]),
+        "table": torch.eye(3), "scalar": torch.tensor(2.0), "step": torch.tensor(3.0),
     }  # fmt: skip
     state = ServerState(federation.state.served, federation.state.evaluation, remembered)
-    restored = federation.server.restore(federation.server.state_dict(state), CPU)
+    stored = federation.server.state_dict(state)
+    restored, elsewhere = (
+        federation.server.restore(stored, torch.device(d)) for d in ("cpu", "meta")
+    )
     assert restored is not None
+    assert elsewhere is not None
     for name, value in remembered.items():
         assert type(restored.memory[name]) is type(value)
         assert torch.equal(torch.as_tensor(restored.memory[name]), torch.as_tensor(value))
-
-
-def test_a_count_of_steps_is_restored_to_the_cpu() -> None:
-    """As torch keeps it: its Adam refuses a count that is on the GPU."""
-    federation = Federation("Momentum", model(*START))
-    remembered = {"step": torch.tensor(3.0), "momentum": torch.ones(2)}
-    state = ServerState(federation.state.served, federation.state.evaluation, remembered)
-    stored = federation.server.state_dict(state)
-    restored = federation.server.restore(stored, torch.device("meta"))
-    assert restored is not None
-    assert restored.memory["step"].item() == 3.0
-    assert restored.memory["momentum"].is_meta
+    # As torch keeps it: its Adam refuses a count of steps that is on the GPU.
+    assert not elsewhere.memory["step"].is_meta
+    assert elsewhere.memory["momentum"].is_meta
 
 
 class Remembers(torch.optim.Optimizer):
@@ -245,7 +204,9 @@ class Remembers(torch.optim.Optimizer):
 def test_what_a_rule_remembers_has_memory_of_its_own() -> None:
     """A checkpoint cannot hold two tensors in one memory."""
     start = model(*START)
-    server = Server(Rule("Remembers", Remembers), {}, Layout(start, TRAINABLE))
+    server = Server(
+        Rule("Remembers", Remembers, {}, (), "average", None), {}, Layout(start, TRAINABLE)
+    )
     acc = UpdateAccumulator(start, TRAINABLE)
     acc.add(start, 1.0)
     state, _ = server.apply(server.start(start), acc.finish())
@@ -288,15 +249,3 @@ def test_states_of_another_model_are_not_restored() -> None:
     for missing in ("fc.bias", ".momentum.fc.bias"):
         part = {name: tensor for name, tensor in stored.items() if name != missing}
         assert federation.server.restore(part, CPU) is None
-
-
-@pytest.mark.parametrize("change", [{"beta": None}, {"gamma": 1.0}, {"beta": "0.5"}])
-def test_a_setting_that_is_missing_or_out_of_range_is_named(change: dict[str, Any]) -> None:
-    (key,) = change
-    with pytest.raises(UserError, match=rf"^train_args\.{key}: "):
-        Server(find_rule("FedNNNN"), SETTINGS["FedNNNN"] | change, Layout(model(*START), TRAINABLE))
-
-
-def test_an_unknown_method_is_named() -> None:
-    with pytest.raises(UserError, match=r"federated_optimizer: 'FedAvg': must be one of PaperFed"):
-        find_rule("FedAvg")

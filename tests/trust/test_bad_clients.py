@@ -3,21 +3,22 @@
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import fedml
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.server import rules
 from fednnnn_plugin.server.layout import Layout
-from fednnnn_plugin.server.rules import find_rule
 from fednnnn_plugin.server.server import Server
 
 # As fedml.init does: otherwise FedML's reports look for its platform on the network.
@@ -37,7 +38,7 @@ def displacement(
 ) -> list[float]:
     """Where the served model is after rounds of these updates, from the origin."""
     start = {"w": torch.zeros(2, dtype=torch.float64)}
-    server = Server(find_rule(rule), SETTINGS[rule], Layout(start, ["w"]))
+    server = Server(rules.RULES[rule], SETTINGS[rule], Layout(start, ["w"]))
     state = server.start(start)
     for updates in rounds:
         served = server.layout.state_dict(state.served)
@@ -49,23 +50,17 @@ def displacement(
     return place
 
 
-def test_one_huge_update_by_hand() -> None:
-    """S = (0, H/5), N = H/5, E = (4 + H)/5: FedAvg moves by N, FedNNNN by β E."""
-    updates = [*HONEST, (0.0, 1e6)]
-    assert displacement(FEDAVG, [updates]) == pytest.approx([0.0, 2e5])
-    assert displacement(FEDNNNN, [updates]) == pytest.approx([0.0, 0.7 * (4 + 1e6) / 5])
+def test_one_huge_update_and_what_momentum_repeats_of_it() -> None:
+    """S = (0, H/5), N = H/5, E = (4 + H)/5: FedAvg moves by N, FedNNNN by β E.
 
-
-def test_momentum_repeats_one_huge_update() -> None:
-    """The rounds after it move by γ of it, γ² of it, …: by β/(1 - γ) = 3.5 times E in all."""
-    attacked = [[*HONEST, (0.0, 1e6)], *[[*HONEST, FIFTH]] * 80]
-    whole = [[*HONEST, FIFTH]] * 81
-    harm = {
-        rule: displacement(rule, attacked)[1] - displacement(rule, whole)[1]
-        for rule in (FEDAVG, FEDNNNN)
-    }
-    assert harm["PaperFedAvg"] == pytest.approx((1e6 - 1) / 5)
-    assert harm["FedNNNN"] == pytest.approx(3.5 * (1e6 - 1) / 5, rel=1e-6)
+    The rounds after it move by γ of it, γ² of it, …: by β/(1 - γ) = 3.5 times E in all.
+    """
+    attack = [*HONEST, (0.0, 1e6)]
+    assert displacement(FEDAVG, [attack]) == pytest.approx([0.0, 2e5])
+    assert displacement(FEDNNNN, [attack]) == pytest.approx([0.0, 0.7 * (4 + 1e6) / 5])
+    calm = [[*HONEST, FIFTH]] * 60
+    harm = displacement(FEDNNNN, [attack, *calm])[1] - displacement(FEDNNNN, [calm[0], *calm])[1]
+    assert harm == pytest.approx(3.5 * (1e6 - 1) / 5, rel=1e-5)
 
 
 def test_updates_that_cancel_choose_the_length_of_the_step() -> None:
@@ -87,60 +82,18 @@ def test_where_the_others_cancel_a_tiny_update_chooses_the_direction() -> None:
 
 
 NUMBERS = st.floats(-1e150, 1e150) | st.floats(-2, 2) | st.sampled_from([0.0, 1e100, -1e100])
+UPDATES = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=5)
 
 
-@settings(deadline=None, max_examples=200)
-@given(
-    rounds=st.lists(
-        st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=5), min_size=1, max_size=8
-    ),
-    clip=st.floats(1e-3, 1e3),
-)
+@given(rounds=st.lists(UPDATES, min_size=1, max_size=3), clip=st.floats(1e-3, 1e3))
 def test_clipping_bounds_the_step_whatever_the_clients_send(
     rounds: list[list[Vector]], clip: float
 ) -> None:
     """N ≤ E ≤ c, so a round moves FedNNNN by β c and what momentum repeats, FedAvg by c."""
-    bounds = {"PaperFedAvg": clip, "FedNNNN": 0.7 * clip / (1 - 0.8)}
-    for rule in (FEDAVG, FEDNNNN):
-        before = [0.0, 0.0]
-        for count in range(1, len(rounds) + 1):
-            after = displacement(rule, rounds[:count], clip)
-            assert math.dist(before, after) <= bounds[rule] * (1 + 1e-6) + 1e-9
-            before = after
-
-
-def test_a_dropped_client_gives_its_weight_to_the_others() -> None:
-    """Weights 1, 3, 4; the last is not finite: S = (1·4 + 3·8)/4, and so is E."""
-    acc = fp.UpdateAccumulator({"w": torch.zeros(1)}, ["w"])
-    for value, weight in ((4.0, 1.0), (math.nan, 4.0), (8.0, 3.0)):
-        acc.add({"w": torch.tensor([value])}, weight)
-    update = acc.finish()
-    assert update.mean_update["w"].tolist() == [7.0]
-    assert update.mean_client_norm == 7.0
-    assert (update.clients, update.rejected) == (2, 1)
-
-
-class Repeating(Mapping[str, torch.Tensor]):
-    """Yields its one name twice, which a dictionary cannot."""
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return torch.tensor([3.0, 4.0])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(["w", "w"])
-
-    def __len__(self) -> int:
-        return 2
-
-
-def test_a_name_that_is_given_twice_counts_once_or_is_refused() -> None:
-    acc = fp.UpdateAccumulator({"w": torch.zeros(2)}, ["w", "w"])
-    with pytest.raises(UserError, match="client model"):
-        acc.add(Repeating(), 1.0)
-    assert acc.add({"w": torch.tensor([3.0, 4.0])}, 1.0)
-    update = acc.finish()
-    assert (update.mean_update_norm, update.mean_client_norm) == (5.0, 5.0)
-    assert (update.clients, update.rejected) == (1, 0)
+    for rule, bound in ((FEDAVG, clip), (FEDNNNN, 0.7 * clip / (1 - 0.8))):
+        places = [displacement(rule, rounds[:count], clip) for count in range(len(rounds) + 1)]
+        for before, after in pairwise(places):
+            assert math.dist(before, after) <= bound * (1 + 1e-6) + 1e-9
 
 
 class Two(nn.Module):
@@ -159,10 +112,8 @@ def client(*values: float) -> tuple[int, OrderedDict[str, torch.Tensor]]:
 
 
 BROKEN = [
-    (10, OrderedDict()),
     (10, None),
     (10, OrderedDict(w=torch.zeros(3))),
-    (10, OrderedDict(w=torch.zeros(2), v=torch.zeros(2))),
     (10, {("w", 0): torch.zeros(2), 7: torch.zeros(2), "\x1b[31m" * 99: 0}),
 ]
 

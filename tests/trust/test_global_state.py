@@ -1,12 +1,10 @@
 """A run leaves everything global as it found it, however it ends."""
 
 import gc
-import locale
 import logging
 import os
 import random
 import signal
-import socket
 import sys
 import threading
 import warnings
@@ -45,11 +43,8 @@ def fingerprint() -> dict[str, object]:
         "torch's generator": torch.get_rng_state().numpy().tobytes(),
         "torch's seed": torch.initial_seed(),
         "default dtype": torch.get_default_dtype(),
-        "default device": torch.get_default_device(),
         "threads of operators": (torch.get_num_threads(), torch.get_num_interop_threads()),
         "gradients": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
-        "anomaly": torch.is_anomaly_enabled(),
-        "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
         "deterministic": torch.get_deterministic_debug_mode(),
         "matrix products": torch.get_float32_matmul_precision(),
         "cuda": (
@@ -59,7 +54,6 @@ def fingerprint() -> dict[str, object]:
             torch.backends.cudnn.benchmark,
             torch.backends.cudnn.enabled,
         ),
-        "numpy's errors": np.geterr(),
         "root logger": (root.level, list(root.handlers), list(root.filters), root.disabled),
         "our logger": (ours.level, list(ours.handlers), ours.propagate, ours.disabled),
         "logging": (logging.root.manager.disable, logging.lastResort, logging.raiseExceptions),
@@ -71,10 +65,7 @@ def fingerprint() -> dict[str, object]:
         "path": list(sys.path),
         "hooks": (sys.excepthook, threading.excepthook, sys.unraisablehook, list(sys.meta_path)),
         "streams": (sys.stdin, sys.stdout, sys.stderr, print),
-        "recursion": (sys.getrecursionlimit(), sys.getswitchinterval()),
         "traces": (sys.gettrace(), sys.getprofile(), threading.gettrace()),
-        "sockets": socket.getdefaulttimeout(),
-        "locale": locale.setlocale(locale.LC_ALL),
         "garbage": (gc.isenabled(), gc.get_threshold()),
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "files": sorted(_open_files()),
@@ -147,21 +138,29 @@ def recipe(**settings: Any) -> Recipe:
     return load_recipe(find_recipe("digits_noniid_b_fednnnn"), values)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp64"])
-@pytest.mark.parametrize("batching", ["auto", "off", "3"])
-def test_a_run(run: Any, precision: str, batching: str) -> None:
-    run(recipe(precision=precision, client_batching=batching))
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"precision": "fp32", "client_batching": "auto"},
+        {"precision": "tf32", "client_batching": "off"},
+        {"precision": "bf16", "client_batching": "3"},
+        {"precision": "fp64", "client_batching": "off"},
+    ],
+    ids=str,
+)
+def test_a_run(run: Any, settings: dict[str, str]) -> None:
+    run(recipe(**settings))
 
 
 class Trainer:
     """A user's own, which draws from everything and may fail."""
 
-    def __init__(self, error: BaseException | None = None) -> None:
+    def __init__(self, error: Exception) -> None:
         self._error = error
 
     def train(self, client: int, state: State, round_number: int) -> State:
         shift = draw()
-        if self._error and round_number == 2 and client == 1:
+        if round_number == 2 and client == 1:
             raise self._error
         return {name: tensor + shift for name, tensor in state.items()}
 
@@ -169,20 +168,13 @@ class Trainer:
         return Evaluation(draw() / 3, None)
 
 
-def test_a_user_s_trainer_that_draws(run: Any) -> None:
-    run(recipe(), trainer=Trainer())
-
-
-@pytest.mark.parametrize("failures", [0, 2])
-def test_a_user_s_trainer_that_draws_and_raises(run: Any, failures: int) -> None:
+@pytest.mark.parametrize(("failures", "error"), [(2, None), (0, RunError)])
+def test_a_user_s_trainer_that_draws_and_raises(run: Any, failures: int, error: Any) -> None:
     trainer = Trainer(ZeroDivisionError("no samples"))
-    if failures:
-        run(recipe(max_client_failures=failures), trainer=trainer)
-    else:
-        run(recipe(), RunError, trainer=trainer)
+    run(recipe(max_client_failures=failures), error, trainer=trainer)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, OSError])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_a_run_that_is_cut_short(run: Any, error: type[BaseException]) -> None:
     class Ending(Follower):
         def round_done(self, record: RoundRecord) -> None:
@@ -195,23 +187,13 @@ def test_a_client_that_diverges(run: Any) -> None:
     run(recipe(learning_rate="1e30", client_batching="off"), RunError)
 
 
-def test_a_follower_that_fails(run: Any) -> None:
-    class Unreachable(Follower):
-        def begin(self, folder: Path, finished: int) -> None:
-            raise OSError("no dashboard today")
-
-    run(recipe(), OSError, followers=[Unreachable()])
-
-
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
         (["run", "digits_noniid_b_fednnnn", "--output", "out"], 0),
         (["run", "digits_noniid_b_fednnnn", "--set", "train_args.beta=-1"], 2),
-        (["run", "digits_noniid_b_fednnnn", "--output", "/dev/null/x"], 2),
         (["partition", "digits_noniid_ub_fednnnn", "--plot", "clients.svg"], 0),
         (["recipes", "copy", "mine"], 0),
-        (["report", "nowhere"], 2),
     ],
 )
 def test_commands(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.recipe import Recipe, dump_recipe, find_recipe, load_recipe
 from fednnnn_plugin.report.study import Study
 from fednnnn_plugin.tune.folder import StudyFolder
@@ -55,9 +56,9 @@ class Searches:
                     file.flush()
                     for follower in followers:
                         follower.round_done(type("Record", (), record))
-            (folder / "summary.json").write_text(
-                json.dumps({"rounds": recipe.train_args.comm_round})
-            )
+            rounds = recipe.train_args.comm_round
+            summary = Summary("", 0, rounds, None, None, None, "sp", 1, "cpu", 1, 0.0, {})
+            summary.write(folder / "summary.json")
 
         with self._patch.context() as patch:
             patch.setattr("fednnnn_plugin.tune.trial.run_recipe", run_recipe)

@@ -86,7 +86,7 @@ def test_a_plans_settings_make_the_plan_again() -> None:
 RULE = """
 import torch
 
-from fednnnn_plugin.server.rules.registry import positive, rule
+from fednnnn_plugin.server.rules import positive, rule
 
 
 @rule(pull=positive(grid=(0.5, 1.0)), push=positive(default=1.0))

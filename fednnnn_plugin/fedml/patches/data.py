@@ -62,7 +62,7 @@ def _why_ours(args: Any) -> str | None:
 def load(args: Any) -> tuple[list[Any], int]:
     """Load and split a data set of ours."""
     from fednnnn_plugin.engine.endings import ending_together
-    from fednnnn_plugin.engine.ranks import Solo
+    from fednnnn_plugin.engine.ranks import Ranks
     from fednnnn_plugin.engine.settings import load_data
     from fednnnn_plugin.fedml.loaders import fedml_dataset
     from fednnnn_plugin.fedml.processes import end_federation_together, simulation_ranks
@@ -74,7 +74,7 @@ def load(args: Any) -> tuple[list[Any], int]:
         require_code_allowed("data_args.dataset", args.dataset)
     # Of the settings only those of the data are used, so the method is one without coefficients.
     recipe = script_recipe(args, method="PaperFedAvg", custom_trainer=True)
-    ranks = simulation_ranks(recipe) if simulates_ours(args) else Solo()
+    ranks = simulation_ranks(recipe) if simulates_ours(args) else Ranks()
     with ending_together(ranks):
         data = load_data(recipe, ranks, allow_code=allow_code)
     seed, batch_size = recipe.common_args.random_seed, recipe.train_args.batch_size

@@ -36,7 +36,7 @@ def _begin_tracking(original: Callable[..., Any], args: Any, *rest: Any, **named
     if getattr(args, "enable_wandb", False) and names_ours(args):
         from fednnnn_plugin.engine.progress import WeightsAndBiases
 
-        WeightsAndBiases({})  # which raises one line where there is none
+        WeightsAndBiases()  # which raises one line where there is none
     return original(args, *rest, **named)
 
 

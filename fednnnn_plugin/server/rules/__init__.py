@@ -1,42 +1,213 @@
-"""The server rules, one file each; :data:`RULES` lists them."""
+"""The server rules, one file each; the decorator on its class puts each into :data:`RULES`."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+import math
+import numbers
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pkgutil import iter_modules
-from types import MappingProxyType
+from typing import Any, Literal, TypeVar, get_args
 
-from fednnnn_plugin.server.rules.registry import (
-    Evaluated,
-    Key,
-    Rule,
-    _rules,
-    decay,
-    find_rule,
-    load_rule,
-    non_negative,
-    positive,
-    rule,
-)
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fednnnn_plugin.errors import RunError, UserError, printable
+from fednnnn_plugin.server.update import Update
+from fednnnn_plugin.user_code import load_code, names_code, told
+
+#: What is tested and reported: the plain average ``w_t + S``, ``w_{t+1}``, or the mean of ``w_t``
+#: and ``w_{t+1}``.
+Evaluated = Literal["average", "served", "midpoint"]
+Class = TypeVar("Class", bound=type[Optimizer])
+_MEASURED = {*Update.__annotations__, "mean_update"}
+
+
+@dataclass(frozen=True)
+class Key:
+    """A setting of a rule: a recipe's key in ``train_args``; the range is told by ``allowed``.
+
+    Attributes:
+        default: None where a recipe must give the value.
+        argument: the optimizer's argument; None: of the key's own name.
+        client: the clients' training takes it, not the server's optimizer.
+        grid: the values that a search of hyperparameters tries where it is told none.
+    """
+
+    allowed: str
+    zero: bool = True
+    below: float = math.inf
+    default: float | None = None
+    argument: str | None = None
+    client: bool = False
+    grid: tuple[float, ...] = ()
+
+    def check(self, value: Any) -> bool:
+        """Tell whether a value is a number in the range."""
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
+            return False  # PyYAML, and so FedML, reads 5e-4 as a string
+        try:
+            number = float(value)
+        except OverflowError:  # 10**400
+            return False
+        return 0 <= number < self.below and (number > 0 or self.zero)
+
+    def checked(self, name: str, value: float | None) -> float | None:
+        """Return an optimizer's argument in the range; without a default it may be None.
+
+        FedML's FedOpt gives no more than ``lr``: what else is missing, the step asks for.
+        """
+        if not (self.check(value) or (value is None and self.default is None)):
+            raise UserError(f"{name}: {value!r}: must be {self.allowed}")
+        return value
+
+
+def positive(**options: Any) -> Key:
+    """Return a key for finite numbers greater than 0; the options are those of :class:`Key`."""
+    return Key("a finite number greater than 0", zero=False, **options)
+
+
+def non_negative(**options: Any) -> Key:
+    """Return a key for finite numbers of at least 0."""
+    return Key("a finite number of at least 0", **options)
+
+
+def decay(**options: Any) -> Key:
+    """Return a key for numbers of at least 0 and less than 1."""
+    return Key("a number of at least 0 and less than 1", below=1.0, **options)
+
+
+#: η, where a rule's own is 1.
+LR = positive(default=1.0)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A method, as :func:`rule` declares it; ``name`` is a recipe's ``federated_optimizer``."""
+
+    name: str
+    optimizer: type[Optimizer]
+    keys: Mapping[str, Key]
+    wants: tuple[str, ...]
+    evaluated: Evaluated
+    place: int | None
+
+    def make(self, parameters: Iterable[Tensor], settings: Mapping[str, float]) -> Optimizer:
+        """Return the server's optimizer, given the values of the rule's keys."""
+        given: dict[str, Any] = {
+            key.argument or name: settings.get(name, key.default)
+            for name, key in self.keys.items()
+            if not key.client
+        }
+        with self._told():
+            return self.optimizer(parameters, **given)
+
+    def step(self, optimizer: Optimizer, update: Update) -> None:
+        """Let the optimizer move the model by a round's update."""
+        with self._told():
+            optimizer.step(**{name: getattr(update, name) for name in self.wants})
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say on one line what a user's own class raises."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, UserError | RunError) or not names_code(self.name):
+                raise
+            raise UserError(f"federated_optimizer: {self.name}: raised {told(error)}") from error
+
 
 #: Every registered rule by its name: the paper's in the order of its table, then the others.
-RULES: Mapping[str, Rule] = MappingProxyType(_rules)
+RULES: dict[str, Rule] = {}
+_decorated: list[Rule] = []  # the users' too, whether or not a recipe may name them
 
-__all__ = [
-    "RULES",
-    "Evaluated",
-    "Key",
-    "Rule",
-    "decay",
-    "find_rule",
-    "load_rule",
-    "non_negative",
-    "positive",
-    "rule",
-]
+
+def rule(
+    *,
+    wants: tuple[str, ...] = (),
+    evaluated: Evaluated = "average",
+    place: int | None = None,
+    **keys: Key,
+) -> Callable[[Class], Class]:
+    """Register a server rule: put it on a subclass of ``torch.optim.Optimizer``.
+
+    The optimizer gets the served model as one flat parameter with ``p.grad = -S`` and is made anew
+    each round: what it remembers stands in ``self.state[p]``, as tensors or numbers, and is kept
+    in checkpoints. An attribute ``degenerate`` that is true after a step says in the record that
+    the model was left alone.
+
+    Args:
+        wants: attributes of :class:`~fednnnn_plugin.server.update.Update` that ``step`` takes by
+            name, such as ``mean_client_norm``.
+        evaluated: which model is tested and reported.
+        place: row in the paper's table of results, of a method that is the paper's.
+        **keys: the recipe's keys in ``train_args``, each with its range.
+
+    Raises:
+        UserError: the class is no optimizer, or has the name of one of ours; what it wants, or
+            which model, is not there.
+
+    Example:
+        >>> import torch
+        >>> @rule(server_scale=positive(default=1.0))
+        ... class Scaled(torch.optim.Optimizer):
+        ...     def __init__(self, params, server_scale):
+        ...         super().__init__(params, {"scale": server_scale})
+        ...
+        ...     @torch.no_grad()
+        ...     def step(self, closure=None):
+        ...         for group in self.param_groups:
+        ...             for p in group["params"]:
+        ...                 p.sub_(p.grad, alpha=group["scale"])
+    """
+
+    def register(optimizer: Class) -> Class:
+        name = printable(getattr(optimizer, "__name__", repr(optimizer)))
+        known = RULES.get(name)
+        if Optimizer not in getattr(optimizer, "__mro__", ()):
+            problem = "must be a subclass of torch.optim.Optimizer"
+        elif known and known.optimizer.__module__.startswith("fednnnn_plugin."):
+            problem = "one of ours has this name; call it otherwise"
+        elif evaluated not in get_args(Evaluated):
+            problem = f"evaluated: {evaluated!r}: must be one of {', '.join(get_args(Evaluated))}"
+        elif unknown := set(wants) - _MEASURED:
+            problem = f"wants: {unknown}: must be of {', '.join(sorted(_MEASURED))}"
+        elif {type(key) for key in keys.values()} - {Key}:
+            problem = f"{', '.join(keys)}: must be positive(), non_negative() or decay()"
+        else:
+            RULES[name] = Rule(name, optimizer, keys, wants, evaluated, place)
+            _decorated.append(RULES[name])
+            return optimizer
+        raise UserError(f"rule: {name}: {problem}")
+
+    return register
+
+
+def find_rule(name: str) -> Rule:
+    """Return a registered rule, or raise :class:`UserError`."""
+    if name not in RULES:
+        raise UserError(f"federated_optimizer: {name!r}: must be one of {', '.join(RULES)}")
+    return RULES[name]
+
+
+def load_rule(reference: str, where: str) -> Rule:
+    """Import a user's own rule ``module:Class``, and register it under that name alone.
+
+    Whoever calls this has made sure that the user allows the code to run.
+    """
+    before = dict(RULES)
+    found = load_code(reference, where)
+    RULES.clear()
+    RULES.update(before)  # else its class's name would be a method, in this process alone
+    own = next((rule for rule in _decorated if rule.optimizer is found), None)
+    if own is None:
+        raise UserError(f"{where}: {reference}: must be a class with @fednnnn_plugin.rule(...)")
+    RULES[reference] = replace(own, name=reference)
+    return RULES[reference]
+
 
 for _file in iter_modules(__path__):
     import_module(f"{__name__}.{_file.name}")
-for _rule in sorted(_rules.values(), key=lambda rule: (rule.place is None, rule.place, rule.name)):
-    _rules[_rule.name] = _rules.pop(_rule.name)
+for _rule in sorted(RULES.values(), key=lambda rule: (rule.place is None, rule.place, rule.name)):
+    RULES[_rule.name] = RULES.pop(_rule.name)

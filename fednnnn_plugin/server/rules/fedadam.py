@@ -1,7 +1,5 @@
 """FedAdam, a comparator: Adam on the server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -10,43 +8,32 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import RunError
-from fednnnn_plugin.server.gradients import Closure, Params, loss_of
-from fednnnn_plugin.server.rules.registry import decay, positive, rule
+from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, needed
+from fednnnn_plugin.server.rules import decay, positive, rule
 
 # The ranges of FedAdam and FedYogi; the defaults are the source's, which has none for η and
 # searches it by half powers of ten.
-LR = positive(argument="lr", grid=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0))
-BETA1 = decay(default=0.9, argument="beta1")
-BETA2 = decay(default=0.99, argument="beta2")
-TAU = positive(default=1e-3, argument="tau")
+KEYS = {
+    "server_lr": positive(argument="lr", grid=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
+    "server_beta1": decay(default=0.9, argument="beta1"),
+    "server_beta2": decay(default=0.99, argument="beta2"),
+    "server_tau": positive(default=1e-3, argument="tau"),
+}
+adaptive = rule(wants=(), evaluated="served", place=None, **KEYS)
 
 
-def checked(lr: float, beta1: float, beta2: float, tau: float) -> dict[str, Any]:
-    """Return the arguments of FedAdam or FedYogi, each in its range.
-
-    Raises:
-        UserError: one is not.
-    """
-    return {
-        "lr": LR.checked("lr", lr),
-        "beta1": BETA1.checked("beta1", beta1),
-        "beta2": BETA2.checked("beta2", beta2),
-        "tau": TAU.checked("tau", tau),
-    }
+def checked(**arguments: float) -> dict[str, Any]:
+    """Return the arguments of FedAdam or FedYogi, each in its range."""
+    return {name: KEYS[f"server_{name}"].checked(name, x) for name, x in arguments.items()}
 
 
 @torch.no_grad()
 def adaptive_step(
-    optimizer: Optimizer, second_moment: Callable[[Tensor, Tensor, float], None]
+    optimizer: Optimizer, second_moment: Callable[[Tensor, Tensor, float], object]
 ) -> None:
     """Apply ``m ← β1 m + (1 - β1) S; w ← w + η m / (√v + τ)``, element by element.
 
-    Args:
-        optimizer: FedAdam or FedYogi.
-        second_moment: moves v in place, given v, S² and β2.
-
-    Raises:
-        RunError: v overflowed; the model may have moved in part.
+    ``second_moment`` moves v in place, given v, S² and β2.
     """
     for group in optimizer.param_groups:
         beta1, tau = group["beta1"], group["tau"]
@@ -68,10 +55,10 @@ def adaptive_step(
                     f"{type(optimizer).__name__}: v is no longer finite: the square of an average "
                     f"update is beyond {v.dtype}"
                 )
-            parameter.add_(m.div(v.sqrt().add_(tau)).mul_(group["lr"]))
+            parameter.add_(m.div(v.sqrt().add_(tau)).mul_(needed(optimizer, "lr", group["lr"])))
 
 
-@rule(server_lr=LR, server_beta1=BETA1, server_beta2=BETA2, server_tau=TAU, evaluated="served")
+@adaptive
 class FedAdam(Optimizer):
     r"""Adam on the server, on the average update.
 
@@ -99,21 +86,12 @@ class FedAdam(Optimizer):
     """
 
     def __init__(
-        self,
-        params: Params,
-        lr: float,
-        beta1: float = 0.9,
-        beta2: float = 0.99,
-        tau: float = 1e-3,
+        self, params: Params, lr: float, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3
     ) -> None:
-        super().__init__(params, checked(lr, beta1, beta2, tau))
+        super().__init__(params, checked(lr=lr, beta1=beta1, beta2=beta2, tau=tau))
 
-    def step(self, closure: Closure | None = None) -> Any:
+    def step(self, closure: Closure | None = None) -> Loss:
         """Move the model."""
         loss = loss_of(closure)
-        adaptive_step(self, _adam)
+        adaptive_step(self, lambda v, square, beta2: v.mul_(beta2).add_(square * (1 - beta2)))
         return loss
-
-
-def _adam(v: Tensor, square: Tensor, beta2: float) -> None:
-    v.mul_(beta2).add_(square * (1 - beta2))

@@ -1,13 +1,9 @@
 """FedAvg, the paper's first baseline."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from torch.optim import Optimizer
 
-from fednnnn_plugin.server.gradients import Closure, Params, loss_of, move
-from fednnnn_plugin.server.rules.registry import positive, rule
+from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, move
+from fednnnn_plugin.server.rules import LR, rule
 
 
 @rule(place=1)
@@ -27,10 +23,10 @@ class PaperFedAvg(Optimizer):
     """
 
     def __init__(self, params: Params, lr: float = 1.0) -> None:
-        super().__init__(params, {"lr": positive().checked("lr", lr)})
+        super().__init__(params, {"lr": LR.checked("lr", lr)})
 
-    def step(self, closure: Closure | None = None) -> Any:
+    def step(self, closure: Closure | None = None) -> Loss:
         """Move the model."""
         loss = loss_of(closure)
-        move(self, [(1.0, 0.0)] * len(self.param_groups))
+        move(self)
         return loss

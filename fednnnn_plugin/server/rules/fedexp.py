@@ -1,14 +1,17 @@
 """FedExP, a comparator: FedAvg, extrapolated."""
 
-from __future__ import annotations
-
-from typing import Any
-
-import torch
 from torch.optim import Optimizer
 
-from fednnnn_plugin.server.gradients import Closure, Params, loss_of, measured, update_norm
-from fednnnn_plugin.server.rules.registry import positive, rule
+from fednnnn_plugin.server.gradients import (
+    Closure,
+    Loss,
+    Params,
+    loss_of,
+    move,
+    needed,
+    update_norm,
+)
+from fednnnn_plugin.server.rules import LR, positive, rule
 
 EPSILON = positive(default=1e-3, argument="epsilon")
 
@@ -50,23 +53,15 @@ class FedExP(Optimizer):
     """
 
     def __init__(self, params: Params, lr: float = 1.0, epsilon: float = 1e-3) -> None:
-        defaults = {
-            "lr": positive().checked("lr", lr),
-            "epsilon": EPSILON.checked("epsilon", epsilon),
-        }
+        defaults = {"lr": LR.checked("lr", lr), "epsilon": EPSILON.checked("epsilon", epsilon)}
         super().__init__(params, defaults)
 
-    @torch.no_grad()
     def step(
         self, closure: Closure | None = None, *, mean_client_square: float | None = None
-    ) -> Any:
+    ) -> Loss:
         """Move the model; ``mean_client_square`` is ``Σ α_k ‖w_k - w_t‖₂²``."""
         loss = loss_of(closure)
-        square = measured(self, "mean_client_square", "Σ α_k ‖Δ_k‖²", mean_client_square)
+        square = needed(self, "mean_client_square", mean_client_square)
         norm = update_norm(self)
-        for group in self.param_groups:
-            extrapolation = max(1.0, square / (2 * (norm * norm + group["epsilon"])))
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.add_(parameter.grad * -(group["lr"] * extrapolation))
+        move(self, max(1.0, square / (2 * (norm * norm + self.defaults["epsilon"]))))
         return loss

@@ -1,15 +1,11 @@
 """FedNNNN: the paper's method."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from torch.optim import Optimizer
 
-from fednnnn_plugin.server.gradients import Closure, Params, loss_of, move, norm_ratio, required
+from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, move, norm_ratio
+from fednnnn_plugin.server.rules import LR, rule
 from fednnnn_plugin.server.rules.momentum import GAMMA, one_gamma
 from fednnnn_plugin.server.rules.norm_norm import BETA
-from fednnnn_plugin.server.rules.registry import positive, rule
 
 
 @rule(beta=BETA, gamma=GAMMA, wants=("mean_client_norm",), place=5)
@@ -53,22 +49,16 @@ class FedNNNN(Optimizer):
         momentum: float | None = None,
     ) -> None:
         defaults = {
-            "lr": positive().checked("lr", lr),
-            "beta": BETA.optional("beta", beta),
+            "lr": LR.checked("lr", lr),
+            "beta": BETA.checked("beta", beta),
             "gamma": one_gamma(gamma, momentum),
         }
         super().__init__(params, defaults)
 
-    def step(self, closure: Closure | None = None, *, mean_client_norm: float | None = None) -> Any:
+    def step(
+        self, closure: Closure | None = None, *, mean_client_norm: float | None = None
+    ) -> Loss:
         """Move the model; ``mean_client_norm`` is ``E = Σ α_k ‖w_k - w_t‖₂``."""
         loss = loss_of(closure)
-        ratio = norm_ratio(self, mean_client_norm)
-        # All groups are read before any moves: a missing value leaves the model as it was.
-        factors = [
-            (ratio * required(self, group, "beta"), required(self, group, "gamma"))
-            for group in self.param_groups
-        ]
-        self.degenerate = ratio == 0.0
-        if not self.degenerate:
-            move(self, factors)
+        self.degenerate = not move(self, norm_ratio(self, mean_client_norm))
         return loss

@@ -1,18 +1,13 @@
 """FedYogi, a comparator: Yogi on the server."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fednnnn_plugin.server.gradients import Closure, Params, loss_of
-from fednnnn_plugin.server.rules.fedadam import BETA1, BETA2, LR, TAU, adaptive_step, checked
-from fednnnn_plugin.server.rules.registry import rule
+from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of
+from fednnnn_plugin.server.rules.fedadam import adaptive, adaptive_step, checked
 
 
-@rule(server_lr=LR, server_beta1=BETA1, server_beta2=BETA2, server_tau=TAU, evaluated="served")
+@adaptive
 class FedYogi(Optimizer):
     r"""Yogi on the server, on the average update.
 
@@ -25,16 +20,11 @@ class FedYogi(Optimizer):
     """
 
     def __init__(
-        self,
-        params: Params,
-        lr: float,
-        beta1: float = 0.9,
-        beta2: float = 0.99,
-        tau: float = 1e-3,
+        self, params: Params, lr: float, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3
     ) -> None:
-        super().__init__(params, checked(lr, beta1, beta2, tau))
+        super().__init__(params, checked(lr=lr, beta1=beta1, beta2=beta2, tau=tau))
 
-    def step(self, closure: Closure | None = None) -> Any:
+    def step(self, closure: Closure | None = None) -> Loss:
         """Move the model."""
         loss = loss_of(closure)
         adaptive_step(self, _yogi)

@@ -1,28 +1,20 @@
 """Momentum: server momentum on the plain average update."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.gradients import Closure, Params, loss_of, move, required
-from fednnnn_plugin.server.rules.registry import decay, positive, rule
+from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, move
+from fednnnn_plugin.server.rules import LR, decay, rule
 
 #: γ, and the paper's grid of it: 0.5 to 0.9 by 0.1 (appendix).
 GAMMA = decay(grid=(0.5, 0.6, 0.7, 0.8, 0.9))
 
 
 def one_gamma(gamma: float | None, momentum: float | None) -> float | None:
-    """Return γ, which may be given by either name, in its range.
-
-    Raises:
-        UserError: out of range, or two values.
-    """
+    """Return γ, which may be given by either name, in its range."""
     if gamma is not None and momentum is not None and gamma != momentum:
         raise UserError(f"gamma: {gamma!r}, momentum: {momentum!r}: two names of γ; give one")
-    return GAMMA.optional("gamma", momentum if gamma is None else gamma)
+    return GAMMA.checked("gamma", momentum if gamma is None else gamma)
 
 
 @rule(gamma=GAMMA, place=4)
@@ -50,11 +42,11 @@ class Momentum(Optimizer):
         gamma: float | None = None,
         momentum: float | None = None,
     ) -> None:
-        defaults = {"lr": positive().checked("lr", lr), "gamma": one_gamma(gamma, momentum)}
+        defaults = {"lr": LR.checked("lr", lr), "gamma": one_gamma(gamma, momentum)}
         super().__init__(params, defaults)
 
-    def step(self, closure: Closure | None = None) -> Any:
+    def step(self, closure: Closure | None = None) -> Loss:
         """Move the model."""
         loss = loss_of(closure)
-        move(self, [(1.0, required(self, group, "gamma")) for group in self.param_groups])
+        move(self)
         return loss

@@ -1,13 +1,9 @@
 """Norm-Norm: FedNNNN without momentum."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from torch.optim import Optimizer
 
-from fednnnn_plugin.server.gradients import Closure, Params, loss_of, move, norm_ratio, required
-from fednnnn_plugin.server.rules.registry import positive, rule
+from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, move, norm_ratio
+from fednnnn_plugin.server.rules import LR, positive, rule
 
 #: β, and the paper's grid of it: 0.5 to 1.2 by 0.1 (appendix).
 BETA = positive(grid=(0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2))
@@ -33,15 +29,13 @@ class NormNorm(Optimizer):
     degenerate = False
 
     def __init__(self, params: Params, lr: float = 1.0, beta: float | None = None) -> None:
-        defaults = {"lr": positive().checked("lr", lr), "beta": BETA.optional("beta", beta)}
+        defaults = {"lr": LR.checked("lr", lr), "beta": BETA.checked("beta", beta)}
         super().__init__(params, defaults)
 
-    def step(self, closure: Closure | None = None, *, mean_client_norm: float | None = None) -> Any:
+    def step(
+        self, closure: Closure | None = None, *, mean_client_norm: float | None = None
+    ) -> Loss:
         """Move the model; ``mean_client_norm`` is ``E = Σ α_k ‖w_k - w_t‖₂``."""
         loss = loss_of(closure)
-        ratio = norm_ratio(self, mean_client_norm)
-        factors = [(ratio * required(self, group, "beta"), 0.0) for group in self.param_groups]
-        self.degenerate = ratio == 0.0
-        if not self.degenerate:
-            move(self, factors)
+        self.degenerate = not move(self, norm_ratio(self, mean_client_norm))
         return loss
