@@ -13,14 +13,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import BoundaryNorm, ListedColormap, to_rgba
 from matplotlib.ticker import MaxNLocator
 
 from fednnnn_plugin.report import partition as dealt
 from fednnnn_plugin.report import search as searched
 from fednnnn_plugin.report import style
-from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange, judged
+from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange, judged, shades
 from fednnnn_plugin.report.runs import CLIENT_NORMS, SECONDS
 
 STYLE, search = style.STYLE, searched.search
@@ -31,7 +29,7 @@ NORMS = {
     "mean_client_norm": "E, mean client update",
     "server_update_norm": "server move",
 }
-FEW_POINTS, MANY_VARIANTS, BAND_POINTS = 15, 6, 300
+FEW_POINTS, BAND_POINTS = 15, 300
 
 End = tuple[str, float, style.Look]
 
@@ -166,8 +164,7 @@ def _curves(
     ax.set_xlim(0.0, last or 1.0)  # a loop of one's own records no seconds
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=x == "round"))
     if names:
-        in_bar = _colour_bar(runs, ax, {label: look for label, _, look in ends})
-        style.end_labels(ax, [end for end in (*ends, *others) if end[0] not in in_bar])
+        style.end_labels(ax, [*ends, *others])
     return ax
 
 
@@ -177,28 +174,5 @@ def _lines(runs: pd.DataFrame) -> pd.DataFrame:
     where = runs["data"] + " " + runs["condition"]
     if where[runs["deal"] != SINGLE_CLIENT].nunique() < 2:
         return runs
-    label = runs["label"] + ", " + where
-    by_method = label.groupby(runs["method"])
-    nth = by_method.transform(lambda labels: pd.factorize(labels)[0]).astype(int)
-    return runs.assign(label=label, nth=nth, of=by_method.transform("nunique"))
-
-
-def _colour_bar(runs: pd.DataFrame, ax: Axes, looks_of: dict[str, style.Look]) -> list[str]:
-    """A bar in place of names for a method with many lines that differ in one value."""
-    lines = runs[runs["label"].isin(looks_of)].drop_duplicates("label")
-    for method, variants in lines.groupby("method"):
-        told = variants["label"].str.extract(r"\(([^,]+) ([^ ,]+)\)$")
-        if len(variants) <= MANY_VARIANTS or told.isna().any(axis=None):
-            continue
-        own = [looks_of[label] for label in variants["label"]]
-        colors = ListedColormap([to_rgba(look["color"], look["alpha"]) for look in own])
-        norm = BoundaryNorm(np.arange(len(own) + 1) - 0.5, len(own))
-        bar = style.figure_of(ax).colorbar(
-            ScalarMappable(norm, colors), ax=ax, shrink=0.85, aspect=14
-        )
-        every = math.ceil(len(own) / 12)
-        bar.set_ticks(range(0, len(own), every), labels=list(told[1])[::every])
-        bar.ax.tick_params(length=0)
-        bar.set_label(f"{method}, {told[0].iloc[0]}")
-        return list(variants["label"])
-    return []
+    runs = runs.assign(label=runs["label"] + ", " + where)
+    return runs.assign(shade=shades(runs, ["method"]))

@@ -33,7 +33,7 @@ NUMBERS = [
 ]
 OTHER_NUMBERS = re.compile(r"(layers\..+|test_metrics)\.")
 # Names of other columns; a user's own rule may have a key of such a name.
-ARRANGED = ["data", "deal", "condition", "label", "nth", "of"]
+ARRANGED = ["data", "deal", "condition", "label", "shade"]
 _TAKEN = {"run", "folder", "finished", "method", "seed", "evaluated", *NUMBERS, *ARRANGED}
 # What a file of others' may cost; one of gzip's can be larger than it looks.
 MAX_SETTINGS_BYTES, MAX_LINE_BYTES, MAX_METRICS_BYTES = 1 << 18, 1 << 24, 1 << 29

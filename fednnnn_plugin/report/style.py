@@ -89,16 +89,12 @@ _METHODS = {
     "FedAdam": _look(ORANGE),
     "FedYogi": _look(ORANGE, 5.0, 1.4, 1.4, 1.4, 1.4, 1.4),
 }
-_DASHES = ((), (5.0, 1.8), (1.4, 1.4), (7.0, 1.6, 1.4, 1.6), (2.5, 1.2), (9.0, 2.0))
-_OTHERS = [_look(color, *dash) for dash in _DASHES[1:] for color in (SKY_BLUE, ORANGE)]
-PALEST = 0.35
+_DASHES = ((5.0, 1.8), (1.4, 1.4), (7.0, 1.6, 1.4, 1.6), (2.5, 1.2), (9.0, 2.0))
+_OTHERS = [_look(color, *dash) for dash in _DASHES for color in (SKY_BLUE, ORANGE)]
 
 
 def looks(runs: pd.DataFrame) -> dict[str, Look]:
-    """A look for each line of arranged runs: a method keeps its colour in every figure.
-
-    Where a method has several lines they go from pale to full in the order of their values.
-    """
+    """A look for each line of arranged runs: a method keeps its colour in every figure."""
     lines = runs.drop_duplicates("label")
     others = [method for method in dict.fromkeys(lines["method"]) if method not in _METHODS]
     found = {}
@@ -106,11 +102,7 @@ def looks(runs: pd.DataFrame) -> dict[str, Look]:
         look = _METHODS.get(line.method) or _OTHERS[others.index(line.method) % len(_OTHERS)]
         if line.deal == SINGLE_CLIENT:
             look = _look(REFERENCE, width=1.1)
-        if line.of > 1:
-            dash = _DASHES[line.of - 1 - line.nth] if line.of <= len(_DASHES) else ()
-            share = line.nth / (line.of - 1)
-            look = _look(look["color"], *dash) | {"alpha": PALEST + (1.0 - PALEST) * share}
-        found[line.label] = look
+        found[line.label] = look | {"alpha": line.shade}
     return found
 
 
