@@ -112,11 +112,7 @@ def is_study(folder: Path) -> bool:
 
 
 def read_study(folder: Path) -> Study:
-    """Read a study folder; what is wrong with ``trials.csv`` costs its line and is a warning.
-
-    Raises:
-        UserError: its ``study.yaml`` is missing or damaged.
-    """
+    """Read a study folder; what is wrong with ``trials.csv`` costs its line and is a warning."""
     plan, path = read_plan(folder), folder / TRIALS
     names = [*COLUMNS, *plan.keys]
     table, warnings = pd.DataFrame(columns=names, dtype=str), []
@@ -144,11 +140,7 @@ def read_study(folder: Path) -> Study:
 
 
 def read_plan(folder: Path) -> Plan:
-    """Read a study's ``study.yaml``.
-
-    Raises:
-        UserError: it is missing or damaged.
-    """
+    """Read a study's ``study.yaml``; a ``UserError`` where it is missing or damaged."""
     path = folder / PLAN
     try:
         return Plan.model_validate(yaml.safe_load(_text(path)))

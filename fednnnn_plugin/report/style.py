@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from io import BytesIO
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import matplotlib as mpl
 import numpy as np
@@ -129,9 +129,7 @@ def panels(width: float, height: float, rows: int, columns: int, **how: Any) -> 
 
 
 def figure_of(ax: Axes) -> Figure:
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    return figure
+    return cast(Figure, ax.get_figure(root=True))
 
 
 def drawn(ax: Axes, kind: str) -> bytes:
@@ -142,13 +140,10 @@ def drawn(ax: Axes, kind: str) -> bytes:
         # A glyph that no font here has: in an SVG the reader's may have it.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure_of(ax).savefig(written, format=kind, metadata=dates.get(kind))
-    if kind == "svg":  # hundredths of a point: the eye sees no more; texts stay as they are
-        return re.sub(rb"<[^>]*>", _shortened, written.getvalue())
-    return written.getvalue()
-
-
-def _shortened(tag: re.Match[bytes]) -> bytes:
-    return re.sub(rb"(\d\.\d\d)\d+", rb"\1", tag[0])
+    if kind != "svg":
+        return written.getvalue()
+    # Hundredths of a point: the eye sees no more. Texts stay as they are.
+    return re.sub(rb"(\d\.\d\d)\d+(?=[^<>]*>)", rb"\1", written.getvalue())
 
 
 def log_axis(ax: Axes) -> None:
@@ -160,7 +155,14 @@ def log_axis(ax: Axes) -> None:
     ax.set_ylim(low / room, high * room)
     ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_major_formatter(_tick)
+
+
+def _tick(value: float, _place: float) -> str:
+    """A number as a reader writes it: 0.02, 5·10⁻⁵, 10⁻⁵."""
+    digits, _, power = f"{value:g}".partition("e")
+    powers = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+    return f"{digits}·10{str(int(power)).translate(powers)}".removeprefix("1·") if power else digits
 
 
 def linear_axis(ax: Axes, highest: float = math.inf) -> None:
@@ -209,18 +211,11 @@ def end_labels(ax: Axes, entries: Sequence[tuple[str, float, Look]]) -> None:
     places = spread_out(ends, size * 1.3 / height)
     for (name, _, look), end, place in zip(entries, ends, places, strict=True):
         arrow = {"arrowstyle": "-", "relpos": (0.0, 0.5), "shrinkA": 1.0, "shrinkB": 3.0, **look}
-        ax.annotate(
-            name if len(name) <= 34 else name[:33] + "…",
-            xy=(1.0, end),
-            xycoords="axes fraction",
-            xytext=(24.0, (place - end) * height),
-            textcoords="offset points",
-            va="center",
-            fontsize=size,
-            color=INK,
-            annotation_clip=False,
-            arrowprops=arrow,
-        )
+        shown = name if len(name) <= 34 else name[:33] + "…"
+        shift = (24.0, (place - end) * height)
+        at: Any = {"xy": (1.0, end), "xycoords": "axes fraction", "annotation_clip": False}
+        at |= {"xytext": shift, "textcoords": "offset points", "va": "center"}
+        ax.annotate(shown, fontsize=size, color=INK, arrowprops=arrow, **at)
 
 
 def spread_out(wanted: Sequence[float], step: float) -> list[float]:
