@@ -90,15 +90,15 @@ def norms(
 def agreement(runs: pd.DataFrame, ax: Axes, *, names: bool = True) -> Axes:
     """N/E by round: 1 where all clients move alike, 1/√m where their updates are orthogonal."""
     moved = runs["mean_client_norm"].where(runs["mean_client_norm"] > 0.0)
-    cohorts = pd.Series(runs.get("client_num_per_round", []), dtype=object).unique()
-    sizes = pd.to_numeric(cohorts, errors="coerce")
-    marks = {"1: clients agree": 1.0}
-    marks |= {f"1/√{m:g}: orthogonal": 1.0 / math.sqrt(m) for m in np.sort(sizes) if m > 1}
-    for value in marks.values():
-        ax.axhline(value, **style.REFERENCE_LOOK)
     ratio = runs.assign(ratio=runs["mean_update_norm"] / moved)
-    references = [(name, value, style.REFERENCE_LOOK) for name, value in marks.items()]
-    return _curves(ratio, ax, "ratio", "N/E", style.log_axis, names, others=references)
+    cohorts = pd.Series(runs.get("client_num_per_round", []), dtype=object).unique()
+    sizes = np.sort(pd.to_numeric(cohorts, errors="coerce"))
+    look = style.REFERENCE_LOOK
+    marks = [("1: clients agree", 1.0, look)]
+    marks += [(f"1/√{m:g}: orthogonal", 1.0 / math.sqrt(m), look) for m in sizes if m > 1]
+    for _, value, _ in marks:
+        ax.axhline(value, **look)
+    return _curves(ratio, ax, "ratio", "N/E", style.log_axis, names, others=marks)
 
 
 @style.styled

@@ -125,11 +125,10 @@ def _place(head: Mapping[str, Any]) -> tuple[str, str]:
 
 def _conditions(members: pd.DataFrame) -> pd.Series[str]:
     """The names of conditions that were dealt alike, by the settings of the deal that differ."""
-    told = [*differing(members, _DEAL), *(key for key in _TOLD if any(members.get(key, [])))]
-    shown = [key for key in _DEAL if key in told]
+    told = {*differing(members, _DEAL), *(key for key in _TOLD if any(members.get(key, [])))}
     if "Dirichlet" not in members["deal"].iloc[0]:  # recipes of other partitions hold an α too
-        shown = [key for key in shown if key != "partition_alpha"]
-    return members["deal"] + _named(members, shown)
+        told -= {"partition_alpha"}
+    return members["deal"] + _named(members, [key for key in _DEAL if key in told])
 
 
 def _labels(members: pd.DataFrame) -> pd.Series[str]:
@@ -149,8 +148,7 @@ def _labels(members: pd.DataFrame) -> pd.Series[str]:
 
 def _named(heads: pd.DataFrame, keys: Sequence[str]) -> pd.Series[str]:
     """For each run its values of these settings, in brackets."""
-    texts = [
-        ", ".join(f"{SYMBOLS.get(key, key)} {value_text(head[key])}" for key in keys)
-        for head in heads.to_dict("records")
-    ]
-    return pd.Series([f" ({text})" if text else "" for text in texts], heads.index, dtype=object)
+    if not keys:
+        return pd.Series("", heads.index, dtype=object)
+    told = [SYMBOLS.get(key, key) + " " + heads[key].map(value_text) for key in keys]
+    return " (" + told[0].str.cat(told[1:], sep=", ") + ")"

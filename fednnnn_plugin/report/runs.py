@@ -92,8 +92,7 @@ def read_folders(paths: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
         parts.append(rounds.assign(**identity))
         settings |= dict.fromkeys(identity)
     table = pd.concat(parts or [pd.DataFrame(columns=NUMBERS)], ignore_index=True)
-    others = (name for name in table if name not in settings and name not in NUMBERS)
-    return table[[*settings, *NUMBERS, *others]], problems
+    return table[[*dict.fromkeys([*settings, *NUMBERS, *table])]], problems
 
 
 def method_name(method: str) -> str:
