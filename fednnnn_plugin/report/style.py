@@ -16,7 +16,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import matplotlib as mpl
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,7 +27,6 @@ from fednnnn_plugin.report.groups import SINGLE_CLIENT
 P = ParamSpec("P")
 T = TypeVar("T")
 Look = dict[str, Any]  # as Axes.plot takes it
-Values = npt.NDArray[np.float64]
 
 INK, MUTED, GRID, PAPER, REFERENCE = "#1c2128", "#5d6672", "#e3e6ea", "#ffffff", "#6f7883"
 BLACK, ORANGE, SKY_BLUE, GREEN = "#101418", "#e69f00", "#56b4e9", "#009e73"
@@ -183,22 +181,16 @@ def accuracy_axis(ax: Axes) -> None:
     if max(each.dataLim.y1 for each in ax.get_shared_y_axes().get_siblings(ax)) <= 95.0:
         linear_axis(ax, highest=100.0)
         return
-    ax.set_yscale("function", functions=(_from_accuracy, _to_accuracy))
+    errors = (100, 50, 20, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+
+    def place(percent: Any) -> Any:
+        return -np.log10(np.maximum(100.0 - percent, errors[-1]))
+
+    ax.set_yscale("function", functions=(place, lambda place: 100.0 - 10.0**-place))
     ax.autoscale(axis="y")
-    ax.yaxis.set_major_locator(FixedLocator([100.0 - error for error in _ERRORS]))
+    ax.yaxis.set_major_locator(FixedLocator([100.0 - error for error in errors]))
     ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter("{x:.6g}")
-
-
-_ERRORS = (100, 50, 20, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
-
-
-def _from_accuracy(percent: Any) -> Values:
-    return -np.log10(np.maximum(100.0 - np.asarray(percent, dtype=np.float64), _ERRORS[-1]))
-
-
-def _to_accuracy(place: Any) -> Values:
-    return 100.0 - 10.0 ** -np.asarray(place, dtype=np.float64)
 
 
 def end_labels(ax: Axes, entries: Sequence[tuple[str, float, Look]]) -> None:
