@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm, ListedColormap, to_rgba
 from matplotlib.ticker import MaxNLocator
 
 from fednnnn_plugin.report import partition as dealt
@@ -29,7 +31,7 @@ NORMS = {
     "mean_client_norm": "E, mean client update",
     "server_update_norm": "server move",
 }
-FEW_POINTS, BAND_POINTS = 15, 300
+FEW_POINTS, MANY_VARIANTS, BAND_POINTS = 15, 6, 300
 
 End = tuple[str, float, style.Look]
 
@@ -164,7 +166,8 @@ def _curves(
     ax.set_xlim(0.0, last or 1.0)  # a loop of one's own records no seconds
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=x == "round"))
     if names:
-        style.end_labels(ax, [*ends, *others])
+        in_bar = _colour_bar(runs, ax, {label: look for label, _, look in ends})
+        style.end_labels(ax, [end for end in (*ends, *others) if end[0] not in in_bar])
     return ax
 
 
@@ -176,3 +179,24 @@ def _lines(runs: pd.DataFrame) -> pd.DataFrame:
         return runs
     runs = runs.assign(label=runs["label"] + ", " + where)
     return runs.assign(shade=shades(runs, ["method"]))
+
+
+def _colour_bar(runs: pd.DataFrame, ax: Axes, looks_of: dict[str, style.Look]) -> list[str]:
+    """A bar in place of names for a method with many lines that differ in one value."""
+    lines = runs[runs["label"].isin(looks_of)].drop_duplicates("label")
+    for method, variants in lines.groupby("method"):
+        told = variants["label"].str.extract(r"\(([^,]+) ([^ ,]+)\)$")
+        if len(variants) <= MANY_VARIANTS or told.isna().any(axis=None):
+            continue
+        own = [looks_of[label] for label in variants["label"]]
+        colors = ListedColormap([to_rgba(look["color"], look["alpha"]) for look in own])
+        norm = BoundaryNorm(np.arange(len(own) + 1) - 0.5, len(own))
+        bar = style.figure_of(ax).colorbar(
+            ScalarMappable(norm, colors), ax=ax, shrink=0.85, aspect=14
+        )
+        every = math.ceil(len(own) / 12)
+        bar.set_ticks(range(0, len(own), every), labels=list(told[1])[::every])
+        bar.ax.tick_params(length=0)
+        bar.set_label(f"{method}, {told[0].iloc[0]}")
+        return list(variants["label"])
+    return []

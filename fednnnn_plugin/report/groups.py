@@ -80,7 +80,7 @@ def shades(lines: pd.DataFrame, by: Sequence[str]) -> pd.Series[float]:
     """The opacity of each line: those of a group go from pale to full, in their order."""
     labels = lines.groupby([*by])["label"]
     nth = labels.transform(lambda own: pd.factorize(own)[0]).astype(float)
-    return 0.1 + 0.9 * (nth + 1.0) / labels.transform("nunique")
+    return 0.25 + 0.75 * (nth + 1.0) / labels.transform("nunique")
 
 
 def value_text(value: object) -> str:
