@@ -23,15 +23,9 @@ QUICK = {
     "epochs": 1,
     "comm_round": 3,
     "checkpoint_every": 1,
-    "device_args.using_gpu": False,
+    "using_gpu": False,
 }
 LINE = re.compile(r"round (\d+)/3  accuracy 0\.\d{4}  N/E [01]\.\d{3}  \d+\.\d\d s  0:\d\d left")
-
-
-def options(settings: dict[str, Any]) -> list[str]:
-    """``--set`` options; a name without a dot is one of ``train_args``."""
-    keys = {key if "." in key else f"train_args.{key}": value for key, value in settings.items()}
-    return [part for key, value in keys.items() for part in ("--set", f"{key}={json.dumps(value)}")]
 
 
 def fednnnn(*words: str) -> Result:
@@ -46,7 +40,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*words: str, recipe: str = RECIPE, **settings: Any) -> Result:
-    return fednnnn("run", recipe, *words, *options(QUICK | settings))
+    given = (QUICK | settings).items()
+    return fednnnn("run", recipe, *words, *(f"--set={k}={json.dumps(v)}" for k, v in given))
 
 
 def refused(result: Result) -> str:
@@ -65,7 +60,7 @@ def test_a_run_shows_a_line_a_round_and_how_it_ended(
 ) -> None:
     """Missing GPUs are said once, and stand in the log."""
     monkeypatch.setattr("fednnnn_plugin.engine.devices.visible_gpus", lambda: 0)
-    result = run("--tensorboard", **{"device_args.using_gpu": True})
+    result = run("--tensorboard", using_gpu=True)
     assert result.exit_code == 0
     *rounds, closing = result.stdout.splitlines()
     assert [int(LINE.fullmatch(line)[1]) for line in rounds] == [1, 2, 3]
@@ -99,11 +94,11 @@ def test_a_finished_run_is_resumed_by_doing_nothing(here: Path) -> None:
     [
         (RECIPE, {"beta": "big"}, "--set train_args.beta: 'big': must be a finite number greater"),
         (RECIPE, {"client_num_in_total": 2000}, "train_args.client_num_in_total: 2000: "),
-        (RECIPE, {"model_args.model": "nnnn_mnist"}, "model_args.model: nnnn_mnist: does not take"),
+        (RECIPE, {"model": "nnnn_mnist"}, "model_args.model: nnnn_mnist: does not take"),
         ("nowhere/x.yaml", {}, "nowhere/x.yaml: no such file"),
         (
             "mnist_noniid_b_fednnnn",
-            {"data_args.data_cache_dir": "none", "data_args.download": False},
+            {"data_cache_dir": "none", "download": False},
             "none: no MNIST here: ",
         ),
     ],
@@ -146,7 +141,7 @@ def test_weights_and_biases_without_a_key_is_one_line(
     monkeypatch.setenv("HOME", "/nowhere")
     for name in ("WANDB_API_KEY", "WANDB_MODE", "NETRC"):
         monkeypatch.delenv(name, raising=False)
-    line = refused(run(**{"tracking_args.enable_wandb": True}))
+    line = refused(run(enable_wandb=True))
     assert line.startswith("tracking_args.enable_wandb: true: ")
     assert list(here.iterdir()) == []
 
