@@ -135,17 +135,6 @@ def test_a_run_that_cannot_go_on_ends_with_status_1_and_its_line(
     assert result.stderr == "round 3: no client update to average: all 2 were rejected\n"
 
 
-def test_weights_and_biases_without_a_key_is_one_line(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", "/nowhere")
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "NETRC"):
-        monkeypatch.delenv(name, raising=False)
-    line = refused(run(enable_wandb=True))
-    assert line.startswith("tracking_args.enable_wandb: true: ")
-    assert list(here.iterdir()) == []
-
-
 def test_mpi_needs_mpi4py(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under ``mpirun``, two processes that each ran alone would write into one folder."""
     monkeypatch.setitem(sys.modules, "mpi4py", None)

@@ -55,6 +55,16 @@ def test_the_gate_finds_the_two_command_blocks(marker: str) -> None:
 
 
 @pytest.mark.slow
+def test_the_quick_start_ends_with_its_table(tmp_path: Path) -> None:
+    """By the records of its two runs, which took another time."""
+    runs = [PROJECT / "results" / f"digits_noniid_b_{name}-seed0" for name in ("fedavg", "fednnnn")]
+    words = ["report", *map(str, runs), "--out", str(tmp_path / "report")]
+    printed = CliRunner().invoke(main, words).output
+    for line in blocks("text")[0].splitlines():
+        assert re.sub(r" +\d+\.\d$", "", line) in printed
+
+
+@pytest.mark.slow
 def test_the_python_example(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
