@@ -78,17 +78,6 @@ def test_a_run_shows_a_line_a_round_and_how_it_ended(
         assert said in log
 
 
-def test_a_finished_run_is_resumed_by_doing_nothing(here: Path) -> None:
-    run("--output", "out")
-    before = content(here)
-    # Its data is not even looked for.
-    result = run("--output", "out", "--resume")
-    assert (result.exit_code, result.stdout) == (0, "out: the run is finished already\n")
-    assert content(here) == before
-    longer = run("--output", "out", "--resume", comm_round=4)
-    assert longer.stdout.startswith("round 4/4")
-
-
 @pytest.mark.parametrize(
     ("recipe", "settings", "line"),
     [
@@ -119,7 +108,10 @@ def test_a_folder_that_does_not_fit_is_refused_and_left_alone(here: Path) -> Non
     assert "--overwrite" in refused(run("--output", "out"))
     assert "train_args.comm_round" in refused(run("--output", "out", "--resume", beta=0.9))
     assert "--resume, --overwrite" in refused(run("--resume", "--overwrite"))
+    finished = run("--output", "out", "--resume")
+    assert (finished.exit_code, finished.stdout) == (0, "out: the run is finished already\n")
     assert content(here) == before
+    assert run("--output", "out", "--resume", comm_round=4).stdout.startswith("round 4/4")
     assert run("--output", "out", "--overwrite").exit_code == 0
 
 
