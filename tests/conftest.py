@@ -14,7 +14,7 @@ from hypothesis import settings
 
 # On a desk new examples at every run; in the gate the same ones: it judges the change alone.
 settings.register_profile("desk", deadline=None, max_examples=25)
-settings.register_profile("ci", deadline=None, max_examples=25, derandomize=True)
+settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=300)
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
