@@ -1,5 +1,6 @@
 """FedML's arguments, and scripts that start at once."""
 
+import copy
 import json
 import os
 import random
@@ -8,19 +9,28 @@ import socket
 import subprocess
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fedml
 import pytest
 import torch
+from torch import nn
+from torch.testing import assert_close
 
-import fednnnn_plugin.fedml
+import fednnnn_plugin as fp
 from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.fedml import hook
 
-PTH = Path(fednnnn_plugin.fedml.__file__).with_name("fednnnn_plugin.pth")
+PTH = Path(hook.__file__).with_name("fednnnn_plugin.pth")
+
+fp.register()
+# As fedml.init does: otherwise FedML's reports look for its platform on the network.
+fedml.mlops.pre_setup(SimpleNamespace(using_mlops=False))
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +58,33 @@ def fedml_args() -> Callable[..., SimpleNamespace]:
         "using_gpu": False,
     }
     return lambda **values: SimpleNamespace(**given | values)
+
+
+@pytest.fixture(scope="session")
+def silo(fedml_args) -> Callable[..., fp.FedNNNNAggregator]:
+    """A cross-silo server's aggregator, under β = γ = 1/2."""
+    given = {"training_type": "cross_silo", "federated_optimizer": "FedAvg"}
+    given |= {"beta": 0.5, "gamma": 0.5}
+
+    def build(model: nn.Module, method: str | None = None, **values) -> fp.FedNNNNAggregator:
+        return fp.FedNNNNAggregator(model, fedml_args(**given | values), method)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def play() -> Callable[..., tuple[OrderedDict, list[int]]]:
+    """One round in FedML's order of calls; what is then served, and who was kept."""
+
+    def play(server: fp.FedNNNNAggregator, clients: list) -> tuple[OrderedDict, list[int]]:
+        before = copy.deepcopy(clients)
+        kept, places = server.on_before_aggregation(clients)
+        served = server.on_after_aggregation(server.aggregate(kept))
+        server.set_model_params(served)
+        assert_close(clients, before, rtol=0, atol=0, equal_nan=True)  # they are only read
+        return served, places
+
+    return play
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from torch.testing import assert_close
 import fednnnn_plugin as fp
 from fednnnn_plugin.fedml.screen import quiet_fedml
 
-fp.register()
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 CPU = torch.device("cpu")
@@ -153,15 +152,6 @@ def test_what_a_trainer_measures_is_recorded_as_it_is(found, recorded, run, fedm
     assert record.get("test_metrics") == recorded[2]
 
 
-def test_labels_are_counted_not_samples(run) -> None:
-    """Outputs [B, C, T] for labels [B, T]."""
-    x, y = torch.randn(6, 1, 5), torch.randint(2, (6, 5))
-    model = nn.Conv1d(1, CLASSES, 1)
-    _, record = run(of_clients({0: [(x, y)]}), model, **ALONE)
-    right = (model(x).argmax(1) == y).double().mean().item()
-    assert record["test_acc"] == pytest.approx(right)
-
-
 @pytest.mark.parametrize("name", ["lr", "cnn"])
 def test_a_model_of_fedmls_that_does_not_take_our_images_is_named(name, run, fedml_args) -> None:
     args = fedml_args(dataset="digits", partition_method="iid", batch_size=50)
@@ -170,13 +160,6 @@ def test_a_model_of_fedmls_that_does_not_take_our_images_is_named(name, run, fed
     with pytest.raises(fp.UserError, match=rf"^model_args.model: {name}: does not take images of"):
         run(dataset, model, args=fedml_args(model=name, output="out"))
     assert not Path("out").exists()
-
-
-def test_fedmls_default_trainer_can_be_given(run, fedml_args) -> None:
-    """One epoch of one batch without weight decay: the engine's own training and FedML's agree."""
-    theirs, _ = run(trainer=ModelTrainerCLS(linear(), fedml_args()), output="theirs")
-    ours, _ = run(output="ours")
-    assert_close(theirs, ours)
 
 
 class Drawing(ModelTrainerCLS):
@@ -189,7 +172,7 @@ class Drawing(ModelTrainerCLS):
                 parameter.add_(torch.randn_like(parameter))
 
 
-@pytest.mark.parametrize("what", ["trainer", "other test data", "ours"])
+@pytest.mark.parametrize("what", ["trainer", "other test data"])
 def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(what: str, run, fedml_args) -> None:
     """Also where the shuffling is our loader's, called by a trainer or by the engine."""
     digits = {"dataset": "digits", "model": "nnnn_digits", "partition_method": "iid"}
@@ -212,13 +195,11 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(what: str, run, fedm
 
 
 def test_a_trainer_of_a_model_with_tied_weights_and_buffers(run, fedml_args) -> None:
-    def tied() -> nn.Module:
-        first, second = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
-        second.weight = first.weight
-        return nn.Sequential(first, second, nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES))
-
-    trainer = ModelTrainerCLS(tied(), fedml_args())
-    result, _ = run(model=tied(), trainer=trainer, comm_round=2)
+    tied = [nn.Linear(FEATURES, FEATURES) for _ in "two"]
+    tied[1].weight = tied[0].weight
+    model = nn.Sequential(*tied, nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES))
+    trainer = ModelTrainerCLS(copy.deepcopy(model), fedml_args())
+    result, _ = run(model=model, trainer=trainer, comm_round=2)
     assert torch.equal(result["0.weight"], result["1.weight"])
     assert result["2.num_batches_tracked"] == 2
 
@@ -230,16 +211,14 @@ def test_without_a_global_test_set_the_clients_are_tested(run) -> None:
     assert (one["test_acc"], one["test_loss"]) == (other["test_acc"], other["test_loss"])
 
 
-def test_tag_prediction_keeps_fedmls_trainer(run, fedml_args) -> None:
-    def net() -> nn.Module:
-        return nn.Sequential(linear(), nn.Sigmoid())
-
+def test_fedmls_own_tasks_keep_fedmls_trainer(run, fedml_args) -> None:
     x = torch.randn(8, FEATURES)
     dataset = of_clients({0: [(x, (x[:, :CLASSES] > 0).float())]})
     tags = {"dataset": "stackoverflow_lr", "lr": 0.1, **ALONE}
-    ours, theirs = (fedml_args(output=name, **tags) for name in "ab")
-    result, _ = run(dataset, net(), args=ours)
-    expected, _ = run(dataset, net(), ModelTrainerTAGPred(net(), theirs), args=theirs)
+    nets = [nn.Sequential(linear(), nn.Sigmoid()) for _ in range(3)]
+    result, _ = run(dataset, nets[0], output="a", **tags)
+    theirs = fedml_args(output="b", **tags)
+    expected, _ = run(dataset, nets[1], ModelTrainerTAGPred(nets[2], theirs), args=theirs)
     assert_close(result, expected, rtol=0, atol=0)
     assert not torch.equal(result["0.weight"], linear().weight)
 
