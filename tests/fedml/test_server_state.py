@@ -49,7 +49,7 @@ def advance(play):
             return tensor + torch.rand(tensor.shape, generator=generator)
 
         w_t = server.get_model_params()
-        play(server, [(1, OrderedDict((n, trained(t)) for n, t in w_t.items())) for _ in "three"])
+        play(server, [(1, OrderedDict((n, trained(t)) for n, t in w_t.items())) for _ in range(3)])
 
     return advance
 

@@ -195,7 +195,7 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(what: str, run, fedm
 
 
 def test_a_trainer_of_a_model_with_tied_weights_and_buffers(run, fedml_args) -> None:
-    tied = [nn.Linear(FEATURES, FEATURES) for _ in "two"]
+    tied = [nn.Linear(FEATURES, FEATURES) for _ in range(2)]
     tied[1].weight = tied[0].weight
     model = nn.Sequential(*tied, nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES))
     trainer = ModelTrainerCLS(copy.deepcopy(model), fedml_args())
@@ -216,8 +216,8 @@ def test_fedmls_own_tasks_keep_fedmls_trainer(run, fedml_args) -> None:
     dataset = of_clients({0: [(x, (x[:, :CLASSES] > 0).float())]})
     tags = {"dataset": "stackoverflow_lr", "lr": 0.1, **ALONE}
     nets = [nn.Sequential(linear(), nn.Sigmoid()) for _ in range(3)]
-    result, _ = run(dataset, nets[0], output="a", **tags)
-    theirs = fedml_args(output="b", **tags)
+    ours, theirs = (fedml_args(output=name, **tags) for name in "ab")
+    result, _ = run(dataset, nets[0], args=ours)
     expected, _ = run(dataset, nets[1], ModelTrainerTAGPred(nets[2], theirs), args=theirs)
     assert_close(result, expected, rtol=0, atol=0)
     assert not torch.equal(result["0.weight"], linear().weight)
