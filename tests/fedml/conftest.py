@@ -11,7 +11,6 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -109,13 +108,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a script ended: negative for a signal, as in ``subprocess``."""
-
-    returncode: int
-    stdout: str
-    stderr: str
+Ended = subprocess.CompletedProcess[str]
 
 
 class Script:
@@ -129,7 +122,8 @@ class Script:
 
     def wait(self) -> Ended:
         status = self._scripts.ask({"wait": self._pid})
-        return Ended(status, *(Path(f"{self._screen}.{n}").read_text() for n in ("out", "err")))
+        shown = (Path(f"{self._screen}.{name}").read_text() for name in ("out", "err"))
+        return Ended((), status, *shown)
 
 
 class Scripts:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from fedml.data import data_loader
-from PIL import Image
 from torch.utils.data import DataLoader
 
 import fednnnn_plugin as fp
@@ -138,12 +137,11 @@ def test_the_rest_is_fedmls(values, arguments, monkeypatch) -> None:
 
 
 def test_ours_are_looked_for_where_ours_are_kept(arguments, tmp_path) -> None:
-    for values in (OURS, {"partition_sizes": "balanced"}):
+    folder = {"dataset": "image_folder", "data_dir": str(tmp_path)}
+    for values in (OURS, {"partition_sizes": "balanced"}, folder):
+        args = {"dataset": "mnist", "data_cache_dir": str(tmp_path), **values}
         with pytest.raises(fp.UserError, match=str(tmp_path)):
-            fedml.data.load(arguments(dataset="mnist", data_cache_dir=str(tmp_path), **values))
-
-
-TWO = {"client_num_in_total": 2, "client_num_per_round": 2}
+            fedml.data.load(arguments(**args))
 
 
 def test_a_function_runs_where_the_environment_allows_it(
@@ -155,22 +153,9 @@ def test_a_function_runs_where_the_environment_allows_it(
         "    x, y = torch.rand(20, 1, 4, 4), torch.arange(20) % 2\n"
         "    return x, y, x[:4], y[:4]\n"
     )
-    args = arguments(dataset="own_images:load", **OURS, **TWO)
+    args = arguments(dataset="own_images:load", client_num_in_total=3, **OURS)
     with pytest.raises(fp.UserError, match=r"^data_args.dataset: 'own_images:load' .*=1 in"):
         fedml.data.load(args)
     monkeypatch.setenv("FEDNNNN_ALLOW_CODE", "1")
     dataset, classes = fedml.data.load(args)
     assert (classes, *dataset[:2]) == (2, 20, 4)
-
-
-def test_an_image_folder(arguments, tmp_path) -> None:
-    for label, name in enumerate("ab"):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        for i in range(10):
-            image = Image.new("L", (8, 8), 100 * label + i)
-            image.save(tmp_path / "images" / name / f"{i}.png")
-    keys = {"data_dir": str(tmp_path / "images"), "data_cache_dir": str(tmp_path / "cache")}
-    args = arguments(dataset="image_folder", image_size=[4, 4], **keys, **TWO)
-    dataset, classes = fedml.data.load(args)
-    assert (classes, *dataset[:2]) == (2, 16, 4)
-    assert next(iter(dataset[2]))[0].shape[1:] == (1, 4, 4)

@@ -9,6 +9,8 @@ import pytest
 
 from fednnnn_plugin.fedml import hook
 
+# They import torch while the first tests run.
+pytestmark = pytest.mark.usefixtures("programs")
 PTH = Path(hook.__file__).with_name("fednnnn_plugin.pth")
 IS_PATCHED = """
 import fedml

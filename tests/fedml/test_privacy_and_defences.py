@@ -5,7 +5,6 @@ import math
 import re
 from collections import OrderedDict
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -167,7 +166,6 @@ def test_3sigma_foolsgold(defended, run_round) -> None:
     assert len(positions) < 13
     assert not {2, 7, 13} & set(positions)
     check(aggregator, w_t, [given[k][1] for k in positions])
-    run_round(aggregator, clients(aggregator, 14, seed=2, scale=2.0))
 
 
 def test_foolsgold(defended, run_round) -> None:
@@ -189,15 +187,6 @@ def test_foolsgold(defended, run_round) -> None:
         assert len(weighed) < len(positions)
         weights = [float(given[k][0] * verdict[k]) for k in weighed]
         check(aggregator, w_t, [given[k][1] for k in weighed], weights)
-
-
-def test_no_client_is_finite(defended, run_round) -> None:
-    aggregator = defended("3sigma")
-    given = clients(aggregator, 3)
-    for k in range(3):
-        send_away(given, k, math.nan)
-    with pytest.raises(RunError, match="no client update to average"):
-        run_round(aggregator, given)
 
 
 def test_byzantine(server, run_round) -> None:
@@ -236,11 +225,10 @@ def assert_noise_on_floats_only(noised, plain) -> None:
         assert torch.equal(noised[name], tensor) != tensor.is_floating_point(), name
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
-def test_global_privacy(mechanism, server, tmp_path, caplog) -> None:
+def test_global_privacy(server, tmp_path, caplog) -> None:
     """Clients are clipped, what we serve is noised, and the average is nowhere to be had."""
     path = tmp_path / "evaluation.safetensors"
-    aggregator = server(**PRIVACY | {"mechanism_type": mechanism}, save_path=str(path))
+    aggregator = server(**PRIVACY, save_path=str(path))
     assert "epsilon does not cover the server rule" in caplog.text
     given, w_t = clients(aggregator, 3), aggregator.get_model_params()
     kept, _ = aggregator.on_before_aggregation(given)
@@ -256,11 +244,6 @@ def test_global_privacy(mechanism, server, tmp_path, caplog) -> None:
     assert_noise_on_floats_only(served, plain)
     for state in (aggregator.evaluation_state_dict(), load_file(path)):
         assert_close(dict(state), dict(served), rtol=0, atol=0)
-    x, y = torch.randn(4, 3), torch.ones(4).long()
-    _, loss, *_ = aggregator.test([(x, y)], "cpu", SimpleNamespace())
-    noised = net().eval()
-    noised.load_state_dict(served)
-    assert loss == pytest.approx(nn.functional.cross_entropy(noised(x), y).item(), rel=1e-5)
 
 
 def test_noise_keeps_tied_parameters_tied_and_makes_no_variance_negative(server, run_round) -> None:
@@ -288,6 +271,13 @@ def test_local_privacy(server, fedml_args, run_round) -> None:
     aggregator = server(**local)
     w_t, _ = run_round(aggregator, [(4, sent)])
     check(aggregator, w_t, [sent])
+
+
+def test_no_client_is_finite(defended, run_round) -> None:
+    aggregator = defended("3sigma")
+    state = {n: t + math.nan if t.is_floating_point() else t for n, t in net().state_dict().items()}
+    with pytest.raises(RunError, match="no client update to average"):
+        run_round(aggregator, [(1, OrderedDict(state))] * 3)
 
 
 REFUSED = [(key, value) for key, (_, _, refused) in CHOICES.items() for value in refused]

@@ -76,9 +76,7 @@ def run(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_fedml_run_and_a_script_give_the_same_run_which_is_not_overwritten(
-    scripts, recipe, tmp_path
-) -> None:
+def test_fedml_run_and_a_script_give_the_same_run(scripts, recipe, tmp_path) -> None:
     """The command without a connection, and nothing of FedML's on the screen."""
     path, folder = recipe(), tmp_path / "runs" / "short-seed0"
     fedml = (sys.executable, "-c", NO_CONNECTIONS, "run")
@@ -95,10 +93,6 @@ def test_fedml_run_and_a_script_give_the_same_run_which_is_not_overwritten(
     assert lines(folder) == lines(tmp_path / "direct")
     assert sum(text.startswith("round ") for text in scripted.stdout.splitlines()) == 2
     assert "round" not in scripted.stderr[scripted.stderr.rfind("[FedML") :]
-
-    again = scripts.run(SCRIPT, "--cf", path, folder=tmp_path)
-    assert again.returncode == 1
-    assert "tracking_args.overwrite: true" in again.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["one_line", "own_data_and_model"])
@@ -148,6 +142,18 @@ def run_two_ranks(*arguments: str | Path, folder: Path) -> subprocess.CompletedP
     assert mpirun
     launcher = (mpirun, "--oversubscribe", "-np", "2", sys.executable)
     return run(*launcher, *arguments, folder=folder)
+
+
+def test_fedml_run_on_two_ranks_gives_the_bytes_of_fednnnn_run_alone(
+    scripts, recipe, tmp_path
+) -> None:
+    path, commands = recipe(), Path(sys.executable).parent
+    alone = scripts.run(commands / "fednnnn", "run", path, "--output", "one", folder=tmp_path)
+    assert alone.returncode == 0, alone.stderr
+    done = run_two_ranks(commands / "fedml", "run", path, "--output", "two", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("round 2/2") == 1
+    assert weights(tmp_path / "two") == weights(tmp_path / "one")
 
 
 def test_two_ranks_give_the_same_bits_and_one_without_data_ends_both(

@@ -2,16 +2,14 @@
 
 import copy
 import json
-import logging
 import math
-import sys
 from pathlib import Path
 
 import fedml
 import numpy as np
 import pytest
 import torch
-from fedml.core import ClientTrainer, ServerAggregator
+from fedml.core import ServerAggregator
 from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
 from fedml.ml.trainer.my_model_trainer_tag_prediction import ModelTrainerTAGPred
 from safetensors.torch import load_file
@@ -19,7 +17,6 @@ from torch import nn
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.fedml.screen import quiet_fedml
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -83,19 +80,16 @@ def test_any_data_set_and_module_by_hand(run) -> None:
     assert_close(dict(model.state_dict()), result, rtol=0, atol=0)  # left in the caller's model
 
 
-class Counting(ClientTrainer):
+class Counting(ModelTrainerCLS):
     """Adds client + 1 to every weight, and writes down how it was called."""
 
     def __init__(self, model: nn.Module, args) -> None:
         super().__init__(model, args)
         self.calls: list[tuple] = []
 
-    def get_model_params(self):
-        return self.model.state_dict()
-
     def set_model_params(self, model_parameters):
         self.calls.append(("set", self.id, self.local_sample_number))
-        self.model.load_state_dict(model_parameters)
+        super().set_model_params(model_parameters)
 
     def on_before_local_training(self, train_data, device, args):
         self.calls.append(("before", train_data))
@@ -172,9 +166,8 @@ class Drawing(ModelTrainerCLS):
                 parameter.add_(torch.randn_like(parameter))
 
 
-@pytest.mark.parametrize("what", ["trainer", "other test data"])
-def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(what: str, run, fedml_args) -> None:
-    """Also where the shuffling is our loader's, called by a trainer or by the engine."""
+def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(run, fedml_args) -> None:
+    """Also where a trainer shuffles by our loader."""
     digits = {"dataset": "digits", "model": "nnnn_digits", "partition_method": "iid"}
 
     def after(output: str, *rounds: int) -> dict:
@@ -185,10 +178,7 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(what: str, run, fedm
             for _ in range(number):  # passes of no concern to the run
                 list(dataset[5][0])
             model = fedml.model.create(args, classes)
-            if what == "other test data":
-                dataset[3] = list(dataset[3])
-            trainer = Drawing(copy.deepcopy(model), args) if what == "trainer" else None
-            result, _ = run(dataset, model, trainer, args=args)
+            result, _ = run(dataset, model, Drawing(copy.deepcopy(model), args), args=args)
         return result
 
     assert_close(after("once", 2), after("twice", 1, 2), rtol=0, atol=0)
@@ -256,23 +246,3 @@ def test_a_second_run_says_in_the_yaml_what_to_do(run) -> None:
         assert key in str(caught.value)
     for values in ({"overwrite": True}, {"resume": True, "comm_round": 2}):
         assert run(**values)[1]["round"] == values.get("comm_round", 1)
-
-
-def test_what_fedml_logs_stays_off_the_screen_and_prints_come_through(capsys, caplog) -> None:
-    theirs = logging.getLogger("fedml's own")
-    theirs.addHandler(logging.StreamHandler(sys.stderr))
-    theirs.propagate = False
-    theirs.setLevel(logging.INFO)
-    real, logging.root = logging.root, theirs  # as fedml.init does
-    vars(sys.stdout)["write"] = theirs.info
-    try:
-        with quiet_fedml(), caplog.at_level(logging.INFO):
-            logging.info("FedML's noise")
-            sys.stdout.write("round 1\n")
-        sys.stdout.write("back to the logger")
-    finally:
-        logging.root = real
-        vars(sys.stdout).pop("write", None)
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("round 1\n", "back to the logger\n")
-    assert "FedML's noise" in caplog.text
