@@ -11,6 +11,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -98,6 +99,19 @@ def images() -> FederatedData:
         torch.arange(20) % 10,
         10,
     )
+
+
+@pytest.fixture(scope="session")
+def eight_values() -> Callable[..., list]:
+    """FedML's data set of each client's batches, on all of which it is tested."""
+
+    def build(local: dict[int, list], classes: int = 2) -> list:
+        everything = [batch for batches in local.values() for batch in batches]
+        sizes = {k: sum(len(x) for x, _ in batches) for k, batches in local.items()}
+        total = sum(sizes.values())
+        return [total, total, everything, everything, sizes, local, dict(local), classes]
+
+    return build
 
 
 @pytest.fixture
@@ -240,17 +254,8 @@ def _listens(port: int) -> bool:
 
 def _free_ports(count: int) -> list[int]:
     """Ports that are free, and stay so: none of those that the kernel gives to connections."""
-    found: list[int] = []
-    for port in random.sample(range(20_000, 32_000), 1_000):
-        with socket.socket() as free:
-            try:
-                free.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            break
-    return found
+    drawn = random.sample(range(20_000, 32_000), 1_000)
+    return list(islice((port for port in drawn if not _listens(port)), count))
 
 
 @pytest.fixture

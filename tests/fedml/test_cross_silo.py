@@ -114,21 +114,12 @@ def test_our_trainer_on_other_data_gives_the_engines_bits_and_leaves_the_generat
     assert_as_the_engine(server, args, LoaderData(local, sizes, test, 10), start, tmp_path / "run")
 
 
-def linear_dataset() -> list:
-    """Lists of batches, as many FedML data sets are."""
-    generator = torch.Generator().manual_seed(1)
+def test_fedmls_trainer_is_averaged_and_the_server_moves_by_beta_e(arguments, eight_values) -> None:
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(4, 5), torch.randint(2, (4,))
 
-    def batch():
-        return torch.randn(4, 5, generator=generator), torch.randint(2, (4,), generator=generator)
-
-    local = {k: [batch() for _ in range(2 + k)] for k in range(CLIENTS)}
-    sizes = {k: 4 * len(batches) for k, batches in local.items()}
-    everything = [batch for batches in local.values() for batch in batches]
-    return [sum(sizes.values()), 4, everything, everything, sizes, local, local, 2]
-
-
-def test_fedmls_trainer_is_averaged_and_the_server_moves_by_beta_e(arguments) -> None:
-    args, dataset, model = arguments(), linear_dataset(), nn.Linear(5, 2)
+    dataset = eight_values({k: [batch() for _ in range(2 + k)] for k in range(CLIENTS)})
+    args, model = arguments(), nn.Linear(5, 2)
 
     def flat(state) -> torch.Tensor:
         return torch.cat([tensor.flatten() for tensor in state.values()])
@@ -162,7 +153,7 @@ def started(monkeypatch) -> list:
 
 def run(args, dataset=None, **helpers) -> None:
     model = create_model("nnnn_digits", 0)
-    fedml.FedMLRunner(args, CPU, dataset or linear_dataset(), model, **helpers)
+    fedml.FedMLRunner(args, CPU, dataset or [None] * 8, model, **helpers)
 
 
 def test_by_name_the_server_gets_our_aggregator_and_fedml_sees_fedavg(arguments, started) -> None:

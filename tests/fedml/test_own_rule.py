@@ -76,10 +76,9 @@ def test_a_silos_server_steps_by_it_and_goes_on(one_round, monkeypatch) -> None:
         one_round(NAME, own_scale=-1)
 
 
-def test_a_simulation_runs_it(fedml_args, monkeypatch) -> None:
+def test_a_simulation_runs_it(fedml_args, eight_values, monkeypatch) -> None:
     monkeypatch.setenv("FEDNNNN_ALLOW_CODE", "1")
-    batches = [(torch.eye(2), torch.tensor([0, 1]))]
-    dataset = [2, 2, batches, batches, {0: 2}, {0: batches}, {0: batches}, 2]
+    dataset = eight_values({0: [(torch.eye(2), torch.tensor([0, 1]))]})
     alone = {"client_num_in_total": 1, "client_num_per_round": 1, "output": "run"}
     args = fedml_args(federated_optimizer=NAME, **alone)
     fedml.FedMLRunner(args, torch.device("cpu"), dataset, nn.Linear(2, 2)).run()

@@ -25,22 +25,16 @@ FEATURES, CLASSES = 3, 2
 ALONE = {"client_num_in_total": 1, "client_num_per_round": 1}
 
 
-def synthetic(clients: int = 2, samples: int = 4) -> list:
-    """FedML's eight values, each client's data one list of one batch."""
+@pytest.fixture
+def synthetic(eight_values) -> list:
+    """Each client's data one list of one batch of four."""
     generator = torch.Generator().manual_seed(1)
 
     def batch():
-        x = torch.randn(samples, FEATURES, generator=generator)
-        return x, torch.randint(CLASSES, (samples,), generator=generator)
+        x = torch.randn(4, FEATURES, generator=generator)
+        return x, torch.randint(CLASSES, (4,), generator=generator)
 
-    return of_clients({k: [batch()] for k in range(clients)})
-
-
-def of_clients(local: dict) -> list:
-    everything = [batch for batches in local.values() for batch in batches]
-    sizes = {k: sum(len(x) for x, _ in batches) for k, batches in local.items()}
-    total = sum(sizes.values())
-    return [total, total, everything, everything, sizes, local, dict(local), CLASSES]
+    return eight_values({k: [batch()] for k in range(2)})
 
 
 def linear() -> nn.Linear:
@@ -52,13 +46,13 @@ def linear() -> nn.Linear:
 
 
 @pytest.fixture
-def run(fedml_args):
+def run(fedml_args, synthetic):
     """Run in ``FedMLRunner``; returns the model of the run folder, and the last round's record."""
 
     def simulate(dataset=None, model=None, trainer=None, aggregator=None, args=None, **values):
         args = args or fedml_args(**{"output": "out"} | values)
         fedml.FedMLRunner(
-            args, CPU, dataset or synthetic(), model or linear(), trainer, aggregator
+            args, CPU, dataset or synthetic, model or linear(), trainer, aggregator
         ).run()
         last = Path(args.output, "metrics.jsonl").read_text().splitlines()[-1]
         return load_file(Path(args.output, "model.safetensors")), json.loads(last)
@@ -66,9 +60,9 @@ def run(fedml_args):
     return simulate
 
 
-def test_any_data_set_and_module_by_hand(run) -> None:
+def test_any_data_set_and_module_by_hand(run, synthetic) -> None:
     """One full-batch step a client: w₁ = w₀ − η · mean of the clients' gradients."""
-    model, dataset = linear(), synthetic()
+    model, dataset = linear(), synthetic
     expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for [(x, y)] in dataset[5].values():
         replica = copy.deepcopy(model)
@@ -104,10 +98,10 @@ class Counting(ModelTrainerCLS):
         self.calls.append(("after", self.local_test_dataset))
 
 
-def test_a_client_trainer_is_called_in_fedmls_order(run, fedml_args) -> None:
+def test_a_client_trainer_is_called_in_fedmls_order(run, fedml_args, synthetic) -> None:
     """Δ₀ = 1, Δ₁ = 2 in each of 8 weights, so S = 1.5 everywhere and N = E: FedNNNN is exact."""
     args = fedml_args(federated_optimizer="FedNNNN", beta=0.5, gamma=0.5, comm_round=2, output="a")
-    dataset, trainer = synthetic(), Counting(linear(), args)
+    dataset, trainer = synthetic, Counting(linear(), args)
     result, _ = run(dataset, linear(), trainer, args=args)
     # w₁ = w₀ + 0.75; the average of round 2 is w₁ + 1.5.
     assert_close(result["weight"], linear().weight + 0.75 + 1.5)
@@ -194,16 +188,15 @@ def test_a_trainer_of_a_model_with_tied_weights_and_buffers(run, fedml_args) -> 
     assert result["2.num_batches_tracked"] == 2
 
 
-def test_without_a_global_test_set_the_clients_are_tested(run) -> None:
-    without = synthetic()
-    without[3] = None
+def test_without_a_global_test_set_the_clients_are_tested(run, synthetic) -> None:
+    without = [*synthetic[:3], None, *synthetic[4:]]
     (_, one), (_, other) = run(output="a"), run(without, output="b")
     assert (one["test_acc"], one["test_loss"]) == (other["test_acc"], other["test_loss"])
 
 
-def test_fedmls_own_tasks_keep_fedmls_trainer(run, fedml_args) -> None:
+def test_fedmls_own_tasks_keep_fedmls_trainer(run, fedml_args, eight_values) -> None:
     x = torch.randn(8, FEATURES)
-    dataset = of_clients({0: [(x, (x[:, :CLASSES] > 0).float())]})
+    dataset = eight_values({0: [(x, (x[:, :CLASSES] > 0).float())]})
     tags = {"dataset": "stackoverflow_lr", "lr": 0.1, **ALONE}
     nets = [nn.Sequential(linear(), nn.Sigmoid()) for _ in range(3)]
     ours, theirs = (fedml_args(output=name, **tags) for name in "ab")
