@@ -36,27 +36,12 @@ fedml.mlops.pre_setup(SimpleNamespace(using_mlops=False))
 @pytest.fixture(scope="session")
 def fedml_args() -> Callable[..., SimpleNamespace]:
     """FedML's arguments for one process and nearly no training; keywords are added."""
-    given = {
-        "training_type": "simulation",
-        "backend": "sp",
-        "scenario": "horizontal",
-        "random_seed": 0,
-        "dataset": "mine",
-        "model": "mine",
-        "federated_optimizer": "PaperFedAvg",
-        "client_num_in_total": 2,
-        "client_num_per_round": 2,
-        "comm_round": 1,
-        "epochs": 1,
-        "batch_size": 4,
-        "client_optimizer": "sgd",
-        "learning_rate": 0.1,
-        "weight_decay": 0.0,
-        "frequency_of_the_test": 1,
-        "enable_wandb": False,
-        "using_mlops": False,
-        "using_gpu": False,
-    }
+    given = {"training_type": "simulation", "backend": "sp", "scenario": "horizontal"}
+    given |= {"random_seed": 0, "dataset": "mine", "model": "mine"}
+    given |= {"federated_optimizer": "PaperFedAvg", "frequency_of_the_test": 1}
+    given |= {"client_num_in_total": 2, "client_num_per_round": 2, "comm_round": 1, "epochs": 1}
+    given |= {"batch_size": 4, "client_optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 0.0}
+    given |= {"enable_wandb": False, "using_mlops": False, "using_gpu": False}
     return lambda **values: SimpleNamespace(**given | values)
 
 

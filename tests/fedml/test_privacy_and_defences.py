@@ -208,15 +208,8 @@ def test_model_replacement(server, run_round) -> None:
     check(aggregator, w_t, [given[0][1], replaced, given[2][1]])
 
 
-PRIVACY = {
-    "enable_dp": True,
-    "dp_solution_type": "cdp",
-    "mechanism_type": "gaussian",
-    "epsilon": 0.9,
-    "delta": 0.01,
-    "sensitivity": 0.05,
-    "max_grad_norm": 1.0,
-}
+PRIVACY = {"enable_dp": True, "dp_solution_type": "cdp", "mechanism_type": "gaussian"}
+PRIVACY |= {"epsilon": 0.9, "delta": 0.01, "sensitivity": 0.05, "max_grad_norm": 1.0}
 
 
 def assert_noise_on_floats_only(noised, plain) -> None:
