@@ -35,33 +35,16 @@ def images(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-def flipped(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[45] ^= 8
-    path.write_bytes(content)
-
-
-def piped(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def endless(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
-
-
-def sixteen_bits(path: Path) -> None:
-    Image.fromarray(np.full((8, 8), 40_000, dtype=np.uint16)).save(path)
-
-
+SIXTEEN_BITS = Image.fromarray(np.full((8, 8), 40_000, dtype=np.uint16))
 HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a script": (lambda path: path.write_bytes(b"%!PS-Adobe\n"), "neither format"),
     "cut": (lambda path: os.truncate(path, 45), ""),
-    "flipped": (flipped, ""),
-    "a pipe": (piped, "not a regular file"),
-    "endless": (endless, "not a regular file"),
-    "16 bits": (sixteen_bits, "more than 8 bits a channel"),
+    "a pipe": (lambda path: [path.unlink(), os.mkfifo(path)], "not a regular file"),
+    "endless": (
+        lambda path: [path.unlink(), path.symlink_to("/dev/zero")],
+        "not a regular file",
+    ),
+    "16 bits": (SIXTEEN_BITS.save, "more than 8 bits a channel"),
     "no pixels": (lambda path: path.write_bytes(png(8, 8)), ""),
     "vast": (lambda path: path.write_bytes(png(10**6, 10**6)), "decompression bomb"),
     "large": (lambda path: path.write_bytes(png(10**4, 10**4)), "decompression bomb"),
@@ -69,16 +52,15 @@ HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("place", "size"), [("0.png", None), ("1.png", None), ("1.png", (2, 2))])
+@pytest.mark.parametrize(("place", "size"), [("0.png", None), ("1.png", (2, 2))])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_image_is_one_line(
     images: Path, name: str, place: str, size: tuple[int, int] | None
 ) -> None:
     damage, expected = HOSTILE[name]
-    path = images / "a" / place
-    damage(path)
+    damage(images / "a" / place)
     message = refusal(load_image_folder, images, images.parent / "cache", size, 0.5, seed=0)
-    assert message.startswith(f"{path}: ")
+    assert message.startswith(f"{images / 'a' / place}: ")
     assert expected in message
 
 

@@ -26,12 +26,9 @@ def check_partition(clients: list[np.ndarray], labels: np.ndarray) -> np.ndarray
     return np.stack([np.bincount(labels[c], minlength=labels.max() + 1) for c in clients])
 
 
-def test_two_clients_of_two_classes_by_hand() -> None:
+def test_by_hand() -> None:
     labels = np.array([0, 0, 1, 1, 0, 0, 1, 1])
     assert check_partition(partition(labels, 2, "n_class"), labels).tolist() == [[2, 2], [2, 2]]
-
-
-def test_a_chain_that_has_one_solution() -> None:
     # Three clients of 4 and four classes: only a chain of shared classes works.
     labels = np.repeat([0, 1, 2, 3], [3, 3, 3, 3])
     counts = check_partition(partition(labels, 3, "n_class"), labels)
@@ -80,13 +77,6 @@ def test_two_classes_reach_to_where_the_largest_client_needs_a_third(
         partition(labels, num_clients, "n_class", "power_law", power_law_exponent=limit + 0.001)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_the_seed_decides_and_nothing_else(method: str) -> None:
-    first, again, other = (partition(DIGITS, 20, method, seed=s) for s in (1, 1, 2))
-    assert all((a == b).all() for a, b in zip(first, again, strict=True))
-    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
-
-
 def test_labels_may_be_a_list_an_array_or_a_tensor_of_any_integers() -> None:
     expected = [c.tolist() for c in partition(DIGITS, 7, seed=1)]
     for labels in (DIGITS.tolist(), DIGITS.astype(np.uint8), torch.tensor(DIGITS)):
@@ -94,11 +84,10 @@ def test_labels_may_be_a_list_an_array_or_a_tensor_of_any_integers() -> None:
     assert [len(c) for c in partition([7, -3, 7, -3], 2, "n_class")] == [2, 2]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_ten_thousand_clients(method: str) -> None:
-    counts = check_partition(partition(MNIST, 10_000, method), MNIST)
+def test_ten_thousand_clients() -> None:
+    counts = check_partition(partition(MNIST, 10_000, "n_class"), MNIST)
     assert (counts.sum(axis=1) == 6).all()
-    assert method != "n_class" or ((counts > 0).sum(axis=1) == 2).all()
+    assert ((counts > 0).sum(axis=1) == 2).all()
 
 
 @given(
@@ -124,13 +113,9 @@ def test_any_split_or_one_line(
     arguments = (method, sizes, classes_per_client, exponent, alpha, min_samples)
     least = min_samples if sizes == "power_law" else 1
     class_sizes = np.bincount(labels)
-    clients, refusal = [], ""
     try:
         clients = partition(labels, num_clients, *arguments)
-    except UserError as error:
-        refusal = str(error)
-    if refusal:
-        assert "\n" not in refusal
+    except UserError:
         if method != "n_class":  # test_class_split.py holds its refusals against an exact solver
             rare = method == "iid" and class_sizes[class_sizes > 0].min() < num_clients
             assert rare or num_clients * least > len(labels)
@@ -147,31 +132,27 @@ def test_any_split_or_one_line(
 
 
 UNEQUAL = {"labels": [0] * 90 + [1] * 9, "num_clients": 10}
+UNEVEN = {"sizes": "power_law"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"num_clients": 0}, "num_clients: 0: must be a whole number, at least 1"),
-        ({"num_clients": 2.0}, "num_clients: 2.0: "),
         ({"method": "hetero"}, "method: 'hetero': .*dirichlet"),
         ({"power_law_exponent": float("nan")}, "power_law_exponent: nan: "),
         ({"alpha": 0}, "alpha: 0: .* greater than 0"),
         ({"labels": [0.0, 1.0]}, "labels: .* got list of float64"),
-        ({"labels": [[0], [1, 2]]}, "labels: "),
         ({"num_clients": 1438}, "num_clients: 1438: there are only 1437 "),
         ({"method": "n_class", "classes_per_client": 11}, "classes_per_client: 11: .* only 10"),
         ({"method": "n_class", "num_clients": 4}, "num_clients: 4: .* at least 5 clients"),
         ({"method": "n_class", "num_clients": 719}, "num_clients: 719: .* at most 718 clients"),
         ({"method": "n_class", "num_clients": 5}, "num_clients: 5: found no way"),
-        (
-            {"sizes": "power_law", "num_clients": 100, "min_samples": 15},
-            "min_samples: 15: 100 clients would need 1500 .* at most 14 is possible",
-        ),
+        (UNEVEN | {"num_clients": 100, "min_samples": 15}, "min_samples: 15: .* at most 14 is"),
         (UNEQUAL, "num_clients: 10: class 1 has 9 samples, too few for the 10 clients"),
         (UNEQUAL | {"method": "n_class"}, "num_clients: 10: .* too few .* at most 9 clients"),
         (
-            {"method": "n_class", "sizes": "power_law", "num_clients": 7},
+            UNEVEN | {"method": "n_class", "num_clients": 7},
             "power_law_exponent: 1: .* too few for classes_per_client=2 .* a smaller exponent",
         ),
     ],
