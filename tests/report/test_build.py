@@ -102,15 +102,12 @@ def test_the_page_is_whole_and_names_no_other_address(built: tuple[Path, str]) -
     assert len(ids) == len(set(ids))
 
 
-def test_the_same_runs_give_the_same_bytes_in_every_format(make_run, tmp_path: Path) -> None:
+def test_the_same_runs_give_the_same_bytes(make_run, tmp_path: Path) -> None:
     run = make_run("FedNNNN", change=bare)
     for out in ("a", "b"):
-        build_report([run], tmp_path / out, formats=["pdf", "png"])
+        build_report([run], tmp_path / out)
     for path in (tmp_path / "a").rglob("*.*"):
         assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
-    figure = tmp_path / "a/figures/digits-non-iid-b/accuracy"
-    assert figure.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
-    assert figure.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -143,12 +140,15 @@ def test_what_an_earlier_report_made_goes_and_nothing_else(
     precious.write_text("mine")
     (out / ".fednnnn-report").write_text(f"../precious\n{precious}\n")  # leads out of the folder
     run = make_run("FedNNNN", change=bare)
-    assert report(run, "--out", out, "--target", 0.3, "--format", "png")[0] == 0
+    assert report(run, "--out", out, "--target", 0.3, "--format", "pdf,png")[0] == 0
     assert precious.exists()
+    figures = out / "figures/digits-non-iid-b"
+    for kind in ("pdf", "png"):
+        assert kind.upper().encode() in (figures / f"accuracy.{kind}").read_bytes()[:5]
     (out / "notes.txt").write_text("mine")
-    (out / "figures/digits-non-iid-b/mine.svg").write_text("mine")
+    (figures / "mine.svg").write_text("mine")
     assert report(study, "--out", out)[0] == 0
-    assert [p.name for p in (out / "figures/digits-non-iid-b").iterdir()] == ["mine.svg"]
+    assert [path.name for path in figures.iterdir()] == ["mine.svg"]
     assert (out / "notes.txt").exists()
     left = {path.name for path in out.iterdir()}
     assert left == {"notes.txt", "figures", "index.html", "report.md", ".fednnnn-report"}
