@@ -144,6 +144,7 @@ def test_two_runs_of_one_name_keep_both(make_run, tmp_path: Path) -> None:
     assert runs["run"].nunique() == 2
 
 
+@pytest.mark.slow
 def test_what_a_report_and_what_a_model_leaves_alone(make_run, tmp_path: Path) -> None:
     """A report needs no torch; a recipe and its model need neither fedml nor torchvision."""
     script = (
