@@ -15,11 +15,10 @@ from fednnnn_plugin.data.images import ImageDataset
 from .conftest import refusal
 
 
-def save(path: Path, value: int, size: tuple[int, int] = (6, 4), mode: str = "L") -> Path:
+def save(path: Path, value: int, size: tuple[int, int] = (6, 4)) -> Path:
     """An image of one value; its size is height and width."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    colour = value if mode == "L" else (value, 0, 255 - value, 7)[: len(mode)]
-    Image.new(mode, size[::-1], colour).save(path)
+    Image.new("L", size[::-1], value).save(path)
     return path
 
 
@@ -69,21 +68,6 @@ def test_one_folder_is_split_by_class_and_seed(tmp_path: Path) -> None:
     for fraction, what in ((0.9, "class train"), (0.01, "the test")):
         message = refusal(load, folder, test_fraction=fraction)
         assert message.startswith(f"data_args.test_fraction: {fraction}: leaves {what} without")
-
-
-@pytest.mark.parametrize(
-    ("modes", "channels", "second"),
-    [(("L", "L"), 1, [20]), (("L", "RGB"), 3, [20, 0, 235]), (("RGB", "RGBA"), 3, [20, 0, 235])],
-)
-def test_grey_stays_grey_only_where_all_are(
-    parts: Path, modes: tuple[str, str], channels: int, second: list[int]
-) -> None:
-    for path in parts.rglob("*.png"):
-        save(path, 10, mode=modes[0])
-    save(parts / "train" / "cat" / "1.png", 20, mode=modes[1])
-    images = load(parts).pixels.train_images
-    assert images.shape == (4, channels, 6, 4)
-    assert images[1, :, 0, 0].tolist() == second
 
 
 def test_resizing_jpegs_and_odd_sizes(parts: Path) -> None:

@@ -94,11 +94,3 @@ def test_a_file_of_a_terabyte_is_not_read(tiny_mnist: Path) -> None:
     path = tiny_mnist / "MNIST" / "raw" / "train-images-idx3-ubyte.gz"
     os.truncate(path, 1 << 40)
     assert refusal(load, tiny_mnist).startswith(f"{path}: more than the ")
-
-
-@pytest.mark.real_data
-def test_the_mean_and_deviation_are_those_of_the_real_files(real_data_dir: Path) -> None:
-    dataset = load(real_data_dir)
-    pixels = dataset.pixels.train_images.double()
-    assert pixels.mean().item() == pytest.approx(dataset.mean[0], abs=0.003)
-    assert pixels.std(correction=0).item() == pytest.approx(dataset.std[0], abs=0.003)

@@ -1,7 +1,5 @@
 """What the figures draw, on any Axes."""
 
-import warnings
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -114,10 +112,6 @@ def test_seconds_add_up(runs: pd.DataFrame) -> None:
     assert ax.lines[0].get_xdata() == pytest.approx([1.3, 2.6, 3.9, 5.2])
     assert ax.get_xlabel() == "seconds"
     assert fig.accuracy_by_seconds(runs.assign(**{"seconds.train": 7200.0})).get_xlabel() == "hours"
-    none = runs.assign(**{f"seconds.{part}": 0.0 for part in ("train", "aggregate", "evaluate")})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert fig.accuracy_by_seconds(none).get_xlim() == (0.0, 1.0)
 
 
 def test_a_layer_and_a_metric_of_one_s_own(make_run) -> None:
@@ -147,13 +141,6 @@ def test_variants_of_a_method_get_shades_by_the_value_and_a_colour_bar(make_run)
     two = fig.accuracy(runs[runs["beta"].isin([0.5, 1.1])])
     assert len({line.get_alpha() for line in two.lines}) == 2
     assert "FedNNNN (β 1.1)" in names(two)
-
-
-def test_lines_of_several_conditions_carry_their_names(make_run) -> None:
-    make_run("FedNNNN", partition_method="iid")
-    ax = fig.loss(fp.read_runs(make_run("FedNNNN").parent))
-    assert set(lines(ax)) == {"FedNNNN, digits IID, B", "FedNNNN, digits non-IID, B"}
-    assert len({line.get_alpha() for line in ax.lines}) == 2
 
 
 @pytest.mark.parametrize(

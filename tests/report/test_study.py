@@ -36,20 +36,6 @@ def test_by_hand(tmp_path: Path) -> None:
     assert math.isnan(study.of(own)["value"].iloc[0])  # of a pruned trial
 
 
-def test_the_lowest_loss_is_best(tmp_path: Path) -> None:
-    rows = [RATE.format(0.9, 0.05), RATE.format(0.8, 0.1)]
-    study = read_study(write_study(tmp_path, *rows, metric="final_loss"))
-    assert study.chosen(study.plan.steps[0]) == {"learning_rate": 0.1}
-
-
-def test_before_a_trial_has_ended(tmp_path: Path) -> None:
-    (write_study(tmp_path) / "trials.csv").unlink()
-    study = read_study(tmp_path)
-    assert (len(study.trials), study.warnings) == (0, ())
-    assert study.best(study.plan.steps[0]) is None
-    assert study.chosen(study.plan.steps[0]) == {}
-
-
 @pytest.mark.parametrize(
     "line",
     [

@@ -102,25 +102,17 @@ def test_two_image_folders_are_not_ranked_against_each_other(make_run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "labels"),
+    ("key", "one", "other", "labels"),
     [
         # Settings that differ in the seventh digit were merged as seeds.
-        (
-            {"learning_rate": 0.05},
-            {"learning_rate": 0.0500000001},
-            ["FedNNNN (η 0.05)", "FedNNNN (η 0.0500000001)"],
-        ),
-        (
-            {"beta": 0.7, "model": "resnet18"},
-            {"method": "NormNorm", "beta": 1.0},
-            ["Norm-Norm (model nnnn_digits)", "FedNNNN (model resnet18)"],
-        ),
+        ("learning_rate", 0.05, 0.0500000001, ["(η 0.05)", "(η 0.0500000001)"]),
+        ("model", "cnn", "resnet18", ["(model cnn)", "(model resnet18)"]),
     ],
 )
-def test_settings_that_differ_make_two_lines(make_run, one, other, labels) -> None:
-    make_run("FedNNNN", seed=0, **one)
-    folder = make_run(other.pop("method", "FedNNNN"), seed=1, **other)
-    assert list(table_of(folder.parent).numbers["label"]) == labels
+def test_settings_that_differ_make_two_lines(make_run, key, one, other, labels) -> None:
+    make_run("FedNNNN", seed=0, **{key: one})
+    folder = make_run("FedNNNN", seed=1, **{key: other})
+    assert list(table_of(folder.parent).numbers["label"]) == [f"FedNNNN {of}" for of in labels]
 
 
 def test_of_two_runs_of_one_setting_and_seed_the_longer_counts(make_run) -> None:
