@@ -95,7 +95,7 @@ def test_a_study_that_is_done_is_told_again(study: Path) -> None:
     assert (study / "best.yaml").exists()
 
 
-@pytest.mark.parametrize("file", ["study.yaml", "base.yaml", "journal.log"])
+@pytest.mark.parametrize("file", ["study.yaml", "base.yaml"])
 def test_a_damaged_study_is_refused(study: Path, file: str) -> None:
     (study / file).write_text("nonsense\nnonsense\n", encoding="utf-8")
     refused = tune("--study", "study", "--resume")
