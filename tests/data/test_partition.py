@@ -66,7 +66,7 @@ def test_two_classes_reach_to_where_the_largest_client_needs_a_third(
     labels: np.ndarray, limit: float
 ) -> None:
     partition(labels, 100, "n_class", "power_law", power_law_exponent=limit)
-    with pytest.raises(UserError, match="^power_law_exponent: .*: too few"):
+    with pytest.raises(UserError, match=r"^power_law_exponent: "):
         partition(labels, 100, "n_class", "power_law", power_law_exponent=limit + 0.001)
 
 
