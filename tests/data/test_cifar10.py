@@ -133,9 +133,8 @@ def test_archives_and_batches_that_are_not_the_official_ones(
     tmp_path: Path, tiny_batches, tiny_archive: bytes
 ) -> None:
     path = tmp_path / ARCHIVE
-    for content in (b"", tiny_archive[:-9], tiny_archive + b"\0"):
-        path.write_bytes(content)
-        assert refusal(load, tmp_path).startswith(f"{path}: damaged")
+    path.write_bytes(tiny_archive[:-9])
+    assert refusal(load, tmp_path).startswith(f"{path}: damaged")
     os.truncate(path, 1 << 40)
     assert refusal(load, tmp_path).startswith(f"{path}: more than the ")
     batch = write_batches(tmp_path, tiny_batches) / "test_batch"
