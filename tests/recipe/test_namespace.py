@@ -29,18 +29,13 @@ def test_absent_keys_take_the_defaults_and_text_numbers_are_read() -> None:
 
 
 def test_the_callers_own_data_model_and_platform_are_free(tmp_path: Path) -> None:
-    recipe = recipe_from_args(
-        args(
-            **{"dataset": "femnist", "model": "resnet18_gn", "partition_method": "hetero"},
-            **{"training_type": "cross_cloud", "backend": "MQTT_S3"},
-            **{"start_round": 4, "save_path": "model.safetensors"},
-        )
-    )
+    theirs = {"dataset": "femnist", "model": "resnet18_gn", "partition_method": "hetero"}
+    theirs |= {"training_type": "cross_cloud", "backend": "MQTT_S3"}
+    recipe = recipe_from_args(args(**theirs, start_round=4, save_path="model.safetensors"))
     assert (recipe.data_args.dataset, recipe.model_args.model) == ("femnist", "resnet18_gn")
     assert recipe.data_args.partition_method == "hetero"
     assert recipe.train_args.start_round == 4
     assert recipe.tracking_args.save_path == "model.safetensors"
-
     stored = tmp_path / "FedNNNN.yaml"
     stored.write_text(dump_recipe(recipe))
     assert load_recipe(stored, foreign=True) == recipe

@@ -47,14 +47,13 @@ def test_classes_have_their_names_and_colours_of_their_own(number: int) -> None:
     assert [text.get_text() for text in ax.get_legend().get_texts()] == names[:20][::-1]
 
 
-def test_the_command_writes_the_picture_and_the_counts(tmp_path: Path) -> None:
-    arguments = ["partition", "digits_noniid_b_fednnnn", "--plot", str(tmp_path / "a/picture.svg")]
-    ended = CliRunner().invoke(main, [*arguments, "--csv", str(tmp_path / "b/counts.csv")])
+def test_the_command_writes_the_counts(tmp_path: Path) -> None:
+    table = tmp_path / "a" / "counts.csv"
+    ended = CliRunner().invoke(main, ["partition", "digits_noniid_b_fednnnn", "--csv", str(table)])
     assert ended.exit_code == 0, ended.output
-    counts = pd.read_csv(tmp_path / "b/counts.csv", index_col="client")
+    counts = pd.read_csv(table, index_col="client")
     assert counts.shape == (20, 10)
     assert int(counts.to_numpy().sum()) == 1437
-    assert (tmp_path / "a/picture.svg").read_text().startswith("<?xml")
 
 
 @pytest.mark.parametrize(("option", "name"), [("--plot", "p.gif"), ("--csv", "p.svg")])

@@ -172,11 +172,8 @@ def test_half_a_line_at_the_journals_end_is_dropped(done: Searches) -> None:
     assert len(trials(done)) == 3
 
 
-@pytest.mark.parametrize("content", ["nonsense\nnonsense\n", '{"op_code": 0}\n'])
-def test_a_damaged_journal_is_one_line_and_without_it_nothing_is_repeated(
-    done: Searches, content: str
-) -> None:
-    done.folder.journal.write_text(content)
+def test_a_damaged_journal_is_one_line_and_without_it_nothing_is_repeated(done: Searches) -> None:
+    done.folder.journal.write_text('{"op_code": 0}\n')
     with pytest.raises(UserError, match=r"journal.log: damaged") as caught:
         done.search(hill)
     assert "\n" not in str(caught.value)
