@@ -13,14 +13,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import BoundaryNorm, ListedColormap, to_rgba
 from matplotlib.ticker import MaxNLocator
 
 from fednnnn_plugin.report import partition as dealt
 from fednnnn_plugin.report import search as searched
 from fednnnn_plugin.report import style
-from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange, judged
+from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange, judged, shades
 from fednnnn_plugin.report.runs import CLIENT_NORMS, SECONDS
 
 STYLE, search = style.STYLE, searched.search
@@ -31,7 +29,7 @@ NORMS = {
     "mean_client_norm": "E, mean client update",
     "server_update_norm": "server move",
 }
-FEW_POINTS, MANY_VARIANTS, BAND_POINTS = 15, 6, 300
+FEW_POINTS, BAND_POINTS = 15, 300
 
 End = tuple[str, float, style.Look]
 
@@ -92,15 +90,15 @@ def norms(
 def agreement(runs: pd.DataFrame, ax: Axes, *, names: bool = True) -> Axes:
     """N/E by round: 1 where all clients move alike, 1/√m where their updates are orthogonal."""
     moved = runs["mean_client_norm"].where(runs["mean_client_norm"] > 0.0)
-    cohorts = pd.Series(runs.get("client_num_per_round", []), dtype=object).unique()
-    sizes = pd.to_numeric(cohorts, errors="coerce")
-    marks = {"1: clients agree": 1.0}
-    marks |= {f"1/√{m:g}: orthogonal": 1.0 / math.sqrt(m) for m in np.sort(sizes) if m > 1}
-    for value in marks.values():
-        ax.axhline(value, **style.REFERENCE_LOOK)
     ratio = runs.assign(ratio=runs["mean_update_norm"] / moved)
-    references = [(name, value, style.REFERENCE_LOOK) for name, value in marks.items()]
-    return _curves(ratio, ax, "ratio", "N/E", style.log_axis, names, others=references)
+    cohorts = pd.Series(runs.get("client_num_per_round", []), dtype=object).unique()
+    sizes = np.sort(pd.to_numeric(cohorts, errors="coerce"))
+    look = style.REFERENCE_LOOK
+    marks = [("1: clients agree", 1.0, look)]
+    marks += [(f"1/√{m:g}: orthogonal", 1.0 / math.sqrt(m), look) for m in sizes if m > 1]
+    for _, value, _ in marks:
+        ax.axhline(value, **look)
+    return _curves(ratio, ax, "ratio", "N/E", style.log_axis, names, others=marks)
 
 
 @style.styled
@@ -166,8 +164,7 @@ def _curves(
     ax.set_xlim(0.0, last or 1.0)  # a loop of one's own records no seconds
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=x == "round"))
     if names:
-        in_bar = _colour_bar(runs, ax, {label: look for label, _, look in ends})
-        style.end_labels(ax, [end for end in (*ends, *others) if end[0] not in in_bar])
+        style.end_labels(ax, [*ends, *others])
     return ax
 
 
@@ -177,28 +174,5 @@ def _lines(runs: pd.DataFrame) -> pd.DataFrame:
     where = runs["data"] + " " + runs["condition"]
     if where[runs["deal"] != SINGLE_CLIENT].nunique() < 2:
         return runs
-    label = runs["label"] + ", " + where
-    by_method = label.groupby(runs["method"])
-    nth = by_method.transform(lambda labels: pd.factorize(labels)[0]).astype(int)
-    return runs.assign(label=label, nth=nth, of=by_method.transform("nunique"))
-
-
-def _colour_bar(runs: pd.DataFrame, ax: Axes, looks_of: dict[str, style.Look]) -> list[str]:
-    """A bar in place of names for a method with many lines that differ in one value."""
-    lines = runs[runs["label"].isin(looks_of)].drop_duplicates("label")
-    for method, variants in lines.groupby("method"):
-        told = variants["label"].str.extract(r"\(([^,]+) ([^ ,]+)\)$")
-        if len(variants) <= MANY_VARIANTS or told.isna().any(axis=None):
-            continue
-        own = [looks_of[label] for label in variants["label"]]
-        colors = ListedColormap([to_rgba(look["color"], look["alpha"]) for look in own])
-        norm = BoundaryNorm(np.arange(len(own) + 1) - 0.5, len(own))
-        bar = style.figure_of(ax).colorbar(
-            ScalarMappable(norm, colors), ax=ax, shrink=0.85, aspect=14
-        )
-        every = math.ceil(len(own) / 12)
-        bar.set_ticks(range(0, len(own), every), labels=list(told[1])[::every])
-        bar.ax.tick_params(length=0)
-        bar.set_label(f"{method}, {told[0].iloc[0]}")
-        return list(variants["label"])
-    return []
+    runs = runs.assign(label=runs["label"] + ", " + where)
+    return runs.assign(shade=shades(runs, ["method"]))

@@ -42,7 +42,7 @@ def test_a_report(built: tuple[Path, str]) -> None:
     assert f"page: {out}/index.html" in output
     written = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     names = ["accuracy", "rounds-to-accuracy"]
-    tables = {f"{name}.{kind}" for name in names for kind in ("csv", "md", "tex")}
+    tables = {f"{name}.{kind}" for name in names for kind in ("csv", "tex")}
     names = ["accuracy", "agreement", "client-norms", "integrated-norm", "loss", "seconds"]
     stems = [f"figures/mnist-non-iid-b/{name}" for name in (*names, "norms", "norms-fc1")]
     others = {"index.html", "report.md", "rounds.csv", ".fednnnn-report"}

@@ -125,7 +125,7 @@ def test_a_layer_and_a_metric_of_one_s_own(make_run) -> None:
     assert {"norms-fc2", "norms-conv2", "metric-mse"} <= found
 
 
-def test_variants_of_a_method_get_shades_by_the_value_and_a_colour_bar(make_run) -> None:
+def test_variants_of_a_method_get_shades_by_the_value(make_run) -> None:
     """β 0.5 and β 1.1 looked the same."""
     betas = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
     for beta in betas:
@@ -133,9 +133,6 @@ def test_variants_of_a_method_get_shades_by_the_value_and_a_colour_bar(make_run)
     runs = fp.read_runs(make_run("PaperFedAvg").parent)
     ax = fig.accuracy(runs)
     assert set(lines(ax)) == {"FedAvg", *(f"FedNNNN (β {beta:g})" for beta in betas)}
-    assert names(ax) == {"FedAvg"}
-    ticks = [text.get_text() for text in ax.figure.axes[1].get_yticklabels()]
-    assert ticks == [f"{beta:g}" for beta in betas]
     shades = [line.get_alpha() for line in ax.lines if line.get_label() != "FedAvg"]
     assert shades == sorted(set(shades))
     two = fig.accuracy(runs[runs["beta"].isin([0.5, 1.1])])

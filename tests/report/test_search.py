@@ -19,8 +19,6 @@ def test_a_heat_map_and_a_line(study: Path) -> None:
     line = fp.figures.search(study, step="eta")
     assert list(line.lines[0].get_xdata()) == [0.05, 0.1]
     assert list(line.lines[0].get_ydata()) == pytest.approx([80.0, 70.0])
-    over = fp.figures.search(study, key="beta")
-    assert list(over.lines[0].get_ydata()) == pytest.approx([91.0, 93.0])
 
 
 def test_what_is_said(study: Path) -> None:

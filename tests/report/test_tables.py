@@ -159,19 +159,14 @@ def test_a_run_without_an_accuracy(make_run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "own", "rounds", "speed"),
-    [
-        ((0.1, 0.2, 0.3, 0.9), (0.1, 0.9, 0.9, 0.9), ["4", "2"], ["1.0×", "2.0×"]),
-        ((0.1, 0.2, 0.3, 0.4), (0.1, 0.9, 0.9, 0.9), [">4", "2"], ["–", ">2.0×"]),
-        ((0.1, 0.9, 0.9, 0.9), (0.1, 0.2, 0.3, 0.4), ["2", ">4"], ["1.0×", "–"]),
-    ],
+    ("base", "rounds"),
+    [((0.1, 0.2, 0.3, 0.9), ["4", "2"]), ((0.1, 0.2, 0.3, 0.4), [">4", "2"])],
 )
-def test_rounds_to_an_accuracy(make_run, base, own, rounds, speed) -> None:
+def test_rounds_to_an_accuracy(make_run, base, rounds) -> None:
     make_run("PaperFedAvg", change=curve(*base))
-    folder = make_run("FedNNNN", change=curve(*own))
+    folder = make_run("FedNNNN", change=curve(0.1, 0.9, 0.9, 0.9))
     table = tables.rounds_to(arrange(fp.read_runs(folder.parent)), 0.8).rows
     assert list(table["rounds"]) == rounds
-    assert list(table["speed-up over FedAvg"]) == speed
 
 
 def test_names_in_markdown(make_run) -> None:
