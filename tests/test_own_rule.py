@@ -185,6 +185,7 @@ def by_fedml(output: str) -> None:
     from fedml.cli.cli import cli
 
     fp.register()
+    refused(CliRunner().invoke(cli, ["run", "spy.yaml"]), "spy:", "--allow-code")
     ended = CliRunner().invoke(cli, ["run", RECIPE, "--allow-code", "--output", output])
     assert ended.exit_code == 0, ended.output
 
