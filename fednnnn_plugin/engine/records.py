@@ -104,15 +104,6 @@ def round_record(
     )
 
 
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands after its last finished round."""
-
-    round: int
-    integrated_norm: float
-    wall_seconds: float
-
-
 # Half of the range: what a run adds to it cannot overflow.
 _Amount = Annotated[float, Field(ge=0, le=sys.float_info.max / 2)]
 
@@ -150,11 +141,11 @@ class MetricsFile:
         """Return (round, accuracy) of every round whose accuracy was measured."""
         return [(r.round, r.test_acc) for r in self._whole() if r.test_acc is not None]
 
-    def progress(self, last_round: int) -> Progress:
-        """Return where the run stood after a round that is on record."""
+    def until(self, last_round: int) -> tuple[float, float]:
+        """Return the integrated norm and the seconds of all rounds to one that is on record."""
         recorded = list(islice(self._whole(), last_round))
         seconds = sum(sum(each.seconds.values()) for each in recorded)
-        return Progress(last_round, recorded[-1].integrated_norm, seconds)
+        return recorded[-1].integrated_norm, seconds
 
     def cut(self, rounds: int) -> None:
         """Drop what was written after so many rounds, whole lines or parts of one."""

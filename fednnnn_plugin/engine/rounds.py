@@ -42,7 +42,7 @@ class KeptRounds:
         if mode == "resume":
             self._restore()
         write_atomically(self.folder.recipe, recipe.encode())
-        finished = federation.standing.progress.round
+        finished = federation.standing.round
         self._metrics.cut(finished)
         ranks.start(finished)
         with ExitStack() as stack:
@@ -50,7 +50,7 @@ class KeptRounds:
             for follower in self.followers:
                 follower.begin(self.folder.path, finished)
                 stack.callback(follower.end)
-            while federation.standing.progress.round < federation.rounds:
+            while federation.standing.round < federation.rounds:
                 record = federation.run_round(self._metrics.append)
                 assert record is not None
                 _log.info("round %d: %s", record.round, figures(record))
@@ -86,16 +86,16 @@ class KeptRounds:
                 f"--resume: {self._checkpoints.path}: its checkpoint is of another model; "
                 "replace the run with --overwrite"
             )
-        federation.standing = Standing(state, self._metrics.progress(checkpoint.round))
+        federation.standing = Standing(state, self._saved, *self._metrics.until(self._saved))
 
     def _save(self) -> None:
         """Write a checkpoint and the evaluation model of the last finished round."""
         server, standing = self.federation.server, self.federation.standing
-        if standing.progress.round == self._saved:
+        if standing.round == self._saved:
             return
         self._metrics.sync()
         evaluation = server.layout.state_dict(standing.server.evaluation)
         tied = {name: evaluation[first].clone() for name, first in self.tied.items()}
         write_atomically(self.folder.model, safetensors.torch.save(evaluation | tied))
-        self._checkpoints.save(server.state_dict(standing.server), standing.progress.round)
-        self._saved = standing.progress.round
+        self._checkpoints.save(server.state_dict(standing.server), standing.round)
+        self._saved = standing.round

@@ -157,7 +157,7 @@ def _run(
             ranks=ranks.size,
             device=device_name(device),
             client_batching=batching,
-            wall_seconds=federation.standing.progress.wall_seconds,
+            wall_seconds=federation.standing.wall_seconds,
             versions=versions(),
         )
         summary.write(files.summary)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fednnnn_plugin.engine.records import MetricsFile, Progress, Summary
+from fednnnn_plugin.engine.records import MetricsFile, Summary
 
 REST = b'"integrated_norm": 1, "seconds": {"train": 1}'
 
@@ -29,7 +29,7 @@ def lines(metrics: MetricsFile) -> list[bytes]:
 def test_a_line_a_round(metrics: MetricsFile) -> None:
     assert metrics.rounds() == 3
     assert metrics.tested() == [(1, 0.1), (3, 0.3)]
-    assert metrics.progress(2) == Progress(2, 4.0, 2 * 21.25)
+    assert metrics.until(2) == (4.0, 2 * 21.25)
     first = json.loads(lines(metrics)[0])
     assert list(first) == [
         *("round", "evaluated", "test_acc", "test_loss", "test_metrics", "served_test_acc"),
