@@ -9,7 +9,6 @@ from typing import Literal
 from fednnnn_plugin.client.groups import Group, plan_groups
 from fednnnn_plugin.engine.cohort import Cohort, Outcome, draw_cohort
 from fednnnn_plugin.engine.devices import Clock
-from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks, deal
 from fednnnn_plugin.engine.records import RoundRecord, Seconds, round_record
@@ -62,12 +61,10 @@ class Federation:
         start: ServerState,
         cohort: Cohort,
         ranks: Ranks,
-        test: Callable[[ModelState], Evaluation],
         followers: Sequence[Follower] = (),
     ) -> None:
         self._schedule, self._cohort, self._ranks = schedule, cohort, ranks
-        self._test, self._followers = test, followers
-        self._clock = Clock(start.served.vector.device)
+        self.followers = followers
         self.server = server
         self.rounds = schedule.rounds
         self.standing = Standing(start)
@@ -86,8 +83,8 @@ class Federation:
         update, state, move = self._move(number, total)
         self._clock.mark("aggregate")
         tested = (number - 1) % self._schedule.test_every == 0 or number == self.rounds
-        served = self._test(state.served) if tested and self._schedule.test_served else None
-        evaluation = self._test(state.evaluation) if tested else None
+        served = self._cohort.test(state.served) if tested and self._schedule.test_served else None
+        evaluation = self._cohort.test(state.evaluation) if tested else None
         self._clock.mark("evaluate")
         seconds = self._clock.seconds()
         integrated_norm = before.integrated_norm + move.server_update_norm
@@ -111,7 +108,7 @@ class Federation:
         """Train this rank's clients of a round; on rank 0, add up all ranks'."""
         schedule, served = self._schedule, self.standing.server.served
         sizes = schedule.client_sizes
-        self._clock.start()
+        self._clock = Clock(served.vector.device)
         self._ranks.serve(served)
         layout = self.server.layout
         trained = [entry.name for entry in layout.entries]
@@ -128,7 +125,7 @@ class Federation:
             self._add(number, part, group, outcome)
             self._clock.mark("aggregate")
             done += len(group)
-            for follower in self._followers:
+            for follower in self.followers:
                 follower.client_done(number, done, of)
 
         self._cohort.train(served, number, mine, add)

@@ -18,7 +18,7 @@ from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.folder import LONGEST_LINE, errors_named, open_regular, write_atomically
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
-from fednnnn_plugin.server.update import Update
+from fednnnn_plugin.server.update import LayerNorms, Update
 
 _LONGEST_SUMMARY = 1 << 20  # bytes
 
@@ -33,11 +33,9 @@ class Seconds:
 
 
 @dataclass(frozen=True)
-class LayerRecord:
-    """The norms of one module."""
+class LayerRecord(LayerNorms):
+    """The norms of one module, its server move too."""
 
-    mean_update_norm: float
-    mean_client_norm: float
     server_update_norm: float
 
 
@@ -79,7 +77,7 @@ def round_record(
     seconds: Seconds,
 ) -> RoundRecord:
     """Put a round's record together; models that were not tested have no evaluation."""
-    tested = evaluation or Evaluation(None, None)
+    tested = evaluation or Evaluation()
     layers = {
         module: LayerRecord(norms.mean_update_norm, norms.mean_client_norm, move.layers[module])
         for module, norms in update.layers.items()

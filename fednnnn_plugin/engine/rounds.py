@@ -1,7 +1,7 @@
 """The rounds of a run on rank 0, and what is kept of them."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ import safetensors.torch
 from fednnnn_plugin.engine.checkpoint import CheckpointFolder
 from fednnnn_plugin.engine.federation import Federation, Standing
 from fednnnn_plugin.engine.folder import Mode, RunFolder, write_atomically
-from fednnnn_plugin.engine.progress import Follower, figures
+from fednnnn_plugin.engine.progress import figures
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import MetricsFile
 from fednnnn_plugin.errors import UserError
@@ -26,7 +26,6 @@ class KeptRounds:
     folder: RunFolder
     tied: Mapping[str, str]  # further names of the model's tensors -> the first name
     checkpoint_every: int
-    followers: Sequence[Follower]
 
     def __post_init__(self) -> None:
         self._metrics = MetricsFile(self.folder.metrics)
@@ -47,7 +46,7 @@ class KeptRounds:
         ranks.start(finished)
         with ExitStack() as stack:
             stack.callback(self._save)
-            for follower in self.followers:
+            for follower in federation.followers:
                 follower.begin(self.folder.path, finished)
                 stack.callback(follower.end)
             while federation.standing.round < federation.rounds:
@@ -56,7 +55,7 @@ class KeptRounds:
                 _log.info("round %d: %s", record.round, figures(record))
                 if record.round % self.checkpoint_every == 0:
                     self._save()
-                for follower in self.followers:
+                for follower in federation.followers:
                     follower.round_done(record)
 
     def results(self) -> tuple[float | None, int | None, float | None]:

@@ -13,7 +13,7 @@ from fednnnn_plugin.engine import devices as device_module
 from fednnnn_plugin.engine import settings
 from fednnnn_plugin.engine.devices import (
     Clock,
-    choose_device,
+    choose_gpu,
     parse_mapping,
     read_mapping,
     side_by_side,
@@ -60,10 +60,10 @@ def test_a_mapping_of_another_form_is_refused(mapping: Path, key: str) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"\xff\xfe", "not YAML"),
-        (b"a: !!python/object/apply:os.system [ls]", "not YAML"),
-        (b"- 1", "has the keys none"),
-        (None, "No such file"),
+        (b"\xff\xfe", "not text in UTF-8"),
+        (b"a: !!python/object/apply:os.system [ls]", "line 1: could not determine"),
+        (b"- 1", "must be a mapping"),
+        (None, "no such file"),
     ],
 )
 def test_a_file_that_is_none_is_one_line(
@@ -89,18 +89,17 @@ def test_the_cpu_where_no_gpu_is_asked_for_or_there_is_none(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(device_module, "visible_gpus", lambda: 0)
-    assert choose_device(wants_gpu=False) == CPU
-    assert choose_device(wants_gpu=True, say=False) == CPU
+    assert choose_gpu(say=False) == CPU
     assert not caplog.records
-    assert choose_device(wants_gpu=True) == CPU
+    assert choose_gpu() == CPU
     assert caplog.messages == ["device_args.using_gpu: no GPU is visible: running on the CPU"]
 
 
 @pytest.mark.usefixtures("two_gpus")
 def test_the_gpu_that_is_asked_for() -> None:
-    assert choose_device(wants_gpu=True, gpu_id=1) == torch.device("cuda", 1)
+    assert choose_gpu(1) == torch.device("cuda", 1)
     with pytest.raises(UserError, match="gpu_id: 2: must be below 2, the visible GPUs"):
-        choose_device(wants_gpu=True, gpu_id=2)
+        choose_gpu(2)
 
 
 def rank_devices(recipe: Any, ranks: int) -> list[str]:
@@ -137,7 +136,6 @@ def test_a_mark_ends_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([0.0, 1.0, 3.0, 7.0, 15.0])
     monkeypatch.setattr(device_module.time, "perf_counter", lambda: next(ticks))
     clock = Clock(CPU)
-    clock.start()
     for part in ("train", "aggregate", "train", "evaluate"):
         clock.mark(part)
     assert clock.seconds() == {"train": 5.0, "aggregate": 2.0, "evaluate": 8.0}

@@ -129,7 +129,6 @@ def federate(
             server.start(named_tensors(model)),
             cohort,
             ranks,
-            cohort.test,
         )
         for number in range(ranks.start(0) + 1, rounds + 1):
             if ranks.rank:

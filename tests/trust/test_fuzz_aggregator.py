@@ -152,9 +152,7 @@ def test_the_engine(
     server = Server(rules.RULES[rule], RULES[rule], layout)
     start = server.start(named_tensors(model))
     with cohort_of(inputs, LocalSGD(1, 1, 0.1), seed=0, most=1, workers=1) as cohort:
-        federation = Federation(
-            schedule, server, start, cohort, Ranks(), lambda model: Evaluation(0.5, None)
-        )
+        federation = Federation(schedule, server, start, cohort, Ranks())
         for clients.edits in rounds:
             standing = federation.standing
             before = {n: t.clone() for n, t in server.state_dict(standing.server).items()}
