@@ -26,7 +26,7 @@ QUICK = {
     "checkpoint_every": 1,
     "device_args.using_gpu": False,
 }
-LINE = re.compile(r"round (\d+)/3  accuracy 0\.\d{4}  N/E [01]\.\d{3}  \d+\.\d\d s  00:\d\d left")
+LINE = re.compile(r"round (\d+)/3  accuracy 0\.\d{4}  N/E [01]\.\d{3}  \d+\.\d\d s  0:\d\d left")
 
 Invoke = Callable[..., Result]
 

@@ -110,7 +110,9 @@ class _Lines(Follower):
 
     def round_done(self, record: RoundRecord) -> None:
         seconds = sum((record.seconds.train, record.seconds.aggregate, record.seconds.evaluate))
-        left = tqdm.format_interval(round(seconds * (self._rounds - record.round)))
+        left = tqdm.format_interval(round(seconds * (self._rounds - record.round))).removeprefix(
+            "0"
+        )
         sys.stdout.write(
             f"round {record.round}/{self._rounds}  {figures(record)}  {seconds:.2f} s"
             f"  {left} left\n"

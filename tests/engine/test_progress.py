@@ -31,7 +31,7 @@ def test_a_plain_line_a_round(capsys: pytest.CaptureFixture[str], make_record: M
         display.end()
     assert capsys.readouterr().out.splitlines() == [
         "round 1/400  accuracy 0.5000  N/E 0.250  21.25 s  2:21:19 left",
-        "round 398/400  not tested  N/E 0.250  2 rejected  21.25 s  00:42 left",
+        "round 398/400  not tested  N/E 0.250  2 rejected  21.25 s  0:42 left",
     ]
 
 
