@@ -69,7 +69,7 @@ class Cohort:
         self._own_test = own_test
         self._worker = threading.local()
         self._consuming, self._stopping = threading.Lock(), threading.Event()
-        self._pool = ThreadPoolExecutor(self._workers, "client", _use_one_thread)
+        self._pool = ThreadPoolExecutor(self._workers, "client", torch.set_num_threads, (1,))
 
     def __enter__(self) -> "Cohort":
         return self
@@ -152,10 +152,6 @@ class Cohort:
             wait(futures)
             raise
         return [future.result() for future in futures]
-
-
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def _parts(batches: Iterable[Batch], count: int) -> list[Iterable[Batch]]:

@@ -135,9 +135,13 @@ class MetricsFile:
         """Return how many rounds are on record: whole lines from the first one on."""
         return sum(1 for _ in self._whole())
 
-    def tested(self) -> list[tuple[int, float]]:
-        """Return (round, accuracy) of every round whose accuracy was measured."""
-        return [(r.round, r.test_acc) for r in self._whole() if r.test_acc is not None]
+    def results(self) -> tuple[float | None, int | None, float | None]:
+        """Return the best accuracy, the first round that reached it, and the last accuracy."""
+        tested = [(r.round, r.test_acc) for r in self._whole() if r.test_acc is not None]
+        if not tested:
+            return None, None, None
+        best_round, best = max(tested, key=lambda entry: entry[1])
+        return best, best_round, tested[-1][1]
 
     def until(self, last_round: int) -> tuple[float, float]:
         """Return the integrated norm and the seconds of all rounds to one that is on record."""

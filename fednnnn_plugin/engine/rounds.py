@@ -51,20 +51,11 @@ class KeptRounds:
                 stack.callback(follower.end)
             while federation.standing.round < federation.rounds:
                 record = federation.run_round(self._metrics.append)
-                assert record is not None
                 _log.info("round %d: %s", record.round, figures(record))
                 if record.round % self.checkpoint_every == 0:
                     self._save()
                 for follower in federation.followers:
                     follower.round_done(record)
-
-    def results(self) -> tuple[float | None, int | None, float | None]:
-        """Return the best accuracy, the first round that reached it, and the last accuracy."""
-        tested = self._metrics.tested()
-        if not tested:
-            return None, None, None
-        best_round, best = max(tested, key=lambda entry: entry[1])
-        return best, best_round, tested[-1][1]
 
     def _restore(self) -> None:
         federation = self.federation

@@ -24,7 +24,7 @@ from fednnnn_plugin.engine.folder import Mode, RunFolder, run_log
 from fednnnn_plugin.engine.model_check import check_model
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks
-from fednnnn_plugin.engine.records import Summary, versions
+from fednnnn_plugin.engine.records import MetricsFile, Summary, versions
 from fednnnn_plugin.engine.rounds import KeptRounds
 from fednnnn_plugin.engine.settings import load_data, local_sgd, rank_device, schedule
 from fednnnn_plugin.engine.training import ForeignTrainer, Inputs, cohort_of, widest_group
@@ -129,7 +129,7 @@ def _run(
         _say(recipe, inputs, batching)
         kept = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
         kept.run(mode, dump_recipe(recipe), ranks)
-        best, best_round, final = kept.results()
+        best, best_round, final = MetricsFile(files.metrics).results()
         summary = Summary(
             recipe=recipe.name,
             seed=seed,

@@ -84,18 +84,15 @@ def cohort_of(inputs: Inputs, sgd: LocalSGD, seed: int, most: int, workers: int)
             return Cohort(model, _together(groups, batches), batches)
     else:
         batches = LoaderBatches(data, sgd, device)
-    if inputs.are_ours:
-        return Cohort(model, _alone(sgd, batches), batches, workers=workers)
     if trainer is None:
-        return Cohort(model, _alone(sgd, batches), batches, seed=seed)
-    named = layout_of(model).state_dict
-    return Cohort(
-        model,
-        _by(trainer),
-        batches,
-        seed=seed,
-        own_test=lambda state: trainer.test(named(state)),
-    )
+        own_seed = None if inputs.are_ours else seed
+        return Cohort(model, _alone(sgd, batches), batches, workers=workers, seed=own_seed)
+    layout = layout_of(model)
+
+    def own_test(state: ModelState) -> Evaluation:
+        return trainer.test(layout.state_dict(state))
+
+    return Cohort(model, _by(trainer), batches, seed=seed, own_test=own_test)
 
 
 def _alone(sgd: LocalSGD, batches: Batches) -> Training:

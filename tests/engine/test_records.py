@@ -28,7 +28,7 @@ def lines(metrics: MetricsFile) -> list[bytes]:
 
 def test_a_line_a_round(metrics: MetricsFile) -> None:
     assert metrics.rounds() == 3
-    assert metrics.tested() == [(1, 0.1), (3, 0.3)]
+    assert metrics.results() == (0.3, 3, 0.3)
     assert metrics.until(2) == (4.0, 2 * 21.25)
     first = json.loads(lines(metrics)[0])
     assert list(first) == [
