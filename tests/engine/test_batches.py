@@ -29,7 +29,7 @@ def orders(batches: TensorBatches, client: int, round_number: int) -> list[list[
     ]
 
 
-def test_an_epoch_holds_every_image_once_and_ends_with_a_short_batch(data: FederatedData) -> None:
+def test_an_epoch_and_the_test_hold_every_image_once(data: FederatedData) -> None:
     for epoch in numbered(data).epochs(CLIENT, 1):
         batches = list(epoch)
         assert [len(labels) for _, labels in batches] == [8, 8, 8, 6]
@@ -37,6 +37,9 @@ def test_an_epoch_holds_every_image_once_and_ends_with_a_short_batch(data: Feder
         assert sorted(seen.tolist()) == sorted(data.client_indices[CLIENT].tolist())
         images = torch.cat([images for images, _ in batches])
         assert torch.equal(images, data.train_images[seen])
+    images, labels = map(torch.cat, zip(*numbered(data).test(), strict=True))
+    assert torch.equal(images, data.test_images)
+    assert torch.equal(labels, data.test_labels)
 
 
 def test_shuffles_differ_by_seed_round_client_and_epoch(data: FederatedData) -> None:
@@ -52,12 +55,6 @@ def test_shuffles_differ_by_seed_round_client_and_epoch(data: FederatedData) -> 
     generator, held = torch_generator(0, "shuffle", 1, 0), data.client_indices[CLIENT]
     for order in drawn[:2]:
         assert order == held[torch.randperm(30, generator=generator)].tolist()
-
-
-def test_the_test_set_comes_whole_and_in_order(data: FederatedData) -> None:
-    images, labels = zip(*numbered(data).test(), strict=True)
-    assert torch.equal(torch.cat(labels), data.test_labels)
-    assert torch.equal(torch.cat(images), data.test_images)
 
 
 def test_activations_in_channels_last_are_the_same_function(data: FederatedData) -> None:

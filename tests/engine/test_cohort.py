@@ -1,8 +1,8 @@
 """The cohort: who trains, and that how they are trained leaves no trace in the bits."""
 
-import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -100,20 +100,14 @@ def test_clients_train_on_one_thread_and_the_count_is_restored(
         inside.append(torch.get_num_threads())
         return replica.state.as_group()
 
-    def count_later() -> int:
-        seen: list[int] = []
-        thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
-        thread.start()
-        thread.join()
-        return seen[0]
-
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         with Cohort(MODEL, training, batches, workers=2) as cohort:
             trained(cohort, served, range(3))
         assert inside == [1, 1, 1]
-        assert torch.get_num_threads() == count_later() == 2
+        with ThreadPoolExecutor() as later:  # what is started later begins with a worker's count
+            assert torch.get_num_threads() == later.submit(torch.get_num_threads).result() == 2
     finally:
         torch.set_num_threads(before)
 

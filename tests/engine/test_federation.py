@@ -116,8 +116,7 @@ def test_the_summary_names_the_best_and_the_last_round(
     summary = example.follow(Tested(lambda _: example.hand), comm_round=4)
     assert (summary.best_test_acc, summary.best_round, summary.final_test_acc) == (0.7, 2, 0.4)
     written = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (written["rounds"], written["backend"], written["ranks"]) == (4, "sp", 1)
-    assert (written["recipe"], written["seed"]) == ("digits_noniid_b_fednnnn", 0)
-    assert written["device"] == "cpu"
+    told_of = {"rounds": 4, "backend": "sp", "ranks": 1, "seed": 0, "device": "cpu"}
+    assert written | told_of | {"recipe": "digits_noniid_b_fednnnn"} == written
     assert written["wall_seconds"] > 0
-    assert written["versions"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
+    assert torch.__version__.startswith(written["versions"]["torch"])
