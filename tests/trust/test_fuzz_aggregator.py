@@ -173,6 +173,7 @@ def test_the_engine(
 SAMPLES = st.sampled_from([1, 5, 0, -1, 2.5, math.nan, None, "3", 10**400])
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(
     rounds=ROUNDS,
     samples=st.lists(SAMPLES, min_size=4, max_size=4),
