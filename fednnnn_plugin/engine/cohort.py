@@ -49,15 +49,9 @@ class Cohort:
     """Trains groups of clients ``workers`` at a time; each on one thread.
 
     So its bits depend neither on how many train beside it nor on the number of cores. Memory: one
-    model a worker, whatever the size of the cohort.
-
-    Args:
-        model: copied for every worker; in the dtype and on the device of the batches.
-        training: how a group trains.
-        batches: for the test set.
-        workers: groups at once.
-        seed: for a model, data or training that may draw from the global generators: each client
-            then trains alone, with the generators seeded for it and restored after.
+    model a worker, whatever the size of the cohort. A ``seed`` is for a model, data or training
+    that may draw from the global generators: each client then trains alone, with the generators
+    seeded for it and restored after. Models are tested on the batches, or as ``own_test`` does.
     """
 
     def __init__(
@@ -68,12 +62,14 @@ class Cohort:
         *,
         workers: int = 1,
         seed: int | None = None,
+        own_test: Callable[[ModelState], Evaluation] | None = None,
     ) -> None:
         self._model, self._training, self._batches, self._seed = model, training, batches, seed
         self._workers = workers if seed is None else 1
+        self._own_test = own_test
         self._worker = threading.local()
         self._consuming, self._stopping = threading.Lock(), threading.Event()
-        self._pool = ThreadPoolExecutor(self._workers, "client", _use_one_thread)
+        self._pool = ThreadPoolExecutor(self._workers, "client", torch.set_num_threads, (1,))
 
     def __enter__(self) -> "Cohort":
         return self
@@ -110,24 +106,21 @@ class Cohort:
         self._each(train_group, groups)
 
     def test(self, state: ModelState) -> Evaluation:
-        """Test a model on the test set."""
+        """Test a model, as a client is trained: on one thread, the generators seeded."""
+
+        def test_own(own_test: Callable[[ModelState], Evaluation]) -> Evaluation:
+            with self._generators(0, 0):
+                return own_test(state)
 
         def test_part(batches: Iterable[Batch]) -> list[Tally]:
             with self._generators(0, 0):
                 model = self._replica(state).model.eval()
                 return [tally(model, self._batches.staged(batch)) for batch in batches]
 
+        if self._own_test:
+            return self._each(test_own, [self._own_test])[0]
         parts = _parts(self._batches.test(), self._workers)
         return evaluation(chain.from_iterable(self._each(test_part, parts)))
-
-    def alone(self, call: Callable[[], T]) -> T:
-        """Call a user's code as a client is trained: on one thread, the generators seeded."""
-
-        def seeded(call: Callable[[], T]) -> T:
-            with self._generators(0, 0):
-                return call()
-
-        return self._each(seeded, [call])[0]
 
     def _replica(self, state: ModelState) -> Replica:
         """Return this worker's, with a state loaded."""
@@ -159,10 +152,6 @@ class Cohort:
             wait(futures)
             raise
         return [future.result() for future in futures]
-
-
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def _parts(batches: Iterable[Batch], count: int) -> list[Iterable[Batch]]:

@@ -14,7 +14,7 @@ import ctypes
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -24,9 +24,8 @@ import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fednnnn_plugin.client.local_sgd import Precision
-from fednnnn_plugin.engine.folder import open_regular
-from fednnnn_plugin.errors import UserError, printable, reason
-from fednnnn_plugin.recipe.reading import MAX_BYTES, NotReadableError, read_yaml
+from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.recipe import reading
 
 _log = logging.getLogger(__name__)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -48,10 +47,8 @@ def device_name(device: torch.device) -> str:
     return str(device)
 
 
-def choose_device(*, wants_gpu: bool, gpu_id: int = 0, say: bool = True) -> torch.device:
+def choose_gpu(gpu_id: int = 0, *, say: bool = True) -> torch.device:
     """Return the GPU that was asked for, or the CPU where there is none, and ``say`` so."""
-    if not wants_gpu:
-        return torch.device("cpu")
     visible = visible_gpus()
     if not visible:
         if say:
@@ -78,29 +75,18 @@ def side_by_side(device: torch.device, local_ranks: int = 1, limit: int | None =
     return max(1, min(cores // local_ranks, limit or cores))
 
 
-def gpu_of_rank(gpus: Sequence[int], rank: int, size: int, where: str) -> int:
-    """Return a rank's entry of a mapping, which is as long as the world."""
-    if len(gpus) != size:
-        raise UserError(f"{where}: it places {len(gpus)} processes: must be {size}, as launched")
-    return gpus[rank]
-
-
 def read_mapping(path: Path, key: str | None) -> list[int]:
     """Read a mapping file; return the GPU of each process, in order."""
-    where = f"device_args.gpu_mapping_file: {path}"
     try:
-        with open_regular(path, MAX_BYTES) as file:
-            content = read_yaml(file.read(MAX_BYTES).decode())
-    except (OSError, UnicodeDecodeError, NotReadableError) as error:
-        why = reason(error) if isinstance(error, OSError) else "not YAML"
-        raise UserError(f"{where}: cannot be read: {why}") from None
-    if not isinstance(content, Mapping) or key not in content:
-        names = map(str, content) if isinstance(content, Mapping) else ["none"]
-        known = ", ".join(map(printable, names))
+        mappings = reading.read_mapping(path, "GPU mappings by name")
+    except UserError as error:
+        raise UserError(f"device_args.gpu_mapping_file: {error}") from None
+    if key not in mappings:
+        known = ", ".join(map(printable, mappings))
         raise UserError(
             f"device_args.gpu_mapping_key: {key!r}: not in {path}, which has the keys {known}"
         )
-    return _gpus(content[key], f"{where}: {key}")
+    return _gpus(mappings[key], f"device_args.gpu_mapping_file: {path}: {key}")
 
 
 def parse_mapping(text: str) -> list[int]:
@@ -153,7 +139,7 @@ def keep_freed_memory() -> None:
 
 
 class Clock:
-    """Seconds of a round's parts; a part lasts from one mark to the next.
+    """Seconds of the parts of a round, which begins now; a part lasts from one mark to the next.
 
     A GPU works on its own: its marks are events, for which the host waits once, in the end.
     """
@@ -161,10 +147,6 @@ class Clock:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._marks: list[tuple[str, Any]] = []
-
-    def start(self) -> None:
-        """Begin a round."""
-        self._marks.clear()
         self.mark("")
 
     def mark(self, part: str) -> None:

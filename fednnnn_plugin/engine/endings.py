@@ -1,23 +1,17 @@
-"""How a process of a run was launched, and how it ends: one line, one status, no rank waiting."""
+"""How a process of a run was launched, and how it ends: one line, one status."""
 
 import os
 import signal
-import sys
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from fednnnn_plugin.errors import RunError, UserError
 
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
-# Most mistakes are seen by all ranks at once: rank 0 then reports first, and ends the others.
-_HEAD_START = 1.0
-# A signal reaches all ranks; rank 0 then writes a checkpoint, and ends the others when it has.
-_TIME_TO_SAVE = 60.0
 
 
 class Terminated(BaseException):
@@ -80,34 +74,3 @@ def ending(error: BaseException) -> tuple[str, int]:
         case Terminated():
             return "terminated; go on with --resume", 143
     return "".join(traceback.format_exception(error)).rstrip(), 1
-
-
-class Job(Protocol):
-    """The processes that were launched together."""
-
-    rank: int
-    size: int
-
-    def abort(self, status: int) -> None:
-        """End the processes of the other ranks, and this one."""
-
-
-@contextmanager
-def ending_together(ranks: Job) -> Iterator[None]:
-    """End all ranks where this one raises: they would wait for it for ever, also in its exit."""
-    try:
-        yield
-    except BaseException as error:
-        if ranks.size > 1:
-            message, status = ending(error)
-            stopped = isinstance(error, Terminated | KeyboardInterrupt)
-            if ranks.rank and stopped:
-                time.sleep(_TIME_TO_SAVE)
-            elif ranks.rank and isinstance(error, UserError):
-                time.sleep(_HEAD_START)
-            if not (ranks.rank and stopped):
-                sys.stderr.write(message + "\n")
-            sys.stdout.flush()
-            sys.stderr.flush()
-            ranks.abort(status)
-        raise

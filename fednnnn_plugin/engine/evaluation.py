@@ -30,8 +30,8 @@ class Evaluation:
     not measure it, or the loss is not finite. ``metrics`` is what else it measures, by name.
     """
 
-    accuracy: float | None
-    loss: float | None
+    accuracy: float | None = None
+    loss: float | None = None
     metrics: dict[str, float] | None = None
 
 

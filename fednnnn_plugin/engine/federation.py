@@ -9,10 +9,9 @@ from typing import Literal
 from fednnnn_plugin.client.groups import Group, plan_groups
 from fednnnn_plugin.engine.cohort import Cohort, Outcome, draw_cohort
 from fednnnn_plugin.engine.devices import Clock
-from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks, deal
-from fednnnn_plugin.engine.records import Progress, RoundRecord, Seconds, round_record
+from fednnnn_plugin.engine.records import RoundRecord, Seconds, round_record
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
@@ -44,20 +43,15 @@ class Standing:
     """Where a federation is after a whole round; replaced as one, whatever interrupts it."""
 
     server: ServerState
-    progress: Progress
+    round: int = 0
+    integrated_norm: float = 0.0
+    wall_seconds: float = 0.0
 
 
 class Federation:
     """Serve, train the cohort, average, move the server, test: once a round.
 
-    Args:
-        schedule: what to do.
-        server: the rule.
-        start: on rank 0; the others hold one whose served model is overwritten by rank 0's.
-        cohort: trains this rank's clients.
-        ranks: the processes that share the clients.
-        test: tests a model.
-        followers: are told how many of this rank's clients of a round are done.
+    The ranks but 0 start with a state whose served model rank 0's overwrites.
     """
 
     def __init__(
@@ -67,48 +61,38 @@ class Federation:
         start: ServerState,
         cohort: Cohort,
         ranks: Ranks,
-        test: Callable[[ModelState], Evaluation],
         followers: Sequence[Follower] = (),
     ) -> None:
         self._schedule, self._cohort, self._ranks = schedule, cohort, ranks
-        self._test, self._followers = test, followers
-        self._clock = Clock(start.served.vector.device)
+        self.followers = followers
         self.server = server
         self.rounds = schedule.rounds
-        self.standing = Standing(start, Progress(0, 0.0, 0.0))
+        self.standing = Standing(start)
 
     def run_round(self, keep: Callable[[RoundRecord], None] | None = None) -> RoundRecord:
-        """Do the next round, on rank 0; return its record.
+        """Do the next round, on rank 0, and ``keep`` its record before the round counts as done.
 
-        Args:
-            keep: called with the record before the round counts as done.
-
-        Raises:
-            RunError: too many clients failed, no update was accepted, or the served model
-                overflowed. After this or any other error the standing is that before the round.
+        After an error, such as ``RunError`` where too many clients failed, no update was accepted
+        or the served model overflowed, the standing is that before the round.
         """
         before = self.standing
-        number = before.progress.round + 1
+        number = before.round + 1
         total = self.train(number)
         assert total is not None
         self._refuse_failures(number, total.known.failed)
         update, state, move = self._move(number, total)
         self._clock.mark("aggregate")
         tested = (number - 1) % self._schedule.test_every == 0 or number == self.rounds
-        served = self._test(state.served) if tested and self._schedule.test_served else None
-        evaluation = self._test(state.evaluation) if tested else None
+        served = self._cohort.test(state.served) if tested and self._schedule.test_served else None
+        evaluation = self._cohort.test(state.evaluation) if tested else None
         self._clock.mark("evaluate")
         seconds = self._clock.seconds()
-        progress = Progress(
-            number,
-            before.progress.integrated_norm + move.server_update_norm,
-            before.progress.wall_seconds + sum(seconds.values()),
-        )
+        integrated_norm = before.integrated_norm + move.server_update_norm
         record = round_record(
             number,
             update,
             move,
-            integrated_norm=progress.integrated_norm,
+            integrated_norm=integrated_norm,
             evaluated=self.server.rule.evaluated,
             evaluation=evaluation,
             served=served,
@@ -116,14 +100,15 @@ class Federation:
         )
         if keep:
             keep(record)
-        self.standing = Standing(state, progress)
+        wall_seconds = before.wall_seconds + sum(seconds.values())
+        self.standing = Standing(state, number, integrated_norm, wall_seconds)
         return record
 
     def train(self, number: int) -> UpdateAccumulator | None:
         """Train this rank's clients of a round; on rank 0, add up all ranks'."""
         schedule, served = self._schedule, self.standing.server.served
         sizes = schedule.client_sizes
-        self._clock.start()
+        self._clock = Clock(served.vector.device)
         self._ranks.serve(served)
         layout = self.server.layout
         trained = [entry.name for entry in layout.entries]
@@ -140,7 +125,7 @@ class Federation:
             self._add(number, part, group, outcome)
             self._clock.mark("aggregate")
             done += len(group)
-            for follower in self._followers:
+            for follower in self.followers:
                 follower.client_done(number, done, of)
 
         self._cohort.train(served, number, mine, add)

@@ -141,7 +141,7 @@ class RunFolder:
         lock = FileLock(self._lock, timeout=0)  # the kernel's: it ends with its process
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
+            held = lock.acquire()
         except Timeout:
             raise UserError(f"--output: {self.path}: another run is writing to it") from None
         except OSError as error:
@@ -150,12 +150,10 @@ class RunFolder:
             raise UserError(
                 f"--output: {self.path}: cannot be written to: {error.strerror}"
             ) from None
-        try:
+        with held:
             self.check(mode)  # again: a run may have begun and ended in the meantime
             self._tidy(replace=mode != "resume")
             yield
-        finally:
-            lock.release()
 
     def _tidy(self, *, replace: bool) -> None:
         """Remove what a process left that died while writing, and the run that is replaced."""

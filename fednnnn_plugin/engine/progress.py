@@ -110,12 +110,12 @@ class _Lines(Follower):
 
     def round_done(self, record: RoundRecord) -> None:
         seconds = sum((record.seconds.train, record.seconds.aggregate, record.seconds.evaluate))
-        minutes, left = divmod(round(seconds * (self._rounds - record.round)), 60)
-        hours, minutes = divmod(minutes, 60)
-        clock = f"{hours}:{minutes:02d}:{left:02d}" if hours else f"{minutes}:{left:02d}"
+        left = tqdm.format_interval(round(seconds * (self._rounds - record.round))).removeprefix(
+            "0"
+        )
         sys.stdout.write(
             f"round {record.round}/{self._rounds}  {figures(record)}  {seconds:.2f} s"
-            f"  {clock} left\n"
+            f"  {left} left\n"
         )
         sys.stdout.flush()
 

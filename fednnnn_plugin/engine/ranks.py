@@ -8,15 +8,17 @@ With many processes no collective is a client's:
 """
 
 import os
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fednnnn_plugin.client.groups import Group
-from fednnnn_plugin.engine.endings import launched_ranks
+from fednnnn_plugin.engine.endings import Terminated, ending, launched_ranks
 from fednnnn_plugin.errors import LaunchError, UserError
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm, Request
 
 _POLL_SECONDS = 0.001
+# Most mistakes are seen by all ranks at once: rank 0 then reports first, and ends the others.
+_HEAD_START = 1.0
+# A signal reaches all ranks; rank 0 then writes a checkpoint, and ends the others when it has.
+_TIME_TO_SAVE = 60.0
 
 
 class Ranks:
@@ -159,3 +165,24 @@ def choose_ranks(backend: str | None) -> Ranks:
             "srun with --mpi=pmix, or mpirun"
         )
     return ranks
+
+
+@contextmanager
+def ending_together(ranks: Ranks) -> Iterator[None]:
+    """End all ranks where this one raises: they would wait for it for ever, also in its exit."""
+    try:
+        yield
+    except BaseException as error:
+        if ranks.size > 1:
+            message, status = ending(error)
+            stopped = isinstance(error, Terminated | KeyboardInterrupt)
+            if ranks.rank and stopped:
+                time.sleep(_TIME_TO_SAVE)
+            elif ranks.rank and isinstance(error, UserError):
+                time.sleep(_HEAD_START)
+            if not (ranks.rank and stopped):
+                sys.stderr.write(message + "\n")
+            sys.stdout.flush()
+            sys.stderr.flush()
+            ranks.abort(status)
+        raise

@@ -13,7 +13,6 @@ from fednnnn_plugin.engine.records import MetricsFile, Recorded, Seconds, round_
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.gradients import NEAR_ZERO
-from fednnnn_plugin.server.norms import part_norms
 from fednnnn_plugin.server.server import ServerMove
 from fednnnn_plugin.server.update import Update
 
@@ -145,11 +144,9 @@ def _move(before: Mapping[str, Tensor], after: Mapping[str, Tensor], update: Upd
             raise UserError(
                 f"NWDARecorder: served_state: {entry.name}: missing, or of another shape"
             )
-    served = layout.flatten(after).to(update.vector.device)
-    norms = part_norms(served - layout.flatten(before), layout.modules).tolist()
-    norm = math.sqrt(math.fsum(norm * norm for norm in norms))
-    if not math.isfinite(norm):
-        raise UserError("NWDARecorder: served_state: not finite")
+    difference = layout.flatten(after).to(update.vector.device) - layout.flatten(before)
     near_zero = update.mean_update_norm <= NEAR_ZERO * update.mean_client_norm
-    moved = dict(zip(layout.modules, norms, strict=True))
-    return ServerMove(norm, moved, near_zero and norm == 0.0)
+    move = ServerMove.of(difference, layout, degenerate=near_zero and not difference.any())
+    if not math.isfinite(move.server_update_norm):
+        raise UserError("NWDARecorder: served_state: not finite")
+    return move

@@ -18,7 +18,7 @@ from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.folder import LONGEST_LINE, errors_named, open_regular, write_atomically
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
-from fednnnn_plugin.server.update import Update
+from fednnnn_plugin.server.update import LayerNorms, Update
 
 _LONGEST_SUMMARY = 1 << 20  # bytes
 
@@ -33,11 +33,9 @@ class Seconds:
 
 
 @dataclass(frozen=True)
-class LayerRecord:
-    """The norms of one module."""
+class LayerRecord(LayerNorms):
+    """The norms of one module, its server move too."""
 
-    mean_update_norm: float
-    mean_client_norm: float
     server_update_norm: float
 
 
@@ -79,7 +77,7 @@ def round_record(
     seconds: Seconds,
 ) -> RoundRecord:
     """Put a round's record together; models that were not tested have no evaluation."""
-    tested = evaluation or Evaluation(None, None)
+    tested = evaluation or Evaluation()
     layers = {
         module: LayerRecord(norms.mean_update_norm, norms.mean_client_norm, move.layers[module])
         for module, norms in update.layers.items()
@@ -102,15 +100,6 @@ def round_record(
         degenerate=move.degenerate,
         seconds=seconds,
     )
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands after its last finished round."""
-
-    round: int
-    integrated_norm: float
-    wall_seconds: float
 
 
 # Half of the range: what a run adds to it cannot overflow.
@@ -146,15 +135,19 @@ class MetricsFile:
         """Return how many rounds are on record: whole lines from the first one on."""
         return sum(1 for _ in self._whole())
 
-    def tested(self) -> list[tuple[int, float]]:
-        """Return (round, accuracy) of every round whose accuracy was measured."""
-        return [(r.round, r.test_acc) for r in self._whole() if r.test_acc is not None]
+    def results(self) -> tuple[float | None, int | None, float | None]:
+        """Return the best accuracy, the first round that reached it, and the last accuracy."""
+        tested = [(r.round, r.test_acc) for r in self._whole() if r.test_acc is not None]
+        if not tested:
+            return None, None, None
+        best_round, best = max(tested, key=lambda entry: entry[1])
+        return best, best_round, tested[-1][1]
 
-    def progress(self, last_round: int) -> Progress:
-        """Return where the run stood after a round that is on record."""
+    def until(self, last_round: int) -> tuple[float, float]:
+        """Return the integrated norm and the seconds of all rounds to one that is on record."""
         recorded = list(islice(self._whole(), last_round))
         seconds = sum(sum(each.seconds.values()) for each in recorded)
-        return Progress(last_round, recorded[-1].integrated_norm, seconds)
+        return recorded[-1].integrated_norm, seconds
 
     def cut(self, rounds: int) -> None:
         """Drop what was written after so many rounds, whole lines or parts of one."""

@@ -1,7 +1,7 @@
 """The rounds of a run on rank 0, and what is kept of them."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ import safetensors.torch
 from fednnnn_plugin.engine.checkpoint import CheckpointFolder
 from fednnnn_plugin.engine.federation import Federation, Standing
 from fednnnn_plugin.engine.folder import Mode, RunFolder, write_atomically
-from fednnnn_plugin.engine.progress import Follower, figures
+from fednnnn_plugin.engine.progress import figures
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import MetricsFile
 from fednnnn_plugin.errors import UserError
@@ -26,7 +26,6 @@ class KeptRounds:
     folder: RunFolder
     tied: Mapping[str, str]  # further names of the model's tensors -> the first name
     checkpoint_every: int
-    followers: Sequence[Follower]
 
     def __post_init__(self) -> None:
         self._metrics = MetricsFile(self.folder.metrics)
@@ -42,30 +41,21 @@ class KeptRounds:
         if mode == "resume":
             self._restore()
         write_atomically(self.folder.recipe, recipe.encode())
-        finished = federation.standing.progress.round
+        finished = federation.standing.round
         self._metrics.cut(finished)
         ranks.start(finished)
         with ExitStack() as stack:
             stack.callback(self._save)
-            for follower in self.followers:
+            for follower in federation.followers:
                 follower.begin(self.folder.path, finished)
                 stack.callback(follower.end)
-            while federation.standing.progress.round < federation.rounds:
+            while federation.standing.round < federation.rounds:
                 record = federation.run_round(self._metrics.append)
-                assert record is not None
                 _log.info("round %d: %s", record.round, figures(record))
                 if record.round % self.checkpoint_every == 0:
                     self._save()
-                for follower in self.followers:
+                for follower in federation.followers:
                     follower.round_done(record)
-
-    def results(self) -> tuple[float | None, int | None, float | None]:
-        """Return the best accuracy, the first round that reached it, and the last accuracy."""
-        tested = self._metrics.tested()
-        if not tested:
-            return None, None, None
-        best_round, best = max(tested, key=lambda entry: entry[1])
-        return best, best_round, tested[-1][1]
 
     def _restore(self) -> None:
         federation = self.federation
@@ -86,16 +76,16 @@ class KeptRounds:
                 f"--resume: {self._checkpoints.path}: its checkpoint is of another model; "
                 "replace the run with --overwrite"
             )
-        federation.standing = Standing(state, self._metrics.progress(checkpoint.round))
+        federation.standing = Standing(state, self._saved, *self._metrics.until(self._saved))
 
     def _save(self) -> None:
         """Write a checkpoint and the evaluation model of the last finished round."""
         server, standing = self.federation.server, self.federation.standing
-        if standing.progress.round == self._saved:
+        if standing.round == self._saved:
             return
         self._metrics.sync()
         evaluation = server.layout.state_dict(standing.server.evaluation)
         tied = {name: evaluation[first].clone() for name, first in self.tied.items()}
         write_atomically(self.folder.model, safetensors.torch.save(evaluation | tied))
-        self._checkpoints.save(server.state_dict(standing.server), standing.progress.round)
-        self._saved = standing.progress.round
+        self._checkpoints.save(server.state_dict(standing.server), standing.round)
+        self._saved = standing.round

@@ -4,7 +4,6 @@ import copy
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,20 +19,18 @@ from fednnnn_plugin.engine.devices import (
     side_by_side,
     visible_gpus,
 )
-from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.federation import Federation
 from fednnnn_plugin.engine.folder import Mode, RunFolder, run_log
 from fednnnn_plugin.engine.model_check import check_model
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks
-from fednnnn_plugin.engine.records import Summary, versions
+from fednnnn_plugin.engine.records import MetricsFile, Summary, versions
 from fednnnn_plugin.engine.rounds import KeptRounds
 from fednnnn_plugin.engine.settings import load_data, local_sgd, rank_device, schedule
 from fednnnn_plugin.engine.training import ForeignTrainer, Inputs, cohort_of, widest_group
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
-from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.server import Server
 from fednnnn_plugin.user_code import names_code
 
@@ -114,12 +111,6 @@ def _run(
         workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
         cohort = cohort_of(inputs, sgd, seed, batching, min(workers, a_round))
         stack.enter_context(cohort)
-
-        def test(state: ModelState) -> Evaluation:
-            if trainer is None:
-                return cohort.test(state)
-            return cohort.alone(partial(trainer.test, layout.state_dict(state)))
-
         rule = Server(recipe.rule, recipe.rule_settings, layout)
         federation = Federation(
             schedule(recipe, data, batching, ranks.size if free else 1),
@@ -127,7 +118,6 @@ def _run(
             rule.start(named_tensors(model)),
             cohort,
             ranks,
-            test,
             () if ranks.rank else followers,
         )
         if ranks.rank:
@@ -137,15 +127,9 @@ def _run(
         stack.enter_context(files.locked(mode))
         log_to(files.log)
         _say(recipe, inputs, batching)
-        kept = KeptRounds(
-            federation,
-            files,
-            tied=aliases(model),
-            checkpoint_every=train.checkpoint_every,
-            followers=followers,
-        )
+        kept = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
         kept.run(mode, dump_recipe(recipe), ranks)
-        best, best_round, final = kept.results()
+        best, best_round, final = MetricsFile(files.metrics).results()
         summary = Summary(
             recipe=recipe.name,
             seed=seed,
@@ -157,7 +141,7 @@ def _run(
             ranks=ranks.size,
             device=device_name(device),
             client_batching=batching,
-            wall_seconds=federation.standing.progress.wall_seconds,
+            wall_seconds=federation.standing.wall_seconds,
             versions=versions(),
         )
         summary.write(files.summary)

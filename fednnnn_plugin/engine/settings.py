@@ -11,8 +11,7 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import DataSpec, FederatedData, load_federated
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.devices import (
-    choose_device,
-    gpu_of_rank,
+    choose_gpu,
     parse_mapping,
     read_mapping,
     visible_gpus,
@@ -73,18 +72,24 @@ def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:
 
     Several ranks without a mapping take the visible GPUs of their machine in turn.
     """
-    settings = recipe.device_args
-    gpu = settings.gpu_id
-    if settings.wants_gpu and settings.gpu_util_parse is not None:
-        mapping = parse_mapping(settings.gpu_util_parse)
-        gpu = gpu_of_rank(mapping, ranks.rank, ranks.size, "device_args.gpu_util_parse")
-    elif settings.wants_gpu and settings.gpu_mapping_file is not None:
+    settings, say = recipe.device_args, ranks.rank == 0
+    if not settings.wants_gpu:
+        return torch.device("cpu")
+    if settings.gpu_util_parse is not None:
+        where, mapping = "gpu_util_parse", parse_mapping(settings.gpu_util_parse)
+    elif settings.gpu_mapping_file is not None:
         path = Path(settings.gpu_mapping_file).expanduser()
-        mapping = read_mapping(path, settings.gpu_mapping_key)
-        gpu = gpu_of_rank(mapping, ranks.rank, ranks.size, "device_args.gpu_mapping_file")
+        where, mapping = "gpu_mapping_file", read_mapping(path, settings.gpu_mapping_key)
     elif ranks.size > 1 and (visible := visible_gpus()):
-        gpu = ranks.local_rank % visible
-    return choose_device(wants_gpu=settings.wants_gpu, gpu_id=gpu, say=ranks.rank == 0)
+        return choose_gpu(ranks.local_rank % visible, say=say)
+    else:
+        return choose_gpu(settings.gpu_id, say=say)
+    if len(mapping) != ranks.size:
+        raise UserError(
+            f"device_args.{where}: it places {len(mapping)} processes: must be {ranks.size}, as "
+            "launched"
+        )
+    return choose_gpu(mapping[ranks.rank], say=say)
 
 
 def local_sgd(recipe: Recipe) -> LocalSGD:

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fednnnn_plugin.engine.endings import ending_together
 from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.engine.progress import Follower, progress_display
-from fednnnn_plugin.engine.ranks import choose_ranks
+from fednnnn_plugin.engine.ranks import choose_ranks, ending_together
 from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode

@@ -8,7 +8,7 @@ from torch import nn
 from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.groups import Group, client_bytes
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.client.replica import Replica
+from fednnnn_plugin.client.replica import Replica, layout_of
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import Batches, LoaderBatches, LoaderData, TensorBatches
 from fednnnn_plugin.engine.cohort import Cohort, Step, Training
@@ -84,9 +84,15 @@ def cohort_of(inputs: Inputs, sgd: LocalSGD, seed: int, most: int, workers: int)
             return Cohort(model, _together(groups, batches), batches)
     else:
         batches = LoaderBatches(data, sgd, device)
-    training = _by(trainer) if trainer else _alone(sgd, batches)
-    own_seed = None if inputs.are_ours else seed
-    return Cohort(model, training, batches, workers=workers, seed=own_seed)
+    if trainer is None:
+        own_seed = None if inputs.are_ours else seed
+        return Cohort(model, _alone(sgd, batches), batches, workers=workers, seed=own_seed)
+    layout = layout_of(model)
+
+    def own_test(state: ModelState) -> Evaluation:
+        return trainer.test(layout.state_dict(state))
+
+    return Cohort(model, _by(trainer), batches, seed=seed, own_test=own_test)
 
 
 def _alone(sgd: LocalSGD, batches: Batches) -> Training:

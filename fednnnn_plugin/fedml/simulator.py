@@ -8,8 +8,8 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from fednnnn_plugin.engine.endings import ending_together
 from fednnnn_plugin.engine.progress import progress_display
+from fednnnn_plugin.engine.ranks import ending_together
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
 from fednnnn_plugin.errors import UserError

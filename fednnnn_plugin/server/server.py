@@ -42,6 +42,13 @@ class ServerMove:
     layers: dict[str, float]
     degenerate: bool
 
+    @classmethod
+    def of(cls, difference: Tensor, layout: Layout, *, degenerate: bool) -> "ServerMove":
+        """Return the norms of ``w_{t+1} - w_t``, a vector ``[d]``."""
+        norms = part_norms(difference, layout.modules).tolist()
+        whole = math.sqrt(math.fsum(norm * norm for norm in norms))
+        return cls(whole, dict(zip(layout.modules, norms, strict=True)), degenerate)
+
 
 class Server:
     """Moves the *served* model by the rule, and with it the *evaluation* model.
@@ -79,12 +86,8 @@ class Server:
                 evaluation = served
             case "midpoint":
                 evaluation = self.layout.rounded(before / 2 + served / 2)
-        norms = part_norms(served - before, self.layout.modules).tolist()
-        move = ServerMove(
-            math.sqrt(math.fsum(norm * norm for norm in norms)),
-            dict(zip(self.layout.modules, norms, strict=True)),
-            bool(getattr(optimizer, "degenerate", False)),
-        )
+        degenerate = bool(getattr(optimizer, "degenerate", False))
+        move = ServerMove.of(served - before, self.layout, degenerate=degenerate)
         after = ServerState(
             ModelState(served, update.buffers),
             ModelState(evaluation, update.buffers),

@@ -1,21 +1,19 @@
 """A tiny federation: random 8 × 8 images, the digits network, six clients of unequal size."""
 
 import json
-import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import safetensors.torch
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.records import LayerRecord, RoundRecord, Seconds, Summary
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.models import create_model
@@ -34,18 +32,6 @@ _SETTINGS = {
 }
 
 MakeRecipe = Callable[..., Recipe]
-
-
-class OnRound(Follower):
-    """Calls a function with each round's record."""
-
-    def __init__(self, call: Callable[[RoundRecord], None]) -> None:
-        self._call = call
-
-    def round_done(self, record: RoundRecord) -> None:
-        self._call(record)
-
-
 Run = Callable[..., Summary | None]
 
 
@@ -53,26 +39,21 @@ Run = Callable[..., Summary | None]
 def data() -> FederatedData:
     generator = torch.Generator().manual_seed(0)
     count = sum(SIZES)
-    labels = torch.arange(count) % 10
-    images = torch.randn(count, 1, 8, 8, generator=generator) + labels.view(-1, 1, 1, 1) / 5
-    test_labels = torch.arange(40) % 10
-    test_images = torch.randn(40, 1, 8, 8, generator=generator) + test_labels.view(-1, 1, 1, 1) / 5
+    labels = torch.arange(count + 40) % 10
+    images = torch.randn(count + 40, 1, 8, 8, generator=generator) + labels.view(-1, 1, 1, 1) / 5
     return FederatedData(
-        train_images=images,
-        train_labels=labels,
+        train_images=images[:count],
+        train_labels=labels[:count],
         client_indices=torch.randperm(count, generator=generator).split(SIZES),
-        test_images=test_images,
-        test_labels=test_labels,
+        test_images=images[count:],
+        test_labels=labels[count:],
         num_classes=10,
     )
 
 
 @pytest.fixture(scope="session")
 def recipe() -> MakeRecipe:
-    """Make a FedNNNN recipe for the tiny federation; keywords are its ``train_args``.
-
-    A dotted name, such as ``**{"device_args.worker_num": 1}``, sets any other key.
-    """
+    """Make a FedNNNN recipe for the tiny federation; keywords without a dot are ``train_args``."""
 
     def make(**settings: Any) -> Recipe:
         overrides = [
@@ -85,29 +66,13 @@ def recipe() -> MakeRecipe:
 
 
 @pytest.fixture(scope="session")
-def run_in(data: FederatedData) -> Run:
+def run(data: FederatedData) -> Run:
     """Run a recipe on the tiny federation in a folder."""
 
     def start(recipe: Recipe, folder: Path, **arguments: Any) -> Summary | None:
-        if on_round := arguments.pop("on_round", None):
-            arguments["followers"] = [OnRound(on_round)]
-        everything: dict[str, Any] = {
-            "model": create_model("nnnn_digits", recipe.common_args.random_seed),
-            "data": data,
-            "device": torch.device("cpu"),
-            "folder": folder,
-        }
-        return run_federation(recipe, **(everything | arguments))
-
-    return start
-
-
-@pytest.fixture
-def run(run_in: Run, tmp_path: Path) -> Run:
-    """The same, by default in ``tmp_path / "run"``."""
-
-    def start(recipe: Recipe, folder: Path | None = None, **arguments: Any) -> Summary | None:
-        return run_in(recipe, folder or tmp_path / "run", **arguments)
+        model = create_model("nnnn_digits", recipe.common_args.random_seed)
+        given = {"model": model, "data": data, "device": torch.device("cpu"), "folder": folder}
+        return run_federation(recipe, **given | arguments)
 
     return start
 
@@ -117,11 +82,10 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-@pytest.fixture
-def records(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+@pytest.fixture(scope="session")
+def records() -> Callable[[Path], list[dict[str, Any]]]:
     """Read a run folder's ``metrics.jsonl``."""
-
-    return lambda folder=None: read_records(folder or tmp_path / "run")
+    return read_records
 
 
 @pytest.fixture(scope="session")
@@ -142,28 +106,27 @@ def content() -> Callable[[Path], tuple[object, ...]]:
 @pytest.fixture(scope="session")
 def make_record() -> Callable[..., RoundRecord]:
     """Make a round's record; keywords replace its fields."""
-
-    def make(number: int, **fields: Any) -> RoundRecord:
-        usual: dict[str, Any] = {
-            "evaluated": "average",
-            "test_acc": 0.5,
-            "test_loss": None,
-            "test_metrics": None,
-            "served_test_acc": None,
-            "mean_update_norm": 1.0,
-            "mean_client_norm": 4.0,
-            "server_update_norm": 2.0,
-            "integrated_norm": 2.0 * number,
-            "client_norms": (3.0, 4.0, 5.0),
-            "layers": {"fc": LayerRecord(1.0, 4.0, 2.0)},
-            "clients": 4,
-            "rejected": 0,
-            "degenerate": False,
-            "seconds": Seconds(train=20.0, aggregate=1.0, evaluate=0.25),
-        }
-        return RoundRecord(round=number, **usual | fields)
-
-    return make
+    usual = RoundRecord(
+        round=1,
+        evaluated="average",
+        test_acc=0.5,
+        test_loss=None,
+        test_metrics=None,
+        served_test_acc=None,
+        mean_update_norm=1.0,
+        mean_client_norm=4.0,
+        server_update_norm=2.0,
+        integrated_norm=2.0,
+        client_norms=(3.0, 4.0, 5.0),
+        layers={"fc": LayerRecord(1.0, 4.0, 2.0)},
+        clients=4,
+        rejected=0,
+        degenerate=False,
+        seconds=Seconds(train=20.0, aggregate=1.0, evaluate=0.25),
+    )
+    return lambda number, **fields: replace(
+        usual, round=number, integrated_norm=2.0 * number, **fields
+    )
 
 
 class Two(nn.Module):
@@ -177,7 +140,7 @@ class Two(nn.Module):
 class Told:
     """Clients that add what they are told to the served model; keeps what it is asked to test."""
 
-    def __init__(self, updates: Callable[[int], list[Any]]) -> None:
+    def __init__(self, updates: Callable[[int], tuple[Any, ...]]) -> None:
         self._updates = updates
         self.tested: list[list[float]] = []
 
@@ -208,7 +171,7 @@ class Example:
     def follow(self, trainer: Told, name: str = "run", **settings: Any) -> Summary | None:
         """Run; clients have 1, 3, 3, … samples."""
         clients = settings.pop("clients", 2)
-        arguments = {name: settings.pop(name) for name in ("mode", "on_round") if name in settings}
+        mode = settings.pop("mode", "new")
         settings = {"beta": 0.5, "gamma": 0.5, "comm_round": 2} | settings
         settings |= {"client_num_in_total": clients, "client_num_per_round": clients}
         sizes = {k: 3 if k else 1 for k in range(clients)}
@@ -219,27 +182,25 @@ class Example:
             model=Two(),
             data=data,
             trainer=trainer,
-            **arguments,
+            mode=mode,
         )
 
     def every_round(self, *updates: Any) -> Told:
         """Clients that do the same each round; ``hand`` by default."""
-        return Told(lambda _: list(updates or self.hand))
+        return Told(lambda _: updates or self.hand)
 
     def in_round(self, number: int, *updates: Any) -> Told:
         """Clients that do so in one round, and ``hand`` in the others."""
-        return Told(lambda now: list(updates if now == number else self.hand))
+        return Told(lambda now: updates if now == number else self.hand)
 
     def served(self, name: str = "run") -> dict[str, list[float]]:
         """The newest checkpoint's tensors."""
         newest = max((self._folder / name / "checkpoint").iterdir())
-        return {key: t.tolist() for key, t in safetensors.torch.load_file(newest).items()}
+        return {key: tensor.tolist() for key, tensor in load_file(newest).items()}
 
     def evaluation(self, name: str = "run") -> list[float]:
         """The saved model."""
-        saved = safetensors.torch.load_file(self._folder / name / "model.safetensors")
-        values: list[float] = saved["w"].tolist()
-        return values
+        return load_file(self._folder / name / "model.safetensors")["w"].tolist()
 
     def records(self, name: str = "run") -> list[dict[str, Any]]:
         """What ``metrics.jsonl`` holds."""
@@ -251,39 +212,6 @@ def example(tmp_path: Path, run: Run, recipe: MakeRecipe) -> Example:
     return Example(tmp_path, run, recipe)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def told() -> type[Told]:
     return Told
-
-
-@pytest.fixture(scope="session")
-def draw() -> Callable[[], float]:
-    """Draw from every global generator, as a user's code may."""
-
-    def drawn() -> float:
-        return random.random() + np.random.rand() + torch.rand(1).item()  # noqa: NPY002
-
-    return drawn
-
-
-@pytest.fixture(scope="session")
-def global_state() -> Callable[[], tuple[object, ...]]:
-    """Take the fingerprint of everything global that a run could change."""
-
-    def fingerprint() -> tuple[object, ...]:
-        return (
-            random.getstate(),
-            np.random.get_state()[1].tobytes(),  # noqa: NPY002
-            torch.get_rng_state().numpy().tobytes(),
-            torch.get_default_dtype(),
-            torch.get_default_device(),
-            torch.get_num_threads(),
-            torch.is_grad_enabled(),
-            torch.are_deterministic_algorithms_enabled(),
-            torch.backends.cudnn.deterministic,
-            torch.backends.cudnn.benchmark,
-            torch.backends.cudnn.allow_tf32,
-            torch.backends.cuda.matmul.allow_tf32,
-        )
-
-    return fingerprint

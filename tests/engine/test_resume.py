@@ -12,22 +12,29 @@ from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.errors import UserError
 
-MakeRecipe = Callable[..., Any]
 Run = Callable[..., Any]
-Content = Callable[[Path], tuple[object, ...]]
-Resume = Callable[[Path], list[int]]
-FIVE: dict[str, Any] = {"comm_round": 5, "checkpoint_every": 2}
+FIVE = {"comm_round": 5, "checkpoint_every": 2}
+
+
+class OnRound(Follower):
+    """Calls a function with each round's number."""
+
+    def __init__(self, call: Callable[[int], object]) -> None:
+        self._call = call
+
+    def round_done(self, record: RoundRecord) -> None:
+        self._call(record.round)
 
 
 @pytest.fixture(scope="module")
-def runs(run_in: Run, recipe: MakeRecipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(run: Run, recipe: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of five rounds, checkpoint every second; ``after-R`` is its folder after round R."""
     folder = tmp_path_factory.mktemp("runs")
 
-    def copy(record: RoundRecord) -> None:
-        shutil.copytree(folder / "whole", folder / f"after-{record.round}")
+    def copy(number: int) -> None:
+        shutil.copytree(folder / "whole", folder / f"after-{number}")
 
-    run_in(recipe(**FIVE), folder / "whole", on_round=copy)
+    run(recipe(**FIVE), folder / "whole", followers=[OnRound(copy)])
     return folder
 
 
@@ -38,40 +45,16 @@ def whole(runs: Path, tmp_path: Path) -> Path:
     return tmp_path / "runs" / "whole"
 
 
-@pytest.fixture
-def resume(run: Run, recipe: MakeRecipe) -> Resume:
-    """Resume the run of five rounds in a folder; return the rounds that were done."""
-
-    def start(folder: Path) -> list[int]:
-        rounds: list[int] = []
-        run(
-            recipe(**FIVE),
-            folder,
-            mode="resume",
-            on_round=lambda record: rounds.append(record.round),
-        )
-        return rounds
-
-    return start
-
-
 def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("number", [1, 3, 4, 5])
-def test_resuming_what_a_killed_process_left_gives_the_same_bytes(
-    resume: Resume, content: Content, whole: Path, number: int
-) -> None:
-    folder = whole.with_name(f"after-{number}")
+def half_written_files(folder: Path) -> None:
     with (folder / "metrics.jsonl").open("ab") as metrics:
         metrics.write(b'{"round": 6, "test_acc"')
     (folder / "checkpoint").mkdir(exist_ok=True)
     for left_over in ("checkpoint/.round-000004-ab.safetensors", ".model.safetensors"):
         (folder / f"{left_over}.fednnnn-tmp").write_bytes(b"half")
-    assert resume(folder) == list(range(number // 2 * 2 + 1, 6))
-    assert content(folder) == content(whole)
-    assert not list(folder.rglob("*tmp"))
 
 
 def cut_the_newest_checkpoint(folder: Path) -> None:
@@ -90,103 +73,83 @@ def break_a_record(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "begins", "warning"),
+    ("after", "damage", "begins", "warning"),
     [
-        (cut_the_newest_checkpoint, 3, "damaged checkpoint, trying the one before"),
-        (remove_the_checkpoints, 1, "no checkpoint: starting from round 1"),
-        (break_a_record, 3, "metrics.jsonl holds only 2 whole rounds"),
+        (1, half_written_files, 1, "no checkpoint: starting from round 1"),
+        (3, half_written_files, 3, ""),
+        (5, half_written_files, 5, ""),
+        (4, cut_the_newest_checkpoint, 3, "damaged checkpoint, trying the one before"),
+        (4, remove_the_checkpoints, 1, "no checkpoint: starting from round 1"),
+        (4, break_a_record, 3, "metrics.jsonl holds only 2 whole rounds"),
     ],
 )
-def test_damage_costs_rounds_and_no_bits(
-    resume: Resume,
-    content: Content,
+def test_what_a_process_left_costs_rounds_and_no_bits(
+    run: Run,
+    recipe: Run,
+    content: Run,
     whole: Path,
     caplog: pytest.LogCaptureFixture,
+    after: int,
     damage: Callable[[Path], None],
     begins: int,
     warning: str,
 ) -> None:
-    folder = whole.with_name("after-4")
+    folder, rounds = whole.with_name(f"after-{after}"), list[int]()
     damage(folder)
-    assert resume(folder) == list(range(begins, 6))
+    run(recipe(**FIVE), folder, mode="resume", followers=[OnRound(rounds.append)])
+    assert rounds == list(range(begins, 6))
     assert content(folder) == content(whole)
     assert warning in caplog.text
+    assert not list(folder.rglob("*tmp"))
 
 
-def test_more_rounds_go_on_where_the_run_ended(
-    run: Run, recipe: MakeRecipe, content: Content, whole: Path
+def test_a_finished_run_goes_on_for_more_rounds_and_not_for_fewer(
+    run: Run, recipe: Run, content: Run, whole: Path
 ) -> None:
-    settings = recipe(comm_round=7, checkpoint_every=2)
-    assert run(settings, whole, mode="resume").rounds == 7
-    run(settings, whole.with_name("seven"))
+    before = files(whole)
+    assert run(recipe(**FIVE | {"comm_round": 3}), whole, mode="resume") is None
+    assert files(whole) == before
+    more = recipe(**FIVE | {"comm_round": 7})
+    assert run(more, whole, mode="resume").rounds == 7
+    run(more, whole.with_name("seven"))
     assert content(whole) == content(whole.with_name("seven"))
 
 
-@pytest.mark.parametrize("rounds", [5, 3])
-def test_a_finished_run_is_left_alone(
-    run: Run, recipe: MakeRecipe, whole: Path, rounds: int
-) -> None:
+def test_other_settings_are_refused_line_by_line(run: Run, recipe: Run, whole: Path) -> None:
     before = files(whole)
-    assert run(recipe(comm_round=rounds, checkpoint_every=2), whole, mode="resume") is None
-    assert files(whole) == before
-
-
-def test_other_settings_are_refused_line_by_line(run: Run, recipe: MakeRecipe, whole: Path) -> None:
-    before = files(whole)
-    seed = {"common_args.random_seed": 1, "device_args.worker_num": 2}
-    changed = recipe(comm_round=9, checkpoint_every=2, beta=0.9, **seed)
+    others = {"common_args.random_seed": 1, "device_args.worker_num": 2, "beta": 0.9}
     with pytest.raises(UserError) as error:
-        run(changed, whole, mode="resume")
+        run(recipe(**FIVE | {"comm_round": 9} | others), whole, mode="resume")
     lines = str(error.value).splitlines()
-    assert [line.split(":")[1].strip() for line in lines] == [
-        "common_args.random_seed",
-        "device_args.worker_num",
-        "train_args.beta",
-    ]
-    assert all(line.endswith("only train_args.comm_round may differ") for line in lines)
+    keys = ("common_args.random_seed", "device_args.worker_num", "train_args.beta")
+    for line, key in zip(lines, keys, strict=True):
+        assert line.startswith(f"--resume: {key}: ")
+        assert line.endswith("only train_args.comm_round may differ")
     assert "0.9: the run in" in lines[2]
     assert "has 0.7" in lines[2]
     assert files(whole) == before
 
 
-def test_fewer_rounds_and_another_model_are_refused(
-    run: Run, recipe: MakeRecipe, whole: Path
-) -> None:
+def test_fewer_rounds_and_another_model_are_refused(run: Run, recipe: Run, whole: Path) -> None:
     with pytest.raises(UserError, match=r"comm_round: 3: the run in .* is at round 4 already"):
-        run(recipe(comm_round=3, checkpoint_every=2), whole.with_name("after-4"), mode="resume")
+        run(recipe(**FIVE | {"comm_round": 3}), whole.with_name("after-4"), mode="resume")
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     with pytest.raises(UserError, match="its checkpoint is of another model"):
-        run(recipe(comm_round=7, checkpoint_every=2), whole, mode="resume", model=model)
-
-
-@pytest.mark.parametrize("mode", ["new", "resume"])
-def test_a_run_without_a_finished_round_blocks_nothing(
-    run: Run, recipe: MakeRecipe, content: Content, whole: Path, mode: str
-) -> None:
-    class Unreachable(Follower):
-        def begin(self, folder: Path, finished: int) -> None:
-            raise UserError("no network")
-
-    folder = whole.with_name("new")
-    with pytest.raises(UserError, match="no network"):
-        run(recipe(**FIVE), folder, followers=[Unreachable()])
-    assert (folder / "recipe.yaml").exists()
-    run(recipe(**FIVE), folder, mode=mode)
-    assert content(folder) == content(whole)
+        run(recipe(**FIVE | {"comm_round": 7}), whole, mode="resume", model=model)
 
 
 def test_a_run_is_replaced_only_on_demand_and_nothing_else(
-    run: Run, recipe: MakeRecipe, whole: Path
+    run: Run, recipe: Run, records: Run, whole: Path
 ) -> None:
     (whole / "sub").mkdir()
     others = [whole / "notes.txt", whole / "sub/.draft.fednnnn-tmp", whole / "checkpoint/notes.txt"]
     for path in others:
         path.write_text("mine")
-    before, two = files(whole), recipe(comm_round=2, checkpoint_every=2)
+    before, two = files(whole), recipe(**FIVE | {"comm_round": 2})
     with pytest.raises(UserError, match="already holds a run; go on with --resume"):
         run(two, whole)
     assert files(whole) == before
     run(two, whole, mode="overwrite")
-    assert len((whole / "metrics.jsonl").read_text().splitlines()) == 2
+    assert len(records(whole)) == 2
     assert [path.name[:12] for path in (whole / "checkpoint").glob("round*")] == ["round-000002"]
     assert [path.read_text() for path in others] == ["mine"] * 3

@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.cli import main
 
 RECIPE = "digits_noniid_b_fednnnn"
 QUICK = {
@@ -61,12 +59,6 @@ def test_a_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str
     again = fp.run(RECIPE, overrides=options, output=str(tmp_path / "run"), resume=True)
     assert again.was_finished
     assert again.summary == run.summary
-
-    sets = [part for option in options for part in ("--set", option)]
-    arguments = ["run", RECIPE, "--output", str(tmp_path / "command"), *sets]
-    assert CliRunner().invoke(main, arguments).exit_code == 0
-    one, other = (tmp_path / name / "model.safetensors" for name in ("run", "command"))
-    assert one.read_bytes() == other.read_bytes()
 
 
 def test_mistakes_are_errors_of_the_user_s(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_the_engine(
     server = Server(rules.RULES[rule], RULES[rule], layout)
     start = server.start(named_tensors(model))
     with cohort_of(inputs, LocalSGD(1, 1, 0.1), seed=0, most=1, workers=1) as cohort:
-        federation = Federation(schedule, server, start, cohort, Ranks(), test)
+        federation = Federation(schedule, server, start, cohort, Ranks())
         for _ in rounds:
             standing = federation.standing
             before = copied(server.state_dict(standing.server))

@@ -61,8 +61,7 @@ def _why_ours(args: Any) -> str | None:
 
 def load(args: Any) -> tuple[list[Any], int]:
     """Load and split a data set of ours."""
-    from fednnnn_plugin.engine.endings import ending_together
-    from fednnnn_plugin.engine.ranks import Ranks
+    from fednnnn_plugin.engine.ranks import Ranks, ending_together
     from fednnnn_plugin.engine.settings import load_data
     from fednnnn_plugin.fedml.loaders import fedml_dataset
     from fednnnn_plugin.fedml.processes import end_federation_together, simulation_ranks

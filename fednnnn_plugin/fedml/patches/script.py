@@ -45,7 +45,7 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
     if not simulates_ours(args):
         return original(args, *rest, **named)
     compatibility.require()
-    from fednnnn_plugin.engine.endings import ending_together
+    from fednnnn_plugin.engine.ranks import ending_together
     from fednnnn_plugin.engine.settings import rank_device
     from fednnnn_plugin.fedml.processes import simulation_ranks
     from fednnnn_plugin.fedml.settings import script_recipe
