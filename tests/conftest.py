@@ -14,7 +14,7 @@ from hypothesis import settings
 
 # On a desk new examples at every run; in the gate the same ones: it judges the change alone.
 settings.register_profile("desk", deadline=None, max_examples=25)
-settings.register_profile("ci", deadline=None, max_examples=25, derandomize=True)
+settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=300)
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
@@ -60,16 +60,25 @@ def shellcheck() -> str:
 
 
 @pytest.fixture
-def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current directory, for modules of a user's own; what they leave behind is taken back."""
+def rules_taken_back() -> Iterator[None]:
+    """Forget the rules that a test registers."""
     from fednnnn_plugin.server.rules import RULES
 
-    rules, path = dict(RULES), list(sys.path)
+    before = dict(RULES)
+    yield
+    RULES.clear()
+    RULES.update(before)
+
+
+@pytest.fixture
+def own_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules_taken_back: None
+) -> Iterator[Path]:
+    """The current directory, for modules of a user's own; what they leave behind is taken back."""
+    path = list(sys.path)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     assert sys.path == path
-    RULES.clear()
-    RULES.update(rules)
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]

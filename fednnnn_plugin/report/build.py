@@ -9,7 +9,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import jinja2
-import pandas as pd
 from markupsafe import Markup, escape
 
 from fednnnn_plugin.errors import UserError, printable
@@ -18,7 +17,7 @@ from fednnnn_plugin.report import search, tables
 from fednnnn_plugin.report.charts import Chart, condition_charts
 from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange
 from fednnnn_plugin.report.study import Study, is_study, read_study
-from fednnnn_plugin.report.style import THEME, Look, drawn, looks
+from fednnnn_plugin.report.style import THEME, drawn
 
 PAGE, MANIFEST = "index.html", ".fednnnn-report"
 FORMATS = ("svg", "pdf", "png")
@@ -38,12 +37,11 @@ class Report:
 
 @dataclass(frozen=True)
 class Section:
-    """A condition's or a study's figures, and a study's trials."""
+    """A condition's or a study's figures."""
 
     title: str
     headline: str
     charts: list[Chart]
-    trials: pd.DataFrame | None = None
 
 
 def build_report(
@@ -76,7 +74,6 @@ def build_report(
     files: Files = {}
     shown: dict[str, tables.Table] = {}
     sections: list[Section] = []
-    found: list[Look] = []
     if not runs.empty:
         files["rounds.csv"] = runs.to_csv(index=False).encode()
         runs = arrange(runs, warnings)
@@ -87,12 +84,11 @@ def build_report(
             alone = (runs["deal"] == SINGLE_CLIENT) & (runs["data"] == data)
             charts = condition_charts(members, runs[alone], layers)
             headline = tables.headline(tables.accuracy(members).numbers)
-            found += looks(members).values()
             sections.append(Section(f"{data}: {condition}", headline, list(charts)))
-    sections += map(_search, studies)
+    searches = [_search(study) for study in studies]
+    sections += searches
     for name, table in shown.items():
         files[f"{name}.csv"] = table.numbers.to_csv(index=False).encode()
-        files[f"{name}.md"] = table.markdown().encode()
         files[f"{name}.tex"] = table.rows.to_latex(index=False, escape=True).encode()
     parts = ["# FedNNNN report", *(table.markdown() for table in shown.values())]
     for section in sections:
@@ -106,10 +102,7 @@ def build_report(
     folder = jinja2.FileSystemLoader(Path(__file__).parent)
     template = jinja2.Environment(loader=folder, autoescape=True).get_template("page.html")
     page = template.render(
-        counts={noun: runs[noun].nunique() for noun in ("run", "method", "seed") if shown},
         tables=shown,
-        looks=found,
-        theme=THEME,
         sections=sections,
         kinds=kinds,
         drawing=lambda chart: inline_svg(files[f"{chart.stem}.svg"].decode(), chart),
@@ -119,7 +112,7 @@ def build_report(
     files[PAGE] = page.encode()
     _write(out, files)
     texts = [table.text() for table in shown.values()]
-    texts += [f"{s.title}\n\n{s.headline}\n" for s in sections if s.trials is not None]
+    texts += [f"{section.title}\n\n{section.headline}\n" for section in searches]
     return Report("\n".join(texts), out / PAGE, tuple(warnings))
 
 
@@ -141,7 +134,7 @@ def _search(study: Study) -> Section:
         for name, text, ax in search.search_figures(study)
     ]
     title = printable(f"Search: {study.plan.recipe} ({study.folder.name})")
-    return Section(title, search.headline(study), charts, study.trials.drop(columns="folder"))
+    return Section(title, search.headline(study), charts)
 
 
 def _draw(chart: Chart, section: str, files: Files, kinds: Sequence[str]) -> None:

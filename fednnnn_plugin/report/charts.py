@@ -63,14 +63,12 @@ def condition_charts(
     """
     alone = (runs["deal"] == SINGLE_CLIENT).all()  # N = E, and there is no spread
     both = runs if alone else pd.concat([references, runs])
-    several = (runs.groupby("label")["run"].nunique() > 1).any()
-    band = " Mean over seeds, with a band of one standard deviation." * bool(several)
+    several = bool((runs.groupby("label")["run"].nunique() > 1).any())
+    band = " Mean over seeds, with a band of one standard deviation." * several
     grey = " Grey: one client that holds all data." * (len(both) > len(runs))
     error = " The axis goes by the logarithm of the error." * bool(runs["test_acc"].max() > 0.95)
     tested = _evaluated(runs)
-    spread = _SPREAD + (
-        " of all seeds, the line is the mean of their medians." * bool(several) or "."
-    )
+    spread = _SPREAD + (" of all seeds, the line is the mean of their medians." * several or ".")
 
     def norms(module: str | None) -> list[Panel]:
         return [(both, partial(figures.norms, norm=norm, layer=module)) for norm in figures.NORMS]

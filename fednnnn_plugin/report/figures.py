@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from fednnnn_plugin.report import partition as dealt
 from fednnnn_plugin.report import search as searched
 from fednnnn_plugin.report import style
-from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange, judged
+from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange, judged, shades
 from fednnnn_plugin.report.runs import CLIENT_NORMS, SECONDS
 
 STYLE, search = style.STYLE, searched.search
@@ -92,15 +92,15 @@ def norms(
 def agreement(runs: pd.DataFrame, ax: Axes, *, names: bool = True) -> Axes:
     """N/E by round: 1 where all clients move alike, 1/√m where their updates are orthogonal."""
     moved = runs["mean_client_norm"].where(runs["mean_client_norm"] > 0.0)
-    cohorts = pd.Series(runs.get("client_num_per_round", []), dtype=object).unique()
-    sizes = pd.to_numeric(cohorts, errors="coerce")
-    marks = {"1: clients agree": 1.0}
-    marks |= {f"1/√{m:g}: orthogonal": 1.0 / math.sqrt(m) for m in np.sort(sizes) if m > 1}
-    for value in marks.values():
-        ax.axhline(value, **style.REFERENCE_LOOK)
     ratio = runs.assign(ratio=runs["mean_update_norm"] / moved)
-    references = [(name, value, style.REFERENCE_LOOK) for name, value in marks.items()]
-    return _curves(ratio, ax, "ratio", "N/E", style.log_axis, names, others=references)
+    cohorts = pd.Series(runs.get("client_num_per_round", []), dtype=object).unique()
+    sizes = np.sort(pd.to_numeric(cohorts, errors="coerce"))
+    look = style.REFERENCE_LOOK
+    marks = [("1: clients agree", 1.0, look)]
+    marks += [(f"1/√{m:g}: orthogonal", 1.0 / math.sqrt(m), look) for m in sizes if m > 1]
+    for _, value, _ in marks:
+        ax.axhline(value, **look)
+    return _curves(ratio, ax, "ratio", "N/E", style.log_axis, names, others=marks)
 
 
 @style.styled
@@ -177,10 +177,8 @@ def _lines(runs: pd.DataFrame) -> pd.DataFrame:
     where = runs["data"] + " " + runs["condition"]
     if where[runs["deal"] != SINGLE_CLIENT].nunique() < 2:
         return runs
-    label = runs["label"] + ", " + where
-    by_method = label.groupby(runs["method"])
-    nth = by_method.transform(lambda labels: pd.factorize(labels)[0]).astype(int)
-    return runs.assign(label=label, nth=nth, of=by_method.transform("nunique"))
+    runs = runs.assign(label=runs["label"] + ", " + where)
+    return runs.assign(shade=shades(runs, ["method"]))
 
 
 def _colour_bar(runs: pd.DataFrame, ax: Axes, looks_of: dict[str, style.Look]) -> list[str]:

@@ -49,7 +49,7 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
     ``problems`` takes a line for the other.
 
     New columns are ``data``, ``deal`` and ``condition``, ``label``, which names a line of a figure,
-    and ``nth`` ``of`` the lines of its method.
+    and its ``shade``.
     """
     if "label" in runs:
         return runs
@@ -61,7 +61,7 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
     dealt_alike = [part for _, part in heads.groupby(["data", "deal"])]
     heads["condition"] = pd.concat(map(_conditions, dealt_alike))
     ranked = [part for _, part in heads.groupby(["data", "condition"])]
-    heads = heads.join(pd.concat(map(_lines, ranked)))
+    heads["label"] = pd.concat(map(_labels, ranked))
     heads["rounds"] = heads["run"].map(runs.groupby("run")["round"].max())
     by_length = heads.sort_values("rounds", ascending=False, kind="stable")
     twice = by_length[by_length.duplicated([*LINE, "seed"]) & by_length["seed"].notna()]
@@ -71,8 +71,16 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
     ordered = heads.drop(index=twice.index).sort_values(
         ["data", "deal", "condition", "method"], key=lambda of: of.map(_paper_place), kind="stable"
     )
+    ordered["shade"] = shades(ordered, ["data", "condition", "method"])
     names = ordered[["run", *ARRANGED]]
     return names.merge(runs, on="run", how="left")[[*runs.columns, *ARRANGED]]
+
+
+def shades(lines: pd.DataFrame, by: Sequence[str]) -> pd.Series[float]:
+    """The opacity of each line: those of a group go from pale to full, in their order."""
+    labels = lines.groupby([*by])["label"]
+    nth = labels.transform(lambda own: pd.factorize(own)[0]).astype(float)
+    return 0.25 + 0.75 * (nth + 1.0) / labels.transform("nunique")
 
 
 def value_text(value: object) -> str:
@@ -117,35 +125,30 @@ def _place(head: Mapping[str, Any]) -> tuple[str, str]:
 
 def _conditions(members: pd.DataFrame) -> pd.Series[str]:
     """The names of conditions that were dealt alike, by the settings of the deal that differ."""
-    told = [*differing(members, _DEAL), *(key for key in _TOLD if any(members.get(key, [])))]
-    shown = [key for key in _DEAL if key in told]
+    told = {*differing(members, _DEAL), *(key for key in _TOLD if any(members.get(key, [])))}
     if "Dirichlet" not in members["deal"].iloc[0]:  # recipes of other partitions hold an α too
-        shown = [key for key in shown if key != "partition_alpha"]
-    return members["deal"] + _named(members, shown)
+        told -= {"partition_alpha"}
+    return members["deal"] + _named(members, [key for key in _DEAL if key in told])
 
 
-def _lines(members: pd.DataFrame) -> pd.DataFrame:
-    """The names of a condition's lines, by the settings that differ, and their order."""
+def _labels(members: pd.DataFrame) -> pd.Series[str]:
+    """The names of a condition's lines, by the settings that differ."""
     keys = [key for key in members if key not in _NO_VARIANT]
     shared = [key for key in keys if key not in _OWN and members[key].notna().all()]
     told = differing(members, shared)
     found = []
     for _, part in members.groupby("method"):
         shown = [key for key in keys if key in (*told, *differing(part, keys))]
-        label = part["method"] + _named(part, shown)
-        nth = label.groupby(label, sort=False).ngroup()
-        found.append(pd.DataFrame({"label": label, "nth": nth, "of": label.nunique()}))
-    lines = pd.concat(found)
+        found.append(part["method"] + _named(part, shown))
+    labels = pd.concat(found)
     if members["deal"].iloc[0] == SINGLE_CLIENT:
-        several = lines["label"].nunique() > 1
-        lines["label"] = SINGLE_CLIENT + (", " + lines["label"]) * several
-    return lines
+        return SINGLE_CLIENT + (", " + labels) * (labels.nunique() > 1)
+    return labels
 
 
 def _named(heads: pd.DataFrame, keys: Sequence[str]) -> pd.Series[str]:
     """For each run its values of these settings, in brackets."""
-    texts = [
-        ", ".join(f"{SYMBOLS.get(key, key)} {value_text(head[key])}" for key in keys)
-        for head in heads.to_dict("records")
-    ]
-    return pd.Series([f" ({text})" if text else "" for text in texts], heads.index, dtype=object)
+    if not keys:
+        return pd.Series("", heads.index, dtype=object)
+    told = [SYMBOLS.get(key, key) + " " + heads[key].map(value_text) for key in keys]
+    return " (" + told[0].str.cat(told[1:], sep=", ") + ")"

@@ -24,10 +24,8 @@ def client_counts(
 ) -> pd.DataFrame:
     """Images by client (rows, from 0) and class (columns).
 
-    Args:
-        labels: class of each image, [n] integers.
-        parts: for each client the positions of its images in ``labels``.
-        class_names: of the labels 0, 1, ...; the numbers where there are none.
+    ``labels`` has the class of each image, [n] integers; ``parts`` for each client the positions
+    of its images. Classes without a name in ``class_names`` go by their number.
     """
     classes, class_of = np.unique(np.asarray(labels), return_inverse=True)
     of_parts = (class_of[np.asarray(part, dtype=np.intp)] for part in parts)

@@ -33,7 +33,7 @@ NUMBERS = [
 ]
 OTHER_NUMBERS = re.compile(r"(layers\..+|test_metrics)\.")
 # Names of other columns; a user's own rule may have a key of such a name.
-ARRANGED = ["data", "deal", "condition", "label", "nth", "of"]
+ARRANGED = ["data", "deal", "condition", "label", "shade"]
 _TAKEN = {"run", "folder", "finished", "method", "seed", "evaluated", *NUMBERS, *ARRANGED}
 # What a file of others' may cost; one of gzip's can be larger than it looks.
 MAX_SETTINGS_BYTES, MAX_LINE_BYTES, MAX_METRICS_BYTES = 1 << 18, 1 << 24, 1 << 29
@@ -92,8 +92,7 @@ def read_folders(paths: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
         parts.append(rounds.assign(**identity))
         settings |= dict.fromkeys(identity)
     table = pd.concat(parts or [pd.DataFrame(columns=NUMBERS)], ignore_index=True)
-    others = (name for name in table if name not in settings and name not in NUMBERS)
-    return table[[*settings, *NUMBERS, *others]], problems
+    return table[[*dict.fromkeys([*settings, *NUMBERS, *table])]], problems
 
 
 def method_name(method: str) -> str:
@@ -140,15 +139,15 @@ def _identity(folder: Path, name: str, last: float, problems: list[str]) -> dict
 
 def _read_settings(path: Path, problems: list[str]) -> dict[str, Any]:
     """A recipe or a summary; empty where it cannot be used."""
-    if not path.is_file():  # a pipe would block; without a summary a run is unfinished
-        problems += [f"{printable(path)}: no such file"] * (path.name == RECIPE)
+    if path.name == SUMMARY and not path.exists():  # the run is not finished
         return {}
     try:
+        if not path.is_file():  # a pipe would block
+            raise OSError("no such file")
         with path.open("rb") as file:
-            read = json.loads if path.suffix == ".json" else yaml.safe_load
-            return dict(read(file.read(MAX_SETTINGS_BYTES)))
-    except (OSError, ValueError, TypeError, yaml.YAMLError, RecursionError):
-        problems.append(f"{printable(path)}: damaged; not used")
+            return dict(yaml.safe_load(file.read(MAX_SETTINGS_BYTES)))
+    except (OSError, ValueError, TypeError, yaml.YAMLError, RecursionError) as error:
+        problems.append(f"{printable(path)}: not used: {reason(error)}")
         return {}
 
 
@@ -178,13 +177,7 @@ def _read_rounds(folder: Path, problems: list[str]) -> pd.DataFrame:
                 number += 1
                 try:
                     records.append(_record(raw))
-                except (
-                    ValueError,
-                    LookupError,
-                    TypeError,
-                    AttributeError,
-                    RecursionError,
-                ) as error:
+                except (ValueError, LookupError, TypeError, RecursionError) as error:
                     said.append(f"line {number}: left out: {reason(error)}")
     except (OSError, EOFError, zlib.error) as error:
         said.append(f"after line {number}: cannot be read: {reason(error)}")
@@ -202,7 +195,7 @@ def _read_rounds(folder: Path, problems: list[str]) -> pd.DataFrame:
 
 def _record(line: bytes) -> dict[str, Any]:
     """The columns of a round; an error where one has no number that can be."""
-    record = json.loads(line, parse_int=float)
+    record = dict(json.loads(line, parse_int=float))
     norms = record.pop("client_norms", None) or [None] * 3
     if not isinstance(norms, list) or len(norms) != 3:
         raise ValueError("client_norms are not three numbers")

@@ -1,4 +1,4 @@
-"""A search over the values of a study: its figures, its table, and what is said about them."""
+"""A search over the values of a study: its figures, and what is said about them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,10 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from fednnnn_plugin.report import style
 from fednnnn_plugin.report.groups import SYMBOLS
 from fednnnn_plugin.report.runs import method_name
 from fednnnn_plugin.report.study import Step, Study, read_study
-from fednnnn_plugin.report.style import (
-    BLUE,
-    GRID,
-    MUTED,
-    VERMILION,
-    drawn,
-    figure_of,
-    linear_axis,
-    panels,
-    styled,
-)
 
 # Name, unit, factor and digits of a metric; of a loss the lowest is best.
 METRICS = {
@@ -43,35 +33,36 @@ def write_figures(study: Study) -> None:
     (study.folder / "figures").mkdir(exist_ok=True)
     for name, _, ax in search_figures(study):
         for kind in ("svg", "pdf", "png"):
-            (study.folder / "figures" / f"{name}.{kind}").write_bytes(drawn(ax, kind))
+            (study.folder / "figures" / f"{name}.{kind}").write_bytes(style.drawn(ax, kind))
 
 
 def search_figures(study: Study) -> Iterator[tuple[str, str, Axes]]:
-    """Name, caption and picture for each step, or for each value of a step of three or more."""
+    """Name, caption and picture for each step."""
     for step in study.plan.steps:
-        for key in [None] if len(step.grid) <= 2 else step.grid:
-            (ax,) = panels(5.0, 2.9, 1, 1)
-            search(study, ax, step=step.name, key=key)
-            yield f"{step.name}-{key}" if key else step.name, _caption(study, step, key), ax
+        (ax,) = style.panels(5.0, 2.9, 1, 1)
+        yield step.name, _caption(study, step), search(study, ax, step=step.name)
 
 
-@styled
-def search(
-    study: Study | str | Path, ax: Axes, *, step: str | None = None, key: str | None = None
-) -> Axes:
-    """The metric over the values of a grid search: a heat map over two, a line over one.
+@style.styled
+def search(study: Study | str | Path, ax: Axes, *, step: str | None = None) -> Axes:
+    """The metric over the values of a grid search: a line over one, a heat map over two.
+
+    Of three or more values the first two are the axes; each cell is the best over the others.
 
     Args:
         study: a study or its folder.
         ax: where to draw.
         step: the name of the step; the last one where None.
-        key: the value for a line; where there are others, each point is the best over them.
     """
     found = study if isinstance(study, Study) else read_study(Path(study))
     chosen = next((s for s in found.plan.steps if s.name == step), found.plan.steps[-1])
-    if len(chosen.grid) == 2 and key is None:
-        return _heat_map(found, chosen, ax)
-    return _line(found, chosen, key or next(iter(chosen.grid)), ax)
+    name, unit, factor, _ = METRICS[found.plan.metric]
+    shown = found.of(chosen).assign(shown=lambda trials: trials["value"] * factor)
+    ranked = shown.sort_values("shown", ascending=unit == "nats", kind="stable")
+    trials = ranked.drop_duplicates(list(chosen.grid)[:2]).sort_index()
+    draw = _line if len(chosen.grid) == 1 else _heat_map
+    draw(ax, chosen, trials, found.best(chosen), f"{name} ({unit})")
+    return ax
 
 
 def headline(study: Study) -> str:
@@ -86,85 +77,77 @@ def headline(study: Study) -> str:
     return f"Best: {'; '.join(parts)}." if parts else none
 
 
-def _heat_map(study: Study, step: Step, ax: Axes) -> Axes:
-    name, unit, factor, _ = METRICS[study.plan.metric]
-    (first, across), (second, up) = ((key, sorted(grid)) for key, grid in step.grid.items())
-    trials = study.of(step).assign(shown=lambda trials: trials["value"] * factor)
+def _heat_map(
+    ax: Axes, step: Step, trials: pd.DataFrame, best: pd.Series[float] | None, title: str
+) -> None:
+    (first, across), (second, up) = ((key, sorted(step.grid[key])) for key in list(step.grid)[:2])
     cells = trials.pivot(index=second, columns=first, values="shown").reindex(up, columns=across)
-    scale = colormaps["viridis_r" if unit == "nats" else "viridis"].with_extremes(bad=GRID)
+    of_loss = "nats" in title
+    scale = colormaps["viridis_r" if of_loss else "viridis"].with_extremes(bad=style.GRID)
     # A trial that diverged must not take all difference from the colours of the others.
-    low, high = trials["shown"].quantile([0.0, 0.9] if unit == "nats" else [0.1, 1.0])
+    low, high = trials["shown"].quantile([0.0, 0.9] if of_loss else [0.1, 1.0])
     mesh = ax.pcolormesh(cells.to_numpy(), cmap=scale, vmin=low, vmax=high)
     if max(cells.shape) > WRITTEN_CELLS:
-        figure_of(ax).colorbar(mesh, ax=ax)
+        style.figure_of(ax).colorbar(mesh, ax=ax)
     else:
-        digits = 3 if unit == "nats" else 1 if high - low >= 1.0 else 2
+        digits = 3 if of_loss else 1 if high - low >= 1.0 else 2
         for trial in trials.to_dict("records"):
+            text, color, size = trial["state"], style.MUTED, 5.5
+            if not pd.isna(value := trial["shown"]):
+                text, size = f"{value:.{digits}f}", 7.0
+                # Not the page's ink and paper, which change places in the dark.
+                color = "#000000" if sum(mesh.to_rgba(value)[:3]) > 1.4 else "#fefefe"
             place = across.index(trial[first]) + 0.5, up.index(trial[second]) + 0.5
-            if pd.isna(value := trial["shown"]):
-                how = {"s": trial["state"], "color": MUTED, "fontsize": 5.5}
-            else:  # not the page's ink and paper, which change places in the dark
-                ink = "#000000" if sum(mesh.to_rgba(value)[:3]) > 1.4 else "#fefefe"
-                how = {"s": f"{value:.{digits}f}", "color": ink, "fontsize": 7.0}
-            ax.text(*place, ha="center", va="center", **how)
-    if (best := study.best(step)) is not None:
+            ax.text(*place, text, ha="center", va="center", color=color, fontsize=size)
+    if best is not None:
         corner = (across.index(best[first]) + 0.04, up.index(best[second]) + 0.04)
-        for color, width in (("#fefefe", 4.0), (VERMILION, 2.0)):
-            ax.add_patch(
-                Rectangle(corner, 0.92, 0.92, fill=False, edgecolor=color, linewidth=width)
-            )
+        for color, width in (("#fefefe", 4.0), (style.VERMILION, 2.0)):
+            ax.add_patch(Rectangle(corner, 0.92, 0.92, fill=False, edgecolor=color, lw=width))
     for axis, side in ((ax.xaxis, across), (ax.yaxis, up)):
         every = math.ceil(len(side) / 12)
         axis.set_ticks(np.arange(0.5, len(side), every), [f"{v:g}" for v in side[::every]])
     ax.tick_params(length=0)
     ax.grid(visible=False)
-    ax.set(xlabel=_label(first), ylabel=_label(second), title=f"{name} ({unit})")
-    return ax
+    ax.set(xlabel=_label(first), ylabel=_label(second), title=title)
 
 
-def _line(study: Study, step: Step, key: str, ax: Axes) -> Axes:
-    name, unit, factor, _ = METRICS[study.plan.metric]
-    trials = study.of(step)
-    by_value = trials.dropna(subset=["value"]).groupby(key)["value"]
-    points = (by_value.min() if unit == "nats" else by_value.max()) * factor
-    ax.plot(points.index, points, "o-", color=BLUE, linewidth=1.4, markersize=3.5)
-    if (best := study.best(step)) is not None:
-        at = (best[key], best["value"] * factor)
-        ax.plot(*at, "o", color=VERMILION, markersize=5)
-        ax.plot(*at, "o", color=VERMILION, markersize=11, fillstyle="none", markeredgewidth=1.2)
-    linear_axis(ax, highest=100.0 if unit == "%" else np.inf)
-    for value in set(trials[key]) - set(points.index):  # no trial finished there
-        ax.plot(value, 0.03, "x", color=MUTED, markersize=4, transform=ax.get_xaxis_transform())
+def _line(
+    ax: Axes, step: Step, trials: pd.DataFrame, best: pd.Series[float] | None, title: str
+) -> None:
+    (key,) = step.grid
+    points = trials.dropna(subset=["shown"]).set_index(key)["shown"].sort_index()
+    ax.plot(points.index, points, "o-", color=style.BLUE, linewidth=1.4, markersize=3.5)
+    if best is not None:
+        at = (best[key], points[best[key]])
+        ax.plot(*at, "o", color=style.VERMILION, markersize=5)
+        ax.plot(*at, "o", color=style.VERMILION, markersize=11, fillstyle="none")
+    style.linear_axis(ax, highest=100.0 if "%" in title else math.inf)
     grid = sorted(step.grid[key])
     if grid[0] > 0.0 and grid[-1] / grid[0] >= WIDE_GRID:
         ax.set_xscale("log")
         ax.minorticks_off()
     every = math.ceil(len(grid) / 8)
     ax.set_xticks(grid[::every], [f"{value:g}" for value in grid[::every]])
-    ax.set(xlabel=_label(key), ylabel=f"{name} ({unit})")
-    return ax
+    ax.set(xlabel=_label(key), ylabel=title)
 
 
-def _caption(study: Study, step: Step, key: str | None) -> str:
+def _caption(study: Study, step: Step) -> str:
     """Where the best lies, whether the grid is too narrow, what ran, and what judged it."""
     trials, best = study.of(step), study.best(step)
-    said = ["No trial has finished yet."]
+    missing = len(step) - len(trials)
+    said = "No trial has finished yet."
     if best is not None:
-        so_far = " so far" * (len(trials) < len(step))
-        said = [f"Best{so_far}, marked: {_at(step, best)}, {_shown(study, best['value'])}."]
-        equal = trials[trials["value"] == best["value"]]
-        for name, grid in step.grid.items():
-            # An equally good value further inside does not ask for a wider grid.
-            if len(grid) > 1 and equal[name].isin([min(grid), max(grid)]).all():
-                end = "smallest" if best[name] == min(grid) else "largest"
-                said.append(f"The best {SYMBOLS.get(name, name)} is the grid's {end}: widen it.")
-    if key:
-        said.append("Each point is the best over the other values.")
+        so_far = " so far" * (missing > 0)
+        said = f"Best{so_far}, marked: {_at(step, best)}, {_shown(study, best['value'])}."
+        grids = ((SYMBOLS.get(key, key), best[key], grid) for key, grid in step.grid.items())
+        ends = [key for key, at, grid in grids if len(grid) > 1 and at in (min(grid), max(grid))]
+        said += f" At an end of its grid: {', '.join(ends)}; widen it." * bool(ends)
     counts = [f"{number} {state}" for state, number in trials["state"].value_counts().items()]
-    counts += [f"{len(step) - len(trials)} not run yet"] * (len(trials) < len(step))
+    counts += [f"{missing} not run yet"] * (missing > 0)
+    others = " Each cell is the best over the other values." * (len(step.grid) > 2)
     share = f"{study.plan.validation * 100.0:.3g} %"
     return (
-        f"{' '.join(said)} {len(step)} trials: {', '.join(counts)}; {step.rounds} rounds each. "
+        f"{said}{others} {len(step)} trials: {', '.join(counts)}; {step.rounds} rounds each. "
         f"{share} of the training images, held out, judged them; no test image was seen."
     )
 

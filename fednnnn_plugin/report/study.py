@@ -75,12 +75,10 @@ class Plan(BaseModel):
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """A search, whether it runs still or has ended.
+    """A search, whether it runs still or has ended; ``warnings`` are of its ``trials.csv``.
 
     ``trials`` has a row for each trial that ended, in the order of the grid: ``COLUMNS``, and a
-    column for each key of the plan. ``state`` is one of ``STATES``; ``value``, the metric, is NaN
-    unless the trial finished; accuracies are in [0, 1] and of the images held out. ``warnings``
-    says what of ``trials.csv`` could not be used.
+    column for each key of the plan. ``value``, the metric, is NaN unless the trial finished.
     """
 
     folder: Path
@@ -112,11 +110,7 @@ def is_study(folder: Path) -> bool:
 
 
 def read_study(folder: Path) -> Study:
-    """Read a study folder; what is wrong with ``trials.csv`` costs its line and is a warning.
-
-    Raises:
-        UserError: its ``study.yaml`` is missing or damaged.
-    """
+    """Read a study folder; what is wrong with ``trials.csv`` costs its line and is a warning."""
     plan, path = read_plan(folder), folder / TRIALS
     names = [*COLUMNS, *plan.keys]
     table, warnings = pd.DataFrame(columns=names, dtype=str), []
@@ -144,11 +138,7 @@ def read_study(folder: Path) -> Study:
 
 
 def read_plan(folder: Path) -> Plan:
-    """Read a study's ``study.yaml``.
-
-    Raises:
-        UserError: it is missing or damaged.
-    """
+    """Read a study's ``study.yaml``; a ``UserError`` where it is missing or damaged."""
     path = folder / PLAN
     try:
         return Plan.model_validate(yaml.safe_load(_text(path)))
@@ -168,10 +158,9 @@ def _text(path: Path) -> str:
 
 def _points(plan: Plan) -> pd.DataFrame:
     """Every point of the plan: its step, method, values (NaN for other steps' keys) and place."""
-    rows = [
-        {"step": step.name, "method": step.method, **point}
+    grids = [
+        pd.DataFrame(step.points()).assign(step=step.name, method=step.method)
         for step in plan.steps
-        for point in step.points()
     ]
-    points = pd.DataFrame(rows, columns=["step", "method", *plan.keys])
-    return points.drop_duplicates(["step", *plan.keys]).assign(place=lambda found: found.index)
+    points = pd.concat(grids, ignore_index=True).drop_duplicates(["step", *plan.keys])
+    return points.assign(place=points.index)

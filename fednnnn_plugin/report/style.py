@@ -12,11 +12,10 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from io import BytesIO
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import matplotlib as mpl
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,7 +27,6 @@ from fednnnn_plugin.report.groups import SINGLE_CLIENT
 P = ParamSpec("P")
 T = TypeVar("T")
 Look = dict[str, Any]  # as Axes.plot takes it
-Values = npt.NDArray[np.float64]
 
 INK, MUTED, GRID, PAPER, REFERENCE = "#1c2128", "#5d6672", "#e3e6ea", "#ffffff", "#6f7883"
 BLACK, ORANGE, SKY_BLUE, GREEN = "#101418", "#e69f00", "#56b4e9", "#009e73"
@@ -89,16 +87,12 @@ _METHODS = {
     "FedAdam": _look(ORANGE),
     "FedYogi": _look(ORANGE, 5.0, 1.4, 1.4, 1.4, 1.4, 1.4),
 }
-_DASHES = ((), (5.0, 1.8), (1.4, 1.4), (7.0, 1.6, 1.4, 1.6), (2.5, 1.2), (9.0, 2.0))
-_OTHERS = [_look(color, *dash) for dash in _DASHES[1:] for color in (SKY_BLUE, ORANGE)]
-PALEST = 0.35
+_DASHES = ((5.0, 1.8), (1.4, 1.4), (7.0, 1.6, 1.4, 1.6), (2.5, 1.2), (9.0, 2.0))
+_OTHERS = [_look(color, *dash) for dash in _DASHES for color in (SKY_BLUE, ORANGE)]
 
 
 def looks(runs: pd.DataFrame) -> dict[str, Look]:
-    """A look for each line of arranged runs: a method keeps its colour in every figure.
-
-    Where a method has several lines they go from pale to full in the order of their values.
-    """
+    """A look for each line of arranged runs: a method keeps its colour in every figure."""
     lines = runs.drop_duplicates("label")
     others = [method for method in dict.fromkeys(lines["method"]) if method not in _METHODS]
     found = {}
@@ -106,11 +100,7 @@ def looks(runs: pd.DataFrame) -> dict[str, Look]:
         look = _METHODS.get(line.method) or _OTHERS[others.index(line.method) % len(_OTHERS)]
         if line.deal == SINGLE_CLIENT:
             look = _look(REFERENCE, width=1.1)
-        if line.of > 1:
-            dash = _DASHES[line.of - 1 - line.nth] if line.of <= len(_DASHES) else ()
-            share = line.nth / (line.of - 1)
-            look = _look(look["color"], *dash) | {"alpha": PALEST + (1.0 - PALEST) * share}
-        found[line.label] = look
+        found[line.label] = look | {"alpha": line.shade}
     return found
 
 
@@ -137,9 +127,7 @@ def panels(width: float, height: float, rows: int, columns: int, **how: Any) -> 
 
 
 def figure_of(ax: Axes) -> Figure:
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    return figure
+    return cast(Figure, ax.get_figure(root=True))
 
 
 def drawn(ax: Axes, kind: str) -> bytes:
@@ -150,13 +138,10 @@ def drawn(ax: Axes, kind: str) -> bytes:
         # A glyph that no font here has: in an SVG the reader's may have it.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure_of(ax).savefig(written, format=kind, metadata=dates.get(kind))
-    if kind == "svg":  # hundredths of a point: the eye sees no more; texts stay as they are
-        return re.sub(rb"<[^>]*>", _shortened, written.getvalue())
-    return written.getvalue()
-
-
-def _shortened(tag: re.Match[bytes]) -> bytes:
-    return re.sub(rb"(\d\.\d\d)\d+", rb"\1", tag[0])
+    if kind != "svg":
+        return written.getvalue()
+    # Hundredths of a point: the eye sees no more. Texts stay as they are.
+    return re.sub(rb"(\d\.\d\d)\d+(?=[^<>]*>)", rb"\1", written.getvalue())
 
 
 def log_axis(ax: Axes) -> None:
@@ -168,7 +153,14 @@ def log_axis(ax: Axes) -> None:
     ax.set_ylim(low / room, high * room)
     ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_major_formatter(_tick)
+
+
+def _tick(value: float, _place: float) -> str:
+    """A number as a reader writes it: 0.02, 5·10⁻⁵, 10⁻⁵."""
+    digits, _, power = f"{value:g}".partition("e")
+    powers = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+    return f"{digits}·10{str(int(power)).translate(powers)}".removeprefix("1·") if power else digits
 
 
 def linear_axis(ax: Axes, highest: float = math.inf) -> None:
@@ -189,22 +181,16 @@ def accuracy_axis(ax: Axes) -> None:
     if max(each.dataLim.y1 for each in ax.get_shared_y_axes().get_siblings(ax)) <= 95.0:
         linear_axis(ax, highest=100.0)
         return
-    ax.set_yscale("function", functions=(_from_accuracy, _to_accuracy))
+    errors = (100, 50, 20, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+
+    def place(percent: Any) -> Any:
+        return -np.log10(np.maximum(100.0 - percent, errors[-1]))
+
+    ax.set_yscale("function", functions=(place, lambda place: 100.0 - 10.0**-place))
     ax.autoscale(axis="y")
-    ax.yaxis.set_major_locator(FixedLocator([100.0 - error for error in _ERRORS]))
+    ax.yaxis.set_major_locator(FixedLocator([100.0 - error for error in errors]))
     ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter("{x:.6g}")
-
-
-_ERRORS = (100, 50, 20, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
-
-
-def _from_accuracy(percent: Any) -> Values:
-    return -np.log10(np.maximum(100.0 - np.asarray(percent, dtype=np.float64), _ERRORS[-1]))
-
-
-def _to_accuracy(place: Any) -> Values:
-    return 100.0 - 10.0 ** -np.asarray(place, dtype=np.float64)
 
 
 def end_labels(ax: Axes, entries: Sequence[tuple[str, float, Look]]) -> None:
@@ -217,18 +203,11 @@ def end_labels(ax: Axes, entries: Sequence[tuple[str, float, Look]]) -> None:
     places = spread_out(ends, size * 1.3 / height)
     for (name, _, look), end, place in zip(entries, ends, places, strict=True):
         arrow = {"arrowstyle": "-", "relpos": (0.0, 0.5), "shrinkA": 1.0, "shrinkB": 3.0, **look}
-        ax.annotate(
-            name if len(name) <= 34 else name[:33] + "…",
-            xy=(1.0, end),
-            xycoords="axes fraction",
-            xytext=(24.0, (place - end) * height),
-            textcoords="offset points",
-            va="center",
-            fontsize=size,
-            color=INK,
-            annotation_clip=False,
-            arrowprops=arrow,
-        )
+        shown = name if len(name) <= 34 else name[:33] + "…"
+        shift = (24.0, (place - end) * height)
+        at: Any = {"xy": (1.0, end), "xycoords": "axes fraction", "annotation_clip": False}
+        at |= {"xytext": shift, "textcoords": "offset points", "va": "center"}
+        ax.annotate(shown, fontsize=size, color=INK, arrowprops=arrow, **at)
 
 
 def spread_out(wanted: Sequence[float], step: float) -> list[float]:

@@ -1,9 +1,8 @@
-"""The paper's table beside ours, rounds to an accuracy, and the list of runs."""
+"""The paper's table beside ours, and the rounds to an accuracy."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,50 +145,45 @@ def headline(numbers: pd.DataFrame) -> str:
     if measured["rounds"].nunique() > 1:
         low, high = measured["rounds"].min(), measured["rounds"].max()
         return f"Not ranked: the runs have {low} to {high} rounds."
-    row = measured.loc[measured["best"].idxmax()]
-    (text,) = _means([row["best"] * 100.0], [row["best_sd"] * 100.0], 2)
+    best = measured["best"].idxmax()
+    row = measured.loc[best]
+    (text,) = _means(
+        measured.loc[[best], "best"] * 100.0, measured.loc[[best], "best_sd"] * 100.0, 2
+    )
     lead = (row["best"] - measured.loc[measured["method"] == FEDAVG, "best"].max()) * 100.0
     above = f", {lead:.1f} points above FedAvg" * bool(lead > 0.0)
     return f"Best: {row['label']}, {text} %{above}."
 
 
 def rounds_to(runs: pd.DataFrame, target: float) -> Table:
-    """Rounds that each method needs to an accuracy, and how many times faster than FedAvg it is.
+    """Rounds that each method needs to an accuracy.
 
     A seed that did not get there counts with the rounds that it had: with fewer ``reached`` than
-    ``seeds``, ``rounds`` is a lower bound, and so is a ``speed_up`` over a lower bound.
+    ``seeds``, ``rounds`` is a lower bound.
     """
     every = outcomes(runs)
     every["reached"] = runs[runs["test_acc"] >= target].groupby("run")["round"].min()
     every["needed"] = every["reached"].fillna(every["rounds"])
     numbers = every.groupby(LINE, sort=False).agg(
-        method=("method", "first"), seeds=("run", "size"), reached=("reached", "count"),
+        seeds=("run", "size"), reached=("reached", "count"),
         rounds=("needed", "mean"), sd=("needed", "std"),
     ).reset_index()  # fmt: skip
-    numbers["bound"] = numbers["reached"] < numbers["seeds"]
-    fedavg = numbers[numbers["method"] == FEDAVG].sort_values("rounds").drop_duplicates(LINE[:2])
-    base = numbers[LINE[:2]].merge(fedavg, how="left", on=LINE[:2])
-    numbers["speed_up"] = (base["rounds"] / numbers["rounds"]).where(~numbers["bound"])
     rows = numbers[LINE].set_axis(_FIRST, axis=1)
-    rounds = _means(numbers["rounds"], numbers["sd"], int(numbers["seeds"].max() > 1))
-    rows["rounds"] = [
-        ">" * lower + text for lower, text in zip(numbers["bound"], rounds, strict=True)
-    ]
-    speed = zip(base["bound"].eq(True), _fixed(numbers["speed_up"], 1), strict=True)
-    rows["speed-up over FedAvg"] = [
-        "–" if text == "–" else f"{'>' * lower}{text}×" for lower, text in speed
-    ]
+    bound = (numbers["reached"] < numbers["seeds"]).map({True: ">", False: ""})
+    rows["rounds"] = bound + _means(
+        numbers["rounds"], numbers["sd"], int(numbers["seeds"].max() > 1)
+    )
     return Table(f"Rounds to an accuracy of {target * 100:g} %", numbers, rows)
 
 
-def _fixed(values: Iterable[float], digits: int, sign: str = "") -> list[str]:
-    texts = (f"{value:{sign}.{digits}f}".replace("-", "−") for value in values)
-    return ["–" if text.endswith("nan") else text for text in texts]
+def _fixed(values: pd.Series[float], digits: int, sign: str = "") -> pd.Series[str]:
+    texts = values.map(lambda value: f"{value:{sign}.{digits}f}".replace("-", "−"))
+    return texts.where(values.notna(), "–")
 
 
-def _means(means: Iterable[float], deviations: Iterable[float], digits: int) -> list[str]:
-    pairs = zip(_fixed(means, digits), _fixed(deviations, digits), strict=True)
-    return [mean if sd == "–" else f"{mean} ± {sd}" for mean, sd in pairs]
+def _means(means: pd.Series[float], sds: pd.Series[float], digits: int) -> pd.Series[str]:
+    texts = _fixed(means, digits)
+    return texts.where(sds.isna(), texts + " ± " + _fixed(sds, digits))
 
 
 def _unlike_paper(head: dict[str, Any], rounds: int) -> str:

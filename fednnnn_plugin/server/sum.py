@@ -7,6 +7,7 @@ Nguyen, "Parallel Reproducible Summation", IEEE Transactions on Computers 64 (7)
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 import torch
@@ -43,8 +44,17 @@ class BinnedSum:
         self._size = size
         self._device = device
         self._kept = folds * self._BITS // self._WIDTH + 1
-        #: Each bin's sum in units of its grid, highest bin first: int64 ``[size]``.
-        self.bins: dict[int, Tensor] = {}
+        self._sums: dict[int, Tensor] = {}
+        self._uncorrected = Counter[int]()  # how often _ROUND_BITS is in each sum
+
+    @property
+    def bins(self) -> dict[int, Tensor]:
+        """Each bin's sum in units of its grid, highest bin first: int64 ``[size]``."""
+        for bin_, total in self._sums.items():
+            if count := self._uncorrected.pop(bin_, 0):
+                # Two's complement wraps around: a multiple of 2^64 makes no difference.
+                total.sub_((count * self._ROUND_BITS + 2**63) % 2**64 - 2**63)
+        return self._sums
 
     def add(self, rows: Tensor, terms: Sequence[tuple[float, int, float]], folds: int) -> None:
         """Add finite rows ``[m, size]`` on one grid, each times a positive factor.
@@ -65,8 +75,6 @@ class BinnedSum:
         ]
         alone = len(rows) == 1
         column = torch.tensor(scales, dtype=torch.float64).to(rows.device).unsqueeze(1)
-        # Two's complement wraps around: a multiple of 2^64 makes no difference.
-        surplus = (len(rows) * self._ROUND_BITS + 2**63) % 2**64 - 2**63
         # A group takes a number of operations that does not depend on its size.
         for where in pieces(self._size, rows.device) if alone else [slice(0, self._size)]:
             # In units of the first bin's grid.
@@ -76,24 +84,25 @@ class BinnedSum:
                 shifted = x.add_(self._ROUND) if last else x + self._ROUND
                 # Its bits, as an integer, are round(x) + _ROUND_BITS: no slow conversion.
                 bits = shifted.view(torch.int64)
-                if bin_ in self.bins:
-                    self.bins[bin_][where].add_(bits[0] if alone else bits.sum(0)).sub_(surplus)
+                if bin_ in self._sums:
+                    self._sums[bin_][where].add_(bits[0] if alone else bits.sum(0))
                 if not last:
                     x = x.sub_(shifted.sub_(self._ROUND)).mul_(2.0**self._BITS)
+        self._uncorrected.update(dict.fromkeys(bins, len(rows)))
 
     def merge(self, other: "BinnedSum") -> None:
         """Add another partial sum."""
         self.use(other.bins)
-        for bin_ in self.bins.keys() & other.bins.keys():
-            self.bins[bin_].add_(other.bins[bin_].to(self._device))
+        for bin_ in self._sums.keys() & other.bins.keys():
+            self._sums[bin_].add_(other.bins[bin_].to(self._device))
 
     def use(self, bins: Collection[int]) -> None:
         """Have all bins that a sum over these and its own keeps; drop those that fall below."""
-        every = {*self.bins, *bins}
+        every = {*self._sums, *bins}
         kept = sorted((bin_ for bin_ in every if bin_ > max(every) - self._kept), reverse=True)
-        for bin_ in set(kept) - self.bins.keys():
-            self.bins[bin_] = torch.zeros(self._size, dtype=torch.int64, device=self._device)
-        self.bins = {bin_: self.bins[bin_] for bin_ in kept}
+        for bin_ in set(kept) - self._sums.keys():
+            self._sums[bin_] = torch.zeros(self._size, dtype=torch.int64, device=self._device)
+        self._sums = {bin_: self._sums[bin_] for bin_ in kept}
 
     def total(self, divisor: float, dtype: torch.dtype, exponent: int = 0) -> Tensor:
         """Return ``2^exponent · Σ_k f_k x_k / divisor`` as a vector ``[size]`` of ``dtype``."""

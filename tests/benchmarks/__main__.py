@@ -17,9 +17,17 @@ from pathlib import Path
 
 import click
 import torch
-import training
+from harness import data_option
 
-HERE = Path(__file__).parent
+# Script -> what it is given, and what for a look.
+SCRIPTS = {
+    "start_up.py": ("--pairs 200", "--pairs 20"),
+    "report.py": ("--repeats 5", "--repeats 1"),
+    "aggregation.py": ("--repeats 15", "--repeats 5"),
+    "training.py mnist": ("--clients 10", "--clients 2 --repeats 1"),
+    "training.py cifar10": ("--clients 10", "--clients 2 --repeats 1"),
+    "ranks.py": ("--clients 60", "--clients 10"),
+}
 
 
 def machine() -> str:
@@ -37,22 +45,18 @@ def machine() -> str:
 
 @click.command(help=__doc__)
 @click.option("--quick", is_flag=True)
-@click.option("--data", default=training.DATA, type=click.Path(exists=True), show_default=True)
-def main(quick: bool, data: str) -> None:
+@data_option
+def main(quick: bool, data: Path) -> None:
     click.echo(machine())
-    _script("start_up.py", "20" if quick else "200")
-    _script("report.py")
-    _script("aggregation.py", "--rounds", "5" if quick else "15")
-    for dataset in ("mnist", "cifar10"):
-        training.compare(dataset, 2 if quick else 10, 1 if quick else 3, data)
-    _script("ranks.py", "--data", data, "--clients", "10" if quick else "60")
-
-
-def _script(name: str, *arguments: str) -> None:
-    click.echo(f"\n{name}")
-    status = subprocess.run([sys.executable, HERE / name, *arguments], check=False).returncode
-    if status:
-        click.echo(f"{name} ended with status {status}", err=True)
+    for script, options in SCRIPTS.items():
+        click.echo(f"\n{script}")
+        name, *words = f"{script} {options[quick]}".split()
+        given = [sys.executable, Path(__file__).with_name(name), *words]
+        status = subprocess.run(
+            given, check=False, env=os.environ | {"FEDNNNN_DATA": str(data)}
+        ).returncode
+        if status:
+            click.echo(f"{name} ended with status {status}", err=True)
 
 
 if __name__ == "__main__":

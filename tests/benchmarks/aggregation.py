@@ -1,20 +1,20 @@
 """What exact streaming aggregation costs beside a plain ``sum.add_(delta)`` and FedML's average.
 
-The passes are timed in turn, round by round, so that a busy machine slows all of them alike; wall
-clock, and the processor's time, which other programs disturb less. The goal is an ``add`` within
-ten plain passes, norms and exactness included. Then 100 clients of the CIFAR-10 network, in 0.6 s,
-against ``FedMLAggOperator.agg``, which holds all of them at once.
-
     python tests/benchmarks/aggregation.py
+
+The goal is an ``add`` within ten plain passes, norms and exactness included. Then 100 clients of
+the CIFAR-10 network, in 0.6 s, against ``FedMLAggOperator.agg``, which holds all of them at once.
 """
 
+from __future__ import annotations
+
 import statistics
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
 import click
 import torch
+from harness import in_turn, show, spread, timed
 from torch import Tensor
 
 from fednnnn_plugin.client.replica import named_tensors
@@ -73,40 +73,28 @@ def cohort(clients: int) -> Work:
     return {"FedMLAggOperator.agg": fedml, f"{clients} CIFAR-10 clients": ours}
 
 
-def compare(work: Work, rounds: int) -> None:
-    """Time the work, and print the medians and how many of the first one each costs."""
-    walls: dict[str, list[float]] = {name: [] for name in work}
-    processors: dict[str, list[float]] = {name: [] for name in work}
-    for number in range(rounds + 1):
-        for name, call in work.items():
-            wall, processor = time.perf_counter(), time.process_time()
-            call()
-            if number:  # the first round only warms up
-                processors[name].append(time.process_time() - processor)
-                walls[name].append(time.perf_counter() - wall)
-    first = next(iter(work))
-    for name in work:
-        wall, processor = (
-            statistics.median(times[name]) / statistics.median(times[first])
-            for times in (walls, processors)
-        )
-        low, middle, high = (1e3 * f(walls[name]) for f in (min, statistics.median, max))
-        click.echo(
-            f"{name:22}{middle:9.1f} ms ({low:.1f} to {high:.1f})"
-            f"{wall:8.1f} x{processor:8.1f} x in processor time"
-        )
+def compare(work: Work, repeats: int) -> None:
+    """Time the work, and print how many of the first one each costs."""
+    seconds = in_turn({name: timed(call) for name, call in work.items()}, repeats + 1)
+    times = {name: values[1:] for name, values in seconds.items()}  # the first only warms up
+    first, *_ = map(statistics.median, times.values())
+    show(
+        ("", "ms", f"x {next(iter(work))}"),
+        *(
+            (name, spread([1e3 * value for value in values], 1), f"{ratio:.1f}")
+            for name, values in times.items()
+            for ratio in [statistics.median(values) / first]
+        ),
+    )
 
 
 @click.command(help=__doc__)
 @click.option("--parameters", default=10_000_000, show_default=True, type=click.IntRange(min=2000))
-@click.option("--rounds", default=15, show_default=True, type=click.IntRange(min=5))
-@click.option("--threads", default=None, type=click.IntRange(min=1), help="PyTorch's own choice.")
-def main(parameters: int, rounds: int, threads: int | None) -> None:
-    if threads is not None:
-        torch.set_num_threads(threads)
-    click.echo(f"{parameters:,} parameters, {rounds} rounds, {torch.get_num_threads()} threads")
-    compare(passes(parameters), rounds)
-    compare(cohort(100), 5)
+@click.option("--repeats", default=15, show_default=True)
+def main(parameters: int, repeats: int) -> None:
+    click.echo(f"{parameters:,} parameters, {torch.get_num_threads()} threads")
+    compare(passes(parameters), repeats)
+    compare(cohort(100), min(5, repeats))
 
 
 if __name__ == "__main__":

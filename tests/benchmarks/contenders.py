@@ -1,12 +1,15 @@
-"""Those that one round is measured with: FedML's single process, a plain loop, and ours."""
+"""What one round is measured with: FedML's single process, a plain loop, and ours."""
 
 from __future__ import annotations
 
 import copy
+import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,25 +17,47 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.data.federated import FederatedData, load_federated
 from fednnnn_plugin.engine.devices import keep_freed_memory
-from fednnnn_plugin.engine.progress import Follower
-from fednnnn_plugin.engine.records import RoundRecord, Seconds
+from fednnnn_plugin.engine.records import Seconds
 from fednnnn_plugin.engine.run import run_federation
+from fednnnn_plugin.engine.settings import data_spec, local_sgd
 from fednnnn_plugin.models import create_model
-from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 
 Measure = Callable[[], Seconds]
 
 
+def settings(
+    condition: str, clients: int, precision: str, folder: Path, batching: int | str = "auto"
+) -> Recipe:
+    """Return the recipe of two rounds of so many clients."""
+    keys = {
+        "data_args.data_cache_dir": folder,
+        "data_args.download": "false",
+        "train_args.client_num_in_total": clients,
+        "train_args.client_num_per_round": clients,
+        "train_args.comm_round": 2,
+        "train_args.precision": precision,
+        "train_args.client_batching": batching,
+        "validation_args.frequency_of_the_test": 1,
+    }
+    overrides = [f"{key}={value}" for key, value in keys.items()]
+    return load_recipe(find_recipe(f"{condition}_fednnnn"), overrides)
+
+
+def federated(recipe: Recipe, samples: int | None = None) -> FederatedData:
+    """Divide the data between the paper's 100 clients; keep the first, each with so many images."""
+    data = load_federated(replace(data_spec(recipe), num_clients=100))
+    kept = data.client_indices[: recipe.train_args.client_num_in_total]
+    return replace(data, client_indices=tuple(held[:samples] for held in kept))
+
+
 def loaders(recipe: Recipe, data: FederatedData) -> list[DataLoader[Any]]:
     """Return the clients' data as PyTorch's users have it."""
+    size = recipe.train_args.batch_size
     return [
-        DataLoader(
-            TensorDataset(*data.client_data(client)),
-            batch_size=recipe.train_args.batch_size,
-            shuffle=True,
-        )
+        DataLoader(TensorDataset(*data.client_data(client)), batch_size=size, shuffle=True)
         for client in range(data.num_clients)
     ]
 
@@ -45,8 +70,6 @@ def test_loader(recipe: Recipe, data: FederatedData) -> DataLoader[Any]:
 
 def fedml_fedavg(recipe: Recipe, data: FederatedData, device: torch.device) -> Measure:
     """Return FedML's own single-process FedAvg: its clients, trainer and aggregation."""
-    from types import SimpleNamespace
-
     from fedml.simulation.sp.fedavg.fedavg_api import FedAvgAPI
 
     train = recipe.train_args
@@ -70,36 +93,58 @@ def fedml_fedavg(recipe: Recipe, data: FederatedData, device: torch.device) -> M
     test = test_loader(recipe, data)
 
     def measure() -> Seconds:
-        started = time.perf_counter()
+        times = [now(device)]
         weights = api.model_trainer.get_model_params()
         collected = []
         for client in api.client_list:
             trained = client.train(copy.deepcopy(weights))
             collected.append((client.get_sample_number(), copy.deepcopy(trained)))
-        trained_at = time.perf_counter()
+        times.append(now(device))
         api.model_trainer.set_model_params(api._aggregate(collected))
-        aggregated = time.perf_counter()
+        times.append(now(device))
         api.model_trainer.test(test, device, args)
-        return _seconds(started, trained_at, aggregated)
+        return _seconds(*times, now(device))
 
     return measure
 
 
-def plain_loop(recipe: Recipe, data: FederatedData, device: torch.device) -> Measure:
-    """Return what a researcher writes first: DataLoader, SGD, state dicts averaged."""
-    train = recipe.train_args
-    local, test = loaders(recipe, data), test_loader(recipe, data)
+class Staged:
+    """A client's batches, drawn on the device where its data lies."""
+
+    def __init__(self, images: Tensor, labels: Tensor, batch_size: int) -> None:
+        self.images, self.labels, self.batch_size = images, labels, batch_size
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        order = torch.randperm(len(self.labels), device=self.labels.device)
+        for batch in order.split(self.batch_size):
+            yield self.images[batch], self.labels[batch]
+
+
+def plain_loop(
+    recipe: Recipe, data: FederatedData, device: torch.device, *, staged: bool = False
+) -> Measure:
+    """Return what a researcher writes first: DataLoader, SGD, state dicts averaged.
+
+    Or what comes after that, all the data on the device.
+    """
+    train, sgd, local = recipe.train_args, local_sgd(recipe), loaders(recipe, data)
+    if staged:
+        data = data.to(device)
+        shares = [data.client_data(client) for client in range(data.num_clients)]
+        local = [Staged(*share, train.batch_size) for share in shares]
+    test = test_loader(recipe, data)
     served = create_model(recipe.model_args.model, 0).to(device)
 
-    def trained(loader: DataLoader[Any]) -> dict[str, Tensor]:
+    def trained(batches: DataLoader[Any] | Staged) -> dict[str, Tensor]:
         model = copy.deepcopy(served).train()
         optimizer = torch.optim.SGD(
             model.parameters(), lr=train.learning_rate, weight_decay=train.weight_decay
         )
         for _ in range(train.epochs):
-            for images, labels in loader:
+            for images, labels in batches:
                 optimizer.zero_grad()
-                loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+                with sgd.autocast(device):
+                    loss = F.cross_entropy(model(images.to(device)), labels.to(device))
                 loss.backward()
                 optimizer.step()
         return model.state_dict()
@@ -113,29 +158,16 @@ def plain_loop(recipe: Recipe, data: FederatedData, device: torch.device) -> Mea
         return correct / len(data.test_labels)
 
     def measure() -> Seconds:
-        started = time.perf_counter()
-        states = [trained(loader) for loader in local]
-        trained_at = time.perf_counter()
-        served.load_state_dict(
-            {
-                name: torch.stack([state[name] for state in states]).float().mean(0)
-                for name in states[0]
-            }
-        )
-        aggregated = time.perf_counter()
+        times = [now(device)]
+        states = [trained(batches) for batches in local]
+        times.append(now(device))
+        mean = {k: torch.stack([state[k] for state in states]).float().mean(0) for k in states[0]}
+        served.load_state_dict(mean)
+        times.append(now(device))
         accuracy(served)
-        return _seconds(started, trained_at, aggregated)
+        return _seconds(*times, now(device))
 
     return measure
-
-
-class Last(Follower):
-    """Keeps the seconds of the newest round."""
-
-    seconds = Seconds(0.0, 0.0, 0.0)
-
-    def round_done(self, record: RoundRecord) -> None:
-        self.seconds = record.seconds
 
 
 def ours(recipe: Recipe, data: FederatedData, device: torch.device) -> Measure:
@@ -144,25 +176,28 @@ def ours(recipe: Recipe, data: FederatedData, device: torch.device) -> Measure:
     model = create_model(recipe.model_args.model, 0)
 
     def measure() -> Seconds:
-        last = Last()
-        with tempfile.TemporaryDirectory() as folder:
-            run_federation(
-                recipe,
-                model=model,
-                data=data,
-                device=device,
-                folder=Path(folder) / "run",
-                followers=[last],
-            )
-        return last.seconds
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name, "run")
+            run_federation(recipe, model=model, data=data, device=device, folder=folder)
+            _, second = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        return Seconds(**json.loads(second)["seconds"])
 
     return measure
 
 
-def _seconds(started: float, trained: float, aggregated: float) -> Seconds:
-    return Seconds(trained - started, aggregated - trained, time.perf_counter() - aggregated)
+def now(device: torch.device) -> float:
+    """Return the time when the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
+def _seconds(*times: float) -> Seconds:
+    started, trained, aggregated, tested = times
+    return Seconds(trained - started, aggregated - trained, tested - aggregated)
+
+
+# Name -> what makes its measure, and the precision that it computes in.
 CONTENDERS = {
     "FedML, single process": (fedml_fedavg, "fp32"),
     "plain PyTorch loop": (plain_loop, "fp32"),

@@ -1,90 +1,66 @@
 """What the plugin adds to the start of Python, and ``fedml run`` to ``import fedml``.
 
-    python tests/benchmarks/start_up.py [PAIRS]
+    python tests/benchmarks/start_up.py
 
-The hook: bare interpreters with and without its .pth file in turn, compared in pairs; exit status 1
-if the median difference is over 1 ms. The command: a run of one round, less the seconds that the
-round itself took, beside ``python -c 'import fedml'``; the goal is half a second.
+The hook: bare interpreters with and without its .pth file in turn, compared in pairs; the goal is
+1 ms. The command: a run of one round, less the seconds that the round itself took, beside
+``python -c 'import fedml'``; the goal is half a second.
 """
 
-import json
+from __future__ import annotations
+
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 import venv
+from collections.abc import Sequence
 from pathlib import Path
+
+import click
+from harness import BIN, command, in_turn, run_of, spread, timed
 
 import fednnnn_plugin.fedml
 
-LIMIT_MS = 1.0
-QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 PTH = Path(fednnnn_plugin.fedml.__file__).with_name("fednnnn_plugin.pth")
 
 
-def make_interpreter(folder: Path, *, hooked: bool) -> Path:
-    """Make a virtual environment with nothing, or nothing but the hook, in its site-packages."""
+def make_interpreter(folder: Path) -> Path:
+    """Make a virtual environment without packages."""
     venv.create(folder, with_pip=False, symlinks=True)
-    if hooked:
-        [site_packages] = folder.glob("lib/python*/site-packages")
-        shutil.copy(PTH, site_packages)
     return folder / "bin" / "python"
 
 
-def milliseconds(interpreter: Path) -> float:
-    """Time one start of an interpreter that does nothing."""
-    started = time.perf_counter()
-    subprocess.run([interpreter, "-c", "pass"], check=True)
-    return 1e3 * (time.perf_counter() - started)
+def fedml_run() -> float:
+    """Return the seconds of a run of a round, without the round."""
+    recipe = (BIN / "fedml", "run", "digits_noniid_b_fednnnn.yaml")
+    wall, rounds = run_of(*recipe, **{"train_args.comm_round": 1})
+    return wall - sum(rounds)
 
 
-def run_over_import(repeats: int) -> list[tuple[float, float]]:
-    """Return the seconds of ``import fedml``, and of a run of a round without the round."""
-    commands = Path(sys.executable).parent
-    recipe = ("digits_noniid_b_fednnnn", "--set", "train_args.comm_round=1")
-    pairs = []
+def added(without: Sequence[float], more: Sequence[float]) -> float:
+    """Return the median difference of pairs."""
+    return statistics.median(b - a for a, b in zip(without, more, strict=True))
+
+
+@click.command(help=__doc__)
+@click.option("--pairs", default=200, show_default=True, help="Of the command 7 at most.")
+def main(pairs: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([commands / "fednnnn", "recipes", "copy", folder], check=True, **QUIET)
-        for number in range(repeats):
-            started = time.perf_counter()
-            subprocess.run([sys.executable, "-c", "import fedml"], check=True, **QUIET)
-            imported = time.perf_counter()
-            run = Path(folder, str(number))
-            name, *options = recipe
-            subprocess.run(
-                [commands / "fedml", "run", f"{folder}/{name}.yaml", *options, "--output", run],
-                check=True,
-                **QUIET,
-            )
-            ended = time.perf_counter()
-            record = json.loads((run / "metrics.jsonl").read_text(encoding="utf-8"))
-            pairs.append((imported - started, ended - imported - sum(record["seconds"].values())))
-    return pairs
-
-
-def main(pairs: int) -> int:
-    """Print the medians; return the exit status."""
-    with tempfile.TemporaryDirectory() as folder:
-        plain = make_interpreter(Path(folder, "plain"), hooked=False)
-        hooked = make_interpreter(Path(folder, "hooked"), hooked=True)
-        times = [(milliseconds(plain), milliseconds(hooked)) for _ in range(pairs)]
-    without, with_hook = (statistics.median(column) for column in zip(*times, strict=True))
-    cost = statistics.median(b - a for a, b in times)
-    sys.stdout.write(
-        f"start-up, median of {pairs} pairs: {without:.2f} ms without the hook, {with_hook:.2f} ms "
-        f"with it; the hook costs {cost:.2f} ms (limit {LIMIT_MS:.0f} ms)\n"
-    )
-    times = run_over_import(min(7, pairs))
-    imported, run = (statistics.median(column) for column in zip(*times, strict=True))
-    added = statistics.median(b - a for a, b in times)
-    sys.stdout.write(
-        f"import fedml {imported:.2f} s, fedml run without its round {run:.2f} s: it adds "
-        f"{added:.2f} s, median of {len(times)} pairs (goal 0.5 s)\n"
-    )
-    return int(cost > LIMIT_MS)
+        plain, hooked = (make_interpreter(Path(folder, name)) for name in ("plain", "hooked"))
+        [site_packages] = Path(folder, "hooked").glob("lib/python*/site-packages")
+        shutil.copy(PTH, site_packages)
+        starts = {str(python): timed(command, python, "-c", "pass") for python in (plain, hooked)}
+        without, more = (
+            [1e3 * start for start in seconds] for seconds in in_turn(starts, pairs).values()
+        )
+    click.echo(f"start-up {spread(without)} ms, with the hook {spread(more)} ms, {pairs} pairs:")
+    click.echo(f"it costs {added(without, more):.2f} ms; goal 1 ms")
+    fedml = {"import": timed(command, sys.executable, "-c", "import fedml"), "run": fedml_run}
+    imported, run = in_turn(fedml, min(7, pairs)).values()
+    click.echo(f"import fedml {spread(imported)} s, fedml run without its round {spread(run)} s:")
+    click.echo(f"it adds {added(imported, run):.2f} s; goal 0.5 s")
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 200))
+    main()

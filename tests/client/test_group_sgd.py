@@ -82,19 +82,19 @@ class Clients:
             states.append(copy.deepcopy(replica.state))
         return states
 
-    def assert_same(self, tolerance: float = 1e-9) -> None:
-        """Every number of every client within the tolerance, counts exactly, and nobody stayed."""
+    def assert_same(self) -> None:
+        """Every number of every client within 1e-9, and nobody stayed."""
         together, one_by_one = self.together(), self.one_by_one()
         assert together.vector.shape == (len(self.orders), self.layout.size)
         assert together.vector.dtype == self.sgd.dtype
         for client, alone in enumerate(one_by_one):
             ours = together.vector[client]
-            torch.testing.assert_close(ours, alone.vector, rtol=0, atol=tolerance)
-            assert (ours - self.served.vector).abs().max() > 10 * tolerance
+            torch.testing.assert_close(ours, alone.vector, rtol=0, atol=1e-9)
+            assert (ours - self.served.vector).abs().max() > 1e-8
             for name, tensor in alone.buffers.items():
                 found = together.buffers[name][client]
                 assert found.dtype == tensor.dtype
-                torch.testing.assert_close(found, tensor, rtol=0, atol=tolerance)
+                torch.testing.assert_close(found, tensor, rtol=0, atol=1e-9)
 
 
 def network(name: str) -> nn.Module:
@@ -151,12 +151,6 @@ def test_batches_of_every_length(data: st.DataObject) -> None:
     Clients(network(name), sizes, sgd).assert_same()
 
 
-@pytest.mark.parametrize("name", sorted(SHAPES))
-def test_one_step_in_single_precision(name: str) -> None:
-    sgd = LocalSGD(epochs=1, batch_size=10, learning_rate=0.05)
-    Clients(network(name), (6, 8), sgd).assert_same(1e-4)
-
-
 def test_all_step_at_once_and_an_epoch_is_as_long_as_the_largest_clients() -> None:
     """Sizes 9, 2, 6 in batches of 4: three clients in the first step, two in the second, one."""
     model = Small()
@@ -175,11 +169,12 @@ def test_bf16_computes_coarsely_and_keeps_weights_in_float32() -> None:
     clients = Clients(Small(), (20, 17), sgd)
     exact = clients.together().vector
     clients.sgd = replace(sgd, precision="bf16")
-    coarse = clients.together().vector
-    assert coarse.dtype == torch.float32
-    for client in range(2):
-        moved = (exact[client] - clients.served.vector).norm()
-        assert 0 < (exact[client] - coarse[client]).norm() < 0.2 * moved
+    alone = torch.stack([state.vector for state in clients.one_by_one()])
+    for coarse in (clients.together().vector, alone):
+        assert coarse.dtype == torch.float32
+        error, moved = (exact - coarse).norm(dim=1), (exact - clients.served.vector).norm(dim=1)
+        assert (error > 0).all()
+        assert (error < 0.2 * moved).all()
 
 
 def test_it_can_be_stopped_before_a_step() -> None:

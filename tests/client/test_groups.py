@@ -33,6 +33,8 @@ def test_groups_worked_by_hand() -> None:
     assert plan_groups(everyone, sizes, 9, least=2) == [(2, 3), (0, 5, 1, 4)]
     assert plan_groups(everyone, sizes, 9, least=6) == [(2,), (3,), (0,), (5,), (1,), (4,)]
     assert plan_groups([1, 2], sizes, 9, least=6) == [(2,), (1,)]
+    shares = plan_groups(range(100), [600] * 100, 100, 8)
+    assert {len(group) for group in shares} == {12, 13}
     assert sequential_steps([(2, 3), (0, 5, 1, 4)], sizes, SGD) == 2 * (3 + 2)
 
 
@@ -58,20 +60,12 @@ def test_every_client_once_no_group_too_wide_and_no_rank_idle(
     assert plan_groups(clients, sizes, most, ranks) == groups
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_ranks_get_about_equal_shares(ranks: int) -> None:
-    groups = plan_groups(range(100), [600] * 100, 100, ranks)
-    assert len(groups) == ranks
-    assert max(map(len, groups)) - min(map(len, groups)) <= 1
-
-
 @pytest.mark.parametrize(("dataset", "images"), [("mnist", 60_000), ("cifar10", 50_000)])
-@pytest.mark.parametrize("condition", ["iid_ub", "noniid_ub"])
 def test_a_round_of_the_papers_power_law_is_as_long_as_its_largest_client(
-    dataset: str, images: int, condition: str
+    dataset: str, images: int
 ) -> None:
     """1,160 steps on MNIST and 965 on CIFAR-10; clients of equal steps alone: 4,465 and 3,640."""
-    recipe = load_recipe(find_recipe(f"{dataset}_{condition}_fednnnn"))
+    recipe = load_recipe(find_recipe(f"{dataset}_noniid_ub_fednnnn"))
     data, train = recipe.data_args, recipe.train_args
     sizes = client_sizes(
         images, train.client_num_in_total, data.power_law_exponent, data.min_samples

@@ -1,6 +1,7 @@
 """Local training: two steps by hand, then against torch.optim.SGD."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,21 +14,6 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.models import create_model
 
-Batches = list[list[tuple[Tensor, Tensor]]]
-
-
-def batches(epochs: int, samples: int, batch_size: int, dtype: torch.dtype) -> Batches:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randn(samples, 1, 8, 8, generator=generator, dtype=torch.float64).to(dtype)
-    labels = torch.randint(10, (samples,), generator=generator)
-    return [
-        [
-            (images[picked], labels[picked])
-            for picked in torch.randperm(samples, generator=generator).split(batch_size)
-        ]
-        for _ in range(epochs)
-    ]
-
 
 def test_two_steps_worked_by_hand() -> None:
     """Logits (w₀x, w₁x) with x = 2, η = 0.5, λ = 0.25, μ = 0.75, from w_t = (0, 0).
@@ -37,37 +23,14 @@ def test_two_steps_worked_by_hand() -> None:
     (λ + μ) w = (½, -½); w = (½ - ½ (2 p₀ + ½), …) = (¼ - p₀, p₀ - ¼).
     """
     model = nn.Linear(1, 2, bias=False, dtype=torch.float64)
-    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.eval().weight)
     x = torch.tensor([[2.0]], dtype=torch.float64)
     sgd = LocalSGD(2, 1, 0.5, weight_decay=0.25, prox_mu=0.75, precision="fp64")
     sgd.train(Replica(model), [[(x, torch.tensor([0]))], [(x, torch.tensor([1]))]])
     p0 = 1 / (1 + math.exp(-2))
     assert model.weight.flatten().tolist() == pytest.approx([0.25 - p0, p0 - 0.25], rel=1e-14)
-
-
-@pytest.mark.parametrize("weight_decay", [0.0, 5e-3])
-@pytest.mark.parametrize("prox_mu", [0.0, 0.3])
-def test_it_is_torch_sgd_on_the_loss_with_the_proximal_term(
-    weight_decay: float, prox_mu: float
-) -> None:
-    epochs = batches(epochs=3, samples=23, batch_size=5, dtype=torch.float64)
-    model, reference = (create_model("nnnn_digits", seed=0).double() for _ in range(2))
-    start = [p.detach().clone() for p in reference.parameters()]
-    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1, weight_decay=weight_decay)
-    for images, labels in (batch for epoch in epochs for batch in epoch):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(reference(images), labels)
-        for parameter, anchor in zip(reference.parameters(), start, strict=True):
-            loss = loss + prox_mu / 2 * (parameter - anchor).square().sum()
-        loss.backward()
-        optimizer.step()
-
-    sgd = LocalSGD(3, 5, 0.1, weight_decay=weight_decay, prox_mu=prox_mu, precision="fp64")
-    sgd.train(Replica(model), epochs)
-    for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
-    moved = max((p - a).abs().max() for p, a in zip(model.parameters(), start, strict=True))
-    assert moved > 0.01
+    assert model.training
+    assert model.weight.grad is None
 
 
 class _Odd(nn.Module):
@@ -85,44 +48,44 @@ class _Odd(nn.Module):
         return F.linear(inputs, self.weight + self.shift, self.frozen) * self.scale.sum()
 
 
-def test_shared_expanded_and_missing_gradients() -> None:
-    """As torch.optim.SGD: what is unused stays as it is, decay or not."""
-    generator = torch.Generator().manual_seed(1)
-    inputs, labels = torch.randn(4, 3, generator=generator), torch.tensor([0, 1, 1, 0])
-    model, reference = _Odd(), _Odd()
-    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1, weight_decay=0.5)
-    for _ in range(3):
+def digits() -> nn.Module:
+    return create_model("nnnn_digits", seed=0)
+
+
+@pytest.mark.parametrize(
+    ("create", "shape", "weight_decay", "prox_mu"),
+    [
+        (digits, (1, 8, 8), 0.0, 0.0),
+        (digits, (1, 8, 8), 5e-3, 0.3),
+        (digits, (1, 8, 8), 0.0, 0.3),
+        (_Odd, (3,), 0.5, 0.0),
+    ],
+)
+def test_it_is_torch_sgd_on_the_loss_with_the_proximal_term(
+    create: Callable[[], nn.Module], shape: tuple[int, ...], weight_decay: float, prox_mu: float
+) -> None:
+    """What the loss does not reach stays as it is, decay or not."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(23, *shape, generator=generator, dtype=torch.float64)
+    labels = torch.randint(2, (23,), generator=generator)
+    epochs = [[(images[i], labels[i]) for i in torch.arange(23).split(5)]] * 3
+    model, reference = create().double(), create().double()
+    trained = [p for p in reference.parameters() if p.requires_grad]
+    start = [p.detach().clone() for p in trained]
+    optimizer = torch.optim.SGD(trained, lr=0.1, weight_decay=weight_decay)
+    for inputs, expected in (batch for epoch in epochs for batch in epoch):
         optimizer.zero_grad()
-        F.cross_entropy(reference(inputs), labels).backward()
+        loss = F.cross_entropy(reference(inputs), expected)
+        if prox_mu:
+            far = [(p - anchor).square().sum() for p, anchor in zip(trained, start, strict=True)]
+            loss = loss + prox_mu / 2 * sum(far)
+        loss.backward()
         optimizer.step()
-    LocalSGD(3, 4, 0.1, weight_decay=0.5).train(Replica(model), [[(inputs, labels)]] * 3)
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter, reference.get_parameter(name))
-    assert model.unused.tolist() == [1, 1, 1]
-    assert model.frozen.tolist() == [1, 1]
-
-
-def test_it_trains_in_training_mode_and_leaves_no_gradients() -> None:
-    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
-    model.eval()
-    LocalSGD(1, 4, 0.1).train(
-        Replica(model), [[(torch.arange(12.0).view(4, 3), torch.tensor([0, 1, 0, 1]))]]
-    )
-    assert model[0].num_batches_tracked == 1
-    assert model[0].running_mean.tolist() == pytest.approx([0.45, 0.55, 0.65])
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_bf16_computes_coarsely_and_keeps_weights_in_float32() -> None:
-    epochs = batches(epochs=1, samples=40, batch_size=10, dtype=torch.float32)
-    trained, start = {}, Replica(create_model("nnnn_digits", seed=0)).vector
-    for precision in ("fp32", "bf16"):
-        ours = Replica(create_model("nnnn_digits", seed=0))
-        LocalSGD(1, 10, 0.1, precision=precision).train(ours, epochs)
-        assert ours.vector.dtype == torch.float32
-        trained[precision] = ours.vector
-    error = (trained["fp32"] - trained["bf16"]).norm()
-    assert 0 < error < 0.2 * (trained["fp32"] - start).norm()
+    sgd = LocalSGD(3, 5, 0.1, weight_decay=weight_decay, prox_mu=prox_mu, precision="fp64")
+    sgd.train(Replica(model), epochs)
+    for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+    assert max((p - a).abs().max() for p, a in zip(trained, start, strict=True)) > 0.01
 
 
 class _Count(TorchDispatchMode):

@@ -6,7 +6,6 @@ import io
 import pickle
 import struct
 import tarfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,16 +29,6 @@ def write_idx(path: Path, array: np.ndarray) -> None:
     content += array.astype(np.uint8).tobytes()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(content))
-
-
-def png(width: int, height: int, *chunks: tuple[bytes, bytes]) -> bytes:
-    """A file of three channels that claims a width and a height, and has these chunks."""
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    parts = [(b"IHDR", header), *chunks, (b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in parts
-    )
 
 
 @pytest.fixture

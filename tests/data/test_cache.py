@@ -33,11 +33,12 @@ def get(folder: Path, decoder: Decoder, key: str = "first") -> Path:
     return folder / OWN_FOLDER / f"{key}.safetensors"
 
 
-def test_decodes_once_for_each_fingerprint(tmp_path: Path) -> None:
+def test_of_several_at_once_one_decodes_for_each_fingerprint(tmp_path: Path) -> None:
     first, other = Decoder(), Decoder(8)
+    with ThreadPoolExecutor(4) as threads:
+        assert len(list(threads.map(lambda _: get(tmp_path, first), range(4)))) == 4
     for _ in range(2):
-        path = get(tmp_path, first)
-        get(tmp_path, other, "second")
+        path = get(tmp_path, other, "second")
     assert (first.calls, other.calls) == (1, 1)
     kept = {path.name for path in path.parent.iterdir()} - {"lock"}
     assert kept == {"first.safetensors", "second.safetensors"}
@@ -46,10 +47,8 @@ def test_decodes_once_for_each_fingerprint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda path: path.write_bytes(b""),
         lambda path: path.write_bytes(path.read_bytes()[:-1]),
         lambda path: os.truncate(path, 1 << 40),
-        lambda path: save_file({"other": torch.zeros(1)}, path),
         lambda path: save_file({"images": torch.zeros(3, 1, 2, 2)}, path),
         lambda path: [path.unlink(), os.mkfifo(path)],
     ],
@@ -90,17 +89,7 @@ def test_where_nothing_can_be_kept_every_run_decodes(
         path = get(tmp_path / "a", decoder)
     assert "No space left" in caplog.text
     assert {path.name for path in path.parent.iterdir()} == {"lock"}
-    get(tmp_path / "a", decoder)
-    get(tmp_path / "a", decoder)
-    assert decoder.calls == 2
     (tmp_path / OWN_FOLDER).touch()  # in the way, for root too
     for _ in range(2):
         get(tmp_path, decoder)
-    assert decoder.calls == 4
-
-
-def test_of_several_at_once_one_decodes(tmp_path: Path) -> None:
-    decoder = Decoder()
-    with ThreadPoolExecutor(4) as threads:
-        assert len(list(threads.map(lambda _: get(tmp_path, decoder), range(4)))) == 4
-    assert decoder.calls == 1
+    assert decoder.calls == 3

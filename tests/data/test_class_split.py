@@ -47,7 +47,7 @@ def draw_problem(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]
     return class_sizes, sizes, classes_per_client
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_it_finds_a_split_exactly_where_there_is_one(seed: int) -> None:
     class_sizes, sizes, classes_per_client = draw_problem(np.random.default_rng(seed))
     shares = class_shares(class_sizes, sizes, classes_per_client, np.random.default_rng(seed))
@@ -56,12 +56,3 @@ def test_it_finds_a_split_exactly_where_there_is_one(seed: int) -> None:
         assert (shares.sum(axis=0) == class_sizes).all()
         assert (shares.sum(axis=1) == sizes).all()
         assert ((shares > 0).sum(axis=1) == classes_per_client).all()
-
-
-def test_one_class_a_client() -> None:
-    rng = np.random.default_rng(0)
-    shares = class_shares(np.array([7, 5]), np.array([3, 3, 2, 2, 2]), 1, rng)
-    assert shares is not None
-    assert shares.sum(axis=0).tolist() == [7, 5]
-    assert sorted(shares.max(axis=1).tolist()) == [2, 2, 2, 3, 3]
-    assert class_shares(np.array([8, 4]), np.array([3, 3, 3, 3]), 1, rng) is None

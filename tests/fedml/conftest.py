@@ -1,5 +1,6 @@
 """FedML's arguments, and scripts that start at once."""
 
+import copy
 import json
 import os
 import random
@@ -8,46 +9,67 @@ import socket
 import subprocess
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fedml
 import pytest
 import torch
+from torch import nn
+from torch.testing import assert_close
 
-import fednnnn_plugin.fedml
+import fednnnn_plugin as fp
 from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.fedml import hook
 
-PTH = Path(fednnnn_plugin.fedml.__file__).with_name("fednnnn_plugin.pth")
+PTH = Path(hook.__file__).with_name("fednnnn_plugin.pth")
+
+fp.register()
+# As fedml.init does: otherwise FedML's reports look for its platform on the network.
+fedml.mlops.pre_setup(SimpleNamespace(using_mlops=False))
 
 
 @pytest.fixture(scope="session")
 def fedml_args() -> Callable[..., SimpleNamespace]:
     """FedML's arguments for one process and nearly no training; keywords are added."""
-    given = {
-        "training_type": "simulation",
-        "backend": "sp",
-        "scenario": "horizontal",
-        "random_seed": 0,
-        "dataset": "mine",
-        "model": "mine",
-        "federated_optimizer": "PaperFedAvg",
-        "client_num_in_total": 2,
-        "client_num_per_round": 2,
-        "comm_round": 1,
-        "epochs": 1,
-        "batch_size": 4,
-        "client_optimizer": "sgd",
-        "learning_rate": 0.1,
-        "weight_decay": 0.0,
-        "frequency_of_the_test": 1,
-        "enable_wandb": False,
-        "using_mlops": False,
-        "using_gpu": False,
-    }
+    given = {"training_type": "simulation", "backend": "sp", "scenario": "horizontal"}
+    given |= {"random_seed": 0, "dataset": "mine", "model": "mine"}
+    given |= {"federated_optimizer": "PaperFedAvg", "frequency_of_the_test": 1}
+    given |= {"client_num_in_total": 2, "client_num_per_round": 2, "comm_round": 1, "epochs": 1}
+    given |= {"batch_size": 4, "client_optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 0.0}
+    given |= {"enable_wandb": False, "using_mlops": False, "using_gpu": False}
     return lambda **values: SimpleNamespace(**given | values)
+
+
+@pytest.fixture(scope="session")
+def silo(fedml_args) -> Callable[..., fp.FedNNNNAggregator]:
+    """A cross-silo server's aggregator, under β = γ = 1/2."""
+    given = {"training_type": "cross_silo", "federated_optimizer": "FedAvg"}
+    given |= {"beta": 0.5, "gamma": 0.5}
+
+    def build(model: nn.Module, method: str | None = None, **values) -> fp.FedNNNNAggregator:
+        return fp.FedNNNNAggregator(model, fedml_args(**given | values), method)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def play() -> Callable[..., tuple[OrderedDict, list[int]]]:
+    """One round in FedML's order of calls; what is then served, and who was kept."""
+
+    def play(server: fp.FedNNNNAggregator, clients: list) -> tuple[OrderedDict, list[int]]:
+        before = copy.deepcopy(clients)
+        kept, places = server.on_before_aggregation(clients)
+        served = server.on_after_aggregation(server.aggregate(kept))
+        server.set_model_params(served)
+        assert_close(clients, before, rtol=0, atol=0, equal_nan=True)  # they are only read
+        return served, places
+
+    return play
 
 
 @pytest.fixture
@@ -64,6 +86,19 @@ def images() -> FederatedData:
     )
 
 
+@pytest.fixture(scope="session")
+def eight_values() -> Callable[..., list]:
+    """FedML's data set of each client's batches, on all of which it is tested."""
+
+    def build(local: dict[int, list], classes: int = 2) -> list:
+        everything = [batch for batches in local.values() for batch in batches]
+        sizes = {k: sum(len(x) for x, _ in batches) for k, batches in local.items()}
+        total = sum(sizes.values())
+        return [total, total, everything, everything, sizes, local, dict(local), classes]
+
+    return build
+
+
 @pytest.fixture
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in an empty folder; FedML leaves files in the user's."""
@@ -72,13 +107,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a script ended: negative for a signal, as in ``subprocess``."""
-
-    returncode: int
-    stdout: str
-    stderr: str
+Ended = subprocess.CompletedProcess[str]
 
 
 class Script:
@@ -92,7 +121,8 @@ class Script:
 
     def wait(self) -> Ended:
         status = self._scripts.ask({"wait": self._pid})
-        return Ended(status, *(Path(f"{self._screen}.{n}").read_text() for n in ("out", "err")))
+        shown = (Path(f"{self._screen}.{name}").read_text() for name in ("out", "err"))
+        return Ended((), status, *shown)
 
 
 class Scripts:
@@ -209,17 +239,8 @@ def _listens(port: int) -> bool:
 
 def _free_ports(count: int) -> list[int]:
     """Ports that are free, and stay so: none of those that the kernel gives to connections."""
-    found: list[int] = []
-    for port in random.sample(range(20_000, 32_000), 1_000):
-        with socket.socket() as free:
-            try:
-                free.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            break
-    return found
+    drawn = random.sample(range(20_000, 32_000), 1_000)
+    return list(islice((port for port in drawn if not _listens(port)), count))
 
 
 @pytest.fixture

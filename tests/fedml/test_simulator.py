@@ -2,16 +2,14 @@
 
 import copy
 import json
-import logging
 import math
-import sys
 from pathlib import Path
 
 import fedml
 import numpy as np
 import pytest
 import torch
-from fedml.core import ClientTrainer, ServerAggregator
+from fedml.core import ServerAggregator
 from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
 from fedml.ml.trainer.my_model_trainer_tag_prediction import ModelTrainerTAGPred
 from safetensors.torch import load_file
@@ -19,9 +17,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.fedml.screen import quiet_fedml
 
-fp.register()
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 CPU = torch.device("cpu")
@@ -29,22 +25,16 @@ FEATURES, CLASSES = 3, 2
 ALONE = {"client_num_in_total": 1, "client_num_per_round": 1}
 
 
-def synthetic(clients: int = 2, samples: int = 4) -> list:
-    """FedML's eight values, each client's data one list of one batch."""
+@pytest.fixture
+def synthetic(eight_values) -> list:
+    """Each client's data one list of one batch of four."""
     generator = torch.Generator().manual_seed(1)
 
     def batch():
-        x = torch.randn(samples, FEATURES, generator=generator)
-        return x, torch.randint(CLASSES, (samples,), generator=generator)
+        x = torch.randn(4, FEATURES, generator=generator)
+        return x, torch.randint(CLASSES, (4,), generator=generator)
 
-    return of_clients({k: [batch()] for k in range(clients)})
-
-
-def of_clients(local: dict) -> list:
-    everything = [batch for batches in local.values() for batch in batches]
-    sizes = {k: sum(len(x) for x, _ in batches) for k, batches in local.items()}
-    total = sum(sizes.values())
-    return [total, total, everything, everything, sizes, local, dict(local), CLASSES]
+    return eight_values({k: [batch()] for k in range(2)})
 
 
 def linear() -> nn.Linear:
@@ -56,13 +46,13 @@ def linear() -> nn.Linear:
 
 
 @pytest.fixture
-def run(fedml_args):
+def run(fedml_args, synthetic):
     """Run in ``FedMLRunner``; returns the model of the run folder, and the last round's record."""
 
     def simulate(dataset=None, model=None, trainer=None, aggregator=None, args=None, **values):
         args = args or fedml_args(**{"output": "out"} | values)
         fedml.FedMLRunner(
-            args, CPU, dataset or synthetic(), model or linear(), trainer, aggregator
+            args, CPU, dataset or synthetic, model or linear(), trainer, aggregator
         ).run()
         last = Path(args.output, "metrics.jsonl").read_text().splitlines()[-1]
         return load_file(Path(args.output, "model.safetensors")), json.loads(last)
@@ -70,9 +60,9 @@ def run(fedml_args):
     return simulate
 
 
-def test_any_data_set_and_module_by_hand(run) -> None:
+def test_any_data_set_and_module_by_hand(run, synthetic) -> None:
     """One full-batch step a client: w₁ = w₀ − η · mean of the clients' gradients."""
-    model, dataset = linear(), synthetic()
+    model, dataset = linear(), synthetic
     expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for [(x, y)] in dataset[5].values():
         replica = copy.deepcopy(model)
@@ -84,19 +74,16 @@ def test_any_data_set_and_module_by_hand(run) -> None:
     assert_close(dict(model.state_dict()), result, rtol=0, atol=0)  # left in the caller's model
 
 
-class Counting(ClientTrainer):
+class Counting(ModelTrainerCLS):
     """Adds client + 1 to every weight, and writes down how it was called."""
 
     def __init__(self, model: nn.Module, args) -> None:
         super().__init__(model, args)
         self.calls: list[tuple] = []
 
-    def get_model_params(self):
-        return self.model.state_dict()
-
     def set_model_params(self, model_parameters):
         self.calls.append(("set", self.id, self.local_sample_number))
-        self.model.load_state_dict(model_parameters)
+        super().set_model_params(model_parameters)
 
     def on_before_local_training(self, train_data, device, args):
         self.calls.append(("before", train_data))
@@ -111,10 +98,10 @@ class Counting(ClientTrainer):
         self.calls.append(("after", self.local_test_dataset))
 
 
-def test_a_client_trainer_is_called_in_fedmls_order(run, fedml_args) -> None:
+def test_a_client_trainer_is_called_in_fedmls_order(run, fedml_args, synthetic) -> None:
     """Δ₀ = 1, Δ₁ = 2 in each of 8 weights, so S = 1.5 everywhere and N = E: FedNNNN is exact."""
     args = fedml_args(federated_optimizer="FedNNNN", beta=0.5, gamma=0.5, comm_round=2, output="a")
-    dataset, trainer = synthetic(), Counting(linear(), args)
+    dataset, trainer = synthetic, Counting(linear(), args)
     result, _ = run(dataset, linear(), trainer, args=args)
     # w₁ = w₀ + 0.75; the average of round 2 is w₁ + 1.5.
     assert_close(result["weight"], linear().weight + 0.75 + 1.5)
@@ -153,15 +140,6 @@ def test_what_a_trainer_measures_is_recorded_as_it_is(found, recorded, run, fedm
     assert record.get("test_metrics") == recorded[2]
 
 
-def test_labels_are_counted_not_samples(run) -> None:
-    """Outputs [B, C, T] for labels [B, T]."""
-    x, y = torch.randn(6, 1, 5), torch.randint(2, (6, 5))
-    model = nn.Conv1d(1, CLASSES, 1)
-    _, record = run(of_clients({0: [(x, y)]}), model, **ALONE)
-    right = (model(x).argmax(1) == y).double().mean().item()
-    assert record["test_acc"] == pytest.approx(right)
-
-
 @pytest.mark.parametrize("name", ["lr", "cnn"])
 def test_a_model_of_fedmls_that_does_not_take_our_images_is_named(name, run, fedml_args) -> None:
     args = fedml_args(dataset="digits", partition_method="iid", batch_size=50)
@@ -170,13 +148,6 @@ def test_a_model_of_fedmls_that_does_not_take_our_images_is_named(name, run, fed
     with pytest.raises(fp.UserError, match=rf"^model_args.model: {name}: does not take images of"):
         run(dataset, model, args=fedml_args(model=name, output="out"))
     assert not Path("out").exists()
-
-
-def test_fedmls_default_trainer_can_be_given(run, fedml_args) -> None:
-    """One epoch of one batch without weight decay: the engine's own training and FedML's agree."""
-    theirs, _ = run(trainer=ModelTrainerCLS(linear(), fedml_args()), output="theirs")
-    ours, _ = run(output="ours")
-    assert_close(theirs, ours)
 
 
 class Drawing(ModelTrainerCLS):
@@ -189,9 +160,8 @@ class Drawing(ModelTrainerCLS):
                 parameter.add_(torch.randn_like(parameter))
 
 
-@pytest.mark.parametrize("what", ["trainer", "other test data", "ours"])
-def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(what: str, run, fedml_args) -> None:
-    """Also where the shuffling is our loader's, called by a trainer or by the engine."""
+def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(run, fedml_args) -> None:
+    """Also where a trainer shuffles by our loader."""
     digits = {"dataset": "digits", "model": "nnnn_digits", "partition_method": "iid"}
 
     def after(output: str, *rounds: int) -> dict:
@@ -202,44 +172,36 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(what: str, run, fedm
             for _ in range(number):  # passes of no concern to the run
                 list(dataset[5][0])
             model = fedml.model.create(args, classes)
-            if what == "other test data":
-                dataset[3] = list(dataset[3])
-            trainer = Drawing(copy.deepcopy(model), args) if what == "trainer" else None
-            result, _ = run(dataset, model, trainer, args=args)
+            result, _ = run(dataset, model, Drawing(copy.deepcopy(model), args), args=args)
         return result
 
     assert_close(after("once", 2), after("twice", 1, 2), rtol=0, atol=0)
 
 
 def test_a_trainer_of_a_model_with_tied_weights_and_buffers(run, fedml_args) -> None:
-    def tied() -> nn.Module:
-        first, second = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
-        second.weight = first.weight
-        return nn.Sequential(first, second, nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES))
-
-    trainer = ModelTrainerCLS(tied(), fedml_args())
-    result, _ = run(model=tied(), trainer=trainer, comm_round=2)
+    tied = [nn.Linear(FEATURES, FEATURES) for _ in range(2)]
+    tied[1].weight = tied[0].weight
+    model = nn.Sequential(*tied, nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES))
+    trainer = ModelTrainerCLS(copy.deepcopy(model), fedml_args())
+    result, _ = run(model=model, trainer=trainer, comm_round=2)
     assert torch.equal(result["0.weight"], result["1.weight"])
     assert result["2.num_batches_tracked"] == 2
 
 
-def test_without_a_global_test_set_the_clients_are_tested(run) -> None:
-    without = synthetic()
-    without[3] = None
+def test_without_a_global_test_set_the_clients_are_tested(run, synthetic) -> None:
+    without = [*synthetic[:3], None, *synthetic[4:]]
     (_, one), (_, other) = run(output="a"), run(without, output="b")
     assert (one["test_acc"], one["test_loss"]) == (other["test_acc"], other["test_loss"])
 
 
-def test_tag_prediction_keeps_fedmls_trainer(run, fedml_args) -> None:
-    def net() -> nn.Module:
-        return nn.Sequential(linear(), nn.Sigmoid())
-
+def test_fedmls_own_tasks_keep_fedmls_trainer(run, fedml_args, eight_values) -> None:
     x = torch.randn(8, FEATURES)
-    dataset = of_clients({0: [(x, (x[:, :CLASSES] > 0).float())]})
+    dataset = eight_values({0: [(x, (x[:, :CLASSES] > 0).float())]})
     tags = {"dataset": "stackoverflow_lr", "lr": 0.1, **ALONE}
+    nets = [nn.Sequential(linear(), nn.Sigmoid()) for _ in range(3)]
     ours, theirs = (fedml_args(output=name, **tags) for name in "ab")
-    result, _ = run(dataset, net(), args=ours)
-    expected, _ = run(dataset, net(), ModelTrainerTAGPred(net(), theirs), args=theirs)
+    result, _ = run(dataset, nets[0], args=ours)
+    expected, _ = run(dataset, nets[1], ModelTrainerTAGPred(nets[2], theirs), args=theirs)
     assert_close(result, expected, rtol=0, atol=0)
     assert not torch.equal(result["0.weight"], linear().weight)
 
@@ -277,23 +239,3 @@ def test_a_second_run_says_in_the_yaml_what_to_do(run) -> None:
         assert key in str(caught.value)
     for values in ({"overwrite": True}, {"resume": True, "comm_round": 2}):
         assert run(**values)[1]["round"] == values.get("comm_round", 1)
-
-
-def test_what_fedml_logs_stays_off_the_screen_and_prints_come_through(capsys, caplog) -> None:
-    theirs = logging.getLogger("fedml's own")
-    theirs.addHandler(logging.StreamHandler(sys.stderr))
-    theirs.propagate = False
-    theirs.setLevel(logging.INFO)
-    real, logging.root = logging.root, theirs  # as fedml.init does
-    vars(sys.stdout)["write"] = theirs.info
-    try:
-        with quiet_fedml(), caplog.at_level(logging.INFO):
-            logging.info("FedML's noise")
-            sys.stdout.write("round 1\n")
-        sys.stdout.write("back to the logger")
-    finally:
-        logging.root = real
-        vars(sys.stdout).pop("write", None)
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("round 1\n", "back to the logger\n")
-    assert "FedML's noise" in caplog.text

@@ -31,9 +31,6 @@ def test_one_machine_and_several_of_which_both_are_this_one(
         script(name, where, RECIPE, "--output", name)
         for rank in ("0 of 2", "1 of 2"):
             assert (tmp_path / rank).read_text() == f"run {RECIPE} --output {name}\n"
-
-
-def test_a_missing_hosts_file_is_the_users_mistake(script: Run) -> None:
     assert "nowhere" in script("several_machines.sh", "nowhere", RECIPE, status=2)
 
 

@@ -1,7 +1,4 @@
-"""Mutated recipes end in a recipe or in `UserError`, one line a problem: never in anything else.
-
-How many are tried follows Hypothesis' profile: 600 in the gate, 150 on a desk.
-"""
+"""Mutated recipes end in a recipe or in `UserError`, one line a problem: never in anything else."""
 
 import types
 from pathlib import Path
@@ -14,15 +11,13 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import dump_recipe, list_recipes, load_recipe, recipe_from_args
 from fednnnn_plugin.recipe.build import known_keys
 
-COUNT = settings().max_examples
 TEXTS = [path.read_text() for path in list_recipes()]
 KEYS = [f"{section}.{key}" for key, section in known_keys().items()]
 
 ODD = st.sampled_from(
     [
         *("", "~", "null", "true", "off", "[]", "{}", "[[1], {a: b}]", "{a: {b: c}}"),
-        *("0", "-0", "-1", "1e999", "5e-4", "-.inf", ".nan", "0x10", "0o17", "1_000"),
-        *("1:30:00", "2024-13-45", "9" * 200, "9" * 5000),
+        *("-0", "1e999", "5e-4", "-.inf", "0x10", "1:30:00", "2024-13-45", "9" * 5000),
         *("&a x", "*a", "<<", "=", "|\n  x", ">-\n  x", "'", '"', "@", "`", "? a", "- a", "a: b"),
         *("!!int x", "!!binary z", "!!timestamp x", "!!python/object/apply:os.x []"),
         *('"\\ud800"', '"\\UFFFFFFFF"', "%YAML 9.9", "---", "...", "\t", "# x"),
@@ -54,22 +49,6 @@ def mutated_lines(draw: st.DrawFn) -> bytes:
     return "\n".join(lines).encode("utf-8", "surrogatepass")
 
 
-@st.composite
-def mutated_values(draw: st.DrawFn) -> bytes:
-    """A well-formed recipe with any value at any known or unknown key."""
-    sections = yaml.safe_load(draw(st.sampled_from(TEXTS)))
-    for _ in range(draw(st.integers(1, 4))):
-        section, key = draw(st.sampled_from(KEYS)).split(".")
-        keys = sections.setdefault(section, {})
-        if isinstance(keys, dict):
-            keys[draw(st.sampled_from([key, key, key, key[:-1], key.upper()]))] = draw(VALUES)
-        if draw(st.integers(0, 9)) == 0:
-            sections[section] = draw(VALUES)
-    return yaml.safe_dump(sections, allow_unicode=draw(st.booleans())).encode(
-        "utf-8", "surrogatepass"
-    )
-
-
 def check_lines(error: UserError, starts: tuple[str, ...]) -> None:
     lines = str(error).split("\n")
     assert all(line.isprintable() and line.startswith(starts) for line in lines), lines
@@ -77,12 +56,11 @@ def check_lines(error: UserError, starts: tuple[str, ...]) -> None:
 
 
 @settings(
-    max_examples=4 * COUNT,
-    deadline=None,
+    max_examples=2 * settings().max_examples,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
-    content=st.one_of(mutated_lines(), mutated_values(), st.sampled_from(TEXTS).map(str.encode)),
+    content=mutated_lines() | st.sampled_from(TEXTS).map(str.encode),
     overrides=st.lists(
         JUNK | st.tuples(st.sampled_from(KEYS) | JUNK, JUNK).map("=".join), max_size=2
     ),
@@ -101,7 +79,7 @@ def test_a_mutated_recipe_loads_or_is_refused_in_lines(
     assert dump_recipe(load_recipe(path)) == dump_recipe(recipe)
 
 
-@settings(max_examples=2 * COUNT, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     text=st.sampled_from(TEXTS),
     changes=st.dictionaries(

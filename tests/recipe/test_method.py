@@ -30,7 +30,6 @@ def lines(method: str, *settings: str, allow_code: bool = False) -> list[str]:
     [
         ("FedNNNN", ["beta=7E-1", "train_args.gamma=0"], {"beta": 0.7, "gamma": 0.0}),
         ("FedYogi", ["server_lr=1", "server_beta1=0"], ADAM | {"server_lr": 1, "server_beta1": 0}),
-        ("FedAdam", ["server_lr=0.05", "server_tau=null"], ADAM),
         ("PaperFedAvg", [], {}),
     ],
 )
@@ -66,12 +65,10 @@ def test_every_key_without_a_default_is_asked_for(method: str) -> None:
         ("FedYogi", ["server_lr=0"], "server_lr: 0: must be a finite number greater than 0"),
         ("PaperFedProx", ["prox_mu=-1"], "prox_mu: -1: must be a finite number of at least 0"),
         ("FedExP", ["server_lr=1"], f"server_lr: 1: FedExP {UNUSED} FedAdam and FedYogi)"),
-        ("PaperFedAvg", ["rule_settings=1"], "rule_settings: unknown key; did you mean"),
         ("PaperFedAvg", ["fedexp_epsilom=1"], "unknown key; did you mean train_args.fedexp_eps"),
         ("FedAvg", [], "'FedAvg': must be one of PaperFedAvg, PaperFedProx, NormNorm, Momentum, "),
         ("fednnnn", [], "; did you mean FedNNNN?"),
         ("null", [], "train_args.federated_optimizer: missing; must be one of PaperFedAvg, "),
-        ("[1]", [], "train_args.federated_optimizer: a list: must be one of PaperFedAvg, "),
     ],
 )
 def test_a_bad_key_or_method_is_one_line(method: str, settings: list[str], line: str) -> None:
@@ -129,14 +126,12 @@ def test_a_users_rule_is_a_method_with_the_flag(users: str) -> None:
     [
         ("lion_rules:Lion", [], "lion_lr: missing; lion_rules:Lion needs it: a finite number"),
         ("lion_rules:Lion", ["lion_lr=1", "lion_beta=1"], "lion_beta: 1: must be a number of at"),
-        ("lion_rules:Lion", ["lion_lr=1", "lion_bta=1"], "did you mean train_args.lion_beta?"),
         ("lion_rules:Lion", ["lion_lr=1", "server_lr=1"], "it belongs to FedAdam and FedYogi"),
         ("lion_rules:Greedy", [], "its key epochs is every recipe's"),
         ("lion_rules:Unmarked", [], "must be a class with @"),
         ("lion_rules:Tiger", ["tiger_lr=1"], "Tiger is not there"),
         ("broken_rules:Lion", [], "ZeroDivisionError"),
         ("same_name:FedNNNN", [], "one of ours has this name"),
-        ("Lion", [], "'Lion': must be one of PaperFedAvg"),
         ("no_such_rules:Lion", [], "no module no_such_rules"),
     ],
 )

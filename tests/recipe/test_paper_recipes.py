@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, list_recipes, load_recipe
+from fednnnn_plugin.recipe import Recipe, dump_recipe, list_recipes, load_recipe
 from fednnnn_plugin.recipe.namespace import recipe_from_args
-from fednnnn_plugin.recipe.schema import FEDMLS, SECTIONS, own_keys
-from fednnnn_plugin.server.rules import RULES
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 # Of what the recipes resolve to: no change of the package may change it unseen.
@@ -102,13 +100,6 @@ def test_the_single_client_has_all_the_data_and_the_papers_settings(dataset: str
     assert train == reference.model_copy(update=alone)
 
 
-def test_the_digits_recipes_differ_in_the_method_alone() -> None:
-    method = {"federated_optimizer", *(key for rule in RULES.values() for key in rule.keys)}
-    one, *others = (load(f"digits_noniid_b_{name}") for name in METHODS | COMPARATORS)
-    for other in others:
-        assert {key.rpartition(".")[2] for key in differences(one, other)} <= method
-
-
 @pytest.mark.parametrize("path", list_recipes(), ids=lambda path: path.stem)
 def test_fedmls_namespace_gives_the_same_recipe_and_has_what_fedml_reads(path: Path) -> None:
     sections = yaml.safe_load(path.read_text())
@@ -121,9 +112,3 @@ def test_fedmls_namespace_gives_the_same_recipe_and_has_what_fedml_reads(path: P
     # FedML's torch code computes with these: PyYAML must have read numbers.
     assert isinstance(args.learning_rate, float)
     assert isinstance(args.weight_decay, float)
-
-
-def test_no_key_has_two_sections() -> None:
-    keys = [key for section in SECTIONS for key in (*own_keys(section), *FEDMLS.get(section, ()))]
-    keys += {key for rule in RULES.values() for key in rule.keys}
-    assert len(set(keys)) == len(keys) > 90

@@ -107,6 +107,13 @@ def write_run(
     return folder
 
 
+def bare(line: dict[str, Any]) -> None:
+    """Leave a round's accuracy alone, of which there is one figure."""
+    kept = {key: line[key] for key in ("round", "test_acc")}
+    line.clear()
+    line.update(kept)
+
+
 @pytest.fixture(autouse=True)
 def _figures_closed():
     yield
@@ -142,32 +149,34 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
     return maker(tmp_path / "runs")
 
 
-@pytest.fixture(scope="session")
-def make_runs_in() -> Callable[[Path], Callable[..., Path]]:
-    """The same in any folder."""
-    return maker
+STEPS: list[dict[str, Any]] = [
+    {"name": "eta", "method": "PaperFedAvg", "rounds": 30, "grid": {"learning_rate": [0.05, 0.1]}},
+    {"name": "own", "method": "FedNNNN", "rounds": 30,
+     "grid": {"beta": [0.5, 0.6], "gamma": [1e-6, 0.8]}},
+]  # fmt: skip
+PLAN = {"recipe": "digits", "metric": "best_accuracy", "validation": 1 / 6, "prune": True}
+HEAD = (
+    "step,method,state,value,best_accuracy,best_round,final_accuracy,final_loss,rounds,folder,"
+    "learning_rate,beta,gamma"
+)
+RATE = "eta,PaperFedAvg,finished,{0},{0},30,0.8,1,30,a,{1},,"
+OWN = "own,FedNNNN,finished,{0},{0},30,0.9,1,30,c,,{1},{2}"
+
+
+def write_study(folder: Path, *trials: str, **plan: Any) -> Path:
+    """Write the folder of a study of two steps."""
+    folder.mkdir(exist_ok=True)
+    (folder / "study.yaml").write_text(yaml.safe_dump({**PLAN, "steps": STEPS, **plan}))
+    (folder / "trials.csv").write_text("\n".join([HEAD, *trials]) + "\n")
+    return folder
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
     """A study of two steps, of which the second is not complete."""
-    folder = tmp_path / "study"
-    folder.mkdir()
-    steps = [
-        {"name": "eta", "method": "PaperFedAvg", "rounds": 30,
-         "grid": {"learning_rate": [0.05, 0.1]}},
-        {"name": "own", "method": "FedNNNN", "rounds": 30,
-         "grid": {"beta": [0.5, 0.6], "gamma": [0.7, 0.8]}},
-    ]  # fmt: skip
-    plan = {"recipe": "digits", "metric": "best_accuracy", "validation": 1 / 6, "prune": True}
-    (folder / "study.yaml").write_text(yaml.safe_dump(plan | {"steps": steps}))
-    (folder / "trials.csv").write_text(
-        "step,method,state,value,best_accuracy,best_round,final_accuracy,final_loss,rounds,folder,"
-        "learning_rate,beta,gamma\n"
-        "eta,PaperFedAvg,finished,0.8,0.8,30,0.8,1,30,a,0.05,,\n"
-        "eta,PaperFedAvg,finished,0.7,0.7,30,0.7,1,30,b,0.1,,\n"
-        "own,FedNNNN,finished,0.91,0.91,30,0.9,1,30,c,,0.5,0.7\n"
-        "own,FedNNNN,finished,0.93,0.93,30,0.9,1,30,d,,0.6,0.7\n"
-        "own,FedNNNN,pruned,,,,,,9,e,,0.5,0.8\n"
+    return write_study(
+        tmp_path / "study",
+        *(RATE.format(0.8, 0.05), RATE.format(0.7, 0.1)),
+        *(OWN.format(0.91, 0.5, 1e-6), OWN.format(0.93, 0.6, 1e-6)),
+        "own,FedNNNN,pruned,,,,,,9,e,,0.5,0.8",
     )
-    return folder

@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -12,86 +11,46 @@ from hypothesis import strategies as st
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.report.study import is_study, read_study
 
-HEAD = (
-    "step,method,state,value,best_accuracy,best_round,final_accuracy,final_loss,rounds,folder,"
-    "learning_rate,beta,gamma"
-)
-RATE = "learning-rate,PaperFedAvg,finished,{},{},4,0.8,0.5,5,trials/x,{},,"
-OWN = "FedNNNN,FedNNNN,finished,{},{},4,0.8,0.5,5,trials/x,,{},{}"
-
-
-def plan(**changes: Any) -> dict[str, Any]:
-    steps = [
-        {"name": "learning-rate", "method": "PaperFedAvg", "grid": {"learning_rate": [0.1, 0.2]}},
-        {
-            "name": "FedNNNN",
-            "method": "FedNNNN",
-            "grid": {"beta": [0.5, 0.7], "gamma": [1e-6, 0.8]},
-        },
-    ]
-    stored = {"recipe": "digits", "metric": "best_accuracy", "validation": 0.16, "prune": False}
-    return {**stored, "steps": [{**step, "rounds": 5} for step in steps], **changes}
-
-
-def write(folder: Path, *rows: str, **changes: Any) -> Path:
-    (folder / "study.yaml").write_text(yaml.safe_dump(plan(**changes)))
-    (folder / "trials.csv").write_text("\n".join([HEAD, *rows]) + "\n")
-    return folder
+from .conftest import OWN, PLAN, RATE, STEPS, write_study
 
 
 def test_by_hand(tmp_path: Path) -> None:
-    study = read_study(
-        write(
-            tmp_path,
-            OWN.format(0.75, 0.75, 0.7, "1e-06"),  # the order in which they ended
-            OWN.format(0.5, 0.5, 0.5, 0.8),
-            RATE.format(0.9, 0.9, 0.2),
-            RATE.format(0.9, 0.9, 0.1),
-            "FedNNNN,FedNNNN,pruned,0.99,0.99,1,0.99,,1,trials/x,,0.5,1e-06",
-        )
+    folder = write_study(
+        tmp_path,
+        OWN.format(0.75, 0.6, "1e-06"),  # the order in which they ended
+        OWN.format(0.5, 0.5, 0.8),
+        RATE.format(0.9, 0.1),
+        RATE.format(0.9, 0.05),
+        "own,FedNNNN,pruned,0.99,0.99,1,0.99,,1,trials/x,,0.5,1e-06",
     )
+    study = read_study(folder)
     assert is_study(tmp_path)
     assert study.warnings == ()
-
     assert study.plan.keys == ["learning_rate", "beta", "gamma"]
-    assert list(study.trials["learning_rate"][:2]) == [0.1, 0.2]  # the order of the grid
-    assert list(study.trials["beta"][2:]) == [0.5, 0.5, 0.7]
+    assert list(study.trials["learning_rate"][:2]) == [0.05, 0.1]  # the order of the grid
+    assert list(study.trials["beta"][2:]) == [0.5, 0.5, 0.6]
     rate, own = study.plan.steps
     assert (len(rate), len(own), len(study.of(own))) == (2, 4, 3)
-    assert study.chosen(rate) == {"learning_rate": 0.1}  # of equal ones the first of the grid
-    assert study.chosen(own) == {"beta": 0.7, "gamma": 1e-6}
+    assert study.chosen(rate) == {"learning_rate": 0.05}  # of equal ones the first of the grid
+    assert study.chosen(own) == {"beta": 0.6, "gamma": 1e-6}
     assert math.isnan(study.of(own)["value"].iloc[0])  # of a pruned trial
-
-
-def test_the_lowest_loss_is_best(tmp_path: Path) -> None:
-    rows = [RATE.format(2.5, 0.9, 0.1), RATE.format(1.5, 0.8, 0.2)]
-    study = read_study(write(tmp_path, *rows, metric="final_loss"))
-    assert study.chosen(study.plan.steps[0]) == {"learning_rate": 0.2}
-
-
-def test_before_a_trial_has_ended(tmp_path: Path) -> None:
-    (write(tmp_path) / "trials.csv").unlink()
-    study = read_study(tmp_path)
-    assert (len(study.trials), study.warnings) == (0, ())
-    assert study.best(study.plan.steps[0]) is None
-    assert study.chosen(study.plan.steps[0]) == {}
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        RATE.format(0.9, 0.9, 0.3),  # not of the grid
-        RATE.format(0.9, 0.9, 0.1),  # a second time
-        RATE.format(1.9, 0.9, 0.2),
-        RATE.format("", 0.9, 0.2),
-        RATE.format(0.9, 0.9, 0.2).replace("finished", "done"),
-        RATE.format(0.9, 0.9, 0.2) + ",1,2,3",
-        "learning-rate,Pap",
+        RATE.format(0.9, 0.3),  # not of the grid
+        RATE.format(0.9, 0.05),  # a second time
+        RATE.format(1.9, 0.1),
+        RATE.format("", 0.1),
+        RATE.format(0.9, 0.1).replace("finished", "done"),
+        RATE.format(0.9, 0.1) + ",1,2,3",
+        "eta,Pap",
     ],
 )
 def test_a_line_that_is_wrong_costs_itself_alone(tmp_path: Path, line: str) -> None:
     study = read_study(
-        write(tmp_path, RATE.format(0.8, 0.8, 0.1), line, OWN.format(0.7, 0.7, 0.5, 0.8))
+        write_study(tmp_path, RATE.format(0.8, 0.05), line, OWN.format(0.7, 0.5, 0.8))
     )
     assert list(study.trials["value"]) == [0.8, 0.7]
     (warning,) = study.warnings
@@ -102,7 +61,7 @@ def test_a_line_that_is_wrong_costs_itself_alone(tmp_path: Path, line: str) -> N
 def test_an_unreadable_table_is_a_warning_that_names_it(
     tmp_path: Path, content: bytes | None
 ) -> None:
-    path = write(tmp_path) / "trials.csv"
+    path = write_study(tmp_path) / "trials.csv"
     path.unlink()
     path.mkdir() if content is None else path.write_bytes(content)
     study = read_study(tmp_path)
@@ -115,21 +74,26 @@ def test_an_unreadable_table_is_a_warning_that_names_it(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(content=st.binary(max_size=200))
 def test_any_table_is_read_or_warned_of(tmp_path: Path, content: bytes) -> None:
-    folder = write(tmp_path, RATE.format(0.8, 0.8, 0.1))
-    with (folder / "trials.csv").open("ab") as file:
+    with (write_study(tmp_path, RATE.format(0.8, 0.05)) / "trials.csv").open("ab") as file:
         file.write(content)
-    read_study(folder)
+    read_study(tmp_path)
+
+
+VAST = {key: list(range(99)) for key in "abcd"}
 
 
 @pytest.mark.parametrize(
     "text",
     [
         *("", "{", "[1]", "steps: 1", "!!python/object/apply:os.system [true]", "- " * 2000),
-        yaml.safe_dump(plan(metric=None)),
-        yaml.safe_dump(plan(steps=[])),
-        yaml.safe_dump(plan(steps=[{**plan()["steps"][0], "name": "../up"}])),
-        yaml.safe_dump(
-            plan(steps=[{**plan()["steps"][0], "grid": {key: list(range(99)) for key in "abcd"}}])
+        *(
+            yaml.safe_dump({**PLAN, "steps": STEPS, **wrong})
+            for wrong in (
+                {"metric": None},
+                {"steps": []},
+                {"steps": [STEPS[0] | {"name": "../up"}]},
+                {"steps": [STEPS[0] | {"grid": VAST}]},
+            )
         ),
     ],
 )

@@ -1,7 +1,6 @@
 """Streaming aggregation: one example by hand, then what a model's state may hold."""
 
 import copy
-import itertools
 import math
 
 import pytest
@@ -98,13 +97,12 @@ def test_one_client_has_n_equal_to_e_and_its_opposite_cancels_it() -> None:
     state = {f"{module}.weight": torch.zeros(500) for module in ("a", "b")}
     client = dict(zip(state, rows, strict=True))
     update = aggregate(state, [client], weights=[3.7])
-    e = rows.double().norm().item()
-    assert update.mean_update_norm == pytest.approx(update.mean_client_norm, rel=1e-8)
-    assert update.mean_client_norm == pytest.approx(e, rel=1e-12)
-    for norms in update.layers.values():
+    e = pytest.approx(rows.double().norm().item(), rel=1e-12)
+    assert update.mean_client_norm == e
+    for norms in (update, *update.layers.values()):
         assert norms.mean_update_norm == pytest.approx(norms.mean_client_norm, rel=1e-8)
     update = aggregate(state, [client, {name: -x for name, x in client.items()}], [0.3, 0.3])
-    assert (update.mean_update_norm, update.mean_client_norm) == (0.0, pytest.approx(e, rel=1e-12))
+    assert (update.mean_update_norm, update.mean_client_norm) == (0.0, e)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -144,7 +142,6 @@ LAYOUTS = {
     "channels_last": lambda x: x.to(memory_format=torch.channels_last),
     "transposed": lambda x: x.transpose(0, 3).contiguous().transpose(0, 3),
     "strided": lambda x: torch.stack([x, x.neg()], dim=-1)[..., 0],
-    "offset": lambda x: torch.cat([x.new_ones(1), x.flatten()])[1:].view_as(x),
     "with a gradient": lambda x: x.clone().requires_grad_() * 1,
 }
 
@@ -152,83 +149,46 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_memory_layout_makes_no_difference(layout: str) -> None:
     generator = torch.Generator().manual_seed(5)
-    states = [{"w": x, "b": x} for x in torch.randn(4, 6, 5, 3, 2, generator=generator)]
-    other = [{name: LAYOUTS[layout](x) for name, x in state.items()} for state in states]
-    plain, *updates = (
-        aggregate(ours[0], theirs[1:], trainable=["w"])
-        for ours, theirs in itertools.product((states, other), repeat=2)
-    )
-    for update in updates:
-        assert torch.equal(update.mean_update["w"], plain.mean_update["w"])
-        assert torch.equal(update.buffers["b"], plain.buffers["b"])
-        assert update.mean_update_norm == plain.mean_update_norm
-        assert update.mean_client_norm == plain.mean_client_norm
-
-
-def test_empty_and_scalar_tensors() -> None:
-    state = {"none": torch.zeros(0, 3), "one": torch.tensor(1.0), "no_buffer": torch.zeros(0)}
-    state |= {"no_count": torch.zeros(0, dtype=torch.int64)}
-    client = {**state, "one": torch.tensor(4.0)}
-    update = aggregate(state, [client], trainable=["none", "one"])
-    assert update.mean_update["none"].shape == (0, 3)
-    assert update.mean_update["one"].shape == ()
-    assert update.mean_update["one"].item() == 3.0
-    assert update.buffers["no_buffer"].shape == update.buffers["no_count"].shape == (0,)
-    assert (update.mean_update_norm, update.mean_client_norm) == (3.0, 3.0)
-
-
-def test_without_trained_parameters_all_are_averaged_like_buffers() -> None:
-    clients = [{"mean": torch.zeros(2)}, {"mean": torch.ones(2)}]
-    update = aggregate({"mean": torch.zeros(2)}, clients, trainable=[])
-    assert update.mean_update == update.layers == {}
-    assert (update.mean_update_norm, update.mean_client_norm) == (0.0, 0.0)
-    assert update.buffers["mean"].tolist() == [0.5, 0.5]
+    plain = [{"w": x, "b": x} for x in torch.randn(4, 6, 5, 3, 2, generator=generator)]
+    other = [{name: LAYOUTS[layout](x) for name, x in state.items()} for state in plain]
+    first, second = (aggregate(states[0], states[1:], trainable=["w"]) for states in (plain, other))
+    assert torch.equal(first.vector, second.vector)
+    assert torch.equal(first.buffers["b"], second.buffers["b"])
+    assert first.mean_client_norm == second.mean_client_norm
 
 
 def test_inputs_are_left_alone() -> None:
-    generator = torch.Generator().manual_seed(9)
+    def state(x: float) -> dict[str, Tensor]:
+        return {"w": torch.full((2,), x), "mean": torch.full((3,), x), "count": torch.tensor(4)}
 
-    def state() -> dict[str, Tensor]:
-        return {
-            "w": torch.randn(4, 3, generator=generator),
-            "mean": torch.rand(3, generator=generator),
-            "count": torch.randint(9, (2,), generator=generator),
-        }
-
-    ours, theirs, bad = state(), [state(), state()], state()
-    bad["w"][0, 0] = math.nan
-    before = copy.deepcopy((ours, theirs, bad))
-    acc = UpdateAccumulator(ours, ["w"])
-    for client in (*theirs, bad):
-        acc.add(client, 2.0)
+    given = [state(x) for x in (0.0, 1.0, 3.0, math.nan)]
+    before = copy.deepcopy(given)
+    acc = UpdateAccumulator(given[0], ["w"])
+    assert [acc.add(client, 2.0) for client in given[1:]] == [True, True, False]
     update = acc.finish()
     for tensor in (*update.mean_update.values(), *update.buffers.values()):
         tensor.fill_(77)  # the result is no view of anything that went in, or of the partial sums
     again = acc.finish()
-    torch.testing.assert_close((ours, theirs, bad), before, rtol=0, atol=0, equal_nan=True)
-    assert not (again.buffers["count"] == 77).any()
-    assert not (again.mean_update["w"] == 77).any()
+    torch.testing.assert_close(given, before, rtol=0, atol=0, equal_nan=True)
+    assert again.mean_update["w"].tolist() == [2.0, 2.0]
+    assert (again.buffers["mean"].tolist(), again.buffers["count"].item()) == ([2.0] * 3, 4)
 
 
 def test_nothing_to_average() -> None:
     acc = UpdateAccumulator({"w": torch.zeros(1)}, ["w"])
-    with pytest.raises(UserError, match="none accepted"):
-        acc.finish()
     acc.add({"w": torch.tensor([math.nan])}, 1.0)
     with pytest.raises(UserError, match="1 rejected, none accepted"):
         acc.finish()
 
 
 def test_merging_changes_one_accumulator_only_and_nothing_by_an_empty_one() -> None:
-    state = {"w": torch.zeros(1), "mean": torch.zeros(1), "count": torch.tensor(-9)}
+    state = {"w": torch.zeros(1), "count": torch.tensor(-9)}
     left, right, empty = (UpdateAccumulator(state, ["w"]) for _ in range(3))
     for acc, x in ((left, 1), (right, 5)):
-        acc.add({"w": torch.ones(1) * x, "mean": torch.ones(1) * x, "count": torch.tensor(-x)}, 1.0)
+        acc.add({"w": torch.ones(1) * x, "count": torch.tensor(-x)}, 1.0)
     left.merge(right)
     left.merge(empty)
     empty.merge(right)
     for acc, mean, count in ((left, 3.0, -1), (right, 5.0, -5), (empty, 5.0, -5)):
         update = acc.finish()
-        assert update.mean_update["w"].item() == update.buffers["mean"].item() == mean
-        assert update.buffers["count"].item() == count
-        assert update.client_norms[2] == 5.0
+        assert (update.mean_update["w"].item(), update.buffers["count"].item()) == (mean, count)

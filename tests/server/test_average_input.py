@@ -1,12 +1,9 @@
 """Clients that are broken, hostile or merely different: a result, or one clear error."""
 
-import contextlib
 import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
@@ -61,43 +58,36 @@ def test_a_client_that_is_not_finite_adds_nothing(name: str, value: float) -> No
     assert_mean_of_one_and_three(acc, rejected=1)
 
 
-@pytest.mark.parametrize("position", [0, 600_000, 1_300_000])
-def test_one_nan_among_many_is_seen(position: int) -> None:
-    size = 1_300_001
-    client = torch.ones(size)
-    client[position] = math.nan
-    for state, trainable in (({"x": torch.zeros(size)}, ["x"]), ({"x": torch.zeros(size)}, [])):
-        assert UpdateAccumulator(state, trainable).add({"x": client}, 1.0) is False
+@pytest.mark.parametrize("trainable", [["x"], []])
+def test_one_nan_among_many_is_seen(trainable: list[str]) -> None:
+    for position in (0, 600_000, 1_300_000):
+        client = torch.ones(1_300_001)
+        client[position] = math.nan
+        acc = UpdateAccumulator({"x": torch.zeros(1_300_001)}, trainable)
+        assert acc.add({"x": client}, 1.0) is False
 
 
-@pytest.mark.parametrize("name", ["w", "bn.running_var"])
-def test_a_wider_client_beyond_the_models_range_is_rejected(name: str) -> None:
+@pytest.mark.parametrize("trainable", [["w"], []], ids=["parameter", "buffer"])
+def test_a_wider_client_beyond_the_models_range_is_rejected(trainable: list[str]) -> None:
     """1e39 is finite in float64, and infinite in the float32 that the average is kept in."""
-    acc = accumulator()
-    client = good()
-    client[name] = client[name].double() * 1e39
-    assert acc.add(client, 1.0) is False
-    client[name] = client[name] * 1e-39
-    assert acc.add(client, 1.0) is True
+    acc = UpdateAccumulator({"w": torch.zeros(1)}, trainable)
+    assert acc.add({"w": torch.tensor([1e39], dtype=torch.float64)}, 1.0) is False
+    assert acc.add({"w": torch.tensor([0.5], dtype=torch.float64)}, 1.0) is True
     update = acc.finish()
-    assert update.buffers["bn.running_var"].tolist() == [1.0] * 3
-    assert update.mean_update["w"].tolist() == [[1.0] * 3] * 2
+    assert (update.mean_update | update.buffers)["w"].item() == 0.5
 
 
 @pytest.mark.parametrize(
-    ("served", "beyond", "within"),
-    [
-        (torch.tensor([-3e38]), torch.tensor([3e38]), torch.tensor([-2e38])),
-        (torch.zeros(2).double(), torch.ones(2).double() * 1e200, torch.ones(2).double() * 1e100),
-    ],
+    ("served", "beyond", "within", "dtype"),
+    [(-3e38, 3e38, -2e38, torch.float32), (0.0, 1e200, 1e100, torch.float64)],
     ids=["the difference overflows", "the norm overflows"],
 )
 def test_a_finite_client_beyond_the_exact_range_is_rejected(
-    served: Tensor, beyond: Tensor, within: Tensor
+    served: float, beyond: float, within: float, dtype: torch.dtype
 ) -> None:
-    acc = UpdateAccumulator({"w": served}, ["w"])
-    assert acc.add({"w": beyond}, 1.0) is False
-    assert acc.add({"w": within}, 1.0) is True
+    acc = UpdateAccumulator({"w": torch.full((2,), served, dtype=dtype)}, ["w"])
+    assert acc.add({"w": torch.full((2,), beyond, dtype=dtype)}, 1.0) is False
+    assert acc.add({"w": torch.full((2,), within, dtype=dtype)}, 1.0) is True
 
 
 @pytest.mark.parametrize(
@@ -110,7 +100,6 @@ def test_a_finite_client_beyond_the_exact_range_is_rejected(
         ({"w": torch.zeros(2, 3, dtype=torch.float8_e4m3fn)}, "w: torch.float8_e4m3fn"),
         ({"count": torch.tensor(0.0)}, "count: torch.float32: must be torch.int64"),
         ({"w": [[0.0] * 3] * 2}, "w: list"),
-        ({"w": torch.zeros(2, 3).to_sparse()}, "w"),
         ({"w": torch.zeros(2, 3, device="meta")}, "w"),
     ],
     ids=str,
@@ -129,7 +118,7 @@ def test_a_client_of_another_kind_is_an_error_that_names_the_entry(change, said:
 
 
 @pytest.mark.parametrize(
-    "weight", [0, -1, *NOT_FINITE, True, None, "3", 10**400, torch.ones(2), 1j], ids=str
+    "weight", [0, -1, math.nan, math.inf, True, None, "3", 10**400, torch.ones(2)], ids=str
 )
 def test_a_weight_that_is_not_positive_and_finite(weight) -> None:
     acc = accumulator()
@@ -178,21 +167,21 @@ def test_accumulators_over_different_models_do_not_merge() -> None:
 
 
 def test_the_order_of_names_does_not_mix_parameters_up() -> None:
-    state = {"a.w": torch.zeros(2), "b.w": torch.zeros(2), "c": torch.zeros(2), "d": torch.zeros(2)}
-    backwards = dict(reversed(state.items()))
+    state = {name: torch.zeros(2) for name in ("a.w", "b.w", "c", "d")}
     client = {name: torch.full((2,), float(k)) for k, name in enumerate(state, start=1)}
-    one, other = (
-        UpdateAccumulator(state, ["a.w", "b.w"]),
-        UpdateAccumulator(backwards, ["b.w", "a.w"]),
-    )
-    one.add(dict(reversed(client.items())), 1.0)
-    other.add(client, 1.0)
-    for acc in (one, other):
+    accumulators = []
+    for start, trainable in (
+        (state, ["a.w", "b.w"]),
+        (dict(reversed(state.items())), ["b.w", "a.w"]),
+    ):
+        acc = UpdateAccumulator(start, trainable)
+        acc.add(dict(reversed(client.items())), 1.0)
         update = acc.finish()
         for name, tensor in (update.mean_update | update.buffers).items():
             assert torch.equal(tensor, client[name])
+        accumulators.append(acc)
     with pytest.raises(UserError, match="merge"):
-        one.merge(other)
+        accumulators[0].merge(accumulators[1])
 
 
 # Longer updates count as Δ_k · c / ‖Δ_k‖.
@@ -234,47 +223,3 @@ def test_failed_clients_are_counted() -> None:
     other.add(bad, 1.0)
     acc.merge(other)
     assert_mean_of_one_and_three(acc, rejected=3)
-
-
-# Whatever comes in, the outcome is True, False or a UserError, and only True adds something.
-
-VALUES = st.sampled_from([0.0, -0.0, 1.0, -2.5, 1e-45, 5e-324, 1e38, -3.4e38, 1e300, *NOT_FINITE])
-DTYPES = st.sampled_from(
-    [torch.float16, torch.float32, torch.float64, torch.int8, torch.int64, torch.complex64]
-)
-SHAPES = st.sampled_from([(), (0,), (2, 3), (3,), (6,)])
-ANYTHING = st.builds(
-    lambda shape, dtype, value: torch.full(shape, value, dtype=torch.float64).to(dtype),
-    SHAPES,
-    DTYPES,
-    VALUES,
-) | st.sampled_from([None, 1.0, "w", [1.0], {}])
-CLIENTS = st.builds(
-    lambda x, changes, dropped: {
-        name: value for name, value in (good(x) | changes).items() if name not in dropped
-    },
-    st.sampled_from([0.0, 1.0, 3.0, 1e-40, 1e30]),
-    st.dictionaries(st.sampled_from([*global_state(), "unknown"]), ANYTHING, max_size=1),
-    st.sets(st.sampled_from(list(global_state())), max_size=1) | st.just(set()),
-)
-
-
-@given(st.lists(st.tuples(CLIENTS, VALUES | st.just(1.0)), max_size=4))
-def test_anything_ends_in_a_result_or_a_user_error(arrivals) -> None:
-    acc, accepted, rejected = accumulator(), accumulator(), 0
-    for client, weight in arrivals:
-        with contextlib.suppress(UserError):
-            if acc.add(client, weight):
-                assert accepted.add(client, weight)
-            else:
-                rejected += 1
-    assert (acc.clients, acc.rejected) == (accepted.clients, rejected)
-    if not acc.clients:
-        return
-    update, expected = acc.finish(), accepted.finish()
-    for name, tensor in (update.mean_update | update.buffers).items():
-        assert torch.equal(tensor, (expected.mean_update | expected.buffers)[name])
-        assert not tensor.is_floating_point() or tensor.isfinite().all()
-    assert update.mean_update_norm == expected.mean_update_norm <= update.mean_client_norm
-    assert math.isfinite(update.mean_client_norm)
-    assert update.client_norms == expected.client_norms

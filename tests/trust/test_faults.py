@@ -95,21 +95,22 @@ def test_a_disk_that_is_full_from_each_change_of_a_file_on(struck: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wait", [0.0, 0.004])
 def test_a_second_signal_does_not_cost_the_checkpoint(
-    commands: Any, quick: Quick, tmp_path: Path, wait: float
+    commands: Any, quick: Quick, tmp_path: Path
 ) -> None:
     """As from a batch system, which tells the job and then each of its processes."""
-    arguments = quick("run", comm_round=10_000, checkpoint_every=10_000)
-    started = commands.start(*arguments, folder=tmp_path)
-    while len(lines(tmp_path / "run")) < 2:
-        time.sleep(0.01)
-    os.kill(started.pid, signal.SIGTERM)
-    time.sleep(wait)
-    os.kill(started.pid, signal.SIGTERM)
-    ended = commands.wait(started)
-    assert ended.check_one_line(143) == "terminated; go on with --resume"
-    assert kept_rounds(tmp_path / "run") == [len(lines(tmp_path / "run"))]
+    for wait in (0.0, 0.004):
+        folder = tmp_path / str(wait)
+        arguments = quick(folder, comm_round=10_000, checkpoint_every=10_000)
+        started = commands.start(*arguments, folder=tmp_path)
+        while len(lines(folder)) < 2:
+            time.sleep(0.01)
+        os.kill(started.pid, signal.SIGTERM)
+        time.sleep(wait)
+        os.kill(started.pid, signal.SIGTERM)
+        ended = commands.wait(started)
+        assert ended.check_one_line(143) == "terminated; go on with --resume"
+        assert kept_rounds(folder) == [len(lines(folder))]
 
 
 @pytest.mark.slow

@@ -1,9 +1,7 @@
-"""Whatever a run folder holds, it is resumed and reported, or the user is told what is wrong."""
+"""Whatever a run has on record, it is resumed and reported, or the user is told what is wrong."""
 
-import hashlib
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,10 +21,7 @@ SETTINGS = {
 COUNT = settings().max_examples
 Files = dict[str, bytes]
 
-NUMBERS = [
-    *(0, -1, 1, 10**400, -(10**400), 2**63, 0.0, -0.0, 1e-320, 1e308, math.inf, -math.inf),
-    *(math.nan, True, False),
-]
+NUMBERS = [*(0, -1, 10**400, 2**63, -0.0, 1e-320, 1e308, math.inf, -math.inf, math.nan), True]
 VALUES = st.recursive(
     st.none() | st.sampled_from(NUMBERS) | st.integers(-3, 9) | st.text(max_size=8),
     lambda some: st.lists(some, max_size=4) | st.dictionaries(st.text(max_size=5), some),
@@ -50,9 +45,8 @@ def changed(draw: st.DrawFn, content: bytes) -> bytes:
     """A JSON object with some of its values, or those inside them, replaced, missing or new."""
     values = json.loads(content)
     for _ in range(draw(st.integers(1, 3))):
-        place = values
-        key = draw(st.sampled_from([*place, "new"]))
-        while isinstance(place.get(key), dict) and place[key] and draw(st.booleans()):
+        place, key = values, draw(st.sampled_from([*values, "new"]))
+        while isinstance(place.get(key), dict) and draw(st.booleans()):
             place = place[key]
             key = draw(st.sampled_from([*place, "new"]))
         if draw(st.booleans()):
@@ -73,36 +67,20 @@ def metrics(draw: st.DrawFn, content: bytes) -> bytes:
     )
 
 
-@st.composite
-def checkpoints(draw: st.DrawFn, content: bytes) -> bytes:
-    """A checkpoint with tensors of another name, shape, kind or place."""
-    size = int.from_bytes(content[:8], "little")
-    header = draw(changed(content[8 : 8 + size]))
-    return len(header).to_bytes(8, "little") + header + content[8 + size :]
-
-
-KINDS: dict[str, Callable[[bytes], st.SearchStrategy[bytes]]] = {
-    "metrics.jsonl": metrics,
-    "summary.json": changed,
-    "recipe.yaml": spliced,
-    "checkpoint": checkpoints,
-}
-
-
-def write(files: Files, folder: Path) -> None:
-    """Make a run folder of them; a checkpoint's name holds the digest of its content."""
-    (folder / "checkpoint").mkdir(parents=True)
-    for name, content in files.items():
-        digest = hashlib.blake2b(content, digest_size=16).hexdigest()
-        place = {"checkpoint": f"checkpoint/round-000002-{digest}.safetensors"}.get(name, name)
-        (folder / place).write_bytes(content)
+KINDS = {"metrics.jsonl": metrics, "summary.json": changed}
 
 
 @st.composite
 def damaged(draw: st.DrawFn, files: Files) -> Files:
     """A run's files, of which one or two hold something else."""
-    names = draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=2, unique=True))
+    names = draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, unique=True))
     return files | {name: draw(KINDS[name](files[name]) | spliced(files[name])) for name in names}
+
+
+def write(files: Files, folder: Path) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
 
 
 @pytest.fixture(scope="module")
@@ -110,34 +88,30 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Files:
     """The files of a run of two rounds."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     fp.run(RECIPE, overrides=SETTINGS | {"train_args.comm_round": 2}, output=folder)
-    [newest] = (folder / "checkpoint").glob("round-000002-*")
-    files = {name: (folder / name).read_bytes() for name in KINDS if name != "checkpoint"}
-    return files | {"checkpoint": newest.read_bytes()}
-
-
-def check_lines(text: str) -> None:
-    assert all(line.isprintable() for line in text.split("\n")), text
+    paths = [folder / "recipe.yaml", *(folder / name for name in KINDS)]
+    paths += (folder / "checkpoint").iterdir()
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 @pytest.mark.slow
-@settings(max_examples=2 * COUNT)
+@settings(max_examples=COUNT)
 @given(data=st.data())
 def test_it_is_resumed_or_refused(
     whole: Files, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder = tmp_path_factory.mktemp("run")
+    folder, more = tmp_path_factory.mktemp("run"), SETTINGS | {"train_args.comm_round": 3}
     write(data.draw(damaged(whole)), folder)
-    more = SETTINGS | {"train_args.comm_round": 3}
     try:
         run = fp.run(RECIPE, overrides=more, output=folder, resume=True)
-    except (fp.UserError, fp.RunError) as error:
-        check_lines(str(error))
-    else:
         assert run.was_finished or list(run.metrics()["round"]) == [1, 2, 3]
+        said = ""
+    except (fp.UserError, fp.RunError) as error:
+        said = str(error)
+    assert all(line.isprintable() for line in said.split("\n")), said
 
 
 @pytest.mark.slow
-@settings(max_examples=COUNT // 5)
+@settings(max_examples=COUNT // 25)
 @given(data=st.data())
 def test_it_is_reported_or_left_out(
     whole: Files, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -147,7 +121,7 @@ def test_it_is_reported_or_left_out(
         write(data.draw(damaged(whole)), folder / name)
     try:
         report = build_report([folder], folder / "report", target=0.4)
+        said = "\n".join([report.text, *report.warnings])
     except fp.UserError as error:
-        check_lines(str(error))
-    else:
-        check_lines("\n".join([report.text, *report.warnings]))
+        said = str(error)
+    assert all(line.isprintable() for line in said.split("\n")), said

@@ -88,13 +88,12 @@ PATHS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["{here}/../escape", "../../escape", "/proc/self/escape", "~/.x"])
+@pytest.mark.parametrize("place", ["../../escape", "/proc/self/escape", "~/.x"])
 def test_a_recipe_writes_into_its_output_folder_only(
     watched: Any, quick: Quick, tmp_path: Path, place: str
 ) -> None:
     here = tmp_path / "a" / "here"
     here.mkdir(parents=True)
-    place = place.format(here=here)
     for key in OF_CROSS_SILO:
         refused = watched(*quick("out", **{key: place}), folder=here, within=None)
         assert refused.check_one_line(2).startswith(f"--set {key}: ")
@@ -105,15 +104,14 @@ def test_a_recipe_writes_into_its_output_folder_only(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["..yaml", "-x.yaml", "~root.yaml", "a b.yaml"])
-def test_a_recipe_s_name_leads_nowhere_else(
-    watched: Any, quick: Quick, tmp_path: Path, name: str
-) -> None:
-    (tmp_path / name).write_text(find_recipe(RECIPE).read_text())
-    arguments = quick(None, recipe=f"./{name}", comm_round=1)
-    ended = watched(*arguments, folder=tmp_path, within=tmp_path / "runs")
-    assert ended.status == 0, ended
-    assert len(list(tmp_path.glob("runs/*/model.safetensors"))) == 1
+def test_a_recipe_s_name_leads_nowhere_else(watched: Any, quick: Quick, tmp_path: Path) -> None:
+    names = ("..yaml", "-x.yaml", "~root.yaml", "a b.yaml")
+    for name in names:
+        (tmp_path / name).write_text(find_recipe(RECIPE).read_text())
+        arguments = quick(None, recipe=f"./{name}", comm_round=1)
+        ended = watched(*arguments, folder=tmp_path, within=tmp_path / "runs")
+        assert ended.status == 0, ended
+    assert len(list(tmp_path.glob("runs/*/model.safetensors"))) == len(names)
 
 
 @pytest.mark.slow

@@ -73,9 +73,8 @@ def test_every_point_once_and_the_best_is_chosen(three: Searches) -> None:
     assert list(study.trials["best_round"]) == [1, 1, 1]
     three.folder.write_best(study)
     assert yaml.safe_load(best_text(three))["train_args"]["beta"] == 0.7
-    assert "# FedNNNN: FedNNNN, 3 rounds: beta in 0.5, 0.7, 0.9\n" in best_text(three)
-    assert "3 of 3 points have a result: 3 finished" in best_text(three)
-    assert "best: beta 0.7: best_accuracy 0.9000" in best_text(three)
+    for said in ("3 rounds: beta in 0.5, 0.7, 0.9\n", "3 of 3 points", "best_accuracy 0.9000"):
+        assert said in best_text(three)
     assert [trial.state for trial in trials(three)] == [TrialState.COMPLETE] * 3
     assert trials(three)[1].intermediate_values == pytest.approx({1: 0.9, 2: 0.9, 3: 0.9})
 
@@ -107,7 +106,7 @@ def test_a_point_that_failed_is_a_result_too(three: Searches) -> None:
 
 def test_where_none_finished_the_reason_is_said(searches: Searches) -> None:
     searches.begin(grids={"beta": [0.7]}, rounds=3)
-    with pytest.raises(RunError, match=r"FedNNNN: no trial finished: every client diverged"):
+    with pytest.raises(RunError, match="no trial finished: every client diverged"):
         searches.search(ending_at(0.7, DIVERGED))
 
 
@@ -173,11 +172,8 @@ def test_half_a_line_at_the_journals_end_is_dropped(done: Searches) -> None:
     assert len(trials(done)) == 3
 
 
-@pytest.mark.parametrize("content", ["{}\n{}\n", "nonsense\nnonsense\n", '{"op_code": 0}\n'])
-def test_a_damaged_journal_is_one_line_and_without_it_nothing_is_repeated(
-    done: Searches, content: str
-) -> None:
-    done.folder.journal.write_text(content)
+def test_a_damaged_journal_is_one_line_and_without_it_nothing_is_repeated(done: Searches) -> None:
+    done.folder.journal.write_text('{"op_code": 0}\n')
     with pytest.raises(UserError, match=r"journal.log: damaged") as caught:
         done.search(hill)
     assert "\n" not in str(caught.value)

@@ -12,6 +12,11 @@ from .conftest import Searches
 RECIPE = "digits_noniid_b_fednnnn"
 
 
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 def tune(*options: str, recipe: str = RECIPE) -> Result:
     return CliRunner().invoke(main, ["tune", recipe, *options])
 
@@ -25,11 +30,8 @@ def few_clients(count: int, *more: str) -> list[str]:
     ("options", "line"),
     [
         (["--grid", "beta"], "--grid 'beta': write KEY=VALUES"),
-        (["--grid", "beta=2:1:0.1"], "--grid beta: '2:1:0.1': STEP must be above 0"),
         (["--grid", "train_args.beta=0,1"], "--grid beta: 0.0: must be"),
-        (["--grid", "beta=0.5", "--grid", "train_args.beta=1"], "--grid beta: given twice"),
         (["--grid", "eta=1"], "--grid eta: FedNNNN has no such key to search"),
-        (["--rounds", "0"], "--rounds: 0: "),
         (["--metric", "loss"], "--metric: 'loss': "),
         (["--settings", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["--jobs", "0"], "--jobs: 0: must be at least 1"),
@@ -38,14 +40,12 @@ def few_clients(count: int, *more: str) -> list[str]:
         (few_clients(1), "train_args.client_num_in_total: 1: "),
         # Two classes a client: three clients cannot hold ten classes.
         (few_clients(3), "learning-rate (n_class, balanced clients): train_args.client_num_in"),
-        (few_clients(3, "--grid", "beta=0.5"), "FedNNNN (n_class, balanced clients): train_args"),
         (["--grid", "beta=0.5", "--validation", "1e-9"], "FedNNNN (n_class, balanced clients): "),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], line: str
+    tmp_path: Path, options: list[str], line: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "a-file").touch()
     (tmp_path / "a-folder").mkdir()
     (tmp_path / "a-folder" / "thesis.tex").touch()
@@ -56,10 +56,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a-file", "a-folder"]
 
 
-def test_every_mistake_in_the_grids_is_said_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_every_mistake_in_the_grids_is_said_at_once() -> None:
     refused = tune("--grid", "beta=-1.0,0.5", "--grid", "train_args.gamma=0.5,1")
     assert refused.exit_code == 2
     lines = refused.output.splitlines()
@@ -67,10 +64,9 @@ def test_every_mistake_in_the_grids_is_said_at_once(
 
 
 @pytest.fixture
-def study(searches: Searches, monkeypatch: pytest.MonkeyPatch) -> Path:
+def study(searches: Searches) -> Path:
     searches.begin(grids={"beta": [0.5]}, rounds=1)
     searches.search(lambda train, number: 0.5)
-    monkeypatch.chdir(searches.folder.path.parent)
     return searches.folder.path
 
 
@@ -99,7 +95,7 @@ def test_a_study_that_is_done_is_told_again(study: Path) -> None:
     assert (study / "best.yaml").exists()
 
 
-@pytest.mark.parametrize("file", ["study.yaml", "base.yaml", "journal.log"])
+@pytest.mark.parametrize("file", ["study.yaml", "base.yaml"])
 def test_a_damaged_study_is_refused(study: Path, file: str) -> None:
     (study / file).write_text("nonsense\nnonsense\n", encoding="utf-8")
     refused = tune("--study", "study", "--resume")

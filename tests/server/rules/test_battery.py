@@ -1,6 +1,5 @@
 """Every rule: by hand, then one battery over all of them. A new rule is one more row."""
 
-import copy
 import inspect
 import io
 from dataclasses import dataclass, field
@@ -113,24 +112,19 @@ def test_a_model_in_pieces_moves_as_one_vector(row: Row) -> None:
 
 
 @every_rule
-def test_a_parameter_without_gradient_stays(row: Row) -> None:
+def test_what_has_no_gradient_or_a_zero_one_stays(row: Row) -> None:
     moved, frozen = Parameter(torch.zeros(2)), Parameter(torch.ones(2))
-    row.play(row.make([frozen, moved]), moved, 0)
-    assert frozen.tolist() == [1.0, 1.0]
-    assert moved.norm() > 0
-
-
-@every_rule
-def test_a_zero_update_from_a_fresh_server_moves_nothing(row: Row) -> None:
-    w = Parameter(torch.tensor([1.0, 2.0]))
-    optimizer = row.make([w])
-    w.grad = torch.zeros(2)
+    optimizer = row.make([frozen, moved])
+    moved.grad = torch.zeros(2)
     row.step(optimizer, 0)
-    assert w.tolist() == [1.0, 2.0]
+    assert moved.norm() == 0
+    row.play(optimizer, moved, 0)
+    assert moved.norm() > 0
+    assert frozen.tolist() == [1.0, 1.0]
 
 
 @every_rule
-def test_state_survives_saving_and_copying(row: Row) -> None:
+def test_state_survives_saving(row: Row) -> None:
     w = Parameter(torch.tensor([1.0, 2.0]))
     optimizer = row.make([w])
     row.play(optimizer, w, 0)
@@ -140,10 +134,9 @@ def test_state_survives_saving_and_copying(row: Row) -> None:
     other = Parameter(w.detach().clone())
     restored = row.make([other])
     restored.load_state_dict(torch.load(stored, weights_only=True))
-    twin, copied = copy.deepcopy((w, optimizer))
-    for parameter, each in ((w, optimizer), (other, restored), (twin, copied)):
+    for parameter, each in ((w, optimizer), (other, restored)):
         row.play(each, parameter, 1)
-    assert w.tolist() == other.tolist() == twin.tolist()
+    assert w.tolist() == other.tolist()
 
 
 @every_rule
@@ -185,20 +178,14 @@ def test_federated_gradient_steps_come_near_the_minimum_of_a_quadratic(row: Row)
     curvatures = torch.tensor([[1.0, 0.1, 0.3], [0.3, 1.0, 0.1], [0.1, 0.3, 1.0]])
     w = Parameter(torch.zeros(3))
     optimizer = row.make([w], **({"lr": 1.5} if "tau" in row.arguments else {}))
-    start = (w.detach() - target).norm()
     for _ in range(200):
-        local = w.detach().repeat(3, 1)
-        for _ in range(5):
-            local -= 0.1 * curvatures * (local - target)
-        updates = local - w.detach()
+        updates = ((1 - 0.1 * curvatures) ** 5 - 1) * (w.detach() - target)  # five steps
         w.grad = -updates.mean(dim=0)
         norms = updates.norm(dim=1)
-        measured = {
-            "mean_client_norm": norms.mean().item(),
-            "mean_client_square": norms.square().mean().item(),
-        }
+        mean, square = norms.mean().item(), norms.square().mean().item()
+        measured = {"mean_client_norm": mean, "mean_client_square": square}
         optimizer.step(**{name: measured[name] for name in RULES[row.name].wants})
-    assert (w.detach() - target).norm() < 0.02 * start
+    assert (w.detach() - target).norm() < 0.02 * target.norm()
 
 
 @every_rule

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import Parameter
 
@@ -56,6 +56,7 @@ def test_fedyogi_by_hand() -> None:
 
 
 @both
+@settings(max_examples=settings().max_examples // 2)
 @given(updates=st.lists(values, min_size=1, max_size=6), beta1=st.sampled_from([0.0, 0.9]))
 def test_the_moments_are_the_sources(rule: Any, updates: list[float], beta1: float) -> None:
     """Against the equations in plain numbers; v stays positive, whatever comes."""
