@@ -231,7 +231,7 @@ def test_tuning_takes_its_grid_and_the_report_calls_it_by_its_class(whole: Path)
     assert best["server_lion_lr"] in (0.001, 0.002)
     ended = fednnnn("report", whole, "study", "--out", "report")
     assert ended.exit_code == 0, ended.output
-    for text in (ended.output, Path("report/accuracy.md").read_text()):
+    for text in (ended.output, Path("report/accuracy.csv").read_text()):
         assert "ServerLion" in text
         assert "my_rules" not in text
 

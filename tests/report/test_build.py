@@ -2,9 +2,9 @@
 
 import re
 import resource
-import signal
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import NoReturn
 
 import pandas as pd
 import pytest
@@ -155,9 +155,10 @@ def test_a_full_disk_ends_in_one_line(study: Path) -> None:
 
 
 def test_ctrl_c_does_not_advise_to_resume(monkeypatch, study: Path, tmp_path: Path) -> None:
-    monkeypatch.setattr(
-        "fednnnn_plugin.report.build.read_study", lambda _: signal.raise_signal(signal.SIGINT)
-    )
+    def interrupted(_: Path) -> NoReturn:
+        raise KeyboardInterrupt  # a signal itself would stay ignored in this process after it
+
+    monkeypatch.setattr("fednnnn_plugin.report.build.read_study", interrupted)
     assert report(study, "--out", tmp_path / "out") == (130, "interrupted\n")
     assert not (tmp_path / "out").exists()
 
