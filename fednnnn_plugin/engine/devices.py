@@ -13,6 +13,8 @@ each host how many processes each of its GPUs takes::
 import ctypes
 import logging
 import os
+import platform
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +32,7 @@ from fednnnn_plugin.recipe import reading
 _log = logging.getLogger(__name__)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT_BYTES = 1 << 30
+_CPU_INFO = Path("/proc/cpuinfo")  # names no model on ARM
 _HOSTS = TypeAdapter(
     dict[str, Annotated[list[Annotated[int, Field(ge=0, le=1024)]], Field(min_length=1)]]
 )
@@ -41,10 +44,12 @@ def visible_gpus() -> int:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the device and, of a GPU, what it is."""
+    """Return the device and what it is: a GPU's name, or a CPU's and how many cores we may use."""
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
-    return str(device)
+    models = re.findall(r"^model name\s*: (.+)$", _CPU_INFO.read_text("utf-8"), re.MULTILINE)
+    name, cores = [*models, platform.machine()][0], len(os.sched_getaffinity(0))
+    return f"{device} ({name}, {cores} {'core' if cores == 1 else 'cores'})"
 
 
 def choose_gpu(gpu_id: int = 0, *, say: bool = True) -> torch.device:
