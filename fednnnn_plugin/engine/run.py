@@ -35,8 +35,6 @@ from fednnnn_plugin.server.server import Server
 from fednnnn_plugin.user_code import names_code
 
 _log = logging.getLogger(__name__)
-#: What a run that goes on may do otherwise; its rounds so far keep the bits that they have.
-_MAY_DIFFER = ("train_args.comm_round", "validation_args.test_served")
 
 
 def run_recipe(
@@ -167,13 +165,12 @@ def _check_same(recipe: Recipe, folder: RunFolder) -> None:
     allowed = names_code(recipe.train_args.federated_optimizer)
     stored = load_recipe(folder.recipe, foreign=True, allow_code=allowed)
     changed = differences(stored, recipe)
-    for key in _MAY_DIFFER:
-        changed.pop(key, None)
+    changed.pop("train_args.comm_round", None)
     if changed:
         raise UserError(
             "\n".join(
                 f"--resume: {key}: {given}: the run in {folder.path} has {before}; only "
-                f"{' and '.join(_MAY_DIFFER)} may differ"
+                "train_args.comm_round may differ"
                 for key, (before, given) in changed.items()
             )
         )

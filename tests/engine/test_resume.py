@@ -115,18 +115,6 @@ def test_a_finished_run_goes_on_for_more_rounds_and_not_for_fewer(
     assert content(whole) == content(whole.with_name("seven"))
 
 
-def test_a_run_may_begin_to_test_its_served_model(
-    run: Run, recipe: Run, content: Run, whole: Path
-) -> None:
-    six = FIVE | {"comm_round": 6}
-    run(recipe(**six | {"validation_args.test_served": True}), whole, mode="resume")
-    run(recipe(**six), whole.with_name("six"))
-    (*bits, records), (*expected, others) = content(whole), content(whole.with_name("six"))
-    assert bits == expected
-    assert [record.pop("served_test_acc") is None for record in records] == [True] * 5 + [False]
-    assert records == [{k: v for k, v in o.items() if k != "served_test_acc"} for o in others]
-
-
 def test_other_settings_are_refused_line_by_line(run: Run, recipe: Run, whole: Path) -> None:
     before = files(whole)
     others = {"common_args.random_seed": 1, "device_args.worker_num": 2, "beta": 0.9}
@@ -136,9 +124,7 @@ def test_other_settings_are_refused_line_by_line(run: Run, recipe: Run, whole: P
     keys = ("common_args.random_seed", "device_args.worker_num", "train_args.beta")
     for line, key in zip(lines, keys, strict=True):
         assert line.startswith(f"--resume: {key}: ")
-        assert line.endswith(
-            "only train_args.comm_round and validation_args.test_served may differ"
-        )
+        assert line.endswith("only train_args.comm_round may differ")
     assert "0.9: the run in" in lines[2]
     assert "has 0.7" in lines[2]
     assert files(whole) == before
