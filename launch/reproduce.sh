@@ -88,6 +88,7 @@ keep() { # NAME: its records, whole or not at all; the folder of the data is thi
 }
 run() { # NAME RECIPE SEED
   local settings=(--output "$runs/$1" --set "common_args.random_seed=$3")
+  settings+=(--set validation_args.test_served=true) # the paper says how poor it is
   [ -z "$rounds" ] || settings+=(--set "train_args.comm_round=$rounds")
   [ -z "$precision" ] || settings+=(--set "train_args.precision=$precision")
   [ ! -e "$runs/$1/recipe.yaml" ] || settings+=(--resume)

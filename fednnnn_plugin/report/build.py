@@ -20,6 +20,7 @@ from fednnnn_plugin.report.study import Study, is_study, read_study
 from fednnnn_plugin.report.style import THEME, drawn
 
 PAGE, MANIFEST = "index.html", ".fednnnn-report"
+MARKDOWN = "README.md"  # what a repository shows of a folder
 FORMATS = ("svg", "pdf", "png")
 PIXELS_PER_POINT = 1.6
 
@@ -98,7 +99,7 @@ def build_report(
             parts += [f"![{chart.title}]({chart.stem}.svg)", chart.caption]
     parts += ["## Left out or worth knowing"] * bool(warnings)
     parts += ["\n".join(f"- {warning}" for warning in warnings)]
-    files["report.md"] = ("\n\n".join(part.strip() for part in parts if part) + "\n").encode()
+    files[MARKDOWN] = ("\n\n".join(part.strip() for part in parts if part) + "\n").encode()
     folder = jinja2.FileSystemLoader(Path(__file__).parent)
     template = jinja2.Environment(loader=folder, autoescape=True).get_template("page.html")
     page = template.render(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from fednnnn_plugin.report.runs import ARRANGED, setting_columns
+from fednnnn_plugin.report.runs import ARRANGED, IDENTITY, setting_columns
 
 DATASET_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
 METHODS = ("FedAvg", "FedProx", "Norm-Norm", "Momentum", "FedNNNN")
@@ -29,9 +29,8 @@ _DEAL = (
     "min_samples",
 )
 _TOLD = ("partition_alpha", "validation_fraction")  # of these, what is told unless it is 0
-_IDENTITY = ["run", "folder", "finished", "method", "seed"]
 _NO_VARIANT = {
-    *(*_IDENTITY, "federated_optimizer", "dataset", "partition_method", "partition_sizes"),
+    *(*IDENTITY, "federated_optimizer", "dataset", "partition_method", "partition_sizes"),
     *(*_DEAL, *ARRANGED),
 }
 # A method's own settings: told apart within the method, not across methods.
@@ -55,7 +54,7 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
         return runs
     heads = runs.drop_duplicates("run")[setting_columns(runs)].astype(object)
     heads = heads.where(heads.notna(), None)
-    by_value = [*heads.columns.drop(_IDENTITY), "seed"]
+    by_value = [*heads.columns.drop(IDENTITY), "seed"]
     heads = heads.sort_values(by_value, key=lambda of: pd.to_numeric(of, errors="coerce"))
     heads[["data", "deal"]] = [_place(head) for head in heads.to_dict("records")]
     dealt_alike = [part for _, part in heads.groupby(["data", "deal"])]

@@ -34,7 +34,8 @@ NUMBERS = [
 OTHER_NUMBERS = re.compile(r"(layers\..+|test_metrics)\.")
 # Names of other columns; a user's own rule may have a key of such a name.
 ARRANGED = ["data", "deal", "condition", "label", "shade"]
-_TAKEN = {"run", "folder", "finished", "method", "seed", "evaluated", *NUMBERS, *ARRANGED}
+IDENTITY = ["run", "folder", "finished", "method", "seed", "device"]
+_TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED}
 # What a file of others' may cost; one of gzip's can be larger than it looks.
 MAX_SETTINGS_BYTES, MAX_LINE_BYTES, MAX_METRICS_BYTES = 1 << 18, 1 << 24, 1 << 29
 # Settings of these sections identify a run, but for those that say where and how, not what.
@@ -48,8 +49,9 @@ def read_runs(*folders: str | Path) -> pd.DataFrame:
 
     Unfinished runs are read too. Columns, in this order:
 
-    - ``run``, ``folder``, ``finished``, ``method`` (as the paper writes it), ``seed``, then the
-      settings that identify a run by their recipe key (``dataset``, ``beta``, ...);
+    - ``run``, ``folder``, ``finished``, ``method`` (as the paper writes it), ``seed``, ``device``
+      of a finished run, then the settings that identify a run by their recipe key (``dataset``,
+      ``beta``, ...);
     - ``round``, and the numbers of ``metrics.jsonl``: accuracies in [0, 1], L2 norms, seconds;
       ``client_norm_min``, ``client_norm_median`` and ``client_norm_max``; layers such as
       ``layers.fc3.mean_update_norm``; NaN where nothing was recorded.
@@ -134,6 +136,7 @@ def _identity(folder: Path, name: str, last: float, problems: list[str]) -> dict
         and not (isinstance(planned, int | float) and planned > last),
         "method": method_name(str(settings.get("federated_optimizer", name))),
         "seed": _scalar(sections.get("common_args", {}).get("random_seed")),
+        "device": _scalar(summary.get("device")),
     } | settings
 
 

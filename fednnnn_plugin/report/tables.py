@@ -129,6 +129,8 @@ def accuracy(runs: pd.DataFrame) -> Table:
             rows[f"{name} − paper"] = _fixed(numbers[name] * 100.0 - numbers["paper"], 1, "+")
         notes.append("paper: its table of accuracies, one run each; differences in points.")
     rows["s a round"] = _fixed(numbers["seconds"], 1)
+    if devices := ", ".join(map(str, runs["device"].dropna().unique())):
+        notes.append(f"s a round: median, on {devices}.")
     unlike = numbers[numbers["unlike_paper"] != ""].groupby("unlike_paper", sort=False)["label"]
     for difference, labels in unlike:
         who = ", ".join(labels.unique())

@@ -103,7 +103,9 @@ def write_run(
     (folder / "recipe.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if finished:
-        (folder / "summary.json").write_text(json.dumps({"rounds": len(lines)}))
+        (folder / "summary.json").write_text(
+            json.dumps({"rounds": len(lines), "device": "cpu (A, 2 cores)"})
+        )
     return folder
 
 

@@ -45,10 +45,10 @@ def test_a_report(built: tuple[Path, str]) -> None:
     tables = {f"{name}.{kind}" for name in names for kind in ("csv", "tex")}
     names = ["accuracy", "agreement", "client-norms", "integrated-norm", "loss", "seconds"]
     stems = [f"figures/mnist-non-iid-b/{name}" for name in (*names, "norms", "norms-fc1")]
-    others = {"index.html", "report.md", "rounds.csv", ".fednnnn-report"}
+    others = {"index.html", "README.md", "rounds.csv", ".fednnnn-report"}
     assert written == others | tables | {f"{stem}.svg" for stem in stems}
     assert len(pd.read_csv(out / "rounds.csv")) == 7
-    text = (out / "report.md").read_text()  # what ``results/README.md`` is made of
+    text = (out / "README.md").read_text()  # what ``results/README.md`` is made of
     assert "| MNIST | non-IID, B | FedNNNN\\* |" in text
     assert set(re.findall(r"\]\((figures/[^)]+)\.svg\)", text)) == set(stems)
     # Problems are on the page and on the screen.
@@ -139,7 +139,7 @@ def test_what_an_earlier_report_made_goes_and_nothing_else(
     assert [path.name for path in figures.iterdir()] == ["mine.svg"]
     assert (out / "notes.txt").exists()
     left = {path.name for path in out.iterdir()}
-    assert left == {"notes.txt", "figures", "index.html", "report.md", ".fednnnn-report"}
+    assert left == {"notes.txt", "figures", "index.html", "README.md", ".fednnnn-report"}
 
 
 def test_a_full_disk_ends_in_one_line(study: Path) -> None:

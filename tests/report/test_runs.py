@@ -25,7 +25,7 @@ def test_a_run_folder_is_a_line_a_round(make_run) -> None:
     assert (first["run"], first["method"], first["seed"]) == (folder.name, "FedAvg", 7)
     assert (first["dataset"], first["model"]) == ("digits", "nnnn_digits")
     assert (first["weight_decay"], first["image_size"]) == (5e-4, "64 × 48")
-    assert first["finished"]
+    assert (first["finished"], first["device"]) == (True, "cpu (A, 2 cores)")
     line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[0])
     assert first["test_acc"] == line["test_acc"]
     assert first["layers.fc2.mean_update_norm"] == line["layers"]["fc2"]["mean_update_norm"]

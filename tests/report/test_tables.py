@@ -42,6 +42,7 @@ def test_accuracy_worked_by_hand(make_run) -> None:
     assert table.rows["best − paper"][1] == "−19.1"
     assert "80.00 ± 14.14" in table.text()
     assert "| **80.00 ± 14.14** |" in table.markdown()
+    assert "s a round: median, on cpu (A, 2 cores)." in table.notes
     assert tables.headline(table.numbers) == (
         "Best: FedNNNN, 80.00 ± 14.14 %, 50.0 points above FedAvg."
     )
