@@ -15,7 +15,8 @@ from fednnnn_plugin.cli import main
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text()
 PAGES = [PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
-PAGES += [PROJECT / folder / "README.md" for folder in ("recipes", "launch", "tests")]
+PAGES += [PROJECT / folder / "README.md" for folder in ("recipes", "launch", "tests", "results")]
+PAGES += [PROJECT / "results" / "CLAIMS.md"]
 
 
 def blocks(language: str, text: str = README) -> list[str]:

@@ -1,0 +1,95 @@
+"""The tables of ``results/CLAIMS.md``: ``python docs/claims.py`` writes them from the records."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.report.groups import METHODS, arrange
+
+RESULTS = Path(__file__).parents[1] / "results"
+PAGE = RESULTS / "CLAIMS.md"
+PLACE = ["data", "condition"]
+LINE = [*PLACE, "method"]
+
+
+def speed(runs: pd.DataFrame) -> pd.DataFrame:
+    """The first round, a mean over seeds, as accurate as FedAvg of the same seed in the end."""
+    ends = runs[runs["method"] == "FedAvg"].groupby([*PLACE, "seed"])["test_acc"].last()
+    goals = runs.merge(ends.rename("goal").reset_index(), on=[*PLACE, "seed"])
+    reached = goals[goals["test_acc"] >= goals["goal"]].groupby([*LINE, "seed"])["round"].min()
+    rounds = reached.groupby(LINE).mean().unstack().map("{:.0f}".format, na_action="ignore")
+    rounds.columns = [*rounds.columns]
+    rounds.insert(0, "FedAvg ends with", ends.groupby(PLACE).mean().map("{:.1%}".format))
+    return rounds
+
+
+def agreement(runs: pd.DataFrame) -> pd.DataFrame:
+    """N/E in the first and in the last five rounds."""
+    ratio = runs.assign(ratio=runs["mean_update_norm"] / runs["mean_client_norm"])
+    last = runs["round"] > runs.groupby("run")["round"].transform("max") - 5
+    parts = {"rounds 1 to 5": ratio[runs["round"] <= 5], "last five rounds": ratio[last]}
+    table = {name: part.groupby(LINE)["ratio"].mean() for name, part in parts.items()}
+    return pd.DataFrame(table).map("{:.2f}".format)
+
+
+def moves(runs: pd.DataFrame) -> pd.DataFrame:
+    """How far the server goes a round, beside what its settings say, and the clients' own way."""
+    steady = runs[runs["round"] > 5]
+    fedavg = steady[steady["method"] == "FedAvg"].set_index([*PLACE, "seed", "round"])
+    norms = ["mean_update_norm", "mean_client_norm"]
+    steady = steady.join(fedavg[norms], on=[*PLACE, "seed", "round"], rsuffix="_fedavg")
+    beta = steady.get("beta", pd.Series(dtype=float)).fillna(1.0)
+    gamma = steady.get("gamma", pd.Series(dtype=float)).fillna(0.0)
+    ours, move = steady["mean_client_norm"], steady["server_update_norm"]
+    table = {
+        "β/(1 - γ)": beta / (1.0 - gamma),
+        "server move / E": move / ours,
+        "server move / FedAvg's": move / steady["mean_update_norm_fedavg"],
+        "E / FedAvg's E": ours / steady["mean_client_norm_fedavg"],
+    }
+    means = steady[LINE].assign(**table).groupby(LINE).mean()
+    return means.dropna().map("{:.2f}".format)
+
+
+def normalised(runs: pd.DataFrame) -> pd.DataFrame:
+    """The best accuracy with and without normalisation, and the difference in points."""
+    best = runs.groupby([*LINE, "run"])["test_acc"].max().groupby(LINE).mean().unstack()
+    pairs = best.reindex(columns=["FedAvg", "Norm-Norm", "Momentum", "FedNNNN"]).dropna()
+    gains = {
+        "Norm-Norm's gain": pairs["Norm-Norm"] - pairs["FedAvg"],
+        "FedNNNN's over Momentum": pairs["FedNNNN"] - pairs["Momentum"],
+    }
+    points = pd.DataFrame(gains).map(lambda gain: f"{100 * gain:+.1f}".replace("-", "−"))
+    return pairs.map("{:.1%}".format).join(points)
+
+
+def served(runs: pd.DataFrame) -> pd.DataFrame:
+    """Both models' accuracy in the last round, and how much worse the served one was, in points."""
+    tested = runs.dropna(subset=["served_test_acc"])
+    tested = tested.assign(loss=100.0 * (tested["test_acc"] - tested["served_test_acc"]))
+    last = tested.groupby([*LINE, "run"])[["test_acc", "served_test_acc"]].last()
+    table = last.groupby(LINE).mean().map("{:.1%}".format)
+    table.columns = pd.Index(["average", "served"])
+    loss = tested.groupby(LINE)["loss"]
+    table["worse by, mean of all rounds"] = loss.mean().map("{:.1f}".format)
+    table["at most"] = loss.max().map("{:.1f}".format)
+    return table
+
+
+def filled(page: str, runs: pd.DataFrame) -> str:
+    """Return the page with each table, which follows a comment with its name, made anew."""
+    runs = arrange(runs)
+    runs = runs[runs["method"].isin(METHODS)]
+    runs = runs.assign(method=pd.Categorical(runs["method"], METHODS, ordered=True))
+    for make in (speed, agreement, moves, normalised, served):
+        table = make(runs).fillna("–").reset_index().rename(columns={"data": "data set"})
+        lines = [[*table], ["---"] * len(table.columns), *table.astype(str).to_numpy().tolist()]
+        text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        page = re.sub(rf"(<!-- {make.__name__} -->\n)(\|.*\n)*", rf"\g<1>{text}\n", page)
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text(), fp.read_runs(RESULTS)))
