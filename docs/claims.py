@@ -19,8 +19,7 @@ def speed(runs: pd.DataFrame) -> pd.DataFrame:
     ends = runs[runs["method"] == "FedAvg"].groupby([*PLACE, "seed"])["test_acc"].last()
     goals = runs.merge(ends.rename("goal").reset_index(), on=[*PLACE, "seed"])
     reached = goals[goals["test_acc"] >= goals["goal"]].groupby([*LINE, "seed"])["round"].min()
-    rounds = reached.groupby(LINE).mean().unstack().map("{:.0f}".format, na_action="ignore")
-    rounds.columns = [*rounds.columns]
+    rounds = _by_method(reached.groupby(LINE).mean()).map("{:.0f}".format, na_action="ignore")
     rounds.insert(0, "FedAvg ends with", ends.groupby(PLACE).mean().map("{:.1%}".format))
     return rounds
 
@@ -30,7 +29,7 @@ def agreement(runs: pd.DataFrame) -> pd.DataFrame:
     ratio = runs.assign(ratio=runs["mean_update_norm"] / runs["mean_client_norm"])
     last = runs["round"] > runs.groupby("run")["round"].transform("max") - 5
     parts = {"rounds 1 to 5": ratio[runs["round"] <= 5], "last five rounds": ratio[last]}
-    table = {name: part.groupby(LINE)["ratio"].mean() for name, part in parts.items()}
+    table = {name: part.groupby(LINE, sort=False)["ratio"].mean() for name, part in parts.items()}
     return pd.DataFrame(table).map("{:.2f}".format)
 
 
@@ -49,14 +48,14 @@ def moves(runs: pd.DataFrame) -> pd.DataFrame:
         "server move / FedAvg's": move / steady["mean_update_norm_fedavg"],
         "E / FedAvg's E": ours / steady["mean_client_norm_fedavg"],
     }
-    means = steady[LINE].assign(**table).groupby(LINE).mean()
+    means = steady[LINE].assign(**table).groupby(LINE, sort=False).mean()
     return means.dropna().map("{:.2f}".format)
 
 
 def normalised(runs: pd.DataFrame) -> pd.DataFrame:
     """The best accuracy with and without normalisation, and the difference in points."""
-    best = runs.groupby([*LINE, "run"])["test_acc"].max().groupby(LINE).mean().unstack()
-    pairs = best.reindex(columns=["FedAvg", "Norm-Norm", "Momentum", "FedNNNN"]).dropna()
+    best = _by_method(runs.groupby([*LINE, "run"])["test_acc"].max().groupby(LINE).mean())
+    pairs = best.drop(columns="FedProx").dropna()
     gains = {
         "Norm-Norm's gain": pairs["Norm-Norm"] - pairs["FedAvg"],
         "FedNNNN's over Momentum": pairs["FedNNNN"] - pairs["Momentum"],
@@ -69,8 +68,8 @@ def served(runs: pd.DataFrame) -> pd.DataFrame:
     """Both models' accuracy in the last round, and how much worse the served one was, in points."""
     tested = runs.dropna(subset=["served_test_acc"])
     tested = tested.assign(loss=100.0 * (tested["test_acc"] - tested["served_test_acc"]))
-    last = tested.groupby([*LINE, "run"])[["test_acc", "served_test_acc"]].last()
-    table = last.groupby(LINE).mean().map("{:.1%}".format)
+    last = tested.groupby([*LINE, "run"], sort=False)[["test_acc", "served_test_acc"]].last()
+    table = last.groupby(LINE, sort=False).mean().map("{:.1%}".format)
     table.columns = pd.Index(["average", "served"])
     loss = tested.groupby(LINE)["loss"]
     table["worse by, mean of all rounds"] = loss.mean().map("{:.1f}".format)
@@ -78,11 +77,14 @@ def served(runs: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
+def _by_method(means: pd.Series) -> pd.DataFrame:
+    return means.unstack().reindex(columns=[*METHODS])
+
+
 def filled(page: str, runs: pd.DataFrame) -> str:
     """Return the page with each table, which follows a comment with its name, made anew."""
     runs = arrange(runs)
     runs = runs[runs["method"].isin(METHODS)]
-    runs = runs.assign(method=pd.Categorical(runs["method"], METHODS, ordered=True))
     for make in (speed, agreement, moves, normalised, served):
         table = make(runs).fillna("–").reset_index().rename(columns={"data": "data set"})
         lines = [[*table], ["---"] * len(table.columns), *table.astype(str).to_numpy().tolist()]
