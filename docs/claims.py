@@ -19,7 +19,9 @@ def speed(runs: pd.DataFrame) -> pd.DataFrame:
     ends = runs[runs["method"] == "FedAvg"].groupby([*PLACE, "seed"])["test_acc"].last()
     goals = runs.merge(ends.rename("goal").reset_index(), on=[*PLACE, "seed"])
     reached = goals[goals["test_acc"] >= goals["goal"]].groupby([*LINE, "seed"])["round"].min()
-    rounds = _by_method(reached.groupby(LINE).mean()).map("{:.0f}".format, na_action="ignore")
+    seeds = goals.groupby(LINE)["seed"].nunique()
+    rounds = reached.groupby(LINE).mean()[reached.groupby(LINE).size() == seeds]  # all get there
+    rounds = _by_method(rounds).map("{:.0f}".format, na_action="ignore")
     rounds.insert(0, "FedAvg ends with", ends.groupby(PLACE).mean().map("{:.1%}".format))
     return rounds
 
@@ -34,22 +36,21 @@ def agreement(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def moves(runs: pd.DataFrame) -> pd.DataFrame:
-    """How far the server goes a round, beside what its settings say, and the clients' own way."""
+    """How far the server goes a round, and the clients; β/(1 - γ) of methods that scale by E/N."""
     steady = runs[runs["round"] > 5]
     fedavg = steady[steady["method"] == "FedAvg"].set_index([*PLACE, "seed", "round"])
     norms = ["mean_update_norm", "mean_client_norm"]
     steady = steady.join(fedavg[norms], on=[*PLACE, "seed", "round"], rsuffix="_fedavg")
-    beta = steady.get("beta", pd.Series(dtype=float)).fillna(1.0)
-    gamma = steady.get("gamma", pd.Series(dtype=float)).fillna(0.0)
+    gamma = steady.get("gamma", pd.Series(0.0, steady.index)).fillna(0.0)
     ours, move = steady["mean_client_norm"], steady["server_update_norm"]
     table = {
-        "β/(1 - γ)": beta / (1.0 - gamma),
+        "β/(1 - γ)": steady["beta"] / (1.0 - gamma),
         "server move / E": move / ours,
         "server move / FedAvg's": move / steady["mean_update_norm_fedavg"],
         "E / FedAvg's E": ours / steady["mean_client_norm_fedavg"],
     }
     means = steady[LINE].assign(**table).groupby(LINE, sort=False).mean()
-    return means.dropna().map("{:.2f}".format)
+    return means.dropna(subset="E / FedAvg's E").map("{:.2f}".format, na_action="ignore")
 
 
 def normalised(runs: pd.DataFrame) -> pd.DataFrame:

@@ -88,6 +88,7 @@ def partition_command(
 
 @click.group("recipes", invoke_without_command=True)
 @click.pass_context
+@one_line_errors
 def recipes_command(context: click.Context) -> None:
     """List the recipes that come with the package, and whether their data is present."""
     if context.invoked_subcommand is None:

@@ -15,7 +15,7 @@ from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.report import runs as run_folders
 from fednnnn_plugin.report import search, tables
 from fednnnn_plugin.report.charts import Chart, condition_charts
-from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange
+from fednnnn_plugin.report.groups import arrange, references
 from fednnnn_plugin.report.study import Study, is_study, read_study
 from fednnnn_plugin.report.style import THEME, drawn
 
@@ -82,8 +82,7 @@ def build_report(
         if target is not None:
             shown["rounds-to-accuracy"] = tables.rounds_to(runs, target)
         for (data, condition), members in runs.groupby(["data", "condition"], sort=False):
-            alone = (runs["deal"] == SINGLE_CLIENT) & (runs["data"] == data)
-            charts = condition_charts(members, runs[alone], layers)
+            charts = condition_charts(members, references(runs, members), layers)
             headline = tables.headline(tables.accuracy(members).numbers)
             sections.append(Section(f"{data}: {condition}", headline, list(charts)))
     searches = [_search(study) for study in studies]
@@ -168,19 +167,35 @@ def inline_svg(drawing: str, chart: Chart) -> Markup:
 def _write(out: Path, files: Files) -> None:
     """Write the report; a hidden list says which files of the folder are a report's."""
     manifest = out / MANIFEST
-    listed = manifest.read_text("utf-8").splitlines() if manifest.is_file() else []
+    listed = manifest.read_text("utf-8", "replace").splitlines() if manifest.is_file() else []
     old = {name for name in listed if (out / name).resolve().is_relative_to(out.resolve())}
-    for name in files.keys() - old:
-        if (out / name).exists():
-            where = printable(out / name)
-            raise UserError(f"--out: {where} is of no report: remove it, or name another folder")
+    folders = {out, *(folder for name in files for folder in (out / name).parents)}
+    in_the_way = [folder for folder in folders if folder.exists() and not folder.is_dir()]
+    in_the_way += [out / name for name in files.keys() - old if (out / name).exists()]
+    if in_the_way:
+        where = printable(min(in_the_way))
+        raise UserError(f"--out: {where} is of no report: remove it, or name another folder")
     out.mkdir(parents=True, exist_ok=True)
-    manifest.write_text("\n".join(sorted(old | files.keys())), encoding="utf-8")
-    for name, content in files.items():
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        (out / name).write_bytes(content)
+    with manifest.open("a", encoding="utf-8") as claimed:
+        for name, content in files.items():
+            claimed.write(f"\n{name}")  # first: what a full disk cuts off is a report's
+            claimed.flush()
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            _replace(out / name, content)
     for name in old - files.keys():
         (out / name).unlink(missing_ok=True)
-        if (folder := (out / name).parent) != out and not any(folder.iterdir()):
+        folder = (out / name).parent
+        if folder != out and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
-    manifest.write_text("\n".join(sorted(files)), encoding="utf-8")
+    _replace(manifest, "\n".join(sorted(files)).encode())
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file, or raise ``OSError`` with its name and leave there what it held before."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.write_bytes(content)
+        new.replace(path)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error

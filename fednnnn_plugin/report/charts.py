@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,7 @@ _EVALUATED = {
     "average": "the plain average of the clients' models",
     "served": "the served model",
     "midpoint": "the midpoint of the last two served models",
+    "": "a model that the records do not name",
 }
 _AGREEMENT = (
     "1: all clients move alike; 1/√m: their updates are orthogonal, as if unrelated; below: they "
@@ -126,7 +128,7 @@ def _chart(name: str, title: str, caption: str, shown: Sequence[Panel]) -> Chart
         if index % columns:
             ax.set_ylabel("")
         for line in ax.lines:
-            if not str(line.get_label()).startswith("_"):
+            if not re.fullmatch(r"_child\d+", str(line.get_label())):  # matplotlib's own
                 value = f"{np.asarray(line.get_ydata())[-1]:.3g}"
                 ends.append(f"{ax.get_title(loc='left')} {line.get_label()} {value}".strip())
     for ax in axes[len(shown) :]:
@@ -137,9 +139,9 @@ def _chart(name: str, title: str, caption: str, shown: Sequence[Panel]) -> Chart
 
 def _evaluated(runs: pd.DataFrame) -> str:
     """Which model the accuracies are of, as the records say."""
-    recorded = runs.get("evaluated", pd.Series("", runs.index)).replace("", None)
+    recorded = runs.get("evaluated", pd.Series("", runs.index)).fillna("")
     methods = runs["label"].groupby(recorded, sort=False).unique()
     names = [_EVALUATED.get(str(model), str(model)) for model in methods.index]
     if len(names) > 1:
         names = [f"{name} ({', '.join(of)})" for name, of in zip(names, methods, strict=True)]
-    return f"Tested: {'; '.join(names) or 'the records do not say which model'}."
+    return f"Tested: {'; '.join(names)}."

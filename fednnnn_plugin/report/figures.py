@@ -49,6 +49,7 @@ def accuracy(runs: pd.DataFrame, ax: Axes, *, column: str = "test_acc", names: b
 @style.styled
 def accuracy_by_seconds(runs: pd.DataFrame, ax: Axes, *, names: bool = True) -> Axes:
     """Accuracy in per cent by the time that training, aggregation and evaluation took."""
+    runs = arrange(runs)
     elapsed = runs[SECONDS].sum(axis=1, min_count=1).groupby(runs["run"]).cumsum()
     units = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
     unit = next((u for u, size in units.items() if elapsed.max() >= 2.0 * size), "seconds")
@@ -90,10 +91,15 @@ def norms(
 
 @style.styled
 def agreement(runs: pd.DataFrame, ax: Axes, *, names: bool = True) -> Axes:
-    """N/E by round: 1 where all clients move alike, 1/√m where their updates are orthogonal."""
+    """N/E by round: 1 where all clients move alike, 1/√m where their updates are orthogonal.
+
+    That mark is for clients of one weight.
+    """
+    runs = arrange(runs)
     moved = runs["mean_client_norm"].where(runs["mean_client_norm"] > 0.0)
     ratio = runs.assign(ratio=runs["mean_update_norm"] / moved)
-    cohorts = pd.Series(runs.get("client_num_per_round", []), dtype=object).unique()
+    of_one_weight = runs[runs.get("client_weighting", pd.Series("", runs.index)) != "samples"]
+    cohorts = pd.Series(of_one_weight.get("client_num_per_round", []), dtype=object).unique()
     sizes = np.sort(pd.to_numeric(cohorts, errors="coerce"))
     look = style.REFERENCE_LOOK
     marks = [("1: clients agree", 1.0, look)]
@@ -137,14 +143,17 @@ def _curves(
 ) -> Axes:
     """A line for each label, with a band of a deviation, or between two columns.
 
-    Rounds without a value are left out, so that a curve joins tested rounds; a deviation is drawn
-    where two seeds or more have the round.
+    Rounds without a value are left out, so that a curve joins tested rounds, of several seeds those
+    that all have that got so far; a deviation is drawn where two seeds or more have the round.
     """
     runs = _lines(runs)
     named = style.looks(runs)
     values = runs.assign(at=runs[x], mean=runs.get(column, math.nan) * factor)
     ends: list[End] = []
-    for label, part in values.dropna(subset=["at", "mean", *band]).groupby("label", sort=False):
+    for label, tested in values.dropna(subset=["at", "mean", *band]).groupby("label", sort=False):
+        lengths = np.sort(tested.groupby("run")["round"].max())
+        so_far = len(lengths) - np.searchsorted(lengths, tested["round"])
+        part = tested[tested.groupby("round")["round"].transform("size") == so_far]
         by_round = part.groupby("round")
         shown = by_round[["at", "mean"]].mean()
         if band:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -13,7 +14,7 @@ from fednnnn_plugin.report.runs import ARRANGED, IDENTITY, setting_columns
 DATASET_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
 METHODS = ("FedAvg", "FedProx", "Norm-Norm", "Momentum", "FedNNNN")
 CONDITIONS = ("IID, B", "non-IID, B", "IID, UB", "non-IID, UB")
-SINGLE_CLIENT = "single client"
+SINGLE_CLIENT, UNRECORDED = "single client", "data not recorded"
 _CLIENTS = {"iid": "IID", "n_class": "non-IID", "dirichlet": "Dirichlet"}
 _SIZES = {"balanced": "B", "power_law": "UB"}
 SYMBOLS = {"client_num_in_total": "K", "client_num_per_round": "m", "comm_round": "rounds"}
@@ -21,20 +22,21 @@ SYMBOLS |= {"classes_per_client": "classes", "power_law_exponent": "exponent"}
 SYMBOLS |= {"partition_alpha": "α", "validation_fraction": "held out", "batch_size": "batch"}
 SYMBOLS |= {"beta": "β", "gamma": "γ", "prox_mu": "μ", "learning_rate": "η", "weight_decay": "λ"}
 SYMBOLS |= {"server_lr": "server η", "server_beta1": "β1", "server_beta2": "β2"}
+SYMBOLS |= {"max_client_norm": "clipped to", "federated_optimizer": "is"}
 SYMBOLS |= {"server_tau": "τ", "fedexp_epsilon": "ε"}
 # Settings that say which data is dealt how, and judged on what: no method is ranked across them.
+_DATA = ("data_dir", "image_size", "test_fraction", "validation_fraction")
 _DEAL = (
-    *("data_dir", "image_size", "test_fraction", "validation_fraction", "client_num_in_total"),
-    *("client_num_per_round", "classes_per_client", "partition_alpha", "power_law_exponent"),
-    "min_samples",
+    *(*_DATA, "client_num_in_total", "client_num_per_round", "classes_per_client"),
+    *("partition_alpha", "power_law_exponent", "min_samples"),
 )
 _TOLD = ("partition_alpha", "validation_fraction")  # of these, what is told unless it is 0
 _NO_VARIANT = {
-    *(*IDENTITY, "federated_optimizer", "dataset", "partition_method", "partition_sizes"),
-    *(*_DEAL, *ARRANGED),
+    *(*IDENTITY, "dataset", "partition_method", "partition_sizes", *_DEAL, *ARRANGED),
 }
 # A method's own settings: told apart within the method, not across methods.
-_OWN = ("comm_round", "beta", "gamma", "prox_mu")
+_OWN = ("federated_optimizer", "comm_round", "beta", "gamma", "prox_mu")
+_OFF = ("max_client_norm",)  # where null is a value, not a key that the method does not have
 _PAPER_ORDER = (*DATASET_NAMES.values(), *CONDITIONS, *METHODS)
 
 LINE = ["data", "condition", "label"]  # what one line of a figure or of a table is
@@ -45,7 +47,7 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
 
     Settings that differ inside a condition split a method into lines, and are named in them: a
     mean over seeds never mixes two settings. Of two runs of one line and seed, the longer counts;
-    ``problems`` takes a line for the other.
+    ``problems`` takes a line for the other, which is a warning without it.
 
     New columns are ``data``, ``deal`` and ``condition``, ``label``, which names a line of a figure,
     and its ``shade``.
@@ -64,9 +66,12 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
     heads["rounds"] = heads["run"].map(runs.groupby("run")["round"].max())
     by_length = heads.sort_values("rounds", ascending=False, kind="stable")
     twice = by_length[by_length.duplicated([*LINE, "seed"]) & by_length["seed"].notna()]
-    if problems is not None:
-        why = "another run has its settings, its seed and as many rounds; only that one counts"
-        problems += [f"{run}: {why}" for run in twice["run"]]
+    why = "another run has its settings, its seed and as many rounds; only that one counts"
+    for run in twice["run"]:
+        if problems is None:
+            warnings.warn(f"{run}: {why}", stacklevel=2)
+        else:
+            problems.append(f"{run}: {why}")
     ordered = heads.drop(index=twice.index).sort_values(
         ["data", "deal", "condition", "method"], key=lambda of: of.map(_paper_place), kind="stable"
     )
@@ -80,6 +85,13 @@ def shades(lines: pd.DataFrame, by: Sequence[str]) -> pd.Series[float]:
     labels = lines.groupby([*by])["label"]
     nth = labels.transform(lambda own: pd.factorize(own)[0]).astype(float)
     return 0.25 + 0.75 * (nth + 1.0) / labels.transform("nunique")
+
+
+def references(runs: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
+    """The single-client runs on the data of a condition's ``members``."""
+    keys = ["data", *(key for key in _DATA if key in runs)]
+    alike = runs[keys].astype(str).eq(members[keys].astype(str).iloc[0]).all(axis=1)
+    return runs[alike & (runs["deal"] == SINGLE_CLIENT)]
 
 
 def value_text(value: object) -> str:
@@ -112,7 +124,7 @@ def _place(head: Mapping[str, Any]) -> tuple[str, str]:
     """The name of a run's data, and how it was dealt."""
     data = head.get("dataset")
     if data is None:
-        return "data not recorded", "no recipe"
+        return UNRECORDED, "no recipe"
     name = DATASET_NAMES.get(data, str(data))
     if head.get("data_dir"):
         name = f"{PurePath(str(head['data_dir'])).name} ({name})"
@@ -133,7 +145,8 @@ def _conditions(members: pd.DataFrame) -> pd.Series[str]:
 def _labels(members: pd.DataFrame) -> pd.Series[str]:
     """The names of a condition's lines, by the settings that differ."""
     keys = [key for key in members if key not in _NO_VARIANT]
-    shared = [key for key in keys if key not in _OWN and members[key].notna().all()]
+    everywhere = [key for key in keys if key in _OFF or members[key].notna().all()]
+    shared = [key for key in everywhere if key not in _OWN]
     told = differing(members, shared)
     found = []
     for _, part in members.groupby("method"):

@@ -6,7 +6,6 @@ import gzip
 import json
 import math
 import re
-import sys
 import warnings
 import zlib
 from collections import Counter
@@ -38,6 +37,7 @@ IDENTITY = ["run", "folder", "finished", "method", "seed", "device"]
 _TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED}
 # What a file of others' may cost; one of gzip's can be larger than it looks.
 MAX_SETTINGS_BYTES, MAX_LINE_BYTES, MAX_METRICS_BYTES = 1 << 18, 1 << 24, 1 << 29
+_LARGEST = 1e100  # of a number that can be drawn
 # Settings of these sections identify a run, but for those that say where and how, not what.
 _SECTIONS = ("data_args", "model_args", "train_args")
 _NOT_COMPUTED = {"data_cache_dir", "download", "start_round", "checkpoint_every"}
@@ -70,8 +70,11 @@ def read_runs(*folders: str | Path) -> pd.DataFrame:
 
 
 def setting_columns(runs: pd.DataFrame) -> list[str]:
-    """The columns that hold settings: those before ``round``."""
-    return list(runs.columns[: list(runs.columns).index("round")])
+    """The columns that hold settings: one value in each run, and no number of a round."""
+    others = {*NUMBERS, *ARRANGED, "evaluated"}
+    named = [name for name in runs if name not in others and not OTHER_NUMBERS.match(str(name))]
+    varies = runs.groupby("run")[named].nunique().max() > 1
+    return [name for name in named if not varies.get(name, default=False)]
 
 
 def layers(runs: pd.DataFrame) -> list[str]:
@@ -98,8 +101,9 @@ def read_folders(paths: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
 
 
 def method_name(method: str) -> str:
-    """A method as the paper writes it; a user's own ``module:Class`` by its class."""
-    return DISPLAY_NAMES.get(method, method.rpartition(":")[2])
+    """A method as the paper writes it; a user's own ``module:Class`` by its class, if it may be."""
+    name = DISPLAY_NAMES.get(method, method.rpartition(":")[2])
+    return method if ":" in method and name in DISPLAY_NAMES.values() else name
 
 
 def _run_folders(paths: Sequence[Path], problems: list[str]) -> Iterator[Path]:
@@ -207,12 +211,12 @@ def _record(line: bytes) -> dict[str, Any]:
     for name, value in _flat(record, ""):
         if not (name in NUMBERS or OTHER_NUMBERS.match(name)):
             continue
-        lowest = -sys.float_info.max if name.startswith("test_metrics.") else 0.0
-        highest = 1.0 if name.endswith("test_acc") else sys.float_info.max
+        lowest = -_LARGEST if name.startswith("test_metrics.") else 0.0
+        highest = 1.0 if name.endswith("test_acc") else _LARGEST
         if value is not None and not lowest <= value <= highest:
             raise ValueError(f"{name} is no number that can be")
         flat[printable(name)] = math.nan if value is None else float(value)
-    if not 1.0 <= flat["round"] <= 1e9:
+    if not (1.0 <= (number := flat.get("round", 0.0)) <= 1e9 and number.is_integer()):
         raise ValueError("round is no number that can be")
     return flat
 

@@ -73,8 +73,7 @@ def headline(study: Study) -> str:
         for step in study.plan.steps
         if (best := study.best(step)) is not None
     ]
-    none = study.warnings[0] if study.warnings else "No trial has finished yet."
-    return f"Best: {'; '.join(parts)}." if parts else none
+    return f"Best: {'; '.join(parts)}." if parts else _none(study)
 
 
 def _heat_map(
@@ -135,7 +134,7 @@ def _caption(study: Study, step: Step) -> str:
     """Where the best lies, whether the grid is too narrow, what ran, and what judged it."""
     trials, best = study.of(step), study.best(step)
     missing = len(step) - len(trials)
-    said = "No trial has finished yet."
+    said = _none(study)
     if best is not None:
         so_far = " so far" * (missing > 0)
         said = f"Best{so_far}, marked: {_at(step, best)}, {_shown(study, best['value'])}."
@@ -150,6 +149,10 @@ def _caption(study: Study, step: Step) -> str:
         f"{said}{others} {len(step)} trials: {', '.join(counts)}; {step.rounds} rounds each. "
         f"{share} of the training images, held out, judged them; no test image was seen."
     )
+
+
+def _none(study: Study) -> str:
+    return study.warnings[0] if study.warnings else "No trial has finished yet."
 
 
 def _shown(study: Study, value: float) -> str:

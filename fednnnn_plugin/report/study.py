@@ -118,11 +118,15 @@ def read_study(folder: Path) -> Study:
     how |= {"engine": "python", "on_bad_lines": lambda fields: fields[:1]}  # kept, and no trial
     try:
         if path.exists():
-            table = pd.read_csv(io.StringIO(_text(path)), **how)[names]
+            read = pd.read_csv(io.StringIO(_text(path)), **how)
+            if missing := [name for name in names if name not in read]:
+                raise ValueError(f"no column {', '.join(missing)}")
+            table = read[names]
     except (OSError, ValueError, LookupError) as error:
         warnings.append(f"{path}: cannot be read: {reason(error)}")
     numbers = ["value", *MEASURED, *plan.keys]
-    table[numbers] = table[numbers].apply(pd.to_numeric, errors="coerce").astype("float64")
+    # Not pd.to_numeric: it may miss the float that was written by its last bit.
+    table[numbers] = table[numbers].map(_number).astype("float64")
     finished = table["state"] == "finished"
     highest = math.inf if plan.metric == "final_loss" else 1.0
     usable = table["state"].isin(STATES) & (table["value"].between(0.0, highest) | ~finished)
@@ -148,6 +152,13 @@ def read_plan(folder: Path) -> Plan:
         raise UserError(f"{path}: {place}damaged, not a study's: {first['msg']}") from None
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise UserError(f"{path}: damaged: {reason(error)}") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _text(path: Path) -> str:

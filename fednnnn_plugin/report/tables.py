@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from fednnnn_plugin.report.groups import CONDITIONS, LINE, judged, value_text
+from fednnnn_plugin.report.groups import CONDITIONS, LINE, UNRECORDED, judged, value_text
 from fednnnn_plugin.report.runs import SECONDS
 
 FEDAVG = "FedAvg"
@@ -21,12 +21,28 @@ Norm-Norm  99.1 81.2  99.0 76.7  99.2 83.3  97.1 55.5
 Momentum   99.1 83.1  99.2 74.3  99.1 84.2  96.9 62.0
 FedNNNN    99.2 84.7  99.1 76.7  99.2 84.0  98.9 61.9
 """
-PAPER = {
-    (dataset, condition, line.split()[0]): float(line.split()[1 + 2 * place + column])
-    for line in _PAPER.strip().splitlines()
-    for place, condition in enumerate(CONDITIONS)
-    for column, dataset in enumerate(("mnist", "cifar10"))
-}
+# Table tab:params2: what each method was given, in the same order.
+_GIVEN = """
+FedProx    prox_mu  0.005 0.015  0.015 0.015  0.005 0.005  0.02 0.01
+Norm-Norm  beta     1.1 0.6      1.0 0.6      1.0 0.7      0.9 0.7
+Momentum   gamma    0.8 0.9      0.9 0.9      0.7 0.9      0.8 0.8
+FedNNNN    beta     0.6 0.7      0.7 0.6      0.7 0.8      0.7 0.7
+FedNNNN    gamma    0.7 0.8      0.8 0.7      0.7 0.8      0.8 0.6
+"""
+_PLACES = [(dataset, condition) for condition in CONDITIONS for dataset in ("mnist", "cifar10")]
+
+
+def _by_place(table: str, names: int) -> dict[tuple[str, ...], float]:
+    """The values of a table by data set, condition and the ``names`` that begin its lines."""
+    lines = [line.split() for line in table.strip().splitlines()]
+    return {
+        (*place, *line[:names]): float(value)
+        for line in lines
+        for place, value in zip(_PLACES, line[names:], strict=True)
+    }
+
+
+PAPER, _OF_METHOD = _by_place(_PAPER, 1), _by_place(_GIVEN, 2)
 # Table tab:params, and what it leaves to us.
 _SETTINGS: dict[str, Any] = dict.fromkeys(("client_num_in_total", "client_num_per_round"), 100)
 _SETTINGS |= {"batch_size": 50, "epochs": 5, "learning_rate": 0.05, "classes_per_client": 2}
@@ -85,7 +101,8 @@ def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
     heads = runs.drop_duplicates("run").set_index("run", drop=False)
     tested = runs.dropna(subset=["test_acc"]).groupby("run")["test_acc"]
     heads = heads.assign(best=tested.max(), final=tested.last())
-    seconds = runs[SECONDS].sum(axis=1, min_count=1).groupby(runs["run"]).median()
+    seconds = runs[SECONDS].sum(axis=1).groupby(runs["run"]).median()
+    seconds = seconds[seconds > 0.0]  # a loop of one's own does not measure them
     return heads.assign(seconds=seconds, rounds=runs.groupby("run")["round"].max())
 
 
@@ -94,10 +111,11 @@ def accuracy(runs: pd.DataFrame) -> Table:
 
     In the numbers accuracies are in [0, 1], with the sample standard deviation over seeds (NaN of
     one run), ``rounds`` the fewest of a run, ``paper`` in per cent, and ``unlike_paper`` how the
-    settings differ.
+    settings differ; ``most_rounds`` are those of the longest.
     """
     numbers = outcomes(runs).groupby(LINE, sort=False).agg(
-        method=("method", "first"), seeds=("run", "size"), rounds=("rounds", "min"),
+        method=("method", "first"), seeds=("run", "size"),
+        rounds=("rounds", "min"), most_rounds=("rounds", "max"),
         best=("best", "mean"), best_sd=("best", "std"),
         final=("final", "mean"), final_sd=("final", "std"), seconds=("seconds", "mean"),
     ).reset_index()  # fmt: skip
@@ -106,16 +124,21 @@ def accuracy(runs: pd.DataFrame) -> Table:
     places = [(head.get("dataset"), head["deal"], head["method"]) for head in heads]
     numbers["paper"] = [PAPER.get(place, math.nan) for place in places]
     numbers["unlike_paper"] = [
-        _unlike_paper(head, rounds) if place in PAPER else ""
+        _unlike_paper(head, place, rounds) if place in PAPER else ""
         for head, rounds, place in zip(heads, numbers["rounds"], places, strict=True)
     ]
     rows = numbers[LINE].set_axis(_FIRST, axis=1)
     rows["method"] += numbers["unlike_paper"].map(lambda text: "*" * bool(text))
     rows["seeds"] = numbers["seeds"].astype(str)
-    pairs = zip(numbers["rounds"], pd.to_numeric(planned, errors="coerce"), strict=True)
-    rows["rounds"] = [f"{n:g} of {of:g}" if n < of else f"{n:g}" for n, of in pairs]
+    counts = numbers["rounds"].map("{:g}".format)
+    several = numbers["most_rounds"] > numbers["rounds"]
+    counts = counts.where(~several, counts + " to " + numbers["most_rounds"].map("{:g}".format))
+    planned = pd.to_numeric(planned, errors="coerce")
+    unfinished = numbers["rounds"] < planned
+    rows["rounds"] = counts.where(~unfinished, counts + " of " + planned.map("{:g}".format))
     by_condition = numbers.groupby(LINE[:2])
-    equal = by_condition["rounds"].transform("nunique") == 1  # else no one is the best
+    equal = by_condition["rounds"].transform("min") == by_condition["most_rounds"].transform("max")
+    equal &= numbers["data"] != UNRECORDED  # else no one is the best
     several = by_condition["label"].transform("size") > 1
     strong = set()
     for name in ("best", "final"):
@@ -142,10 +165,9 @@ def accuracy(runs: pd.DataFrame) -> Table:
 def headline(numbers: pd.DataFrame) -> str:
     """The best method of a condition and its lead over FedAvg, of runs of equally many rounds."""
     measured = numbers.dropna(subset=["best"])
-    if len(measured) < 2:
+    if len(measured) < 2 or measured["data"].iloc[0] == UNRECORDED:
         return ""
-    if measured["rounds"].nunique() > 1:
-        low, high = measured["rounds"].min(), measured["rounds"].max()
+    if (low := measured["rounds"].min()) < (high := measured["most_rounds"].max()):
         return f"Not ranked: the runs have {low} to {high} rounds."
     best = measured["best"].idxmax()
     row = measured.loc[best]
@@ -188,9 +210,10 @@ def _means(means: pd.Series[float], sds: pd.Series[float], digits: int) -> pd.Se
     return texts.where(sds.isna(), texts + " ± " + _fixed(sds, digits))
 
 
-def _unlike_paper(head: dict[str, Any], rounds: int) -> str:
+def _unlike_paper(head: dict[str, Any], place: tuple[str, str, str], rounds: int) -> str:
     """The settings that are not the paper's, whose values stand in brackets."""
-    wanted, said = SETTINGS[head["dataset"]], []
+    own = {key: value for (*of, key), value in _OF_METHOD.items() if tuple(of) == place}
+    wanted, said = SETTINGS[head["dataset"]] | own, []
     for key, paper in wanted.items():
         ours = None if pd.isna(head.get(key, paper)) else head.get(key, paper)
         of_classes = key == "classes_per_client" and head["deal"].startswith("IID")

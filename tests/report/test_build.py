@@ -2,6 +2,7 @@
 
 import re
 import resource
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import NoReturn
@@ -118,6 +119,28 @@ def test_a_page_of_others_is_not_overwritten(study: Path, tmp_path: Path) -> Non
     assert output.count("\n") == 1
     assert str(page) in output
     assert [path.read_text() for path in page.parent.iterdir()] == ["mine"]
+
+
+def test_a_report_is_written_over_one_that_others_have_thinned(make_run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert report(make_run("FedNNNN", change=bare), "--out", out)[0] == 0
+    shutil.rmtree(out / "figures/digits-non-iid-b")
+    (out / ".fednnnn-report").write_bytes(b"\xff\n" + (out / ".fednnnn-report").read_bytes())
+    other = make_run("FedNNNN", change=bare, partition_method="iid")
+    assert report(other, "--out", out)[0] == 0
+
+
+def test_what_comes_after_a_report_that_was_refused_is_safe(study: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "figures").write_text("in the way")
+    status, output = report(study, "--out", out)
+    assert (status, f"{out}/figures" in output) == (2, True)
+    (out / "figures").unlink()
+    (out / "index.html").write_text("mine")
+    assert report(study, "--out", out)[0] == 2
+    assert (out / "index.html").read_text() == "mine"
+    assert report(study, "--out", out / "index.html")[0] == 2
 
 
 def test_what_an_earlier_report_made_goes_and_nothing_else(

@@ -149,7 +149,8 @@ def test_variants_of_a_method_get_shades_by_the_value_and_a_colour_bar(make_run)
         ({"PaperFedAvg": "average", "FedExP": "average"}, "plain average"),
         ({"PaperFedAvg": "average", "FedExP": "midpoint"}, "models (FedAvg)"),
         ({"FedAdam": "served"}, "served model"),
-        ({"PaperFedAvg": None}, "do not say"),
+        ({"PaperFedAvg": None}, "do not name"),
+        ({"PaperFedAvg": "average", "FedExP": None}, "do not name (FedExP)"),
     ],
 )
 def test_the_caption_says_which_model_was_tested(make_run, recorded: dict, said: str) -> None:
@@ -170,6 +171,36 @@ def test_a_single_client_is_a_reference(make_run) -> None:
     assert "single client" not in lines(found["accuracy"].ax)
     own = {c.name for c in condition_charts(both[alone], both[alone], ["fc1"])}
     assert not own & {"agreement", "client-norms"}
+
+
+def test_seeds_tested_in_other_rounds_are_averaged_where_all_were(make_run) -> None:
+    def seldom(line: dict) -> None:
+        if line["round"] % 2 == 0:
+            line["test_acc"] = None
+
+    make_run("FedNNNN", seed=0, comm_round=5)
+    folder = make_run("FedNNNN", seed=1, comm_round=5, change=seldom)
+    (line,) = fig.accuracy(fp.read_runs(folder.parent)).lines
+    assert list(line.get_xdata()) == [1, 3, 5]
+
+
+def test_unequal_weights_have_no_line_of_orthogonal_updates(make_run) -> None:
+    runs = fp.read_runs(make_run("FedNNNN", client_weighting="samples"))
+    assert names(fig.agreement(runs)) == {"FedNNNN", "1: clients agree"}
+
+
+def test_runs_read_apart_and_put_together(make_run) -> None:
+    """Settings that one of the tables lacks stand behind the numbers then."""
+    parts = [fp.read_runs(make_run("PaperFedAvg"))]
+    parts += [fp.read_runs(make_run("FedNNNN", beta=beta)) for beta in (0.5, 1.1)]
+    labels = {"FedAvg", "FedNNNN (β 0.5)", "FedNNNN (β 1.1)"}
+    assert set(lines(fig.accuracy(pd.concat(parts)))) == labels
+    with pytest.warns(UserWarning, match="only that one counts"):
+        fig.accuracy(pd.concat([parts[0], parts[0].assign(run="again")]))
+
+
+def test_a_method_may_begin_with_an_underline(make_run) -> None:
+    assert "_Own" in chart(fp.read_runs(make_run("my:_Own"))).alt
 
 
 @pytest.mark.parametrize("kind", ["svg", "png"])

@@ -36,6 +36,13 @@ def test_by_hand(tmp_path: Path) -> None:
     assert math.isnan(study.of(own)["value"].iloc[0])  # of a pruned trial
 
 
+def test_a_value_is_found_to_its_last_bit(tmp_path: Path) -> None:
+    values = [0.31622776601683794, 0.30000000000000004, 0.13436424411240122]
+    step = {"name": "eta", "method": "PaperFedAvg", "rounds": 1, "grid": {"learning_rate": values}}
+    folder = write_study(tmp_path, *(RATE.format(0.5, value) for value in values), steps=[step])
+    assert list(read_study(folder).trials["learning_rate"]) == values
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -78,6 +78,7 @@ def test_conditions_and_methods_stand_in_the_paper_s_order(make_run) -> None:
         ({"precision": "bf16"}, "precision bf16 (fp32)"),
         ({"max_client_norm": 3.0}, "max_client_norm 3 (–)"),
         ({"comm_round": 3}, "comm_round 3 (100)"),
+        ({"beta": 0.8}, "beta 0.8 (0.7)"),
     ],
 )
 def test_a_run_that_is_not_as_the_paper_s_is_marked(make_run, changed: dict, said: str) -> None:
@@ -116,6 +117,32 @@ def test_settings_that_differ_make_two_lines(make_run, key, one, other, labels) 
     assert list(table_of(folder.parent).numbers["label"]) == [f"FedNNNN {of}" for of in labels]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("a:Lion", {}), ("b:Lion", {})),
+        (("my:FedAvg", {}), ("your:FedAvg", {})),
+        (("FedNNNN", {"max_client_norm": 1.0}), ("PaperFedAvg", {"max_client_norm": None})),
+    ],
+)
+def test_what_is_not_alike_is_told_apart(make_run, one, other) -> None:
+    folders = [make_run(method, seed=n, **of) for n, (method, of) in enumerate((one, other))]
+    numbers = table_of(folders[0].parent).numbers
+    assert list(numbers["seeds"]) == [1, 1]
+    assert all(numbers["label"].str.contains("clipped to|:"))
+
+
+def test_data_that_no_recipe_names_is_not_ranked(make_run) -> None:
+    for name in ("mine", "yours"):
+        (make_run("FedNNNN", name=name) / "recipe.yaml").unlink()
+    with pytest.warns(UserWarning, match=r"recipe\.yaml"):
+        table = table_of(make_run("FedNNNN", name="ours").parent)
+    of_unknown = table.numbers[table.numbers["data"] == "data not recorded"]
+    assert len(of_unknown) == 2
+    assert tables.headline(of_unknown) == ""
+    assert not table.strong
+
+
 def test_of_two_runs_of_one_setting_and_seed_the_longer_counts(make_run) -> None:
     make_run("FedNNNN", name="short", comm_round=8, done=3, finished=False)
     folder = make_run("FedNNNN", name="long", comm_round=8)
@@ -131,6 +158,15 @@ def test_methods_of_different_lengths_are_not_ranked(make_run) -> None:
     make_run("FedNNNN", comm_round=8)
     folder = make_run("PaperFedAvg", comm_round=8, done=3, finished=False)
     table = table_of(folder.parent)
+    assert "3 to 8 rounds" in tables.headline(table.numbers)
+    assert not table.strong
+
+
+def test_seeds_of_different_lengths_are_not_ranked(make_run) -> None:
+    for seed, done in ((0, 8), (1, 3)):
+        make_run("FedNNNN", comm_round=8, seed=seed, done=done)
+    table = table_of(make_run("PaperFedAvg", comm_round=8, done=3).parent)
+    assert list(table.rows["rounds"]) == ["3 of 8", "3 to 8 of 8"]
     assert "3 to 8 rounds" in tables.headline(table.numbers)
     assert not table.strong
 
