@@ -72,6 +72,12 @@ class Forgetting(Raising):
 
 
 @rule()
+class Dreaming(Raising):
+    def step(self, closure=None):
+        self.state[self.param_groups[0]["params"][0]]["all"] = torch.tensor(1j)
+
+
+@rule()
 class Greedy(Raising):
     def __init__(self, params, size):
         super().__init__(params)
@@ -86,8 +92,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("own")
     (folder / "my_rules.py").write_text(RULE + OTHERS)
     (folder / "spy.py").write_text("open('was-here', 'w')")
-    write_recipe(folder / "spy.yaml", "spy:Rule")
-    write_recipe(folder / RECIPE, "my_rules:ServerLion")
+    write_recipe(folder / "spy.yaml", "spy:Rule", server_lion_lr=0.002)
+    write_recipe(folder / RECIPE, "my_rules:ServerLion", server_lion_lr=0.002)
     before = dict(RULES)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -97,9 +103,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     sys.modules.pop("my_rules", None)
 
 
-def write_recipe(path: Path, method: str) -> None:
+def write_recipe(path: Path, method: str, **keys: float) -> None:
     settings = yaml.safe_load(find_recipe("digits_noniid_b_fedavg").read_text())
-    settings["train_args"] |= SMALL | {"federated_optimizer": method, "server_lion_lr": 0.002}
+    settings["train_args"] |= SMALL | {"federated_optimizer": method} | keys
     settings["device_args"]["using_gpu"] = False
     path.write_text(yaml.safe_dump(settings))
 
@@ -213,12 +219,20 @@ def test_without_the_flag_no_line_of_it_runs() -> None:
     assert not Path("was-here").exists()
 
 
-@pytest.mark.parametrize("method", ["Raising", "Forgetting", "Greedy"])
+def test_a_folder_runs_no_rule_but_the_recipes_own(tmp_path: Path) -> None:
+    one = ("run", RECIPE, "--allow-code", "--output", str(tmp_path / "run"))
+    assert fednnnn(*one, "--set=train_args.comm_round=1").exit_code == 0
+    stored = tmp_path / "run" / "recipe.yaml"
+    stored.write_text(stored.read_text().replace("my_rules:ServerLion", "spy:Rule"))
+    refused(fednnnn(*one, "--resume"), "train_args.federated_optimizer", "spy:Rule")
+    assert not Path("was-here").exists()
+
+
+@pytest.mark.parametrize("method", ["Raising", "Forgetting", "Dreaming", "Greedy"])
 def test_what_its_own_lines_raise_is_a_line(method: str, tmp_path: Path) -> None:
     """In a step, in what it remembers, in its constructor."""
-    change = ("--set", f"train_args.federated_optimizer=my_rules:{method}")
-    unused = ("--set", "train_args.server_lion_lr=null")
-    ended = fednnnn("run", RECIPE, "--allow-code", *change, *unused, "--output", tmp_path / "run")
+    write_recipe(tmp_path / "own.yaml", f"my_rules:{method}")
+    ended = fednnnn("run", tmp_path / "own.yaml", "--allow-code", "--output", tmp_path / "run")
     refused(ended, "federated_optimizer", f"my_rules:{method}")
 
 
@@ -251,7 +265,7 @@ def test_a_file_among_ours_is_all_that_a_rule_of_the_package_needs(tmp_path: Pat
     for name in ("fednnnn_plugin", "recipes"):
         shutil.copytree(PROJECT / name, tmp_path / name, ignore=ignored)
     (tmp_path / "fednnnn_plugin" / "server" / "rules" / "lion.py").write_text(RULE)
-    write_recipe(tmp_path / RECIPE, "ServerLion")
+    write_recipe(tmp_path / RECIPE, "ServerLion", server_lion_lr=0.002)
     ended = subprocess.run(
         [sys.executable, "-c", NEW_FILE],
         cwd=tmp_path,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 import sys
+import time
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -14,6 +16,7 @@ from fednnnn_plugin.engine.endings import Terminated, ending, launched_rank, sig
 from fednnnn_plugin.errors import LaunchError, RunError, UserError
 
 P = ParamSpec("P")
+_HEAD_START = 1.0  # seconds
 PATH: Any = click.Path(path_type=Path)
 
 
@@ -29,9 +32,11 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
             message, status = ending(error)
             if "resume" not in kwargs:  # the command has no such option
                 message = message.removesuffix("; go on with --resume")
-            # The other ranks have the same mistake to report, unless they know of no others.
-            if launched_rank() == 0 or isinstance(error, LaunchError):
-                click.echo(message, err=True)
+            rank = launched_rank()
+            if rank and not isinstance(error, LaunchError):
+                time.sleep(_HEAD_START)  # rank 0 may have the same mistake, and ends the others
+                message = f"rank {rank} on {platform.node()}: {message}"
+            click.echo(message, err=True)
             sys.exit(status)
 
     return wrapped

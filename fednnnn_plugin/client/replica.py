@@ -6,11 +6,18 @@ from torch import Tensor, nn
 from fednnnn_plugin.server.layout import Layout, ModelState
 
 
+def _saved(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """Return the live parameters and persistent buffers, tied ones by each of their names."""
+    parameters = model.named_parameters(remove_duplicate=False)
+    buffers = model.named_buffers(remove_duplicate=False)
+    saved = model.state_dict().keys()
+    return [(name, tensor) for name, tensor in (*parameters, *buffers) if name in saved]
+
+
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the live parameters and persistent buffers, tied ones once."""
-    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-    saved = model.state_dict().keys()
-    return {name: tensor.detach() for name, tensor in tensors.items() if name in saved}
+    further = aliases(model)
+    return {name: tensor.detach() for name, tensor in _saved(model) if name not in further}
 
 
 def layout_of(model: nn.Module) -> Layout:
@@ -22,13 +29,9 @@ def layout_of(model: nn.Module) -> Layout:
 def aliases(model: nn.Module) -> dict[str, str]:
     """Return the further names of tied tensors: name -> first name."""
     first: dict[int, str] = {}
-    named = [
-        *model.named_parameters(remove_duplicate=False),
-        *model.named_buffers(remove_duplicate=False),
-    ]
     return {
         name: first[id(tensor)]
-        for name, tensor in named
+        for name, tensor in _saved(model)
         if first.setdefault(id(tensor), name) != name
     }
 

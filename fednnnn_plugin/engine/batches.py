@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import torch_generator
 
 Batch = tuple[Tensor, Tensor]
@@ -28,6 +29,17 @@ class LoaderData:
     sizes: Mapping[int, int]
     test_loader: Iterable[Any]
     num_classes: int
+
+    def __post_init__(self) -> None:
+        loaders = [("its test data", self.test_loader)]
+        loaders += [(f"client {key}'s data", loader) for key, loader in self.train_loaders.items()]
+        for whose, loader in loaders:
+            if isinstance(loader, Iterator):
+                kind = type(loader).__name__
+                raise UserError(
+                    f"dataset: {whose}: {kind}, which can be gone through once: must be a "
+                    "DataLoader or a list of batches"
+                )
 
     @property
     def num_clients(self) -> int:

@@ -64,6 +64,13 @@ def choose_gpu(gpu_id: int = 0, *, say: bool = True) -> torch.device:
     return torch.device("cuda", gpu_id)
 
 
+def device_identity(device: torch.device) -> str:
+    """Return what tells one GPU from others of its machine, whatever a process calls it."""
+    if device.type != "cuda":
+        return str(device)
+    return str(getattr(torch.cuda.get_device_properties(device), "uuid", device))
+
+
 def free_memory(device: torch.device) -> int:
     """Return the bytes that are free on a GPU; 0 on a CPU."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0

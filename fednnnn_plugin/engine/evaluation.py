@@ -57,6 +57,6 @@ def evaluation(tallies: Iterable[Tally]) -> Evaluation:
         sum(column) for column in zip(Tally(0, 0.0, 0), *tallies, strict=True)
     )
     if not samples:
-        return Evaluation(0.0, None)
+        return Evaluation()
     mean = loss / samples
     return Evaluation(correct / samples, mean if math.isfinite(mean) else None)

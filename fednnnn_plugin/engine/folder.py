@@ -138,6 +138,7 @@ class RunFolder:
         A folder that does not fit, is in use or cannot be written to is the user's mistake; a full
         disk is none.
         """
+        tracked = self._tracked if self._lock.exists() else ()  # else it is not a run's
         lock = FileLock(self._lock, timeout=0)  # the kernel's: it ends with its process
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -152,19 +153,19 @@ class RunFolder:
             ) from None
         with held:
             self.check(mode)  # again: a run may have begun and ended in the meantime
-            self._tidy(replace=mode != "resume")
+            self._tidy()
+            if mode != "resume":
+                for path in (*self._files, *checkpoints_in(self.checkpoints)):
+                    path.unlink(missing_ok=True)
+                for path in tracked:
+                    shutil.rmtree(path, ignore_errors=True)
             yield
 
-    def _tidy(self, *, replace: bool) -> None:
-        """Remove what a process left that died while writing, and the run that is replaced."""
+    def _tidy(self) -> None:
+        """Remove what a process left that died while writing."""
         for folder in (self.path, self.checkpoints):
             for left_over in folder.glob(f".*{_SUFFIX}"):
                 left_over.unlink()
-        if replace:
-            for path in (*self._files, *checkpoints_in(self.checkpoints)):
-                path.unlink(missing_ok=True)
-            for path in self._tracked:
-                shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager

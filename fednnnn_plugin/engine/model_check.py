@@ -4,10 +4,31 @@ import copy
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
+from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.seeds import isolated_generators
+
+
+def own_copy(model: nn.Module, name: str) -> nn.Module:
+    """Return a copy of a model to train, or say why it cannot be trained and averaged."""
+    where = f"model_args.model: {name}:"
+    if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
+        raise UserError(f"{where} has layers without a size yet: give them their sizes")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError(f"{where} has no parameter that requires a gradient")
+    for key, tensor in named_tensors(model).items():
+        if not tensor.isfinite().all():
+            raise UserError(
+                f"{where} {key} is not finite: no average is either; a buffer may be registered "
+                "with persistent=False"
+            )
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        raise UserError(f"{where} cannot be copied: {printable(reason(error))}") from error
 
 
 def check_model(model: nn.Module, name: str, data: FederatedData, batch_size: int) -> None:

@@ -146,7 +146,7 @@ class TensorBoard(Follower):
 
     def begin(self, folder: Path, finished: int) -> None:
         """Open an event file."""
-        self._writer = self._open(str(folder / "tensorboard"))
+        self._writer = self._open(str(folder / "tensorboard"), purge_step=finished + 1)
 
     def round_done(self, record: RoundRecord) -> None:
         """Write a round's numbers."""

@@ -54,6 +54,10 @@ class Ranks:
         """Return the least of what the ranks give."""
         return number
 
+    def sharers(self, device: str) -> int:
+        """Return how many ranks of this machine have the same device, this one included."""
+        return 1
+
     def abort(self, status: int) -> None:
         """End the processes of all ranks; one alone is left to its caller to end."""
 
@@ -76,12 +80,12 @@ class MpiRanks(Ranks):
         self._mpi, self._comm = MPI, comm
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.library: str = MPI.Get_library_version().splitlines()[0].partition(",")[0]
-        local = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        self.local_rank = local.Get_rank()
+        self._local = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_rank = self._local.Get_rank()
         # Launchers bind ranks to cores or not: one that is bound has its cores for itself.
         cores = os.sched_getaffinity(0)
-        self.core_sharers = sum(not cores.isdisjoint(other) for other in local.allgather(cores))
-        local.Free()
+        others = self._local.allgather(cores)
+        self.core_sharers = sum(not cores.isdisjoint(other) for other in others)
 
     def start(self, round_number: int | None) -> int:
         return self._comm.bcast(round_number)
@@ -91,6 +95,9 @@ class MpiRanks(Ranks):
 
     def least(self, number: int) -> int:
         return self._comm.allreduce(number, self._mpi.MIN)
+
+    def sharers(self, device: str) -> int:
+        return self._local.allgather(device).count(device)
 
     def abort(self, status: int) -> None:
         self._comm.Abort(status)

@@ -1,8 +1,10 @@
 """Norm records for an aggregation that is not ours."""
 
 import math
+import operator
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any, SupportsIndex
 
 import torch
 from pydantic import ValidationError
@@ -80,12 +82,13 @@ class NWDARecorder:
         Raises:
             UserError: names, shapes or numbers that do not fit; no client is finite.
         """
-        if isinstance(round, bool) or not isinstance(round, int) or round < 1:
+        if isinstance(round, bool) or not isinstance(round, SupportsIndex) or round.__index__() < 1:
             raise UserError(f"NWDARecorder: round: {round!r}: must be a whole number of at least 1")
-        if test_acc is not None and not 0 <= test_acc <= 1:
+        accuracy, loss = _number("test_acc", test_acc), _number("test_loss", test_loss)
+        if accuracy is not None and not 0 <= accuracy <= 1:
             raise UserError(f"NWDARecorder: test_acc: {test_acc!r}: must be from 0 to 1, or None")
-        if test_loss is not None and not math.isfinite(test_loss):
-            test_loss = None
+        if loss is not None and not math.isfinite(loss):
+            loss = None
         trainable = self._names(global_state)
         part = UpdateAccumulator({n: global_state[n] for n in trainable}, trainable)
         try:
@@ -97,12 +100,12 @@ class NWDARecorder:
         move = _move(global_state, served_state, update)
         self._file.path.parent.mkdir(parents=True, exist_ok=True)
         record = round_record(
-            round,
+            round.__index__(),
             update,
             move,
             integrated_norm=self._cut(round) + move.server_update_norm,
             evaluated=None,
-            evaluation=Evaluation(test_acc, test_loss),
+            evaluation=Evaluation(accuracy, loss),
             served=None,
             seconds=Seconds(train=0.0, aggregate=0.0, evaluate=0.0),
         )
@@ -135,6 +138,14 @@ class NWDARecorder:
             raise UserError(f"NWDARecorder: {self._file.path}: not a metrics.jsonl file") from None
         self._file.cut(kept)
         return integrated
+
+
+def _number(name: str, value: Any) -> float | None:
+    """Return a measurement, also a tensor's or NumPy's, as a float."""
+    try:
+        return None if value is None else float(operator.pos(value))  # a text has no sign
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"NWDARecorder: {name}: {value!r}: must be a number, or None") from None
 
 
 def _move(before: Mapping[str, Tensor], after: Mapping[str, Tensor], update: Update) -> ServerMove:

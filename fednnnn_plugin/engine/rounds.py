@@ -44,11 +44,13 @@ class KeptRounds:
         finished = federation.standing.round
         self._metrics.cut(finished)
         ranks.start(finished)
+        if finished < federation.rounds:
+            self.folder.summary.unlink(missing_ok=True)  # of the shorter run that this extends
         with ExitStack() as stack:
-            stack.callback(self._save)
             for follower in federation.followers:
                 follower.begin(self.folder.path, finished)
                 stack.callback(follower.end)
+            stack.callback(self._save)  # before any follower ends, which may take its time
             while federation.standing.round < federation.rounds:
                 record = federation.run_round(self._metrics.append)
                 _log.info("round %d: %s", record.round, figures(record))

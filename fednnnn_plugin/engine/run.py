@@ -1,6 +1,5 @@
 """One run: from a recipe, a model and data to a run folder."""
 
-import copy
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -13,15 +12,15 @@ from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.devices import (
+    device_identity,
     device_name,
     free_memory,
     numerics,
     side_by_side,
-    visible_gpus,
 )
 from fednnnn_plugin.engine.federation import Federation
 from fednnnn_plugin.engine.folder import Mode, RunFolder, run_log
-from fednnnn_plugin.engine.model_check import check_model
+from fednnnn_plugin.engine.model_check import check_model, own_copy
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import MetricsFile, Summary, versions
@@ -31,6 +30,7 @@ from fednnnn_plugin.engine.training import ForeignTrainer, Inputs, cohort_of, wi
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
+from fednnnn_plugin.recipe.reading import read_mapping
 from fednnnn_plugin.server.server import Server
 from fednnnn_plugin.user_code import names_code
 
@@ -100,12 +100,13 @@ def _run(
             return None  # before anything is downloaded
         inputs = load()
         model, data, device, trainer = inputs
+        model = own_copy(model, recipe.model_args.model)
         if isinstance(data, FederatedData) and trainer is None:
             check_model(model, recipe.model_args.model, data, train.batch_size)
-        model = copy.deepcopy(model).to(device, sgd.dtype)
+        model = model.to(device, sgd.dtype)
         inputs, layout = inputs._replace(model=model), layout_of(model)
-        # As many ranks as there are GPUs on a machine have one each; all plan the same groups.
-        free = ranks.least(free_memory(device)) // -(-ranks.size // max(visible_gpus(), 1))
+        # A rank's share of its GPU; all plan the same groups, as the least share allows.
+        free = ranks.least(free_memory(device) // ranks.sharers(device_identity(device)))
         batching = min(widest_group(inputs, sgd, train.client_batching, free), a_round)
         stack.enter_context(numerics(sgd.precision))
         workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
@@ -160,12 +161,17 @@ def _is_finished(recipe: Recipe, folder: RunFolder, mode: Mode, ranks: Ranks) ->
 
 
 def _check_same(recipe: Recipe, folder: RunFolder) -> None:
-    # An entry script's recipe may name data, models and platforms that are not ours. A rule of the
-    # user's has been allowed to run where the recipe that was given has one.
-    allowed = names_code(recipe.train_args.federated_optimizer)
-    stored = load_recipe(folder.recipe, foreign=True, allow_code=allowed)
-    changed = differences(stored, recipe)
-    changed.pop("train_args.comm_round", None)
+    # Of code that a folder names none runs but the rule that the recipe has and the user allows.
+    own = recipe.train_args.federated_optimizer
+    train = read_mapping(folder.recipe, "recipe").get("train_args")
+    rule = train.get("federated_optimizer") if isinstance(train, dict) else None
+    if names_code(rule) and rule != own:
+        changed: dict[str, tuple[object, object]] = {"train_args.federated_optimizer": (rule, own)}
+    else:
+        # An entry script's recipe may name data, models and platforms that are not ours.
+        stored = load_recipe(folder.recipe, foreign=True, allow_code=names_code(rule))
+        changed = differences(stored, recipe)
+        changed.pop("train_args.comm_round", None)
     if changed:
         raise UserError(
             "\n".join(

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,7 +22,8 @@ from fednnnn_plugin.engine.folder import Mode
 from fednnnn_plugin.engine.progress import Follower, WeightsAndBiases
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.recipe import Recipe, dump_recipe
+from fednnnn_plugin.recipe.reading import read_yaml
 from fednnnn_plugin.server.sum import BinnedSum
 
 _log = logging.getLogger(__name__)
@@ -139,13 +141,19 @@ def schedule(
     )
 
 
+def _shown(recipe: Recipe) -> dict[str, object]:
+    """Return what a run folder stores of a recipe: nobody's keys of access."""
+    stored: Any = read_yaml(dump_recipe(recipe))
+    return {name: section for name, section in stored.items() if name != "tracking_args"}
+
+
 def recipe_followers(recipe: Recipe, mlops: Callable[[], Follower] | None = None) -> list[Follower]:
     """Return what follows a run as its recipe asks; ``mlops`` makes what reports to FedML."""
     settings, followers = recipe.tracking_args, list[Follower]()
     if settings.enable_wandb:
         followers.append(
             WeightsAndBiases(
-                config=recipe.model_dump(mode="json", exclude={"tracking_args"}),
+                config=_shown(recipe),
                 name=settings.run_name,
                 project=settings.wandb_project,
                 entity=settings.wandb_entity,

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,8 +85,8 @@ def run(
     path = find_recipe(str(recipe))
     loaded = load_recipe(path, _as_options(overrides or ()), allow_code=allow_code)
     mode = run_mode(loaded, resume=resume, overwrite=overwrite)
-    folder = Path(output) if output is not None else default_folder(loaded)
-    if folder == Path():
+    folder = default_folder(loaded) if output is None else Path(output).expanduser()
+    if folder.resolve() == Path.cwd():
         raise UserError("--output: must name a folder for the run, not the current one")
     asked_for = "MPI" if loaded.comm_args.backend == "MPI" else None  # sp is every recipe's default
     ranks = choose_ranks(backend or asked_for)
@@ -106,5 +107,11 @@ def run(
 
 def _as_options(overrides: Mapping[str, object] | Sequence[str]) -> list[str]:
     if isinstance(overrides, Mapping):  # JSON is YAML
-        return [f"{key}={json.dumps(value, default=str)}" for key, value in overrides.items()]
+        as_json = partial(json.dumps, ensure_ascii=False, default=_plain)
+        return [f"{key}={as_json(value)}" for key, value in overrides.items()]
     return list(overrides)
+
+
+def _plain(value: object) -> object:
+    """Return what JSON has of a path, or of a number of NumPy's or torch's."""
+    return value.item() if hasattr(value, "item") else str(value)

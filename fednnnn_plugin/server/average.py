@@ -136,7 +136,7 @@ class UpdateAccumulator:
                 continue
             shrink = largest / norm if norm > largest else 1.0
             shrunk = (layer * shrink for layer in layers)
-            part.rows.append((weight, norm * shrink, square * shrink**2, *shrunk))
+            part.rows.append((weight, min(norm, largest), square * shrink**2, *shrunk))
             mantissa, exponent = math.frexp(weight)
             update_terms.append((mantissa * shrink, exponent, mantissa * shrink * norm))
             buffer_terms.append((mantissa, exponent, mantissa * peak))

@@ -98,10 +98,17 @@ class Server:
     def _kept(self, memory: Memory) -> Memory:
         """Return what a rule remembers, in memory of its own, if a checkpoint can hold it."""
         for key, value in memory.items():
-            if not (str(key).isidentifier() and isinstance(value, Tensor | int | float)):
+            if isinstance(value, Tensor):
+                fits = value.layout is torch.strided and not (
+                    value.is_complex() or value.is_quantized
+                )
+            else:
+                fits = isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+            if not (fits and str(key).isidentifier()):
                 raise UserError(
                     f"federated_optimizer: {self.rule.name}: state[p][{key!r}]: "
-                    f"{type(value).__name__}: must be a tensor or a number, under a plain name"
+                    f"{type(value).__name__}: must be a dense tensor of real numbers, or a number "
+                    "of 64 bits, under a plain name"
                 )
         return {k: v.clone() if isinstance(v, Tensor) else v for k, v in memory.items()}
 

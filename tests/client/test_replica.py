@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fednnnn_plugin.client.replica import Replica, named_tensors
+from fednnnn_plugin.client.replica import Replica, aliases, named_tensors
 from fednnnn_plugin.server.layout import ModelState
 
 
@@ -45,6 +45,24 @@ def test_the_vector_is_the_model() -> None:
     assert model.first.weight.tolist() == [[1, 1], [1, 1]]
     assert model.frozen.tolist() == [0, 0, 0]
     assert all(parameter.is_leaf for parameter in model.parameters())
+
+
+class _Shared(nn.Module):
+    """A buffer under two names: saved under none of them, or under the second alone."""
+
+    def __init__(self, *, saved: bool) -> None:
+        super().__init__()
+        self.layer, self.first, self.second = nn.Linear(2, 2), nn.Module(), nn.Module()
+        table = torch.ones(3)
+        self.first.register_buffer("table", table, persistent=False)
+        self.second.register_buffer("table", table, persistent=saved)
+
+
+def test_a_buffer_counts_by_the_names_that_are_saved() -> None:
+    for saved in (False, True):
+        model = _Shared(saved=saved)
+        assert named_tensors(model).keys() == model.state_dict().keys()
+        assert aliases(model) == {}
 
 
 def test_buffers_are_those_that_the_model_has_now() -> None:

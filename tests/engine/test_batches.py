@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderBatches, LoaderData, TensorBatches
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.seeds import torch_generator
 
@@ -40,6 +42,17 @@ def test_an_epoch_and_the_test_hold_every_image_once(data: FederatedData) -> Non
     images, labels = map(torch.cat, zip(*numbered(data).test(), strict=True))
     assert torch.equal(images, data.test_images)
     assert torch.equal(labels, data.test_labels)
+
+
+def test_what_can_be_gone_through_once_is_refused() -> None:
+    batches = [(torch.zeros(1, 2), torch.zeros(1))]
+    LoaderData({0: batches}, {0: 1}, batches, 2)
+    for train, test, whose in (
+        (iter(batches), batches, "client 0"),
+        (batches, iter(batches), "test"),
+    ):
+        with pytest.raises(UserError, match=f"dataset: .*{whose}.*once"):
+            LoaderData({0: train}, {0: 1}, test, 2)
 
 
 def test_shuffles_differ_by_seed_round_client_and_epoch(data: FederatedData) -> None:

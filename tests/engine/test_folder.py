@@ -89,6 +89,14 @@ def test_only_one_run_writes_to_a_folder(tmp_path: Path) -> None:
     enter("resume")
 
 
+def test_what_others_track_is_not_replaced(tmp_path: Path) -> None:
+    """``wandb/`` of the folder that a project has its scripts in."""
+    (tmp_path / "wandb").mkdir()
+    for kept in (True, False):
+        with RunFolder(tmp_path).locked("overwrite"):
+            assert (tmp_path / "wandb").exists() == kept
+
+
 def test_a_run_that_came_first_is_not_replaced(tmp_path: Path) -> None:
     """It began and ended after this one had looked, while it loaded its data."""
     folder = RunFolder(tmp_path)

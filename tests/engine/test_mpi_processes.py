@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.recipe import find_recipe
 
 pytestmark = pytest.mark.slow
 
@@ -155,6 +158,16 @@ def test_a_mistake_is_said_once_for_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text("{}")
     status, _, stderr = ended(2, _BIN / "fednnnn", *run(tmp_path))
     assert (status, stderr.count("it already holds a run; go on with --resume")) == (2, 1)
+
+
+def test_a_mistake_that_one_rank_alone_has_names_it(tmp_path: Path) -> None:
+    for rank in ("0", "1"):  # as on two machines, of which one lacks the recipe
+        (tmp_path / rank).mkdir()
+    shutil.copy(find_recipe(FEDNNNN), tmp_path / "0" / "own.yaml")
+    command = f"cd {tmp_path}/$OMPI_COMM_WORLD_RANK && exec {_BIN}/fednnnn run own.yaml"
+    status, _, stderr = ended(2, "bash", "-c", command)
+    assert status == 2
+    assert re.search(r"^rank 1 on .+: .*own\.yaml", stderr, re.MULTILINE)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])

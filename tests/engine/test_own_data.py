@@ -13,7 +13,7 @@ from torch import nn
 
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.engine.model_check import check_model
+from fednnnn_plugin.engine.model_check import check_model, own_copy
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import load_recipe
@@ -96,6 +96,31 @@ def test_a_run_s_folder_is_read_without_its_code(fednnnn: Fednnnn) -> None:
     ended = fednnnn("run", "tensors.yaml", *more)
     assert (ended.exit_code, ended.stderr.count("\n")) == (2, 1)
     assert not Path("was-here").exists()
+
+
+class NotCopied(nn.Linear):
+    def __deepcopy__(self, memo: object) -> None:
+        raise RuntimeError("only leaves are copied")
+
+
+class Masked(nn.Linear):
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        (nn.LazyLinear(2), "without a size"),
+        (nn.Linear(2, 2).requires_grad_(requires_grad=False), "no parameter that requires"),
+        (NotCopied(2, 2), "cannot be copied: only leaves are copied"),
+        (Masked(2, 2), "mask is not finite"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_and_averaged(model: nn.Module, problem: str) -> None:
+    with pytest.raises(UserError, match=f"^model_args.model: mine:? .*{problem}"):
+        own_copy(model, "mine")
 
 
 def test_the_check_leaves_model_and_generators_as_they_were(data: FederatedData) -> None:

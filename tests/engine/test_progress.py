@@ -104,9 +104,12 @@ def test_tensorboard_and_weights_and_biases_have_the_numbers_of_the_records(
         wandb.sdk.wandb_run.Run, "log", lambda run, data: (logged.append(data), log(run, data))
     )
     keys = {"tracking_args.enable_wandb": True, "tracking_args.wandb_project": "digits"}
+    keys |= {"common_args.mlops_api_key": "SECRET"}
     given = recipe(comm_round=2, **keys)
     run(given, tmp_path, followers=[TensorBoard(), *recipe_followers(given)])
 
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(b"SECRET" in content for content in written)
     assert list((tmp_path / "wandb").glob("offline-run-*"))
     assert wandb.run is None
     found = events(tmp_path / "tensorboard")

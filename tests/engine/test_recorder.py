@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -102,6 +103,13 @@ def test_a_file_is_continued_and_a_round_again_replaces_it(path: Path, records: 
     assert [line["round"] for line in records(path.parent)] == [1, 2, 5]
 
 
+def test_numbers_may_be_numpys_and_torchs(path: Path, records: Lines) -> None:
+    numbers = {"test_acc": np.float32(0.5), "test_loss": torch.tensor(2.0)}
+    record(path, np.int64(1), **numbers)  # type: ignore[arg-type]
+    (line,) = records(path.parent)
+    assert (line["round"], line["test_acc"], line["test_loss"]) == (1, 0.5, 2.0)
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -111,6 +119,8 @@ def test_a_file_is_continued_and_a_round_again_replaces_it(path: Path, records: 
         ({"clients": [state(math.inf, 0.0)]}, "no client update to average"),
         ({"served_state": state(1.0)}, "served_state: layer.weight: missing, or of another shape"),
         ({"test_acc": 1.5}, "test_acc: 1.5"),
+        ({"test_acc": "0.5"}, "test_acc: '0.5': must be a number"),
+        ({"test_loss": torch.zeros(2)}, "test_loss: .*: must be a number"),
         ({"served_state": state(math.nan, 1.0)}, "served_state: not finite"),
     ],
 )

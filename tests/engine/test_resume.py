@@ -26,6 +26,24 @@ class OnRound(Follower):
         self._call(record.round)
 
 
+class Ended(Exception):
+    pass
+
+
+class Ending(Follower):
+    """Ends a run after its next round, and sees that the round is saved by then."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def round_done(self, record: RoundRecord) -> None:
+        self._round = record.round
+        raise Ended
+
+    def end(self) -> None:
+        assert list(self._folder.glob(f"checkpoint/round-{self._round:06d}-*"))
+
+
 @pytest.fixture(scope="module")
 def runs(run: Run, recipe: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of five rounds, checkpoint every second; ``after-R`` is its folder after round R."""
@@ -110,6 +128,9 @@ def test_a_finished_run_goes_on_for_more_rounds_and_not_for_fewer(
     assert run(recipe(**FIVE | {"comm_round": 3}), whole, mode="resume") is None
     assert files(whole) == before
     more = recipe(**FIVE | {"comm_round": 7})
+    with pytest.raises(Ended):
+        run(more, whole, mode="resume", followers=[Ending(whole)])
+    assert not (whole / "summary.json").exists()  # it was of five rounds
     assert run(more, whole, mode="resume").rounds == 7
     run(more, whole.with_name("seven"))
     assert content(whole) == content(whole.with_name("seven"))

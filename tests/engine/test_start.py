@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fednnnn_plugin as fp
@@ -61,12 +62,24 @@ def test_a_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert again.summary == run.summary
 
 
-def test_mistakes_are_errors_of_the_user_s(tmp_path: Path) -> None:
+def test_mistakes_are_errors_of_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(fp.UserError, match=r"train_args\.beta"):
         fp.run(RECIPE, overrides={"train_args.beta": -1})
     with pytest.raises(fp.UserError, match="resume"):
         fp.run(RECIPE, output=tmp_path / "typo", resume=True)
+    monkeypatch.chdir(tmp_path)
+    for here in (".", tmp_path, "a/.."):
+        with pytest.raises(fp.UserError, match="not the current one"):
+            fp.run(RECIPE, output=here, overwrite=True)
     assert not any(tmp_path.iterdir())
+
+
+def test_overrides_are_what_python_has(tmp_path: Path) -> None:
+    given = {"random_seed": np.int64(3), "data_cache_dir": tmp_path / "😀", "comm_round": -1}
+    with pytest.raises(fp.UserError) as error:
+        fp.run(RECIPE, overrides=given)
+    assert str(error.value).startswith("--set train_args.comm_round: -1")
+    assert "\n" not in str(error.value)
 
 
 def test_public_names_are_listed_and_load_on_use() -> None:

@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
@@ -200,6 +202,13 @@ def test_clipped_clients_worked_by_hand() -> None:
     assert update.client_norms == (5.0, 5.0, 5.0)
     assert update.layers["a"].mean_client_norm == 1.5
     assert update.layers["b"].mean_client_norm == 4.5
+
+
+@given(st.floats(0.31, 1e6))
+def test_no_clipped_norm_is_above_the_limit(norm: float) -> None:
+    acc = UpdateAccumulator({"w": torch.zeros(1, dtype=torch.float64)}, ["w"], 0.3)
+    acc.add({"w": torch.tensor([norm], dtype=torch.float64)}, 1.0)
+    assert acc.finish().mean_client_norm <= 0.3
 
 
 def test_clipping_never_lets_a_weight_vanish() -> None:
