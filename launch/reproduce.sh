@@ -52,7 +52,8 @@ while [ $# -gt 0 ]; do
 done
 [[ $jobs =~ ^[1-9][0-9]*$ ]] || mistake "--jobs $jobs: must be a number of runs from 1"
 [[ $rounds =~ ^([1-9][0-9]*)?$ ]] || mistake "--rounds $rounds: must be a number of rounds from 1"
-[[ $seeds =~ ^[0-9]+(,[0-9]+)*$ ]] || mistake "--seeds $seeds: must be numbers, by commas"
+[[ $seeds =~ ^(0|[1-9][0-9]*)(,(0|[1-9][0-9]*))*$ ]] \
+  || mistake "--seeds $seeds: must be whole numbers, by commas, without zeros before them"
 [ ${#patterns[@]} -gt 0 ] || patterns=({mnist,cifar10}_noniid_{b,ub}_ {mnist,cifar10}_iid_{b,ub}_)
 
 names=()
@@ -66,7 +67,9 @@ for pattern in "${patterns[@]}"; do
     done
   done
   [ ${#found[@]} -gt 0 ] || mistake "$pattern: no such recipe in $recipes"
-  names+=("${found[@]}")
+  for name in "${found[@]}"; do # patterns may overlap
+    [[ " ${names[*]} " == *" $name "* ]] || names+=("$name")
+  done
 done
 
 value() { # KEY FILE: what follows the key, in a recipe or in summary.json
@@ -127,7 +130,7 @@ reap() { # waits until a run ends, and keeps its records
 }
 
 mkdir -p "$runs" "$results"
-for seed in ${seeds//,/ }; do
+for seed in $(tr , '\n' <<<"$seeds" | awk '!seen[$0]++'); do
   for recipe in "${names[@]}"; do
     name=$recipe-seed$seed
     if finished "$name" "$recipe"; then

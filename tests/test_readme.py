@@ -6,10 +6,13 @@ import shlex
 import warnings
 from pathlib import Path
 from statistics import mean
+from types import SimpleNamespace
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
+import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 
 PROJECT = Path(__file__).parents[1]
@@ -103,6 +106,32 @@ def test_the_rule_of_ones_own(own_code: Path) -> None:
         assert run(rounds, *more).exit_code == 0
     metrics = Path("runs/lion/metrics.jsonl").read_text()
     assert [json.loads(line)["evaluated"] for line in metrics.splitlines()] == ["served"] * 3
+
+
+def test_an_aggregation_of_ones_own_is_recorded_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of Δ = (3, 0) and (0, 4), though the rule writes into the first client, as FedML's do."""
+    from fedml.ml.aggregator.agg_operator import FedMLAggOperator
+
+    (example,) = blocks("python", (PROJECT / "recipes" / "README.md").read_text())
+    code = example.replace("served = ...", "served = FedMLAggOperator.agg(self.args, client_list)")
+    assert code != example
+
+    class Base:
+        args = SimpleNamespace(round_idx=0, federated_optimizer="FedAvg", enable_dp=False)
+
+        def get_model_params(self) -> dict[str, torch.Tensor]:
+            return {"w": torch.zeros(2)}
+
+    scope = {"ServerAggregator": Base, "fednnnn_plugin": fp, "FedMLAggOperator": FedMLAggOperator}
+    exec(code, scope)
+    monkeypatch.chdir(tmp_path)
+    clients = [(1, {"w": torch.tensor([3.0, 0.0])}), (1, {"w": torch.tensor([0.0, 4.0])})]
+    served = scope["MyAggregator"]().aggregate(clients)
+    assert served["w"].tolist() == [1.5, 2.0]
+    record = json.loads(Path("runs/mine/metrics.jsonl").read_text())
+    assert (record["mean_update_norm"], record["mean_client_norm"]) == (2.5, 3.5)
 
 
 def test_the_papers_table_is_that_of_the_recipes() -> None:

@@ -48,7 +48,8 @@ def test_runs_leave_their_records_once_and_more_rounds_extend_them(
     script: Run, command: Command, tmp_path: Path
 ) -> None:
     command("fednnnn", FEDNNNN)
-    two_rounds = ("reproduce.sh", "--jobs", "2", "--rounds", "2", *TWO)
+    same = ("--seeds", "0,0", *TWO, "digits_noniid_b_fedav*")
+    two_rounds = ("reproduce.sh", "--jobs", "2", "--rounds", "2", *same)
     assert script(*two_rounds, "--precision", "fp32", status=1).count("failed: ") == 2
     assert script(*two_rounds, "--", "--set", "a=b").count("finished: ") == 2
     kept = files(tmp_path / "results")
@@ -100,7 +101,9 @@ def test_the_papers_order_and_runs_that_fail(script: Run, command: Command, tmp_
     assert made[40:] == [name.replace("seed0", "seed1") for name in made[:40]]
 
 
-@pytest.mark.parametrize("words", ["--jobs 0", "--seeds 1,a", "--sed", "--jobs", "nothing_like_it"])
+@pytest.mark.parametrize(
+    "words", ["--jobs 0", "--seeds 1,a", "--seeds 007", "--sed", "--jobs", "nothing_like_it"]
+)
 def test_a_mistake_is_named_and_nothing_runs(script: Run, tmp_path: Path, words: str) -> None:
     assert words in script("reproduce.sh", *words.split(), status=2)
     assert not (tmp_path / "runs").exists()
