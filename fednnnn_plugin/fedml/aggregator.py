@@ -32,6 +32,7 @@ from fednnnn_plugin.fedml.security import check_security
 from fednnnn_plugin.fedml.server_state import read_state, write_state
 from fednnnn_plugin.fedml.settings import server_recipe
 from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.layout import State
 from fednnnn_plugin.server.server import Server
 
 _log = logging.getLogger(__name__)
@@ -122,18 +123,18 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         device = getattr(self.args, "device", None)
         if isinstance(device, torch.device):  # to which FedML moves the clients' models
             self.model.to(device)
-        self._failed, places = 0, []
-        for position, (_, state) in enumerate(raw_client_model_or_grad_list):
+        self._failed = 0
+        clients: list[tuple[Any, State | None]] = []
+        for position, (samples, state) in enumerate(raw_client_model_or_grad_list):
             try:
                 check_client_state(self.model, state)
+                clients.append((samples, state))
             except UserError as error:
                 self._fail(position, error)
-            else:
-                places.append(position)
-        ours = [raw_client_model_or_grad_list[place] for place in places]
+                clients.append((samples, None))
         served = whole_state(self.model, named_tensors(self.model))
-        kept, positions = before_aggregation(ours, served, [self._client(k) for k in places])
-        self._kept = [places[position] for position in positions]
+        names = [self._client(position) for position in range(len(clients))]
+        kept, self._kept = before_aggregation(clients, served, names)
         return kept, self._kept
 
     @torch.no_grad()
