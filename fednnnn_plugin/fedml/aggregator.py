@@ -119,6 +119,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         Raises:
             UserError: more than ``max_client_failures`` models with missing or unknown entries,
                 or other shapes.
+            RunError: fewer finite models than the defence needs.
         """
         device = getattr(self.args, "device", None)
         if isinstance(device, torch.device):  # to which FedML moves the clients' models

@@ -11,6 +11,8 @@ from fedml.core.security.fedml_attacker import FedMLAttacker
 from fedml.core.security.fedml_defender import FedMLDefender
 from torch import Tensor
 
+from fednnnn_plugin.errors import RunError
+from fednnnn_plugin.fedml.security import least_clients
 from fednnnn_plugin.server.layout import State
 
 _log = logging.getLogger(__name__)
@@ -45,8 +47,13 @@ def before_aggregation(
         del models[client]
     if not models:
         return [], []
-    by_position = defender.is_defense_enabled() and defender.defense_type in _BY_POSITION
-    places = list(range(len(clients)) if by_position else models)
+    defence = str(defender.defense_type) if defender.is_defense_enabled() else ""
+    places = list(range(len(clients)) if defence in _BY_POSITION else models)
+    if defence and len(places) < (least := least_clients(defender.args, defence)):
+        raise RunError(
+            f"defense_type: {defence}: {len(places)} of {len(clients)} clients sent a finite model; "
+            f"it needs {least}"
+        )
     w_t = _floats(served, served)
     given = [(clients[k][0], _floats(models.get(k, served), served)) for k in places]
     if clip:
@@ -54,7 +61,7 @@ def before_aggregation(
     if attacker.is_model_attack():
         given = attacker.attack_model(given, w_t)
     kept = given
-    if defender.is_defense_enabled():
+    if defence:
         kept = defender.defend_before_aggregation(list(given), w_t)
 
     result: list[ClientModel] = []

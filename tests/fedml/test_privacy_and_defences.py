@@ -142,7 +142,7 @@ def test_who_is_far_off_or_not_finite_is_left_out(
     name, settings, count, far, broken, defended, run_round
 ) -> None:
     """A model that is not finite would make every distance one that is none."""
-    aggregator = defended(name, **settings)
+    aggregator = defended(name, client_num_per_round=count, **settings)
     for seed in (1, 2, 3):
         given = clients(aggregator, count, seed)
         send_away(given, 1, far)
@@ -155,6 +155,19 @@ def test_who_is_far_off_or_not_finite_is_left_out(
         if "krum" in name:
             assert len(positions) == settings.get("krum_param_m", 1)
         check(aggregator, w_t, [given[k][1] for k in positions])
+
+
+def test_krum_says_at_the_start_and_later_how_many_clients_it_needs(defended, run_round) -> None:
+    """Whose models are not finite it never sees."""
+    krum = {"name": "krum", "byzantine_client_num": 1}
+    for refused in ({"client_num_per_round": 4}, {"byzantine_client_num": None}):
+        with pytest.raises(fp.UserError, match=r"defense_type:? krum"):
+            defended(**krum | {"client_num_per_round": 5} | refused)
+    aggregator = defended(**krum, client_num_per_round=5)
+    given = clients(aggregator, 5)
+    send_away(given, 1, math.nan)
+    with pytest.raises(RunError, match=r"^defense_type: krum: 4 of 5 clients .* needs 5$"):
+        run_round(aggregator, given)
 
 
 def test_3sigma_foolsgold(defended, run_round) -> None:
