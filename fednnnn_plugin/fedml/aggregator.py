@@ -74,8 +74,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         end_federation_together(args)
         self._recipe = server_recipe(args, method)
         self._train, tracking = self._recipe.train_args, self._recipe.tracking_args
-        self._state_path = _path(tracking.server_state_path)
-        self._save_path = _path(tracking.save_path)
         check_model(model)
         self._server = Server(self._recipe.rule, self._recipe.rule_settings, layout_of(model))
         check_security(args, self._train.client_weighting)
@@ -89,6 +87,10 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._rule_state: dict[str, Tensor] = {}
         self._evaluation: OrderedDict[str, Tensor] | None = None
         self._ids = _client_ids(args)
+        self._state_path = _file("server_state_path", tracking.server_state_path)
+        self._save_path = _file("save_path", tracking.save_path)
+        if self._save_path is not None and self._save_path == self._state_path:
+            raise UserError(f"save_path: {tracking.save_path}: is the server_state_path too")
         self._restore()
         _warn_of_drawn_clients(args, self._train.start_round)
 
@@ -224,9 +226,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 
     def _restore(self) -> None:
         """Go on from the state file, if there is one."""
-        for file in (self._state_path, self._save_path):
-            if file is not None:
-                file.parent.mkdir(parents=True, exist_ok=True)
         if self._state_path is None or not self._state_path.exists():
             if self._train.start_round:
                 raise UserError(
@@ -250,16 +249,26 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             )
 
     def _write(self) -> None:
+        if self._state_path is not None:  # first: without it the round is lost
+            state = named_tensors(self.model) | self._rule_state
+            write_state(self._state_path, state, self._round, self._recipe.rule.name)
         if self._save_path is not None and self._round > self._train.start_round:
             content = {n: t.cpu().contiguous() for n, t in self.evaluation_state_dict().items()}
             write_atomically(self._save_path, safetensors.torch.save(content))
-        if self._state_path is not None:
-            state = named_tensors(self.model) | self._rule_state
-            write_state(self._state_path, state, self._round, self._recipe.rule.name)
 
 
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text).expanduser()
+def _file(key: str, text: str | None) -> Path | None:
+    """Return where a file is to be written, in a folder that is there from now on."""
+    if text is None:
+        return None
+    path = Path(text).expanduser().resolve()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{key}: {text}: its folder cannot be made: {error.strerror}") from None
+    if path.is_dir():
+        raise UserError(f"{key}: {text}: is a folder; must be a file")
+    return path
 
 
 def _client_ids(args: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 import re
 from collections import OrderedDict
+from pathlib import Path
 
 import pytest
 import torch
@@ -113,9 +114,36 @@ def test_a_state_of_something_else_is_refused(
 def test_what_is_no_state_is_refused(tmp_path, aggregator) -> None:
     weights = tmp_path / "weights"
     save_file(model().state_dict(), weights)
-    for path in (weights, tmp_path):
-        with pytest.raises(fp.UserError, match="not a whole server state"):
-            aggregator(path, 1)
+    with pytest.raises(fp.UserError, match="not a whole server state"):
+        aggregator(weights, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"path": "."}, "server_state_path: .: is a folder"),
+        ({"path": "file/x"}, "server_state_path: file/x: its folder cannot be made"),
+        ({"save_path": "."}, "save_path: .: is a folder"),
+        ({"path": "a", "save_path": "b/../a"}, "save_path: b/../a: is the server_state_path too"),
+    ],
+)
+def test_where_no_file_can_be_written_is_refused_at_the_start(
+    values, line, tmp_path, aggregator, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    with pytest.raises(fp.UserError, match=f"^{re.escape(line)}"):
+        aggregator(**{"path": "state"} | values)
+
+
+def test_the_state_is_kept_where_the_evaluation_model_cannot_be(
+    path, tmp_path, aggregator, advance
+) -> None:
+    server = aggregator(path, save_path=str(tmp_path / "model"))
+    (tmp_path / "model").mkdir()
+    with pytest.raises(OSError, match="model"):
+        advance(server, 0)
+    aggregator(path, 1)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
