@@ -6,9 +6,10 @@ from typing import Any
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import compatibility
-from fednnnn_plugin.fedml.methods import names_ours, simulates_ours
+from fednnnn_plugin.fedml.methods import names_ours, require_code_allowed, simulates_ours
 from fednnnn_plugin.fedml.patches.wrapping import wrap
-from fednnnn_plugin.models import MODELS, create_model
+from fednnnn_plugin.models import MODELS, create_model, unknown_model
+from fednnnn_plugin.user_code import names_code
 
 
 def apply(_fedml: ModuleType) -> None:
@@ -57,10 +58,19 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
 
 
 def _create(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
-    """Build a network of ours by the seed alone: a script starts from ``fedml run``'s weights."""
+    """Build a model by the seed alone: a script starts from ``fedml run``'s weights.
+
+    Under a method of ours that is any that ``fedml run`` has; FedML has none of torchvision's
+    names.
+    """
     name = getattr(args, "model", None)
-    if name not in MODELS:
+    known = isinstance(name, str) and names_ours(args) and not unknown_model(name)
+    if name not in MODELS and not known:
         return original(args, *rest, **named)
     compatibility.require()
+    own_code = names_code(name)
+    if own_code:
+        require_code_allowed("model_args.model", name)
     output_dim = rest[0] if rest else named.get("output_dim", 10)
-    return create_model(name, int(getattr(args, "random_seed", 0)), int(output_dim))
+    seed = int(getattr(args, "random_seed", 0))
+    return create_model(name, seed, int(output_dim), allow_code=own_code)
