@@ -51,6 +51,8 @@ def _why_ours(args: Any) -> str | None:
     ours = names_ours(args)
     if ours and names_code(dataset):
         return f"dataset {dataset}"
+    if ours and dataset in DATASETS and method is None:
+        method = "iid"  # a recipe's default
     if method not in PARTITION_METHODS:
         return None
     keys = [key for key in _OUR_KEYS if getattr(args, key, None) is not None]
