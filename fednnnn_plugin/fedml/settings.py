@@ -1,5 +1,6 @@
 """What FedML's arguments say, checked: all of a simulation, and what a silo's two sides read."""
 
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,8 @@ _CLIENT_KEYS = (
     "precision",
     "client_threads",
 )
+#: A user's trainer may call them otherwise.
+TRAINING_KEYS = ("epochs", "batch_size", "learning_rate")
 _METHOD = "train_args.federated_optimizer"
 _SECURE = ("LSA", "SA")  # FedML's light and plain secure aggregation
 
@@ -43,8 +46,19 @@ _UNREAD = {
 }
 
 
-def script_recipe(args: Any, *, method: str | None = None, custom_trainer: bool = False) -> Recipe:
-    """Return what ``fedml.init`` gave as a recipe; see :func:`recipe_from_args`."""
+def script_recipe(
+    args: Any,
+    *,
+    method: str | None = None,
+    custom_trainer: bool = False,
+    unread: Collection[str] = (),
+) -> Recipe:
+    """Return what ``fedml.init`` gave as a recipe; see :func:`recipe_from_args`.
+
+    Of the keys of training those in ``unread`` may be absent: a user's trainer has its own.
+    """
+    absent = {key: _UNREAD[key] for key in unread if getattr(args, key, None) is None}
+    args = SimpleNamespace(**vars(args) | absent)
     named = method or getattr(args, "federated_optimizer", None)
     if own := names_code(named):
         require_code_allowed(_METHOD, str(named))
@@ -94,5 +108,4 @@ def client_recipe(args: Any) -> Recipe:
 
 def _recipe(args: Any, keys: tuple[str, ...], **fixed: object) -> Recipe:
     read = {key: getattr(args, key, None) for key in (*keys, "yaml_config_file")}
-    unread = {key: value for key, value in _UNREAD.items() if key not in keys}
-    return script_recipe(SimpleNamespace(**read | unread | fixed))
+    return script_recipe(SimpleNamespace(**read | fixed), unread=_UNREAD.keys() - keys)

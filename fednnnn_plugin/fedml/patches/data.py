@@ -74,7 +74,9 @@ def load(args: Any) -> tuple[list[Any], int]:
     if allow_code:
         require_code_allowed("data_args.dataset", args.dataset)
     # Of the settings only those of the data are used, so the method is one without coefficients.
-    recipe = script_recipe(args, method="PaperFedAvg", custom_trainer=True)
+    recipe = script_recipe(
+        args, method="PaperFedAvg", custom_trainer=True, unread=("epochs", "learning_rate")
+    )
     ranks = simulation_ranks(recipe) if simulates_ours(args) else Ranks()
     with ending_together(ranks):
         data = load_data(recipe, ranks, allow_code=allow_code)

@@ -49,9 +49,9 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
     from fednnnn_plugin.engine.ranks import ending_together
     from fednnnn_plugin.engine.settings import rank_device
     from fednnnn_plugin.fedml.processes import simulation_ranks
-    from fednnnn_plugin.fedml.settings import script_recipe
+    from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_recipe
 
-    recipe = script_recipe(args, custom_trainer=True)
+    recipe = script_recipe(args, custom_trainer=True, unread=TRAINING_KEYS)
     ranks = simulation_ranks(recipe)
     with ending_together(ranks):
         return rank_device(recipe, ranks)
