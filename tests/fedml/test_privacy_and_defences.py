@@ -323,9 +323,13 @@ def test_the_readme_lists_the_same() -> None:
         assert set(refused) <= set(fails)
 
 
-def test_buckets_contributions_and_encryption_are_refused(server, defended) -> None:
+def test_buckets_contributions_encryption_and_the_accountant_are_refused(server, defended) -> None:
     with pytest.raises(fp.UserError, match="bucketing_batch_size: 2"):
         defended("3sigma_foolsgold", bucketing_batch_size=2)
     for key in ("enable_contribution", "enable_fhe"):
         with pytest.raises(fp.UserError, match=f"^{key}: true"):
             server(**{key: True})
+    accountant = {"enable_rdp_accountant": True, "rdp_alpha": 2}
+    with pytest.raises(fp.UserError, match="^enable_rdp_accountant: true"):
+        server(**PRIVACY | accountant)
+    server(**accountant)
