@@ -5,6 +5,8 @@ from pathlib import Path
 import fedml
 import pytest
 import torch
+import wandb
+from fedml.core.mlops.mlops_profiler_event import MLOpsProfilerEvent
 from fedml.model import model_hub
 
 import fednnnn_plugin as fp
@@ -38,6 +40,15 @@ def test_under_our_methods_a_model_is_any_that_fedml_run_has(
     monkeypatch.delenv("FEDNNNN_ALLOW_CODE")
     with pytest.raises(fp.UserError, match=r"^model_args.model: 'own_net:create' .*=1 in"):
         fedml.model.create(fedml_args(model="own_net:create"), 7)
+
+
+def test_weights_and_biases_needs_no_project(fedml_args, monkeypatch) -> None:
+    begun: list[dict] = []
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr(wandb, "init", lambda **options: begun.append(options))
+    monkeypatch.setattr(MLOpsProfilerEvent, "_enable_wandb", False)
+    fedml._manage_profiling_args(fedml_args(enable_wandb=True, sys_perf_profiling=False))
+    assert [options["project"] for options in begun] == [None]
 
 
 def test_the_device_is_the_cpu_without_a_word(fedml_args, capsys, caplog) -> None:
