@@ -114,22 +114,25 @@ def test_tied_parameters_count_once_and_stay_tied(aggregator, play) -> None:
     state["1.weight"] = state["1.weight"] + 1
     with pytest.raises(fp.UserError, match=r"1\.weight: differs from 0\.weight"):
         play(server, [(1, state)])
+    state["1.weight"] = state["1.weight"].to_sparse()
+    with pytest.raises(fp.UserError, match=r"1\.weight: torch.sparse_coo .* dense"):
+        server.on_before_aggregation([(1, state)])
 
 
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        (OrderedDict(v=torch.ones(1)), "missing entries ['w'], unknown entries ['v']"),
+        (OrderedDict(v=torch.ones(1)), "missing entries: 'w'; unknown entries: 'v'"),
         (OrderedDict(w=torch.ones(1)), "w: shape (1,): must be (2,)"),
         (OrderedDict(w=[1.0, 2.0]), "w: list: must be a tensor"),
         (OrderedDict(w=torch.ones(2, dtype=torch.int64)), "w: torch.int64: must be torch.float32"),
-        ([1.0], "list: must be a mapping of names to tensors"),
+        ([1.0], "list: must map names to tensors"),
     ],
 )
 def test_a_model_that_does_not_fit_is_named(state, words, aggregator, play) -> None:
     with pytest.raises(fp.UserError) as caught:
         play(aggregator(), [TWO[0], (1, state)])
-    assert str(caught.value) == f"round 1: the client of rank 2: {words}"
+    assert str(caught.value) == f"round 1: the client of rank 2: client model: {words}"
 
 
 def test_clients_that_are_left_out_are_named_by_the_rank_that_fedmls_log_has(
@@ -140,7 +143,7 @@ def test_clients_that_are_left_out_are_named_by_the_rank_that_fedmls_log_has(
     served, _ = play(server, [client(1.0), client(math.nan, 0.0), *TWO])
     assert_close(served["w"], torch.tensor([1.05, 1.4]))
     first, second = (record.message for record in caplog.records)
-    assert first.startswith("round 1: the client of rank 64: w: shape")
+    assert first.startswith("round 1: the client of rank 64: client model: w: shape")
     assert second == "round 1: the client of rank 65: update rejected: not finite"
 
 
