@@ -83,7 +83,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         super().__init__(model, args)
         self._round = self._train.start_round
         self._failed = 0
-        self._kept: list[int] = []  # places, in FedML's list, of the models to aggregate
+        self._came = 0  # how many models FedML's list has
+        self._kept: list[int] = []  # places, in that list, of the models to aggregate
         self._rule_state: dict[str, Tensor] = {}
         self._evaluation: OrderedDict[str, Tensor] | None = None
         self._ids = _client_ids(args)
@@ -137,6 +138,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 clients.append((samples, None))
         served = whole_state(self.model, named_tensors(self.model))
         names = [self._client(position) for position in range(len(clients))]
+        self._came = len(clients)
         kept, self._kept = before_aggregation(clients, served, names)
         return kept, self._kept
 
@@ -159,11 +161,14 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         trainable = [entry.name for entry in server.layout.entries]
         part = UpdateAccumulator(w_t, trainable, self._train.max_client_norm)
         kept, self._kept = self._kept, []
+        came, self._came = max(self._came, len(raw_client_model_or_grad_list)), 0
+        weightless = 0
         if len(kept) != len(raw_client_model_or_grad_list):
             kept = list(range(len(raw_client_model_or_grad_list)))
         for position, (samples, model) in zip(kept, raw_client_model_or_grad_list, strict=True):
             weight = 1.0 if self._train.client_weighting == "uniform" else samples
             if weight == 0:  # as FoolsGold gives
+                weightless += 1
                 continue
             try:
                 if not part.add({name: model[name] for name in w_t}, weight):
@@ -173,8 +178,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._failed = 0
         if not part.clients:
             raise RunError(
-                f"round {self._round + 1}: no client update to average: all "
-                f"{len(raw_client_model_or_grad_list)} were rejected"
+                f"round {self._round + 1}: no client update to average: of {came} clients "
+                f"{weightless} have weight 0, {came - weightless} were rejected"
             )
         before = server.restore(w_t | self._rule_state, part.device)
         assert before is not None

@@ -79,7 +79,7 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
         )
     if method is None:
         method = str(named) if named in RULES or names_code(named) else "FedNNNN"
-    elif method not in RULES and not names_code(method):
+    elif not isinstance(method, str) or (method not in RULES and not names_code(method)):
         raise UserError(f"method: {method!r}: must be one of {', '.join(RULES)}")
     rule = _find(method)
     every = {key: one for other in RULES.values() for key, one in other.keys.items()}

@@ -14,6 +14,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.errors import RunError
 
 CPU = torch.device("cpu")
 
@@ -74,6 +75,8 @@ def test_samples_weigh_and_long_updates_are_clipped_where_asked_for(aggregator, 
     assert math.isclose(served["w"].norm().item(), 0.5 * 3.75, rel_tol=1e-6)
     with pytest.raises(fp.UserError, match=r"the client of rank 1: client weight: -1"):
         server.aggregate([(-1, states[0])])
+    with pytest.raises(RunError, match=r"average: of 2 clients 1 have weight 0, 1 were rejected$"):
+        play(server, [(0, states[0]), client(math.nan, 0.0)])
     server = aggregator(max_client_norm=1.0)
     play(server, [client(3.0, 0.0), client(0.0, 0.5)])
     assert server.evaluation_state_dict()["w"].tolist() == [0.5, 0.25]
@@ -84,6 +87,7 @@ def test_samples_weigh_and_long_updates_are_clipped_where_asked_for(aggregator, 
     [
         ({"beta": None}, "args: train_args.beta: missing; FedNNNN needs it"),
         ({"yaml_config_file": "mine.yaml", "gamma": 1}, "mine.yaml: train_args.gamma: 1: must be"),
+        ({"method": ["FedNNNN"]}, "method: ['FedNNNN']: must be one of PaperFedAvg"),
         ({"method": "FedAvg"}, "method: 'FedAvg': must be one of PaperFedAvg"),
         ({"federated_optimizer": "LSA"}, "federated_optimizer: LSA: norms cannot be taken"),
         ({"model": "a name"}, "model: str: must be a torch.nn.Module"),

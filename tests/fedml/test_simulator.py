@@ -231,6 +231,7 @@ def test_fedmls_own_tasks_keep_fedmls_trainer(run, fedml_args, eight_values) -> 
         ({"client_num_in_total": 3}, r"client_num_in_total: 3: the data set has no client 2"),
         ({"backend": "NCCL"}, r"comm_args.backend: 'NCCL': .* sp or MPI"),
         ({"enable_dp": True}, r"enable_dp: true: .* hooks"),
+        ({"output": "."}, r"output: must name a folder"),
         ({"resume": True, "overwrite": True}, r"tracking_args.overwrite: true: resume is true"),
     ],
 )
