@@ -20,7 +20,8 @@ def layout_of(model: nn.Module) -> Layout:
 
 
 def aliases(model: nn.Module) -> dict[str, str]:
-    """Return the further names of tied tensors: name -> first name."""
+    """Return the further names of tied tensors that are saved: name -> first name."""
+    saved = model.state_dict().keys()
     first: dict[int, str] = {}
     named = [
         *model.named_parameters(remove_duplicate=False),
@@ -29,7 +30,7 @@ def aliases(model: nn.Module) -> dict[str, str]:
     return {
         name: first[id(tensor)]
         for name, tensor in named
-        if first.setdefault(id(tensor), name) != name
+        if name in saved and first.setdefault(id(tensor), name) != name
     }
 
 

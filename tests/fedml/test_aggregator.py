@@ -123,6 +123,13 @@ def test_tied_parameters_count_once_and_stay_tied(aggregator, play) -> None:
         server.on_before_aggregation([(1, state)])
 
 
+def test_a_buffer_of_two_names_that_is_not_saved_is_no_concern_of_ours(aggregator, play) -> None:
+    model, table = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), torch.zeros(2)
+    for layer in model:
+        layer.register_buffer("table", table, persistent=False)
+    play(aggregator(model), [(1, model.state_dict())])
+
+
 @pytest.mark.parametrize(
     ("state", "words"),
     [
