@@ -3,8 +3,6 @@
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Iterable
-from pathlib import Path
 
 from fednnnn_plugin.errors import UserError
 
@@ -19,22 +17,6 @@ TARGETS = {
     "fedml.cli.modules.run": ("run_group",),
 }
 
-_missing: dict[str, None] = {}  # patch points found to be missing so far, in order
-
-
-def report_missing(point: str) -> None:
-    """Remember that FedML lacks ``point`` (a dotted name or a file): our names fail from now on."""
-    _missing[point] = None
-
-
-def check_files(folders: Iterable[str]) -> None:
-    """Look for the modules that are loaded later, if ever, in FedML's own folders."""
-    folders = list(folders)
-    for name in list(TARGETS)[1:]:
-        file = f"{name.replace('.', '/')}.py"
-        if not any(Path(folder).parent.joinpath(file).is_file() for folder in folders):
-            report_missing(file)
-
 
 def problem() -> str | None:
     """Return why our names cannot work here, as one line, or ``None`` where they can."""
@@ -44,8 +26,6 @@ def problem() -> str | None:
         return f"{needed}; FedML is not installed"
     if found != FEDML_VERSION:
         return f"{needed}; found FedML {found}"
-    if _missing:
-        return f"{needed}; this copy of FedML {found} has no {', '.join(_missing)}"
     return None
 
 
@@ -60,10 +40,8 @@ def _version() -> str | None:
     module = sys.modules.get("fedml")
     if module is not None:
         return str(getattr(module, "__version__", "of an unknown version"))
-    spec = importlib.util.find_spec("fedml")
-    if spec is None:
+    if importlib.util.find_spec("fedml") is None:
         return None
-    check_files(spec.submodule_search_locations or [])
     try:
         return importlib.metadata.version("fedml")
     except importlib.metadata.PackageNotFoundError:
