@@ -239,19 +239,16 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 )
             return
         state = read_state(self._state_path, self._round, self._recipe.rule.name)
+        own = named_tensors(self.model)
+        state = {name: t.to(own[name].dtype) if name in own else t for name, t in state.items()}
+        if self._server.restore(state, torch.device("cpu")) is None:
+            raise UserError(
+                f"server_state_path: {self._state_path}: the state is of another model, or other "
+                "parameters of it were trained"
+            )
         # No name in a module begins with a dot.
         self._rule_state = {name: t for name, t in state.items() if name.startswith(".")}
-        served = {name: t for name, t in state.items() if name not in self._rule_state}
-        own = {name: tensor.shape for name, tensor in named_tensors(self.model).items()}
-        if {name: tensor.shape for name, tensor in served.items()} != own:
-            raise UserError(f"server_state_path: {self._state_path}: the state is of another model")
-        self.model.load_state_dict(whole_state(self.model, served))
-        own_state = named_tensors(self.model) | self._rule_state
-        if self._server.restore(own_state, torch.device("cpu")) is None:
-            raise UserError(
-                f"server_state_path: {self._state_path}: the state is of a model of which other "
-                "parameters were trained"
-            )
+        self.model.load_state_dict(whole_state(self.model, state))
 
     def _write(self) -> None:
         if self._state_path is not None:  # first: without it the round is lost
