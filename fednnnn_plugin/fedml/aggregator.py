@@ -21,11 +21,7 @@ from fednnnn_plugin.engine.evaluation import evaluation, tally
 from fednnnn_plugin.engine.folder import write_atomically
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.fedml.defences import ClientModel, before_aggregation
-from fednnnn_plugin.fedml.model_states import (
-    check_client_state,
-    check_model,
-    whole_state,
-)
+from fednnnn_plugin.fedml.model_states import check_client_state, check_model, whole_state
 from fednnnn_plugin.fedml.privacy import global_privacy, with_global_noise
 from fednnnn_plugin.fedml.processes import end_federation_together
 from fednnnn_plugin.fedml.security import check_security

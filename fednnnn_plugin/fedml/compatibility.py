@@ -1,7 +1,6 @@
 """Is the FedML that is installed the one whose inside we patch?"""
 
 import importlib.metadata
-import importlib.util
 import sys
 
 from fednnnn_plugin.errors import UserError
@@ -21,12 +20,12 @@ TARGETS = {
 def problem() -> str | None:
     """Return why our names cannot work here, as one line, or ``None`` where they can."""
     found = _version()
-    needed = f"fednnnn-plugin needs FedML {FEDML_VERSION} (pip install fedml=={FEDML_VERSION})"
-    if found is None:
-        return f"{needed}; FedML is not installed"
-    if found != FEDML_VERSION:
-        return f"{needed}; found FedML {found}"
-    return None
+    if found == FEDML_VERSION:
+        return None
+    told = "FedML is not installed" if found is None else f"found FedML {found}"
+    return (
+        f"fednnnn-plugin needs FedML {FEDML_VERSION} (pip install fedml=={FEDML_VERSION}); {told}"
+    )
 
 
 def require() -> None:
@@ -40,9 +39,7 @@ def _version() -> str | None:
     module = sys.modules.get("fedml")
     if module is not None:
         return str(getattr(module, "__version__", "of an unknown version"))
-    if importlib.util.find_spec("fedml") is None:
-        return None
     try:
         return importlib.metadata.version("fedml")
     except importlib.metadata.PackageNotFoundError:
-        return "of an unknown version"
+        return None

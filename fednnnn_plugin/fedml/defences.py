@@ -51,8 +51,8 @@ def before_aggregation(
     places = list(range(len(clients)) if defence in _BY_POSITION else models)
     if defence and len(places) < (least := least_clients(defender.args, defence)):
         raise RunError(
-            f"defense_type: {defence}: {len(places)} of {len(clients)} clients sent a finite model; "
-            f"it needs {least}"
+            f"defense_type: {defence}: {len(places)} of {len(clients)} clients sent a finite "
+            f"model; it needs {least}"
         )
     w_t = _floats(served, served)
     given = [(clients[k][0], _floats(models.get(k, served), served)) for k in places]

@@ -51,9 +51,7 @@ CHOICES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
 _KRUMS = ("krum", "multikrum")
 _REFUSED = {
     "enable_fhe": "norms cannot be taken of encrypted models",
-    "enable_contribution": (
-        "FedML's assessment averages by its own rule, and fails in FedML 0.9.6"
-    ),
+    "enable_contribution": "it averages by FedML's own rule, and fails in FedML 0.9.6",
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.methods import require_code_allowed
 from fednnnn_plugin.recipe import Recipe, recipe_from_args
-from fednnnn_plugin.server.rules import RULES, Rule, find_rule, load_rule
+from fednnnn_plugin.server.rules import RULES, find_rule, load_rule
 from fednnnn_plugin.user_code import names_code
 
 _SERVER_KEYS = (
@@ -81,18 +81,13 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
         method = str(named) if named in RULES or names_code(named) else "FedNNNN"
     elif not isinstance(method, str) or (method not in RULES and not names_code(method)):
         raise UserError(f"method: {method!r}: must be one of {', '.join(RULES)}")
-    rule = _find(method)
+    if names_code(method):
+        require_code_allowed(_METHOD, method)
+    rule = load_rule(method, _METHOD) if names_code(method) else find_rule(method)
     every = {key: one for other in RULES.values() for key, one in other.keys.items()}
     keys = (*_SERVER_KEYS, *(key for key, one in every.items() if not one.client))
     clients = {key: 0.0 for key, one in rule.keys.items() if one.client}  # theirs to give
     return _recipe(args, keys, federated_optimizer=method, **clients)
-
-
-def _find(method: str) -> Rule:
-    if not names_code(method):
-        return find_rule(method)
-    require_code_allowed(_METHOD, method)
-    return load_rule(method, _METHOD)
 
 
 def client_recipe(args: Any) -> Recipe:

@@ -107,7 +107,7 @@ def _check(recipe: Recipe, args: Any, client_trainer: Any, server_aggregator: An
             "aggregates by that method; leave server_aggregator out"
         )
     if client_trainer is not None:
-        warn_of_the_proximal_term(args, type(client_trainer).__name__)
+        warn_of_the_proximal_term(args)
 
 
 def _task_trainer(model: nn.Module, args: Any) -> Any:

@@ -131,7 +131,12 @@ def test_the_rest_is_fedmls(values, arguments, monkeypatch) -> None:
 
 def test_ours_are_looked_for_where_ours_are_kept(arguments, tmp_path) -> None:
     folder = {"dataset": "image_folder", "data_dir": str(tmp_path)}
-    for values in (OURS, OURS | {"partition_method": None}, {"partition_sizes": "balanced"}, folder):
+    for values in (
+        OURS,
+        OURS | {"partition_method": None},
+        {"partition_sizes": "balanced"},
+        folder,
+    ):
         args = {"dataset": "mnist", "data_cache_dir": str(tmp_path), **values}
         with pytest.raises(fp.UserError, match=str(tmp_path)):
             fedml.data.load(arguments(**args))

@@ -330,6 +330,6 @@ def test_buckets_contributions_encryption_and_the_accountant_are_refused(server,
         with pytest.raises(fp.UserError, match=f"^{key}: true"):
             server(**{key: True})
     accountant = {"enable_rdp_accountant": True, "rdp_alpha": 2}
-    with pytest.raises(fp.UserError, match="^enable_rdp_accountant: true"):
+    with pytest.raises(fp.UserError, match=r"^enable_rdp_accountant: true"):
         server(**PRIVACY | accountant)
     server(**accountant)

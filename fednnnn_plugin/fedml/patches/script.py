@@ -33,15 +33,12 @@ def _pre_setup(original: Callable[..., Any], args: Any, *rest: Any, **named: Any
 
 
 def _begin_tracking(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
-    """Look for the key of Weights & Biases before ``fedml.init`` begins a run there.
-
-    A recipe may leave out the project, which FedML reads.
-    """
+    """Look for the key of Weights & Biases before ``fedml.init`` begins a run there."""
     if getattr(args, "enable_wandb", False) and names_ours(args):
         from fednnnn_plugin.engine.progress import WeightsAndBiases
 
         WeightsAndBiases()  # which raises one line where there is none
-        args.wandb_project = getattr(args, "wandb_project", None)
+        args.wandb_project = getattr(args, "wandb_project", None)  # which FedML reads
     return original(args, *rest, **named)
 
 
@@ -62,12 +59,9 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
 
 
 def _create(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
-    """Build a model by the seed alone: a script starts from ``fedml run``'s weights.
-
-    Under a method of ours that is any that ``fedml run`` has; FedML has none of torchvision's
-    names.
-    """
-    name = getattr(args, "model", None)
+    """Build a model by the seed alone: a script starts from ``fedml run``'s weights."""
+    name: Any = getattr(args, "model", None)
+    # All that ``fedml run`` has; FedML has none of torchvision's names.
     known = isinstance(name, str) and names_ours(args) and not unknown_model(name)
     if name not in MODELS and not known:
         return original(args, *rest, **named)
