@@ -202,15 +202,20 @@ def test_foolsgold(defended, run_round) -> None:
         check(aggregator, w_t, [given[k][1] for k in weighed], weights)
 
 
+@pytest.mark.parametrize("first", [1, 2])
 @pytest.mark.parametrize("name", ["foolsgold", "3sigma_foolsgold"])
-def test_who_failed_keeps_his_place_in_what_a_defence_remembers(name, defended, run_round) -> None:
+def test_who_failed_keeps_his_place_in_what_a_defence_remembers(
+    name, first, defended, run_round
+) -> None:
+    """In the first round, or in one after it."""
     aggregator = defended(name, client_weighting="samples", max_client_failures=1)
-    for seed, failed in ((1, 3), (2, 0), (3, 5)):
-        given = clients(aggregator, 6, seed, scale=2.0)
-        del given[failed][1]["1.bias"]
+    for number in (1, 2):
+        given = clients(aggregator, 6, number, scale=2.0)
+        if number == first:
+            del given[3][1]["1.bias"]
         _, positions = run_round(aggregator, given)
         assert positions
-        assert failed not in positions
+        assert number != first or 3 not in positions
 
 
 def test_byzantine(server, run_round) -> None:
