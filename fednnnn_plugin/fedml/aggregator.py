@@ -21,17 +21,14 @@ from fednnnn_plugin.engine.evaluation import evaluation, tally
 from fednnnn_plugin.engine.folder import write_atomically
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.fedml.defences import ClientModel, before_aggregation
-from fednnnn_plugin.fedml.model_states import (
-    check_client_state,
-    check_model,
-    whole_state,
-)
+from fednnnn_plugin.fedml.model_states import check_client_state, check_model, whole_state
 from fednnnn_plugin.fedml.privacy import global_privacy, with_global_noise
 from fednnnn_plugin.fedml.processes import end_federation_together
 from fednnnn_plugin.fedml.security import check_security
 from fednnnn_plugin.fedml.server_state import read_state, write_state
 from fednnnn_plugin.fedml.settings import server_recipe
 from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.layout import State
 from fednnnn_plugin.server.server import Server
 
 _log = logging.getLogger(__name__)
@@ -73,8 +70,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         end_federation_together(args)
         self._recipe = server_recipe(args, method)
         self._train, tracking = self._recipe.train_args, self._recipe.tracking_args
-        self._state_path = _path(tracking.server_state_path)
-        self._save_path = _path(tracking.save_path)
         check_model(model)
         self._server = Server(self._recipe.rule, self._recipe.rule_settings, layout_of(model))
         check_security(args, self._train.client_weighting)
@@ -84,10 +79,15 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         super().__init__(model, args)
         self._round = self._train.start_round
         self._failed = 0
-        self._kept: list[int] = []  # places, in FedML's list, of the models to aggregate
+        self._came = 0  # how many models FedML's list has
+        self._kept: list[int] = []  # places, in that list, of the models to aggregate
         self._rule_state: dict[str, Tensor] = {}
         self._evaluation: OrderedDict[str, Tensor] | None = None
         self._ids = _client_ids(args)
+        self._state_path = _file("server_state_path", tracking.server_state_path)
+        self._save_path = _file("save_path", tracking.save_path)
+        if self._save_path is not None and self._save_path == self._state_path:
+            raise UserError(f"save_path: {tracking.save_path}: is the server_state_path too")
         self._restore()
         _warn_of_drawn_clients(args, self._train.start_round)
 
@@ -118,22 +118,24 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         Raises:
             UserError: more than ``max_client_failures`` models with missing or unknown entries,
                 or other shapes.
+            RunError: fewer finite models than the defence needs.
         """
         device = getattr(self.args, "device", None)
         if isinstance(device, torch.device):  # to which FedML moves the clients' models
             self.model.to(device)
-        self._failed, places = 0, []
-        for position, (_, state) in enumerate(raw_client_model_or_grad_list):
+        self._failed = 0
+        clients: list[tuple[Any, State | None]] = []
+        for position, (samples, state) in enumerate(raw_client_model_or_grad_list):
             try:
                 check_client_state(self.model, state)
+                clients.append((samples, state))
             except UserError as error:
                 self._fail(position, error)
-            else:
-                places.append(position)
-        ours = [raw_client_model_or_grad_list[place] for place in places]
+                clients.append((samples, None))
         served = whole_state(self.model, named_tensors(self.model))
-        kept, positions = before_aggregation(ours, served, [self._client(k) for k in places])
-        self._kept = [places[position] for position in positions]
+        names = [self._client(position) for position in range(len(clients))]
+        self._came = len(clients)
+        kept, self._kept = before_aggregation(clients, served, names)
         return kept, self._kept
 
     @torch.no_grad()
@@ -155,11 +157,14 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         trainable = [entry.name for entry in server.layout.entries]
         part = UpdateAccumulator(w_t, trainable, self._train.max_client_norm)
         kept, self._kept = self._kept, []
+        came, self._came = max(self._came, len(raw_client_model_or_grad_list)), 0
+        weightless = 0
         if len(kept) != len(raw_client_model_or_grad_list):
             kept = list(range(len(raw_client_model_or_grad_list)))
         for position, (samples, model) in zip(kept, raw_client_model_or_grad_list, strict=True):
             weight = 1.0 if self._train.client_weighting == "uniform" else samples
             if weight == 0:  # as FoolsGold gives
+                weightless += 1
                 continue
             try:
                 if not part.add({name: model[name] for name in w_t}, weight):
@@ -169,8 +174,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._failed = 0
         if not part.clients:
             raise RunError(
-                f"round {self._round + 1}: no client update to average: all "
-                f"{len(raw_client_model_or_grad_list)} were rejected"
+                f"round {self._round + 1}: no client update to average: of {came} clients "
+                f"{weightless} have weight 0, {came - weightless} were rejected"
             )
         before = server.restore(w_t | self._rule_state, part.device)
         assert before is not None
@@ -222,9 +227,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 
     def _restore(self) -> None:
         """Go on from the state file, if there is one."""
-        for file in (self._state_path, self._save_path):
-            if file is not None:
-                file.parent.mkdir(parents=True, exist_ok=True)
         if self._state_path is None or not self._state_path.exists():
             if self._train.start_round:
                 raise UserError(
@@ -233,31 +235,38 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 )
             return
         state = read_state(self._state_path, self._round, self._recipe.rule.name)
+        own = named_tensors(self.model)
+        state = {name: t.to(own[name].dtype) if name in own else t for name, t in state.items()}
+        if self._server.restore(state, torch.device("cpu")) is None:
+            raise UserError(
+                f"server_state_path: {self._state_path}: the state is of another model, or other "
+                "parameters of it were trained"
+            )
         # No name in a module begins with a dot.
         self._rule_state = {name: t for name, t in state.items() if name.startswith(".")}
-        served = {name: t for name, t in state.items() if name not in self._rule_state}
-        own = {name: tensor.shape for name, tensor in named_tensors(self.model).items()}
-        if {name: tensor.shape for name, tensor in served.items()} != own:
-            raise UserError(f"server_state_path: {self._state_path}: the state is of another model")
-        self.model.load_state_dict(whole_state(self.model, served))
-        own_state = named_tensors(self.model) | self._rule_state
-        if self._server.restore(own_state, torch.device("cpu")) is None:
-            raise UserError(
-                f"server_state_path: {self._state_path}: the state is of a model of which other "
-                "parameters were trained"
-            )
+        self.model.load_state_dict(whole_state(self.model, state))
 
     def _write(self) -> None:
+        if self._state_path is not None:  # first: without it the round is lost
+            state = named_tensors(self.model) | self._rule_state
+            write_state(self._state_path, state, self._round, self._recipe.rule.name)
         if self._save_path is not None and self._round > self._train.start_round:
             content = {n: t.cpu().contiguous() for n, t in self.evaluation_state_dict().items()}
             write_atomically(self._save_path, safetensors.torch.save(content))
-        if self._state_path is not None:
-            state = named_tensors(self.model) | self._rule_state
-            write_state(self._state_path, state, self._round, self._recipe.rule.name)
 
 
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text).expanduser()
+def _file(key: str, text: str | None) -> Path | None:
+    """Return where a file is to be written, in a folder that is there from now on."""
+    if text is None:
+        return None
+    path = Path(text).expanduser().resolve()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{key}: {text}: its folder cannot be made: {error.strerror}") from None
+    if path.is_dir():
+        raise UserError(f"{key}: {text}: is a folder; must be a file")
+    return path
 
 
 def _client_ids(args: Any) -> list[Any]:

@@ -65,9 +65,8 @@ def _evaluation(found: object) -> Evaluation:
     numbers = {str(name): float(x) for name, x in given.items() if _is_number(x)}
     if numbers.keys() >= set(_COUNTS):
         correct, loss, total = (numbers[name] for name in _COUNTS)
-        if (
-            0 <= correct <= total < math.inf and total
-        ):  # some count samples, and of each sample many labels
+        # Some count samples, and of each sample many labels.
+        if 0 <= correct <= total < math.inf and total:
             mean = loss / total
             return Evaluation(correct / total, mean if math.isfinite(mean) else None)
     return Evaluation(None, None, {k: x for k, x in numbers.items() if math.isfinite(x)} or None)

@@ -1,10 +1,7 @@
 """Is the FedML that is installed the one whose inside we patch?"""
 
 import importlib.metadata
-import importlib.util
 import sys
-from collections.abc import Iterable
-from pathlib import Path
 
 from fednnnn_plugin.errors import UserError
 
@@ -19,34 +16,16 @@ TARGETS = {
     "fedml.cli.modules.run": ("run_group",),
 }
 
-_missing: dict[str, None] = {}  # patch points found to be missing so far, in order
-
-
-def report_missing(point: str) -> None:
-    """Remember that FedML lacks ``point`` (a dotted name or a file): our names fail from now on."""
-    _missing[point] = None
-
-
-def check_files(folders: Iterable[str]) -> None:
-    """Look for the modules that are loaded later, if ever, in FedML's own folders."""
-    folders = list(folders)
-    for name in list(TARGETS)[1:]:
-        file = f"{name.replace('.', '/')}.py"
-        if not any(Path(folder).parent.joinpath(file).is_file() for folder in folders):
-            report_missing(file)
-
 
 def problem() -> str | None:
     """Return why our names cannot work here, as one line, or ``None`` where they can."""
     found = _version()
-    needed = f"fednnnn-plugin needs FedML {FEDML_VERSION} (pip install fedml=={FEDML_VERSION})"
-    if found is None:
-        return f"{needed}; FedML is not installed"
-    if found != FEDML_VERSION:
-        return f"{needed}; found FedML {found}"
-    if _missing:
-        return f"{needed}; this copy of FedML {found} has no {', '.join(_missing)}"
-    return None
+    if found == FEDML_VERSION:
+        return None
+    told = "FedML is not installed" if found is None else f"found FedML {found}"
+    return (
+        f"fednnnn-plugin needs FedML {FEDML_VERSION} (pip install fedml=={FEDML_VERSION}); {told}"
+    )
 
 
 def require() -> None:
@@ -60,11 +39,7 @@ def _version() -> str | None:
     module = sys.modules.get("fedml")
     if module is not None:
         return str(getattr(module, "__version__", "of an unknown version"))
-    spec = importlib.util.find_spec("fedml")
-    if spec is None:
-        return None
-    check_files(spec.submodule_search_locations or [])
     try:
         return importlib.metadata.version("fedml")
     except importlib.metadata.PackageNotFoundError:
-        return "of an unknown version"
+        return None

@@ -11,6 +11,8 @@ from fedml.core.security.fedml_attacker import FedMLAttacker
 from fedml.core.security.fedml_defender import FedMLDefender
 from torch import Tensor
 
+from fednnnn_plugin.errors import RunError
+from fednnnn_plugin.fedml.security import least_clients
 from fednnnn_plugin.server.layout import State
 
 _log = logging.getLogger(__name__)
@@ -23,46 +25,51 @@ _BY_POSITION = ("3sigma_foolsgold", "foolsgold", "anomaly_detection")
 
 
 def before_aggregation(
-    clients: Sequence[ClientModel], served: State, names: Sequence[str]
+    clients: Sequence[tuple[Any, State | None]], served: State, names: Sequence[str]
 ) -> tuple[list[ClientModel], list[int]]:
     """Pass the client models through FedML's clipping, attacks and defences.
 
     FedML's code changes models and lists in place, and knows floating point entries only: it gets
     copies without the integer buffers, which the models that it keeps get back. It is thrown by
     NaN, so that models that are not finite never reach it. It expects all on one device: ``w_t``'s.
-    Returns what the aggregation is to average, and the positions of those clients in ``clients``;
-    ``names`` are theirs in the log.
+    A client without a model has failed. Returns what the aggregation is to average, and the
+    positions of those clients in ``clients``; ``names`` are theirs in the log.
     """
     privacy = FedMLDifferentialPrivacy.get_instance()
     attacker, defender = FedMLAttacker.get_instance(), FedMLDefender.get_instance()
     clip = privacy.is_clipping()
+    models = {k: model for k, (_, model) in enumerate(clients) if model is not None}
     if not (clip or attacker.is_enabled or defender.is_defense_enabled()):
-        return list(clients), list(range(len(clients)))
+        return [(clients[k][0], model) for k, model in models.items()], list(models)
 
-    finite = [all(bool(t.isfinite().all()) for t in model.values()) for _, model in clients]
-    for client in [k for k, whole in enumerate(finite) if not whole]:
+    for client in [k for k, model in models.items() if not _is_finite(model)]:
         _log.warning("%s: update rejected: not finite", names[client])
-    if not any(finite):
+        del models[client]
+    if not models:
         return [], []
-    by_position = defender.is_defense_enabled() and defender.defense_type in _BY_POSITION
-    places = [k for k in range(len(clients)) if finite[k] or by_position]
+    defence = str(defender.defense_type) if defender.is_defense_enabled() else ""
+    places = list(range(len(clients)) if defence in _BY_POSITION else models)
+    if defence and len(places) < (least := least_clients(defender.args, defence)):
+        raise RunError(
+            f"defense_type: {defence}: {len(places)} of {len(clients)} clients sent a finite "
+            f"model; it needs {least}"
+        )
     w_t = _floats(served, served)
-    states = {k: clients[k][1] if finite[k] else served for k in places}
-    given = [(clients[k][0], _floats(state, served)) for k, state in states.items()]
+    given = [(clients[k][0], _floats(models.get(k, served), served)) for k in places]
     if clip:
         given = privacy.global_clip(given)
     if attacker.is_model_attack():
         given = attacker.attack_model(given, w_t)
     kept = given
-    if defender.is_defense_enabled():
+    if defence:
         kept = defender.defend_before_aggregation(list(given), w_t)
 
     result: list[ClientModel] = []
     positions = []
     for (samples, model), origin in zip(kept, _origins(given, kept), strict=True):
         client = places[origin]
-        if finite[client]:
-            result.append((samples, {**clients[client][1], **model}))
+        if client in models:
+            result.append((samples, {**models[client], **model}))
             positions.append(client)
     return result, positions
 
@@ -85,6 +92,10 @@ def _floats(state: State, served: State) -> OrderedDict[str, Tensor]:
         for name, tensor in state.items()
         if tensor.is_floating_point()
     )
+
+
+def _is_finite(state: State) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in state.values())
 
 
 def _equal(one: State, other: State) -> bool:

@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from fednnnn_plugin.fedml.compatibility import TARGETS, check_files, require
+from fednnnn_plugin.fedml.compatibility import TARGETS, require
 
 
 class PatchingFinder:
@@ -64,8 +64,6 @@ def _ignore_warnings_of_the_pinned() -> None:
 
 
 def _patch(module: ModuleType) -> None:
-    if module.__name__ == "fedml":
-        check_files(module.__path__)
     for name in TARGETS[module.__name__]:
         import_module(f"fednnnn_plugin.fedml.patches.{name}").apply(module)
 
@@ -85,8 +83,8 @@ def register() -> None:
     It does not import FedML: what is imported is patched now, the rest when it is imported.
 
     Raises:
-        UserError: FedML is missing, is not the version whose inside we patch, or lacks a patch
-            point; FedML then works as it does without this package, and only our names fail.
+        UserError: FedML is missing, or is not the version whose inside we patch; FedML then works
+            as it does without this package, and only our names fail.
     """
     install()
     for name in TARGETS:

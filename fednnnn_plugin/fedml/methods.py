@@ -35,14 +35,10 @@ def simulates_ours(args: Any) -> bool:
     return getattr(args, "training_type", None) == "simulation" and names_ours(args)
 
 
-def warn_of_the_proximal_term(args: Any, trainer: str) -> None:
+def warn_of_the_proximal_term(args: Any) -> None:
     """Say that another trainer than ours leaves out what PaperFedProx is of."""
     if args.federated_optimizer == "PaperFedProx":
-        _log.warning(
-            "client_trainer: %s trains: the proximal term of PaperFedProx is its own to add "
-            "(args.prox_mu)",
-            trainer,
-        )
+        _log.warning("client_trainer: PaperFedProx's proximal term is its own to add (prox_mu)")
 
 
 def require_code_allowed(where: str, reference: str) -> None:

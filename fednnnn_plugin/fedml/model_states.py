@@ -1,7 +1,6 @@
 """A model's state as FedML sends it: under every name."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Set
 from typing import Any
 
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import aliases, layout_of
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.admission import check_client
 from fednnnn_plugin.server.layout import State
 
 
@@ -25,30 +25,11 @@ def check_model(model: Any) -> None:
 
 def check_client_state(model: nn.Module, state: Any) -> None:
     """Refuse a client's model that is another model than ours, before FedML's code meets it."""
-    if not isinstance(state, Mapping):
-        raise UserError(f"{type(state).__name__}: must be a mapping of names to tensors")
-    own = model.state_dict()
-    if state.keys() != own.keys():
-        missing, extra = _listed(own.keys() - state.keys()), _listed(state.keys() - own.keys())
-        raise UserError(f"missing entries {missing}, unknown entries {extra}")
-    for name, ours in own.items():
-        theirs = state[name]
-        if not isinstance(theirs, Tensor):
-            raise UserError(f"{name}: {type(theirs).__name__}: must be a tensor")
-        if theirs.shape != ours.shape:
-            raise UserError(f"{name}: shape {tuple(theirs.shape)}: must be {tuple(ours.shape)}")
-        if theirs.is_floating_point() != ours.is_floating_point():
-            raise UserError(f"{name}: {theirs.dtype}: must be {ours.dtype}")
+    check_client(state, {name: (t.shape, t.dtype) for name, t in model.state_dict().items()})
     for name, first in aliases(model).items():
         one, other = state[name], state[first].to(state[name].device)
         if not torch.equal(one.nan_to_num(), other.nan_to_num()):
             raise UserError(f"{name}: differs from {first}, to which it is tied")
-
-
-def _listed(names: Set[Any]) -> list[str]:
-    """Return a few names in order; a client may send any number of any kind."""
-    shown = sorted(str(name)[:100] for name in names)
-    return [*shown[:5], f"and {len(shown) - 5} more"] if len(shown) > 5 else shown
 
 
 def whole_state(

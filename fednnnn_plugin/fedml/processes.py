@@ -14,8 +14,6 @@ from fednnnn_plugin.engine.ranks import Ranks, choose_ranks
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
 
-_MARK = "__fednnnn_ends_all__"
-
 
 def simulation_ranks(recipe: Recipe) -> Ranks:
     """Return this process alone, or MPI's, as ``comm_args.backend`` says."""
@@ -43,11 +41,10 @@ def end_federation_together(args: Any) -> None:
         _end_all_on_uncaught(comm.Abort)
 
 
+@cache  # server, aggregator and trainer ask for it
 def _end_all_on_uncaught(abort: Callable[[int], object]) -> None:
-    """Call ``abort`` with the exit status where the script itself raises; once a process."""
+    """Call ``abort`` with the exit status where the script itself raises."""
     before = sys.excepthook
-    if hasattr(before, _MARK):
-        return
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)
@@ -55,7 +52,6 @@ def _end_all_on_uncaught(abort: Callable[[int], object]) -> None:
         sys.stderr.flush()
         abort(ending(error)[1])
 
-    setattr(hook, _MARK, True)
     sys.excepthook = hook
 
 

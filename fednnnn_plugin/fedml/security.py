@@ -48,11 +48,10 @@ CHOICES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
         },
     ),
 }
+_KRUMS = ("krum", "multikrum")
 _REFUSED = {
     "enable_fhe": "norms cannot be taken of encrypted models",
-    "enable_contribution": (
-        "FedML's assessment averages by its own rule, and fails in FedML 0.9.6"
-    ),
+    "enable_contribution": "it averages by FedML's own rule, and fails in FedML 0.9.6",
 }
 
 
@@ -67,11 +66,18 @@ def check_security(args: Any, weighting: str) -> None:
             "defense_type: foolsgold: it puts its verdict into the numbers of samples: set "
             "train_args.client_weighting: samples"
         )
+    if chosen["defense_type"] in _KRUMS:
+        _check_krum(args, str(chosen["defense_type"]))
     size = getattr(args, "bucketing_batch_size", None)
     if chosen["defense_type"] == "3sigma_foolsgold" and size not in (1, None):
         raise UserError(
             f"bucketing_batch_size: {size}: defense_type 3sigma_foolsgold would hand over "
             "averages of clients instead of their models; must be 1"
+        )
+    if chosen["dp_solution_type"] and getattr(args, "enable_rdp_accountant", False):
+        raise UserError(
+            "enable_rdp_accountant: true: it fails in FedML 0.9.6 under cdp, and counts nothing "
+            "under ldp: leave it out or false"
         )
     if chosen["dp_solution_type"] == "cdp":
         unclipped = getattr(args, "max_grad_norm", None) is None
@@ -79,6 +85,28 @@ def check_security(args: Any, weighting: str) -> None:
             "global differential privacy: FedML's epsilon does not cover the server rule: noise is "
             "added after the average update was scaled by beta * E / N and joined by momentum%s",
             "; max_grad_norm is not set: FedML clips no client" if unclipped else "",
+        )
+
+
+def least_clients(args: Any, defense_type: str) -> int:
+    """Return how many clients a defence of FedML's must have, or it raises."""
+    if defense_type not in _KRUMS:
+        return 0
+    kept = getattr(args, "krum_param_m", None)
+    return int(2 * args.byzantine_client_num + 2 + (kept if isinstance(kept, int) else 1))
+
+
+def _check_krum(args: Any, defense_type: str) -> None:
+    byzantine = getattr(args, "byzantine_client_num", None)
+    if not isinstance(byzantine, int) or byzantine < 0:
+        raise UserError(
+            f"byzantine_client_num: {byzantine}: defense_type {defense_type} needs a whole number"
+        )
+    drawn, least = getattr(args, "client_num_per_round", None), least_clients(args, defense_type)
+    if isinstance(drawn, int) and drawn < least:
+        raise UserError(
+            f"defense_type: {defense_type}: client_num_per_round is {drawn}; must be at least "
+            f"{least}, which is 2 * byzantine_client_num + 2 + krum_param_m"
         )
 
 

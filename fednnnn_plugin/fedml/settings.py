@@ -1,12 +1,13 @@
 """What FedML's arguments say, checked: all of a simulation, and what a silo's two sides read."""
 
+from collections.abc import Collection
 from types import SimpleNamespace
 from typing import Any
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.methods import require_code_allowed
 from fednnnn_plugin.recipe import Recipe, recipe_from_args
-from fednnnn_plugin.server.rules import RULES, Rule, find_rule, load_rule
+from fednnnn_plugin.server.rules import RULES, find_rule, load_rule
 from fednnnn_plugin.user_code import names_code
 
 _SERVER_KEYS = (
@@ -29,6 +30,8 @@ _CLIENT_KEYS = (
     "precision",
     "client_threads",
 )
+#: A user's trainer may call them otherwise.
+TRAINING_KEYS = ("epochs", "batch_size", "learning_rate")
 _METHOD = "train_args.federated_optimizer"
 _SECURE = ("LSA", "SA")  # FedML's light and plain secure aggregation
 
@@ -43,8 +46,19 @@ _UNREAD = {
 }
 
 
-def script_recipe(args: Any, *, method: str | None = None, custom_trainer: bool = False) -> Recipe:
-    """Return what ``fedml.init`` gave as a recipe; see :func:`recipe_from_args`."""
+def script_recipe(
+    args: Any,
+    *,
+    method: str | None = None,
+    custom_trainer: bool = False,
+    unread: Collection[str] = (),
+) -> Recipe:
+    """Return what ``fedml.init`` gave as a recipe; see :func:`recipe_from_args`.
+
+    Of the keys of training those in ``unread`` may be absent: a user's trainer has its own.
+    """
+    absent = {key: _UNREAD[key] for key in unread if getattr(args, key, None) is None}
+    args = SimpleNamespace(**vars(args) | absent)
     named = method or getattr(args, "federated_optimizer", None)
     if own := names_code(named):
         require_code_allowed(_METHOD, str(named))
@@ -65,20 +79,15 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
         )
     if method is None:
         method = str(named) if named in RULES or names_code(named) else "FedNNNN"
-    elif method not in RULES and not names_code(method):
+    elif not isinstance(method, str) or (method not in RULES and not names_code(method)):
         raise UserError(f"method: {method!r}: must be one of {', '.join(RULES)}")
-    rule = _find(method)
+    if names_code(method):
+        require_code_allowed(_METHOD, method)
+    rule = load_rule(method, _METHOD) if names_code(method) else find_rule(method)
     every = {key: one for other in RULES.values() for key, one in other.keys.items()}
     keys = (*_SERVER_KEYS, *(key for key, one in every.items() if not one.client))
     clients = {key: 0.0 for key, one in rule.keys.items() if one.client}  # theirs to give
     return _recipe(args, keys, federated_optimizer=method, **clients)
-
-
-def _find(method: str) -> Rule:
-    if not names_code(method):
-        return find_rule(method)
-    require_code_allowed(_METHOD, method)
-    return load_rule(method, _METHOD)
 
 
 def client_recipe(args: Any) -> Recipe:
@@ -94,5 +103,4 @@ def client_recipe(args: Any) -> Recipe:
 
 def _recipe(args: Any, keys: tuple[str, ...], **fixed: object) -> Recipe:
     read = {key: getattr(args, key, None) for key in (*keys, "yaml_config_file")}
-    unread = {key: value for key, value in _UNREAD.items() if key not in keys}
-    return script_recipe(SimpleNamespace(**read | unread | fixed))
+    return script_recipe(SimpleNamespace(**read | fixed), unread=_UNREAD.keys() - keys)

@@ -20,7 +20,7 @@ from fednnnn_plugin.fedml.methods import warn_of_the_proximal_term
 from fednnnn_plugin.fedml.mlops import Mlops
 from fednnnn_plugin.fedml.processes import ended_by_sigterm, simulation_ranks
 from fednnnn_plugin.fedml.screen import quiet_fedml
-from fednnnn_plugin.fedml.settings import script_recipe
+from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_recipe
 from fednnnn_plugin.recipe import Recipe
 
 # FedML's create_model_trainer does tag and next-word prediction for these.
@@ -48,12 +48,16 @@ class Simulator:
         client_trainer: Any = None,
         server_aggregator: Any = None,
     ) -> None:
+        unread = TRAINING_KEYS if client_trainer is not None else ()
         client_trainer = client_trainer or _task_trainer(model, args)
-        self._recipe = script_recipe(args, custom_trainer=client_trainer is not None)
+        custom = client_trainer is not None
+        self._recipe = script_recipe(args, custom_trainer=custom, unread=unread)
         _check(self._recipe, args, client_trainer, server_aggregator)
         self._ranks = simulation_ranks(self._recipe)
         with ending_together(self._ranks):
             self._folder = Path(getattr(args, "output", None) or default_folder(self._recipe))
+            if self._folder == Path():
+                raise UserError("output: must name a folder for the run, not the current one")
             self._mode = run_mode(self._recipe)
             self._device, self._model = torch.device(device), model
             self._data = engine_data(dataset, self._recipe.train_args.client_num_in_total)
@@ -103,7 +107,7 @@ def _check(recipe: Recipe, args: Any, client_trainer: Any, server_aggregator: An
             "aggregates by that method; leave server_aggregator out"
         )
     if client_trainer is not None:
-        warn_of_the_proximal_term(args, type(client_trainer).__name__)
+        warn_of_the_proximal_term(args)
 
 
 def _task_trainer(model: nn.Module, args: Any) -> Any:

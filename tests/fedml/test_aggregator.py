@@ -14,6 +14,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.errors import RunError
 
 CPU = torch.device("cpu")
 
@@ -74,6 +75,8 @@ def test_samples_weigh_and_long_updates_are_clipped_where_asked_for(aggregator, 
     assert math.isclose(served["w"].norm().item(), 0.5 * 3.75, rel_tol=1e-6)
     with pytest.raises(fp.UserError, match=r"the client of rank 1: client weight: -1"):
         server.aggregate([(-1, states[0])])
+    with pytest.raises(RunError, match=r"average: of 2 clients 1 have weight 0, 1 were rejected$"):
+        play(server, [(0, states[0]), client(math.nan, 0.0)])
     server = aggregator(max_client_norm=1.0)
     play(server, [client(3.0, 0.0), client(0.0, 0.5)])
     assert server.evaluation_state_dict()["w"].tolist() == [0.5, 0.25]
@@ -84,6 +87,7 @@ def test_samples_weigh_and_long_updates_are_clipped_where_asked_for(aggregator, 
     [
         ({"beta": None}, "args: train_args.beta: missing; FedNNNN needs it"),
         ({"yaml_config_file": "mine.yaml", "gamma": 1}, "mine.yaml: train_args.gamma: 1: must be"),
+        ({"method": ["FedNNNN"]}, "method: ['FedNNNN']: must be one of PaperFedAvg"),
         ({"method": "FedAvg"}, "method: 'FedAvg': must be one of PaperFedAvg"),
         ({"federated_optimizer": "LSA"}, "federated_optimizer: LSA: norms cannot be taken"),
         ({"model": "a name"}, "model: str: must be a torch.nn.Module"),
@@ -114,22 +118,32 @@ def test_tied_parameters_count_once_and_stay_tied(aggregator, play) -> None:
     state["1.weight"] = state["1.weight"] + 1
     with pytest.raises(fp.UserError, match=r"1\.weight: differs from 0\.weight"):
         play(server, [(1, state)])
+    state["1.weight"] = state["1.weight"].to_sparse()
+    with pytest.raises(fp.UserError, match=r"1\.weight: torch.sparse_coo .* dense"):
+        server.on_before_aggregation([(1, state)])
+
+
+def test_a_buffer_of_two_names_that_is_not_saved_is_no_concern_of_ours(aggregator, play) -> None:
+    model, table = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), torch.zeros(2)
+    for layer in model:
+        layer.register_buffer("table", table, persistent=False)
+    play(aggregator(model), [(1, model.state_dict())])
 
 
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        (OrderedDict(v=torch.ones(1)), "missing entries ['w'], unknown entries ['v']"),
+        (OrderedDict(v=torch.ones(1)), "missing entries: 'w'; unknown entries: 'v'"),
         (OrderedDict(w=torch.ones(1)), "w: shape (1,): must be (2,)"),
         (OrderedDict(w=[1.0, 2.0]), "w: list: must be a tensor"),
         (OrderedDict(w=torch.ones(2, dtype=torch.int64)), "w: torch.int64: must be torch.float32"),
-        ([1.0], "list: must be a mapping of names to tensors"),
+        ([1.0], "list: must map names to tensors"),
     ],
 )
 def test_a_model_that_does_not_fit_is_named(state, words, aggregator, play) -> None:
     with pytest.raises(fp.UserError) as caught:
         play(aggregator(), [TWO[0], (1, state)])
-    assert str(caught.value) == f"round 1: the client of rank 2: {words}"
+    assert str(caught.value) == f"round 1: the client of rank 2: client model: {words}"
 
 
 def test_clients_that_are_left_out_are_named_by_the_rank_that_fedmls_log_has(
@@ -140,7 +154,7 @@ def test_clients_that_are_left_out_are_named_by_the_rank_that_fedmls_log_has(
     served, _ = play(server, [client(1.0), client(math.nan, 0.0), *TWO])
     assert_close(served["w"], torch.tensor([1.05, 1.4]))
     first, second = (record.message for record in caplog.records)
-    assert first.startswith("round 1: the client of rank 64: w: shape")
+    assert first.startswith("round 1: the client of rank 64: client model: w: shape")
     assert second == "round 1: the client of rank 65: update rejected: not finite"
 
 

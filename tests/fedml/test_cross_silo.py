@@ -172,7 +172,7 @@ def test_by_name_a_missing_trainer_is_ours_for_our_data_only(
     assert not caplog.records
     args.federated_optimizer, args.prox_mu = "PaperFedProx", 0.1
     run(args)
-    assert "FedML's default trains: the proximal term" in caplog.text
+    assert "PaperFedProx's proximal term is its own to add" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["cross_cloud", "fedml_serving", "cross_device"])

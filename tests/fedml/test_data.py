@@ -120,19 +120,23 @@ def test_what_only_we_have_is_refused_for_another_data_set(values, arguments) ->
         {"partition_method": "hetero", **OURS},
         {"dataset": "femnist", **OURS},
         {"dataset": None},
+        {"partition_sizes": "power_law", "partition_method": None},
     ],
 )
 def test_the_rest_is_fedmls(values, arguments, monkeypatch) -> None:
     args = arguments(**{"dataset": "mnist"} | values)
     monkeypatch.setattr(data_loader, "load_synthetic_data", lambda given: given)
     assert fedml.data.load(args) is args
-    del args.partition_method
-    assert fedml.data.load(args) is args
 
 
 def test_ours_are_looked_for_where_ours_are_kept(arguments, tmp_path) -> None:
     folder = {"dataset": "image_folder", "data_dir": str(tmp_path)}
-    for values in (OURS, {"partition_sizes": "balanced"}, folder):
+    for values in (
+        OURS,
+        OURS | {"partition_method": None},
+        {"partition_sizes": "balanced"},
+        folder,
+    ):
         args = {"dataset": "mnist", "data_cache_dir": str(tmp_path), **values}
         with pytest.raises(fp.UserError, match=str(tmp_path)):
             fedml.data.load(arguments(**args))

@@ -142,7 +142,7 @@ def test_who_is_far_off_or_not_finite_is_left_out(
     name, settings, count, far, broken, defended, run_round
 ) -> None:
     """A model that is not finite would make every distance one that is none."""
-    aggregator = defended(name, **settings)
+    aggregator = defended(name, client_num_per_round=count, **settings)
     for seed in (1, 2, 3):
         given = clients(aggregator, count, seed)
         send_away(given, 1, far)
@@ -155,6 +155,19 @@ def test_who_is_far_off_or_not_finite_is_left_out(
         if "krum" in name:
             assert len(positions) == settings.get("krum_param_m", 1)
         check(aggregator, w_t, [given[k][1] for k in positions])
+
+
+def test_krum_says_at_the_start_and_later_how_many_clients_it_needs(defended, run_round) -> None:
+    """Whose models are not finite it never sees."""
+    krum = {"name": "krum", "byzantine_client_num": 1}
+    for refused in ({"client_num_per_round": 4}, {"byzantine_client_num": None}):
+        with pytest.raises(fp.UserError, match=r"defense_type:? krum"):
+            defended(**krum | {"client_num_per_round": 5} | refused)
+    aggregator = defended(**krum, client_num_per_round=5)
+    given = clients(aggregator, 5)
+    send_away(given, 1, math.nan)
+    with pytest.raises(RunError, match=r"^defense_type: krum: 4 of 5 clients .* needs 5$"):
+        run_round(aggregator, given)
 
 
 def test_3sigma_foolsgold(defended, run_round) -> None:
@@ -187,6 +200,22 @@ def test_foolsgold(defended, run_round) -> None:
         assert len(weighed) < len(positions)
         weights = [float(given[k][0] * verdict[k]) for k in weighed]
         check(aggregator, w_t, [given[k][1] for k in weighed], weights)
+
+
+@pytest.mark.parametrize("first", [1, 2])
+@pytest.mark.parametrize("name", ["foolsgold", "3sigma_foolsgold"])
+def test_who_failed_keeps_his_place_in_what_a_defence_remembers(
+    name, first, defended, run_round
+) -> None:
+    """In the first round, or in one after it."""
+    aggregator = defended(name, client_weighting="samples", max_client_failures=1)
+    for number in (1, 2):
+        given = clients(aggregator, 6, number, scale=2.0)
+        if number == first:
+            del given[3][1]["1.bias"]
+        _, positions = run_round(aggregator, given)
+        assert positions
+        assert number != first or 3 not in positions
 
 
 def test_byzantine(server, run_round) -> None:
@@ -269,7 +298,7 @@ def test_local_privacy(server, fedml_args, run_round) -> None:
 def test_no_client_is_finite(defended, run_round) -> None:
     aggregator = defended("3sigma")
     state = {n: t + math.nan if t.is_floating_point() else t for n, t in net().state_dict().items()}
-    with pytest.raises(RunError, match="no client update to average"):
+    with pytest.raises(RunError, match=r"no client update to average: .* 3 were rejected$"):
         run_round(aggregator, [(1, OrderedDict(state))] * 3)
 
 
@@ -299,9 +328,13 @@ def test_the_readme_lists_the_same() -> None:
         assert set(refused) <= set(fails)
 
 
-def test_buckets_contributions_and_encryption_are_refused(server, defended) -> None:
+def test_buckets_contributions_encryption_and_the_accountant_are_refused(server, defended) -> None:
     with pytest.raises(fp.UserError, match="bucketing_batch_size: 2"):
         defended("3sigma_foolsgold", bucketing_batch_size=2)
     for key in ("enable_contribution", "enable_fhe"):
         with pytest.raises(fp.UserError, match=f"^{key}: true"):
             server(**{key: True})
+    accountant = {"enable_rdp_accountant": True, "rdp_alpha": 2}
+    with pytest.raises(fp.UserError, match=r"^enable_rdp_accountant: true"):
+        server(**PRIVACY | accountant)
+    server(**accountant)

@@ -1,8 +1,12 @@
 """What a FedML script calls before ``FedMLRunner``: its model and device."""
 
+from pathlib import Path
+
 import fedml
 import pytest
 import torch
+import wandb
+from fedml.core.mlops.mlops_profiler_event import MLOpsProfilerEvent
 from fedml.model import model_hub
 
 import fednnnn_plugin as fp
@@ -18,6 +22,33 @@ def test_the_model_is_of_the_seed_and_no_global_generator_moves(create, fedml_ar
         expected = create_model(name, seed=3).state_dict()
         torch.testing.assert_close(model.state_dict(), expected, rtol=0, atol=0)
     assert create(fedml_args(model="nnnn_mnist"), 62)(torch.zeros(1, 1, 28, 28)).shape == (1, 62)
+
+
+def test_under_our_methods_a_model_is_any_that_fedml_run_has(
+    fedml_args, own_folder, monkeypatch
+) -> None:
+    Path("own_net.py").write_text(
+        "from torch import nn\ndef create(n): return nn.Sequential(nn.Flatten(), nn.Linear(4, n))\n"
+    )
+    monkeypatch.setenv("FEDNNNN_ALLOW_CODE", "1")
+    for name in ("own_net:create", "squeezenet1_1"):
+        made = fedml.model.create(fedml_args(model=name, random_seed=3), 7)
+        expected = create_model(name, 3, 7, allow_code=True).state_dict()
+        torch.testing.assert_close(made.state_dict(), expected, rtol=0, atol=0)
+        with pytest.raises(Exception, match="no such model definition"):
+            fedml.model.create(fedml_args(model=name, federated_optimizer="FedAvg"), 7)
+    monkeypatch.delenv("FEDNNNN_ALLOW_CODE")
+    with pytest.raises(fp.UserError, match=r"^model_args.model: 'own_net:create' .*=1 in"):
+        fedml.model.create(fedml_args(model="own_net:create"), 7)
+
+
+def test_weights_and_biases_needs_no_project(fedml_args, monkeypatch) -> None:
+    begun: list[dict] = []
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr(wandb, "init", lambda **options: begun.append(options))
+    monkeypatch.setattr(MLOpsProfilerEvent, "_enable_wandb", False)
+    fedml._manage_profiling_args(fedml_args(enable_wandb=True, sys_perf_profiling=False))
+    assert [options["project"] for options in begun] == [None]
 
 
 def test_the_device_is_the_cpu_without_a_word(fedml_args, capsys, caplog) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections import OrderedDict
+from pathlib import Path
 
 import pytest
 import torch
@@ -99,7 +100,7 @@ def test_the_state_is_of_what_was_set_and_in_its_precision(path, aggregator, adv
         (0, {}, "the state is of round 1, start_round is 0: set start_round: 1 and comm_round to"),
         (1, {"method": "Momentum"}, "the state is of FedNNNN, not of Momentum"),
         (1, {"net": model(width=4)}, "the state is of another model"),
-        (1, {"net": frozen()}, "the state is of a model of which other parameters were trained"),
+        (1, {"net": frozen()}, "the state is of another model, or other parameters of it"),
     ],
 )
 def test_a_state_of_something_else_is_refused(
@@ -113,9 +114,36 @@ def test_a_state_of_something_else_is_refused(
 def test_what_is_no_state_is_refused(tmp_path, aggregator) -> None:
     weights = tmp_path / "weights"
     save_file(model().state_dict(), weights)
-    for path in (weights, tmp_path):
-        with pytest.raises(fp.UserError, match="not a whole server state"):
-            aggregator(path, 1)
+    with pytest.raises(fp.UserError, match="not a whole server state"):
+        aggregator(weights, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"path": "."}, "server_state_path: .: is a folder"),
+        ({"path": "file/x"}, "server_state_path: file/x: its folder cannot be made"),
+        ({"save_path": "."}, "save_path: .: is a folder"),
+        ({"path": "a", "save_path": "b/../a"}, "save_path: b/../a: is the server_state_path too"),
+    ],
+)
+def test_where_no_file_can_be_written_is_refused_at_the_start(
+    values, line, tmp_path, aggregator, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    with pytest.raises(fp.UserError, match=f"^{re.escape(line)}"):
+        aggregator(**{"path": "state"} | values)
+
+
+def test_the_state_is_kept_where_the_evaluation_model_cannot_be(
+    path, tmp_path, aggregator, advance
+) -> None:
+    server = aggregator(path, save_path=str(tmp_path / "model"))
+    (tmp_path / "model").mkdir()
+    with pytest.raises(OSError, match="model"):
+        advance(server, 0)
+    aggregator(path, 1)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

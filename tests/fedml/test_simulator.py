@@ -115,6 +115,24 @@ def test_a_client_trainer_is_called_in_fedmls_order(run, fedml_args, synthetic) 
     assert trainer.calls[first + 2] == ("after", dataset[6][client])
 
 
+def test_what_a_trainer_calls_otherwise_may_be_absent(run, fedml_args, synthetic) -> None:
+    class OwnNames(Counting):
+        def train(self, train_data, device, args):
+            assert not hasattr(args, "learning_rate")
+            super().train(train_data, device, args)
+
+    args = fedml_args(output="a", lr=0.1)
+    for key in ("epochs", "batch_size", "learning_rate"):
+        delattr(args, key)
+    with pytest.raises(fp.UserError, match=r"epochs: missing(.|\n)*learning_rate: missing"):
+        run(args=args)
+    fedml.device.get_device(args)
+    result, _ = run(trainer=OwnNames(linear(), args), args=args)
+    assert_close(result["weight"], linear().weight + 1.5)
+    with pytest.raises(fp.UserError, match=r"^args: train_args.batch_size: missing[^\n]*$"):
+        fedml.data.load(fedml_args(dataset="digits", batch_size=None, epochs=None))
+
+
 COUNTS = {"test_correct": 3, "test_loss": 2.0, "test_total": 4}
 ABOVE_1 = {"test_correct": 9.0, "test_loss": 1.0, "test_total": 4.0}
 NUMBERS = {"mse": torch.tensor(0.25), "worst": np.float32(2.0), "name": "x"}
@@ -213,6 +231,7 @@ def test_fedmls_own_tasks_keep_fedmls_trainer(run, fedml_args, eight_values) -> 
         ({"client_num_in_total": 3}, r"client_num_in_total: 3: the data set has no client 2"),
         ({"backend": "NCCL"}, r"comm_args.backend: 'NCCL': .* sp or MPI"),
         ({"enable_dp": True}, r"enable_dp: true: .* hooks"),
+        ({"output": "."}, r"output: must name a folder"),
         ({"resume": True, "overwrite": True}, r"tracking_args.overwrite: true: resume is true"),
     ],
 )

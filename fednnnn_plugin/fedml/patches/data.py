@@ -51,6 +51,8 @@ def _why_ours(args: Any) -> str | None:
     ours = names_ours(args)
     if ours and names_code(dataset):
         return f"dataset {dataset}"
+    if ours and dataset in DATASETS and method is None:
+        method = "iid"  # a recipe's default
     if method not in PARTITION_METHODS:
         return None
     keys = [key for key in _OUR_KEYS if getattr(args, key, None) is not None]
@@ -72,7 +74,9 @@ def load(args: Any) -> tuple[list[Any], int]:
     if allow_code:
         require_code_allowed("data_args.dataset", args.dataset)
     # Of the settings only those of the data are used, so the method is one without coefficients.
-    recipe = script_recipe(args, method="PaperFedAvg", custom_trainer=True)
+    recipe = script_recipe(
+        args, method="PaperFedAvg", custom_trainer=True, unread=("epochs", "learning_rate")
+    )
     ranks = simulation_ranks(recipe) if simulates_ours(args) else Ranks()
     with ending_together(ranks):
         data = load_data(recipe, ranks, allow_code=allow_code)

@@ -15,12 +15,9 @@ from fednnnn_plugin.fedml.patches.wrapping import wrapper
 
 def apply(optrepo: ModuleType) -> None:
     """Register our optimizers in ``optrepo.OptRepo`` and let ``name2cls`` ignore the case."""
-    registry = getattr(optrepo, "OptRepo", None)
-    for name in ("repo", "name2cls", "get_opt_names", "supported_parameters"):
-        if not hasattr(registry, name):
-            compatibility.report_missing(f"{optrepo.__name__}.OptRepo.{name}")
-    if registry is None or compatibility.problem() is not None:
+    if compatibility.problem() is not None:
         return
+    registry = optrepo.OptRepo
     # Imported here: a FedML that we leave alone must not find them among torch's subclasses.
     from fednnnn_plugin.server.rules import RULES
 

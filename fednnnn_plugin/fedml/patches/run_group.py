@@ -68,10 +68,7 @@ class RecipeGroup(click.Group):
 def apply(run: ModuleType) -> None:
     """Replace ``fedml_run`` by a group of the same commands, options and help; it takes recipes."""
     group = getattr(run, "fedml_run", None)
-    if not isinstance(group, click.Group):
-        compatibility.report_missing(f"{run.__name__}.fedml_run")
-        return
-    if isinstance(group, RecipeGroup):
+    if not isinstance(group, click.Group) or isinstance(group, RecipeGroup):
         return
     replacement = RecipeGroup.__new__(RecipeGroup)
     replacement.__dict__.update(group.__dict__)

@@ -91,8 +91,7 @@ def _trainer(args: Any, dataset: Any, model: Any, given: Any) -> Any:
     if given is None and staged_data(dataset) is not None:
         return FedNNNNClientTrainer(model, args)
     if not isinstance(given, FedNNNNClientTrainer):
-        name = "FedML's default" if given is None else type(given).__name__
-        warn_of_the_proximal_term(args, name)
+        warn_of_the_proximal_term(args)
     return given
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import compatibility
-from fednnnn_plugin.fedml.methods import names_ours, simulates_ours
+from fednnnn_plugin.fedml.methods import names_ours, require_code_allowed, simulates_ours
 from fednnnn_plugin.fedml.patches.wrapping import wrap
-from fednnnn_plugin.models import MODELS, create_model
+from fednnnn_plugin.models import MODELS, create_model, unknown_model
+from fednnnn_plugin.user_code import names_code
 
 
 def apply(_fedml: ModuleType) -> None:
@@ -37,6 +38,7 @@ def _begin_tracking(original: Callable[..., Any], args: Any, *rest: Any, **named
         from fednnnn_plugin.engine.progress import WeightsAndBiases
 
         WeightsAndBiases()  # which raises one line where there is none
+        args.wandb_project = getattr(args, "wandb_project", None)  # which FedML reads
     return original(args, *rest, **named)
 
 
@@ -48,19 +50,25 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
     from fednnnn_plugin.engine.ranks import ending_together
     from fednnnn_plugin.engine.settings import rank_device
     from fednnnn_plugin.fedml.processes import simulation_ranks
-    from fednnnn_plugin.fedml.settings import script_recipe
+    from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_recipe
 
-    recipe = script_recipe(args, custom_trainer=True)
+    recipe = script_recipe(args, custom_trainer=True, unread=TRAINING_KEYS)
     ranks = simulation_ranks(recipe)
     with ending_together(ranks):
         return rank_device(recipe, ranks)
 
 
 def _create(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
-    """Build a network of ours by the seed alone: a script starts from ``fedml run``'s weights."""
-    name = getattr(args, "model", None)
-    if name not in MODELS:
+    """Build a model by the seed alone: a script starts from ``fedml run``'s weights."""
+    name: Any = getattr(args, "model", None)
+    # All that ``fedml run`` has; FedML has none of torchvision's names.
+    known = isinstance(name, str) and names_ours(args) and not unknown_model(name)
+    if name not in MODELS and not known:
         return original(args, *rest, **named)
     compatibility.require()
+    own_code = names_code(name)
+    if own_code:
+        require_code_allowed("model_args.model", name)
     output_dim = rest[0] if rest else named.get("output_dim", 10)
-    return create_model(name, int(getattr(args, "random_seed", 0)), int(output_dim))
+    seed = int(getattr(args, "random_seed", 0))
+    return create_model(name, seed, int(output_dim), allow_code=own_code)

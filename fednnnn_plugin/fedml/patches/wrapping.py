@@ -5,8 +5,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from fednnnn_plugin.fedml import compatibility
-
 _MARK = "__fednnnn_wraps__"
 
 
@@ -27,13 +25,14 @@ def wrapper(original: Callable[..., Any], around: Callable[..., Any]) -> Callabl
 
 
 def wrap(owners: tuple[str, ...], attribute: str, around: Callable[..., Any]) -> None:
-    """Replace a function of FedML in the modules or the class that hold it; report who does not."""
+    """Replace a function of FedML in the modules or the class that hold it.
+
+    Another version of FedML may lack it: there our names fail before they need it.
+    """
     wrappers: dict[Any, Callable[..., Any]] = {}  # one a function, however many modules hold it
     for name in owners:
         module, _, last = name.rpartition(".")
         owner = sys.modules.get(name) or getattr(sys.modules.get(module), last, None)
         original = getattr(owner, attribute, None)
-        if original is None:
-            compatibility.report_missing(f"{name}.{attribute}")
-        else:
+        if original is not None:
             setattr(owner, attribute, wrappers.setdefault(original, wrapper(original, around)))
