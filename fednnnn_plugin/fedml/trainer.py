@@ -91,7 +91,10 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         """Count correct predictions and sum up the cross-entropy, as FedML's trainers do."""
         self.model.to(device)
         self.model.eval()
-        parts = [tally(self.model, (x.to(device), labels.to(device))) for x, labels in test_data]
+        parts = [
+            tally(self.model, (x.to(device), labels.to(device, torch.int64)))
+            for x, labels in test_data
+        ]
         return {
             "test_correct": sum(part.correct for part in parts),
             "test_loss": sum(part.loss for part in parts),

@@ -108,7 +108,9 @@ def test_it_counts_labels_not_samples(positions, fedml_args) -> None:
     x, y = torch.randn(4, 2, *positions), torch.arange(4 * math.prod(positions)) % 2
     data, model, args = [(x, y.reshape(4, *positions))], nn.Identity(), fedml_args()
     model.w = nn.Parameter(torch.zeros(()))
-    found = fp.FedNNNNClientTrainer(model, args).test(data, CPU, args)
+    trainer = fp.FedNNNNClientTrainer(model, args)
+    found = trainer.test(data, CPU, args)
+    assert found == trainer.test([(x, labels.int()) for x, labels in data], CPU, args)
     assert found["test_total"] == y.numel()
     assert found["test_correct"] == (x.argmax(1) == data[0][1]).sum()
     assert found["test_loss"] / y.numel() == pytest.approx(
