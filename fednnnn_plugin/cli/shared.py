@@ -16,7 +16,7 @@ from fednnnn_plugin.engine.endings import Terminated, ending, launched_rank, sig
 from fednnnn_plugin.errors import LaunchError, RunError, UserError
 
 P = ParamSpec("P")
-_HEAD_START = 1.0  # seconds
+_HEAD_START = 10.0  # seconds: ranks do not start as one
 PATH: Any = click.Path(path_type=Path)
 
 
