@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import platform
 import sys
-import time
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -12,11 +10,10 @@ from typing import Any, ParamSpec
 
 import click
 
-from fednnnn_plugin.engine.endings import Terminated, ending, launched_rank, signals_raised
-from fednnnn_plugin.errors import LaunchError, RunError, UserError
+from fednnnn_plugin.engine.endings import Terminated, ending, signals_raised, told_here
+from fednnnn_plugin.errors import RunError, UserError
 
 P = ParamSpec("P")
-_HEAD_START = 10.0  # seconds: ranks do not start as one
 PATH: Any = click.Path(path_type=Path)
 
 
@@ -32,11 +29,8 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
             message, status = ending(error)
             if "resume" not in kwargs:  # the command has no such option
                 message = message.removesuffix("; go on with --resume")
-            rank = launched_rank()
-            if rank and not isinstance(error, LaunchError):
-                time.sleep(_HEAD_START)  # rank 0 may have the same mistake, and ends the others
-                message = f"rank {rank} on {platform.node()}: {message}"
-            click.echo(message, err=True)
+            if told := told_here(message, error):
+                click.echo(told, err=True)
             sys.exit(status)
 
     return wrapped

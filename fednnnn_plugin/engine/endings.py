@@ -1,17 +1,21 @@
 """How a process of a run was launched, and how it ends: one line, one status."""
 
 import os
+import platform
 import signal
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.errors import LaunchError, RunError, UserError
 
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
+_LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+_HEAD_START = 5.0  # seconds
 
 
 class Terminated(BaseException):
@@ -26,6 +30,21 @@ def launched_ranks() -> int:
 def launched_rank() -> int:
     """Return which of them this one is; 0 without a launcher."""
     return _first(_RANKS, 0) if launched_ranks() > 1 else 0
+
+
+def told_here(message: str, error: BaseException) -> str:
+    """Return what this process says of an error that ends it; nothing where another one says it.
+
+    All ranks may have the same mistake, or those of one machine: its first rank says it, a while
+    later, as rank 0 ends the others where it has the mistake too.
+    """
+    rank = launched_rank()
+    if rank == 0 or isinstance(error, LaunchError):
+        return message
+    if _first(_LOCAL_RANKS, rank) or isinstance(error, Terminated | KeyboardInterrupt):
+        return ""
+    time.sleep(_HEAD_START)
+    return f"rank {rank} on {platform.node()}: {message}"
 
 
 def _first(names: tuple[str, ...], default: int) -> int:

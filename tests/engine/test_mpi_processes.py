@@ -165,7 +165,8 @@ def test_a_mistake_that_one_rank_alone_has_names_it(tmp_path: Path) -> None:
         (tmp_path / rank).mkdir()
     shutil.copy(find_recipe(FEDNNNN), tmp_path / "0" / "own.yaml")
     command = f"cd {tmp_path}/$OMPI_COMM_WORLD_RANK && exec {_BIN}/fednnnn run own.yaml"
-    status, _, stderr = ended(2, "bash", "-c", command)
+    apart = f"export OMPI_COMM_WORLD_LOCAL_RANK=0; {command}"
+    status, _, stderr = ended(2, "bash", "-c", apart)
     assert status == 2
     assert re.search(r"^rank 1 on .+: .*own\.yaml", stderr, re.MULTILINE)
 
