@@ -121,7 +121,7 @@ def read_study(folder: Path) -> Study:
             read = pd.read_csv(io.StringIO(_text(path)), **how)
             if missing := [name for name in names if name not in read]:
                 raise ValueError(f"no column {', '.join(missing)}")
-            table = read[names]
+            table = read[names].copy()
     except (OSError, ValueError, LookupError) as error:
         warnings.append(f"{path}: cannot be read: {reason(error)}")
     numbers = ["value", *MEASURED, *plan.keys]
@@ -154,9 +154,9 @@ def read_plan(folder: Path) -> Plan:
         raise UserError(f"{path}: damaged: {reason(error)}") from None
 
 
-def _number(text: str) -> float:
+def _number(text: str | None) -> float:
     try:
-        return float(text)
+        return math.nan if text is None else float(text)
     except ValueError:
         return math.nan
 
