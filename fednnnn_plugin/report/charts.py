@@ -139,7 +139,8 @@ def _chart(name: str, title: str, caption: str, shown: Sequence[Panel]) -> Chart
 
 def _evaluated(runs: pd.DataFrame) -> str:
     """Which model the accuracies are of, as the records say."""
-    recorded = runs.get("evaluated", pd.Series("", runs.index)).fillna("")
+    named = runs.get("evaluated", pd.Series("", runs.index)).replace("", None)
+    recorded = named.groupby(runs["run"]).transform("last").fillna("")  # a run tests one model
     methods = runs["label"].groupby(recorded, sort=False).unique()
     names = [_EVALUATED.get(str(model), str(model)) for model in methods.index]
     if len(names) > 1:
