@@ -94,6 +94,8 @@ class RunFolder:
         A run of which no round ended blocks nothing; its lock tells that the files are ours. Links
         may lead to others' files, and on a pipe a run would wait for ever.
         """
+        if self.path.resolve() == Path.cwd():
+            raise UserError("--output: must name a folder for the run, not the current one")
         folders = (self.checkpoints, *self._tracked)
         files = (self._lock, *self._files, *checkpoints_in(self.checkpoints))
         there = [path for path in (*files, *folders) if os.path.lexists(path)]

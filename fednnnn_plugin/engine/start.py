@@ -13,7 +13,6 @@ from fednnnn_plugin.engine.ranks import choose_ranks, ending_together
 from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
-from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -86,8 +85,6 @@ def run(
     loaded = load_recipe(path, _as_options(overrides or ()), allow_code=allow_code)
     mode = run_mode(loaded, resume=resume, overwrite=overwrite)
     folder = default_folder(loaded) if output is None else Path(output).expanduser()
-    if folder.resolve() == Path.cwd():
-        raise UserError("--output: must name a folder for the run, not the current one")
     asked_for = "MPI" if loaded.comm_args.backend == "MPI" else None  # sp is every recipe's default
     ranks = choose_ranks(backend or asked_for)
     with ending_together(ranks), progress_display(loaded.train_args.comm_round) as display:

@@ -56,8 +56,6 @@ class Simulator:
         self._ranks = simulation_ranks(self._recipe)
         with ending_together(self._ranks):
             self._folder = Path(getattr(args, "output", None) or default_folder(self._recipe))
-            if self._folder == Path():
-                raise UserError("output: must name a folder for the run, not the current one")
             self._mode = run_mode(self._recipe)
             self._device, self._model = torch.device(device), model
             self._data = engine_data(dataset, self._recipe.train_args.client_num_in_total)
