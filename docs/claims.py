@@ -7,6 +7,7 @@ import pandas as pd
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.report.groups import METHODS, arrange
+from fednnnn_plugin.report.runs import SECONDS
 
 RESULTS = Path(__file__).parents[1] / "results"
 PAGE = RESULTS / "CLAIMS.md"
@@ -27,11 +28,15 @@ def speed(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def agreement(runs: pd.DataFrame) -> pd.DataFrame:
-    """N/E in the first and in the last five rounds."""
-    ratio = runs.assign(ratio=runs["mean_update_norm"] / runs["mean_client_norm"])
-    last = runs["round"] > runs.groupby("run")["round"].transform("max") - 5
-    parts = {"rounds 1 to 5": ratio[runs["round"] <= 5], "last five rounds": ratio[last]}
-    table = {name: part.groupby(LINE, sort=False)["ratio"].mean() for name, part in parts.items()}
+    """N/E in the first and in the last five rounds, and how much of N and of E is left then."""
+    norms = runs[["mean_update_norm", "mean_client_norm"]].set_axis(["N", "E"], axis=1)
+    norms = runs[LINE].join(norms.assign(ratio=norms["N"] / norms["E"]))
+    late = runs["round"] > runs.groupby("run")["round"].transform("max") - 5
+    first, last = (
+        norms[part].groupby(LINE, sort=False).mean() for part in (runs["round"] <= 5, late)
+    )
+    table = {"N/E, rounds 1 to 5": first["ratio"], "N/E, last five": last["ratio"]}
+    table |= {f"{name}, last five / first": last[name] / first[name] for name in ("N", "E")}
     return pd.DataFrame(table).map("{:.2f}".format)
 
 
@@ -78,6 +83,15 @@ def served(runs: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
+def overhead(runs: pd.DataFrame) -> pd.DataFrame:
+    """What the server's arithmetic takes of a round, by its median."""
+    seconds = runs["seconds.aggregate"]
+    parts = {"aggregation (s)": seconds, "of a round": seconds / runs[SECONDS].sum(axis=1)}
+    medians = runs[LINE].assign(**parts).groupby(LINE, sort=False).median()
+    shown = {"aggregation (s)": "{:.3f}", "of a round": "{:.1%}"}
+    return pd.DataFrame({name: medians[name].map(text.format) for name, text in shown.items()})
+
+
 def _by_method(means: pd.Series) -> pd.DataFrame:
     return means.unstack().reindex(columns=[*METHODS])
 
@@ -86,7 +100,7 @@ def filled(page: str, runs: pd.DataFrame) -> str:
     """Return the page with each table, which follows a comment with its name, made anew."""
     runs = arrange(runs)
     runs = runs[runs["method"].isin(METHODS)]
-    for make in (speed, agreement, moves, normalised, served):
+    for make in (speed, agreement, moves, normalised, served, overhead):
         table = make(runs).fillna("–").reset_index().rename(columns={"data": "data set"})
         lines = [[*table], ["---"] * len(table.columns), *table.astype(str).to_numpy().tolist()]
         text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
