@@ -88,16 +88,17 @@ def read_folders(paths: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     problems: list[str] = []
     folders = {folder.resolve(): folder for folder in _run_folders(paths, problems)}
     times = Counter(place.name for place in folders)
+    heads: list[dict[str, Any]] = []
     parts: list[pd.DataFrame] = []
-    settings: dict[str, None] = {}
     for place, folder in folders.items():
         rounds = _read_rounds(folder, problems)
         name = printable(place.name if times[place.name] == 1 else folder)
-        identity = _identity(folder, name, rounds["round"].max(), problems)
-        parts.append(rounds.assign(**identity))
-        settings |= dict.fromkeys(identity)
-    table = pd.concat(parts or [pd.DataFrame(columns=NUMBERS)], ignore_index=True)
-    return table[[*dict.fromkeys([*settings, *NUMBERS, *table])]], problems
+        heads.append(_identity(folder, name, rounds["round"].max(), problems))
+        parts.append(rounds)
+    if not parts:
+        return pd.DataFrame(columns=NUMBERS), problems
+    by_folder = pd.concat(parts, keys=range(len(parts))).droplevel(1)
+    return pd.DataFrame(heads).join(by_folder, how="inner").reset_index(drop=True), problems
 
 
 def method_name(method: str) -> str:
@@ -125,12 +126,13 @@ def _identity(folder: Path, name: str, last: float, problems: list[str]) -> dict
     """What says which run it is: the leading columns of the table."""
     recipe, summary = (_read_settings(folder / file, problems) for file in (RECIPE, SUMMARY))
     sections = {name: values for name, values in recipe.items() if isinstance(values, dict)}
-    settings = {
-        f"{section}.{own}" if (own := printable(key)) in _TAKEN else own: _scalar(value)
-        for section in _SECTIONS
-        for key, value in sections.get(section, {}).items()
-        if key not in _NOT_COMPUTED
-    }
+    settings = {}
+    for section in _SECTIONS:
+        for key, value in sections.get(section, {}).items():
+            own = printable(key)
+            taken = own in _TAKEN or OTHER_NUMBERS.match(own)
+            if key not in _NOT_COMPUTED:
+                settings[f"{section}.{own}" if taken else own] = _scalar(value)
     # A summary may be of a shorter run, which was extended since.
     planned = settings.get("comm_round")
     return {

@@ -37,14 +37,24 @@ def test_a_run_folder_is_a_line_a_round(make_run) -> None:
 
 
 def test_several_folders_and_folders_of_them(make_run, study: Path) -> None:
-    one, two = make_run("FedNNNN", beta=0.7), make_run("PaperFedAvg")
+    one = make_run("FedNNNN", beta=0.7, max_client_norm=1.5)
+    two = make_run("PaperFedAvg", max_client_norm=None)
     (two / "summary.json").unlink()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         runs = fp.read_runs(one.parent, one, study)
     assert dict(runs.groupby("run", sort=False).size()) == {one.name: 4, two.name: 4}
     assert list(runs.groupby("run")["finished"].first()) == [True, False]
-    assert runs["beta"].isna().sum() == 4
+    for name in ("beta", "max_client_norm"):
+        assert runs[name].isna().sum() == 4
+
+
+def test_a_setting_that_is_named_as_a_recorded_number_keeps_its_section(make_run) -> None:
+    runs = fp.read_runs(make_run("FedNNNN", **{"round": 7, "layers.fc1.mean_update_norm": 8.0}))
+    assert list(runs["round"]) == [1, 2, 3, 4]
+    assert (runs["layers.fc1.mean_update_norm"] < 8.0).all()
+    assert set(runs["train_args.round"]) == {7}
+    assert set(runs["train_args.layers.fc1.mean_update_norm"]) == {8.0}
 
 
 def test_records_as_they_are_published(make_run) -> None:
