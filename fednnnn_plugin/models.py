@@ -15,9 +15,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.user_code import load_code, names_code, refuse_code, told
+from fednnnn_plugin.user_code import call_code, load_code, names_code, refuse_code
 
 _KEY = "model_args.model"
 
@@ -121,8 +121,7 @@ def create_model(
     if names_code(name):
         if not allow_code:
             raise refuse_code(_KEY, name)
-        with isolated_generators(seed, "model"):
-            return _own_model(name, num_classes)
+        return _own_model(name, seed, num_classes)
     if problem := unknown_model(name):
         raise UserError(f"{_KEY}: {name[:60]!r}: {problem}")
     with isolated_generators(seed, "model"):
@@ -135,27 +134,31 @@ def create_model(
     return model
 
 
-def _own_model(reference: str, num_classes: int) -> nn.Module:
-    function = load_code(reference, _KEY)
-    where = f"{_KEY}: {reference}"
-    if not callable(function):
-        raise UserError(f"{where}: is not callable")
-    try:
-        model = _called(function, num_classes)
-    except Exception as error:
-        raise UserError(f"{where}: raised {told(error)}") from error
+def _own_model(reference: str, seed: int, num_classes: int) -> nn.Module:
+    function, where = load_code(reference, _KEY), f"{_KEY}: {printable(reference)}"
+    if isinstance(function, nn.Module):
+        raise UserError(f"{where}: is a model; must be a function that makes one")
+    with isolated_generators(seed, "model"):
+        model = call_code(function, where, lambda make: _made(make, num_classes))
     if not isinstance(model, nn.Module):
         raise UserError(f"{where}: returned a {type(model).__name__}; must be a torch.nn.Module")
     return model
 
 
-def _called(function: Callable[..., object], num_classes: int) -> object:
-    parameters = inspect.signature(function).parameters
-    if "num_classes" in parameters:
-        return function(num_classes=num_classes)
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [p for p in parameters.values() if p.kind in positional and p.default is p.empty]
-    return function(num_classes) if needed else function()
+def _made(function: Callable[..., object], num_classes: int) -> object:
+    """Call it with the number of classes: as ``num_classes``, else as the first it requires."""
+    signature = inspect.signature(function)
+    single = {
+        name: parameter.default
+        for name, parameter in signature.parameters.items()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
+    required = [name for name, default in single.items() if default is signature.empty]
+    given = signature.bind_partial()
+    for name in ["num_classes"] if "num_classes" in single else required[:1]:
+        given.arguments[name] = num_classes
+    given.apply_defaults()  # those before one that is given by its position
+    return function(*given.args, **given.kwargs)
 
 
 def unknown_model(name: str) -> str:

@@ -4,15 +4,17 @@ import importlib
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.seeds import isolated_generators
 
 _PACKAGE = str(Path(__file__).parent)
 _IMPORTLIB = str(Path(importlib.__file__).parent)
 _INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
+_ABSENT = object()
 
 
 def names_code(text: object) -> bool:
@@ -35,15 +37,16 @@ def load_code(reference: str, where: str) -> object:
     """Import what ``module:name`` is; the caller has asked whether it may.
 
     The current directory is importable meanwhile, before all others, as it is for ``python -m``.
-    Whatever is wrong with it is a ``UserError`` that names ``where``, the recipe's key.
+    Whatever is wrong with it is a ``UserError`` that names ``where``, the recipe's key. What a
+    module draws when it is imported is the same in every run, whichever key imports it first.
     """
     where = f"{where}: {printable(reference)}"
     if not names_code(reference):
         raise UserError(f"{where}: must be module:name")
     module_name, _, name = reference.partition(":")
     try:
-        with _current_directory_importable():
-            module = importlib.import_module(module_name)
+        with _current_directory_importable(), isolated_generators(0, f"import {module_name}"):
+            found: object = getattr(importlib.import_module(module_name), name, _ABSENT)
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module_name}.".startswith(f"{missing}."):
@@ -52,10 +55,26 @@ def load_code(reference: str, where: str) -> object:
                 f"directory, {printable(Path.cwd())}"
             ) from error
         raise UserError(f"{where}: does not import: {told(error)}") from error
-    if not hasattr(module, name):
+    if found is _ABSENT:
         raise UserError(f"{where}: {name} is not there, in module {module_name}")
-    found: object = getattr(module, name)
     return found
+
+
+def call_code(
+    function: object, where: str, call: Callable[[Callable[..., object]], object]
+) -> object:
+    """Return what ``call`` gets from a function that `load_code` found.
+
+    The current directory is importable meanwhile. What goes wrong is a ``UserError`` that begins
+    with ``where``.
+    """
+    if not callable(function):
+        raise UserError(f"{where}: is not callable")
+    try:
+        with _current_directory_importable():
+            return call(function)
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{where}: raised {told(error)}") from error
 
 
 def told(error: BaseException) -> str:

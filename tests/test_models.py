@@ -143,6 +143,9 @@ def own(own_code: Path) -> Callable[..., nn.Module]:
         ("def create(width=5, *, num_classes=2): return nn.Linear(width, num_classes)", 7),
         ("def create(classes): return nn.Linear(3, classes)", 7),
         ("def create(width=3): return nn.Linear(width, 4)", 4),
+        ("def create(width=3, num_classes=2, /): return nn.Linear(width, num_classes)", 7),
+        ("def create(width=3, *, classes): return nn.Linear(width, classes)", 7),
+        ("def create(*widths, **more): return nn.Linear(3, 4, **more)", 4),
         ("class create(nn.Linear):\n    def __init__(self, n): super().__init__(3, n)", 7),
     ],
 )
@@ -159,6 +162,8 @@ def test_a_function_of_the_users_takes_the_classes_or_nothing(own, text: str, ou
     ("text", "expected"),
     [
         ("create = 3", "is not callable"),
+        ("create = nn.Linear(3, 7)", "is a model; must be a function"),
+        ("create = max", "raised ValueError: no signature"),
         ("def create(): return 3", "returned a int; must be a torch.nn.Module"),
         ("def create():\n    raise OSError('two\\nlines')", "raised OSError: two lines ("),
         ("def create(a, b): pass", "raised TypeError: "),

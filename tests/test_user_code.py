@@ -1,5 +1,6 @@
 """A user's own code by name: imported from the current directory, one line for what is wrong."""
 
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.user_code import load_code, names_code, refuse_code, told
+from fednnnn_plugin.user_code import call_code, load_code, names_code, refuse_code, told
 
 
 @pytest.fixture
@@ -47,6 +48,7 @@ def test_what_does_not_import(write, tmp_path: Path) -> None:
     write("own_empty", "load = 3")
     write("own_raising", "import json\n\njson.loads('two\\nlines')")
     write("own_ending", "raise SystemExit(7)")
+    write("own_lazy", "def __getattr__(name): import not_there_at_all")
     for reference, expected in (
         ("own_gone:load", "no module own_gone: it must be installed, or in the current dir"),
         ("own_empty.sub:load", "no module own_empty.sub: it must be installed, or in the current"),
@@ -54,6 +56,7 @@ def test_what_does_not_import(write, tmp_path: Path) -> None:
         ("own_needy:load", "ModuleNotFoundError: No module named 'not_there_at_all' ("),
         ("own_raising:load", f"({tmp_path / 'own_raising.py'}, line 3)"),
         ("own_ending:load", f"SystemExit: 7 ({tmp_path / 'own_ending.py'}, line 1)"),
+        ("own_lazy:load", "ModuleNotFoundError: No module named 'not_there_at_all' ("),
         ("own_empty:save", "save is not there, in module own_empty"),
         ("no code", "must be module:name"),
     ):
@@ -70,6 +73,31 @@ def test_what_is_raised_is_told_with_the_users_own_line(write, tmp_path: Path) -
     with pytest.raises(ValueError, match="Expecting") as raised:
         function()
     assert told(raised.value).endswith(f"({tmp_path / 'own_caller.py'}, line 3)")
+
+
+def test_what_a_module_draws_when_imported_is_the_same_everywhere(write) -> None:
+    write("own_drawing", "import random\nvalue = random.random()")
+    state, values = random.getstate(), set()
+    for seed in (1, 2):
+        random.seed(seed)
+        values.add(load_code("own_drawing:value", "key"))
+        del sys.modules["own_drawing"]
+    random.setstate(state)
+    assert len(values) == 1
+
+
+def test_a_function_imports_what_lies_beside_it_when_called(write) -> None:
+    write("own_sibling", "VALUE = 5")
+    write("own_importing", "def load():\n    from own_sibling import VALUE\n    return VALUE")
+    function = load_code("own_importing:load", "key")
+    assert call_code(function, "key: own_importing:load", lambda load: load()) == 5
+
+
+def test_a_function_that_ends_the_process_is_one_line(write) -> None:
+    write("own_quitting", "import sys\ndef load():\n    sys.exit(0)")
+    function = load_code("own_quitting:load", "key")
+    with pytest.raises(UserError, match=r"^key: raised SystemExit: 0 .*own_quitting.py, line 3"):
+        call_code(function, "key", lambda load: load())
 
 
 def test_the_refusal_names_the_key_the_code_and_the_option() -> None:

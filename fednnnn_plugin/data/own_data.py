@@ -7,7 +7,7 @@ from torch import Tensor
 from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
 from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.user_code import load_code, refuse_code, told
+from fednnnn_plugin.user_code import call_code, load_code, refuse_code
 
 MAX_CLASSES = 100_000
 
@@ -25,14 +25,9 @@ def load_own_data(reference: str, *, allow_code: bool, seed: int) -> ImageDatase
     if not allow_code:
         raise refuse_code(_KEY, reference)
     where = f"{_KEY}: {printable(reference)}"
+    function = load_code(reference, _KEY)
     with isolated_generators(seed, "data"):
-        function = load_code(reference, _KEY)
-        if not callable(function):
-            raise UserError(f"{where}: is not callable")
-        try:
-            returned = function()
-        except Exception as error:
-            raise UserError(f"{where}: raised {told(error)}") from error
+        returned = call_code(function, where, lambda load: load())
     pixels = _checked(returned, where)
     num_classes = 1 + int(torch.maximum(pixels.train_labels.max(), pixels.test_labels.max()))
     if not 2 <= num_classes <= MAX_CLASSES:
