@@ -73,7 +73,8 @@ def _write(images: Tensor, path: Path) -> None:
         oldest = kept.pop(0)
         total -= oldest.stat().st_size
         oldest.unlink()
-    partial = path.with_suffix(".partial")  # the lock leaves one writer at a time
+    # The lock leaves one writer at a time: what a killed one left is written over.
+    partial = path.with_name("partial")
     try:
         save_file({"images": images}, partial)
         partial.replace(path)

@@ -4,29 +4,31 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError, printable, reason
 
+VERSION = 2  # of the pixels that `decode` gives: no others are taken from the cache
 MAX_DECODED_BYTES = 4 << 30  # staged as float32 they are four times that
 
 _THREADS = 4
 _GREY = ("1", "L", "LA")
-_COLOUR = ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "LAB")
+_COLOUR = ("P", "RGB", "RGBA", "CMYK")
 
 
 def decode(
     paths: Sequence[Path], image_size: tuple[int, int] | None, *, colour: bool = False
 ) -> Tensor:
-    """Decode images to uint8 [n, C, H, W]: one channel if all are grey, else three.
+    """Decode images to uint8 [n, C, H, W]: one channel if all are stored as grey, else three.
 
-    They are resized to ``image_size`` (height, width); without it all must have one size.
+    They are turned as their EXIF says, and resized to ``image_size`` (height, width); without it
+    all must have one size.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -66,11 +68,14 @@ def decode(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
-    """Open an image; what goes wrong until it is closed is said in one line."""
+    """Open an image, upright; what goes wrong until it is closed is said in one line."""
     try:
         with path.open("rb") as file, Image.open(file, formats=("JPEG", "PNG")) as image:
             if image.mode not in _GREY + _COLOUR:
                 raise ValueError(f"more than 8 bits a channel (Pillow's mode {image.mode})")
+            image.load()
+            with suppress(Exception):  # EXIF that is damaged: the image as it is stored
+                ImageOps.exif_transpose(image, in_place=True)
             yield image
     except Exception as error:  # Pillow raises nearly anything on a damaged file
         why = "neither format" if isinstance(error, UnidentifiedImageError) else reason(error)

@@ -10,9 +10,9 @@ import torch
 
 from fednnnn_plugin.data.cache import cached, fingerprint
 from fednnnn_plugin.data.holdout import drawn_apart
-from fednnnn_plugin.data.image_files import decode
+from fednnnn_plugin.data.image_files import VERSION, decode
 from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
-from fednnnn_plugin.data.sources import data_folder, torchvision_datasets
+from fednnnn_plugin.data.sources import data_folder
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.seeds import derive_seed
 
@@ -73,7 +73,7 @@ def read_tree(
         raise UserError(f"{where}: train and test must have the same classes; one lacks {names}")
     listed = [_images(part, classes) for part in parts]
     files = [Path(path) for images in listed for path, _ in images]
-    stamp = fingerprint(f"{folder.resolve()}\0{image_size}", files)
+    stamp = fingerprint(f"{VERSION}\0{folder.resolve()}\0{image_size}", files)
     images = cached(cache_dir, stamp, len(files), lambda: decode(files, image_size))
     labels = torch.tensor([label for images in listed for _, label in images], dtype=torch.int64)
     train = len(listed[0])
@@ -87,21 +87,17 @@ def _classes(folder: Path) -> list[str]:
 
 
 def _images(folder: Path, classes: Sequence[str]) -> list[tuple[str, int]]:
-    """Paths and labels of the images below a folder, by class and by name."""
-    root, left_out = str(folder), []
-
-    def is_ours(path: str) -> bool:
-        place, name = os.path.split(path)
-        ours = name.lower().endswith(SUFFIXES) and os.path.split(place)[0] == root
-        if not ours and not name.startswith("."):
-            left_out.append(path)
-        return ours and not name.startswith(".")
-
-    images: list[tuple[str, int]] = torchvision_datasets().ImageFolder.make_dataset(
-        root, {name: label for label, name in enumerate(classes)}, None, is_ours, allow_empty=True
-    )
-    for label in set(range(len(classes))).difference(label for _, label in images):
-        raise UserError(f"{printable(folder / classes[label])}: no {', '.join(SUFFIXES)} files")
+    """Paths and labels of the images in a folder's class folders, by class and by name."""
+    images, left_out = [], 0
+    for label, name in enumerate(classes):
+        with os.scandir(folder / name) as entries:
+            seen = [entry for entry in entries if not entry.name.startswith(".")]
+        ours = [e.path for e in seen if e.name.lower().endswith(SUFFIXES) and not e.is_dir()]
+        if not ours:
+            raise UserError(f"{printable(folder / name)}: no {', '.join(SUFFIXES)} files")
+        images += [(path, label) for path in sorted(ours)]
+        left_out += len(seen) - len(ours)
     if left_out:
-        _log.warning("%s: %d entries are not %s files: left out", folder, len(left_out), SUFFIXES)
+        what = f"are not {', '.join(SUFFIXES)} files, or lie deeper"
+        _log.warning("%s: %d entries %s: left out", printable(folder), left_out, what)
     return images

@@ -77,7 +77,7 @@ def test_what_was_used_longest_ago_makes_room(
 def test_where_nothing_can_be_kept_every_run_decodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    partial = tmp_path / "a" / OWN_FOLDER / "first.partial"
+    partial = tmp_path / "a" / OWN_FOLDER / "partial"
 
     def disk_full(*_: object, **__: object) -> None:
         partial.write_bytes(b"half")

@@ -4,9 +4,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 
 from fednnnn_plugin.data import image_folder
 from fednnnn_plugin.data.image_folder import load_image_folder
@@ -87,6 +88,9 @@ def test_the_second_load_decodes_nothing_and_a_change_is_seen(
     with monkeypatch.context() as patch:
         patch.setattr(image_folder, "decode", None)
         again = load(parts, seed=5).pixels
+        patch.setattr(image_folder, "VERSION", image_folder.VERSION + 1)
+        with pytest.raises(TypeError):
+            load(parts)
     assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
     save(parts / "train" / "cat" / "1.png", 99)
     assert load(parts).pixels.train_images[1].unique().tolist() == [99]
@@ -98,8 +102,23 @@ def test_other_files_are_left_out_and_said(parts: Path, caplog: pytest.LogCaptur
     (parts / "train" / "cat" / ".hidden.png").write_text("not an image")
     (parts / "train" / "cat" / "notes.webp").write_text("not an image")
     save(parts / "train" / "cat" / "deeper" / "0.png", 3)
+    for name in ("cat", "dog"):  # which goes round in a circle
+        (parts / "train" / name / "up").symlink_to("..")
     assert len(load(parts).pixels.train_labels) == 4
-    assert "2 entries are not" in caplog.text
+    assert "4 entries are not" in caplog.text
+    assert "or lie deeper" in caplog.text
+
+
+def test_a_photograph_is_turned_as_its_exif_says(parts: Path) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6  # to be turned to the right
+    stored = np.arange(24, dtype=np.uint8).reshape(4, 6)
+    turned, damaged = (parts / "train" / name / "0.png" for name in ("cat", "dog"))
+    Image.fromarray(stored).save(turned, exif=exif)
+    Image.fromarray(stored.T).save(damaged, exif=b"Exif\0\0no TIFF")
+    images = load(parts).pixels.train_images[:, 0]
+    assert images[0].tolist() == np.rot90(stored, -1).tolist()
+    assert images[2].tolist() == stored.T.tolist()
 
 
 WRONG_FOLDERS = {
