@@ -38,14 +38,20 @@ def client_counts(
 def counts_text(counts: pd.DataFrame) -> str:
     """For a terminal: of many clients the ends; and how sizes and classes spread."""
     sizes, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
-    shown = counts.astype(object).where(counts > 0, "·").assign(images=sizes, classes=classes)
+    shown = counts.astype(object).where(counts.to_numpy() > 0, "·")
+    for place, name, column in (  # by their place: a class may have such a name as well
+        (0, "client", counts.index),
+        (shown.columns.size + 1, "images", sizes),
+        (shown.columns.size + 2, "classes", classes),
+    ):
+        shown.insert(place, name, column, allow_duplicates=True)
     low, middle, high = sizes.quantile([0.0, 0.5, 1.0])
     ranked, fit = np.sort(sizes[sizes > 0])[::-1], "too few for a fit"
     if ranked.size > 2:  # size = c rank^(-a), by least squares on logarithms
         slope = np.polyfit(np.log(np.arange(1, ranked.size + 1)), np.log(ranked), 1)[0]
-        fit = f"fitted exponent {0.0 - slope:.2f}"
+        fit = f"fitted exponent {round(-slope, 2) + 0.0:.2f}"
     return (
-        f"{shown.reset_index().to_string(index=False, max_rows=25, max_cols=28)}\n\n"
+        f"{shown.to_string(index=False, max_rows=25, max_cols=28)}\n\n"
         f"images a client: smallest {low:g}, median {middle:g}, largest {high:g}\n"
         f"classes a client: {classes.min()} to {classes.max()}\n"
         f"sizes by rank: {fit}"
@@ -58,15 +64,17 @@ def partition(counts: pd.DataFrame, ax: Axes) -> Axes:
 
     ``counts`` is what ``client_counts`` gives.
     """
-    shares = counts.div(counts.sum(axis=1).clip(lower=1), axis=0) * 100.0
+    images = counts.to_numpy()
+    shares = 100.0 * images / images.sum(axis=1, keepdims=True).clip(min=1)
     tops = shares.cumsum(axis=1)
+    bottoms = tops - shares
     edges = np.arange(len(counts) + 1) - 0.5
     number = len(counts.columns)
     scale = "tab10" if number <= 10 else "tab20" if number <= 20 else "turbo"
     how: Any = {"fill": True, "linewidth": 0, "rasterized": len(counts) > VECTOR_CLIENTS}
-    for name, color in zip(counts, colormaps[scale].resampled(number)(range(number)), strict=True):
-        bottoms = (tops[name] - shares[name]).to_numpy()
-        ax.stairs(tops[name], edges, baseline=bottoms, color=color, label=name[:24], **how)
+    colors = colormaps[scale].resampled(number)(range(number))
+    for name, top, bottom, color in zip(counts, tops.T, bottoms.T, colors, strict=True):
+        ax.stairs(top, edges, baseline=bottom, color=color, label=name[:24], **how)
     if len(counts) <= SEPARATED_CLIENTS:
         ax.vlines(edges[1:-1], 0.0, 100.0, color=PAPER, linewidth=1.2)
     ax.set(xlim=(edges[0], edges[-1]), ylim=(0.0, 100.0), xlabel="client")

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
+from fednnnn_plugin.errors import printable
 from fednnnn_plugin.report.partition import counts_text
 
 
@@ -21,8 +22,20 @@ def test_counts_worked_by_hand() -> None:
     assert list(fp.figures.client_counts([0, 4], [[0, 1]]).columns) == ["0", "4"]
     assert "smallest 0, median 2, largest 3" in counts_text(counts)
     assert "classes a client: 0 to 2" in counts_text(counts)
+    equal = fp.figures.client_counts([0] * 6, [[0, 1], [2, 3], [4, 5]])
+    assert "fitted exponent 0.00" in counts_text(equal)
     sizes = pd.DataFrame({"a": (10_000.0 * np.arange(1, 101) ** -0.7).round()})
     assert "fitted exponent 0.70" in counts_text(sizes)
+
+
+@pytest.mark.parametrize("names", [["client", "images"], ["classes", "0"], ["a\nb", "a\\nb"]])
+def test_a_class_may_have_any_name(names: list[str]) -> None:
+    counts = fp.figures.client_counts([0, 1, 1, 1], [[0, 1], [2, 3]], names)
+    rows = [line.split() for line in counts_text(counts).splitlines()[:3]]
+    own = [printable(name) for name in names]
+    assert rows == [["client", *own, "images", "classes"], [*"01122"], [*"1·221"]]
+    tops = [patch.get_data().values.tolist() for patch in fp.figures.partition(counts).patches]
+    assert tops == [[50.0, 0.0], [100.0, 100.0]]
 
 
 def test_small_clients_stay_visible_under_a_power_law() -> None:
