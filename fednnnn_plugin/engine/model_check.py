@@ -32,47 +32,47 @@ def own_copy(model: nn.Module, name: str) -> nn.Module:
 
 
 def check_model(model: nn.Module, name: str, data: FederatedData, batch_size: int) -> None:
-    """Pass one training image through a copy of the model, and say of a problem what it is.
+    """Pass training images through a copy of the model, and say of a problem what it is.
 
-    Batch normalisation over a single value has no variance: where a client's last batch is one
-    image, the model must train on that as well.
+    As it is tested, and as it is trained. Batch normalisation over a single value has no variance:
+    where a client's last batch is one image, the model must train on that as well.
     """
     model = copy.deepcopy(model)
     like = next(model.parameters(), data.train_images)
-    image = data.train_images[:1].to(like.device)
-    if image.is_floating_point():
-        image = image.to(like.dtype)
-    wanted = [1, data.num_classes, *data.train_labels.shape[1:]]
-    try:
-        logits = _output(model.eval(), image)
-    except Exception as error:
-        raise UserError(
-            f"model_args.model: {name}: does not take images of {list(image.shape[1:])}: "
-            f"{printable(reason(error))}"
-        ) from error
-    if not isinstance(logits, Tensor) or list(logits.shape) != wanted:
-        kind = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise UserError(
-            f"model_args.model: {name}: gives {kind} for an image, not {wanted}: the logits of the "
-            "classes"
-        )
+    images = data.train_images[:2].to(like.device)
+    if images.is_floating_point():
+        images = images.to(like.dtype)
+    classes = [data.num_classes, *data.train_labels.shape[1:]]
     sizes = [data.client_size(client) for client in range(data.num_clients)]
     # The last batch of an epoch is a single image.
     alone = [n == 1 if batch_size == -1 else n % batch_size == 1 % batch_size for n in sizes]
-    if not any(alone):
-        return
-    try:
-        _output(model.train(), image)
-    except Exception as error:
+    problem = _problem(model.eval(), images[:1], classes)
+    if not problem and batch_size != 1 and max(sizes) > 1:
+        problem = _problem(model.train(), images, classes)
+    if problem:
+        raise UserError(f"model_args.model: {name}: {problem}")
+    if any(alone) and (problem := _problem(model.train(), images[:1], classes)):
         client = alone.index(True)
         raise UserError(
             f"train_args.batch_size: {batch_size}: leaves client {client}, which has "
             f"{sizes[client]} images, a batch of one image, on which {name} cannot train "
-            f"({printable(reason(error))}): choose another batch_size, or larger images"
-        ) from error
+            f"({problem}): choose another batch_size, or larger images"
+        )
 
 
 @torch.no_grad()
-def _output(model: nn.Module, image: Tensor) -> object:
-    with isolated_generators(0, "model check"):
-        return model(image)
+def _problem(model: nn.Module, images: Tensor, classes: list[int]) -> str:
+    """Say why the model does not give the logits of images; empty where it does."""
+    when = "in training, " if model.training else ""
+    try:
+        with isolated_generators(0, "model check"):
+            logits = model(images)
+    except Exception as error:
+        shape = list(images.shape[1:])
+        return f"{when}does not take images of {shape}: {printable(reason(error))}"
+    wanted = [len(images), *classes]
+    if isinstance(logits, Tensor) and list(logits.shape) == wanted:
+        return ""
+    given = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    batch = list(images.shape)
+    return f"{when}gives {given} for a batch of {batch}, not {wanted}: the logits of the classes"

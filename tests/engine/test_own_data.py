@@ -109,6 +109,11 @@ class Masked(nn.Linear):
         self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
 
 
+class PairInTraining(nn.Identity):
+    def forward(self, logits: torch.Tensor) -> object:
+        return (logits, logits) if self.training else logits
+
+
 @pytest.mark.parametrize(
     ("model", "problem"),
     [
@@ -135,7 +140,11 @@ def test_the_check_leaves_model_and_generators_as_they_were(data: FederatedData)
 @pytest.mark.parametrize(
     ("layers", "problem"),
     [
-        ((), r"^model_args.model: mine: gives \[1, 64\] for an image"),
+        ((), r"^model_args.model: mine: gives \[1, 64\] for a batch of \[1, 1, 8, 8\], not "),
+        (
+            (nn.Linear(64, 10), PairInTraining()),
+            r"^model_args.model: mine: in training, gives tuple for a batch of \[2, 1, 8, 8\], ",
+        ),
         (
             (nn.Linear(63, 10),),
             r"^model_args.model: mine: does not take images of \[1, 8, 8\]: ",
