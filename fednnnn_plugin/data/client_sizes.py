@@ -15,11 +15,6 @@ def client_sizes(
 
     Without an exponent they are balanced, whatever ``min_samples``.
     """
-    if num_clients > num_samples:
-        raise UserError(
-            f"num_clients: {num_clients}: there are only {num_samples} samples, "
-            "and every client needs at least one"
-        )
     if power_law_exponent is None:
         size, larger = divmod(num_samples, num_clients)
         return size + (np.arange(num_clients) < larger).astype(np.int64)

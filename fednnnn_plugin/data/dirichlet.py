@@ -6,8 +6,10 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+LEAST_ALPHA = 0.001
+
 _SWEEPS, _CLOSE_ENOUGH = 2_000, 0.1  # samples, of a class
-_LEAST_LOG = -30.0  # beside a client's largest: every class stays possible for every client
+_LEAST_LOG = -600.0  # beside a client's largest: every class stays possible for every client
 
 
 def dirichlet_shares(
@@ -40,9 +42,7 @@ def _log_shares(shape: tuple[int, int], alpha: float, rng: np.random.Generator) 
     ``Gamma(α) = Gamma(α + 1) U^(1/α)``, as a small α would underflow.
     """
     uniform = 1.0 - rng.random(shape)  # above 0
-    with np.errstate(over="ignore"):
-        logs = np.log(rng.gamma(alpha + 1.0, size=shape)) + np.log(uniform) / alpha
-    logs = np.maximum(logs, np.finfo(np.float64).min / 4)  # -inf, of the smallest α
+    logs = np.log(rng.gamma(alpha + 1.0, size=shape)) + np.log(uniform) / alpha
     for axis in (0, 1, 0, 1):  # a first fit, of the largest alone, while no ratio is cut off
         logs = logs - logs.max(axis=axis, keepdims=True)
     return np.maximum(logs, _LEAST_LOG)

@@ -18,8 +18,10 @@ def n_class_shares(
     power_law_exponent: float | None,
     rng: np.random.Generator,
 ) -> Ints:
-    """Samples of each class that every client holds, [num_clients, num_classes] int64."""
-    _check_counts(class_sizes, len(client_sizes), classes_per_client)
+    """Samples of each class that every client holds, [num_clients, num_classes] int64.
+
+    The counts have passed `check_counts`.
+    """
     reason = _overfull(class_sizes, client_sizes, classes_per_client)
     if not reason:
         shares = class_shares(class_sizes, client_sizes, classes_per_client, rng)
@@ -48,7 +50,8 @@ def _overfull(class_sizes: Ints, sizes: Ints, classes_per_client: int) -> str:
     )
 
 
-def _check_counts(class_sizes: Ints, clients: int, c: int) -> None:
+def check_counts(class_sizes: Ints, clients: int, c: int) -> None:
+    """Refuse a number of clients or of classes that no sizes of the clients allow."""
     num_classes = len(class_sizes)
     if c > num_classes:
         raise UserError(f"classes_per_client: {c}: the labels have only {num_classes} classes")

@@ -1,6 +1,6 @@
 """Division of a data set between clients, by class and by size."""
 
-import math
+import sys
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from fednnnn_plugin.data.client_sizes import client_sizes
-from fednnnn_plugin.data.dirichlet import dirichlet_shares
-from fednnnn_plugin.data.n_class import n_class_shares
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.data.dirichlet import LEAST_ALPHA, dirichlet_shares
+from fednnnn_plugin.data.n_class import check_counts, n_class_shares
+from fednnnn_plugin.errors import UserError, shown
 from fednnnn_plugin.seeds import derive_seed
 
 METHODS = ("iid", "n_class", "dirichlet")
@@ -49,7 +49,7 @@ def partition(
         method, sizes: as above.
         classes_per_client: at least 1, under ``n_class``.
         power_law_exponent: finite and at least 0, under ``power_law``.
-        alpha: finite and above 0, under ``dirichlet``: the smaller, the fewer classes.
+        alpha: finite and at least 0.001, under ``dirichlet``: the smaller, the fewer classes.
         min_samples: at least 1, under ``power_law``.
         seed: at least 0; the same seed and labels give the same split on every platform.
 
@@ -67,21 +67,28 @@ def partition(
     """
     checked_labels = _labels(labels)
     num_clients = _whole_number("num_clients", num_clients, least=1)
+    if num_clients > len(checked_labels):
+        raise UserError(
+            f"num_clients: {shown(num_clients)}: there are only {len(checked_labels)} samples, "
+            "and every client needs at least one"
+        )
     for name, value, allowed in (("method", method, METHODS), ("sizes", sizes, SIZES)):
         if value not in allowed:
-            raise UserError(f"{name}: {value!r}: must be one of {', '.join(allowed)}")
+            raise UserError(f"{name}: {shown(value)}: must be one of {', '.join(allowed)}")
     classes_per_client = _whole_number("classes_per_client", classes_per_client, least=1)
-    checked_exponent = _number("power_law_exponent", power_law_exponent, zero=True)
+    checked_exponent = _number("power_law_exponent", power_law_exponent, least=0)
     exponent = checked_exponent if sizes == "power_law" else None
-    alpha = _number("alpha", alpha, zero=False)
+    alpha = _number("alpha", alpha, least=LEAST_ALPHA)
     min_samples = _whole_number("min_samples", min_samples, least=1)
     seed = _whole_number("seed", seed, least=0)
 
     classes, class_of, class_sizes = np.unique(
         checked_labels, return_inverse=True, return_counts=True
     )
-    least = max(min_samples, classes_per_client) if method == "n_class" else min_samples
-    held = client_sizes(len(checked_labels), num_clients, exponent, least)
+    if method == "n_class":
+        check_counts(class_sizes, num_clients, classes_per_client)
+        min_samples = max(min_samples, classes_per_client)
+    held = client_sizes(len(checked_labels), num_clients, exponent, min_samples)
     rng = np.random.default_rng(derive_seed(seed, "partition"))
     if method == "iid":
         shares = _iid_shares(classes, class_sizes, held, rng)
@@ -142,13 +149,12 @@ def _labels(labels: Labels) -> NDArray[np.integer[Any]]:
 
 def _whole_number(name: str, value: object, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise UserError(f"{name}: {value!r}: must be a whole number, at least {least}")
+        raise UserError(f"{name}: {shown(value)}: must be a whole number, at least {least}")
     return int(value)
 
 
-def _number(name: str, value: object, *, zero: bool) -> float:
-    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
-    if not 0 <= number < math.inf or not (zero or number):
-        allowed = "at least 0" if zero else "greater than 0"
-        raise UserError(f"{name}: {value!r}: must be a finite number, {allowed}")
-    return number
+def _number(name: str, value: Any, least: float) -> float:
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    if not real or not least <= value <= sys.float_info.max:
+        raise UserError(f"{name}: {shown(value)}: must be a finite number, at least {least}")
+    return float(value)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
+from fednnnn_plugin.data.dirichlet import LEAST_ALPHA
 from fednnnn_plugin.models import unknown_model
 from fednnnn_plugin.user_code import names_code
 
@@ -76,9 +77,13 @@ FullBatch = Annotated[Literal[-1], Field(description="-1 for all of a client's i
 _READ = BeforeValidator(decimal)
 _ABOVE_0 = Field(gt=0, allow_inf_nan=False, description="a finite number greater than 0")
 _FROM_0 = Field(ge=0, allow_inf_nan=False, description="a finite number of at least 0")
+_FROM_LEAST = Field(
+    ge=LEAST_ALPHA, allow_inf_nan=False, description=f"a finite number of at least {LEAST_ALPHA}"
+)
 _BELOW_1 = Field(ge=0, lt=1, description="a number of at least 0 and less than 1")
 _BETWEEN = Field(gt=0, lt=1, description="a number greater than 0 and less than 1")
 Positive = Annotated[float, _ABOVE_0, _READ]
+Concentration = Annotated[float, _FROM_LEAST, _READ]
 NonNegative = Annotated[float, _FROM_0, _READ]
 Fraction = Annotated[float, _BELOW_1, _READ]
 OpenFraction = Annotated[float, _BETWEEN, _READ]

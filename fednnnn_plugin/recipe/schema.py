@@ -57,7 +57,7 @@ class DataArgs(Section):
     partition_method: kinds.PartitionMethod = "iid"
     partition_sizes: Literal["balanced", "power_law"] = "balanced"
     classes_per_client: kinds.Count = 2
-    partition_alpha: kinds.Positive = 0.5
+    partition_alpha: kinds.Concentration = 0.5
     power_law_exponent: kinds.NonNegative = 1.0
     min_samples: kinds.Count = 10
     validation_fraction: kinds.Fraction = 0.0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fednnnn_plugin.data.dirichlet import dirichlet_shares
+from fednnnn_plugin.data.dirichlet import LEAST_ALPHA, dirichlet_shares
 
 
 def test_by_hand() -> None:
@@ -14,6 +14,16 @@ def test_by_hand() -> None:
     halves = np.array([50, 50])  # where alpha is small each client has one of two classes
     tables = {str(dirichlet_shares(halves, halves, 1e-5, rng).tolist()) for _ in range(8)}
     assert tables == {"[[50, 0], [0, 50]]", "[[0, 50], [50, 0]]"}
+
+
+def test_the_smaller_alpha_the_larger_a_clients_largest_class() -> None:
+    classes, clients = np.full(10, 600), np.full(100, 60)
+
+    def largest(alpha: float) -> float:
+        shares = dirichlet_shares(classes, clients, alpha, np.random.default_rng(0))
+        return float(shares.max(axis=1).mean() / 60)
+
+    assert 0.8 < largest(0.02) < largest(0.005) < largest(LEAST_ALPHA)
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0, 10.0, 1e6])

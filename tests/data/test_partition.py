@@ -90,7 +90,7 @@ def test_thousands_of_clients() -> None:
     sizes=st.sampled_from(SIZES),
     classes_per_client=st.integers(1, 6),
     exponent=st.floats(0, 3),
-    alpha=st.floats(1e-320, 1e300),
+    alpha=st.floats(0.001, 1e300),
     min_samples=st.integers(1, 6),
 )
 def test_any_split_or_one_line(
@@ -134,7 +134,9 @@ UNEVEN = {"sizes": "power_law"}
         ({"num_clients": 0}, "num_clients: 0: must be a whole number, at least 1"),
         ({"method": "hetero"}, "method: 'hetero': .*dirichlet"),
         ({"power_law_exponent": float("nan")}, "power_law_exponent: nan: "),
-        ({"alpha": 0}, "alpha: 0: .* greater than 0"),
+        ({"power_law_exponent": 10**400}, "power_law_exponent: a huge number: "),
+        ({"alpha": 0.0009}, "alpha: 0.0009: .* at least 0.001"),
+        ({"alpha": 10**400}, "alpha: a huge number: "),
         ({"labels": [0.0, 1.0]}, "labels: .* got list of float64"),
         ({"num_clients": 1438}, "num_clients: 1438: there are only 1437 "),
         ({"method": "n_class", "classes_per_client": 11}, "classes_per_client: 11: .* only 10"),
@@ -142,6 +144,10 @@ UNEVEN = {"sizes": "power_law"}
         ({"method": "n_class", "num_clients": 719}, "num_clients: 719: .* at most 718 clients"),
         ({"method": "n_class", "num_clients": 5}, "num_clients: 5: found no way"),
         (UNEVEN | {"num_clients": 100, "min_samples": 15}, "min_samples: 15: .* at most 14 is"),
+        (
+            UNEVEN | {"method": "n_class", "classes_per_client": 200},
+            "classes_per_client: 200: .* only 10",
+        ),
         (UNEQUAL, "num_clients: 10: class 1 has 9 samples, too few for the 10 clients"),
         (UNEQUAL | {"method": "n_class"}, "num_clients: 10: .* too few .* at most 9 clients"),
         (
