@@ -25,7 +25,9 @@ _NON_IID_B = {
     "partition_method": "n_class",
     "partition_sizes": "balanced",
     "classes_per_client": 2,
+    "partition_alpha": 0.5,
     "power_law_exponent": 1.0,
+    "min_samples": 10,
 }
 
 

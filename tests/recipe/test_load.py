@@ -87,6 +87,12 @@ def test_overrides_replace_values_and_the_last_one_wins(recipe_file: Path) -> No
         ("common_args.using_mlops", "1", "1: must be true or false"),
         ("data_args.dataset", "imagenet", "'imagenet': must be one of mnist, cifar10, digits"),
         ("data_args.data_dir", "x", "'x': only dataset image_folder uses it; leave it out or at n"),
+        (
+            "data_args.min_samples",
+            "5",
+            "5: only partition_sizes power_law uses it; leave it out or",
+        ),
+        ("data_args.partition_alpha", "1e-4", "0.0001: must be a finite number of at least 0.001"),
         ("data_args.image_size", "[8]", "a list: must be a whole number of 1 to 4096, or [height,"),
         ("data_args.data_cache_dir", "5", "5: must be a path"),
         ("model_args.model", "resnet19", "'resnet19': must be one of nnnn_mnist, nnnn_cifar10, "),

@@ -1,6 +1,6 @@
 """The paper's procedure: which values, which condition, which rounds."""
 
-from functools import partial
+from collections.abc import Sequence
 
 import pytest
 import yaml
@@ -54,7 +54,11 @@ def test_only_what_a_grid_names_is_searched_and_not_too_many_points() -> None:
 
 
 def test_the_learning_rate_is_searched_on_fedavg_under_non_iid_b() -> None:
-    load = partial(load_recipe, find_recipe("mnist_iid_ub_fednnnn"))
+    own_data = ("partition_method=dirichlet", "partition_alpha=0.3", "min_samples=5")
+
+    def load(changes: Sequence[str]) -> Recipe:
+        return load_recipe(find_recipe("mnist_iid_ub_fednnnn"), [*own_data, *changes])
+
     plan = make_plan(load([]), Settings())
     rate, own = plan.steps
     tried = trial_recipe(load, plan, rate, {"learning_rate": 0.07})
@@ -65,7 +69,7 @@ def test_the_learning_rate_is_searched_on_fedavg_under_non_iid_b() -> None:
     # The method's own values under the recipe's own condition.
     tried = trial_recipe(load, plan, own, {"learning_rate": 0.07, "beta": 0.9, "gamma": 0.6})
     assert tried.train_args.federated_optimizer == "FedNNNN"
-    assert tried.data_args.partition_method == "iid"
+    assert tried.data_args.partition_method == "dirichlet"
     assert tried.data_args.partition_sizes == "power_law"
     train = yaml.safe_load(dump_recipe(tried))["train_args"]
     assert (train["beta"], train["gamma"], train["learning_rate"]) == (0.9, 0.6, 0.07)
