@@ -98,6 +98,7 @@ def test_fedmls_own_optimizers_run_on_it_and_their_sums_are_the_test_set(
     "values",
     [
         {"partition_method": "n_class"},
+        {"partition_method": "dirichlet", "partition_alpha": 0.5},
         {"partition_sizes": "balanced"},
         {"classes_per_client": 2},
         OURS | {"partition_method": "n_class"},
@@ -114,8 +115,6 @@ def test_what_only_we_have_is_refused_for_another_data_set(values, arguments) ->
     [
         *({"partition_method": method} for method in (None, "hetero", 3)),
         *({"dataset": name} for name in ("mnist", "cifar10", "femnist", "cifar100")),
-        {"partition_method": "dirichlet", "partition_alpha": 0.5},
-        {"dataset": "my_data:load"},
         {"dataset": "hdfs://somewhere", **OURS},
         {"partition_method": "hetero", **OURS},
         {"dataset": "femnist", **OURS},
@@ -142,8 +141,9 @@ def test_ours_are_looked_for_where_ours_are_kept(arguments, tmp_path) -> None:
             fedml.data.load(arguments(**args))
 
 
+@pytest.mark.parametrize("method", [{}, OURS])
 def test_a_function_runs_where_the_environment_allows_it(
-    arguments, own_folder, monkeypatch
+    method, arguments, own_folder, monkeypatch
 ) -> None:
     (own_folder / "own_images.py").write_text(
         "import torch\n"
@@ -151,7 +151,7 @@ def test_a_function_runs_where_the_environment_allows_it(
         "    x, y = torch.rand(20, 1, 4, 4), torch.arange(20) % 2\n"
         "    return x, y, x[:4], y[:4]\n"
     )
-    args = arguments(dataset="own_images:load", client_num_in_total=3, **OURS)
+    args = arguments(dataset="own_images:load", client_num_in_total=3, **method)
     with pytest.raises(fp.UserError, match=r"^data_args.dataset: 'own_images:load' .*=1 in"):
         fedml.data.load(args)
     monkeypatch.setenv("FEDNNNN_ALLOW_CODE", "1")

@@ -11,10 +11,10 @@ from fednnnn_plugin.fedml.patches.wrapping import wrap
 from fednnnn_plugin.user_code import names_code
 
 DATASETS = ("mnist", "cifar10", "digits", "image_folder")
-PARTITION_METHODS = ("iid", "n_class", "dirichlet")
 
-# Data sets and keys that FedML has no other meaning for.
+# Data sets, partitions and keys that FedML has no other meaning for.
 _OUR_DATASETS = ("digits", "image_folder")
+_OUR_METHODS = ("n_class", "dirichlet")
 _OUR_KEYS = ("partition_sizes", "classes_per_client")
 
 
@@ -40,20 +40,19 @@ def _load(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> 
 def _why_ours(args: Any) -> str | None:
     """Return what says that the data is ours to load, or None where it is FedML's.
 
-    Under FedML's own optimizers that is a name or key that only we have: ``iid`` FedML has too.
+    Under FedML's own optimizers that is a name or key that only we have: ``iid`` FedML has too,
+    and by a name that it does not know it would train on CIFAR-10.
     """
     dataset = getattr(args, "dataset", None)
     method = getattr(args, "partition_method", None)
-    if dataset in _OUR_DATASETS:
+    if dataset in _OUR_DATASETS or names_code(dataset):
         return f"dataset {dataset}"
-    if method == "n_class":
+    if method in _OUR_METHODS:
         return f"partition_method {method}"
     ours = names_ours(args)
-    if ours and names_code(dataset):
-        return f"dataset {dataset}"
     if ours and dataset in DATASETS and method is None:
         method = "iid"  # a recipe's default
-    if method not in PARTITION_METHODS:
+    if method != "iid":
         return None
     keys = [key for key in _OUR_KEYS if getattr(args, key, None) is not None]
     if keys:
