@@ -18,6 +18,7 @@ from fednnnn_plugin.user_code import names_code
 
 #: What a recipe calls the arguments of `partition` that its refusals name.
 _KEYS = {
+    "method": "data_args.partition_method",
     "num_clients": "train_args.client_num_in_total",
     "classes_per_client": "data_args.classes_per_client",
     "power_law_exponent": "data_args.power_law_exponent",

@@ -53,6 +53,7 @@ def test_digits_between_20_clients() -> None:
             {"partition_sizes": "power_law", "min_samples": 500},
             r"data_args.min_samples: 500: .* with train_args.client_num_in_total=20$",
         ),
+        ({"partition_method": "hetero"}, "data_args.partition_method: 'hetero': must be one of"),
         ({"partition_method": "dirichlet", "partition_alpha": 0}, "data_args.partition_alpha: 0: "),
     ],
 )
