@@ -29,13 +29,13 @@ def load_images(dataset: str, cache_dir: Path, *, download: bool, seed: int) -> 
     if dataset == "digits":
         return load_digits(seed)
     load = {"mnist": load_mnist, "cifar10": load_cifar10}[dataset]
-    return load(Path(cache_dir).expanduser(), download=download)
+    return load(cache_dir, download=download)
 
 
 def is_present(dataset: str, cache_dir: Path) -> bool:
     """Tell whether a data set's files are where `load_images` looks for them; no file is read."""
     look = {"mnist": mnist_is_present, "cifar10": cifar10_is_present}.get(dataset)
     try:
-        return dataset == "digits" if look is None else look(cache_dir.expanduser())
+        return dataset == "digits" if look is None else look(cache_dir)
     except OSError:
         return False

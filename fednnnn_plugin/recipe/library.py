@@ -2,7 +2,6 @@
 
 import difflib
 from contextlib import suppress
-from functools import cache
 from importlib.resources import files
 from itertools import groupby
 from operator import itemgetter
@@ -41,7 +40,6 @@ def find_recipe(text: str) -> Path:
 
 def catalogue() -> str:
     """What each packaged recipe is, and whether its data is there: a table of text."""
-    present = cache(is_present)  # a tree of images takes a while to list
     rows = []
     for path in list_recipes():
         recipe = load_recipe(path)
@@ -55,7 +53,7 @@ def catalogue() -> str:
                 train.federated_optimizer,
                 f"{train.client_num_in_total:>7}",
                 f"{train.comm_round:>6}",
-                "present" if present(data.dataset, data.cache_dir) else "missing",
+                "present" if is_present(data.dataset, data.cache_dir) else "missing",
                 path.stem,
             )
         )

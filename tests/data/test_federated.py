@@ -66,7 +66,6 @@ def test_what_is_present(tmp_path: Path, tiny_mnist: Path) -> None:
     assert is_present("digits", tmp_path / "gone")
     assert is_present("mnist", tiny_mnist)
     assert not is_present("mnist", tmp_path / "gone")
-    (tmp_path / "cifar10" / "train" / "kittens").mkdir(parents=True)
     assert not is_present("cifar10", tmp_path)
 
 
