@@ -9,13 +9,13 @@
 set -euo pipefail
 
 case "${1:-}" in
-  -h | --help | "")
+  -h | --help)
     sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
     exit 0
     ;;
 esac
-if [ $# -lt 2 ]; then
-  echo "$0: give the number of ranks and a recipe (--help says more)" >&2
+if [ $# -lt 2 ] || [[ ! $1 =~ ^[1-9][0-9]*$ ]]; then
+  echo "$0 $*: give a number of ranks from 1 and a recipe (--help says more)" >&2
   exit 2
 fi
 ranks=$1

@@ -10,7 +10,7 @@
 #   --seeds LIST    seeds, by commas (0); the first seed of all recipes comes first
 #   --rounds N      rounds of each run; each recipe's own by default
 #   --precision P   fp32, tf32 or bf16; each recipe's own by default
-#   --runs DIR      where the run folders are (runs)
+#   --runs DIR      where the run folders are (runs/reproduce)
 #   --results DIR   where the records go (results): DIR/<recipe>-seed<n>/ with metrics.jsonl.gz,
 #                   summary.json and recipe.yaml
 #
@@ -29,8 +29,8 @@ mistake() {
   exit 2
 }
 
-recipes=$(cd "$(dirname "$0")/../recipes" && pwd)
-jobs=1 seeds=0 rounds='' precision='' runs=runs results=results patterns=() more=()
+recipes=$(dirname "$0")/../recipes
+jobs=1 seeds=0 rounds='' precision='' runs=runs/reproduce results=results patterns=() more=()
 while [ $# -gt 0 ]; do
   case $1 in
     --jobs | --seeds | --rounds | --precision | --runs | --results)
@@ -54,31 +54,28 @@ done
 [[ $rounds =~ ^([1-9][0-9]*)?$ ]] || mistake "--rounds $rounds: must be a number of rounds from 1"
 [[ $seeds =~ ^(0|[1-9][0-9]*)(,(0|[1-9][0-9]*))*$ ]] \
   || mistake "--seeds $seeds: must be whole numbers, by commas, without zeros before them"
-[ ${#patterns[@]} -gt 0 ] || patterns=({mnist,cifar10}_noniid_{b,ub}_ {mnist,cifar10}_iid_{b,ub}_)
+[ ${#patterns[@]} -gt 0 ] || patterns=(
+  {mnist_noniid,cifar10_noniid,mnist_iid,cifar10_iid}_{b,ub}_{fedavg,fedprox,normnorm,momentum,fednnnn}
+)
 
-names=()
-for pattern in "${patterns[@]}"; do
-  found=()
-  methods=('')
-  [[ $pattern != *_ ]] || methods=(fedavg fedprox normnorm momentum fednnnn)
-  for method in "${methods[@]}"; do
-    for file in "$recipes"/$pattern$method.yaml; do
-      [ ! -r "$file" ] || found+=("$(basename "$file" .yaml)")
+names=() # of runs; patterns may overlap
+for seed in ${seeds//,/ }; do
+  for pattern in "${patterns[@]}"; do
+    for file in "$recipes"/$pattern.yaml; do
+      [ -r "$file" ] || mistake "$pattern: no such recipe in $recipes"
+      name=$(basename "$file" .yaml)-seed$seed
+      [[ " ${names[*]} " == *" $name "* ]] || names+=("$name")
     done
-  done
-  [ ${#found[@]} -gt 0 ] || mistake "$pattern: no such recipe in $recipes"
-  for name in "${found[@]}"; do # patterns may overlap
-    [[ " ${names[*]} " == *" $name "* ]] || names+=("$name")
   done
 done
 
 value() { # KEY FILE: what follows the key, in a recipe or in summary.json
   sed -En "s/^ *\"?$1\"?: *\"?([^\",# ]*).*/\1/p" "$2" | head -n 1
 }
-finished() { # NAME RECIPE: whether its records have all the rounds
+finished() { # NAME: whether its records have all the rounds
   local kept=$results/$1/summary.json
   [ -r "$kept" ] || return 1
-  [ "$(value rounds "$kept")" -ge "${rounds:-$(value comm_round "$recipes/$2.yaml")}" ]
+  [ "$(value rounds "$kept")" -ge "${rounds:-$(value comm_round "$recipes/${1%-seed*}.yaml")}" ]
 }
 keep() { # NAME: its records, whole or not at all; the folder of the data is this machine's own
   local new=$results/.$1.new
@@ -89,30 +86,33 @@ keep() { # NAME: its records, whole or not at all; the folder of the data is thi
     && rm -rf "${results:?}/$1" \
     && mv "$new" "$results/$1"
 }
-run() { # NAME RECIPE SEED
-  local settings=(--output "$runs/$1" --set "common_args.random_seed=$3")
+run() { # NAME
+  local settings=(--output "$runs/$1" --set "common_args.random_seed=${1##*-seed}")
   settings+=(--set validation_args.test_served=true) # the paper says how poor it is
   [ -z "$rounds" ] || settings+=(--set "train_args.comm_round=$rounds")
   [ -z "$precision" ] || settings+=(--set "train_args.precision=$precision")
   [ ! -e "$runs/$1/recipe.yaml" ] || settings+=(--resume)
   # It replaces this process, which is then the one to signal.
-  exec fednnnn run "$recipes/$2.yaml" "${settings[@]}" "${more[@]}" >>"$runs/$1.log" 2>&1
+  exec fednnnn run "$recipes/${1%-seed*}.yaml" "${settings[@]}" "${more[@]}" >>"$runs/$1.log" 2>&1
 }
 
 declare -A running=() # process -> the run that it makes
 failed=0
-stop() { # every run writes a checkpoint
-  trap '' INT TERM
-  [ ${#running[@]} -eq 0 ] || kill -TERM "${!running[@]}" 2>/dev/null || true
-  wait || true
-  echo "stopped; the same command goes on" >&2
-  exit 130
+end_runs() { # each writes a checkpoint
+  trap '' HUP INT TERM
+  local process
+  for process in $(jobs -pr); do kill -TERM "$process" 2>/dev/null || true; done
+  wait
 }
-stopped=''
-trap 'stopped=1' INT TERM
+stop() { # STATUS
+  echo "stopping; the same command goes on" >&2
+  exit "$1"
+}
+trap end_runs EXIT # whatever it ends by
+trap 'stop 130' INT
+trap 'stop 143' TERM
 reap() { # waits until a run ends, and keeps its records
   wait -n || true
-  [ -z "$stopped" ] || stop
   local process name status
   for process in "${!running[@]}"; do
     kill -0 "$process" 2>/dev/null && continue
@@ -124,24 +124,27 @@ reap() { # waits until a run ends, and keeps its records
     else
       failed=1
       echo "failed: $name, status $status; the end of $runs/$name.log:" >&2
-      tail -n 3 "$runs/$name.log" >&2
+      tail -n 3 "$runs/$name.log" >&2 || true
     fi
   done
 }
 
+for name in "${names[@]}"; do
+  [ -r "$results/$name/recipe.yaml" ] || continue
+  kept=$(value precision "$results/$name/recipe.yaml")
+  [ "$kept" = "${precision:-$kept}" ] \
+    || mistake "--precision $precision: $results/$name has $kept; --results names another folder"
+done
 mkdir -p "$runs" "$results"
-for seed in $(tr , '\n' <<<"$seeds" | awk '!seen[$0]++'); do
-  for recipe in "${names[@]}"; do
-    name=$recipe-seed$seed
-    if finished "$name" "$recipe"; then
-      echo "there already: $name"
-      continue
-    fi
-    while [ ${#running[@]} -ge "$jobs" ]; do reap; done
-    echo "running: $name"
-    run "$name" "$recipe" "$seed" &
-    running[$!]=$name
-  done
+for name in "${names[@]}"; do
+  if finished "$name"; then
+    echo "there already: $name"
+    continue
+  fi
+  while [ ${#running[@]} -ge "$jobs" ]; do reap; done
+  echo "running: $name"
+  run "$name" &
+  running[$!]=$name
 done
 while [ ${#running[@]} -gt 0 ]; do reap; done
-exit $failed
+[ $failed -eq 0 ] || exit 1

@@ -12,12 +12,12 @@
 set -euo pipefail
 
 case "${1:-}" in
-  -h | --help | "")
+  -h | --help)
     sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
     exit 0
     ;;
 esac
-if [ $# -lt 2 ]; then
+if [ $# -lt 2 ] || [ -z "$1" ]; then
   echo "$0: give a hostfile and a recipe (--help says more)" >&2
   exit 2
 fi

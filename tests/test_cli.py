@@ -100,12 +100,18 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
 
 
 def test_a_folder_that_does_not_fit_is_refused_and_left_alone(here: Path) -> None:
-    assert refused(run("--output", ".")).startswith("--output: ")
+    (here / "loop").symlink_to("loop")
+    for where in (".", "loop", "~no.body/x"):
+        assert refused(run("--output", where)).startswith("--output: ")
+    (here / "loop").unlink()
     assert refused(run("--output", "typo", "--resume")).startswith("--resume: typo: ")
     assert not any(here.iterdir())
     run("--output", "out")
     before = content(here)
     assert "--overwrite" in refused(run("--output", "out"))
+    assert " false: the run in out has true" in refused(
+        run("--output", "out", "--resume", download=False)
+    )
     assert "train_args.comm_round" in refused(run("--output", "out", "--resume", beta=0.9))
     assert "--resume, --overwrite" in refused(run("--resume", "--overwrite"))
     finished = run("--output", "out", "--resume")
@@ -156,9 +162,14 @@ def test_recipes_are_listed_with_their_data_and_copied_once(here: Path) -> None:
     assert changed.read_text() == "mine"
 
 
-def test_partition_shows_a_recipe_s_clients() -> None:
-    result = fednnnn("partition", "digits_noniid_ub_fednnnn", "--set", "classes_per_client=3")
+def test_partition_shows_a_recipe_s_clients(here: Path) -> None:
+    words = ("partition", "digits_noniid_ub_fednnnn", "--set", "classes_per_client=3")
+    (here / "mine.csv").write_text("mine")
+    assert refused(fednnnn(*words, "--csv", "mine.csv")).startswith("--csv: mine.csv: ")
+    assert (here / "mine.csv").read_text() == "mine"
+    result = fednnnn(*words, "--csv", "mine.csv", "--overwrite")
     assert result.exit_code == 0
+    assert len((here / "mine.csv").read_text().splitlines()) == 21
     assert "classes a client: 3 to 3" in result.stdout
     assert "fitted exponent 0.70" in result.stdout
 
@@ -177,6 +188,16 @@ def test_a_mistake_in_another_command_writes_nothing(here: Path, words: str, sai
     assert result.exit_code == 2
     assert said in result.stderr
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_closed_stream_costs_no_run(here: Path, closed: str) -> None:
+    settings = (f"--set={key}={json.dumps(value)}" for key, value in QUICK.items())
+    command = f'exec "$0" "$@" {closed}'
+    program = Path(sys.executable).with_name("fednnnn")
+    subprocess.run(["bash", "-c", command, program, "run", RECIPE, *settings], check=True)
+    assert (here / "runs" / f"{RECIPE}-seed0" / "summary.json").exists()
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 In FedML's scripts, cross-silo among them: ``fedml/test_own_rule.py``.
 
 The rule remembers what is easily lost between two rounds: a tensor in float64, a count, and a
-number that float32 does not hold.
+number that float32 does not hold. And it draws.
 """
 
 import json
@@ -54,6 +54,7 @@ class ServerLion(torch.optim.Optimizer):
                 state["rate"] = 0.9 * state.get("rate", 1.0)
                 m.lerp_(-w.grad.double(), 1 - group["beta"])
                 w.add_(m.sign(), alpha=group["lr"] * state["rate"] / state["step"])
+                w.add_(torch.randn_like(w), alpha=1e-6)
 '''
 OTHERS = """
 @rule()

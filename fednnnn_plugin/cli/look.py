@@ -43,7 +43,13 @@ def report_command(
     """Make tables, figures and a page from runs and studies, or folders of them."""
     from fednnnn_plugin.report.build import build_report
 
-    report = build_report(runs, out, layers=layers, target=target, formats=formats.split(","))
+    report = build_report(
+        runs,
+        out,
+        layers=layers,
+        target=target,
+        formats=[name.strip() for name in formats.split(",")],
+    )
     for warning in report.warnings:
         click.echo(f"warning: {warning}", err=True)
     click.echo(report.text)
@@ -54,9 +60,15 @@ def report_command(
 @on_recipe
 @click.option("--plot", type=PATH, help="Also a picture: .svg, .pdf or .png.")
 @click.option("--csv", type=PATH, help="Also the counts: a file ending in .csv.")
+@click.option("--overwrite", is_flag=True, help="Replace these files where they exist.")
 @one_line_errors
 def partition_command(
-    recipe: str, overrides: tuple[str, ...], plot: Path | None, csv: Path | None, allow_code: bool
+    recipe: str,
+    overrides: tuple[str, ...],
+    plot: Path | None,
+    csv: Path | None,
+    overwrite: bool,
+    allow_code: bool,
 ) -> None:
     """Show how a recipe deals its training images to the clients."""
     for option, path, allowed in (
@@ -65,6 +77,8 @@ def partition_command(
     ):
         if path and path.suffix.lower() not in allowed:
             raise UserError(f"{option}: {path} must end in {', '.join(allowed)}")
+        if path and path.exists() and not overwrite:
+            raise UserError(f"{option}: {path}: it is there already; replace it with --overwrite")
     from fednnnn_plugin.data.federated import load_federated
     from fednnnn_plugin.engine.settings import data_spec
     from fednnnn_plugin.recipe import find_recipe, load_recipe

@@ -27,8 +27,6 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
                 command(*args, **kwargs)
         except (UserError, RunError, OSError, KeyboardInterrupt, Terminated) as error:
             message, status = ending(error)
-            if "resume" not in kwargs:  # the command has no such option
-                message = message.removesuffix("; go on with --resume")
             if told := told_here(message, error):
                 click.echo(told, err=True)
             sys.exit(status)

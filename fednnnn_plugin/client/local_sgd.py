@@ -25,7 +25,7 @@ class LocalSGD:
     .. math:: w ← w - η \left( ∇ℓ(w; b) + λ w + μ (w - w_t) \right)
 
     over passes of mini-batches ``b``, the last one of a pass as short as it comes. The gradient of
-    the proximal term ``μ/2 ‖w - w_t‖²`` is FedProx's (eq. 9). Precision ``tf32`` is ``fp32`` with
+    the proximal term ``μ/2 ‖w - w_t‖²`` is FedProx's (eq. 7). Precision ``tf32`` is ``fp32`` with
     TF32 products on a GPU; ``bf16`` computes products in bfloat16 with weights in float32.
     """
 

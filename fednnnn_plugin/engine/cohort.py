@@ -123,8 +123,11 @@ class Cohort:
         return evaluation(chain.from_iterable(self._each(test_part, parts)))
 
     def _replica(self, state: ModelState) -> Replica:
-        """Return this worker's, with a state loaded."""
-        if not hasattr(self._worker, "replica"):
+        """Return this worker's, with a state loaded; a new one of a model that is not ours.
+
+        Such a model may have more of its own than its state holds, which no client is to inherit.
+        """
+        if self._seed is not None or not hasattr(self._worker, "replica"):
             self._worker.replica = Replica(copy.deepcopy(self._model))
         replica: Replica = self._worker.replica
         replica.load(state)

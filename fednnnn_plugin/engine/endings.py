@@ -78,6 +78,16 @@ def signals_raised() -> Iterator[None]:
                 signal.signal(number, before[number])
 
 
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Let an interrupt of what is inside say how to go on."""
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated) as error:
+        error.args = ("go on with --resume",)
+        raise
+
+
 def ending(error: BaseException) -> tuple[str, int]:
     """Return what to say of an error, and the exit status."""
     match error:
@@ -89,7 +99,7 @@ def ending(error: BaseException) -> tuple[str, int]:
             where = f"{error.filename}: " if error.filename else ""
             return f"{where}{error.strerror or error}", 1
         case KeyboardInterrupt():
-            return "interrupted; go on with --resume", 130
+            return "; ".join(["interrupted", *error.args]), 130
         case Terminated():
-            return "terminated; go on with --resume", 143
+            return "; ".join(["terminated", *error.args]), 143
     return "".join(traceback.format_exception(error)).rstrip(), 1

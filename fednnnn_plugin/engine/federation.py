@@ -13,6 +13,7 @@ from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks, deal
 from fednnnn_plugin.engine.records import RoundRecord, Seconds, round_record
 from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.server import Server, ServerMove, ServerState
@@ -28,7 +29,7 @@ class Schedule:
     rounds: int  # the number of the last one
     client_sizes: tuple[int, ...]  # samples of each of the K clients
     cohort_size: int  # m, clients a round
-    seed: int  # of the cohorts
+    seed: int  # of the cohorts, and of what a user's rule draws
     weighting: Literal["uniform", "samples"] = "uniform"  # α_k = 1/m, or n_k/n
     test_every: int = 1  # rounds with (round - 1) % test_every = 0 are tested, and the last
     test_served: bool = False  # the served model as well
@@ -168,7 +169,8 @@ class Federation:
             update = total.finish()
         except UserError as error:
             raise RunError(f"round {number}: {error}") from None
-        state, move = self.server.apply(self.standing.server, update)
+        with isolated_generators(self._schedule.seed, "rule", number):  # a user's may draw
+            state, move = self.server.apply(self.standing.server, update)
         if not math.isfinite(move.server_update_norm):
             raise RunError(
                 f"round {number}: the served model is no longer finite: the server moved it by "

@@ -15,6 +15,7 @@ from typing import Literal
 
 from filelock import FileLock, Timeout
 
+from fednnnn_plugin.engine.endings import resumable
 from fednnnn_plugin.errors import UserError
 
 Mode = Literal["new", "resume", "overwrite"]
@@ -94,7 +95,7 @@ class RunFolder:
         A run of which no round ended blocks nothing; its lock tells that the files are ours. Links
         may lead to others' files, and on a pipe a run would wait for ever.
         """
-        if self.path.resolve() == Path.cwd():
+        if Path(os.path.realpath(self.path)) == Path.cwd():  # a loop of links is no error to it
             raise UserError("--output: must name a folder for the run, not the current one")
         folders = (self.checkpoints, *self._tracked)
         files = (self._lock, *self._files, *checkpoints_in(self.checkpoints))
@@ -153,7 +154,7 @@ class RunFolder:
             raise UserError(
                 f"--output: {self.path}: cannot be written to: {error.strerror}"
             ) from None
-        with held:
+        with held, resumable():
             self.check(mode)  # again: a run may have begun and ended in the meantime
             self._tidy()
             if mode != "resume":

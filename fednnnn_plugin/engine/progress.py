@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 from tqdm.auto import tqdm
 
 from fednnnn_plugin.engine.records import RoundRecord
@@ -60,7 +61,7 @@ def progress_display(rounds: int) -> Iterator[Follower]:
     logger, handler = logging.getLogger("fednnnn_plugin"), _ScreenHandler(logging.WARNING)
     logger.addHandler(handler)
     try:
-        is_moving = sys.stderr.isatty() or "ipykernel" in sys.modules
+        is_moving = "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
         yield _Bar(rounds) if is_moving else _Lines(rounds)
     finally:
         logger.removeHandler(handler)
@@ -70,7 +71,8 @@ class _ScreenHandler(logging.Handler):
     """Writes one line a record above a progress bar; tracebacks are for the log file."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        tqdm.write(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
+        if sys.stderr is not None:  # it may be closed
+            tqdm.write(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
 
 
 class _Bar(Follower):
@@ -113,11 +115,9 @@ class _Lines(Follower):
         left = tqdm.format_interval(round(seconds * (self._rounds - record.round))).removeprefix(
             "0"
         )
-        sys.stdout.write(
-            f"round {record.round}/{self._rounds}  {figures(record)}  {seconds:.2f} s"
-            f"  {left} left\n"
+        click.echo(
+            f"round {record.round}/{self._rounds}  {figures(record)}  {seconds:.2f} s  {left} left"
         )
-        sys.stdout.flush()
 
 
 def figures(record: RoundRecord) -> str:

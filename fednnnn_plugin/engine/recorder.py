@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, SupportsIndex
 
@@ -18,6 +18,7 @@ from fednnnn_plugin.server.gradients import NEAR_ZERO
 from fednnnn_plugin.server.server import ServerMove
 from fednnnn_plugin.server.update import Update
 
+_BEGINNING = b'{"round": '  # of a record
 _STATISTICS = ("running_mean", "running_var")
 
 
@@ -50,9 +51,9 @@ class NWDARecorder:
         (5.0, 2.5)
     """
 
-    def __init__(self, path: Path | str, trainable: Collection[str] | None = None) -> None:
+    def __init__(self, path: Path | str, trainable: Iterable[str] | None = None) -> None:
         self._file = MetricsFile(Path(path))
-        self._trainable = trainable
+        self._trainable = None if trainable is None else set(trainable)
 
     @torch.no_grad()
     def record(
@@ -93,6 +94,8 @@ class NWDARecorder:
         part = UpdateAccumulator({n: global_state[n] for n in trainable}, trainable)
         try:
             for state, weight in zip(clients, weights, strict=True):
+                if not isinstance(state, Mapping):
+                    raise UserError(f"client: {type(state).__name__}: must map names to tensors")
                 part.add({n: t for n, t in state.items() if n in trainable}, weight)
         except ValueError as error:
             raise UserError(f"NWDARecorder: round {round}: {error}") from None
@@ -113,7 +116,7 @@ class NWDARecorder:
 
     def _names(self, state: Mapping[str, Tensor]) -> list[str]:
         if self._trainable is not None:
-            if missing := sorted(set(self._trainable) - state.keys()):
+            if missing := sorted(self._trainable - state.keys()):
                 raise UserError(f"NWDARecorder: trainable: {missing}: not in the global state")
             return [name for name in state if name in self._trainable]
         first: dict[tuple[object, ...], str] = {}
@@ -128,8 +131,8 @@ class NWDARecorder:
         kept, integrated = 0, 0.0
         try:
             for line in self._file.lines():
-                if not line.endswith(b"\n"):
-                    break
+                if not line.endswith(b"\n") and _BEGINNING.startswith(line[: len(_BEGINNING)]):
+                    break  # a record that was cut off
                 recorded = Recorded.model_validate_json(line)
                 if recorded.round >= round_number:
                     break
@@ -144,7 +147,7 @@ def _number(name: str, value: Any) -> float | None:
     """Return a measurement, also a tensor's or NumPy's, as a float."""
     try:
         return None if value is None else float(operator.pos(value))  # a text has no sign
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise UserError(f"NWDARecorder: {name}: {value!r}: must be a number, or None") from None
 
 

@@ -27,7 +27,7 @@ from fednnnn_plugin.engine.records import MetricsFile, Summary, versions
 from fednnnn_plugin.engine.rounds import KeptRounds
 from fednnnn_plugin.engine.settings import load_data, local_sgd, rank_device, schedule
 from fednnnn_plugin.engine.training import ForeignTrainer, Inputs, cohort_of, widest_group
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, shown
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
 from fednnnn_plugin.recipe.reading import read_mapping
@@ -175,8 +175,8 @@ def _check_same(recipe: Recipe, folder: RunFolder) -> None:
     if changed:
         raise UserError(
             "\n".join(
-                f"--resume: {key}: {given}: the run in {folder.path} has {before}; only "
-                "train_args.comm_round may differ"
+                f"--resume: {key}: {shown(given)}: the run in {folder.path} has {shown(before)}; "
+                "only train_args.comm_round may differ"
                 for key, (before, given) in changed.items()
             )
         )

@@ -13,6 +13,7 @@ from fednnnn_plugin.engine.ranks import choose_ranks, ending_together
 from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def run(
     path = find_recipe(str(recipe))
     loaded = load_recipe(path, _as_options(overrides or ()), allow_code=allow_code)
     mode = run_mode(loaded, resume=resume, overwrite=overwrite)
-    folder = default_folder(loaded) if output is None else Path(output).expanduser()
+    folder = default_folder(loaded) if output is None else _folder(Path(output))
     asked_for = "MPI" if loaded.comm_args.backend == "MPI" else None  # sp is every recipe's default
     ranks = choose_ranks(backend or asked_for)
     with ending_together(ranks), progress_display(loaded.train_args.comm_round) as display:
@@ -100,6 +101,13 @@ def run(
     if ranks.rank:
         return Run(folder, None)
     return Run(folder, summary or Summary.read(RunFolder(folder).summary), summary is None)
+
+
+def _folder(output: Path) -> Path:
+    try:
+        return output.expanduser()
+    except RuntimeError:
+        raise UserError(f"--output: {output}: there is no such home directory") from None
 
 
 def _as_options(overrides: Mapping[str, object] | Sequence[str]) -> list[str]:

@@ -15,6 +15,7 @@ from fednnnn_plugin.engine.cohort import Cohort, Step, Training
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import MODELS
+from fednnnn_plugin.server.admission import check_client
 from fednnnn_plugin.server.layout import ModelState, State
 
 #: The part of a GPU's free memory that a group's clients may take.
@@ -96,10 +97,11 @@ def cohort_of(inputs: Inputs, sgd: LocalSGD, seed: int, most: int, workers: int)
 
 
 def _alone(sgd: LocalSGD, batches: Batches) -> Training:
-    """Train the one client of a group: its model is the replica's own."""
+    """Train the one client of a group: its model is the replica's own, of the same form."""
 
     def train(replica: Replica, number: int, group: Group, before_step: Step) -> ModelState:
         sgd.train(replica, batches.epochs(group[0], number), before_step)
+        check_client(replica.layout.state_dict(replica.state), replica.layout.forms)
         return replica.state.as_group()
 
     return train

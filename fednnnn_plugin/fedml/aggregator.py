@@ -27,6 +27,7 @@ from fednnnn_plugin.fedml.processes import end_federation_together
 from fednnnn_plugin.fedml.security import check_security
 from fednnnn_plugin.fedml.server_state import read_state, write_state
 from fednnnn_plugin.fedml.settings import server_recipe
+from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import State
 from fednnnn_plugin.server.server import Server
@@ -35,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
-    r"""A FedML ``ServerAggregator`` with the paper's server rules (eqs. 8 and 11 to 14).
+    r"""A FedML ``ServerAggregator`` with the paper's server rules (eqs. 8 and 10 to 13).
 
     The comparators' too (:mod:`fednnnn_plugin.server.rules`), each with its evaluation model.
 
@@ -179,7 +180,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             )
         before = server.restore(w_t | self._rule_state, part.device)
         assert before is not None
-        state, move = server.apply(before, part.finish())
+        with isolated_generators(self._recipe.common_args.random_seed, "rule", self._round + 1):
+            state, move = server.apply(before, part.finish())
         if not math.isfinite(move.server_update_norm):
             raise RunError(
                 f"round {self._round + 1}: the served model is no longer finite: the server moved "

@@ -41,7 +41,7 @@ def _path(value: str) -> str:
     try:
         Path(value).expanduser()
     except RuntimeError as error:  # no such home directory
-        raise ValueError from error
+        raise ValueError("there is no such home directory; write the path without ~") from error
     return value
 
 

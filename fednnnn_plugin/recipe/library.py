@@ -25,7 +25,7 @@ def find_recipe(text: str) -> Path:
     """Find an existing path, or a packaged ``NAME``, ``NAME.yaml`` or ``recipes/NAME.yaml``."""
     path = Path(text)
     with suppress(OSError):  # a name longer than the file system takes
-        if path.exists():
+        if path.exists() and not path.is_dir():  # a run folder may have a recipe's name
             return path
     known = {recipe.stem: recipe for recipe in list_recipes()}
     name = path.name.removesuffix(".yaml")

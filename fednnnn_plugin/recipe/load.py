@@ -1,5 +1,6 @@
 """A recipe file to a `Recipe`, and back."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,8 @@ def dump_recipe(recipe: Recipe) -> str:
         section, _, key = path.partition(".")
         sections.setdefault(section, {})[key] = value
     # Escaped to ASCII: PyYAML writes a bare U+0085 that it then reads as another character.
-    text: str = yaml.safe_dump(sections, sort_keys=False)
+    # A value stands on one line, for those who look for it by line.
+    text: str = yaml.safe_dump(sections, sort_keys=False, width=sys.maxsize)
     return text
 
 

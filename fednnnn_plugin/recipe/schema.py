@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from fednnnn_plugin.recipe import kinds
 from fednnnn_plugin.server.rules import Rule, find_rule
@@ -52,7 +52,7 @@ class DataArgs(Section):
     """Data set and partition."""
 
     dataset: kinds.Dataset
-    data_cache_dir: kinds.PathText = "~/fedml_data"
+    data_cache_dir: kinds.PathText = Field("~/fedml_data", validate_default=True)
     download: bool = False
     partition_method: kinds.PartitionMethod = "iid"
     partition_sizes: Literal["balanced", "power_law"] = "balanced"
@@ -114,7 +114,7 @@ class DeviceArgs(Section):
     """CPU or GPU, and which GPU for which process."""
 
     using_gpu: bool = False
-    device_type: Literal["cpu", "gpu", "mps"] | None = None
+    device_type: Literal["cpu", "gpu"] | None = None
     gpu_id: kinds.Natural = 0
     gpu_mapping_file: kinds.PathText | None = None
     gpu_mapping_key: str | None = None

@@ -18,6 +18,8 @@ def check_global(state: Mapping[str, Tensor], trainable: Collection[str]) -> Non
     if missing := set(trainable) - state.keys():
         raise UserError(f"UpdateAccumulator: trainable: {_listed(missing)}: not in the state")
     for name, tensor in state.items():
+        if not isinstance(tensor, Tensor):
+            raise UserError(f"UpdateAccumulator: {name}: {type(tensor).__name__}: must be a tensor")
         allowed = _FLOATING if name in trainable else _FLOATING + _INTEGER
         if tensor.dtype not in allowed:
             raise UserError(
@@ -51,15 +53,15 @@ def check_client(
             raise UserError(f"{where}: {given}: must be a dense tensor that holds data")
 
 
-def checked_weight(weight: float) -> float:
-    """Return a client's weight as a float, if it is a positive finite number."""
+def checked_positive(name: str, given: float) -> float:
+    """Return a number as a float, if it is positive and finite."""
     try:
-        value = math.nan if isinstance(weight, (bool, str, bytes)) else float(weight)
+        value = math.nan if isinstance(given, (bool, str, bytes)) else float(given)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        shown = " ".join(reprlib.repr(weight).split())
-        raise UserError(f"client weight: {shown}: must be a positive finite number")
+        shown = " ".join(reprlib.repr(given).split())
+        raise UserError(f"{name}: {shown}: must be a positive finite number")
     return value
 
 

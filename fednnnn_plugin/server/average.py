@@ -2,21 +2,22 @@
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.admission import check_client, check_global, checked_weight
+from fednnnn_plugin.server.admission import check_client, check_global, checked_positive
 from fednnnn_plugin.server.layout import Layout, ModelState, State
 from fednnnn_plugin.server.norms import part_norms
 from fednnnn_plugin.server.sum import BinnedSum
 from fednnnn_plugin.server.update import Clients, LayerNorms, Update
 
-# Buffers of one model differ in scale: an attention mask of -1e9 beside a running variance of 0.01.
-_BUFFER_FOLDS = 3
+# Buffers of one model differ in scale: an attention mask of -1e9 beside a running variance of 0.01,
+# or, where one is beyond _HUGE, float32's least number beside it.
+_BUFFER_FOLDS, _HUGE_FOLDS, _HUGE = 3, 6, 1e12
 # Of a group's update: its clients share a grid, which may be coarse for the shortest of them.
 _GROUP_FOLDS = 2
 
@@ -33,14 +34,15 @@ class UpdateAccumulator:
     over the trainable parameters, of the whole model and of each module.
 
     The result has the same bits whatever the order of the clients and however they were dealt to
-    accumulators that were merged (see :class:`~fednnnn_plugin.server.sum.BinnedSum`). A client's
-    contribution is rounded once, by at most ``2^-41`` of its norm; a client whose weighted update
-    is below ``2^-48`` of another's may add nothing to S. The exact range: up to 32,767 clients,
-    one more is an error; each with a ``‖Δ_k‖`` that is finite in the dtype of S and a ``‖Δ_k‖²``
-    that is finite in float64, else it is rejected. Below about 1e-150, which only float64 reaches,
-    norms and updates may round to zero.
+    accumulators that were merged (see :class:`~fednnnn_plugin.server.sum.BinnedSum`). Each element
+    of a client's contribution is rounded once, by at most ``2^-41`` of the client's norm; a client
+    whose weighted update is below ``2^-48`` of another's may add nothing to S. The exact range: up
+    to 32,767 clients, one more is an error; each with a ``‖Δ_k‖`` that is finite in the dtype of S
+    and a ``‖Δ_k‖²`` that is finite in float64, else it is rejected. Below about 1e-150, which only
+    float64 reaches, norms and updates may round to zero.
 
-    Buffers are averaged as they are, not as differences: a running variance stays positive.
+    Buffers are averaged as they are, not as differences: a running variance stays positive. Those
+    of a model may differ in scale as far as float32 reaches.
 
     Args:
         global_state: ``w_t`` with its buffers; name -> tensor. It is copied.
@@ -49,7 +51,8 @@ class UpdateAccumulator:
             records; None leaves every update as it is.
 
     Raises:
-        UserError: a trainable name that is not in the state or not floating point.
+        UserError: a trainable name that is not in the state or not floating point; a
+            ``max_client_norm`` that is not positive and finite.
 
     Example:
         >>> import torch
@@ -64,16 +67,21 @@ class UpdateAccumulator:
     """
 
     def __init__(
-        self, global_state: State, trainable: Collection[str], max_client_norm: float | None = None
+        self, global_state: State, trainable: Iterable[str], max_client_norm: float | None = None
     ) -> None:
-        check_global(global_state, set(trainable))
+        trainable = set(trainable)
+        check_global(global_state, trainable)
+        if max_client_norm is not None:
+            max_client_norm = checked_positive("max_client_norm", max_client_norm)
         self.layout = layout = Layout(global_state, trainable)
         self.known = Clients()
         self._w_t = layout.flatten(global_state)
         self._max_client_norm = max_client_norm
         self.device = self._w_t.device
         self.updates = BinnedSum(layout.size, self.device, _GROUP_FOLDS)
-        self._buffers = BinnedSum(layout.floating.size, self.device, _BUFFER_FOLDS)
+        huge = bool((layout.floating.flatten(global_state).abs() > _HUGE).any())
+        self._buffer_folds = _HUGE_FOLDS if huge else _BUFFER_FOLDS
+        self._buffers = BinnedSum(layout.floating.size, self.device, self._buffer_folds)
         least = torch.iinfo(torch.int64).min
         self._maxima = torch.full((layout.integer.size,), least, device=self.device)
 
@@ -102,7 +110,7 @@ class UpdateAccumulator:
             UserError: missing or extra names, another shape or kind of number, a weight that is
                 not positive and finite.
         """
-        weight, forms = checked_weight(weight), self.layout.forms
+        weight, forms = checked_positive("client weight", weight), self.layout.forms
         check_client(client_state, forms)
         difference = self.layout.flatten(client_state).to(self.device).sub_(self._w_t)
         # In the model's own dtype a wider client's buffer may overflow.
@@ -147,7 +155,7 @@ class UpdateAccumulator:
             differences, floating, integer = (x[chosen] for x in (differences, floating, integer))
         if places:
             self.updates.add(differences, update_terms, 1 if m == 1 else _GROUP_FOLDS)
-            self._buffers.add(floating, buffer_terms, _BUFFER_FOLDS)
+            self._buffers.add(floating, buffer_terms, self._buffer_folds)
             self._maxima = torch.maximum(self._maxima, integer.amax(0))
         return [k in places for k in range(m)]
 

@@ -27,7 +27,7 @@ def loss_of(closure: Closure | None) -> Loss:
         return closure()
 
 
-def needed(optimizer: Optimizer, name: str, value: float | None) -> float:
+def needed(optimizer: Optimizer, name: str, value: float | None, below: float = math.inf) -> float:
     """Return what a step cannot do without: a coefficient of a group, a measure of the round."""
     rule = type(optimizer).__name__
     if value is None:
@@ -35,8 +35,9 @@ def needed(optimizer: Optimizer, name: str, value: float | None) -> float:
             f"{rule}.step: {name} is missing: FedML's FedOpt does not give it: set "
             f"train_args.federated_optimizer: {rule}, not server_optimizer: {rule}"
         )
-    if not (math.isfinite(value) and value >= 0):
-        raise UserError(f"{rule}.step: {name}: {value!r}: must be finite and at least 0")
+    if not 0 <= value < below:
+        end = "finite" if below == math.inf else f"below {below:g}"
+        raise UserError(f"{rule}.step: {name}: {value!r}: must be at least 0 and {end}")
     return float(value)
 
 
@@ -49,27 +50,27 @@ def update_norm(optimizer: Optimizer) -> float:
 def norm_ratio(optimizer: Optimizer, mean_client_norm: float | None) -> float:
     """Return ``E / N``, or 0 where N is near 0 (``N ≤ 1e-6 E``, or ``E = 0``)."""
     client_norm = needed(optimizer, "mean_client_norm", mean_client_norm)
-    mean_update_norm = update_norm(optimizer)
+    mean_update_norm = needed(optimizer, "the norm of the gradient", update_norm(optimizer))
     if mean_update_norm <= NEAR_ZERO * client_norm or client_norm == 0.0:
         return 0.0
     return client_norm / mean_update_norm
 
 
 @torch.no_grad()
-def move(optimizer: Optimizer, ratio: float = 1.0) -> bool:
+def move(optimizer: Optimizer, ratio: float | Callable[[dict[str, Any]], float] = 1.0) -> bool:
     """Apply ``d ← γ d + ratio β S; w ← w + η d``, but nothing at ratio 0; tell which.
 
-    β is 1 in a rule without it; where γ is 0, as in a rule without it, no ``d`` is kept.
+    β is 1 in a rule without it; where γ is 0, as in a rule without it, no ``d`` is kept. The ratio
+    may depend on the group.
     """
     # All groups are read before any moves: a missing value leaves the model as it was.
-    factors = [
-        (
-            ratio * needed(optimizer, "beta", group.get("beta", 1.0)),
-            needed(optimizer, "gamma", group.get("gamma", 0.0)),
-        )
-        for group in optimizer.param_groups
-    ]
-    for group, (scale, gamma) in zip(optimizer.param_groups, factors, strict=True):
+    factors = []
+    for group in optimizer.param_groups:
+        own = ratio(group) if callable(ratio) else ratio
+        scale = own * needed(optimizer, "beta", group.get("beta", 1.0))
+        gamma = needed(optimizer, "gamma", group.get("gamma", 0.0), below=1.0)
+        factors.append((scale, gamma, needed(optimizer, "lr", group["lr"])))
+    for group, (scale, gamma, lr) in zip(optimizer.param_groups, factors, strict=True):
         for parameter in group["params"]:
             if parameter.grad is None or ratio == 0:
                 continue
@@ -80,5 +81,5 @@ def move(optimizer: Optimizer, ratio: float = 1.0) -> bool:
                     step = state["momentum"].mul_(gamma).add_(step)
                 else:
                     state["momentum"] = step
-            parameter.add_(step, alpha=group["lr"])
-    return ratio > 0
+            parameter.add_(step, alpha=lr)
+    return ratio != 0

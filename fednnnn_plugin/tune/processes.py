@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 
 from fednnnn_plugin.engine.devices import keep_freed_memory
-from fednnnn_plugin.engine.endings import ending, signals_raised
+from fednnnn_plugin.engine.endings import ending, resumable, signals_raised
 from fednnnn_plugin.report.study import Study
 from fednnnn_plugin.tune.folder import StudyFolder
 from fednnnn_plugin.tune.search import Search
@@ -33,7 +33,7 @@ def search(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Study:
     helpers = [start(target=_help, args=(folder, say, jobs), daemon=True) for _ in range(jobs - 1)]
     for helper in helpers:
         helper.start()
-    with _warnings_once():
+    with _warnings_once(), resumable():
         study = part.run()
     for helper in helpers:
         helper.join()

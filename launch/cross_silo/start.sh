@@ -16,14 +16,24 @@ case "${1:-}" in
     exit 0
     ;;
 esac
+mistake() {
+  echo "$0: $1" >&2
+  exit 2
+}
+
 clients=3
-cd "${1:-$(dirname "$0")}"
+python=$(type -P "${PYTHON:-python}") || mistake "PYTHON=${PYTHON:-python}: no such interpreter"
+[[ $python == /* ]] || python=$PWD/$python
+unset CDPATH # or cd might go elsewhere
+cd "${1:-$(dirname "$0")}" || exit 2
+IFS=, read -r _ _ host port _ < <(grep -s '^0,' grpc_ipconfig.csv) || true
+[ -n "$port" ] || mistake "$PWD/grpc_ipconfig.csv: must have the server's line, 0,0,HOST,PORT,"
 mkdir -p output
 
 declare -A names=() # process -> its role and rank
 trap 'kill "${!names[@]}" 2>/dev/null || true' EXIT
 start() { # ROLE RANK
-  "${PYTHON:-python}" "$1.py" --cf fedml_config.yaml --rank "$2" --role "$1" >"output/$1_$2.log" 2>&1 &
+  "$python" "$1.py" --cf fedml_config.yaml --rank "$2" --role "$1" >"output/$1_$2.log" 2>&1 &
   names[$!]="$1 $2"
 }
 failed() { # PROCESS: the others, which would wait for it for ever, end with this script
@@ -33,7 +43,6 @@ failed() { # PROCESS: the others, which would wait for it for ever, end with thi
   exit 1
 }
 
-IFS=, read -r _ _ host port _ < <(grep '^0,' grpc_ipconfig.csv)
 listening() {
   (exec 3<>"/dev/tcp/$host/$port") 2>/dev/null
 }

@@ -31,7 +31,7 @@ tracking_args: {enable_wandb: false}
 DATA = "data_args: {partition_method: n_class, classes_per_client: 2, data_cache_dir: cache, "
 IMAGES = DATA + "dataset: image_folder, data_dir: images}\nmodel_args: {model: resnet18}"
 TENSORS = DATA + "dataset: 'own_tensors:load'}\nmodel_args: {model: 'own_tensors:create'}"
-# Tokens, which stay integers, and a model that draws.
+# Tokens, which stay integers, and a model that draws, and keeps a count that no state holds.
 FUNCTION = """
 import torch
 from torch import nn
@@ -41,10 +41,30 @@ def load():
     inputs = torch.randint(9, (48, 5))
     return inputs[:36], labels[:36], inputs[36:], labels[36:]
 
+class Counting(nn.Module):
+    steps = 0
+
+    def forward(self, x):
+        self.steps += self.training
+        return x * (1 + self.steps)
+
+class Growing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(0))
+
+    def forward(self, x):
+        if self.training:
+            self.seen = torch.cat([self.seen, x.mean()[None].detach()])
+        return x
+
 def create():
     return nn.Sequential(
-        nn.Embedding(9, 4), nn.Flatten(), nn.Dropout(), nn.Linear(20, 3)
+        nn.Embedding(9, 4), nn.Flatten(), nn.Dropout(), nn.Linear(20, 3), Counting()
     )
+
+def grow():
+    return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(20, 3), Growing())
 """
 Fednnnn = Callable[..., Result]
 
@@ -87,6 +107,17 @@ def test_a_function_s_tensors_with_a_model_that_draws(fednnnn: Fednnnn) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("allowed", "said"), [(0, "seen: shape (1,)"), (2, "none accepted")])
+def test_a_model_whose_form_changes_is_a_client_that_failed(
+    fednnnn: Fednnnn, allowed: int, said: str
+) -> None:
+    settings = ("model=own_tensors:grow", f"max_client_failures={allowed}")
+    words = ("run", "tensors.yaml", "--allow-code", *(f"--set={setting}" for setting in settings))
+    ended = fednnnn(*words)
+    assert ended.exit_code == 1
+    assert said in ended.stderr.splitlines()[-1]
+
+
 def test_a_run_s_folder_is_read_without_its_code(fednnnn: Fednnnn) -> None:
     assert fednnnn("run", "tensors.yaml", "--allow-code", "--output=a").exit_code == 0
     sys.modules.pop("own_tensors")

@@ -116,11 +116,13 @@ def test_numbers_may_be_numpys_and_torchs(path: Path, records: Lines) -> None:
         ({"round": 0}, "round: 0: must be a whole number of at least 1"),
         ({"weights": [1.0, 1.0]}, "round 1: zip"),
         ({"clients": [{}]}, "round 1: client model: missing entries"),
+        ({"clients": [(5, state(1.0, 0.0))]}, "round 1: client: tuple: must map names"),
         ({"clients": [state(math.inf, 0.0)]}, "no client update to average"),
         ({"served_state": state(1.0)}, "served_state: layer.weight: missing, or of another shape"),
         ({"test_acc": 1.5}, "test_acc: 1.5"),
         ({"test_acc": "0.5"}, "test_acc: '0.5': must be a number"),
         ({"test_loss": torch.zeros(2)}, "test_loss: .*: must be a number"),
+        ({"test_loss": 10**400}, "test_loss: .*: must be a number"),
         ({"served_state": state(math.nan, 1.0)}, "served_state: not finite"),
     ],
 )
@@ -133,8 +135,11 @@ def test_what_does_not_fit_is_named_and_nothing_is_written(
 
 
 def test_another_file_or_name_is_refused(path: Path) -> None:
-    path.write_text("by hand\n")
-    with pytest.raises(fp.UserError, match=r"not a metrics\.jsonl file"):
-        record(path, 1)
+    for text in ("by hand\n", '{"precious": 1}'):
+        path.write_text(text)
+        with pytest.raises(fp.UserError, match=r"not a metrics\.jsonl file"):
+            record(path, 1)
+        assert path.read_text() == text
+    once = (name for name in ["bias"])
     with pytest.raises(fp.UserError, match=r"trainable: \['bias'\]: not in the global state"):
-        fp.NWDARecorder(path, ["bias"]).record(state(0.0), [], [], state(1.0), 1)
+        fp.NWDARecorder(path, once).record(state(0.0), [], [], state(1.0), 1)

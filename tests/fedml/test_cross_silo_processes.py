@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -84,7 +85,7 @@ def test_the_runnable_example_gives_the_bits_of_the_engine(folder, scripts) -> N
 def test_an_address_in_use_is_named(folder, grpc_addresses) -> None:
     port = grpc_addresses(folder, CLIENTS)
     with socket.create_server(("127.0.0.1", port)):
-        command = [FEDERATION / "start.sh", folder]
+        command = ["env", f"PYTHON={sys.executable}", FEDERATION / "start.sh", folder]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     assert f"127.0.0.1:{port} is in use" in ended.stderr

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from .conftest import Command
+
 # The role and the rank of a process are its last words: --rank 0 --role server.
 PROCESS = """
 import os, pathlib, socket, sys, time
@@ -26,17 +28,19 @@ time.sleep(0.5 if ENDS else 600)
 def folder(tmp_path: Path) -> Callable[..., Path]:
     """A federation whose processes train nothing."""
 
-    def made(failing: str = "", *, ends: bool = False) -> Path:
+    def of(failing: str = "", *, ends: bool = False) -> Path:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        (tmp_path / "grpc_ipconfig.csv").write_text(f"eid,rank,ip,port,in\n0,0,127.0.0.1,{port},\n")
+        made = tmp_path / "federation"
+        made.mkdir()
+        (made / "grpc_ipconfig.csv").write_text(f"eid,rank,ip,port,in\n0,0,127.0.0.1,{port},\n")
         text = PROCESS.replace("PORT", str(port))
         text = text.replace("FAILING", repr(failing)).replace("ENDS", repr(ends))
         for role in ("server", "client"):
-            (tmp_path / f"{role}.py").write_text(text)
-        return tmp_path
+            (made / f"{role}.py").write_text(text)
+        return made
 
-    return made
+    return of
 
 
 def wait_until_gone(process: int) -> None:
@@ -53,16 +57,37 @@ def wait_until_gone(process: int) -> None:
 def test_the_first_to_fail_ends_the_others(
     script: Callable[..., str], folder: Callable[..., Path], failing: str
 ) -> None:
-    said = script("cross_silo/start.sh", str(folder(failing)), status=1, PYTHON=sys.executable)
+    made = folder(failing)
+    said = script("cross_silo/start.sh", str(made), status=1, PYTHON=sys.executable)
     assert f"{failing} failed" in said
     assert f"{failing} has an error" in said
-    for process in (folder() / "output").glob("*.pid"):
+    for process in (made / "output").glob("*.pid"):
         wait_until_gone(int(process.read_text()))
 
 
 def test_all_that_end_well_are_waited_for(
+    script: Callable[..., str], folder: Callable[..., Path], command: Command, tmp_path: Path
+) -> None:
+    made = folder(ends=True)
+    command("interpreter", f'exec {sys.executable} "$@"')
+    # All relative, and with a CDPATH, which would make cd print.
+    words = ("cross_silo/start.sh", made.name)
+    said = script(*words, PYTHON="bin/interpreter", CDPATH=str(tmp_path))
+    assert said == "done: output/evaluation_model.safetensors\n"
+    assert len(list((made / "output").glob("*.pid"))) == 4
+
+
+def test_a_mistake_is_named_and_nothing_starts(
     script: Callable[..., str], folder: Callable[..., Path]
 ) -> None:
-    said = script("cross_silo/start.sh", str(folder(ends=True)), PYTHON=sys.executable)
-    assert said == "done: output/evaluation_model.safetensors\n"
-    assert len(list((folder() / "output").glob("*.pid"))) == 4
+    made = folder()
+    words = ("cross_silo/start.sh", str(made))
+    assert "PYTHON=bin/none" in script(*words, status=2, PYTHON="bin/none")
+    addresses = made / "grpc_ipconfig.csv"
+    addresses.write_text("eid,rank,ip,port,in\n1,1,127.0.0.1,8891,\n")
+    for _ in range(2):  # without the server's line, then without the file
+        said = script(*words, status=2, PYTHON=sys.executable)
+        assert str(addresses) in said
+        assert said.count("\n") == 1
+        addresses.unlink(missing_ok=True)
+    assert not (made / "output").exists()

@@ -11,14 +11,36 @@ import yaml
 from .conftest import Command, Run
 
 LAUNCH = Path(__file__).parents[2] / "launch"
-RECIPE = str(LAUNCH.parent / "recipes" / "digits_noniid_b_fednnnn.yaml")
+NAME = "digits_noniid_b_fednnnn"
+RECIPE = str(LAUNCH.parent / "recipes" / f"{NAME}.yaml")
 # What a job has of Slurm, but for its name for the nodes, which Open MPI would look them up by.
 JOB = {"SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "2"}
 
 
-@pytest.mark.parametrize("name", ["one_machine.sh", "several_machines.sh", "reproduce.sh"])
+@pytest.mark.parametrize(
+    "name", ["one_machine.sh", "several_machines.sh", "reproduce.sh", "slurm.sbatch"]
+)
 def test_help_is_the_scripts_first_comment(script: Run, name: str) -> None:
     assert f"launch/{name}" in script(name, "--help")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *[(name, ()) for name in ("one_machine.sh", "several_machines.sh", "slurm.sbatch")],
+        *[("one_machine.sh", (ranks, RECIPE)) for ranks in ("", "0", "two")],
+        ("several_machines.sh", ("", RECIPE)),
+        ("slurm.sbatch", (NAME,)),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_starts(
+    script: Run, command: Command, name: str, words: tuple[str, ...]
+) -> None:
+    for started in ("mpirun", "sbatch"):
+        command(started, "exit 1")
+    said = script(name, *words, status=2)
+    assert said.count("\n") == 1
+    assert " ".join(words) in said or "--help" in said
 
 
 def test_one_machine_and_several_of_which_both_are_this_one(
@@ -61,39 +83,51 @@ def test_slurms_directives_are_before_the_first_command() -> None:
     directives = dict(re.findall(r"^#SBATCH --([\w-]+)(?:=(\S+))?$", head, re.MULTILINE))
     assert directives.keys() >= {"nodes", "ntasks-per-node", "time", "requeue"}
     assert directives["signal"].startswith("B:USR1@")
-    assert text.count("#SBATCH --") == len(directives) + 1  # once more where it reads one of them
+    assert text.count("#SBATCH --") == len(directives)
 
 
 @pytest.mark.parametrize(
-    ("more", "gpus"), [((), "--gpus-per-node=2 "), (("--set", "device_args.using_gpu=false"), "")]
+    ("more", "options", "gpus"),
+    [
+        ("", "--time=1:00:00", 2),
+        ("", "--ntasks-per-node=4 --ntasks-per-node 8 --nodes=1", 8),
+        ("--set device_args.using_gpu=false", "", 0),
+        ("--set using_gpu=False --set=device_args.using_gpu=YES", "", 2),
+        ("--set=using_gpu=off", "", 0),
+    ],
 )
-def test_slurm_gives_gpus_where_the_recipe_wants_them(
-    script: Run, slurm: Callable[[], str], more: tuple[str, ...], gpus: str
+def test_slurm_gives_gpus_where_the_run_wants_them(
+    script: Run, slurm: Callable[[], str], more: str, options: str, gpus: int
 ) -> None:
-    script("slurm.sbatch", RECIPE, *more, SBATCH_OPTIONS="--time=1:00:00")
-    words = " ".join((RECIPE, *more))
-    assert slurm() == f"sbatch {gpus}--time=1:00:00 {LAUNCH / 'slurm.sbatch'} {words}\n"
+    script("slurm.sbatch", RECIPE, *more.split(), SBATCH_OPTIONS=options)
+    asked = [f"--gpus-per-node={gpus}"] if gpus else []
+    words = ["sbatch", *asked, *options.split(), str(LAUNCH / "slurm.sbatch"), RECIPE]
+    assert slurm().split() == [*words, *more.split()]
 
 
-def test_slurm_resumes_what_the_job_has_begun(
-    script: Run, slurm: Callable[[], str], command: Command, tmp_path: Path
+@pytest.mark.parametrize("output", ["--output=other --output mine", "--output=mine"])
+def test_slurm_resumes_what_a_job_that_is_queued_again_has_begun(
+    script: Run, slurm: Callable[[], str], command: Command, tmp_path: Path, output: str
 ) -> None:
     command("mpirun", f'echo "$@" >"{tmp_path}/told"')
-    run = ("slurm.sbatch", RECIPE, "--output", "mine")
-    told = f"--map-by ppr:2:node --bind-to none fedml run {RECIPE} --output mine --output mine"
-    script(*run, **JOB)
-    assert slurm() == f"{told}\n"
+    run = ("slurm.sbatch", RECIPE, "--overwrite", *output.split())
+    fedml = f"--map-by ppr:2:node --bind-to none fedml run {RECIPE} --output runs/{NAME}-job7"
+    again = JOB | {"SLURM_RESTART_COUNT": "1"}
+    script(*run, **again)
+    assert slurm() == f"{fedml} {output}\n"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "recipe.yaml").touch()
     script(*run, **JOB)
-    assert slurm() == f"{told} --resume\n"
+    assert slurm() == f"{fedml} --overwrite {output}\n"
+    script(*run, **again)
+    assert slurm() == f"{fedml} {output} --resume\n"
 
 
 @pytest.mark.slow
 def test_slurms_time_limit_leaves_a_checkpoint_and_queues_the_job_again(
     stop: Callable[..., list[str]], slurm: Callable[[], str], tmp_path: Path
 ) -> None:
-    folder = tmp_path / "runs" / "digits_noniid_b_fednnnn-job7"
+    folder = tmp_path / "runs" / f"{NAME}-job7"
     words = ("slurm.sbatch", RECIPE, "--set", "train_args.comm_round=999")
     one_rank = JOB | {"SLURM_NTASKS_PER_NODE": "1"}
     done = stop(signal.SIGUSR1, folder / "metrics.jsonl", *words, status=0, **one_rank)

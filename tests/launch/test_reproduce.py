@@ -2,14 +2,16 @@
 
 import gzip
 import json
+import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .conftest import SHORT, Command, Run
+from .conftest import SHORT, Command, Run, Start
 
 LAUNCH = Path(__file__).parents[2] / "launch"
 TWO = ("digits_noniid_b_fedavg", "digits_noniid_b_fednnnn")
@@ -75,7 +77,7 @@ def test_a_stopped_command_goes_on(
 ) -> None:
     name = f"{TWO[1]}-seed3"
     words = ("reproduce.sh", "--seeds", "3", TWO[1], "--rounds")
-    metrics = tmp_path / "runs" / name / "metrics.jsonl"
+    metrics = tmp_path / "runs" / "reproduce" / name / "metrics.jsonl"
     done = stop(signal.SIGINT, metrics, *words, "999", "--", status=130)
     assert not (tmp_path / "results" / name).exists()
     rounds = str(len(done) + 1)
@@ -86,6 +88,29 @@ def test_a_stopped_command_goes_on(
     assert kept[:-1] == done
     assert json.loads(kept[-1])["round"] == len(kept) == len(done) + 1
     assert f"there already: {name}" in script(*words, rounds)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE])
+def test_whatever_ends_it_while_it_keeps_records_ends_its_runs(
+    start: Start, command: Command, tmp_path: Path, number: signal.Signals
+) -> None:
+    command(
+        "fednnnn", f'case "$2" in *fedavg.yaml) {FEDNNNN};; *) echo $$ >id; exec sleep 600; esac'
+    )
+    command("gzip", "touch keeping; until [ -e go ]; do sleep 0.05; done")
+    process = start("reproduce.sh", "--jobs", "2", "--rounds", "2", *TWO)
+    while not ((tmp_path / "keeping").exists() and (tmp_path / "id").exists()):
+        time.sleep(0.05)
+    if number == signal.SIGPIPE:
+        assert process.stdout
+        process.stdout.close()
+    else:
+        process.send_signal(number)
+    (tmp_path / "go").touch()
+    status = -number if number == signal.SIGPIPE else 128 + number
+    assert process.wait(timeout=60) == status
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "id").read_text()), 0)
 
 
 def test_the_papers_order_and_runs_that_fail(script: Run, command: Command, tmp_path: Path) -> None:
@@ -106,4 +131,15 @@ def test_the_papers_order_and_runs_that_fail(script: Run, command: Command, tmp_
 )
 def test_a_mistake_is_named_and_nothing_runs(script: Run, tmp_path: Path, words: str) -> None:
     assert words in script("reproduce.sh", *words.split(), status=2)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_records_of_another_precision_are_a_mistake(script: Run, tmp_path: Path) -> None:
+    kept = tmp_path / "results" / f"{TWO[0]}-seed1"
+    kept.mkdir(parents=True)
+    (kept / "recipe.yaml").write_text("train_args:\n  precision: fp32\n")
+    words = ("--seeds", "0,1", "--precision", "bf16", TWO[0])
+    said = script("reproduce.sh", *words, status=2)
+    for word in (f"results/{kept.name}", "fp32", "bf16", "--results"):
+        assert word in said
     assert not (tmp_path / "runs").exists()

@@ -17,7 +17,9 @@ def test_a_packaged_recipe_is_found_from_anywhere_unless_there_is_such_a_file(
     monkeypatch.chdir(tmp_path)
     assert load_recipe(find_recipe(text)).name == NAME
     mine = tmp_path / text
-    mine.parent.mkdir(exist_ok=True)
+    mine.mkdir(parents=True)  # as a run folder may be named
+    assert load_recipe(find_recipe(text)).name == NAME
+    mine.rmdir()
     mine.write_text("mine")
     assert find_recipe(text).resolve() == mine
     assert find_recipe(str(mine)) == mine

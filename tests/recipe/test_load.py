@@ -1,6 +1,7 @@
 """Loading one file: its values, its defaults, and a line for each mistake."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,8 @@ def test_overrides_replace_values_and_the_last_one_wins(recipe_file: Path) -> No
         ("data_args.partition_alpha", "1e-4", "0.0001: must be a finite number of at least 0.001"),
         ("data_args.image_size", "[8]", "a list: must be a whole number of 1 to 4096, or [height,"),
         ("data_args.data_cache_dir", "5", "5: must be a path"),
+        ("data_args.data_cache_dir", "~no.body/x", "there is no such home directory"),
+        ("device_args.device_type", "mps", "'mps': must be cpu or gpu"),
         ("model_args.model", "resnet19", "'resnet19': must be one of nnnn_mnist, nnnn_cifar10, "),
         ("tracking_args.run_name", "7", "7: must be text"),
     ],
@@ -105,6 +108,16 @@ def test_a_bad_value_is_one_line_with_its_place_and_what_is_allowed(
     (line,) = message(recipe_file, f"{key}={value}").splitlines()
     assert line.startswith(f"--set {key}: ")
     assert expected in line
+
+
+def test_the_default_data_folder_needs_a_home(
+    recipe_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(_: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", nobody)
+    assert "data_args.data_cache_dir: '~/fedml_data': there is no such home" in message(recipe_file)
 
 
 def test_every_mistake_has_its_line(recipe_file: Path) -> None:
@@ -239,11 +252,13 @@ def test_what_is_no_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_dump_holds_the_resolved_values_and_no_access_key(recipe_file: Path) -> None:
     odd = 'tracking_args.run_name="β\\N\\u2028: \'#"'
-    recipe = load_recipe(recipe_file, ["client_batching=off", "beta=5e-4", "wandb_key=s3cret", odd])
+    given = ["client_batching=off", "beta=5e-4", "wandb_key=s3cret", odd]
+    recipe = load_recipe(recipe_file, [*given, f"data_cache_dir=/{'a long name ' * 9}"])
     assert recipe.tracking_args.run_name == "β\x85\u2028: '#"
     text = dump_recipe(recipe)
     assert "s3cret" not in text
     assert "beta: 0.0005" in text
+    assert all(re.match(r"\w+:|  \w+: ", line) for line in text.splitlines())  # a line a key
     copy = recipe_file.with_name("copy.yaml")
     copy.write_text(text)
     assert differences(load_recipe(copy), recipe) == {}

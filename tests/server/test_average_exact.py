@@ -172,14 +172,17 @@ def test_update_norms_and_buffer_are_those_of_rational_arithmetic(case: Case) ->
 
 
 def test_a_buffer_is_not_coarsened_by_a_huge_one_beside_it() -> None:
-    """An attention mask of -1e9 and a running variance of 0.02 in one model."""
-    state = {"mask": torch.tensor([-1e9]), "bn.running_var": torch.tensor([1.0])}
+    """An attention mask of the least float32 and running variances in one model."""
+    least = torch.full((1,), torch.finfo(torch.float32).min)
+    state = {"mask": least, "bn.running_var": torch.ones(2)}
     acc = UpdateAccumulator(state, [])
     for variance in (0.0123, 0.0271):
-        acc.add({**state, "bn.running_var": torch.tensor([variance])}, 601)
+        acc.add({**state, "bn.running_var": torch.tensor([variance, variance * 1e-36])}, 601)
     update = acc.finish()
-    assert update.buffers["mask"].item() == -1e9
-    assert update.buffers["bn.running_var"].item() == pytest.approx(0.0197, rel=1e-6)
+    assert torch.equal(update.buffers["mask"], least)
+    assert update.buffers["bn.running_var"].tolist() == pytest.approx(
+        [0.0197, 0.0197e-36], rel=1e-6
+    )
     assert update.mean_update == update.layers == {}
     assert (update.mean_update_norm, update.mean_client_norm) == (0.0, 0.0)
 

@@ -47,6 +47,18 @@ def assert_mean_of_one_and_three(acc: UpdateAccumulator, rejected: int) -> None:
     assert update.client_norms[2] == pytest.approx(3 * math.sqrt(6), rel=1e-15)
 
 
+@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan, "1"])
+def test_a_bound_that_is_none_is_refused(bound: float) -> None:
+    with pytest.raises(UserError, match=r"^max_client_norm: "):
+        UpdateAccumulator(global_state(), ["w"], bound)
+
+
+def test_names_may_be_gone_through_once() -> None:
+    acc = UpdateAccumulator(global_state(), (name for name in ["w"]))
+    acc.add(good(), 1.0)
+    assert acc.finish().mean_update_norm > 0
+
+
 @pytest.mark.parametrize("value", NOT_FINITE)
 @pytest.mark.parametrize("name", ["w", "bn.running_var"])
 def test_a_client_that_is_not_finite_adds_nothing(name: str, value: float) -> None:

@@ -35,7 +35,9 @@ def adaptive_step(
 
     ``second_moment`` moves v in place, given v, S² and β2.
     """
-    for group in optimizer.param_groups:
+    # All groups are read before any moves.
+    rates = [needed(optimizer, "lr", group["lr"]) for group in optimizer.param_groups]
+    for group, lr in zip(optimizer.param_groups, rates, strict=True):
         beta1, tau = group["beta1"], group["tau"]
         for parameter in group["params"]:
             if parameter.grad is None:
@@ -55,7 +57,7 @@ def adaptive_step(
                     f"{type(optimizer).__name__}: v is no longer finite: the square of an average "
                     f"update is beyond {v.dtype}"
                 )
-            parameter.add_(m.div(v.sqrt().add_(tau)).mul_(needed(optimizer, "lr", group["lr"])))
+            parameter.add_(m.div(v.sqrt().add_(tau)).mul_(lr))
 
 
 @adaptive

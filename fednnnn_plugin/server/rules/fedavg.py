@@ -8,7 +8,7 @@ from fednnnn_plugin.server.rules import LR, rule
 
 @rule(place=1)
 class PaperFedAvg(Optimizer):
-    r"""The average as it is (McMahan et al. 2017; paper, eq. 2).
+    r"""The average as it is (McMahan et al. 2017; paper, eq. 3).
 
     .. math:: w_{t+1} = w_t + η S
 

@@ -63,5 +63,5 @@ class FedExP(Optimizer):
         loss = loss_of(closure)
         square = needed(self, "mean_client_square", mean_client_square)
         norm = update_norm(self)
-        move(self, max(1.0, square / (2 * (norm * norm + self.defaults["epsilon"]))))
+        move(self, lambda group: max(1.0, square / (2 * (norm * norm + group["epsilon"]))))
         return loss

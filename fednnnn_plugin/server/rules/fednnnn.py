@@ -10,7 +10,7 @@ from fednnnn_plugin.server.rules.norm_norm import BETA
 
 @rule(beta=BETA, gamma=GAMMA, wants=("mean_client_norm",), place=5)
 class FedNNNN(Optimizer):
-    r"""Norm-normalised aggregation with server momentum (paper, eqs. 13 and 14).
+    r"""Norm-normalised aggregation with server momentum (paper, eqs. 12 and 13).
 
     .. math::
         d_{t+1} = γ d_t + β \frac{E}{N} S, \quad w_{t+1} = w_t + η d_{t+1}, \quad d_0 = 0

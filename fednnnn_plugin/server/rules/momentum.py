@@ -19,7 +19,7 @@ def one_gamma(gamma: float | None, momentum: float | None) -> float | None:
 
 @rule(gamma=GAMMA, place=4)
 class Momentum(Optimizer):
-    r"""Server momentum without dampening (paper, eqs. 11 and 12).
+    r"""Server momentum without dampening (paper, eqs. 10 and 11).
 
     .. math:: d_{t+1} = γ d_t + S, \quad w_{t+1} = w_t + η d_{t+1}, \quad d_0 = 0
 

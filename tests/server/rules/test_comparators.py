@@ -31,7 +31,8 @@ def test_fedexp_by_hand() -> None:
     25 / (2 · 29) < 1, so η_g = 1.
     """
     w = Parameter(torch.tensor([1.0, 2.0]))
-    optimizer = FedExP([w], epsilon=4.0)
+    optimizer = FedExP([w], epsilon=9.0)
+    optimizer.load_state_dict(FedExP([w], epsilon=4.0).state_dict())
     step(optimizer, [4.0, 2.0], mean_client_square=60.0)
     assert w.tolist() == [1 + 5, 2 + 2.5]
     step(optimizer, [3.0, 4.0], mean_client_square=25.0)
@@ -91,6 +92,14 @@ def test_a_second_moment_that_overflows_ends_the_run(rule: Any) -> None:
 def test_moments_out_of_range_are_named(rule: Any, name: str, bad: object) -> None:
     with pytest.raises(UserError, match=rf"^{name}: .*must be "):
         rule([Parameter(torch.zeros(1))], **{"lr": 1.0, name: bad})
+
+
+@both
+def test_a_missing_rate_moves_nothing(rule: Any) -> None:
+    optimizer = rule([Parameter(torch.zeros(1))], lr=None)
+    with pytest.raises(UserError, match="lr is missing"):
+        step(optimizer, [1.0])
+    assert not optimizer.state
 
 
 @pytest.mark.parametrize("square", [None, -1.0, math.nan])

@@ -126,6 +126,24 @@ def test_a_coefficient_out_of_range_is_named(name: str, rules: list[Any], values
             rule([Parameter(torch.zeros(1))], **{name: value})
 
 
+@pytest.mark.parametrize("wrong", [{"gamma": 1.5}, {"beta": -1.0}, {"lr": None}, {"lr": -1.0}])
+def test_a_coefficient_of_one_group_is_named_and_nothing_moves(wrong: dict[str, Any]) -> None:
+    w, v = (Parameter(torch.zeros(1)) for _ in range(2))
+    optimizer = FedNNNN([{"params": [w]}, {"params": [v], **wrong}], beta=0.5, gamma=0.5)
+    w.grad = v.grad = torch.ones(1)
+    with pytest.raises(UserError, match=rf"^FedNNNN\.step: {next(iter(wrong))}"):
+        optimizer.step(mean_client_norm=1.0)
+    assert w.item() == v.item() == 0
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing() -> None:
+    w = Parameter(torch.zeros(2))
+    w.grad = torch.tensor([math.nan, 1.0])
+    with pytest.raises(UserError, match="the norm of the gradient: nan"):
+        FedNNNN([w], beta=0.5, gamma=0.5).step(mean_client_norm=1.0)
+    assert not w.any()
+
+
 @pytest.mark.parametrize("rule", [FedNNNN, Momentum])
 def test_momentum_is_another_name_of_gamma(rule: Any) -> None:
     w = Parameter(torch.zeros(1))
