@@ -67,6 +67,12 @@ class Raising(torch.optim.Optimizer):
 
 
 @rule()
+class Leaving(Raising):
+    def step(self, closure=None):
+        raise SystemExit(0)
+
+
+@rule()
 class Forgetting(Raising):
     def step(self, closure=None):
         self.state[self.param_groups[0]["params"][0]]["all"] = [1, 2]
@@ -229,7 +235,7 @@ def test_a_folder_runs_no_rule_but_the_recipes_own(tmp_path: Path) -> None:
     assert not Path("was-here").exists()
 
 
-@pytest.mark.parametrize("method", ["Raising", "Forgetting", "Dreaming", "Greedy"])
+@pytest.mark.parametrize("method", ["Raising", "Leaving", "Forgetting", "Dreaming", "Greedy"])
 def test_what_its_own_lines_raise_is_a_line(method: str, tmp_path: Path) -> None:
     """In a step, in what it remembers, in its constructor."""
     write_recipe(tmp_path / "own.yaml", f"my_rules:{method}")

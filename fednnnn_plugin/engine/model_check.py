@@ -12,18 +12,20 @@ from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.seeds import isolated_generators
 
 
-def own_copy(model: nn.Module, name: str) -> nn.Module:
-    """Return a copy of a model to train, or say why it cannot be trained and averaged."""
+def own_copy(model: nn.Module, name: str, dtype: torch.dtype) -> nn.Module:
+    """Return a copy of a model to train in ``dtype``, or say why it cannot be, and averaged."""
     where = f"model_args.model: {name}:"
     if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
         raise UserError(f"{where} has layers without a size yet: give them their sizes")
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError(f"{where} has no parameter that requires a gradient")
     for key, tensor in named_tensors(model).items():
-        if not tensor.isfinite().all():
+        if tensor.is_complex():
+            raise UserError(f"{where} {key} is {tensor.dtype}: must be real")
+        if tensor.is_floating_point() and not tensor.to(dtype).isfinite().all():
             raise UserError(
-                f"{where} {key} is not finite: no average is either; a buffer may be registered "
-                "with persistent=False"
+                f"{where} {key} is not finite in {dtype}: no average is either; a buffer may be "
+                "registered with persistent=False"
             )
     try:
         return copy.deepcopy(model)

@@ -100,7 +100,7 @@ def _run(
             return None  # before anything is downloaded
         inputs = load()
         model, data, device, trainer = inputs
-        model = own_copy(model, recipe.model_args.model)
+        model = own_copy(model, recipe.model_args.model, sgd.dtype)
         if isinstance(data, FederatedData) and trainer is None:
             check_model(model, recipe.model_args.model, data, train.batch_size)
         model = model.to(device, sgd.dtype)

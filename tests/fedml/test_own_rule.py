@@ -2,6 +2,7 @@
 
 import sys
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 
 import fedml
@@ -35,9 +36,10 @@ NAME = "my_rules:Scaled"
 
 
 @pytest.fixture(autouse=True)
-def _with_the_rule(own_folder: Path, monkeypatch) -> None:
+def _with_the_rule(own_folder: Path) -> Iterator[None]:
     Path("my_rules.py").write_text(RULE)
-    monkeypatch.delitem(sys.modules, "my_rules", raising=False)
+    yield
+    sys.modules.pop("my_rules", None)
 
 
 def zeros() -> nn.Module:

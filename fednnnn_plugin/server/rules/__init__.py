@@ -112,7 +112,7 @@ class Rule:
         """Say on one line what a user's own class raises."""
         try:
             yield
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if isinstance(error, UserError | RunError) or not names_code(self.name):
                 raise
             raise UserError(f"federated_optimizer: {self.name}: raised {told(error)}") from error
