@@ -24,5 +24,18 @@ shift
 if [ "$(id -u)" = 0 ]; then # Open MPI wants to be asked twice, as in a container
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
+# At SIGINT or SIGTERM mpirun would kill the ranks half a second later. So it does not see them, in a
+# process group of its own, and passes on SIGUSR1, at which rank 0 writes a checkpoint and ends all.
+set -m
 # Binding would pin a rank, and all clients that it trains side by side, to one core.
-exec mpirun -np "$ranks" --oversubscribe --bind-to none fedml run "$@"
+mpirun -np "$ranks" --oversubscribe --bind-to none fedml run "$@" </dev/null &
+job=$!
+stop() { # STATUS
+  trap '' HUP INT TERM
+  kill -USR1 "$job" 2>/dev/null || true
+  wait "$job" || true
+  exit "$1"
+}
+trap 'stop 130' INT
+trap 'stop 143' HUP TERM
+wait "$job"

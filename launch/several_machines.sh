@@ -31,4 +31,17 @@ fi
 if [ "$(id -u)" = 0 ]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
-exec mpirun --hostfile "$hostfile" --bind-to none -x PATH fedml run "$@"
+# At SIGINT or SIGTERM mpirun would kill the ranks half a second later. So it does not see them, in a
+# process group of its own, and passes on SIGUSR1, at which rank 0 writes a checkpoint and ends all.
+set -m
+mpirun --hostfile "$hostfile" --bind-to none -x PATH fedml run "$@" </dev/null &
+job=$!
+stop() { # STATUS
+  trap '' HUP INT TERM
+  kill -USR1 "$job" 2>/dev/null || true
+  wait "$job" || true
+  exit "$1"
+}
+trap 'stop 130' INT
+trap 'stop 143' HUP TERM
+wait "$job"

@@ -16,10 +16,11 @@ _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 _LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _HEAD_START = 5.0  # seconds
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived; like KeyboardInterrupt, not an error to recover from."""
+    """SIGTERM or SIGUSR1 arrived; like KeyboardInterrupt, not an error to recover from."""
 
 
 def launched_ranks() -> int:
@@ -54,13 +55,16 @@ def _first(names: tuple[str, ...], default: int) -> int:
 
 @contextmanager
 def signals_raised() -> Iterator[None]:
-    """Raise ``KeyboardInterrupt`` or ``Terminated`` where SIGINT or SIGTERM arrives.
+    """Raise ``KeyboardInterrupt`` where SIGINT arrives, ``Terminated`` where another one does.
+
+    SIGUSR1 is what Open MPI's mpirun passes on and waits; of SIGINT and SIGTERM it passes on
+    SIGTERM, and kills a quarter of a second later.
 
     The first one ends the process: those that follow are ignored, so that they cost it neither the
     checkpoint that it then writes nor its exit status. Batch systems often send several. What a
     process was started to ignore, as a job in the background is, it ignores.
     """
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in _ENDING}
     handled = [number for number, handler in before.items() if handler != signal.SIG_IGN]
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:

@@ -124,6 +124,24 @@ def test_slurm_resumes_what_a_job_that_is_queued_again_has_begun(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_to_one_machine_leaves_a_checkpoint_of_the_last_round(
+    stop: Callable[..., list[str]], tmp_path: Path, number: int, status: int
+) -> None:
+    words = (
+        "one_machine.sh",
+        "2",
+        RECIPE,
+        "--output",
+        "mine",
+        "--set",
+        "train_args.comm_round=999",
+    )
+    done = stop(number, tmp_path / "mine" / "metrics.jsonl", *words, status=status)
+    assert [*(tmp_path / "mine" / "checkpoint").glob(f"round-{len(done):06}-*")]
+
+
+@pytest.mark.slow
 def test_slurms_time_limit_leaves_a_checkpoint_and_queues_the_job_again(
     stop: Callable[..., list[str]], slurm: Callable[[], str], tmp_path: Path
 ) -> None:
