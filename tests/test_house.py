@@ -12,7 +12,7 @@ ROOT = Path(fednnnn_plugin.__file__).parent
 # As CONTRIBUTING.md draws them, from the ground.
 FLOORS = (
     "errors seeds",
-    "user_code",
+    "user_code reading",
     "server data models",
     "recipe client",
     "engine report",

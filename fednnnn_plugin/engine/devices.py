@@ -25,9 +25,9 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
+from fednnnn_plugin import reading
 from fednnnn_plugin.client.local_sgd import Precision
 from fednnnn_plugin.errors import UserError, printable
-from fednnnn_plugin.recipe import reading
 
 _log = logging.getLogger(__name__)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h

@@ -29,8 +29,8 @@ from fednnnn_plugin.engine.settings import load_data, local_sgd, rank_device, sc
 from fednnnn_plugin.engine.training import ForeignTrainer, Inputs, cohort_of, widest_group
 from fednnnn_plugin.errors import UserError, shown
 from fednnnn_plugin.models import create_model
+from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
-from fednnnn_plugin.recipe.reading import read_mapping
 from fednnnn_plugin.server.server import Server
 from fednnnn_plugin.user_code import names_code
 

@@ -22,8 +22,8 @@ from fednnnn_plugin.engine.folder import Mode
 from fednnnn_plugin.engine.progress import Follower, WeightsAndBiases
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.reading import read_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
-from fednnnn_plugin.recipe.reading import read_yaml
 from fednnnn_plugin.server.sum import BinnedSum
 
 _log = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from fednnnn_plugin.errors import UserError, joined, printable
+from fednnnn_plugin.reading import NotReadableError, read_mapping, read_yaml
 from fednnnn_plugin.recipe.build import build, known_keys, unknown_section
 from fednnnn_plugin.recipe.kinds import Caller
-from fednnnn_plugin.recipe.reading import NotReadableError, read_mapping, read_yaml
 from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
 
 # Access keys, as run folders are shared; and what says where a run goes, not what it is.

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.report.study import is_study
 
 METRICS = ("metrics.jsonl", "metrics.jsonl.gz")  # as the engine writes it, and as it is published
@@ -36,7 +36,7 @@ ARRANGED = ["data", "deal", "condition", "label", "shade"]
 IDENTITY = ["run", "folder", "finished", "method", "seed", "device"]
 _TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED}
 # What a file of others' may cost; one of gzip's can be larger than it looks.
-MAX_SETTINGS_BYTES, MAX_LINE_BYTES, MAX_METRICS_BYTES = 1 << 18, 1 << 24, 1 << 29
+MAX_LINE_BYTES, MAX_METRICS_BYTES = 1 << 24, 1 << 29
 _LARGEST = 1e100  # of a number that can be drawn
 # Settings of these sections identify a run, but for those that say where and how, not what.
 _SECTIONS = ("data_args", "model_args", "train_args")
@@ -54,7 +54,8 @@ def read_runs(*folders: str | Path) -> pd.DataFrame:
       ``beta``, ...);
     - ``round``, and the numbers of ``metrics.jsonl``: accuracies in [0, 1], L2 norms, seconds;
       ``client_norm_min``, ``client_norm_median`` and ``client_norm_max``; layers such as
-      ``layers.fc3.mean_update_norm``; NaN where nothing was recorded.
+      ``layers.fc3.mean_update_norm``; NaN where nothing was recorded, or where what a trainer of
+      the user's own measured is beyond 1e100.
 
     A damaged line is left out, with a warning that names its file and number.
 
@@ -151,12 +152,9 @@ def _read_settings(path: Path, problems: list[str]) -> dict[str, Any]:
     if path.name == SUMMARY and not path.exists():  # the run is not finished
         return {}
     try:
-        if not path.is_file():  # a pipe would block
-            raise OSError("no such file")
-        with path.open("rb") as file:
-            return dict(yaml.safe_load(file.read(MAX_SETTINGS_BYTES)))
-    except (OSError, ValueError, TypeError, yaml.YAMLError, RecursionError) as error:
-        problems.append(f"{printable(path)}: not used: {reason(error)}")
+        return read_mapping(path, "settings")
+    except UserError as error:
+        problems.append(f"not used: {error}")
         return {}
 
 
@@ -166,7 +164,7 @@ def _scalar(value: Any) -> str | float | bool | None:
     if isinstance(value, list | dict):
         flat = isinstance(value, list) and not any(isinstance(v, list | dict) for v in value)
         return " × ".join(map(printable, value[:4])) if flat else "..."
-    try:  # PyYAML reads 5e-4 as a string
+    try:  # a quoted number is one as well
         return value if isinstance(value, int) and abs(value) < 2**53 else float(value)
     except (ValueError, TypeError, OverflowError):
         return printable(value)
@@ -203,7 +201,7 @@ def _read_rounds(folder: Path, problems: list[str]) -> pd.DataFrame:
 
 
 def _record(line: bytes) -> dict[str, Any]:
-    """The columns of a round; an error where one has no number that can be."""
+    """The columns of a round; an error where one of ours has no number that can be."""
     record = dict(json.loads(line, parse_int=float))
     norms = record.pop("client_norms", None) or [None] * 3
     if not isinstance(norms, list) or len(norms) != 3:
@@ -213,11 +211,12 @@ def _record(line: bytes) -> dict[str, Any]:
     for name, value in _flat(record, ""):
         if not (name in NUMBERS or OTHER_NUMBERS.match(name)):
             continue
-        lowest = -_LARGEST if name.startswith("test_metrics.") else 0.0
-        highest = 1.0 if name.endswith("test_acc") else _LARGEST
-        if value is not None and not lowest <= value <= highest:
+        own = name.startswith("test_metrics.")
+        highest = 1.0 if name in ("test_acc", "served_test_acc") else _LARGEST
+        fits = value is not None and (-_LARGEST if own else 0.0) <= value <= highest
+        if not (fits or own or value is None):
             raise ValueError(f"{name} is no number that can be")
-        flat[printable(name)] = math.nan if value is None else float(value)
+        flat[printable(name)] = float(value) if fits else math.nan
     if not (1.0 <= (number := flat.get("round", 0.0)) <= 1e9 and number.is_integer()):
         raise ValueError("round is no number that can be")
     return flat

@@ -57,8 +57,8 @@ def search(study: Study | str | Path, ax: Axes, *, step: str | None = None) -> A
     found = study if isinstance(study, Study) else read_study(Path(study))
     chosen = next((s for s in found.plan.steps if s.name == step), found.plan.steps[-1])
     name, unit, factor, _ = METRICS[found.plan.metric]
-    shown = found.of(chosen).assign(shown=lambda trials: trials["value"] * factor)
-    ranked = shown.sort_values("shown", ascending=unit == "nats", kind="stable")
+    scaled = found.of(chosen).assign(value=lambda trials: trials["value"] * factor)
+    ranked = scaled.sort_values("value", ascending=unit == "nats", kind="stable")
     trials = ranked.drop_duplicates(list(chosen.grid)[:2]).sort_index()
     draw = _line if len(chosen.grid) == 1 else _heat_map
     draw(ax, chosen, trials, found.best(chosen), f"{name} ({unit})")
@@ -80,11 +80,11 @@ def _heat_map(
     ax: Axes, step: Step, trials: pd.DataFrame, best: pd.Series[float] | None, title: str
 ) -> None:
     (first, across), (second, up) = ((key, sorted(step.grid[key])) for key in list(step.grid)[:2])
-    cells = trials.pivot(index=second, columns=first, values="shown").reindex(up, columns=across)
+    cells = trials.pivot(index=second, columns=first, values="value").reindex(up, columns=across)
     of_loss = "nats" in title
     scale = colormaps["viridis_r" if of_loss else "viridis"].with_extremes(bad=style.GRID)
     # A trial that diverged must not take all difference from the colours of the others.
-    low, high = trials["shown"].quantile([0.0, 0.9] if of_loss else [0.1, 1.0])
+    low, high = trials["value"].quantile([0.0, 0.9] if of_loss else [0.1, 1.0])
     mesh = ax.pcolormesh(cells.to_numpy(), cmap=scale, vmin=low, vmax=high)
     if max(cells.shape) > WRITTEN_CELLS:
         style.figure_of(ax).colorbar(mesh, ax=ax)
@@ -92,7 +92,7 @@ def _heat_map(
         digits = 3 if of_loss else 1 if high - low >= 1.0 else 2
         for trial in trials.to_dict("records"):
             text, color, size = trial["state"], style.MUTED, 5.5
-            if not pd.isna(value := trial["shown"]):
+            if not pd.isna(value := trial["value"]):
                 text, size = f"{value:.{digits}f}", 7.0
                 # Not the page's ink and paper, which change places in the dark.
                 color = "#000000" if sum(mesh.to_rgba(value)[:3]) > 1.4 else "#fefefe"
@@ -114,7 +114,7 @@ def _line(
     ax: Axes, step: Step, trials: pd.DataFrame, best: pd.Series[float] | None, title: str
 ) -> None:
     (key,) = step.grid
-    points = trials.dropna(subset=["shown"]).set_index(key)["shown"].sort_index()
+    points = trials.dropna(subset=["value"]).set_index(key)["value"].sort_index()
     ax.plot(points.index, points, "o-", color=style.BLUE, linewidth=1.4, markersize=3.5)
     if best is not None:
         at = (best[key], points[best[key]])

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pandas as pd
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from fednnnn_plugin.errors import UserError, reason
+from fednnnn_plugin.reading import read_mapping
 
 PLAN, TRIALS = "study.yaml", "trials.csv"
 MAX_POINTS = 1_000
@@ -23,13 +23,16 @@ Metric = Literal["best_accuracy", "final_accuracy", "final_loss"]
 STATES = ("finished", "pruned", "failed")
 MEASURED = ("best_accuracy", "best_round", "final_accuracy", "final_loss", "rounds")
 COLUMNS = ("step", "method", "state", "value", *MEASURED, "folder")
+TAKEN = {*COLUMNS, "reason", "row", "place"}  # what tables of trials have beside the keys
 
 Grid = dict[str, tuple[float, ...]]
 
 
-def _small(grid: Grid) -> Grid:
+def _searchable(grid: Grid) -> Grid:
     if not 0 < math.prod(map(len, grid.values())) <= MAX_POINTS:
         raise ValueError(f"not 1 to {MAX_POINTS} combinations")
+    if taken := grid.keys() & TAKEN:
+        raise ValueError(f"{', '.join(sorted(taken))}: tables of trials have such a column")
     return grid
 
 
@@ -41,7 +44,7 @@ class Step(BaseModel):
     name: str = Field(pattern=r"^\w[\w.-]{0,99}$")
     method: str
     rounds: int = Field(ge=1)
-    grid: Annotated[Grid, Field(min_length=1), AfterValidator(_small)]
+    grid: Annotated[Grid, Field(min_length=1), AfterValidator(_searchable)]
 
     def points(self) -> Iterator[dict[str, float]]:
         """Yield every combination, the last key's values going round fastest."""
@@ -145,13 +148,11 @@ def read_plan(folder: Path) -> Plan:
     """Read a study's ``study.yaml``; a ``UserError`` where it is missing or damaged."""
     path = folder / PLAN
     try:
-        return Plan.model_validate(yaml.safe_load(_text(path)))
+        return Plan.model_validate(read_mapping(path, "a search"))
     except ValidationError as error:
         first = error.errors()[0]
         place = "".join(f"{part}: " for part in first["loc"])
         raise UserError(f"{path}: {place}damaged, not a study's: {first['msg']}") from None
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"{path}: damaged: {reason(error)}") from None
 
 
 def _number(text: str | None) -> float:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from fednnnn_plugin.errors import UserError, printable, shown
-from fednnnn_plugin.recipe.reading import read_mapping
+from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.report.study import MAX_POINTS, Grid, Metric, Plan
 
 _FORM = "must be numbers as in 0.5,0.7,1.0, or START:STOP:STEP as in '0.5:1.2:0.1' (quoted in YAML)"

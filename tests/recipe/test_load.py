@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.reading import read_yaml
 from fednnnn_plugin.recipe import differences, dump_recipe, load_recipe
-from fednnnn_plugin.recipe.reading import read_yaml
 
 MINIMAL = """\
 common_args: {training_type: simulation}

@@ -98,11 +98,13 @@ def test_a_damaged_line_costs_itself_and_a_warning(make_run, damaged: str) -> No
 
 
 def test_a_number_that_is_missing_is_no_damage(make_run) -> None:
-    """``client_norms: [null, 2, 3]`` used to end the report in a traceback."""
-    folder = make_run("FedNNNN", change=lambda line: line.update(client_norms=[None, 2, 3]))
-    runs = fp.read_runs(folder)
-    assert runs["client_norm_min"].isna().all()
-    assert (runs["client_norm_max"] == 3.0).all()
+    """``client_norms: [null, 2, 3]`` ended the report in a traceback; a metric cost its round."""
+    own = {"client_norms": [None, 2, 3], "test_metrics": {"test_acc": 85.3, "vast": 1e200}}
+    runs = fp.read_runs(make_run("FedNNNN", change=lambda line: line.update(own)))
+    for name, lacks in (("norm_min", True), ("norm_max", False)):
+        assert runs[f"client_{name}"].isna().all() == lacks
+    assert (runs["test_metrics.test_acc"] == 85.3).all()
+    assert runs["test_metrics.vast"].isna().all()
 
 
 def test_a_round_twice_counts_once(make_run) -> None:
@@ -126,7 +128,12 @@ def test_an_extended_run_that_is_not_done_is_not_finished(make_run) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["- 1", "!!python/object/apply:os.system [echo]", "[" * 700, "train_args: 3"]
+    "text",
+    [
+        *("- 1", "!!python/object/apply:os.system [echo]", "[" * 700, "train_args: 3"),
+        *('data_args: {dataset: "\\UFFFFFFFF"}', "train_args: !!bool x"),
+        "a: &a {k: 1}\nb: {<<: [*a, *a]}",  # a few lines of these would take hours
+    ],
 )
 def test_a_recipe_that_cannot_be_used(make_run, text: str) -> None:
     folder = make_run("FedNNNN")

@@ -93,6 +93,7 @@ VAST = {key: list(range(99)) for key in "abcd"}
     "text",
     [
         *("", "{", "[1]", "steps: 1", "!!python/object/apply:os.system [true]", "- " * 2000),
+        *("recipe: !!timestamp x", 'recipe: "\\UFFFFFFFF"'),
         *(
             yaml.safe_dump({**PLAN, "steps": STEPS, **wrong})
             for wrong in (
@@ -100,6 +101,7 @@ VAST = {key: list(range(99)) for key in "abcd"}
                 {"steps": []},
                 {"steps": [STEPS[0] | {"name": "../up"}]},
                 {"steps": [STEPS[0] | {"grid": VAST}]},
+                {"steps": [STEPS[0] | {"grid": {"state": [0.5]}}]},
             )
         ),
     ],

@@ -1,4 +1,4 @@
-"""A recipe's YAML: plain values, read by PyYAML's safe loader with its gaps closed."""
+"""YAML of plain values, read by PyYAML's safe loader with its gaps closed."""
 
 import re
 from collections.abc import Hashable
@@ -23,7 +23,7 @@ _SLIPS = (ValueError, ArithmeticError, LookupError, AttributeError, TypeError, R
 
 
 class NotReadableError(Exception):
-    """The text is not YAML, or not YAML that a recipe may contain; one line, with its place."""
+    """The text is not YAML, or more than plain values; one line, with its place."""
 
 
 def read_mapping(path: Path, of: str) -> dict[str, Any]:
@@ -82,6 +82,8 @@ class _Loader(yaml.SafeLoader):
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
         text: str = super().construct_scalar(node)
+        # JSON escapes a character beyond 16 bits as two halves.
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
         if node.tag in _NUMBERS and len(text) > _MAX_DIGITS:
             problem = f"a number of more than {_MAX_DIGITS} digits is not accepted"
             raise _refused(problem, node.start_mark)
