@@ -92,12 +92,13 @@ def build_report(
         files[f"{name}.tex"] = table.rows.to_latex(index=False, escape=True).encode()
     parts = ["# FedNNNN report", *(table.markdown() for table in shown.values())]
     for section in sections:
-        parts += [f"## {section.title}", section.headline]
+        parts += [f"## {tables.escaped(section.title)}", tables.escaped(section.headline)]
         for chart in section.charts:
             _draw(chart, section.title, files, kinds)
-            parts += [f"![{chart.title}]({chart.stem}.svg)", chart.caption]
+            parts += [f"![{tables.escaped(chart.title)}]({chart.stem}.svg)"]
+            parts += [tables.escaped(chart.caption)]
     parts += ["## Left out or worth knowing"] * bool(warnings)
-    parts += ["\n".join(f"- {warning}" for warning in warnings)]
+    parts += ["\n".join(f"- {tables.escaped(warning)}" for warning in warnings)]
     files[MARKDOWN] = ("\n\n".join(part.strip() for part in parts if part) + "\n").encode()
     folder = jinja2.FileSystemLoader(Path(__file__).parent)
     template = jinja2.Environment(loader=folder, autoescape=True).get_template("page.html")
@@ -168,7 +169,7 @@ def _write(out: Path, files: Files) -> None:
     """Write the report; a hidden list says which files of the folder are a report's."""
     manifest = out / MANIFEST
     listed = manifest.read_text("utf-8", "replace").splitlines() if manifest.is_file() else []
-    old = {name for name in listed if (out / name).resolve().is_relative_to(out.resolve())}
+    old = {name for name in listed if out.resolve() in (out / name).resolve().parents}
     folders = {out, *(folder for name in files for folder in (out / name).parents)}
     in_the_way = [folder for folder in folders if folder.exists() and not folder.is_dir()]
     in_the_way += [out / name for name in files.keys() - old if (out / name).exists()]

@@ -53,7 +53,7 @@ def accuracy_by_seconds(runs: pd.DataFrame, ax: Axes, *, names: bool = True) -> 
     elapsed = runs[SECONDS].sum(axis=1, min_count=1).groupby(runs["run"]).cumsum()
     units = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
     unit = next((u for u, size in units.items() if elapsed.max() >= 2.0 * size), "seconds")
-    timed = runs.assign(**{unit: elapsed / units[unit]})
+    timed = runs.assign(**{unit: elapsed.where(elapsed > 0.0) / units[unit]})
     label = f"{judged(runs)} accuracy (%)"
     return _curves(timed, ax, "test_acc", label, style.accuracy_axis, names, factor=100.0, x=unit)
 
@@ -172,7 +172,7 @@ def _curves(
     ax.set(xlabel=x, ylabel=y_label)
     axis(ax)
     last = max((float(np.max(line.get_xdata())) for line in ax.lines), default=0.0)
-    ax.set_xlim(0.0, last or 1.0)  # a loop of one's own records no seconds
+    ax.set_xlim(0.0, last or 1.0)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=x == "round"))
     if names:
         in_bar = _colour_bar(runs, ax, {label: look for label, _, look in ends})

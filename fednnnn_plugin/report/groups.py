@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.report.runs import ARRANGED, IDENTITY, setting_columns
 
 DATASET_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
@@ -51,9 +52,14 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
 
     New columns are ``data``, ``deal`` and ``condition``, ``label``, which names a line of a figure,
     and its ``shade``.
+
+    Raises:
+        UserError: there is no run.
     """
     if "label" in runs:
         return runs
+    if runs.empty:
+        raise UserError("runs: no round is left; there must be at least one")
     heads = runs.drop_duplicates("run")[setting_columns(runs)].astype(object)
     heads = heads.where(heads.notna(), None)
     by_value = [*heads.columns.drop(IDENTITY), "seed"]
@@ -66,7 +72,7 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
     heads["rounds"] = heads["run"].map(runs.groupby("run")["round"].max())
     by_length = heads.sort_values("rounds", ascending=False, kind="stable")
     twice = by_length[by_length.duplicated([*LINE, "seed"]) & by_length["seed"].notna()]
-    why = "another run has its settings, its seed and as many rounds; only that one counts"
+    why = "another run has its settings, its seed and no fewer rounds; only that one counts"
     for run in twice["run"]:
         if problems is None:
             warnings.warn(f"{run}: {why}", stacklevel=2)
@@ -130,7 +136,9 @@ def _place(head: Mapping[str, Any]) -> tuple[str, str]:
         name = f"{PurePath(str(head['data_dir'])).name} ({name})"
     if head.get("client_num_in_total") == 1:
         return name, SINGLE_CLIENT
-    method, sizes = str(head.get("partition_method")), str(head.get("partition_sizes"))
+    if head.get("partition_method") is None:  # loaders of a script's own
+        return name, "own data"
+    method, sizes = str(head["partition_method"]), str(head.get("partition_sizes"))
     return name, f"{_CLIENTS.get(method, method)}, {_SIZES.get(sizes, sizes)}"
 
 

@@ -145,10 +145,17 @@ def drawn(ax: Axes, kind: str) -> bytes:
 
 
 def log_axis(ax: Axes) -> None:
-    """A logarithmic y axis that spans a factor of 2.5 or more, so that it has marks."""
+    """A logarithmic y axis that spans a factor of 2.5 or more, so that it has marks.
+
+    Linear where nothing is positive.
+    """
+    panels_of_one = ax.get_shared_y_axes().get_siblings(ax)
+    if not any(each.dataLim.minposy < math.inf for each in panels_of_one):
+        linear_axis(ax)
+        return
     ax.set_yscale("log", nonpositive="clip")
     ax.autoscale(axis="y")
-    low, high = ax.get_ylim()
+    low, high = map(float, ax.get_ylim())
     room = max(1.0, 1.6 / math.sqrt(high / low))
     ax.set_ylim(low / room, high * room)
     ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

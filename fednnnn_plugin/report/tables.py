@@ -48,6 +48,8 @@ _SETTINGS: dict[str, Any] = dict.fromkeys(("client_num_in_total", "client_num_pe
 _SETTINGS |= {"batch_size": 50, "epochs": 5, "learning_rate": 0.05, "classes_per_client": 2}
 _SETTINGS |= {"validation_fraction": 0, "client_weighting": "uniform", "precision": "fp32"}
 _SETTINGS |= {"max_client_norm": None, "client_optimizer": "sgd"}
+_SETTINGS |= {"power_law_exponent": 1, "min_samples": 10}
+_ONLY_OF = {"classes_per_client": "non-IID", "power_law_exponent": "UB", "min_samples": "UB"}
 SETTINGS = {
     "mnist": _SETTINGS | {"model": "nnnn_mnist", "comm_round": 100, "weight_decay": 0},
     "cifar10": _SETTINGS | {"model": "nnnn_cifar10", "comm_round": 250, "weight_decay": 5e-4},
@@ -83,14 +85,18 @@ class Table:
         return "\n".join([f"{self.title}\n", shown.to_string(index=False), "", *self.notes]) + "\n"
 
     def markdown(self) -> str:
-        rows = self.rows.map(lambda text: text.translate(_MARKDOWN))
+        rows = self.rows.map(escaped)
         for row, column in self.strong:
             rows.loc[row, column] = f"**{rows.loc[row, column]}**"
         rule = ["---"] * 3 + ["---:"] * (len(rows.columns) - 3)
         lines = [list(rows), rule, *rows.to_numpy().tolist()]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        notes = [note.translate(_MARKDOWN) for note in self.notes]
-        return "\n\n".join([f"**{self.title}**", table, *notes]) + "\n"
+        return "\n\n".join([f"**{self.title}**", table, *map(escaped, self.notes)]) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return text.translate(_MARKDOWN)
 
 
 def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
@@ -216,8 +222,7 @@ def _unlike_paper(head: dict[str, Any], place: tuple[str, str, str], rounds: int
     wanted, said = SETTINGS[head["dataset"]] | own, []
     for key, paper in wanted.items():
         ours = None if pd.isna(head.get(key, paper)) else head.get(key, paper)
-        of_classes = key == "classes_per_client" and head["deal"].startswith("IID")
-        if ours != paper and not of_classes:
+        if ours != paper and _ONLY_OF.get(key, "") in head["deal"]:
             said.append(f"{key} {value_text(ours)} ({value_text(paper)})")
     if rounds < wanted["comm_round"] and head.get("comm_round") == wanted["comm_round"]:
         said.append(f"{rounds} rounds so far ({wanted['comm_round']})")

@@ -52,6 +52,7 @@ def test_a_report(built: tuple[Path, str]) -> None:
     text = (out / "README.md").read_text()  # what ``results/README.md`` is made of
     assert "| MNIST | non-IID, B | FedNNNN\\* |" in text
     assert set(re.findall(r"\]\((figures/[^)]+)\.svg\)", text)) == set(stems)
+    assert not re.search(r"(?<!\\)[<>]", text)  # names are text
     # Problems are on the page and on the screen.
     for text in (output, (out / "index.html").read_text()):
         assert "damaged/metrics.jsonl: line 3" in text
@@ -175,6 +176,7 @@ def test_a_full_disk_ends_in_one_line(study: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert status == 1
     assert output.count("\n") == 1
+    assert report(study, "--out", study.parent / "out")[0] == 0
 
 
 def test_ctrl_c_does_not_advise_to_resume(monkeypatch, study: Path, tmp_path: Path) -> None:

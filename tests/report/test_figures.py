@@ -10,6 +10,7 @@ from matplotlib.font_manager import get_font_names
 import fednnnn_plugin as fp
 from fednnnn_plugin.report.charts import Chart, condition_charts
 from fednnnn_plugin.report.groups import arrange
+from fednnnn_plugin.report.runs import SECONDS
 from fednnnn_plugin.report.style import drawn
 
 from .conftest import maker
@@ -55,6 +56,18 @@ def test_every_figure_draws_on_the_axes_given_or_a_new_one(runs: pd.DataFrame, n
     other = draw(runs, names=False)
     assert other is not ax
     assert not names(other)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("values", [(0.0, 0.0), (1e-300, 1e99)])
+def test_a_logarithmic_axis_takes_any_norms(runs: pd.DataFrame, values: tuple) -> None:
+    column = runs["round"].map(lambda number: values[number > 1])
+    assert drawn(fig.norms(runs.assign(mean_update_norm=column)), "svg")
+
+
+def test_no_rounds_are_said_in_a_line(runs: pd.DataFrame) -> None:
+    with pytest.raises(fp.UserError, match=r"^runs: no round"):
+        fig.accuracy(runs[runs["method"] == "x"])
 
 
 def test_accuracy_is_the_mean_over_seeds_and_told_to_those_who_do_not_see(
@@ -112,6 +125,7 @@ def test_seconds_add_up(runs: pd.DataFrame) -> None:
     assert ax.lines[0].get_xdata() == pytest.approx([1.3, 2.6, 3.9, 5.2])
     assert ax.get_xlabel() == "seconds"
     assert fig.accuracy_by_seconds(runs.assign(**{"seconds.train": 7200.0})).get_xlabel() == "hours"
+    assert not fig.accuracy_by_seconds(runs.assign(**dict.fromkeys(SECONDS, 0.0))).lines
 
 
 def test_a_layer_and_a_metric_of_one_s_own(make_run) -> None:

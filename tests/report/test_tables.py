@@ -79,6 +79,10 @@ def test_conditions_and_methods_stand_in_the_paper_s_order(make_run) -> None:
         ({"max_client_norm": 3.0}, "max_client_norm 3 (–)"),
         ({"comm_round": 3}, "comm_round 3 (100)"),
         ({"beta": 0.8}, "beta 0.8 (0.7)"),
+        (
+            {"partition_sizes": "power_law", "power_law_exponent": 0.1, "min_samples": 300},
+            "power_law_exponent 0.1 (1), min_samples 300 (10)",
+        ),
     ],
 )
 def test_a_run_that_is_not_as_the_paper_s_is_marked(make_run, changed: dict, said: str) -> None:
@@ -89,10 +93,19 @@ def test_a_run_that_is_not_as_the_paper_s_is_marked(make_run, changed: dict, sai
 
 
 def test_a_run_as_the_paper_s_is_not_marked(make_run) -> None:
-    table = table_of(make_run("FedNNNN", dataset="mnist", comm_round=100))
+    folder = make_run("FedNNNN", dataset="mnist", comm_round=100, power_law_exponent=2.0)
+    table = table_of(folder)
     assert (table.rows["method"][0], table.rows["paper"][0]) == ("FedNNNN", "99.1")
     part = make_run("FedNNNN", dataset="mnist", comm_round=100, done=7, finished=False)
     assert "7 rounds so far" in table_of(part).notes[-1]
+
+
+def test_data_that_a_script_brought_is_not_the_paper_s(make_run) -> None:
+    folder = make_run("FedNNNN", dataset="mnist", comm_round=100)
+    path = folder / "recipe.yaml"
+    path.write_text(re.sub(r"  partition_.*\n", "", path.read_text()))
+    row = table_of(folder).numbers.iloc[0]
+    assert (row["condition"], row["paper"]) == ("own data", pytest.approx(math.nan, nan_ok=True))
 
 
 def test_two_image_folders_are_not_ranked_against_each_other(make_run) -> None:
