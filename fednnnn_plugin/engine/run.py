@@ -129,7 +129,8 @@ def _run(
         log_to(files.log)
         _say(recipe, inputs, batching)
         kept = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
-        kept.run(mode, dump_recipe(recipe), ranks)
+        text = dump_recipe(recipe, own_data=isinstance(data, LoaderData))
+        kept.run(mode, text, ranks)
         best, best_round, final = MetricsFile(files.metrics).results()
         summary = Summary(
             recipe=recipe.name,
@@ -188,8 +189,9 @@ def _say(recipe: Recipe, inputs: Inputs, batching: int) -> None:
     device, data, settings = device_name(inputs.device), inputs.data, recipe.data_args
     _log.info("device: %s, clients in one set of kernels: %d", device, batching)
     sizes = [data.client_size(client) for client in range(data.num_clients)]
+    dealt = f" ({settings.partition_method}, {settings.partition_sizes})"
     _log.info(
-        "data: %s, %d classes; %d clients of %d to %d samples (%s, %s)",
+        "data: %s, %d classes; %d clients of %d to %d samples%s",
         *(settings.dataset, data.num_classes, data.num_clients, min(sizes), max(sizes)),
-        *(settings.partition_method, settings.partition_sizes),
+        dealt * isinstance(data, FederatedData),
     )

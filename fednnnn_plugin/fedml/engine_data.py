@@ -1,24 +1,23 @@
 """A FedML data set as the engine takes it: the tensors behind our loaders, or any iterables."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.fedml.loaders import FedMLDataset, ImageLoader, staged_data
+from fednnnn_plugin.fedml.loaders import FedMLDataset, follow_the_engine, staged_data
 
 
 def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | LoaderData:
     """Return the first K clients, which are numbered from 0, and the test set."""
-    sizes, loaders = dataset[4], dataset[5]
-    for loader in loaders.values():
-        if isinstance(loader, ImageLoader):
-            loader.follow_the_engine()
-    staged = staged_data(dataset)
-    if staged is not None and staged.num_clients == num_clients:
-        return staged
+    sizes, loaders, test_loaders = dataset[4:7]
+    for loader in (*loaders.values(), dataset[3], *(test_loaders or {}).values()):
+        follow_the_engine(loader)
+    dealt = dealt_data(dataset, num_clients)
+    if dealt is not None:
+        return dealt
     for client in range(num_clients):
         if client not in loaders or client not in sizes:
             raise UserError(
@@ -31,6 +30,23 @@ def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | Load
         test_loader=test_batches(dataset),
         num_classes=dataset[7],
     )
+
+
+def dealt_data(dataset: FedMLDataset, num_clients: int | None) -> FederatedData | None:
+    """Return the tensors of data that this package dealt to so many clients, or None."""
+    staged = staged_data(dataset)
+    return staged if staged is not None and staged.num_clients == num_clients else None
+
+
+def check_dataset(dataset: Any) -> None:
+    """Refuse what has not the eight values of a FedML data set."""
+    if not isinstance(dataset, list | tuple) or len(dataset) != 8:
+        raise UserError("dataset: must be FedML's eight values, as fedml.data.load returns them")
+    for place, of in ((4, "sizes"), (5, "training loaders"), (6, "test loaders")):
+        given = dataset[place]
+        if not isinstance(given, Mapping) and not (given is None and place == 6):
+            kind = type(given).__name__
+            raise UserError(f"dataset[{place}]: {kind}: must map client numbers to {of}")
 
 
 def test_batches(dataset: FedMLDataset) -> Any:

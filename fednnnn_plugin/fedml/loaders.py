@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.seeds import derive_seed
@@ -46,14 +46,6 @@ class ImageLoader(DataLoader[tuple[Tensor, ...]]):
         for positions in self.batch_sampler:
             index = self._indices[torch.tensor(positions, dtype=torch.int64)]
             yield self._images[index], self._labels[index]
-
-    def follow_the_engine(self) -> None:
-        """Shuffle the coming passes by the global generators, which the engine seeds for each.
-
-        Its own goes on from pass to pass, and would differ after an interruption.
-        """
-        if isinstance(self.sampler, RandomSampler):
-            self.sampler.generator = None
 
 
 class ClientLoader(ImageLoader):
@@ -99,6 +91,18 @@ def fedml_dataset(data: FederatedData, batch_size: int, seed: int) -> FedMLDatas
         {k: TestImages(data, start=k, step=total) for k in clients},
         data.num_classes,
     ]
+
+
+def follow_the_engine(loader: Any) -> None:
+    """Have a loader draw from torch's global generator, which the engine seeds for each client.
+
+    Generators of its own go on from pass to pass, and would differ after an interruption.
+    """
+    batches = getattr(loader, "batch_sampler", None)
+    samplers = getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)
+    for own in (loader, *samplers):
+        if isinstance(getattr(own, "generator", None), torch.Generator):
+            own.generator = torch.default_generator
 
 
 def staged_data(dataset: FedMLDataset) -> FederatedData | None:

@@ -1,6 +1,6 @@
 """What FedML's arguments say, checked: all of a simulation, and what a silo's two sides read."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,13 +52,15 @@ def script_recipe(
     method: str | None = None,
     custom_trainer: bool = False,
     unread: Collection[str] = (),
+    instead: Mapping[str, object] | None = None,
 ) -> Recipe:
     """Return what ``fedml.init`` gave as a recipe; see :func:`recipe_from_args`.
 
-    Of the keys of training those in ``unread`` may be absent: a user's trainer has its own.
+    Of the keys of training those in ``unread`` may be absent: a user's trainer has its own. What
+    ``instead`` holds takes the place of what the arguments say.
     """
     absent = {key: _UNREAD[key] for key in unread if getattr(args, key, None) is None}
-    args = SimpleNamespace(**vars(args) | absent)
+    args = SimpleNamespace(**vars(args) | absent | dict(instead or {}))
     named = method or getattr(args, "federated_optimizer", None)
     if own := names_code(named):
         require_code_allowed(_METHOD, str(named))

@@ -14,14 +14,16 @@ from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.client_trainer import ClientTrainerAdapter
-from fednnnn_plugin.fedml.engine_data import engine_data
+from fednnnn_plugin.fedml.engine_data import check_dataset, dealt_data, engine_data
 from fednnnn_plugin.fedml.loaders import FedMLDataset
 from fednnnn_plugin.fedml.methods import warn_of_the_proximal_term
 from fednnnn_plugin.fedml.mlops import Mlops
 from fednnnn_plugin.fedml.processes import ended_by_sigterm, simulation_ranks
 from fednnnn_plugin.fedml.screen import quiet_fedml
 from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_recipe
+from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.recipe.schema import own_keys
 
 # FedML's create_model_trainer does tag and next-word prediction for these.
 _OTHER_TASKS = ("stackoverflow_lr", "stackoverflow_nwp", "fed_shakespeare")
@@ -51,7 +53,9 @@ class Simulator:
         unread = TRAINING_KEYS if client_trainer is not None else ()
         client_trainer = client_trainer or _task_trainer(model, args)
         custom = client_trainer is not None
-        self._recipe = script_recipe(args, custom_trainer=custom, unread=unread)
+        check_dataset(dataset)
+        brought = _brought(args, dataset, model)
+        self._recipe = script_recipe(args, custom_trainer=custom, unread=unread, instead=brought)
         _check(self._recipe, args, client_trainer, server_aggregator)
         self._ranks = simulation_ranks(self._recipe)
         with ending_together(self._ranks):
@@ -106,6 +110,16 @@ def _check(recipe: Recipe, args: Any, client_trainer: Any, server_aggregator: An
         )
     if client_trainer is not None:
         warn_of_the_proximal_term(args)
+
+
+def _brought(args: Any, dataset: FedMLDataset, model: nn.Module) -> dict[str, Any]:
+    """Return what the arguments say of data and model that are not what the script brought."""
+    brought: dict[str, Any] = {}
+    if dealt_data(dataset, getattr(args, "client_num_in_total", None)) is None:
+        brought |= dict.fromkeys(set(own_keys("data_args")) - {"dataset"})
+    if (ours := MODELS.get(getattr(args, "model", None))) and type(model) is not ours:
+        brought["model"] = "custom"
+    return brought
 
 
 def _task_trainer(model: nn.Module, args: Any) -> Any:

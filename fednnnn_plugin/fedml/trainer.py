@@ -17,7 +17,7 @@ from fednnnn_plugin.engine.devices import numerics
 from fednnnn_plugin.engine.evaluation import tally
 from fednnnn_plugin.engine.model_check import check_model
 from fednnnn_plugin.engine.settings import local_sgd
-from fednnnn_plugin.fedml.loaders import ClientLoader
+from fednnnn_plugin.fedml.loaders import ClientLoader, follow_the_engine
 from fednnnn_plugin.fedml.model_states import whole_state
 from fednnnn_plugin.fedml.privacy import noise_on_floats
 from fednnnn_plugin.fedml.processes import end_federation_together
@@ -103,6 +103,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
 
     def _batches(self, train_data: Any, client: int, device: torch.device) -> Batches:
         if not isinstance(train_data, ClientLoader):
+            follow_the_engine(train_data)
             data = LoaderData({client: train_data}, {}, (), 0)
             return LoaderBatches(data, self._sgd, device)
         if self._staged is None or self._staged[:2] != (train_data.data, device):

@@ -42,12 +42,17 @@ def load_recipe(
     return build(path.stem, sections, caller)
 
 
-def dump_recipe(recipe: Recipe) -> str:
-    """The resolved recipe as YAML that `load_recipe` reads back, with the defaults written out."""
+def dump_recipe(recipe: Recipe, *, own_data: bool = False) -> str:
+    """The resolved recipe as YAML that `load_recipe` reads back, with the defaults written out.
+
+    Of ``own_data``, which the caller brought, nothing but the name is known.
+    """
     sections: dict[str, dict[str, object]] = {}
     for path, value in _resolved(recipe).items():
         section, _, key = path.partition(".")
         sections.setdefault(section, {})[key] = value
+    if own_data:
+        sections["data_args"] = {"dataset": recipe.data_args.dataset}
     # Escaped to ASCII: PyYAML writes a bare U+0085 that it then reads as another character.
     # A value stands on one line, for those who look for it by line.
     text: str = yaml.safe_dump(sections, sort_keys=False, width=sys.maxsize)

@@ -101,13 +101,12 @@ def test_fedmls_own_optimizers_run_on_it_and_their_sums_are_the_test_set(
         {"partition_method": "dirichlet", "partition_alpha": 0.5},
         {"partition_sizes": "balanced"},
         {"classes_per_client": 2},
-        OURS | {"partition_method": "n_class"},
     ],
 )
 def test_what_only_we_have_is_refused_for_another_data_set(values, arguments) -> None:
     for load in (fedml.data.load, data_loader.load):
         with pytest.raises(fp.UserError, match=r"^data_args.dataset: .* mnist, cifar10, digits"):
-            load(arguments(dataset="cifar100", **values))
+            load(arguments(dataset="cifar100", **OURS, **values))
 
 
 @pytest.mark.parametrize(
@@ -120,6 +119,7 @@ def test_what_only_we_have_is_refused_for_another_data_set(values, arguments) ->
         {"dataset": "femnist", **OURS},
         {"dataset": None},
         {"partition_sizes": "power_law", "partition_method": None},
+        {"partition_method": "dirichlet", "dataset": "shakespeare"},
     ],
 )
 def test_the_rest_is_fedmls(values, arguments, monkeypatch) -> None:

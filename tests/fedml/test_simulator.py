@@ -9,12 +9,14 @@ import fedml
 import numpy as np
 import pytest
 import torch
+import yaml
 from fedml.core import ServerAggregator
 from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
 from fedml.ml.trainer.my_model_trainer_tag_prediction import ModelTrainerTAGPred
 from safetensors.torch import load_file
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.data import DataLoader, TensorDataset
 
 import fednnnn_plugin as fp
 
@@ -196,6 +198,33 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(run, fedml_args) -> 
     assert_close(after("once", 2), after("twice", 1, 2), rtol=0, atol=0)
 
 
+def test_a_loader_with_a_generator_of_its_own_resumes_too(run, synthetic) -> None:
+    """It went on from pass to pass: a resumed run had other batches."""
+    x, y = torch.eye(12)[:, :FEATURES], torch.arange(12) % CLASSES
+
+    def loader(seed: int) -> DataLoader:
+        generator = torch.Generator().manual_seed(seed)
+        return DataLoader(TensorDataset(x, y), batch_size=5, shuffle=True, generator=generator)
+
+    def after(output: str, *rounds: int) -> tuple:
+        for number, last in enumerate(rounds):
+            local = {k: loader(k) for k in range(2)}
+            dataset = [*synthetic[:3], loader(2), *synthetic[4:5], local, *synthetic[6:]]
+            found = run(dataset, output=output, comm_round=last, resume=number > 0)
+        return found[0], found[1]["test_loss"]
+
+    assert_close(after("once", 2), after("twice", 1, 2), rtol=0, atol=0)
+
+
+def test_of_what_a_script_brought_the_names_of_ours_are_not_recorded(run, fedml_args) -> None:
+    names = {"dataset": "mnist", "model": "nnnn_mnist", "partition_method": "hetero"}
+    for rounds in (1, 2):
+        run(args=fedml_args(**names, output="out", comm_round=rounds, resume=rounds > 1))
+        recipe = yaml.safe_load(Path("out/recipe.yaml").read_text())
+        assert recipe["data_args"] == {"dataset": "mnist"}
+        assert recipe["model_args"] == {"model": "custom"}
+
+
 def test_a_trainer_of_a_model_with_tied_weights_and_buffers(run, fedml_args) -> None:
     tied = [nn.Linear(FEATURES, FEATURES) for _ in range(2)]
     tied[1].weight = tied[0].weight
@@ -240,6 +269,18 @@ def test_what_does_not_fit_is_one_line(values: dict, line: str, run) -> None:
         run(**values)
     assert "\n" not in str(caught.value)
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda given: given[:7], r"^dataset: must be FedML's eight values"),
+        (lambda given: [*given[:5], [*given[5].values()], *given[6:]], r"^dataset\[5\]: list: "),
+    ],
+)
+def test_what_is_no_data_set_is_one_line(change, line, run, synthetic) -> None:
+    with pytest.raises(fp.UserError, match=line):
+        run(change(synthetic))
 
 
 def test_a_server_aggregator_is_refused(run, fedml_args) -> None:

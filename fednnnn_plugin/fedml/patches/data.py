@@ -47,9 +47,11 @@ def _why_ours(args: Any) -> str | None:
     method = getattr(args, "partition_method", None)
     if dataset in _OUR_DATASETS or names_code(dataset):
         return f"dataset {dataset}"
+    ours = names_ours(args)
+    if not ours and dataset not in DATASETS:
+        return None  # FedML may not even read how it is to be split
     if method in _OUR_METHODS:
         return f"partition_method {method}"
-    ours = names_ours(args)
     if ours and dataset in DATASETS and method is None:
         method = "iid"  # a recipe's default
     if method != "iid":
