@@ -7,6 +7,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,10 +20,10 @@ from torch import Tensor, nn
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.engine.evaluation import evaluation, tally
 from fednnnn_plugin.engine.folder import write_atomically
-from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.errors import RunError, UserError, printable
 from fednnnn_plugin.fedml.defences import ClientModel, before_aggregation
 from fednnnn_plugin.fedml.model_states import check_client_state, check_model, whole_state
-from fednnnn_plugin.fedml.privacy import global_privacy, with_global_noise
+from fednnnn_plugin.fedml.privacy import clamp_variances, global_privacy, with_global_noise
 from fednnnn_plugin.fedml.processes import end_federation_together
 from fednnnn_plugin.fedml.security import check_security
 from fednnnn_plugin.fedml.server_state import read_state, write_state
@@ -153,7 +154,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             RunError: no model could be averaged, or the served model overflowed; the federation
                 is as it was before.
         """
-        w_t = named_tensors(self.model)
+        w_t, tied = named_tensors(self.model), aliases(self.model)
         server = self._server
         trainable = [entry.name for entry in server.layout.entries]
         part = UpdateAccumulator(w_t, trainable, self._train.max_client_norm)
@@ -168,7 +169,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 weightless += 1
                 continue
             try:
-                if not part.add({name: model[name] for name in w_t}, weight):
+                once = {name: t for name, t in model.items() if name not in tied}
+                if not part.add(once, weight):
                     _log.warning("%s: update rejected: not finite", self._client(position))
             except UserError as error:
                 self._fail(position, error)
@@ -192,9 +194,11 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._rule_state = server.memory_dict(state)
         self._evaluation = None
         if not global_privacy():
-            self._evaluation = whole_state(self.model, part.layout.state_dict(state.evaluation))
+            evaluation = whole_state(self.model, part.layout.state_dict(state.evaluation))
+            self._evaluation = clamp_variances(evaluation)
         self._round += 1
-        return whole_state(self.model, part.layout.state_dict(state.served), torch.device("cpu"))
+        served = part.layout.state_dict(state.served)
+        return clamp_variances(whole_state(self.model, served, torch.device("cpu")))
 
     def on_after_aggregation(
         self, aggregated_model_or_grad: Mapping[str, Tensor]
@@ -204,7 +208,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             return OrderedDict(aggregated_model_or_grad)
         tied = aliases(self.model)
         once = {name: t for name, t in aggregated_model_or_grad.items() if name not in tied}
-        return whole_state(self.model, with_global_noise(once, self.model))
+        return whole_state(self.model, with_global_noise(once))
 
     def test(self, test_data: Any, device: Any, args: Any) -> Any:
         """Test the evaluation model as FedML tests its own, and report it the same way."""
@@ -258,17 +262,19 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 
 
 def _file(key: str, text: str | None) -> Path | None:
-    """Return where a file is to be written, in a folder that is there from now on."""
+    """Return where a file can be written, in a folder that is there from now on."""
     if text is None:
         return None
-    path = Path(text).expanduser().resolve()
+    path, where = Path(text).expanduser().resolve(), f"{key}: {printable(text)}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise UserError(f"{where}: is no regular file; must be one, or not be there")
+        # Of the length of the temporary file's name that the file is written under.
+        with NamedTemporaryFile(prefix=f".{path.name}", suffix=".try", dir=path.parent):
+            return path
     except OSError as error:
-        raise UserError(f"{key}: {text}: its folder cannot be made: {error.strerror}") from None
-    if path.is_dir():
-        raise UserError(f"{key}: {text}: is a folder; must be a file")
-    return path
+        raise UserError(f"{where}: cannot be written: {error.strerror}") from None
 
 
 def _client_ids(args: Any) -> list[Any]:

@@ -99,10 +99,11 @@ def follow_the_engine(loader: Any) -> None:
     Generators of its own go on from pass to pass, and would differ after an interruption.
     """
     batches = getattr(loader, "batch_sampler", None)
-    samplers = getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)
-    for own in (loader, *samplers):
-        if isinstance(getattr(own, "generator", None), torch.Generator):
-            own.generator = torch.default_generator
+    owners: list[Any] = [loader, batches]
+    owners += [getattr(each, "sampler", None) for each in owners]
+    for owner in owners:
+        if isinstance(getattr(owner, "generator", None), torch.Generator):
+            owner.generator = torch.default_generator
 
 
 def staged_data(dataset: FedMLDataset) -> FederatedData | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
-from torch import Tensor, nn
+from torch import Tensor
 
 from fednnnn_plugin.server.layout import State
 
@@ -15,30 +15,36 @@ def global_privacy() -> bool:
     return bool(FedMLDifferentialPrivacy.get_instance().is_global_dp_enabled())
 
 
-def with_global_noise(served: State, model: nn.Module) -> OrderedDict[str, Tensor]:
-    """Return the served model with FedML's noise on its floating point entries.
-
-    Noise on a running variance must not make it negative, where batch normalisation gives NaN;
-    clipping afterwards costs no privacy.
-    """
-    noised = noise_on_floats(FedMLDifferentialPrivacy.get_instance().add_global_noise, served)
-    for prefix, module in model.named_modules():
-        if isinstance(getattr(module, "running_var", None), Tensor):
-            name = f"{prefix}.running_var" if prefix else "running_var"
-            if name in noised:
-                noised[name].clamp_(min=0.0)
-    return noised
+def with_global_noise(served: State) -> OrderedDict[str, Tensor]:
+    """Return the served model with FedML's noise on its floating point entries."""
+    return noise_on_floats(FedMLDifferentialPrivacy.get_instance().add_global_noise, served)
 
 
 def noise_on_floats(add_noise: Any, state: State) -> OrderedDict[str, Tensor]:
-    """Return a state with noise on its floating point entries, in their dtypes and places."""
+    """Return a state with noise on its floating point entries, in their dtypes and places.
+
+    No running variance is negative.
+    """
     floating = OrderedDict(
         (name, tensor.detach().cpu())
         for name, tensor in state.items()
         if tensor.is_floating_point()
     )
     noised = add_noise(floating)
-    return OrderedDict(
-        (name, torch.as_tensor(noised[name]).to(tensor) if name in noised else tensor)
-        for name, tensor in state.items()
+    return clamp_variances(
+        OrderedDict(
+            (name, torch.as_tensor(noised[name]).to(tensor) if name in noised else tensor)
+            for name, tensor in state.items()
+        )
     )
+
+
+def clamp_variances(state: OrderedDict[str, Tensor]) -> OrderedDict[str, Tensor]:
+    """Make no running variance of a state negative, and return the state.
+
+    Noise may, and batch normalisation then gives NaN; clipping afterwards costs no privacy.
+    """
+    for name, tensor in state.items():
+        if name.rpartition(".")[2] == "running_var":
+            tensor.clamp_(min=0.0)
+    return state

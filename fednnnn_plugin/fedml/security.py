@@ -3,7 +3,12 @@
 import logging
 from typing import Any
 
-from fednnnn_plugin.errors import UserError
+from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
+from fedml.core.security.fedml_attacker import FedMLAttacker
+from fedml.core.security.fedml_defender import FedMLDefender
+
+from fednnnn_plugin.errors import UserError, reason
+from fednnnn_plugin.server.admission import checked_positive
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +54,13 @@ CHOICES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     ),
 }
 _KRUMS = ("krum", "multikrum")
+_MODES = ("zero", "random", "flip")
+_POSITIVE = {"norm_diff_clipping": "norm_bound", "cdp": "max_grad_norm"}
+_PARTS: dict[str, Any] = {
+    "defense_type": FedMLDefender,
+    "attack_type": FedMLAttacker,
+    "dp_solution_type": FedMLDifferentialPrivacy,
+}
 _REFUSED = {
     "enable_fhe": "norms cannot be taken of encrypted models",
     "enable_contribution": "it averages by FedML's own rule, and fails in FedML 0.9.6",
@@ -57,9 +69,9 @@ _REFUSED = {
 
 def check_security(args: Any, weighting: str) -> None:
     """Refuse what does not go with our aggregation; say what FedML's ε leaves out."""
-    for key, reason in _REFUSED.items():
+    for key, why in _REFUSED.items():
         if getattr(args, key, False):
-            raise UserError(f"{key}: true: {reason}: leave it out or false")
+            raise UserError(f"{key}: true: {why}: leave it out or false")
     chosen = {key: _chosen(args, key) for key in CHOICES}
     if chosen["defense_type"] == "foolsgold" and weighting != "samples":
         raise UserError(
@@ -68,6 +80,11 @@ def check_security(args: Any, weighting: str) -> None:
         )
     if chosen["defense_type"] in _KRUMS:
         _check_krum(args, str(chosen["defense_type"]))
+    for choice, key in _POSITIVE.items():
+        if choice in chosen.values() and (value := getattr(args, key, None)) is not None:
+            checked_positive(key, value)
+    if chosen["attack_type"] == "byzantine":
+        _check_attack(args)
     size = getattr(args, "bucketing_batch_size", None)
     if chosen["defense_type"] == "3sigma_foolsgold" and size not in (1, None):
         raise UserError(
@@ -79,6 +96,9 @@ def check_security(args: Any, weighting: str) -> None:
             "enable_rdp_accountant: true: it fails in FedML 0.9.6 under cdp, and counts nothing "
             "under ldp: leave it out or false"
         )
+    for key, part in _PARTS.items():
+        if chosen[key]:
+            _check_starts(part.get_instance(), args, f"{key}: {chosen[key]}")
     if chosen["dp_solution_type"] == "cdp":
         unclipped = getattr(args, "max_grad_norm", None) is None
         _log.warning(
@@ -96,12 +116,21 @@ def least_clients(args: Any, defense_type: str) -> int:
     return int(2 * args.byzantine_client_num + 2 + (kept if isinstance(kept, int) else 1))
 
 
-def _check_krum(args: Any, defense_type: str) -> None:
+def _check_byzantine(args: Any, choice: str) -> None:
     byzantine = getattr(args, "byzantine_client_num", None)
     if not isinstance(byzantine, int) or byzantine < 0:
-        raise UserError(
-            f"byzantine_client_num: {byzantine}: defense_type {defense_type} needs a whole number"
-        )
+        raise UserError(f"byzantine_client_num: {byzantine}: {choice} needs a whole number")
+
+
+def _check_attack(args: Any) -> None:
+    _check_byzantine(args, "attack_type byzantine")
+    mode = getattr(args, "attack_mode", None)
+    if mode not in _MODES:
+        raise UserError(f"attack_mode: {mode}: must be one of {', '.join(_MODES)}")
+
+
+def _check_krum(args: Any, defense_type: str) -> None:
+    _check_byzantine(args, f"defense_type {defense_type}")
     drawn, least = getattr(args, "client_num_per_round", None), least_clients(args, defense_type)
     if isinstance(drawn, int) and drawn < least:
         raise UserError(
@@ -110,12 +139,23 @@ def _check_krum(args: Any, defense_type: str) -> None:
         )
 
 
+def _check_starts(part: Any, args: Any, chosen: str) -> None:
+    """Refuse settings with which FedML's code fails, or leaves out what was asked for."""
+    try:
+        part.init(args)
+    except Exception as error:
+        raise UserError(f"{chosen}: FedML 0.9.6 cannot start it: {reason(error)}") from None
+    if not part.is_enabled:
+        engine = getattr(args, "ml_engine", None)
+        raise UserError(f"ml_engine: {engine}: FedML 0.9.6 leaves out {chosen} under it")
+
+
 def _chosen(args: Any, key: str) -> str | None:
     switch, allowed, refused = CHOICES[key]
     if not getattr(args, switch, False):
         return None
     value = str(getattr(args, key, None)).strip()
     if value not in allowed:
-        reason = f" ({refused[value]})" if value in refused else ""
-        raise UserError(f"{key}: {value}: must be one of {', '.join(allowed)}{reason}")
+        why = f" ({refused[value]})" if value in refused else ""
+        raise UserError(f"{key}: {value}: must be one of {', '.join(allowed)}{why}")
     return value

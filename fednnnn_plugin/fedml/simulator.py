@@ -117,7 +117,7 @@ def _brought(args: Any, dataset: FedMLDataset, model: nn.Module) -> dict[str, An
     brought: dict[str, Any] = {}
     if dealt_data(dataset, getattr(args, "client_num_in_total", None)) is None:
         brought |= dict.fromkeys(set(own_keys("data_args")) - {"dataset"})
-    if (ours := MODELS.get(getattr(args, "model", None))) and type(model) is not ours:
+    if (ours := MODELS.get(str(getattr(args, "model", None)))) and type(model) is not ours:
         brought["model"] = "custom"
     return brought
 

@@ -144,6 +144,9 @@ def test_a_model_that_does_not_fit_is_named(state, words, aggregator, play) -> N
     with pytest.raises(fp.UserError) as caught:
         play(aggregator(), [TWO[0], (1, state)])
     assert str(caught.value) == f"round 1: the client of rank 2: client model: {words}"
+    if isinstance(state, dict):
+        with pytest.raises(fp.UserError, match="the client of rank 2: client model: "):
+            aggregator().aggregate([TWO[0], (1, state)])
 
 
 def test_clients_that_are_left_out_are_named_by_the_rank_that_fedmls_log_has(

@@ -293,6 +293,10 @@ def test_local_privacy(server, fedml_args, run_round) -> None:
     aggregator = server(**local)
     w_t, _ = run_round(aggregator, [(4, sent)])
     check(aggregator, w_t, [sent])
+    below = sent | {STATISTICS[1]: sent[STATISTICS[1]] - 9.0}  # as of FedML's own trainer
+    run_round(aggregator, [(4, below)])
+    for state in (aggregator.get_model_params(), aggregator.evaluation_state_dict()):
+        assert (state[STATISTICS[1]] == 0).all()
 
 
 def test_no_client_is_finite(defended, run_round) -> None:
@@ -326,6 +330,27 @@ def test_the_readme_lists_the_same() -> None:
         _, _, works, fails, _ = (re.findall(r"`(\w+)`", cell) for cell in row.split("|"))
         assert sorted(works) == sorted(allowed)
         assert set(refused) <= set(fails)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        (PRIVACY | {"delta": None}, "dp_solution_type: cdp: .*elta"),
+        (PRIVACY | {"epsilon": 2.0}, "dp_solution_type: cdp: .*psilon"),
+        (PRIVACY | {"max_grad_norm": "1e-1"}, "max_grad_norm: '1e-1': must be a positive"),
+        ({"defense_type": "norm_diff_clipping"}, "defense_type: .* 'norm_bound'"),
+        ({"defense_type": "norm_diff_clipping", "norm_bound": "1e-1"}, "norm_bound: '1e-1'"),
+        ({"defense_type": "anomaly_detection"}, "defense_type: .* 'cosine_similarity_bound'"),
+        (PRIVACY | {"ml_engine": "jax"}, "ml_engine: jax: .* dp_solution_type: cdp"),
+        ({"attack_type": "byzantine"}, "byzantine_client_num: None: attack_type byzantine"),
+        ({"attack_type": "byzantine", "byzantine_client_num": 1}, "attack_mode: None: must be"),
+    ],
+)
+def test_what_a_setting_lacks_is_said_at_the_start(values, named, server) -> None:
+    switches = {switch: key in values for key, (switch, _, _) in CHOICES.items()}
+    with pytest.raises(fp.UserError, match=f"^{named}") as caught:
+        server(**switches | values)
+    assert "\n" not in str(caught.value)
 
 
 def test_buckets_contributions_encryption_and_the_accountant_are_refused(server, defended) -> None:

@@ -1,5 +1,6 @@
 """A federation that goes on: the state file of the server aggregator."""
 
+import os
 import re
 from collections import OrderedDict
 from pathlib import Path
@@ -121,9 +122,12 @@ def test_what_is_no_state_is_refused(tmp_path, aggregator) -> None:
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"path": "."}, "server_state_path: .: is a folder"),
-        ({"path": "file/x"}, "server_state_path: file/x: its folder cannot be made"),
-        ({"save_path": "."}, "save_path: .: is a folder"),
+        ({"path": "."}, "server_state_path: .: is no regular file"),
+        ({"path": "pipe"}, "server_state_path: pipe: is no regular file"),
+        ({"path": "file/x"}, "server_state_path: file/x: cannot be written"),
+        ({"save_path": "."}, "save_path: .: is no regular file"),
+        ({"save_path": "/proc/x"}, "save_path: /proc/x: cannot be written"),
+        ({"save_path": "x" * 250}, "save_path: xxx"),
         ({"path": "a", "save_path": "b/../a"}, "save_path: b/../a: is the server_state_path too"),
     ],
 )
@@ -132,6 +136,7 @@ def test_where_no_file_can_be_written_is_refused_at_the_start(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
+    os.mkfifo("pipe")
     with pytest.raises(fp.UserError, match=f"^{re.escape(line)}"):
         aggregator(**{"path": "state"} | values)
 
