@@ -242,6 +242,8 @@ def test_what_is_no_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
     hostile = tmp_path / "a\nb\x1b[2J.yaml"
     hostile.write_text("1")
     assert message(hostile).isprintable()
+    os.truncate(hostile, 1 << 40)
+    assert message(hostile).endswith(": larger than 256 KiB")
 
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")

@@ -112,16 +112,3 @@ def test_a_recipe_s_name_leads_nowhere_else(watched: Any, quick: Quick, tmp_path
         ended = watched(*arguments, folder=tmp_path, within=tmp_path / "runs")
         assert ended.status == 0, ended
     assert len(list(tmp_path.glob("runs/*/model.safetensors"))) == len(names)
-
-
-@pytest.mark.slow
-def test_a_tag_is_a_mistake_and_does_nothing(watched: Any, tmp_path: Path) -> None:
-    tag = "!!python/object/apply:os.system ['touch escape']"
-    text, recipe = find_recipe(RECIPE).read_text(), tmp_path / "mine.yaml"
-    for changed in (f"{tag}\n", f"{text}\nextra: {tag}\n", f"{text}\n? {tag}\n: 1\n"):
-        recipe.write_text(changed)
-        ended = watched("run", recipe, folder=tmp_path, within=None)
-        assert ended.check_one_line(2).startswith(f"{recipe}: ")
-    override = ("--set", f"train_args.beta={tag}")
-    ended = watched("run", RECIPE, *override, folder=tmp_path, within=None)
-    assert ended.check_one_line(2).startswith("--set train_args.beta")
