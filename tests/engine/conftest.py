@@ -1,11 +1,13 @@
 """A tiny federation: random 8 × 8 images, the digits network, six clients of unequal size."""
 
 import json
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -75,6 +77,11 @@ def run(data: FederatedData) -> Run:
         return run_federation(recipe, **given | arguments)
 
     return start
+
+
+def draw() -> float:
+    """Draw from every global generator, as a user's code may."""
+    return random.random() + np.random.rand() + torch.rand(1).item()  # noqa: NPY002
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
