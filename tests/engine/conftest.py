@@ -96,21 +96,6 @@ def records() -> Callable[[Path], list[dict[str, Any]]]:
 
 
 @pytest.fixture(scope="session")
-def content() -> Callable[[Path], tuple[object, ...]]:
-    """Read what a run is about: its model, its newest checkpoint and, but for times, its records.
-
-    A checkpoint's name holds the digest of its tensors.
-    """
-
-    def read(folder: Path) -> tuple[object, ...]:
-        newest = max(path.name for path in (folder / "checkpoint").iterdir())
-        records = [record | {"seconds": None} for record in read_records(folder)]
-        return (folder / "model.safetensors").read_bytes(), newest, records
-
-    return read
-
-
-@pytest.fixture(scope="session")
 def make_record() -> Callable[..., RoundRecord]:
     """Make a round's record; keywords replace its fields."""
     usual = RoundRecord(
