@@ -61,10 +61,10 @@ def one_round(silo, play):
 
 
 @pytest.mark.parametrize("kind", ["cross_silo", "simulation"])
-def test_it_runs_only_where_the_environment_allows_it(kind, fedml_args) -> None:
+def test_it_runs_only_where_the_environment_allows_it(kind, fedml_args, eight_values) -> None:
     args = fedml_args(training_type=kind, federated_optimizer=NAME, role="server")
     with pytest.raises(fp.UserError, match=rf"'{NAME}' is code .* FEDNNNN_ALLOW_CODE=1"):
-        fedml.FedMLRunner(args, "cpu", [None] * 8, zeros())
+        fedml.FedMLRunner(args, "cpu", eight_values({}), zeros())
     assert "my_rules" not in sys.modules
 
 
