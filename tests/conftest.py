@@ -1,11 +1,12 @@
 """What becomes of the tests whose data or browser is missing, and how many examples are drawn."""
 
+import json
 import os
 import shutil
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,22 @@ def own_code(
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def content() -> Callable[[Path], tuple[object, ...]]:
+    """Read what a run is about: its model, its newest checkpoint and, but for times, its records.
+
+    A checkpoint's name holds the digest of its tensors.
+    """
+
+    def read(folder: Path) -> tuple[object, ...]:
+        newest = max(path.name for path in (folder / "checkpoint").iterdir())
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        records = [json.loads(line) | {"seconds": None} for line in lines]
+        return (folder / "model.safetensors").read_bytes(), newest, records
+
+    return read
 
 
 @pytest.fixture(scope="session")

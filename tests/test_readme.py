@@ -10,10 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
+from fednnnn_plugin.report.tables import PAPER
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text()
@@ -93,19 +94,10 @@ def test_the_rule_of_ones_own(own_code: Path) -> None:
     program, *words = shlex.split(command.replace("\\\n", ""))
     assert program == "fednnnn"
 
-    def run(rounds: int, *more: str, allowed: bool = True) -> Result:
-        short = [f"--set=train_args.{key}" for key in (f"comm_round={rounds}", "epochs=1")]
-        given = [word for word in words if allowed or word != "--allow-code"]
-        return CliRunner().invoke(main, [*given, *short, *more])
-
-    refused = run(2, allowed=False)
-    assert refused.exit_code == 2
-    assert "--allow-code" in refused.stderr
-    assert not Path("runs").exists()
-    for rounds, more in ((2, ()), (3, ("--resume",))):
-        assert run(rounds, *more).exit_code == 0
+    short = ("--set=train_args.comm_round=2", "--set=train_args.epochs=1")
+    assert CliRunner().invoke(main, [*words, *short]).exit_code == 0
     metrics = Path("runs/lion/metrics.jsonl").read_text()
-    assert [json.loads(line)["evaluated"] for line in metrics.splitlines()] == ["served"] * 3
+    assert [json.loads(line)["evaluated"] for line in metrics.splitlines()] == ["served"] * 2
 
 
 def test_an_aggregation_of_ones_own_is_recorded_as_it_was(
@@ -137,6 +129,10 @@ def test_an_aggregation_of_ones_own_is_recorded_as_it_was(
 def test_the_papers_table_is_that_of_the_recipes() -> None:
     shown = cells("paper")
     assert len(shown) == 40
+    assert shown == {
+        "_".join(place).lower().replace("-", "").replace(", ", "_"): str(accuracy)
+        for place, accuracy in PAPER.items()
+    }
     for recipe, accuracy in shown.items():
         first = (PROJECT / "recipes" / f"{recipe}.yaml").read_text().splitlines()[0]
         assert first.endswith(f": the paper reports {accuracy} %."), recipe

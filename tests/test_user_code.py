@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.user_code import call_code, load_code, names_code, on_threads, refuse_code, told
+from fednnnn_plugin.user_code import call_code, load_code, names_code, on_threads
 
 
 @pytest.fixture
@@ -56,14 +56,6 @@ def test_what_does_not_import(write, tmp_path: Path) -> None:
         assert str(refused.value).isprintable()
 
 
-def test_what_is_raised_is_told_with_the_users_own_line(write, tmp_path: Path) -> None:
-    write("own_caller", "import json\ndef load():\n    return json.loads('{')")
-    function = load_code("own_caller:load", "key")
-    with pytest.raises(ValueError, match="Expecting") as raised:
-        function()
-    assert told(raised.value).endswith(f"({tmp_path / 'own_caller.py'}, line 3)")
-
-
 def test_what_a_module_draws_when_imported_is_the_same_everywhere(write) -> None:
     write("own_drawing", "import random\nvalue = random.random()")
     state, values = random.getstate(), set()
@@ -94,9 +86,3 @@ def test_a_function_that_ends_the_process_is_one_line(write) -> None:
     function = load_code("own_quitting:load", "key")
     with pytest.raises(UserError, match=r"^key: raised SystemExit: 0 .*own_quitting.py, line 3"):
         call_code(function, "key", lambda load: load())
-
-
-def test_the_refusal_names_the_key_the_code_and_the_option() -> None:
-    message = str(refuse_code("model_args.model", "own:create"))
-    assert message.startswith("model_args.model: 'own:create' ")
-    assert "--allow-code" in message

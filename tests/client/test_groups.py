@@ -1,4 +1,4 @@
-"""Which clients train together: as many as fit, a group for every rank, few steps in sequence."""
+"""Which clients train together: as many as fit, and a group for every rank."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,22 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fednnnn_plugin.client.groups import Group, client_bytes, plan_groups
+from fednnnn_plugin.client.groups import client_bytes, plan_groups
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.data.client_sizes import client_sizes
-from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 SGD = LocalSGD(epochs=2, batch_size=5, learning_rate=0.1)
 
 
-def sequential_steps(groups: list[Group], sizes: list[int], sgd: LocalSGD) -> int:
-    """Count the steps of a round where each group steps at once, one group after another."""
-    largest = [max(sizes[client] for client in group) for group in groups]
-    return sgd.epochs * sum(-(-most // sgd.batch_of(most)) for most in largest)
-
-
 def test_groups_worked_by_hand() -> None:
-    """40 samples, the largest client first; in batches of 5 they take 2, 1, 3, 2, 1, 2 steps."""
+    """40 samples, the largest client first."""
     sizes = [6, 5, 12, 10, 1, 6]
     everyone = range(6)
     assert plan_groups(everyone, sizes, 9) == [(2, 3, 0, 5, 1, 4)]
@@ -35,7 +27,6 @@ def test_groups_worked_by_hand() -> None:
     assert plan_groups([1, 2], sizes, 9, least=6) == [(2,), (1,)]
     shares = plan_groups(range(100), [600] * 100, 100, 8)
     assert {len(group) for group in shares} == {12, 13}
-    assert sequential_steps([(2, 3), (0, 5, 1, 4)], sizes, SGD) == 2 * (3 + 2)
 
 
 @given(
@@ -58,23 +49,6 @@ def test_every_client_once_no_group_too_wide_and_no_rank_idle(
         assert len(groups) == -(-len(clients) // most)
     random.shuffle(clients)  # type: ignore[attr-defined]
     assert plan_groups(clients, sizes, most, ranks) == groups
-
-
-@pytest.mark.parametrize(("dataset", "images"), [("mnist", 60_000), ("cifar10", 50_000)])
-def test_a_round_of_the_papers_power_law_is_as_long_as_its_largest_client(
-    dataset: str, images: int
-) -> None:
-    """1,160 steps on MNIST and 965 on CIFAR-10; clients of equal steps alone: 4,465 and 3,640."""
-    recipe = load_recipe(find_recipe(f"{dataset}_noniid_ub_fednnnn"))
-    data, train = recipe.data_args, recipe.train_args
-    sizes = client_sizes(
-        images, train.client_num_in_total, data.power_law_exponent, data.min_samples
-    ).tolist()
-    sgd = LocalSGD(train.epochs, train.batch_size, train.learning_rate)
-    groups = plan_groups(range(len(sizes)), sizes, most=len(sizes))
-    largest = train.epochs * -(-max(sizes) // train.batch_size)
-    assert largest == {"mnist": 1160, "cifar10": 965}[dataset]
-    assert sequential_steps(groups, sizes, sgd) <= 1.05 * largest
 
 
 @pytest.mark.parametrize(("precision", "each"), [("fp32", 32), ("bf16", 32), ("fp64", 48)])

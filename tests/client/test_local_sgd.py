@@ -2,13 +2,11 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica
@@ -86,23 +84,3 @@ def test_it_is_torch_sgd_on_the_loss_with_the_proximal_term(
     for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
     assert max((p - a).abs().max() for p, a in zip(trained, start, strict=True)) > 0.01
-
-
-class _Count(TorchDispatchMode):
-    names: tuple[str, ...] = ()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names += (func.__name__,)
-        return func(*args, **(kwargs or {}))
-
-
-def test_a_descent_takes_two_operations_whatever_the_number_of_parameters() -> None:
-    for layers in (1, 7):
-        model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(layers)))
-        batch = (torch.ones(2, 2), torch.tensor([0, 1]))
-        with _Count() as count:
-            LocalSGD(1, 2, 0.1, weight_decay=0.1, prox_mu=0.1).train(Replica(model), [[batch]])
-        assert [name.split(".")[0] for name in count.names[-2:]] == [
-            "_foreach_lerp_",
-            "_foreach_add_",
-        ]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fednnnn_plugin.data.federated import DataSpec, load_federated
-from fednnnn_plugin.data.load import is_present, load_digits
+from fednnnn_plugin.data.load import load_digits
 from fednnnn_plugin.errors import UserError
 
 DIGITS = DataSpec(
@@ -60,13 +60,6 @@ def test_digits_between_20_clients() -> None:
 def test_what_cannot_be_loaded_or_divided_by_the_recipes_keys(changed: dict, message: str) -> None:
     with pytest.raises(UserError, match=f"^{message}"):
         load_federated(replace(DIGITS, **changed))
-
-
-def test_what_is_present(tmp_path: Path, tiny_mnist: Path) -> None:
-    assert is_present("digits", tmp_path / "gone")
-    assert is_present("mnist", tiny_mnist)
-    assert not is_present("mnist", tmp_path / "gone")
-    assert not is_present("cifar10", tmp_path)
 
 
 def test_digits_load_where_an_import_hook_hides_where_scikit_learn_lies(

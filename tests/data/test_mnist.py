@@ -20,6 +20,7 @@ def load(folder: Path) -> ImageDataset:
 
 def test_compressed_or_not(tiny_mnist: Path) -> None:
     files = sorted(tiny_mnist.rglob("*"))
+    assert is_present("mnist", tiny_mnist)
     before = load(tiny_mnist).pixels
     assert sorted(tiny_mnist.rglob("*")) == files  # nothing is written where the data is
     for path in tiny_mnist.rglob("*.gz"):

@@ -1,11 +1,13 @@
 """A tiny federation: random 8 × 8 images, the digits network, six clients of unequal size."""
 
 import json
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -77,6 +79,11 @@ def run(data: FederatedData) -> Run:
     return start
 
 
+def draw() -> float:
+    """Draw from every global generator, as a user's code may."""
+    return random.random() + np.random.rand() + torch.rand(1).item()  # noqa: NPY002
+
+
 def read_records(folder: Path) -> list[dict[str, Any]]:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
@@ -86,21 +93,6 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
 def records() -> Callable[[Path], list[dict[str, Any]]]:
     """Read a run folder's ``metrics.jsonl``."""
     return read_records
-
-
-@pytest.fixture(scope="session")
-def content() -> Callable[[Path], tuple[object, ...]]:
-    """Read what a run is about: its model, its newest checkpoint and, but for times, its records.
-
-    A checkpoint's name holds the digest of its tensors.
-    """
-
-    def read(folder: Path) -> tuple[object, ...]:
-        newest = max(path.name for path in (folder / "checkpoint").iterdir())
-        records = [record | {"seconds": None} for record in read_records(folder)]
-        return (folder / "model.safetensors").read_bytes(), newest, records
-
-    return read
 
 
 @pytest.fixture(scope="session")

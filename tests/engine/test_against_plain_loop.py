@@ -32,24 +32,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def network(model: nn.Module) -> nn.Module:
-    """The paper's tables of layers, over the parameters of ``model``."""
-    layers = dict(model.named_children())
-    if "bn11" not in layers:
-        return nn.Sequential(
-            *(layers["conv1"], nn.ReLU(), nn.MaxPool2d(2)),
-            *(layers["conv2"], nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Flatten(), layers["fc1"], nn.ReLU(), layers["fc2"]),
-        )
-    convolutions: list[nn.Module] = []
-    for pair in "123":
-        for name in (f"{pair}1", f"{pair}2"):
-            convolutions += [layers[f"conv{name}"], layers[f"bn{name}"], nn.ReLU()]
-        convolutions.append(nn.MaxPool2d(2))
-    dense = (layers["fc1"], nn.ReLU(), layers["fc2"], nn.ReLU(), layers["fc3"])
-    return nn.Sequential(*convolutions, nn.Flatten(), *dense)
-
-
 def difference(one: nn.Module, other: nn.Module) -> list[Tensor]:
     pairs = zip(one.parameters(), other.parameters(), strict=True)
     return [(p - q).detach() for p, q in pairs]
@@ -63,14 +45,14 @@ def train(
     model: nn.Module, data: FederatedData, number: int, client: int, epochs: int, **sgd: float
 ) -> None:
     """Train one client of a round."""
-    layers = network(model).train()
-    optimizer = torch.optim.SGD(layers.parameters(), lr=LEARNING_RATE, **sgd)
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, **sgd)
     images, labels = data.client_data(client)
     generator = torch_generator(SEED, "shuffle", number, client)
     for _ in range(epochs):
         for batch in torch.randperm(len(labels), generator=generator).split(BATCH):
             optimizer.zero_grad()
-            found = layers(images[batch].double())
+            found = model(images[batch].double())
             nn.functional.cross_entropy(found, labels[batch]).backward()
             optimizer.step()
 
@@ -160,6 +142,6 @@ def test_rounds_in_fp64(
     for record, round_norms in zip(records, norms, strict=True):
         assert {name: record[name] for name in round_norms} == pytest.approx(round_norms, rel=1e-8)
     with torch.no_grad():
-        classes = network(expected).eval()(data.test_images.double()).argmax(1)
+        classes = expected.eval()(data.test_images.double()).argmax(1)
     accuracy = (classes == data.test_labels).double().mean().item()
     assert records[-1]["test_acc"] == pytest.approx(accuracy, abs=1e-9)

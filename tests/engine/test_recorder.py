@@ -50,26 +50,6 @@ def test_a_round_by_hand(path: Path, records: Lines) -> None:
     assert second["integrated_norm"] == pytest.approx(1.5)
 
 
-def test_the_lines_are_those_of_the_engine(
-    example: Any, told: type[Any], path: Path, records: Lines
-) -> None:
-    """The same models recorded from outside give the same norms, to the bit."""
-    states = []
-
-    class Kept(told):
-        def train(self, client: int, state: State, round_number: int) -> State:
-            states.append((dict(state), super().train(client, state, round_number)))
-            return states[-1][1]
-
-    example.follow(Kept(lambda _: example.hand), comm_round=1)
-    served = {"w": torch.tensor(example.served()["w"])}
-    before, clients = states[0][0], [state for _, state in states]
-    fp.NWDARecorder(path).record(before, clients, [1, 1], served, 1)
-    unknown = dict.fromkeys(("evaluated", "test_acc", "test_loss", "seconds"))
-    [found], [expected] = records(path.parent), example.records()
-    assert found | unknown == expected | unknown
-
-
 def test_what_is_no_parameter_or_a_tied_one_does_not_count(tmp_path: Path, records: Lines) -> None:
     w_t = dict.fromkeys(("encoder.weight", "decoder.weight"), torch.zeros(2))
     w_t |= {"bn.running_mean": torch.zeros(2), "bn.num_batches_tracked": torch.tensor(0)}

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -21,12 +20,9 @@ from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import load_recipe
 from fednnnn_plugin.server.layout import State
 
+from .conftest import draw
+
 Run = Callable[..., Any]
-
-
-def draw() -> float:
-    """Draw from every global generator, as a user's code may."""
-    return random.random() + np.random.rand() + torch.rand(1).item()  # noqa: NPY002
 
 
 def accuracy(data: FederatedData, state: dict[str, Tensor]) -> float:

@@ -1,8 +1,5 @@
 """``fp.run``: the engine from Python, and the public names."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -91,5 +88,3 @@ def test_public_names_are_listed_and_load_on_use() -> None:
     assert fp.FedNNNN.__name__ == "FedNNNN"
     with pytest.raises(AttributeError, match="NoSuchRule"):
         _ = fp.NoSuchRule
-    code = "import sys, fednnnn_plugin; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0

@@ -123,13 +123,6 @@ def test_tied_parameters_count_once_and_stay_tied(aggregator, play) -> None:
         server.on_before_aggregation([(1, state)])
 
 
-def test_a_buffer_of_two_names_that_is_not_saved_is_no_concern_of_ours(aggregator, play) -> None:
-    model, table = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), torch.zeros(2)
-    for layer in model:
-        layer.register_buffer("table", table, persistent=False)
-    play(aggregator(model), [(1, model.state_dict())])
-
-
 @pytest.mark.parametrize(
     ("state", "words"),
     [
@@ -156,6 +149,16 @@ def test_clients_that_are_left_out_are_named_by_the_rank_that_fedmls_log_has(
     first, second = (record.message for record in caplog.records)
     assert first.startswith("round 1: the client of rank 64: client model: w: shape")
     assert second == "round 1: the client of rank 65: update rejected: not finite"
+
+
+def test_failures_are_counted_over_both_hooks(aggregator) -> None:
+    server = aggregator(max_client_failures=1, client_weighting="samples")
+    no_samples = ("none", client(1.0, 1.0)[1])
+    kept, _ = server.on_before_aggregation([client(3.0, 0.0), (10, None), no_samples])
+    with pytest.raises(fp.UserError, match="client weight"):
+        server.aggregate(kept)
+    kept, _ = server.on_before_aggregation([client(3.0, 0.0), client(3.0, 0.0), no_samples])
+    assert server.aggregate(kept)["w"].tolist() == [1.5, 0.0]
 
 
 def test_what_is_handed_out_is_a_copy(aggregator, play) -> None:

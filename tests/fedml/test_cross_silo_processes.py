@@ -3,9 +3,6 @@
 import json
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -80,15 +77,6 @@ def test_the_runnable_example_gives_the_bits_of_the_engine(folder, scripts) -> N
     assert [ended.returncode for ended in (server, *clients)] == [0] * 4, server.stderr
     assert server.stderr.count("'test_acc'") == 2
     assert_as_the_engine(folder, 2)
-
-
-def test_an_address_in_use_is_named(folder, grpc_addresses) -> None:
-    port = grpc_addresses(folder, CLIENTS)
-    with socket.create_server(("127.0.0.1", port)):
-        command = ["env", f"PYTHON={sys.executable}", FEDERATION / "start.sh", folder]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 1
-    assert f"127.0.0.1:{port} is in use" in ended.stderr
 
 
 def test_by_name_in_an_unmodified_script_and_killed_after_a_round(folder, scripts) -> None:

@@ -56,11 +56,6 @@ def test_an_interpreter_runs_the_pth_and_loads_nothing_of_ours_before_fedml() ->
     assert python("-c", program) == ("FednnnnPluginHook\n[]\n", "")
 
 
-def test_the_environment_variable_turns_it_off(fake) -> None:
-    off = {"PYTHONPATH": str(fake), "FEDNNNN_PLUGIN_DISABLE": "1"}
-    assert python("-c", IS_PATCHED, **off) == ("False\n", "")
-
-
 def test_without_the_package_the_pth_lets_fedml_be(fake) -> None:
     program = f"exec(open({str(PTH)!r}).read())\nimport fedml; print(fedml.__version__)"
     # -S: site-packages is not on the path

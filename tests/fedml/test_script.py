@@ -42,29 +42,28 @@ def test_under_our_methods_a_model_is_any_that_fedml_run_has(
         fedml.model.create(fedml_args(model="own_net:create"), 7)
 
 
-def test_weights_and_biases_needs_no_project(fedml_args, monkeypatch) -> None:
+def test_weights_and_biases_needs_a_key_and_no_project(fedml_args, own_folder, monkeypatch) -> None:
     begun: list[dict] = []
+    args = fedml_args(enable_wandb=True, sys_perf_profiling=False)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setattr(wandb, "init", lambda **options: begun.append(options))
     monkeypatch.setattr(MLOpsProfilerEvent, "_enable_wandb", False)
-    fedml._manage_profiling_args(fedml_args(enable_wandb=True, sys_perf_profiling=False))
+    fedml._manage_profiling_args(args)
     assert [options["project"] for options in begun] == [None]
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_API_KEY", "")
+    with pytest.raises(fp.UserError, match=r"^tracking_args\.enable_wandb: true: "):
+        fedml._manage_profiling_args(args)
+    assert len(begun) == 1
 
 
-def test_the_device_is_the_cpu_without_a_word(fedml_args, capsys, caplog) -> None:
+def test_the_device_is_the_cpu_without_a_word_or_the_gpu_that_is_asked_for(
+    fedml_args, monkeypatch, capsys, caplog
+) -> None:
     args = fedml_args(federated_optimizer="FedNNNN", beta=0.5, gamma=0.5)
     assert fedml.device.get_device(args) == torch.device("cpu")
     assert capsys.readouterr() == ("", "")
     assert not caplog.records
-
-
-def test_the_gpu_that_is_asked_for_or_one_warning(fedml_args, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert fedml.device.get_device(fedml_args(using_gpu=True)) == torch.device("cpu")
-    [record] = caplog.records
-    assert (record.levelname, "no GPU is visible" in record.message) == ("WARNING", True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert fedml.device.get_device(fedml_args(using_gpu=True, gpu_id=1)) == torch.device("cuda:1")
-    with pytest.raises(fp.UserError, match=r"gpu_id: 2: must be below 2"):
-        fedml.device.get_device(fedml_args(using_gpu=True, gpu_id=2))

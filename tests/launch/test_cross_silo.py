@@ -77,6 +77,16 @@ def test_all_that_end_well_are_waited_for(
     assert len(list((made / "output").glob("*.pid"))) == 4
 
 
+def test_an_address_in_use_is_named(
+    script: Callable[..., str], folder: Callable[..., Path]
+) -> None:
+    made = folder()
+    *_, port, _ = (made / "grpc_ipconfig.csv").read_text().split(",")
+    with socket.create_server(("127.0.0.1", int(port))):
+        said = script("cross_silo/start.sh", str(made), status=1, PYTHON=sys.executable)
+    assert f"127.0.0.1:{port} is in use" in said
+
+
 def test_a_mistake_is_named_and_nothing_starts(
     script: Callable[..., str], folder: Callable[..., Path]
 ) -> None:

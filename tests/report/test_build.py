@@ -184,15 +184,3 @@ def test_ctrl_c_does_not_advise_to_resume(monkeypatch, study: Path, tmp_path: Pa
     monkeypatch.setattr("fednnnn_plugin.report.build.read_study", interrupted)
     assert report(study, "--out", tmp_path / "out") == (130, "interrupted\n")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_all_forty_conditions_make_a_page_that_opens_at_once(make_run, tmp_path: Path) -> None:
-    for dataset, rounds in (("mnist", 100), ("cifar10", 250)):
-        for partition in ("iid", "n_class"):
-            for sizes in ("balanced", "power_law"):
-                for method in ("PaperFedAvg", "PaperFedProx", "NormNorm", "Momentum", "FedNNNN"):
-                    make_run(method, dataset=dataset, comm_round=rounds, partition_method=partition,
-                             partition_sizes=sizes)  # fmt: skip
-    page = build_report([tmp_path / "runs"], tmp_path / "out").page
-    assert page.stat().st_size < 6_000_000

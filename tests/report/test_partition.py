@@ -1,7 +1,5 @@
 """How a data set was dealt to the clients."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -58,15 +56,6 @@ def test_classes_have_their_names_and_colours_of_their_own(number: int) -> None:
     ax = fp.figures.partition(counts)
     assert len({patch.get_facecolor() for patch in ax.patches}) == number
     assert [text.get_text() for text in ax.get_legend().get_texts()] == names[:20][::-1]
-
-
-def test_the_command_writes_the_counts(tmp_path: Path) -> None:
-    table = tmp_path / "a" / "counts.csv"
-    ended = CliRunner().invoke(main, ["partition", "digits_noniid_b_fednnnn", "--csv", str(table)])
-    assert ended.exit_code == 0, ended.output
-    counts = pd.read_csv(table, index_col="client")
-    assert counts.shape == (20, 10)
-    assert int(counts.to_numpy().sum()) == 1437
 
 
 @pytest.mark.parametrize(("option", "name"), [("--plot", "p.gif"), ("--csv", "p.svg")])

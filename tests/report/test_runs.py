@@ -49,12 +49,17 @@ def test_several_folders_and_folders_of_them(make_run, study: Path) -> None:
         assert runs[name].isna().sum() == 4
 
 
-def test_a_setting_that_is_named_as_a_recorded_number_keeps_its_section(make_run) -> None:
-    runs = fp.read_runs(make_run("FedNNNN", **{"round": 7, "layers.fc1.mean_update_norm": 8.0}))
+def test_a_setting_that_is_named_as_a_column_keeps_its_section(make_run) -> None:
+    """As a key of a user's own rule may be: as what was measured, and as what we add."""
+    settings = {"round": 7, "layers.fc1.mean_update_norm": 8.0, "clients": 0.5, "label": 0.5}
+    runs = fp.read_runs(make_run("my_rules:Own", **settings))
+    assert set(runs["method"]) == {"Own"}
+    assert runs.columns.is_unique
     assert list(runs["round"]) == [1, 2, 3, 4]
     assert (runs["layers.fc1.mean_update_norm"] < 8.0).all()
-    assert set(runs["train_args.round"]) == {7}
-    assert set(runs["train_args.layers.fc1.mean_update_norm"]) == {8.0}
+    for name, value in settings.items():
+        assert set(runs[f"train_args.{name}"]) == {value}
+    assert set(arrange(runs)["label"]) == {"Own"}
 
 
 def test_records_as_they_are_published(make_run) -> None:
@@ -173,13 +178,3 @@ def test_what_a_report_and_what_a_model_leaves_alone(make_run, tmp_path: Path) -
     )
     folder = make_run("FedNNNN", change=bare)
     subprocess.run([sys.executable, "-c", script, tmp_path / "out", folder], check=True)
-
-
-def test_a_rules_key_may_have_the_name_of_a_column(make_run) -> None:
-    """As those of a user's own rule may, of what was measured and of what we add."""
-    runs = fp.read_runs(make_run("my_rules:Own", round=0.5, clients=0.5, label=0.5))
-    assert set(runs["method"]) == {"Own"}
-    assert runs.columns.is_unique
-    assert set(runs["train_args.label"]) == {0.5}
-    assert runs["round"].tolist()[:2] == [1, 2]
-    assert set(arrange(runs)["label"]) == {"Own"}

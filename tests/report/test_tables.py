@@ -20,13 +20,6 @@ def curve(*accuracies: float | None):
     return lambda line: line.update(test_acc=accuracies[line["round"] - 1])
 
 
-def test_the_paper_s_table() -> None:
-    assert len(tables.PAPER) == 40
-    assert tables.PAPER["mnist", "IID, B", "FedAvg"] == 99.0
-    assert tables.PAPER["cifar10", "non-IID, UB", "FedNNNN"] == 61.9
-    assert tables.PAPER["cifar10", "non-IID, B", "Momentum"] == 74.3
-
-
 def test_accuracy_worked_by_hand(make_run) -> None:
     for seed, reached in ((0, (0.5, 0.9, 0.8, None)), (1, (0.5, 0.6, 0.7, 0.6))):
         make_run("FedNNNN", dataset="mnist", seed=seed, change=curve(*reached))

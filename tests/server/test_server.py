@@ -105,19 +105,6 @@ def test_what_each_rule_evaluates(name: str) -> None:
     assert values(federation.named("evaluation")) == pytest.approx(expected, rel=1e-15)
 
 
-@pytest.mark.parametrize("name", ["FedNNNN", "NormNorm"])
-def test_opposite_clients_leave_the_served_model_where_it_is(name: str) -> None:
-    """w_{t+1} = w_t, and the buffers and the average still move on."""
-    federation = Federation(name, model(*START))
-    federation.play(DELTAS[0])
-    before = federation.state
-    move = federation.play([(3.0, 1.0), (-3.0, -1.0)])
-    assert move == ServerMove(0.0, {"fc": 0.0}, degenerate=True)
-    assert values(federation.named("served")) == values(federation.named("evaluation"))
-    assert torch.equal(federation.state.served.vector, before.served.vector)
-    torch.testing.assert_close(dict(federation.state.memory), dict(before.memory), rtol=0, atol=0)
-
-
 @every_rule
 def test_a_round_leaves_the_state_that_it_is_given_and_goes_on_from_a_saved_one(name: str) -> None:
     """A round that fails half-way has nothing to undo; resumed, it has the same bits."""

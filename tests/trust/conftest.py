@@ -88,9 +88,9 @@ def commands(tmp_path_factory: pytest.TempPathFactory, unmeasured: dict[str, str
 def quick() -> Callable[..., list[str]]:
     """The arguments of a quick run; keywords are its ``train_args``."""
 
-    def arguments(output: object, *more: str, recipe: str = RECIPE, **keys: Any) -> list[str]:
+    def arguments(output: object, *more: str, **keys: Any) -> list[str]:
         settings = QUICK | {k if "." in k else f"train_args.{k}": v for k, v in keys.items()}
         sets = [part for k, v in settings.items() for part in ("--set", f"{k}={json.dumps(v)}")]
-        return ["run", recipe, *(["--output", str(output)] if output else []), *sets, *more]
+        return ["run", RECIPE, "--output", str(output), *sets, *more]
 
     return arguments

@@ -1,28 +1,19 @@
 """What clients that are broken or hostile can do to the paper's rule, and what stops them."""
 
-import logging
 import math
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
-import fedml
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server import rules
 from fednnnn_plugin.server.layout import Layout
 from fednnnn_plugin.server.server import Server
-
-# As fedml.init does: otherwise FedML's reports look for its platform on the network.
-fedml.mlops.pre_setup(SimpleNamespace(using_mlops=False))
 
 FEDAVG, FEDNNNN = "PaperFedAvg", "FedNNNN"
 #: The paper's of CIFAR-10, IID-B.
@@ -100,47 +91,3 @@ def test_clipping_bounds_the_step_whatever_the_clients_send(
     for rule, bound in ((FEDAVG, clip), (FEDNNNN, 0.7 * clip / (1 - 0.8))):
         for before, after in pairwise(path(rule, rounds, clip)):
             assert math.dist(before, after) <= bound * (1 + 1e-6) + 1e-9
-
-
-class Two(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(2))
-
-
-def aggregator(**settings: Any) -> Any:
-    values = {"beta": 0.5, "gamma": 0.5, "federated_optimizer": "FedNNNN"} | settings
-    return fp.FedNNNNAggregator(Two(), SimpleNamespace(training_type="cross_silo", **values))
-
-
-def client(*values: float) -> tuple[int, OrderedDict[str, torch.Tensor]]:
-    return 10, OrderedDict(w=torch.tensor(values))
-
-
-@pytest.mark.parametrize("broken", [None, {("w", 0): torch.zeros(2), 7: 1, "\x1b[31m" * 99: 0}])
-def test_cross_silo_leaves_out_models_that_do_not_fit(
-    broken: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """S = (1.5, 2), N = 2.5, E = 3.5, as if the broken client had not been there."""
-    server, bad = aggregator(max_client_failures=1), (10, broken)
-    with caplog.at_level(logging.WARNING):
-        kept, places = server.on_before_aggregation([client(3.0, 0.0), bad, client(0.0, 4.0)])
-        served = server.aggregate(kept)
-    assert places == [0, 2]
-    torch.testing.assert_close(served["w"], torch.tensor([1.05, 1.4]))
-    [line] = [record.message for record in caplog.records]
-    assert line.startswith("round 1: the client of rank 2: ")
-    assert len(line) < 700
-    assert line.isprintable()
-    with pytest.raises(UserError, match="round 2: the client of rank 3"):
-        server.on_before_aggregation([bad, client(0.0, 4.0), bad])
-
-
-def test_cross_silo_counts_failures_over_both_hooks() -> None:
-    server = aggregator(max_client_failures=1, client_weighting="samples")
-    no_samples = ("none", client(1.0, 1.0)[1])
-    kept, _ = server.on_before_aggregation([client(3.0, 0.0), (10, None), no_samples])
-    with pytest.raises(UserError, match="client weight"):
-        server.aggregate(kept)
-    kept, _ = server.on_before_aggregation([client(3.0, 0.0), client(3.0, 0.0), no_samples])
-    assert server.aggregate(kept)["w"].tolist() == [1.5, 0.0]

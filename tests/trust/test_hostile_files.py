@@ -1,4 +1,4 @@
-"""Run folders and recipes of broken, hostile or no files: one line and status 2, or a fall-back."""
+"""Run folders of broken, hostile or no files: one line and status 2, or a fall-back."""
 
 import os
 import shutil
@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from fednnnn_plugin.errors import MAX_LINES
-from fednnnn_plugin.recipe import find_recipe
 
 LIMITS = {"memory": 1 << 30, "seconds": 20}
 CONTENTS = ("cut", "flipped", "nested", "huge")
@@ -82,20 +81,3 @@ def test_a_damaged_run_folder_is_reported_and_resumed_to_the_same_bytes_or_refus
         ended = commands.run(*quick(place, "--resume"), folder=tmp_path, **LIMITS)
         check_lines(ended)
         assert ended.status or (place / "model.safetensors").read_bytes() == whole
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", CONTENTS + PLACES)
-def test_a_damaged_recipe_or_mapping(
-    commands: Any, quick: Quick, tmp_path: Path, kind: str
-) -> None:
-    recipe, mapping = tmp_path / "mine.yaml", tmp_path / "mapping.yaml"
-    for path in (recipe, mapping):
-        path.write_text(find_recipe("digits_noniid_b_fednnnn").read_text())
-        damage(path, kind)
-    ended = commands.run("partition", recipe, folder=tmp_path, **LIMITS)
-    check_lines(ended)
-    assert ended.status == 2
-    keys = {"device_args.gpu_mapping_file": "mapping.yaml", "device_args.gpu_mapping_key": "x"}
-    keys |= {"device_args.using_gpu": True, "comm_round": 1}
-    check_lines(commands.run(*quick("out", **keys), folder=tmp_path, **LIMITS))

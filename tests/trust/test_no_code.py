@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import fednnnn_plugin
-from fednnnn_plugin.recipe import find_recipe
+from fednnnn_plugin.engine.settings import default_folder
+from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.recipe.build import known_keys
 
 PACKAGE = Path(fednnnn_plugin.__file__).parent
@@ -103,25 +104,7 @@ def test_a_recipe_writes_into_its_output_folder_only(
     assert ended.status == 0, ended
 
 
-@pytest.mark.slow
-def test_a_recipe_s_name_leads_nowhere_else(watched: Any, quick: Quick, tmp_path: Path) -> None:
-    names = ("..yaml", "-x.yaml", "~root.yaml", "a b.yaml")
-    for name in names:
+def test_a_recipe_s_name_leads_nowhere_else(tmp_path: Path) -> None:
+    for name in ("..yaml", "-x.yaml", "~root.yaml", "a b.yaml"):
         (tmp_path / name).write_text(find_recipe(RECIPE).read_text())
-        arguments = quick(None, recipe=f"./{name}", comm_round=1)
-        ended = watched(*arguments, folder=tmp_path, within=tmp_path / "runs")
-        assert ended.status == 0, ended
-    assert len(list(tmp_path.glob("runs/*/model.safetensors"))) == len(names)
-
-
-@pytest.mark.slow
-def test_a_tag_is_a_mistake_and_does_nothing(watched: Any, tmp_path: Path) -> None:
-    tag = "!!python/object/apply:os.system ['touch escape']"
-    text, recipe = find_recipe(RECIPE).read_text(), tmp_path / "mine.yaml"
-    for changed in (f"{tag}\n", f"{text}\nextra: {tag}\n", f"{text}\n? {tag}\n: 1\n"):
-        recipe.write_text(changed)
-        ended = watched("run", recipe, folder=tmp_path, within=None)
-        assert ended.check_one_line(2).startswith(f"{recipe}: ")
-    override = ("--set", f"train_args.beta={tag}")
-    ended = watched("run", RECIPE, *override, folder=tmp_path, within=None)
-    assert ended.check_one_line(2).startswith("--set train_args.beta")
+        assert default_folder(load_recipe(tmp_path / name)).parent == Path("runs")

@@ -77,6 +77,7 @@ def study(searches: Searches) -> Path:
         (["--resume", "--set", "train_args.batch_size=5"], "--resume: train_args.batch_size: 5:"),
         (["--resume", "--grid", "beta=0.6"], "--resume: grids: "),
         (["--resume", "--rounds", "2"], "--resume: rounds: 2: the study in study has 1"),
+        (["--resume", "--prune"], "--resume: prune: "),
     ],
 )
 def test_what_is_asked_for_must_be_the_study(study: Path, options: list[str], line: str) -> None:

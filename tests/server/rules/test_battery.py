@@ -2,7 +2,8 @@
 
 import inspect
 import io
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.rules import RULES
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
@@ -30,8 +32,8 @@ class Row:
     """A rule with coefficients, and where the two rounds lead by its equations."""
 
     name: str
-    arguments: dict[str, float] = field(default_factory=dict)
-    served: tuple[tuple[float, float], tuple[float, float]] | None = None
+    arguments: dict[str, float]
+    served: tuple[tuple[float, float], tuple[float, float]]
 
     def make(self, parameters: Any, **more: float) -> Any:
         return RULES[self.name].optimizer(parameters, **(self.arguments | more))
@@ -46,6 +48,7 @@ class Row:
 
 
 ZERO = {"beta1": 0.0, "beta2": 0.0}
+YOGI = (1 + 192 / (160**0.5 + 4), 2 + 256 / (272**0.5 + 4))
 ROWS = [
     Row("PaperFedAvg", {}, ((13, 18), (16, 22))),
     Row("PaperFedProx", {}, ((13, 18), (16, 22))),
@@ -59,8 +62,12 @@ ROWS = [
     Row("FedExP", {"epsilon": 225.0}, ((13, 18), (16, 22))),
     # β₁ = β₂ = 0 and τ = 4: v = S², so the moves are 16 (12/16, 16/20) and 16 (3/7, 4/8).
     Row("FedAdam", ZERO | {"lr": 16.0, "tau": 4.0}, ((13, 14.8), (13 + 48 / 7, 22.8))),
-    # By hand in test_comparators.py.
-    Row("FedYogi", ZERO | {"lr": 16.0, "tau": 4.0}),
+    # v = 16 + S² = (160, 272), then v - S² = (151, 256).
+    Row(
+        "FedYogi",
+        ZERO | {"lr": 16.0, "tau": 4.0},
+        (YOGI, (YOGI[0] + 48 / (151**0.5 + 4), YOGI[1] + 64 / 20)),
+    ),
 ]
 every_rule = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 
@@ -71,7 +78,7 @@ def test_every_registered_rule_has_a_row() -> None:
     assert list(RULES)[:5] == ["PaperFedAvg", "PaperFedProx", "NormNorm", "Momentum", "FedNNNN"]
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.served], ids=lambda row: row.name)
+@every_rule
 def test_two_rounds_worked_by_hand(row: Row) -> None:
     w = Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
     optimizer = row.make([w])
@@ -186,6 +193,17 @@ def test_federated_gradient_steps_come_near_the_minimum_of_a_quadratic(row: Row)
         measured = {"mean_client_norm": mean, "mean_client_square": square}
         optimizer.step(**{name: measured[name] for name in RULES[row.name].wants})
     assert (w.detach() - target).norm() < 0.02 * target.norm()
+
+
+@every_rule
+def test_an_argument_out_of_range_is_named(row: Row) -> None:
+    """Every argument but the other name of γ; decays end below 1, the others begin above 0."""
+    arguments = inspect.signature(RULES[row.name].optimizer).parameters.keys()
+    for name in arguments - {"params", "momentum"}:
+        end = 1.0 if name in ("gamma", "beta1", "beta2") else 0.0
+        for bad in (-1.0, math.inf, math.nan, "1", True, end):
+            with pytest.raises(UserError, match=f"^{name}: "):
+                row.make([Parameter(torch.zeros(1))], **{name: bad})
 
 
 @every_rule

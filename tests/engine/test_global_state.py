@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,13 @@ import torch
 from click.testing import CliRunner
 
 from fednnnn_plugin.cli import main
-from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.records import RoundRecord
-from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.errors import RunError
-from fednnnn_plugin.models import create_model
-from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.server.layout import State
+
+from .conftest import MakeRecipe, Run, draw
 
 
 def fingerprint() -> dict[str, object]:
@@ -95,11 +93,6 @@ def unchanged() -> Iterator[None]:
         assert after[name] == value, name
 
 
-def draw() -> float:
-    """Draw from every global generator, as a user's code may."""
-    return random.random() + np.random.rand() + torch.rand(1).item()  # noqa: NPY002
-
-
 @pytest.fixture(scope="module", autouse=True)
 def warm() -> Iterator[None]:
     """Have the libraries make the changes that they make once, at their first use.
@@ -116,31 +109,23 @@ def warm() -> Iterator[None]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., None]:
-    images = torch.randn(30, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    labels = torch.arange(30) % 10
-    data = FederatedData(images, labels, torch.arange(30).split(10), images, labels, 10)
+def run(run: Run, recipe: MakeRecipe, tmp_path: Path) -> Run:
+    """Run the tiny federation, all clients in each round, and check that nothing has changed."""
 
     def start(
         settings: dict[str, Any], error: type[BaseException] | None = None, **arguments: Any
     ) -> None:
-        keys = {"client_num_in_total": 3, "client_num_per_round": 3, "comm_round": 2, "epochs": 1}
-        overrides = [f"train_args.{key}={value}" for key, value in (keys | settings).items()]
-        recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"), overrides)
-        device = torch.device("cpu")
+        given = recipe(**{"client_num_per_round": 6, "epochs": 1} | settings)
         with unchanged(), pytest.raises(error) if error else nullcontext():
-            model = create_model("nnnn_digits", 0)
-            run_federation(
-                recipe, model=model, data=data, device=device, folder=tmp_path, **arguments
-            )
+            run(given, tmp_path, **arguments)
 
     return start
 
 
 @pytest.mark.parametrize(
-    ("precision", "batching"), [("tf32", "auto"), ("bf16", "3"), ("fp64", "off")]
+    ("precision", "batching"), [("tf32", "auto"), ("bf16", 3), ("fp64", "off")]
 )
-def test_a_run(run: Any, precision: str, batching: str) -> None:
+def test_a_run(run: Run, precision: str, batching: str | int) -> None:
     run({"precision": precision, "client_batching": batching})
 
 
@@ -161,13 +146,13 @@ class Trainer:
 
 
 @pytest.mark.parametrize(("failures", "error"), [(2, None), (0, RunError)])
-def test_a_user_s_trainer_that_draws_and_raises(run: Any, failures: int, error: Any) -> None:
+def test_a_user_s_trainer_that_draws_and_raises(run: Run, failures: int, error: Any) -> None:
     trainer = Trainer(ZeroDivisionError("no samples"))
     run({"max_client_failures": failures}, error, trainer=trainer)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_a_run_that_is_cut_short(run: Any, error: type[BaseException]) -> None:
+def test_a_run_that_is_cut_short(run: Run, error: type[BaseException]) -> None:
     class Ending(Follower):
         def round_done(self, record: RoundRecord) -> None:
             raise error
