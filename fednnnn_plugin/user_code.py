@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.seeds import isolated_generators
 
@@ -36,16 +38,18 @@ def refuse_code(where: str, reference: str) -> UserError:
 def load_code(reference: str, where: str) -> object:
     """Import what ``module:name`` is; the caller has asked whether it may.
 
-    The current directory is importable meanwhile, before all others, as it is for ``python -m``.
-    Whatever is wrong with it is a ``UserError`` that names ``where``, the recipe's key. What a
-    module draws when it is imported is the same in every run, whichever key imports it first.
+    The current directory is importable from then on, before all others, as it is for ``python
+    -m``. Whatever is wrong with it is a ``UserError`` that names ``where``, the recipe's key. What
+    a module draws when it is imported is the same in every run, whichever key imports it first.
     """
     where = f"{where}: {printable(reference)}"
     if not names_code(reference):
         raise UserError(f"{where}: must be module:name")
     module_name, _, name = reference.partition(":")
+    if sys.path[:1] != [str(Path.cwd())]:
+        sys.path.insert(0, str(Path.cwd()))
     try:
-        with _current_directory_importable(), isolated_generators(0, f"import {module_name}"):
+        with on_threads(1), isolated_generators(0, f"import {module_name}"):
             found: object = getattr(importlib.import_module(module_name), name, _ABSENT)
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
@@ -63,15 +67,14 @@ def load_code(reference: str, where: str) -> object:
 def call_code(
     function: object, where: str, call: Callable[[Callable[..., object]], object]
 ) -> object:
-    """Return what ``call`` gets from a function that `load_code` found.
+    """Return what ``call`` gets from a function that `load_code` found, on one thread.
 
-    The current directory is importable meanwhile. What goes wrong is a ``UserError`` that begins
-    with ``where``.
+    What goes wrong is a ``UserError`` that begins with ``where``.
     """
     if not callable(function):
         raise UserError(f"{where}: is not callable")
     try:
-        with _current_directory_importable():
+        with on_threads(1):
             return call(function)
     except (Exception, SystemExit) as error:
         raise UserError(f"{where}: raised {told(error)}") from error
@@ -93,12 +96,11 @@ def told(error: BaseException) -> str:
 
 
 @contextmanager
-def _current_directory_importable() -> Iterator[None]:
-    here = str(Path.cwd())
-    before = sys.path.count(here)
-    sys.path.insert(0, here)
+def on_threads(count: int) -> Iterator[None]:
+    """Let torch compute on so many threads: by their number it divides, and so rounds, sums."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
     try:
         yield
     finally:
-        if sys.path.count(here) > before:  # else the module has taken it away itself
-            sys.path.remove(here)
+        torch.set_num_threads(before)

@@ -76,10 +76,9 @@ def own_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules_taken_back: None
 ) -> Iterator[Path]:
     """The current directory, for modules of a user's own; what they leave behind is taken back."""
-    path = list(sys.path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    assert sys.path == path
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]

@@ -83,6 +83,13 @@ class Dreaming(Raising):
         self.state[self.param_groups[0]["params"][0]]["all"] = torch.tensor(1j)
 
 
+@rule(wide=positive(default=1.0), rounds=positive(default=1.0))
+class Narrow(Raising):
+    def __init__(self, params, wide=1.0, rounds=1.0):
+        super().__init__(params)
+        assert wide <= 1
+
+
 @rule()
 class Greedy(Raising):
     def __init__(self, params, size):
@@ -103,6 +110,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     before = dict(RULES)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setattr(sys, "path", [*sys.path])
         yield folder
     RULES.clear()
     RULES.update(before)
@@ -129,9 +137,9 @@ def whole(place: Path) -> Path:
     return place / "whole"
 
 
-def refused(ended: Result, *named: str) -> None:
+def refused(ended: Result, *named: str, status: int = 2) -> None:
     """It was the user's mistake, in one line that names them; nothing was written."""
-    assert ended.exit_code == 2, ended.output
+    assert ended.exit_code == status, ended.output
     assert ended.stderr.count("\n") == 1, ended.stderr
     assert not [text for text in named if text not in ended.stderr], ended.stderr
     assert not Path("runs").exists()
@@ -226,12 +234,23 @@ def test_a_folder_runs_no_rule_but_the_recipes_own(tmp_path: Path) -> None:
     assert not Path("was-here").exists()
 
 
-@pytest.mark.parametrize("method", ["Raising", "Leaving", "Forgetting", "Dreaming", "Greedy"])
-def test_what_its_own_lines_raise_is_a_line(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "status"),
+    [("Raising", 1), ("Leaving", 1), ("Forgetting", 1), ("Dreaming", 1), ("Greedy", 2)],
+)
+def test_what_its_own_lines_raise_is_a_line(method: str, status: int, tmp_path: Path) -> None:
     """In a step, in what it remembers, in its constructor."""
     write_recipe(tmp_path / "own.yaml", f"my_rules:{method}")
     ended = fednnnn("run", tmp_path / "own.yaml", "--allow-code", "--output", tmp_path / "run")
-    refused(ended, "federated_optimizer", f"my_rules:{method}")
+    refused(ended, "federated_optimizer", f"my_rules:{method}", status=status)
+
+
+@pytest.mark.parametrize(
+    ("grid", "named"), [("wide=0.5,1.5", "--grid wide 1.5: "), ("rounds=1", "--grid rounds: ")]
+)
+def test_a_grid_that_cannot_be_searched_is_refused(grid: str, named: str, tmp_path: Path) -> None:
+    write_recipe(tmp_path / "own.yaml", "my_rules:Narrow")
+    refused(fednnnn("tune", tmp_path / "own.yaml", "--allow-code", "--grid", grid), named)
 
 
 @pytest.mark.slow

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.user_code import call_code, load_code, names_code
+from fednnnn_plugin.user_code import call_code, load_code, names_code, on_threads
 
 
 @pytest.fixture
@@ -28,18 +29,6 @@ def test_what_the_name_stands_for(write) -> None:
     write("own_code", "class Rule: pass\nVALUE = 3")
     assert load_code("own_code:VALUE", "key") == 3
     assert load_code("own_code:Rule", "key").__name__ == "Rule"
-
-
-def test_a_module_that_changes_the_path_loses_nothing_of_it(
-    write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write("own_remover", f"import sys\nsys.path.remove({str(tmp_path)!r})\n1 / 0")
-    with monkeypatch.context() as changed:
-        changed.setattr(sys, "path", [*sys.path, str(tmp_path)])
-        before = list(sys.path)
-        with pytest.raises(UserError, match="ZeroDivisionError"):
-            load_code("own_remover:load", "key")
-        assert sys.path == before
 
 
 def test_what_does_not_import(write, tmp_path: Path) -> None:
@@ -78,11 +67,18 @@ def test_what_a_module_draws_when_imported_is_the_same_everywhere(write) -> None
     assert len(values) == 1
 
 
-def test_a_function_imports_what_lies_beside_it_when_called(write) -> None:
+def test_a_function_imports_what_lies_beside_it_whoever_calls_it(write) -> None:
     write("own_sibling", "VALUE = 5")
     write("own_importing", "def load():\n    from own_sibling import VALUE\n    return VALUE")
-    function = load_code("own_importing:load", "key")
-    assert call_code(function, "key: own_importing:load", lambda load: load()) == 5
+    assert load_code("own_importing:load", "key")() == 5
+
+
+def test_it_computes_on_one_thread(write) -> None:
+    write("own_summing", "import torch\nload = torch.get_num_threads\ncount = load()")
+    with on_threads(2):
+        assert load_code("own_summing:count", "key") == 1
+        assert call_code(torch.get_num_threads, "key", lambda load: load()) == 1
+        assert torch.get_num_threads() == 2
 
 
 def test_a_function_that_ends_the_process_is_one_line(write) -> None:

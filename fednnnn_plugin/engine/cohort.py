@@ -29,7 +29,7 @@ Step = Callable[[], None]
 #: order of the group, or one by names.
 Training = Callable[[Replica, int, Group, Step], ModelState | State]
 #: What the training of a group gave, or why it gave nothing.
-Outcome = ModelState | State | Exception
+Outcome = ModelState | State | Exception | SystemExit
 #: Takes a group's outcome as soon as its training ends. One call at a time; the tensors are
 #: overwritten after it returns.
 Consume = Callable[[Group, Outcome], None]
@@ -97,7 +97,7 @@ class Cohort:
                     outcome = self._training(replica, round_number, group, self._go_on)
                 except Stopped:
                     return
-                except Exception as error:
+                except (Exception, SystemExit) as error:
                     _log.warning("round %d: clients %s", round_number, list(group), exc_info=True)
                     outcome = error
                 with self._consuming:

@@ -103,9 +103,10 @@ def read_mapping(path: Path, key: str | None) -> list[int]:
 
 def parse_mapping(text: str) -> list[int]:
     """Parse ``gpu_util_parse``; return the GPU of each process, in order."""
-    parts = (part.partition(":") for part in text.split(";"))
+    parts = [part.partition(":") for part in text.split(";")]
     hosts = {host.strip(): counts.split(",") for host, _, counts in parts}
-    return _gpus(hosts, f"device_args.gpu_util_parse: {text!r}")
+    once = hosts if len(hosts) == len(parts) else None
+    return _gpus(once, f"device_args.gpu_util_parse: {text!r}")
 
 
 def _gpus(hosts: object, where: str) -> list[int]:
@@ -113,8 +114,8 @@ def _gpus(hosts: object, where: str) -> list[int]:
         counts = _HOSTS.validate_python(hosts).values()
     except ValidationError:
         raise UserError(
-            f"{where}: must give for each host how many processes each of its GPUs takes, such as "
-            "host1: [2, 1]"
+            f"{where}: must give for each host once how many processes each of its GPUs takes, "
+            "as in host1: [2, 1]"
         ) from None
     return [gpu for host in counts for gpu, processes in enumerate(host) for _ in range(processes)]
 

@@ -9,6 +9,7 @@ from typing import Literal
 from fednnnn_plugin.client.groups import Group, plan_groups
 from fednnnn_plugin.engine.cohort import Cohort, Outcome, draw_cohort
 from fednnnn_plugin.engine.devices import Clock
+from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks, deal
 from fednnnn_plugin.engine.records import RoundRecord, Seconds, round_record
@@ -84,8 +85,9 @@ class Federation:
         update, state, move = self._move(number, total)
         self._clock.mark("aggregate")
         tested = (number - 1) % self._schedule.test_every == 0 or number == self.rounds
-        served = self._cohort.test(state.served) if tested and self._schedule.test_served else None
-        evaluation = self._cohort.test(state.evaluation) if tested else None
+        test_served = tested and self._schedule.test_served
+        served = self._test(number, state.served) if test_served else None
+        evaluation = self._test(number, state.evaluation) if tested else None
         self._clock.mark("evaluate")
         seconds = self._clock.seconds()
         integrated_norm = before.integrated_norm + move.server_update_norm
@@ -139,7 +141,7 @@ class Federation:
         accepted: list[bool] = []
         if isinstance(outcome, ModelState):
             accepted = part.add_group(outcome, weights)
-        elif not isinstance(outcome, Exception):
+        elif not isinstance(outcome, Exception | SystemExit):
             try:
                 accepted = [part.add(outcome, *weights)]
             except UserError as error:
@@ -162,15 +164,22 @@ class Federation:
                 f"train_args.max_client_failures allows {allowed}"
             )
 
+    def _test(self, number: int, state: ModelState) -> Evaluation:
+        try:
+            return self._cohort.test(state)
+        except (Exception, SystemExit) as error:
+            _log.warning("round %d: test", number, exc_info=True)
+            raise RunError(f"round {number}: the test failed ({_one_line(error)})") from error
+
     def _move(
         self, number: int, total: UpdateAccumulator
     ) -> tuple[Update, ServerState, ServerMove]:
         try:
             update = total.finish()
+            with isolated_generators(self._schedule.seed, "rule", number):  # a user's may draw
+                state, move = self.server.apply(self.standing.server, update)
         except UserError as error:
             raise RunError(f"round {number}: {error}") from None
-        with isolated_generators(self._schedule.seed, "rule", number):  # a user's may draw
-            state, move = self.server.apply(self.standing.server, update)
         if not math.isfinite(move.server_update_norm):
             raise RunError(
                 f"round {number}: the served model is no longer finite: the server moved it by "

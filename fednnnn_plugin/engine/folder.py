@@ -116,14 +116,14 @@ class RunFolder:
                 f"--output: {there[0]}: it is there already; replace it with --overwrite, or "
                 "choose another folder"
             )
-        if mode == "resume" and not there:
-            raise UserError(
-                f"--resume: {self.path}: it holds no run; leave --resume out to begin one"
-            )
         if mode == "resume" and self.recipe not in there and self._holds_rounds():
             raise UserError(
                 f"--resume: {self.recipe}: missing: put it back, or replace the run with "
                 "--overwrite"
+            )
+        if mode == "resume" and self.recipe not in there and self._lock not in there:
+            raise UserError(
+                f"--resume: {self.path}: it holds no run; leave --resume out to begin one"
             )
 
     def _holds_rounds(self) -> bool:
@@ -173,10 +173,14 @@ class RunFolder:
 
 @contextmanager
 def run_log() -> Iterator[Callable[[Path], None]]:
-    """Hold back the process's log records, FedML's included, until what it yields names a file."""
-    root = logging.getLogger()
-    level = root.level
+    """Hold back the process's log records until what it yields names a file.
+
+    The package's own are held from INFO on, whatever the process shows of them.
+    """
+    root, ours = logging.getLogger(), logging.getLogger("fednnnn_plugin")
+    level, shown, propagate = ours.level, ours.getEffectiveLevel(), ours.propagate
     records = MemoryHandler(1)  # passes on each at once as soon as it has a target
+    own = _OwnRecords(shown, records)
 
     def write_to(path: Path) -> None:
         file = _LogFile(path, encoding="utf-8")
@@ -185,16 +189,35 @@ def run_log() -> Iterator[Callable[[Path], None]]:
         records.flush()
 
     root.addHandler(records)
-    root.setLevel(min(level, logging.INFO) or logging.INFO)
+    ours.addHandler(own)
+    ours.setLevel(min(shown, logging.INFO))
+    ours.propagate = False
     try:
         yield write_to
     finally:
+        ours.propagate = propagate
+        ours.setLevel(level)
+        ours.removeHandler(own)
         root.removeHandler(records)
-        root.setLevel(level)
         if records.target:
             with suppress(OSError):
                 records.target.close()
         records.close()
+
+
+class _OwnRecords(logging.Handler):
+    """Gives all of the process's handlers the records that it shows, and the run's the others."""
+
+    def __init__(self, shown: int, run: logging.Handler) -> None:
+        super().__init__()
+        self._shown, self._run = shown, run
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass a record on."""
+        if record.levelno < self._shown:
+            self._run.handle(record)
+        else:
+            logging.getLogger().callHandlers(record)
 
 
 class _LogFile(logging.FileHandler):

@@ -20,6 +20,8 @@ def own_copy(model: nn.Module, name: str, dtype: torch.dtype) -> nn.Module:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError(f"{where} has no parameter that requires a gradient")
     for key, tensor in named_tensors(model).items():
+        if tensor.is_meta:
+            raise UserError(f"{where} {key} is on the device meta: it has no values")
         if tensor.is_complex():
             raise UserError(f"{where} {key} is {tensor.dtype}: must be real")
         if tensor.is_floating_point() and not tensor.to(dtype).isfinite().all():
@@ -29,7 +31,7 @@ def own_copy(model: nn.Module, name: str, dtype: torch.dtype) -> nn.Module:
             )
     try:
         return copy.deepcopy(model)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{where} cannot be copied: {printable(reason(error))}") from error
 
 
@@ -69,7 +71,7 @@ def _problem(model: nn.Module, images: Tensor, classes: list[int]) -> str:
     try:
         with isolated_generators(0, "model check"):
             logits = model(images)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         shape = list(images.shape[1:])
         return f"{when}does not take images of {shape}: {printable(reason(error))}"
     wanted = [len(images), *classes]

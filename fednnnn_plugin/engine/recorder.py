@@ -90,6 +90,10 @@ class NWDARecorder:
             raise UserError(f"NWDARecorder: test_acc: {test_acc!r}: must be from 0 to 1, or None")
         if loss is not None and not math.isfinite(loss):
             loss = None
+        for name, state in (("global_state", global_state), ("served_state", served_state)):
+            given = state.values() if isinstance(state, Mapping) else [state]
+            if not all(isinstance(tensor, Tensor) for tensor in given):
+                raise UserError(f"NWDARecorder: {name}: must map names to tensors")
         trainable = self._names(global_state)
         part = UpdateAccumulator({n: global_state[n] for n in trainable}, trainable)
         try:
@@ -97,7 +101,7 @@ class NWDARecorder:
                 if not isinstance(state, Mapping):
                     raise UserError(f"client: {type(state).__name__}: must map names to tensors")
                 part.add({n: t for n, t in state.items() if n in trainable}, weight)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise UserError(f"NWDARecorder: round {round}: {error}") from None
         update = part.finish()
         move = _move(global_state, served_state, update)

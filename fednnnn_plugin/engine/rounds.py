@@ -50,6 +50,7 @@ class KeptRounds:
             for follower in federation.followers:
                 follower.begin(self.folder.path, finished)
                 stack.callback(follower.end)
+            stack.callback(self._save)  # again, where an interrupt cut the last one short
             stack.callback(self._save)  # before any follower ends, which may take its time
             while federation.standing.round < federation.rounds:
                 record = federation.run_round(self._metrics.append)

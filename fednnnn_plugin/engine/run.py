@@ -100,10 +100,9 @@ def _run(
             return None  # before anything is downloaded
         inputs = load()
         model, data, device, trainer = inputs
-        model = own_copy(model, recipe.model_args.model, sgd.dtype)
+        model = own_copy(model, recipe.model_args.model, sgd.dtype).to(device, sgd.dtype)
         if isinstance(data, FederatedData) and trainer is None:
             check_model(model, recipe.model_args.model, data, train.batch_size)
-        model = model.to(device, sgd.dtype)
         inputs, layout = inputs._replace(model=model), layout_of(model)
         # A rank's share of its GPU; all plan the same groups, as the least share allows.
         free = ranks.least(free_memory(device) // ranks.sharers(device_identity(device)))

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -141,19 +140,13 @@ def schedule(
     )
 
 
-def _shown(recipe: Recipe) -> dict[str, object]:
-    """Return what a run folder stores of a recipe: nobody's keys of access."""
-    stored: Any = read_yaml(dump_recipe(recipe))
-    return {name: section for name, section in stored.items() if name != "tracking_args"}
-
-
 def recipe_followers(recipe: Recipe, mlops: Callable[[], Follower] | None = None) -> list[Follower]:
     """Return what follows a run as its recipe asks; ``mlops`` makes what reports to FedML."""
     settings, followers = recipe.tracking_args, list[Follower]()
     if settings.enable_wandb:
         followers.append(
             WeightsAndBiases(
-                config=_shown(recipe),
+                config=read_yaml(dump_recipe(recipe)),
                 name=settings.run_name,
                 project=settings.wandb_project,
                 entity=settings.wandb_entity,

@@ -114,9 +114,9 @@ def _as_options(overrides: Mapping[str, object] | Sequence[str]) -> list[str]:
     if isinstance(overrides, Mapping):  # JSON is YAML
         as_json = partial(json.dumps, ensure_ascii=False, default=_plain)
         return [f"{key}={as_json(value)}" for key, value in overrides.items()]
-    return list(overrides)
+    return [overrides] if isinstance(overrides, str) else list(overrides)
 
 
 def _plain(value: object) -> object:
-    """Return what JSON has of a path, or of a number of NumPy's or torch's."""
-    return value.item() if hasattr(value, "item") else str(value)
+    """Return what JSON has of a path, or of numbers of NumPy's or torch's."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)

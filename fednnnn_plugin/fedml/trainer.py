@@ -2,8 +2,8 @@
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from fednnnn_plugin.fedml.processes import end_federation_together
 from fednnnn_plugin.fedml.settings import client_recipe
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.user_code import on_threads
 
 
 class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
@@ -78,7 +79,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         if not known:
             generators = isolated_generators(self._seed, "client", round_number, client)
         batches = self._batches(train_data, client, device)
-        with _on_threads(self._threads), numerics(self._sgd.precision), generators:
+        with on_threads(self._threads), numerics(self._sgd.precision), generators:
             self._sgd.train(Replica(self.model), batches.epochs(client, round_number))
 
     def on_after_local_training(self, train_data: Any, device: Any, args: Any) -> None:
@@ -113,14 +114,3 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
             batches = TensorBatches(train_data.data, self._sgd, self._seed, device, any_order=ours)
             self._staged = train_data.data, device, batches
         return self._staged[2]
-
-
-@contextmanager
-def _on_threads(count: int) -> Iterator[None]:
-    """Train on so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -11,10 +11,11 @@ from typing import Any
 
 import optuna
 import pandas as pd
+from filelock import FileLock
 from optuna.distributions import FloatDistribution
 from optuna.pruners import MedianPruner
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from fednnnn_plugin.engine.folder import errors_named
@@ -34,10 +35,13 @@ class Journal:
     def __init__(self, path: Path, plan: Plan) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._metric = plan.metric
-        self._path = path.absolute()  # else Optuna waits for ever for a killed process's lock
-        _drop_half_a_line(self._path)
+        self._path = path
+        # Not Optuna's, which a killed process leaves behind, for others to wait for.
+        lock: Any = FileLock(path.with_name(".journal.lock"))
+        with lock:  # nobody else is at writing a line
+            _drop_half_a_line(path)
         try:
-            storage = JournalStorage(JournalFileBackend(str(self._path)))
+            storage = JournalStorage(JournalFileBackend(str(path), lock))
             self._studies = {
                 step.name: optuna.create_study(
                     study_name=step.name,
@@ -86,11 +90,6 @@ class Journal:
 
 def _drop_half_a_line(path: Path) -> None:
     """Drop what a process wrote last that was killed; Optuna would write on behind it."""
-    lock = JournalFileSymlinkLock(str(path))
-    lock.acquire()  # nobody else is at writing a line
-    try:
-        with path.open("ab+") as file:
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
-    finally:
-        lock.release()
+    with path.open("ab+") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)

@@ -31,8 +31,12 @@ def search(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Study:
     start = get_context("spawn").Process
     # Daemons, which end with this process where it is cut short.
     helpers = [start(target=_help, args=(folder, say, jobs), daemon=True) for _ in range(jobs - 1)]
-    for helper in helpers:
-        helper.start()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # theirs from now on: this one ends them
+    try:
+        for helper in helpers:
+            helper.start()
+    finally:
+        signal.signal(signal.SIGINT, before)
     with _warnings_once(), resumable():
         study = part.run()
     for helper in helpers:

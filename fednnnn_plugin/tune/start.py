@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import torch
+from torch.nn import Parameter
+
 from fednnnn_plugin.data.federated import DataSpec, load_federated
 from fednnnn_plugin.engine.settings import data_spec
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, joined
 from fednnnn_plugin.recipe import differences
 from fednnnn_plugin.report.study import Plan, is_study, read_plan
-from fednnnn_plugin.tune.folder import StudyFolder
+from fednnnn_plugin.tune.folder import StudyFolder, shown_values
 from fednnnn_plugin.tune.plan import Load, make_plan, trial_recipe
 from fednnnn_plugin.tune.settings import Settings, settings_of
 
@@ -54,6 +57,11 @@ def _check_trials(load: Load, plan: Plan, *, allow_code: bool) -> None:
                 specs.setdefault(data_spec(recipe, allow_code=allow_code), step.name)
             except UserError as error:
                 lines += str(error).replace("--set train_args.", "--grid ").splitlines()
+                continue
+            try:
+                recipe.rule.make([Parameter(torch.zeros(1))], recipe.rule_settings)
+            except UserError as error:  # a user's own rule
+                lines.append(f"--grid {shown_values(point)}: {error}")
     for spec, name in {} if lines else specs.items():
         where = f"{name} ({spec.partition_method}, {spec.partition_sizes} clients)"
         try:
@@ -61,4 +69,4 @@ def _check_trials(load: Load, plan: Plan, *, allow_code: bool) -> None:
         except UserError as error:
             lines += [f"{where}: {line}" for line in str(error).splitlines()]
     if lines:
-        raise UserError("\n".join(dict.fromkeys(lines)))
+        raise UserError(joined(lines))

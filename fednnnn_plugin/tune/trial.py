@@ -31,13 +31,13 @@ def run_trial(
 ) -> tuple[str, str]:
     """Run a trial, or the rest of one that was cut short; other runs in its folder are refused.
 
-    ``hopeless`` tells after each round that was tested whether to end it; ``jobs`` trials share
-    this machine's cores. Returns the trial's state, and the reason of a failure.
+    ``hopeless`` tells after each round that was tested, but the last, whether to end it; ``jobs``
+    trials share this machine's cores. Returns the trial's state, and the reason of a failure.
     """
     ranks = Ranks()
     ranks.core_sharers = jobs
     mode: Mode = "resume" if RunFolder(folder).recipe.exists() else "new"
-    pruner = _Pruner(hopeless)
+    pruner = _Pruner(hopeless, recipe.train_args.comm_round)
     try:
         run_recipe(recipe, folder, mode, ranks=ranks, followers=[pruner], allow_code=allow_code)
     except optuna.TrialPruned:
@@ -52,11 +52,11 @@ def run_trial(
 class _Pruner(Follower):
     """Ends a trial that is hopeless."""
 
-    def __init__(self, hopeless: Callable[[], bool]) -> None:
-        self._hopeless = hopeless
+    def __init__(self, hopeless: Callable[[], bool], rounds: int) -> None:
+        self._hopeless, self._rounds = hopeless, rounds
 
     def round_done(self, record: RoundRecord) -> None:
-        if record.test_acc is not None and self._hopeless():
+        if record.test_acc is not None and record.round < self._rounds and self._hopeless():
             raise optuna.TrialPruned
 
 

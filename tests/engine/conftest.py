@@ -138,7 +138,7 @@ class Told:
 
     def train(self, client: int, state: State, round_number: int) -> State:
         update = self._updates(round_number)[client]
-        if isinstance(update, Exception):
+        if isinstance(update, BaseException):
             raise update
         if isinstance(update, Mapping):
             return update

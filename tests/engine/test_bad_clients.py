@@ -36,6 +36,7 @@ def test_a_round_without_any_update_ends_the_run_at_the_last_good_checkpoint(exa
     ("failure", "reason"),
     [
         (ZeroDivisionError("no\nsamples"), "ZeroDivisionError: no samples"),
+        (SystemExit(0), "SystemExit: 0"),
         ({"w": torch.zeros(3)}, r"client model: w: shape \(3,\): must be \(2,\)"),
     ],
 )

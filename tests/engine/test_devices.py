@@ -47,8 +47,8 @@ def test_both_notations_give_for_each_host_the_processes_of_its_gpus(mapping: Pa
     [
         (MAPPING, "three_hosts", "^device_args.gpu_mapping_key: .* keys two_hosts, empty, words"),
         (MAPPING, None, "^device_args.gpu_mapping_key: .* keys two_hosts, empty, words"),
-        (MAPPING, "empty", "must give for each host how many processes"),
-        (MAPPING, "words", "must give for each host how many processes"),
+        (MAPPING, "empty", "must give for each host once"),
+        (MAPPING, "words", "must give for each host once"),
         ("\0", "a", "not YAML"),
         ("a: !!python/object/apply:os.system [ls]", "a", "line 1: could not determine"),
         ("- 1", "a", "must be a mapping"),
@@ -67,7 +67,7 @@ def test_a_file_that_is_none_is_one_line(
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["", "host:x", "host:-1", "host:" + "9" * 5_000])
+@pytest.mark.parametrize("text", ["", "host:x", "host:-1", "host:2;host:1", "host:" + "9" * 5_000])
 def test_a_short_form_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UserError, match=r"^device_args\.gpu_util_parse: .* must give for each"):
         parse_mapping(text)

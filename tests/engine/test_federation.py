@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.server.layout import State
 
 
@@ -104,6 +105,18 @@ def test_a_round_that_ends_in_its_test_was_not(example: Any, told: type[Any]) ->
     example.follow(example.every_round(), "whole", **settings)
     assert example.served() == example.served("whole")
     assert [record["round"] for record in example.records()] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("no samples"), SystemExit(0)])
+def test_a_test_that_raises_ends_the_run(
+    example: Any, told: type[Any], error: BaseException
+) -> None:
+    class Raising(told):
+        def test(self, state: State) -> Evaluation | None:
+            raise error
+
+    with pytest.raises(RunError, match=f"^round 1: the test failed .{type(error).__name__}: "):
+        example.follow(Raising(lambda _: example.hand))
 
 
 def test_the_summary_names_the_best_and_the_last_round(

@@ -47,6 +47,7 @@ def test_a_file_is_replaced_or_what_it_was(
         (BEGUN | {"metrics.jsonl": LINE}, "it already holds a run", None),
         (BEGUN | {CHECKPOINT: ""}, "it already holds a run", None),
         ({"model.safetensors": ""}, "it already holds a run", r"recipe\.yaml: missing"),
+        ({"wandb/theirs": ""}, "wandb: it is there already", "--resume: .*: it holds no run"),
     ],
 )
 def test_how_a_run_may_begin(
@@ -119,15 +120,22 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_the_log_is_held_back_until_it_has_a_file(tmp_path: Path) -> None:
-    root, log = logging.getLogger(), logging.getLogger("anybody")
-    before = root.handlers[:], root.level
+def test_the_log_is_held_back_until_it_has_a_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The package's from INFO on, others' as the process shows them."""
+    root, theirs = logging.getLogger(), logging.getLogger("anybody")
+    log = logging.getLogger("fednnnn_plugin.anybody")
+    before = root.handlers[:]
     with run_log() as write_to:
         log.info("early")
         write_to(tmp_path / "log")
-        log.info("late")
-        assert len((tmp_path / "log").read_text().splitlines()) == 2
-    assert (root.handlers, root.level) == before
+        for logger in (log, theirs):
+            logger.info("late")
+            logger.warning("late")
+        assert len((tmp_path / "log").read_text().splitlines()) == 4
+    assert root.handlers == before
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
     with run_log() as write_to:
         write_to(Path("/dev/full"))
         log.warning("on a full disk it is lost")

@@ -127,10 +127,11 @@ def job(run: Run, recipe: Run, tmp_path: Path) -> Iterator[Job]:
                 future.result()
         return wire
 
-    before = torch.get_num_threads(), logging.getLogger().level
+    before, log = torch.get_num_threads(), logging.getLogger("fednnnn_plugin")
     yield start
-    torch.set_num_threads(before[0])
-    logging.getLogger().setLevel(before[1])
+    torch.set_num_threads(before)
+    log.setLevel(logging.NOTSET)
+    log.propagate = True
 
 
 @pytest.mark.parametrize(

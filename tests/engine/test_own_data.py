@@ -16,7 +16,7 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.model_check import check_model, own_copy
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model
-from fednnnn_plugin.recipe import load_recipe
+from fednnnn_plugin.recipe import Recipe, load_recipe
 
 REST = """
 common_args: {training_type: simulation}
@@ -141,6 +141,16 @@ class Masked(nn.Linear):
         self.register_buffer("mask", torch.tensor([0.0, least], dtype=torch.float64))
 
 
+class Leaving(nn.Identity):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        raise SystemExit(0)
+
+
+class Single(nn.Linear):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return super().forward(images.float())
+
+
 class PairInTraining(nn.Identity):
     def forward(self, logits: torch.Tensor) -> object:
         return (logits, logits) if self.training else logits
@@ -153,6 +163,7 @@ class PairInTraining(nn.Identity):
         (nn.Linear(2, 2).requires_grad_(requires_grad=False), "no parameter that requires"),
         (NotCopied(2, 2), "cannot be copied: only leaves are copied"),
         (Masked(2, 2), "mask is not finite"),
+        (nn.Linear(2, 2, device="meta"), "weight is on the device meta"),
         (nn.Linear(2, 2, dtype=torch.complex64), "weight is torch.complex64: must be real"),
     ],
 )
@@ -182,6 +193,7 @@ def test_the_check_leaves_model_and_generators_as_they_were(data: FederatedData)
             (nn.Linear(63, 10),),
             r"^model_args.model: mine: does not take images of \[1, 8, 8\]: ",
         ),
+        ((Leaving(),), r"^model_args.model: mine: does not take images of \[1, 8, 8\]: 0"),
         (
             (nn.Linear(64, 10), nn.BatchNorm1d(10)),
             "^train_args.batch_size: 6: leaves client 0, which has 7 images, a batch of one image",
@@ -193,6 +205,14 @@ def test_a_model_that_does_not_take_the_images(
 ) -> None:
     with pytest.raises(UserError, match=problem):
         check_model(nn.Sequential(nn.Flatten(), *layers), "mine", data, 6)
+
+
+def test_a_model_is_tried_in_the_precision_that_it_trains_in(
+    run: Callable[..., object], recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    model = nn.Sequential(nn.Flatten(), Single(64, 10))
+    with pytest.raises(UserError, match="does not take images"):
+        run(recipe(precision="fp64"), tmp_path, model=model)
 
 
 def test_the_readme_s_recipe_is_one(tmp_path: Path) -> None:

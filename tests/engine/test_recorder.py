@@ -95,6 +95,9 @@ def test_numbers_may_be_numpys_and_torchs(path: Path, records: Lines) -> None:
     [
         ({"round": 0}, "round: 0: must be a whole number of at least 1"),
         ({"weights": [1.0, 1.0]}, "round 1: zip"),
+        ({"weights": None}, "round 1: "),
+        ({"served_state": None}, "served_state: must map names to tensors"),
+        ({"global_state": {"layer.weight": [0.0, 0.0]}}, "global_state: must map names to tensors"),
         ({"clients": [{}]}, "round 1: client model: missing entries"),
         ({"clients": [(5, state(1.0, 0.0))]}, "round 1: client: tuple: must map names"),
         ({"clients": [state(math.inf, 0.0)]}, "no client update to average"),

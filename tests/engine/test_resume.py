@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from torch import nn
 
+from fednnnn_plugin.engine import rounds
+from fednnnn_plugin.engine.folder import write_atomically
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.errors import UserError
@@ -134,6 +136,21 @@ def test_a_finished_run_goes_on_for_more_rounds_and_not_for_fewer(
     assert run(more, whole, mode="resume").rounds == 7
     run(more, whole.with_name("seven"))
     assert content(whole) == content(whole.with_name("seven"))
+
+
+def test_an_interrupt_of_the_last_save_costs_no_round(
+    run: Run, recipe: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path, content: bytes) -> None:
+        if path.name == "model.safetensors":
+            monkeypatch.setattr(rounds, "write_atomically", write_atomically)
+            raise KeyboardInterrupt
+        write_atomically(path, content)
+
+    monkeypatch.setattr(rounds, "write_atomically", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(recipe(comm_round=1, checkpoint_every=2), tmp_path)
+    assert list(tmp_path.glob("checkpoint/round-000001-*"))
 
 
 def test_other_settings_are_refused_line_by_line(run: Run, recipe: Run, whole: Path) -> None:

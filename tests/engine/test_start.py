@@ -73,10 +73,12 @@ def test_mistakes_are_errors_of_the_user_s(tmp_path: Path, monkeypatch: pytest.M
 
 def test_overrides_are_what_python_has(tmp_path: Path) -> None:
     given = {"random_seed": np.int64(3), "data_cache_dir": tmp_path / "😀", "comm_round": -1}
-    with pytest.raises(fp.UserError) as error:
-        fp.run(RECIPE, overrides=given)
-    assert str(error.value).startswith("--set train_args.comm_round: -1")
-    assert "\n" not in str(error.value)
+    image = {"data_dir": tmp_path, "image_size": np.array([8, 8]), "comm_round": -1}
+    for overrides in (given, image, "comm_round=-1"):
+        with pytest.raises(fp.UserError) as error:
+            fp.run(RECIPE, overrides=overrides)
+        assert str(error.value).startswith("--set train_args.comm_round: -1")
+        assert "\n" not in str(error.value)
 
 
 def test_public_names_are_listed_and_load_on_use() -> None:

@@ -132,6 +132,18 @@ def test_a_hopeless_trial_is_stopped_and_stays_so(searches: Searches) -> None:
     assert len(searches.ran) == count
 
 
+def test_a_trial_that_has_done_its_rounds_is_not_pruned(searches: Searches) -> None:
+    searches.begin(grids={"beta": [0.5, 0.6, 0.7, 0.8, 2.0]}, rounds=1, prune=True)
+    study = searches.search(lambda train, _: 0.1 / train["beta"])
+    assert set(study.trials["state"]) == {"finished"}
+
+
+def test_a_lock_of_optuna_s_that_a_copy_brought_along_is_nobody_s(done: Searches) -> None:
+    done.folder.journal.with_name("journal.log.lock").symlink_to("/nowhere/journal.log")
+    done.search(hill)
+    assert done.ran == NAMES
+
+
 def test_the_second_step_goes_on_from_what_the_first_chose(searches: Searches) -> None:
     searches.begin(grids={"learning_rate": [0.01, 0.1, 0.2], "beta": [0.5, 0.7]}, rounds=1)
     study = searches.search(lambda train, _: 1 - abs(train["learning_rate"] - 0.1))

@@ -1,6 +1,7 @@
 """``fednnnn tune`` on digits: interrupted, killed, resumed, shared, pruned."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -46,6 +47,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         running.append(process)
         return process
@@ -132,6 +134,18 @@ def test_a_signal_ends_the_helpers_too_and_their_points_are_gone_on_with(
     assert not (tmp_path / "study" / "best.yaml").exists()
     tune(tmp_path, "--resume")  # what is not said is the study's
     is_as_undisturbed(tmp_path, undisturbed)
+
+
+def test_ctrl_c_is_not_for_the_helpers(tmp_path: Path, start: Start) -> None:
+    """A terminal sends it to them too, while they are importing or later."""
+    process = start(*THREE, "--jobs", "2")
+    wait_for_round(tmp_path, "beta=0.5", process)
+    for helper in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        ignored = Path(f"/proc/{helper}/status").read_text().partition("SigIgn:")[2].split()[0]
+        assert int(ignored, 16) & 1 << signal.SIGINT - 1
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=300)
+    assert (process.returncode, errors) == (130, "interrupted; go on with --resume\n")
 
 
 def test_the_outcome_is_a_recipe_that_runs(undisturbed: Path) -> None:

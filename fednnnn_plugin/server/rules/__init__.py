@@ -3,7 +3,7 @@
 import math
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pkgutil import iter_modules
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import RunError, UserError, printable
 from fednnnn_plugin.server.update import Update
-from fednnnn_plugin.user_code import load_code, names_code, told
+from fednnnn_plugin.user_code import load_code, on_threads, told
 
 #: What is tested and reported: the plain average ``w_t + S``, ``w_{t+1}``, or the mean of ``w_t``
 #: and ``w_{t+1}``.
@@ -99,21 +99,22 @@ class Rule:
             for name, key in self.keys.items()
             if not key.client
         }
-        with self._told():
+        with self._called():
             return self.optimizer(parameters, **given)
 
     def step(self, optimizer: Optimizer, update: Update) -> None:
         """Let the optimizer move the model by a round's update."""
-        with self._told():
+        with self._called():
             optimizer.step(**{name: getattr(update, name) for name in self.wants})
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Say on one line what a user's own class raises."""
+    def _called(self) -> Iterator[None]:
+        """Call a user's own class on one thread, and say on one line what it raises."""
         try:
-            yield
+            with nullcontext() if _is_ours(self.optimizer) else on_threads(1):
+                yield
         except (Exception, SystemExit) as error:
-            if isinstance(error, UserError | RunError) or not names_code(self.name):
+            if isinstance(error, UserError | RunError) or _is_ours(self.optimizer):
                 raise
             raise UserError(f"federated_optimizer: {self.name}: raised {told(error)}") from error
 
@@ -167,7 +168,7 @@ def rule(
         known = RULES.get(name)
         if Optimizer not in getattr(optimizer, "__mro__", ()):
             problem = "must be a subclass of torch.optim.Optimizer"
-        elif known and known.optimizer.__module__.startswith("fednnnn_plugin."):
+        elif known and _is_ours(known.optimizer):
             problem = "one of ours has this name; call it otherwise"
         elif evaluated not in get_args(Evaluated):
             problem = f"evaluated: {evaluated!r}: must be one of {', '.join(get_args(Evaluated))}"
@@ -182,6 +183,10 @@ def rule(
         raise UserError(f"rule: {name}: {problem}")
 
     return register
+
+
+def _is_ours(optimizer: type[Optimizer]) -> bool:
+    return optimizer.__module__.startswith("fednnnn_plugin.")
 
 
 def find_rule(name: str) -> Rule:

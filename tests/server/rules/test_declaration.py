@@ -8,13 +8,14 @@ from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.rules import RULES, positive, rule
+from fednnnn_plugin.user_code import on_threads
 
 pytestmark = pytest.mark.usefixtures("rules_taken_back")
 
 
 class Own(Optimizer):
     def __init__(self, params: Any, scale: float = 1.0) -> None:
-        super().__init__(params, {"scale": scale})
+        super().__init__(params, {"scale": scale, "threads": torch.get_num_threads()})
 
     def step(self, closure: Any = None, *, mean_client_norm: float = 0.0) -> Any:
         """Do nothing."""
@@ -26,8 +27,9 @@ def test_a_rule_is_registered_by_its_class_and_may_be_defined_again() -> None:
         made = RULES["Own"]
         assert (made.optimizer, made.evaluated, list(made.keys)) == (Own, "average", ["own_scale"])
         assert list(RULES)[-1] == "Own"
-    optimizer = made.make([torch.nn.Parameter(torch.zeros(1))], {"own_scale": 2.0})
-    assert optimizer.defaults == {"scale": 2.0}
+    with on_threads(2):
+        optimizer = made.make([torch.nn.Parameter(torch.zeros(1))], {"own_scale": 2.0})
+    assert optimizer.defaults == {"scale": 2.0, "threads": 1}
 
 
 @pytest.mark.parametrize(
