@@ -8,7 +8,7 @@ from math import prod
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.report.study import COLUMNS, MAX_POINTS, Plan, Step
+from fednnnn_plugin.report.study import MAX_POINTS, TAKEN, Plan, Step
 from fednnnn_plugin.tune.settings import Settings, parse_grid
 
 Load = Callable[[Sequence[str]], Recipe]
@@ -29,8 +29,6 @@ _NON_IID_B = {
     "power_law_exponent": 1.0,
     "min_samples": 10,
 }
-# Of the tables that trials are written to and read into, beside the keys that are searched.
-_COLUMNS = {*COLUMNS, "reason", "row", "place"}
 
 
 def make_plan(recipe: Recipe, settings: Settings) -> Plan:
@@ -56,7 +54,7 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
         if name not in (LEARNING_RATE, *keys):
             known = ", ".join((LEARNING_RATE, *keys))
             raise UserError(f"--grid {name}: {method} has no such key to search; it has {known}")
-        if name in _COLUMNS:
+        if name in TAKEN:
             raise UserError(
                 f"--grid {name}: the table of trials has such a column: call it otherwise"
             )
