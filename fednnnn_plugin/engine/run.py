@@ -76,9 +76,10 @@ def run_federation(
     """Run a recipe's federation on a model and data, and keep it in a run folder.
 
     Our networks on staged tensors train several clients side by side; a model, data or trainer
-    that we do not know trains one client at a time, with the global generators seeded for it. The
-    model, ``w_0``, is left as it is. ``followers`` are told of the run on rank 0, which gets the
-    summary, unless the run had been finished before.
+    that we do not know trains one client at a time, with the global generators seeded for it. Of
+    ``LoaderData`` the run folder names the data set alone: a recipe of them has the defaults of
+    ``data_args``. The model, ``w_0``, is left as it is. ``followers`` are told of the run on rank
+    0, which gets the summary, unless the run had been finished before.
     """
     given = Inputs(model, data, device, trainer)
     return _run(recipe, lambda: given, folder, mode, ranks or Ranks(), followers)

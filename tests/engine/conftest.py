@@ -20,6 +20,7 @@ from fednnnn_plugin.engine.records import LayerRecord, RoundRecord, Seconds, Sum
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
+from fednnnn_plugin.recipe.schema import DataArgs
 from fednnnn_plugin.server.layout import State
 
 SIZES = (7, 12, 5, 30, 9, 16)
@@ -168,8 +169,9 @@ class Example:
         settings |= {"client_num_in_total": clients, "client_num_per_round": clients}
         sizes = {k: 3 if k else 1 for k in range(clients)}
         data = LoaderData(dict.fromkeys(sizes, ()), sizes, (), 2)
+        defaults = DataArgs.model_construct(dataset="digits")
         return self._run(
-            self._recipe(**settings),
+            self._recipe(**settings).model_copy(update={"data_args": defaults}),
             self._folder / name,
             model=Two(),
             data=data,
