@@ -46,9 +46,9 @@ def load_code(reference: str, where: str) -> object:
     if not names_code(reference):
         raise UserError(f"{where}: must be module:name")
     module_name, _, name = reference.partition(":")
-    if sys.path[:1] != [str(Path.cwd())]:
-        sys.path.insert(0, str(Path.cwd()))
     try:
+        if sys.path[:1] != [str(Path.cwd())]:
+            sys.path.insert(0, str(Path.cwd()))
         with on_threads(1), isolated_generators(0, f"import {module_name}"):
             found: object = getattr(importlib.import_module(module_name), name, _ABSENT)
     except (Exception, SystemExit) as error:

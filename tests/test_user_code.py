@@ -56,6 +56,16 @@ def test_what_does_not_import(write, tmp_path: Path) -> None:
         assert str(refused.value).isprintable()
 
 
+def test_a_current_directory_that_is_gone_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(UserError, match=r"^key: own:load: does not import: FileNotFoundError"):
+        load_code("own:load", "key")
+
+
 def test_what_a_module_draws_when_imported_is_the_same_everywhere(write) -> None:
     write("own_drawing", "import random\nvalue = random.random()")
     state, values = random.getstate(), set()

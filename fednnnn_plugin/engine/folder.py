@@ -173,14 +173,13 @@ class RunFolder:
 
 @contextmanager
 def run_log() -> Iterator[Callable[[Path], None]]:
-    """Hold back the process's log records until what it yields names a file.
+    """Hold back all log records from INFO on until what it yields names a file.
 
-    The package's own are held from INFO on, whatever the process shows of them.
+    FedML's are among them. The process's own handlers get what they would get without it.
     """
-    root, ours = logging.getLogger(), logging.getLogger("fednnnn_plugin")
-    level, shown, propagate = ours.level, ours.getEffectiveLevel(), ours.propagate
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
     records = MemoryHandler(1)  # passes on each at once as soon as it has a target
-    own = _OwnRecords(shown, records)
 
     def write_to(path: Path) -> None:
         file = _LogFile(path, encoding="utf-8")
@@ -188,36 +187,28 @@ def run_log() -> Iterator[Callable[[Path], None]]:
         records.setTarget(file)
         records.flush()
 
+    def shown(record: logging.LogRecord) -> bool:
+        """Whether it would be there at the root's own level, if its logger has none."""
+        logger = logging.getLogger(record.name)
+        while logger.parent and not logger.level:
+            logger = logger.parent
+        return logger is not root or record.levelno >= level
+
+    for handler in handlers:
+        handler.addFilter(shown)
     root.addHandler(records)
-    ours.addHandler(own)
-    ours.setLevel(min(shown, logging.INFO))
-    ours.propagate = False
+    root.setLevel(min(level, logging.INFO) or logging.INFO)
     try:
         yield write_to
     finally:
-        ours.propagate = propagate
-        ours.setLevel(level)
-        ours.removeHandler(own)
+        root.setLevel(level)
         root.removeHandler(records)
+        for handler in handlers:
+            handler.removeFilter(shown)
         if records.target:
             with suppress(OSError):
                 records.target.close()
         records.close()
-
-
-class _OwnRecords(logging.Handler):
-    """Gives all of the process's handlers the records that it shows, and the run's the others."""
-
-    def __init__(self, shown: int, run: logging.Handler) -> None:
-        super().__init__()
-        self._shown, self._run = shown, run
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Pass a record on."""
-        if record.levelno < self._shown:
-            self._run.handle(record)
-        else:
-            logging.getLogger().callHandlers(record)
 
 
 class _LogFile(logging.FileHandler):

@@ -91,8 +91,11 @@ class NWDARecorder:
         if loss is not None and not math.isfinite(loss):
             loss = None
         for name, state in (("global_state", global_state), ("served_state", served_state)):
-            given = state.values() if isinstance(state, Mapping) else [state]
-            if not all(isinstance(tensor, Tensor) for tensor in given):
+            if not isinstance(state, Mapping) or not all(
+                isinstance(tensor, Tensor)
+                for entry, tensor in state.items()
+                if self._trainable is None or entry in self._trainable
+            ):
                 raise UserError(f"NWDARecorder: {name}: must map names to tensors")
         trainable = self._names(global_state)
         part = UpdateAccumulator({n: global_state[n] for n in trainable}, trainable)
@@ -102,7 +105,7 @@ class NWDARecorder:
                     raise UserError(f"client: {type(state).__name__}: must map names to tensors")
                 part.add({n: t for n, t in state.items() if n in trainable}, weight)
         except (TypeError, ValueError) as error:
-            raise UserError(f"NWDARecorder: round {round}: {error}") from None
+            raise UserError(f"NWDARecorder: round {round}: {error}") from error
         update = part.finish()
         move = _move(global_state, served_state, update)
         self._file.path.parent.mkdir(parents=True, exist_ok=True)

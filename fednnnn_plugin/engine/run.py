@@ -27,7 +27,7 @@ from fednnnn_plugin.engine.records import MetricsFile, Summary, versions
 from fednnnn_plugin.engine.rounds import KeptRounds
 from fednnnn_plugin.engine.settings import load_data, local_sgd, rank_device, schedule
 from fednnnn_plugin.engine.training import ForeignTrainer, Inputs, cohort_of, widest_group
-from fednnnn_plugin.errors import UserError, shown
+from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
@@ -133,7 +133,7 @@ def _run(
         kept.run(mode, text, ranks)
         best, best_round, final = MetricsFile(files.metrics).results()
         summary = Summary(
-            recipe=recipe.name,
+            recipe=printable(recipe.name),
             seed=seed,
             rounds=federation.rounds,
             best_test_acc=best,

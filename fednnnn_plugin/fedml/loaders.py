@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, Sampler, Subset, TensorDataset
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.seeds import derive_seed
@@ -98,12 +98,11 @@ def follow_the_engine(loader: Any) -> None:
 
     Generators of its own go on from pass to pass, and would differ after an interruption.
     """
-    batches = getattr(loader, "batch_sampler", None)
-    owners: list[Any] = [loader, batches]
-    owners += [getattr(each, "sampler", None) for each in owners]
-    for owner in owners:
-        if isinstance(getattr(owner, "generator", None), torch.Generator):
-            owner.generator = torch.default_generator
+    if isinstance(loader, DataLoader | Sampler):
+        if isinstance(getattr(loader, "generator", None), torch.Generator):
+            loader.generator = torch.default_generator  # type: ignore[union-attr]
+        for inner in ("sampler", "batch_sampler"):
+            follow_the_engine(getattr(loader, inner, None))
 
 
 def staged_data(dataset: FedMLDataset) -> FederatedData | None:

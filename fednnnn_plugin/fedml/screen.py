@@ -17,14 +17,11 @@ def quiet_fedml() -> Iterator[None]:
     """
     replaced, logging.root = logging.root, logging.Logger.manager.root
     write = vars(sys.stdout).pop("write", None)
-    level = logging.root.level
     silence = logging.NullHandler()  # without any handler logging.info() would add one that prints
     logging.root.addHandler(silence)
-    logging.root.setLevel(min(level, logging.INFO))
     try:
         yield
     finally:
-        logging.root.setLevel(level)
         logging.root.removeHandler(silence)
         logging.root = replaced
         if write is not None:

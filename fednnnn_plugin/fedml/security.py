@@ -55,7 +55,6 @@ CHOICES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
 }
 _KRUMS = ("krum", "multikrum")
 _MODES = ("zero", "random", "flip")
-_POSITIVE = {"norm_diff_clipping": "norm_bound", "cdp": "max_grad_norm"}
 _PARTS: dict[str, Any] = {
     "defense_type": FedMLDefender,
     "attack_type": FedMLAttacker,
@@ -80,9 +79,11 @@ def check_security(args: Any, weighting: str) -> None:
         )
     if chosen["defense_type"] in _KRUMS:
         _check_krum(args, str(chosen["defense_type"]))
-    for choice, key in _POSITIVE.items():
-        if choice in chosen.values() and (value := getattr(args, key, None)) is not None:
-            checked_positive(key, value)
+    if chosen["defense_type"] == "norm_diff_clipping":
+        bound: Any = getattr(args, "norm_bound", None)
+        checked_positive("norm_bound", bound)
+    if chosen["dp_solution_type"] == "cdp" and getattr(args, "max_grad_norm", None) is not None:
+        checked_positive("max_grad_norm", args.max_grad_norm)
     if chosen["attack_type"] == "byzantine":
         _check_attack(args)
     size = getattr(args, "bucketing_batch_size", None)
@@ -112,8 +113,7 @@ def least_clients(args: Any, defense_type: str) -> int:
     """Return how many clients a defence of FedML's must have, or it raises."""
     if defense_type not in _KRUMS:
         return 0
-    kept = getattr(args, "krum_param_m", None)
-    return int(2 * args.byzantine_client_num + 2 + (kept if isinstance(kept, int) else 1))
+    return int(2 * args.byzantine_client_num + 2 + (getattr(args, "krum_param_m", None) or 1))
 
 
 def _check_byzantine(args: Any, choice: str) -> None:
@@ -131,6 +131,9 @@ def _check_attack(args: Any) -> None:
 
 def _check_krum(args: Any, defense_type: str) -> None:
     _check_byzantine(args, f"defense_type {defense_type}")
+    kept = getattr(args, "krum_param_m", None)
+    if kept is not None and (not isinstance(kept, int) or kept < 1):
+        raise UserError(f"krum_param_m: {kept!r}: must be a whole number of at least 1")
     drawn, least = getattr(args, "client_num_per_round", None), least_clients(args, defense_type)
     if isinstance(drawn, int) and drawn < least:
         raise UserError(

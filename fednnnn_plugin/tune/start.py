@@ -7,9 +7,10 @@ from torch.nn import Parameter
 
 from fednnnn_plugin.data.federated import DataSpec, load_federated
 from fednnnn_plugin.engine.settings import data_spec
-from fednnnn_plugin.errors import UserError, joined
+from fednnnn_plugin.errors import RunError, UserError, joined
 from fednnnn_plugin.recipe import differences
 from fednnnn_plugin.report.study import Plan, is_study, read_plan
+from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.tune.folder import StudyFolder, shown_values
 from fednnnn_plugin.tune.plan import Load, make_plan, trial_recipe
 from fednnnn_plugin.tune.settings import Settings, settings_of
@@ -59,8 +60,9 @@ def _check_trials(load: Load, plan: Plan, *, allow_code: bool) -> None:
                 lines += str(error).replace("--set train_args.", "--grid ").splitlines()
                 continue
             try:
-                recipe.rule.make([Parameter(torch.zeros(1))], recipe.rule_settings)
-            except UserError as error:  # a user's own rule
+                with isolated_generators(recipe.common_args.random_seed, "rule check"):
+                    recipe.rule.make([Parameter(torch.zeros(1))], recipe.rule_settings)
+            except (UserError, RunError) as error:  # a user's own rule
                 lines.append(f"--grid {shown_values(point)}: {error}")
     for spec, name in {} if lines else specs.items():
         where = f"{name} ({spec.partition_method}, {spec.partition_sizes} clients)"

@@ -123,19 +123,21 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 def test_the_log_is_held_back_until_it_has_a_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The package's from INFO on, others' as the process shows them."""
-    root, theirs = logging.getLogger(), logging.getLogger("anybody")
-    log = logging.getLogger("fednnnn_plugin.anybody")
-    before = root.handlers[:]
+    """The process's own handlers get what they got, loggers with a level of their own included."""
+    root, log, told = logging.getLogger(), logging.getLogger("anybody"), logging.getLogger("told")
+    told.setLevel(logging.INFO)
+    before = root.handlers[:], root.level, caplog.handler.filters[:]
     with run_log() as write_to:
         log.info("early")
         write_to(tmp_path / "log")
-        for logger in (log, theirs):
+        for logger in (log, told):
             logger.info("late")
             logger.warning("late")
-        assert len((tmp_path / "log").read_text().splitlines()) == 4
-    assert root.handlers == before
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+        assert len((tmp_path / "log").read_text().splitlines()) == 5
+    assert (root.handlers, root.level, caplog.handler.filters) == before
+    levels = [(record.name, record.levelname) for record in caplog.records]
+    assert levels == [("anybody", "WARNING"), ("told", "INFO"), ("told", "WARNING")]
+    told.setLevel(logging.NOTSET)
     with run_log() as write_to:
         write_to(Path("/dev/full"))
         log.warning("on a full disk it is lost")

@@ -127,11 +127,10 @@ def job(run: Run, recipe: Run, tmp_path: Path) -> Iterator[Job]:
                 future.result()
         return wire
 
-    before, log = torch.get_num_threads(), logging.getLogger("fednnnn_plugin")
+    before = torch.get_num_threads(), logging.getLogger().level
     yield start
-    torch.set_num_threads(before)
-    log.setLevel(logging.NOTSET)
-    log.propagate = True
+    torch.set_num_threads(before[0])
+    logging.getLogger().setLevel(before[1])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from fedml.ml.trainer.my_model_trainer_tag_prediction import ModelTrainerTAGPred
 from safetensors.torch import load_file
 from torch import nn
 from torch.testing import assert_close
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import fednnnn_plugin as fp
 
@@ -200,15 +200,19 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(run, fedml_args) -> 
 
 def test_a_loader_with_a_generator_of_its_own_resumes_too(run, synthetic) -> None:
     """It went on from pass to pass: a resumed run had other batches."""
-    x, y = torch.eye(12)[:, :FEATURES], torch.arange(12) % CLASSES
+    data = TensorDataset(torch.eye(12)[:, :FEATURES], torch.arange(12) % CLASSES)
 
     def loader(seed: int) -> DataLoader:
         generator = torch.Generator().manual_seed(seed)
-        return DataLoader(TensorDataset(x, y), batch_size=5, shuffle=True, generator=generator)
+        return DataLoader(data, batch_size=5, shuffle=True, generator=generator)
+
+    def by_batches(seed: int) -> DataLoader:
+        drawn = RandomSampler(data, generator=torch.Generator().manual_seed(seed))
+        return DataLoader(data, batch_size=None, sampler=BatchSampler(drawn, 5, drop_last=False))
 
     def after(output: str, *rounds: int) -> tuple:
         for number, last in enumerate(rounds):
-            local = {k: loader(k) for k in range(2)}
+            local = {0: loader(0), 1: by_batches(1)}
             dataset = [*synthetic[:3], loader(2), *synthetic[4:5], local, *synthetic[6:]]
             found = run(dataset, output=output, comm_round=last, resume=number > 0)
         return found[0], found[1]["test_loss"]
