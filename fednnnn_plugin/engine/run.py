@@ -189,9 +189,11 @@ def _say(recipe: Recipe, inputs: Inputs, batching: int) -> None:
     device, data, settings = device_name(inputs.device), inputs.data, recipe.data_args
     _log.info("device: %s, clients in one set of kernels: %d", device, batching)
     sizes = [data.client_size(client) for client in range(data.num_clients)]
-    dealt = f" ({settings.partition_method}, {settings.partition_sizes})"
+    dealt = ""
+    if isinstance(data, FederatedData):
+        dealt = f" ({settings.partition_method}, {settings.partition_sizes})"
     _log.info(
         "data: %s, %d classes; %d clients of %d to %d samples%s",
         *(settings.dataset, data.num_classes, data.num_clients, min(sizes), max(sizes)),
-        dealt * isinstance(data, FederatedData),
+        dealt,
     )
