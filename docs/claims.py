@@ -6,8 +6,9 @@ from pathlib import Path
 import pandas as pd
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.report.groups import METHODS, arrange
+from fednnnn_plugin.report.groups import DATASET_NAMES, METHODS, arrange
 from fednnnn_plugin.report.runs import SECONDS
+from fednnnn_plugin.report.tables import PAPER
 
 RESULTS = Path(__file__).parents[1] / "results"
 PAGE = RESULTS / "CLAIMS.md"
@@ -58,16 +59,25 @@ def moves(runs: pd.DataFrame) -> pd.DataFrame:
     return means.dropna(subset="E / FedAvg's E").map("{:.2f}".format, na_action="ignore")
 
 
+def best(runs: pd.DataFrame) -> pd.DataFrame:
+    """The best accuracy, FedNNNN's lead over FedAvg and FedProx in points, and the paper's lead."""
+    accuracies = _best(runs)
+    paper = pd.Series(PAPER).unstack().rename(DATASET_NAMES, level=0) / 100.0
+    table = accuracies.map("{:.1%}".format, na_action="ignore")
+    for name, ours in (("FedNNNN's lead", accuracies), ("in the paper", paper)):
+        lead = ours["FedNNNN"] - ours[["FedAvg", "FedProx"]].max(axis=1, skipna=False)
+        table[name] = lead.map(_points)
+    return table
+
+
 def normalised(runs: pd.DataFrame) -> pd.DataFrame:
-    """The best accuracy with and without normalisation, and the difference in points."""
-    best = _by_method(runs.groupby([*LINE, "run"])["test_acc"].max().groupby(LINE).mean())
-    pairs = best.drop(columns="FedProx").dropna()
+    """What normalisation adds to the best accuracy, alone and beside momentum, in points."""
+    accuracies = _best(runs)
     gains = {
-        "Norm-Norm's gain": pairs["Norm-Norm"] - pairs["FedAvg"],
-        "FedNNNN's over Momentum": pairs["FedNNNN"] - pairs["Momentum"],
+        "Norm-Norm over FedAvg": accuracies["Norm-Norm"] - accuracies["FedAvg"],
+        "FedNNNN over Momentum": accuracies["FedNNNN"] - accuracies["Momentum"],
     }
-    points = pd.DataFrame(gains).map(lambda gain: f"{100 * gain:+.1f}".replace("-", "−"))
-    return pairs.map("{:.1%}".format).join(points)
+    return pd.DataFrame(gains).dropna().map(_points)
 
 
 def served(runs: pd.DataFrame) -> pd.DataFrame:
@@ -92,15 +102,23 @@ def overhead(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({name: medians[name].map(text.format) for name, text in shown.items()})
 
 
+def _best(runs: pd.DataFrame) -> pd.DataFrame:
+    return _by_method(runs.groupby([*LINE, "run"])["test_acc"].max().groupby(LINE).mean())
+
+
 def _by_method(means: pd.Series) -> pd.DataFrame:
     return means.unstack().reindex(columns=[*METHODS])
+
+
+def _points(gain: float) -> str:
+    return "–" if pd.isna(gain) else f"{100 * gain:+.1f}".replace("-", "−")
 
 
 def filled(page: str, runs: pd.DataFrame) -> str:
     """Return the page with each table, which follows a comment with its name, made anew."""
     runs = arrange(runs)
     runs = runs[runs["method"].isin(METHODS)]
-    for make in (speed, agreement, moves, normalised, served, overhead):
+    for make in (best, speed, agreement, moves, normalised, served, overhead):
         table = make(runs).fillna("–").reset_index().rename(columns={"data": "data set"})
         lines = [[*table], ["---"] * len(table.columns), *table.astype(str).to_numpy().tolist()]
         text = "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -25,4 +25,4 @@ def test_the_claims_tables_are_the_records(monkeypatch: pytest.MonkeyPatch) -> N
 
     page = claims.PAGE.read_text()
     assert claims.filled(page, fp.read_runs(RESULTS)) == page
-    assert page.count("\n| --- |") == 6
+    assert page.count("\n| --- |") == 7
