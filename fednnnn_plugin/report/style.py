@@ -42,7 +42,7 @@ _SCRIPTS = re.compile(
     "PingFang|Hiragino|Noto Sans (Devanagari|Arabic|Thai)|Unifont$"
 )
 STYLE: Any = {
-    "font.family": ["DejaVu Sans", *filter(_SCRIPTS.match, get_font_names())],
+    "font.family": ["DejaVu Sans", *sorted(filter(_SCRIPTS.match, get_font_names()))],
     "font.size": 8.0,
     "axes.titlesize": 8.0,
     "axes.titlelocation": "left",
