@@ -1,6 +1,7 @@
-"""YAML of plain values, read by PyYAML's safe loader with its gaps closed."""
+"""YAML of plain values: PyYAML's safe loader and dumper with their gaps closed."""
 
 import re
+import sys
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -67,12 +68,25 @@ def read_yaml(text: str) -> object:
         raise NotReadableError(f"not YAML: {printable(deep)}") from None
 
 
+def write_yaml(values: object) -> str:
+    """Write plain values as YAML that :func:`read_yaml` reads back, in their order.
+
+    Escaped to ASCII: PyYAML writes a bare U+0085 that it then reads as another character. A value
+    stands on one line, for those who look for it by line.
+    """
+    text: str = yaml.dump(values, Dumper=_Dumper, sort_keys=False, width=sys.maxsize)
+    return text
+
+
 def _refused(problem: str, mark: yaml.Mark) -> ConstructorError:
     return ConstructorError(None, None, problem, mark)
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads ``5e-4`` as a number and a date as text; refuses aliases and keys given twice."""
+    """Reads ``5e-4`` as a number, and dates, ``1:30`` and ``010`` as text.
+
+    It refuses aliases and keys that are given twice.
+    """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):  # a few lines of them make gigabytes
@@ -105,10 +119,20 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes the text that the loader would read as a number."""
+
+
+# YAML 1.1, and so PyYAML, reads 1:30 as 90 and 010 as 8.
+_OTHER_BASE = re.compile(r"[-+]?(0[0-9_]|[0-9_]+:)")
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_TAG}timestamp"]
+    first: [
+        (f"{_TAG}str", _OTHER_BASE),
+        *((tag, pattern) for tag, pattern in resolvers if tag != f"{_TAG}timestamp"),
+    ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-# YAML 1.1, and so PyYAML, wants a dot and a sign: 5.0e-4.
+# It wants a dot and a sign: 5.0e-4.
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+\Z", re.ASCII)
-_Loader.add_implicit_resolver(f"{_TAG}float", _EXPONENT, list("-+.0123456789"))
+for _side in (_Loader, _Dumper):
+    _side.add_implicit_resolver(f"{_TAG}float", _EXPONENT, list("-+.0123456789"))

@@ -88,10 +88,14 @@ keep() { # NAME: its records, whole or not at all; the folder of the data is thi
 }
 run() { # NAME
   local settings=(--output "$runs/$1" --set "common_args.random_seed=${1##*-seed}")
-  settings+=(--set validation_args.test_served=true) # the paper says how poor it is
+  local begun=$runs/$1/recipe.yaml test_served=true # the paper says how poor it is
+  if [ -e "$begun" ]; then
+    settings+=(--resume)
+    test_served=$(value test_served "$begun") # a run that was begun without it stays so
+  fi
+  settings+=(--set "validation_args.test_served=$test_served")
   [ -z "$rounds" ] || settings+=(--set "train_args.comm_round=$rounds")
   [ -z "$precision" ] || settings+=(--set "train_args.precision=$precision")
-  [ ! -e "$runs/$1/recipe.yaml" ] || settings+=(--resume)
   # It replaces this process, which is then the one to signal.
   exec fednnnn run "$recipes/${1%-seed*}.yaml" "${settings[@]}" "${more[@]}" >>"$runs/$1.log" 2>&1
 }

@@ -87,7 +87,7 @@ def test_a_run_shows_a_line_a_round_and_how_it_ended(
         (
             "mnist_noniid_b_fednnnn",
             {"data_cache_dir": "none", "download": False},
-            "none: no MNIST here: ",
+            "data_cache_dir: none: no MNIST here: ",
         ),
     ],
 )
@@ -154,6 +154,8 @@ def test_partition_shows_a_recipe_s_clients(here: Path) -> None:
     (here / "mine.csv").write_text("mine")
     assert refused(fednnnn(*words, "--csv", "mine.csv")).startswith("--csv: mine.csv: ")
     assert (here / "mine.csv").read_text() == "mine"
+    (here / "folder.svg").mkdir()
+    assert "is a folder" in refused(fednnnn(*words, "--plot", "folder.svg", "--overwrite"))
     assert "power_law_exponent" in refused(fednnnn(*words, "--set", "power_law_exponent=3"))
     assert "no_such_recipe" in refused(fednnnn("partition", "no_such_recipe"))
     result = fednnnn(*words, "--csv", "mine.csv", "--overwrite")

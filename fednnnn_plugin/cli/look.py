@@ -77,6 +77,8 @@ def partition_command(
     ):
         if path and path.suffix.lower() not in allowed:
             raise UserError(f"{option}: {path} must end in {', '.join(allowed)}")
+        if path and path.is_dir():
+            raise UserError(f"{option}: {path}: is a folder; must be a file")
         if path and path.exists() and not overwrite:
             raise UserError(f"{option}: {path}: it is there already; replace it with --overwrite")
     from fednnnn_plugin.data.federated import load_federated

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     metavar="KEY=START:STOP:STEP",
     multiple=True,
     help="Search this key, over a range with both ends or values between commas; may be repeated. "
-    "Only what is named is searched; default: the paper's grids.",
+    "Only what is named is searched; default: η, and the method's keys.",
 )
 @click.option("--rounds", type=int, help="Rounds of a trial; default: the paper's for the data.")
 @click.option("--validation", type=float, help="Share of the training images to judge on; 1/6.")

@@ -40,8 +40,9 @@ def load_cifar10(cache_dir: Path, *, download: bool) -> ImageDataset:
         source = _source(cache_dir)
         if source is None:
             raise UserError(
-                f"{cache_dir}: no CIFAR-10 here: looked for {_FOLDER}/ (with its six batches), "
-                f"{_ARCHIVE} and {{{','.join(_TREES)}}}/{{train,test}}/<class>/*.jpg|png; set "
+                f"data_cache_dir: {printable(cache_dir)}: no CIFAR-10 here: looked for {_FOLDER}/ "
+                f"(with its six batches), {_ARCHIVE} and {{{','.join(_TREES)}}}/{{train,test}}/"
+                "<class>/*.jpg|png; set "
                 "download: true, or put one of them there"
             )
         if source.name == _FOLDER:

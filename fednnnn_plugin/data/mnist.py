@@ -31,8 +31,9 @@ def load_mnist(cache_dir: Path, *, download: bool) -> ImageDataset:
             download_missing("MNIST", cache_dir, mnist_is_present)
         if missing := _missing(raw):
             raise UserError(
-                f"{cache_dir}: no MNIST here: looked for {', '.join(missing)} (or .gz) in "
-                "MNIST/raw; set download: true, or put torchvision's files there"
+                f"data_cache_dir: {printable(cache_dir)}: no MNIST here: looked for "
+                f"{', '.join(missing)} (or .gz) in MNIST/raw; set download: true, or put "
+                "torchvision's files there"
             )
         pixels = Pixels(*_part(raw, *_NAMES[:2]), *_part(raw, *_NAMES[2:]))
     return ImageDataset(pixels, tuple("0123456789"), MEAN, STD)

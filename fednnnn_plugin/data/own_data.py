@@ -89,6 +89,8 @@ def _tensor(value: object, where: str) -> Tensor:
         raise UserError(f"{where}: a {type(value).__name__}; must be a tensor or a NumPy array")
     try:
         if isinstance(value, Tensor):
+            if value.is_nested or value.is_quantized:
+                raise TypeError("must be neither nested nor quantised")
             return value.detach().to("cpu").contiguous()
         return torch.from_numpy(np.require(value, value.dtype.newbyteorder("="), ["C", "W"]))
     except (RuntimeError, NotImplementedError, TypeError) as error:  # one without data, for example

@@ -29,9 +29,10 @@ def partition(
     sizes: str = "balanced",
     classes_per_client: int = 2,
     power_law_exponent: float = 1.0,
-    alpha: float = 0.5,
     min_samples: int = 10,
     seed: int = 0,
+    *,
+    alpha: float = 0.5,
 ) -> list[Ints]:
     """Deal every sample to exactly one client.
 
@@ -49,9 +50,9 @@ def partition(
         method, sizes: as above.
         classes_per_client: at least 1, under ``n_class``.
         power_law_exponent: finite and at least 0, under ``power_law``.
-        alpha: finite and at least 0.001, under ``dirichlet``: the smaller, the fewer classes.
         min_samples: at least 1, under ``power_law``.
         seed: at least 0; the same seed and labels give the same split on every platform.
+        alpha: finite and at least 0.001, under ``dirichlet``: the smaller, the fewer classes.
 
     Returns:
         For each client the positions of its samples in ``labels``, int64, ascending.

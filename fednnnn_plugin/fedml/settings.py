@@ -7,7 +7,7 @@ from typing import Any
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.methods import require_code_allowed
 from fednnnn_plugin.recipe import Recipe, recipe_from_args
-from fednnnn_plugin.server.rules import RULES, find_rule, load_rule
+from fednnnn_plugin.server.rules import CLIENTS_KEYS, RULES, find_rule, load_rule
 from fednnnn_plugin.user_code import names_code
 
 _SERVER_KEYS = (
@@ -86,9 +86,9 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
     if names_code(method):
         require_code_allowed(_METHOD, method)
     rule = load_rule(method, _METHOD) if names_code(method) else find_rule(method)
-    every = {key: one for other in RULES.values() for key, one in other.keys.items()}
-    keys = (*_SERVER_KEYS, *(key for key, one in every.items() if not one.client))
-    clients = {key: 0.0 for key, one in rule.keys.items() if one.client}  # theirs to give
+    every = dict.fromkeys(key for other in RULES.values() for key in other.keys)
+    keys = (*_SERVER_KEYS, *(key for key in every if key not in CLIENTS_KEYS))
+    clients = {key: 0.0 for key in rule.keys if key in CLIENTS_KEYS}  # theirs to give
     return _recipe(args, keys, federated_optimizer=method, **clients)
 
 

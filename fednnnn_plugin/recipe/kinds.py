@@ -69,8 +69,8 @@ def _height_and_width(value: object) -> object:
 PathText = Annotated[str, AfterValidator(_path), Field(description="a path")]
 
 _MOST = 2**31 - 1
-Count = Annotated[int, Field(ge=1, le=_MOST, description="a whole number of at least 1")]
-Natural = Annotated[int, Field(ge=0, le=_MOST, description="a whole number of at least 0")]
+Count = Annotated[int, Field(ge=1, le=_MOST, description=f"a whole number of 1 to {_MOST}")]
+Natural = Annotated[int, Field(ge=0, le=_MOST, description=f"a whole number of 0 to {_MOST}")]
 Seed = Annotated[int, Field(ge=0, lt=2**32, description="a whole number of 0 to 4294967295")]
 FullBatch = Annotated[Literal[-1], Field(description="-1 for all of a client's images")]
 

@@ -1,14 +1,11 @@
 """A recipe file to a `Recipe`, and back."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fednnnn_plugin.errors import UserError, joined, printable
-from fednnnn_plugin.reading import NotReadableError, read_mapping, read_yaml
+from fednnnn_plugin.reading import NotReadableError, read_mapping, read_yaml, write_yaml
 from fednnnn_plugin.recipe.build import build, known_keys, unknown_section
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
@@ -53,10 +50,7 @@ def dump_recipe(recipe: Recipe, *, own_data: bool = False) -> str:
         sections.setdefault(section, {})[key] = value
     if own_data:
         sections["data_args"] = {"dataset": recipe.data_args.dataset}
-    # Escaped to ASCII: PyYAML writes a bare U+0085 that it then reads as another character.
-    # A value stands on one line, for those who look for it by line.
-    text: str = yaml.safe_dump(sections, sort_keys=False, width=sys.maxsize)
-    return text
+    return write_yaml(sections)
 
 
 def differences(stored: Recipe, given: Recipe) -> dict[str, tuple[object, object]]:

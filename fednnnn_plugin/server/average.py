@@ -15,7 +15,7 @@ from fednnnn_plugin.server.norms import part_norms
 from fednnnn_plugin.server.sum import BinnedSum
 from fednnnn_plugin.server.update import Clients, LayerNorms, Update
 
-# Buffers of one model differ in scale: an attention mask of -1e9 beside a running variance of 0.01,
+# A client's buffers differ in scale: an attention mask of -1e9 beside a running variance of 0.01,
 # or, where one is beyond _HUGE, float32's least number beside it.
 _BUFFER_FOLDS, _HUGE_FOLDS, _HUGE = 3, 6, 1e12
 # Of a group's update: its clients share a grid, which may be coarse for the shortest of them.
@@ -79,9 +79,7 @@ class UpdateAccumulator:
         self._max_client_norm = max_client_norm
         self.device = self._w_t.device
         self.updates = BinnedSum(layout.size, self.device, _GROUP_FOLDS)
-        huge = bool((layout.floating.flatten(global_state).abs() > _HUGE).any())
-        self._buffer_folds = _HUGE_FOLDS if huge else _BUFFER_FOLDS
-        self._buffers = BinnedSum(layout.floating.size, self.device, self._buffer_folds)
+        self._buffers = BinnedSum(layout.floating.size, self.device, _HUGE_FOLDS)
         least = torch.iinfo(torch.int64).min
         self._maxima = torch.full((layout.integer.size,), least, device=self.device)
 
@@ -155,7 +153,8 @@ class UpdateAccumulator:
             differences, floating, integer = (x[chosen] for x in (differences, floating, integer))
         if places:
             self.updates.add(differences, update_terms, 1 if m == 1 else _GROUP_FOLDS)
-            self._buffers.add(floating, buffer_terms, self._buffer_folds)
+            huge = max(measured[k][-1] for k in places) > _HUGE
+            self._buffers.add(floating, buffer_terms, _HUGE_FOLDS if huge else _BUFFER_FOLDS)
             self._maxima = torch.maximum(self._maxima, integer.amax(0))
         return [k in places for k in range(m)]
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
-import yaml
 from filelock import FileLock
 
 from fednnnn_plugin.engine.folder import write_atomically
 from fednnnn_plugin.engine.records import versions
+from fednnnn_plugin.reading import write_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe, load_recipe
 from fednnnn_plugin.report.study import COLUMNS, PLAN, TRIALS, Plan, Step, Study, read_study
 
@@ -46,7 +46,7 @@ class StudyFolder:
         """Write down what is searched."""
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(self.base, dump_recipe(recipe).encode())
-        text = yaml.safe_dump(plan.model_dump(mode="json"), sort_keys=False)
+        text = write_yaml(plan.model_dump(mode="json"))
         write_atomically(self.path / PLAN, text.encode())
 
     def write_trials(self, plan: Plan, rows: Sequence[Mapping[str, object]]) -> Study:

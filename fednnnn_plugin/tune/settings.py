@@ -13,21 +13,17 @@ from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.report.study import MAX_POINTS, Grid, Metric, Plan
 
-_FORM = "must be numbers as in 0.5,0.7,1.0, or START:STOP:STEP as in '0.5:1.2:0.1' (quoted in YAML)"
+_FORM = "must be numbers as in 0.5,0.7,1.0, or START:STOP:STEP as in 0.5:1.2:0.1"
 
 
 def parse_grid(given: object) -> tuple[float, ...]:
     """Read ``START:STOP:STEP``, both ends included, values between commas, or a list of numbers.
 
-    Decimal, so that 0.5:1.2:0.1 ends at 1.2 and its third value is 0.7. A bare number is refused:
-    YAML reads ``1:5:0.5`` as 3900.5.
+    Decimal, so that 0.5:1.2:0.1 ends at 1.2 and its third value is 0.7.
     """
-    if isinstance(given, list | tuple):
-        given = ",".join(map(str, given))
-    if not isinstance(given, str):
-        raise ValueError(_FORM)
-    numbers = list(map(_number, given.split(":" if given.count(":") == 2 else ",")))
-    if ":" in given:
+    text = ",".join(map(str, given)) if isinstance(given, list | tuple) else str(given)
+    numbers = list(map(_number, text.split(":" if text.count(":") == 2 else ",")))
+    if ":" in text:
         start, stop, step = numbers
         if step <= 0 or stop < start:
             raise ValueError("STEP must be above 0 and STOP at least START")

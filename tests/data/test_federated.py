@@ -44,7 +44,7 @@ def test_digits_between_20_clients() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"dataset": "mnist"}, "/nonexistent: no MNIST here"),
+        ({"dataset": "mnist"}, "data_cache_dir: /nonexistent: no MNIST here"),
         (
             {"num_clients": 4},
             "train_args.client_num_in_total: 4: with data_args.classes_per_client",

@@ -38,7 +38,7 @@ def test_missing_files_are_named(tiny_mnist: Path) -> None:
     path.unlink()
     os.mkfifo(path)  # no file either
     message = refusal(load, tiny_mnist)
-    assert message.startswith(f"{tiny_mnist}: no MNIST here: looked for t10k-labels-idx1-ubyte ")
+    assert message.startswith(f"data_cache_dir: {tiny_mnist}: no MNIST here: looked for t10k-label")
     assert "train-" not in message
     assert "download: true" in message
 
@@ -50,7 +50,7 @@ def test_a_folder_that_is_none(tmp_path: Path, dataset: str) -> None:
     loop.symlink_to(loop)
     assert refusal(load_images, dataset, file, download=False, seed=0) == f"{file}: not a folder"
     missing = refusal(load_images, dataset, gone, download=False, seed=0)
-    assert missing.startswith(f"{gone}: no ")
+    assert missing.startswith(f"data_cache_dir: {gone}: no ")
     assert not gone.exists()
     assert str(loop) in refusal(load_images, dataset, loop, download=True, seed=0)
     assert not is_present(dataset, loop)

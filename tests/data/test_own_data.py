@@ -17,6 +17,7 @@ from torch import rand, tensor
 U8 = torch.uint8
 def images(n=4, value=0, *shape): return torch.full((n, *(shape or (1, 2, 2))), value, dtype=U8)
 def labels(n=4): return torch.arange(n) % 2
+def nested(parts): return torch.nested.nested_tensor([part.float() for part in parts])
 def fixed(array): array.setflags(write=False); return array
 """
 
@@ -88,6 +89,7 @@ WRONG = {
     "images(), labels(3), images(), labels()": "train_labels: 3, for 4 train_inputs",
     "images(), labels(), images(4, 0, 1, 2, 3), labels()": "test_inputs: torch.uint8 of [4, 1, 2, ",
     "images() / 1, labels(), images(4, 1).double() * 1e300, labels()": "test_inputs: has NaN or",
+    f"nested([images(), images(3)]), {REST}": "train_inputs: cannot be used: must be neither",
     "images(), -labels(), images(), labels()": "train_labels: has -1; labels go from 0 on",
     "images(), 0 * labels(), images(), 0 * labels()": "labels up to 0: there must be 2 to 100000",
 }
@@ -102,4 +104,4 @@ def test_a_wrong_return_is_one_line(load, returned: str) -> None:
 def test_what_it_raises_is_one_line_with_its_place(load) -> None:
     message = refusal(load, "None", "raise ValueError('two\\nlines')")
     assert ":load: raised ValueError: two lines (" in message
-    assert message.endswith(", line 10)")
+    assert message.endswith(", line 11)")

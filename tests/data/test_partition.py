@@ -103,11 +103,11 @@ def test_any_split_or_one_line(
     alpha: float,
     min_samples: int,
 ) -> None:
-    arguments = (method, sizes, classes_per_client, exponent, alpha, min_samples)
+    arguments = (method, sizes, classes_per_client, exponent, min_samples, 0)
     least = min_samples if sizes == "power_law" else 1
     class_sizes = np.bincount(labels)
     try:
-        clients = partition(labels, num_clients, *arguments)
+        clients = partition(labels, num_clients, *arguments, alpha=alpha)
     except UserError:
         if method != "n_class":  # test_class_split.py holds its refusals against an exact solver
             rare = method == "iid" and class_sizes[class_sizes > 0].min() < num_clients

@@ -94,6 +94,9 @@ def test_slurms_directives_are_before_the_first_command() -> None:
         ("--set device_args.using_gpu=false", "", 0),
         ("--set using_gpu=False --set=device_args.using_gpu=YES", "", 2),
         ("--set=using_gpu=off", "", 0),
+        ("--set device_type=cpu", "", 0),
+        ("--set using_gpu=false --set=device_args.device_type=gpu", "", 2),
+        ("--set using_gpu=false --set device_type=null", "", 0),
     ],
 )
 def test_slurm_gives_gpus_where_the_run_wants_them(
@@ -103,6 +106,15 @@ def test_slurm_gives_gpus_where_the_run_wants_them(
     asked = [f"--gpus-per-node={gpus}"] if gpus else []
     words = ["sbatch", *asked, *options.split(), str(LAUNCH / "slurm.sbatch"), RECIPE]
     assert slurm().split() == [*words, *more.split()]
+
+
+@pytest.mark.parametrize("text", ['{"device_args": {"using_gpu": true}}', "device_type: gpu # cpu"])
+def test_slurm_reads_a_recipe_however_it_is_written(
+    script: Run, slurm: Callable[[], str], tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "mine.yaml").write_text(f"# using_gpu: false\n{text}\n")
+    script("slurm.sbatch", "mine.yaml")
+    assert slurm().split()[1] == "--gpus-per-node=2"
 
 
 @pytest.mark.parametrize("output", ["--output=other --output mine", "--output=mine"])

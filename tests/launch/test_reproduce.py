@@ -29,7 +29,7 @@ done
 mkdir -p "$folder" && cd "$folder"
 echo '{"round": 1}' >metrics.jsonl
 printf '{\\n "rounds": %s\\n}\\n' "$rounds" >summary.json
-printf 'data_args:\\n  data_cache_dir: /secret\\n' >recipe.yaml
+printf 'data_args:\\n  data_cache_dir: /secret\\n  test_served: false\\n' >recipe.yaml
 """
 
 
@@ -61,14 +61,16 @@ def test_runs_leave_their_records_once_and_more_rounds_extend_them(
         for file in ("metrics.jsonl.gz", "recipe.yaml", "summary.json")
     }
     for recipe in (tmp_path / "results").rglob("recipe.yaml"):  # no path of this machine
-        assert recipe.read_text() == "data_args:\n  data_cache_dir: ~/fedml_data\n"
+        assert recipe.read_text().splitlines()[1] == "  data_cache_dir: ~/fedml_data"
 
+    assert " validation_args.test_served=true " in (tmp_path / "told").read_text()
     (tmp_path / "told").unlink()
     assert script(*two_rounds).count("there already: ") == 2
     assert files(tmp_path / "results") == kept
     assert not (tmp_path / "told").exists()
     script("reproduce.sh", "--rounds", "3", TWO[0])
-    assert (tmp_path / "told").read_text().endswith("train_args.comm_round=3 --resume\n")
+    as_begun = "--resume --set validation_args.test_served=false --set train_args.comm_round=3\n"
+    assert (tmp_path / "told").read_text().endswith(as_begun)
 
 
 @pytest.mark.slow

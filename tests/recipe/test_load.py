@@ -58,6 +58,20 @@ def test_numbers_may_be_written_5e_4(recipe_file: Path) -> None:
     assert read == [5e-4, -1e3, 5.0, 100.0, "5e", 0x1E5, "5e-4", "2024-01-01"]
 
 
+@pytest.mark.parametrize("value", ["1:30", "010", "-0_7", "1:30.5"])
+def test_a_number_in_another_base_is_text(recipe_file: Path, value: str) -> None:
+    (line,) = message(recipe_file, f"train_args.epochs={value}").splitlines()
+    assert line.startswith(f"--set train_args.epochs: '{value}': must be a whole number")
+
+
+@pytest.mark.parametrize("text", ["8e41", "1e5", "-.5E3", "1:30", "010", "2024-01-01", "off"])
+def test_text_like_a_number_is_read_back_as_text(recipe_file: Path, text: str) -> None:
+    """A commit's hash may be one, as the name of a run."""
+    recipe = load_recipe(recipe_file, [f"run_name='{text}'"])
+    recipe_file.write_text(dump_recipe(recipe))
+    assert load_recipe(recipe_file).tracking_args.run_name == text
+
+
 def test_overrides_replace_values_and_the_last_one_wins(recipe_file: Path) -> None:
     given = ["train_args.beta=0.9", "beta=1", "client_batching=off", "random_seed=3"]
     given += ["data_args.data_cache_dir=/tmp/a=b", "tracking_args.run_name=", "batch_size=-1"]
@@ -77,8 +91,17 @@ def test_overrides_replace_values_and_the_last_one_wins(recipe_file: Path) -> No
         ("train_args.beta", "1e999", "inf: must be a finite number greater than 0"),
         ("train_args.learning_rate", "null", "null: must be a finite number greater than 0"),
         ("train_args.client_num_per_round", "21", "must be at most client_num_in_total, here 20"),
-        ("train_args.comm_round", "2.5", "2.5: must be a whole number of at least 1"),
-        ("train_args.batch_size", "0", "0: must be a whole number of at least 1, or -1 for all"),
+        (
+            "train_args.comm_round",
+            "3000000000",
+            "3000000000: must be a whole number of 1 to 2147483",
+        ),
+        ("train_args.comm_round", "2.5", "2.5: must be a whole number of 1 to 2147483647"),
+        (
+            "train_args.batch_size",
+            "0",
+            "0: must be a whole number of 1 to 2147483647, or -1 for all",
+        ),
         ("train_args.precision", "fp16", "'fp16': must be one of fp32, tf32, bf16, fp64"),
         ("train_args.client_batching", "on", "true: must be auto or off, or a whole number"),
         ("train_args.max_client_norm", "0", "0: must be a finite number greater than 0, or null"),
@@ -126,8 +149,8 @@ def test_every_mistake_has_its_line(recipe_file: Path) -> None:
     assert message(recipe_file).splitlines() == [
         f"{recipe_file}: train_args.beta: -1: must be a finite number greater than 0",
         f"{recipe_file}: train_args.com_round: unknown key; did you mean train_args.comm_round?",
-        f"{recipe_file}: train_args.comm_round: missing; must be a whole number of at least 1",
-        f"{recipe_file}: train_args.epochs: 'many': must be a whole number of at least 1",
+        f"{recipe_file}: train_args.comm_round: missing; must be a whole number of 1 to 2147483647",
+        f"{recipe_file}: train_args.epochs: 'many': must be a whole number of 1 to 2147483647",
     ]
     lines = message(recipe_file, *(f"data_args.unknown{i}=1" for i in range(96))).splitlines()
     assert len(lines) == 21

@@ -187,6 +187,17 @@ def test_a_buffer_is_not_coarsened_by_a_huge_one_beside_it() -> None:
     assert (update.mean_update_norm, update.mean_client_norm) == (0.0, 0.0)
 
 
+def test_a_buffer_is_not_coarsened_by_one_that_grew_huge() -> None:
+    """What was no huge mask in the global model becomes one in a client's."""
+    acc = UpdateAccumulator({"mask": torch.zeros(1), "bn.running_var": torch.ones(1)}, [])
+    least = torch.full((1,), torch.finfo(torch.float32).min)
+    for mask in (least, torch.zeros(1)):
+        acc.add({"mask": mask, "bn.running_var": torch.tensor([1.2345e-4])}, 1.0)
+    buffers = acc.finish().buffers
+    assert buffers["bn.running_var"].item() == pytest.approx(1.2345e-4, rel=1e-6)
+    assert torch.equal(buffers["mask"], least / 2)
+
+
 def test_the_mean_of_the_largest_buffers_is_finite() -> None:
     """A mask of the least double, in any number of clients: their sum overflows."""
     least = torch.full((1,), torch.finfo(torch.float64).min, dtype=torch.float64)

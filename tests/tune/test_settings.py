@@ -20,6 +20,7 @@ from fednnnn_plugin.tune.settings import checked_settings, parse_grid, read_sett
         ("1:2:0.4", (1.0, 1.4, 1.8)),  # the end is not on it
         (" 1e-3, 5e-4 ,1", (0.0005, 0.001, 1.0)),
         ([0.8, 0.6], (0.6, 0.8)),
+        (0.7, (0.7,)),
     ],
 )
 def test_a_grid_by_hand(text: object, values: tuple[float, ...]) -> None:
@@ -36,10 +37,10 @@ def test_any_text_ends_in_a_grid_or_a_refusal(text: str) -> None:
 
 def test_settings_from_a_file_and_options_before_it(tmp_path: Path) -> None:
     file = tmp_path / "search.yaml"
-    text = "grids: {train_args.beta: 0.5:0.7:0.1, gamma: [0.6, 0.8]}\nrounds: 5\nprune: true\n"
+    text = "grids: {train_args.beta: 0.5:0.7:0.1, gamma: 1:5:2}\nrounds: 5\nprune: true\n"
     file.write_text(text)
     settings = read_settings(file).updated(checked_settings({"grids": {"beta": "0.9"}}, "--"))
-    assert settings.grids == {"beta": (0.9,), "gamma": (0.6, 0.8)}
+    assert settings.grids == {"beta": (0.9,), "gamma": (1.0, 3.0, 5.0)}
     assert (settings.rounds, settings.prune, settings.metric) == (5, True, None)
 
 
@@ -49,8 +50,7 @@ MANY = ",".join(map(str, range(MAX_POINTS + 1)))
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        # YAML reads a bare 1:5:0.5 as 3900.5.
-        *((f"grids: {{beta: {grid}}}", "grids.beta: ") for grid in ("[]", "[true]", "1:5:0.5")),
+        *((f"grids: {{beta: {grid}}}", "grids.beta: ") for grid in ("[]", "[true]", "", "true")),
         *((f"grids: {{beta: '{grid}'}}", "grids.beta: ") for grid in ("1:2:0", "1,1.0", "1:nan:1")),
         *((f"grids: {{beta: '{grid}'}}", "grids.beta: ") for grid in ("1e999999", MANY)),
         ("grids: {beta: 0.5, train_args.beta: 0.6}", "grids: .*given twice"),

@@ -30,7 +30,6 @@ class Key:
     Attributes:
         default: None where a recipe must give the value.
         argument: the optimizer's argument; None: of the key's own name.
-        client: the clients' training takes it, not the server's optimizer.
         grid: the values that a search of hyperparameters tries where it is told none.
     """
 
@@ -39,7 +38,6 @@ class Key:
     below: float = math.inf
     default: float | None = None
     argument: str | None = None
-    client: bool = False
     grid: tuple[float, ...] = ()
 
     def check(self, value: Any) -> bool:
@@ -77,6 +75,8 @@ def decay(**options: Any) -> Key:
     return Key("a number of at least 0 and less than 1", below=1.0, **options)
 
 
+#: What the clients' training takes, not the server's optimizer: μ of FedProx.
+CLIENTS_KEYS = ("prox_mu",)
 #: η, where a rule's own is 1.
 LR = positive(default=1.0)
 
@@ -97,7 +97,7 @@ class Rule:
         given: dict[str, Any] = {
             key.argument or name: settings.get(name, key.default)
             for name, key in self.keys.items()
-            if not key.client
+            if name not in CLIENTS_KEYS
         }
         with self._called():
             return self.optimizer(parameters, **given)
@@ -143,7 +143,8 @@ def rule(
             name, such as ``mean_client_norm``.
         evaluated: which model is tested and reported.
         place: row in the paper's table of results, of a method that is the paper's.
-        **keys: the recipe's keys in ``train_args``, each with its range.
+        **keys: the recipe's keys in ``train_args``, each with its range. ``prox_mu`` is the
+            clients': they train with the proximal term, and the optimizer does not get it.
 
     Raises:
         UserError: the class is no optimizer, or has the name of one of ours; what it wants, or

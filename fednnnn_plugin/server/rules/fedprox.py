@@ -6,7 +6,7 @@ from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, move
 from fednnnn_plugin.server.rules import LR, non_negative, rule
 
 
-@rule(prox_mu=non_negative(client=True, grid=(0.005, 0.01, 0.015, 0.02)), place=2)
+@rule(prox_mu=non_negative(grid=(0.005, 0.01, 0.015, 0.02)), place=2)
 class PaperFedProx(Optimizer):
     r"""FedAvg's server step (Li et al. 2020; paper, eq. 7), arguments and errors included.
 

@@ -5,7 +5,7 @@ from torch.optim import Optimizer
 from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, move, norm_ratio
 from fednnnn_plugin.server.rules import LR, positive, rule
 
-#: β, and the paper's grid of it: 0.5 to 1.2 by 0.1 (appendix).
+#: β, and a grid of it that holds what the paper chose (table of its appendix): 0.6 to 1.1.
 BETA = positive(grid=(0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2))
 
 

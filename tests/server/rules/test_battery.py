@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.rules import RULES
+from fednnnn_plugin.server.rules import CLIENTS_KEYS, RULES
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 DTYPES = [torch.float16, torch.float32, torch.float64]
@@ -220,5 +220,5 @@ def test_the_keys_defaults_are_the_optimizers(row: Row) -> None:
     rule = RULES[row.name]
     parameters = inspect.signature(rule.optimizer).parameters
     for name, key in rule.keys.items():
-        if not key.client and key.default is not None:
+        if name not in CLIENTS_KEYS and key.default is not None:
             assert parameters[key.argument or name].default == key.default
