@@ -1,12 +1,18 @@
 """What FedML's arguments say, checked: all of a simulation, and what a silo's two sides read."""
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fedml.methods import require_code_allowed
-from fednnnn_plugin.recipe import Recipe, recipe_from_args
+from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.recipe.build import build
+from fednnnn_plugin.recipe.kinds import Caller
+from fednnnn_plugin.recipe.method import find_method, rule_keys
+from fednnnn_plugin.recipe.schema import SECTIONS, own_keys
 from fednnnn_plugin.server.rules import CLIENTS_KEYS, RULES, find_rule, load_rule
 from fednnnn_plugin.user_code import names_code
 
@@ -44,6 +50,12 @@ _UNREAD = {
     "batch_size": 1,
     "learning_rate": 1.0,
 }
+# FedML sets it itself, to client_num_per_round or to the size of the MPI world.
+_NOT_THE_USERS = {"worker_num"}
+# Of dataset image_folder only; another data set's script may use such names for its own purposes.
+_IMAGE_FOLDERS = {"data_dir", "image_size", "test_fraction"}
+# A name of FedML's own: its FedOpt, SCAFFOLD and Mime read it, and our method may stand beside it.
+_FEDMLS = {"server_lr"}
 
 
 def script_recipe(
@@ -54,17 +66,38 @@ def script_recipe(
     unread: Collection[str] = (),
     instead: Mapping[str, object] | None = None,
 ) -> Recipe:
-    """Return what ``fedml.init`` gave as a recipe; see :func:`recipe_from_args`.
+    """Make a recipe of what ``fedml.init`` returns: an attribute for each key of every section.
 
-    Of the keys of training those in ``unread`` may be absent: a user's trainer has its own. What
-    ``instead`` holds takes the place of what the arguments say.
+    Data, model and platform may be the caller's own, so their names are free. Attributes that
+    are absent or None take the defaults; attributes that are not ours are ignored. A ``method``
+    replaces ``federated_optimizer``, and the keys of other methods are then dropped. Of the keys of
+    training those in ``unread`` may be absent: a user's trainer has its own. What ``instead`` holds
+    takes the place of what the arguments say.
     """
-    absent = {key: _UNREAD[key] for key in unread if getattr(args, key, None) is None}
-    args = SimpleNamespace(**vars(args) | absent | dict(instead or {}))
-    named = method or getattr(args, "federated_optimizer", None)
-    if own := names_code(named):
+    said = vars(args) | dict(instead or {})
+    if method is not None:
+        said["federated_optimizer"] = method
+    given: dict[str, Any] = {"dataset": "custom", "model": "custom"}
+    given |= {key: _UNREAD[key] for key in unread}
+    given |= {key: value for key, value in said.items() if value is not None}
+    others = _NOT_THE_USERS | (_IMAGE_FOLDERS if given["dataset"] != "image_folder" else set())
+    given = {key: value for key, value in given.items() if key not in others}
+    if isinstance(given.get("using_mlops"), str):
+        # FedML takes it from an environment variable, unparsed.
+        given["using_mlops"] = given["using_mlops"].lower() in {"true", "1"}
+
+    file, named = str(given.get("yaml_config_file", "")), given.get("federated_optimizer")
+    where = printable(file) or "args"
+    if own_code := names_code(named):
         require_code_allowed(_METHOD, str(named))
-    return recipe_from_args(args, method=method, custom_trainer=custom_trainer, allow_code=own)
+    caller = Caller(lambda key: f"{where}: {printable(key)}", True, custom_trainer, own_code)
+    methods: set[str] = set()
+    with suppress(UserError):  # which `build` reports
+        methods = set(find_method(named, caller).keys)
+    keys = {section: set(own_keys(section)) for section in SECTIONS}
+    keys["train_args"] |= methods if method else set(rule_keys()) - (_FEDMLS - methods)
+    values = {name: {key: given[key] for key in own if key in given} for name, own in keys.items()}
+    return build(Path(file).stem or str(named or "args"), values, caller)
 
 
 def server_recipe(args: Any, method: str | None = None) -> Recipe:

@@ -5,5 +5,4 @@ from fednnnn_plugin.recipe.library import list_recipes as list_recipes
 from fednnnn_plugin.recipe.load import differences as differences
 from fednnnn_plugin.recipe.load import dump_recipe as dump_recipe
 from fednnnn_plugin.recipe.load import load_recipe as load_recipe
-from fednnnn_plugin.recipe.namespace import recipe_from_args as recipe_from_args
 from fednnnn_plugin.recipe.schema import Recipe as Recipe

@@ -23,8 +23,8 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.fedml.loaders import fedml_dataset
+from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.models import create_model
-from fednnnn_plugin.recipe import recipe_from_args
 
 CPU = torch.device("cpu")
 CLIENTS, ROUNDS = 3, 2
@@ -71,7 +71,7 @@ def federate(args, dataset, model, make_trainer, rounds=ROUNDS):
 def assert_as_the_engine(aggregator, args, data, model, folder) -> None:
     """The served and evaluation models have the bits of a standalone run."""
     simulated = SimpleNamespace(**vars(args) | {"training_type": "simulation"})
-    recipe = recipe_from_args(simulated, method="FedNNNN")
+    recipe = script_recipe(simulated, method="FedNNNN")
     run_federation(recipe, model=model, data=data, device=CPU, folder=folder)
     served = load_file(max((folder / "checkpoint").iterdir()))
     expected = {name: tensor for name, tensor in served.items() if "momentum" not in name}

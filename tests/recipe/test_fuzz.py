@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe import dump_recipe, list_recipes, load_recipe, recipe_from_args
+from fednnnn_plugin.fedml.settings import script_recipe
+from fednnnn_plugin.recipe import dump_recipe, list_recipes, load_recipe
 from fednnnn_plugin.recipe.build import known_keys
 
 TEXTS = [path.read_text() for path in list_recipes()]
@@ -89,6 +90,6 @@ def test_a_mutated_recipe_loads_or_is_refused_in_lines(
 def test_any_namespace_is_taken_or_refused(text: str, changes: dict[str, object]) -> None:
     flat = {key: value for keys in yaml.safe_load(text).values() for key, value in keys.items()}
     try:
-        recipe_from_args(types.SimpleNamespace(**{**flat, **changes}))
+        script_recipe(types.SimpleNamespace(**{**flat, **changes}))
     except UserError as error:
-        check_lines(error, ("args: ", "... and "))
+        check_lines(error, ("args: ", "train_args.", "... and "))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.recipe import Recipe, dump_recipe, list_recipes, load_recipe
-from fednnnn_plugin.recipe.namespace import recipe_from_args
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 # Of what the recipes resolve to: no change of the package may change it unseen.
@@ -106,7 +106,7 @@ def test_fedmls_namespace_gives_the_same_recipe_and_has_what_fedml_reads(path: P
     flat = {key: value for keys in sections.values() for key, value in keys.items()}
     flat |= {"yaml_config_file": str(path), "worker_num": 7}  # as FedML's Arguments have it
     args = types.SimpleNamespace(**flat)
-    assert recipe_from_args(args) == load_recipe(path)
+    assert script_recipe(args) == load_recipe(path)
     for key in ("gpu_id", "gpu_mapping_file", "gpu_mapping_key", "enable_wandb", "backend"):
         assert hasattr(args, key), key
     # FedML's torch code computes with these: PyYAML must have read numbers.

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.recipe import dump_recipe, load_recipe, recipe_from_args
+from fednnnn_plugin.fedml.settings import script_recipe
+from fednnnn_plugin.recipe import dump_recipe, load_recipe
 
 NEEDED: dict[str, Any] = {"federated_optimizer": "FedNNNN", "beta": "7e-1", "gamma": 0.8}
 NEEDED |= {"client_num_in_total": 5, "client_num_per_round": 3, "comm_round": 2, "epochs": 1}
@@ -19,19 +20,19 @@ def args(**more: Any) -> SimpleNamespace:
 
 
 def test_absent_keys_take_the_defaults_and_text_numbers_are_read() -> None:
-    recipe = recipe_from_args(args())
+    recipe = script_recipe(args())
     assert recipe.name == "FedNNNN"
     assert recipe.rule_settings == {"beta": 0.7, "gamma": 0.8}
     assert recipe.train_args.learning_rate == 0.05
     assert recipe.train_args.client_weighting == "uniform"
     assert recipe.comm_args.backend == "sp"
-    assert recipe_from_args(args(yaml_config_file="config/mine.yaml")).name == "mine"
+    assert script_recipe(args(yaml_config_file="config/mine.yaml")).name == "mine"
 
 
 def test_the_callers_own_data_model_and_platform_are_free(tmp_path: Path) -> None:
     theirs = {"dataset": "femnist", "model": "resnet18_gn", "partition_method": "hetero"}
     theirs |= {"training_type": "cross_cloud", "backend": "MQTT_S3"}
-    recipe = recipe_from_args(args(**theirs, start_round=4, save_path="model.safetensors"))
+    recipe = script_recipe(args(**theirs, start_round=4, save_path="model.safetensors"))
     assert (recipe.data_args.dataset, recipe.model_args.model) == ("femnist", "resnet18_gn")
     assert recipe.data_args.partition_method == "hetero"
     assert recipe.train_args.start_round == 4
@@ -53,35 +54,35 @@ def test_what_is_not_ours_is_ignored() -> None:
         "data_dir": object(),  # of image folders only
         "gpu_id": None,
     }
-    assert recipe_from_args(args(**foreign)) == recipe_from_args(args())
-    assert recipe_from_args(args(**foreign)).device_args.worker_num is None
+    assert script_recipe(args(**foreign)) == script_recipe(args())
+    assert script_recipe(args(**foreign)).device_args.worker_num is None
 
 
 def test_using_mlops_comes_unparsed_from_the_environment() -> None:
     for given, meant in (("True", True), ("false", False), ("1", True)):
-        assert recipe_from_args(args(using_mlops=given)).common_args.using_mlops is meant
+        assert script_recipe(args(using_mlops=given)).common_args.using_mlops is meant
 
 
 def test_a_method_given_by_the_caller_replaces_the_namespaces() -> None:
     fedavg = args(federated_optimizer="FedAvg")
     with pytest.raises(UserError, match="'FedAvg': must be one of PaperFedAvg"):
-        recipe_from_args(fedavg)
-    norm = recipe_from_args(fedavg, method="NormNorm")
+        script_recipe(fedavg)
+    norm = script_recipe(fedavg, method="NormNorm")
     assert (norm.rule.name, norm.rule_settings) == ("NormNorm", {"beta": 0.7})
 
 
 def test_fedmls_server_lr_may_stand_beside_our_other_methods() -> None:
     """Its FedOpt has a key of that name; FedAdam reads it, FedNNNN leaves it alone."""
-    assert recipe_from_args(args(server_lr=0.05)).rule_settings == {"beta": 0.7, "gamma": 0.8}
+    assert script_recipe(args(server_lr=0.05)).rule_settings == {"beta": 0.7, "gamma": 0.8}
     adam = args(federated_optimizer="FedAdam", server_lr=0.05, beta=None, gamma=None)
-    assert recipe_from_args(adam).rule_settings["server_lr"] == 0.05
+    assert script_recipe(adam).rule_settings["server_lr"] == 0.05
 
 
 def test_another_client_optimizer_needs_the_callers_trainer() -> None:
     adam = args(client_optimizer="adam")
     with pytest.raises(UserError, match="'adam': must be sgd"):
-        recipe_from_args(adam)
-    assert recipe_from_args(adam, custom_trainer=True).train_args.client_optimizer == "adam"
+        script_recipe(adam)
+    assert script_recipe(adam, custom_trainer=True).train_args.client_optimizer == "adam"
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,6 @@ def test_another_client_optimizer_needs_the_callers_trainer() -> None:
 )
 def test_mistakes_are_lines_with_the_files_name(change: dict[str, Any], expected: str) -> None:
     with pytest.raises(UserError) as caught:
-        recipe_from_args(args(yaml_config_file="fedml.yaml", **change))
+        script_recipe(args(yaml_config_file="fedml.yaml", **change))
     (line,) = str(caught.value).splitlines()
     assert expected in line
