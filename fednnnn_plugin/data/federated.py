@@ -1,7 +1,7 @@
 """A data set divided between clients, staged once: clients are lists of positions."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fednnnn_plugin.data.holdout import hold_out
 from fednnnn_plugin.data.image_folder import load_image_folder
-from fednnnn_plugin.data.images import ImageDataset, Pixels
+from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.load import load_images
 from fednnnn_plugin.data.own_data import load_own_data
 from fednnnn_plugin.data.partition import partition
@@ -79,14 +79,6 @@ class FederatedData:
         """A client's inputs [n_k, …] and labels [n_k], copied out."""
         indices = self.client_indices[client]
         return self.train_images[indices], self.train_labels[indices]
-
-    def to(self, device: torch.device | str) -> "FederatedData":
-        """The same data on another device; shares what is already there."""
-        return replace(
-            self,
-            client_indices=tuple(indices.to(device) for indices in self.client_indices),
-            **{name: getattr(self, name).to(device) for name in Pixels._fields},
-        )
 
 
 def load_federated(spec: DataSpec) -> FederatedData:

@@ -5,9 +5,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import torch
-from torch import nn
-
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
@@ -26,7 +23,7 @@ from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import MetricsFile, Summary, versions
 from fednnnn_plugin.engine.rounds import KeptRounds
 from fednnnn_plugin.engine.settings import load_data, local_sgd, rank_device, schedule
-from fednnnn_plugin.engine.training import ForeignTrainer, Inputs, cohort_of, widest_group
+from fednnnn_plugin.engine.training import Inputs, cohort_of, widest_group
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.reading import read_mapping
@@ -58,18 +55,15 @@ def run_recipe(
         model = create_model(name, seed, data.num_classes, allow_code=allow_code)
         return Inputs(model, data, rank_device(recipe, ranks))
 
-    return _run(recipe, own, folder, mode, ranks, followers)
+    return run_federation(recipe, own, folder, mode, ranks=ranks, followers=followers)
 
 
 def run_federation(
     recipe: Recipe,
-    *,
-    model: nn.Module,
-    data: FederatedData | LoaderData,
-    device: torch.device,
+    load: Callable[[], Inputs],
     folder: Path,
     mode: Mode = "new",
-    trainer: ForeignTrainer | None = None,
+    *,
     ranks: Ranks | None = None,
     followers: Sequence[Follower] = (),
 ) -> Summary | None:
@@ -78,21 +72,11 @@ def run_federation(
     Our networks on staged tensors train several clients side by side; a model, data or trainer
     that we do not know trains one client at a time, with the global generators seeded for it. Of
     ``LoaderData`` the run folder names the data set alone: a recipe of them has the defaults of
-    ``data_args``. The model, ``w_0``, is left as it is. ``followers`` are told of the run on rank
-    0, which gets the summary, unless the run had been finished before.
+    ``data_args``. The model, ``w_0``, is left as it is. ``load`` is called where there is a round
+    to do. ``followers`` are told of the run on rank 0, which gets the summary, unless the run had
+    been finished before.
     """
-    given = Inputs(model, data, device, trainer)
-    return _run(recipe, lambda: given, folder, mode, ranks or Ranks(), followers)
-
-
-def _run(
-    recipe: Recipe,
-    load: Callable[[], Inputs],
-    folder: Path,
-    mode: Mode,
-    ranks: Ranks,
-    followers: Sequence[Follower],
-) -> Summary | None:
+    ranks = ranks or Ranks()
     files, sgd, train = RunFolder(folder), local_sgd(recipe), recipe.train_args
     seed, a_round = recipe.common_args.random_seed, train.client_num_per_round
     with ExitStack() as stack:

@@ -12,6 +12,7 @@ from fednnnn_plugin.engine.progress import progress_display
 from fednnnn_plugin.engine.ranks import ending_together
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
+from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.client_trainer import ClientTrainerAdapter
 from fednnnn_plugin.fedml.engine_data import check_dataset, dealt_data, engine_data
@@ -61,13 +62,12 @@ class Simulator:
         with ending_together(self._ranks):
             self._folder = Path(getattr(args, "output", None) or default_folder(self._recipe))
             self._mode = run_mode(self._recipe)
-            self._device, self._model = torch.device(device), model
-            self._data = engine_data(dataset, self._recipe.train_args.client_num_in_total)
-            self._trainer = None
+            device = torch.device(device)
+            data = engine_data(dataset, self._recipe.train_args.client_num_in_total)
+            trainer = None
             if client_trainer is not None:
-                self._trainer = ClientTrainerAdapter(
-                    client_trainer, model, args, self._device, dataset
-                )
+                trainer = ClientTrainerAdapter(client_trainer, model, args, device, dataset)
+            self._inputs = Inputs(model, data, device, trainer)
 
     def run(self) -> None:
         """Run the federation; under MPI rank 0 has its folder and its model."""
@@ -80,19 +80,16 @@ class Simulator:
         ):
             run_federation(
                 self._recipe,
-                model=self._model,
-                data=self._data,
-                device=self._device,
-                folder=self._folder,
-                mode=self._mode,
-                trainer=self._trainer,
+                lambda: self._inputs,
+                self._folder,
+                self._mode,
                 ranks=self._ranks,
                 followers=[display, *tracking],
             )
             if self._ranks.rank == 0:
                 sys.stdout.write(f"run folder: {self._folder}\n")
                 evaluation = safetensors.torch.load_file(self._folder / "model.safetensors")
-                self._model.load_state_dict(evaluation)
+                self._inputs.model.load_state_dict(evaluation)
 
 
 def _check(recipe: Recipe, args: Any, client_trainer: Any, server_aggregator: Any) -> None:

@@ -22,6 +22,7 @@ from fednnnn_plugin.engine.devices import keep_freed_memory
 from fednnnn_plugin.engine.records import Seconds
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.settings import data_spec, local_sgd
+from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 
@@ -129,7 +130,8 @@ def plain_loop(
     """
     train, sgd, local = recipe.train_args, local_sgd(recipe), loaders(recipe, data)
     if staged:
-        data = data.to(device)
+        tensors = {key: x.to(device) for key, x in vars(data).items() if isinstance(x, Tensor)}
+        data = replace(data, **tensors)
         shares = [data.client_data(client) for client in range(data.num_clients)]
         local = [Staged(*share, train.batch_size) for share in shares]
     test = test_loader(recipe, data)
@@ -178,7 +180,7 @@ def ours(recipe: Recipe, data: FederatedData, device: torch.device) -> Measure:
     def measure() -> Seconds:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name, "run")
-            run_federation(recipe, model=model, data=data, device=device, folder=folder)
+            run_federation(recipe, lambda: Inputs(model, data, device), folder)
             _, second = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         return Seconds(**json.loads(second)["seconds"])
 

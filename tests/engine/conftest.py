@@ -18,6 +18,7 @@ from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.records import LayerRecord, RoundRecord, Seconds, Summary
 from fednnnn_plugin.engine.run import run_federation
+from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.recipe.schema import DataArgs
@@ -74,8 +75,9 @@ def run(data: FederatedData) -> Run:
 
     def start(recipe: Recipe, folder: Path, **arguments: Any) -> Summary | None:
         model = create_model("nnnn_digits", recipe.common_args.random_seed)
-        given = {"model": model, "data": data, "device": torch.device("cpu"), "folder": folder}
-        return run_federation(recipe, **given | arguments)
+        given: dict[str, Any] = {"model": model, "data": data, "device": torch.device("cpu")}
+        given |= {key: arguments.pop(key) for key in Inputs._fields if key in arguments}
+        return run_federation(recipe, lambda: Inputs(**given), folder, **arguments)
 
     return start
 

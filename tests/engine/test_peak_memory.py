@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.run import run_federation
+from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 def peak():
@@ -26,8 +27,8 @@ images, labels = torch.randn(200, 1, 8, 8), torch.arange(200) % 10
 data = FederatedData(images, labels, torch.arange(200).split(1), images[:9], labels[:9], 10)
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 30_000), nn.ReLU(), nn.Linear(30_000, 10))
 with tempfile.TemporaryDirectory() as folder:
-    run_federation(recipe, model=model, data=data, device=torch.device("cpu"),
-                   folder=Path(folder) / "run")
+    inputs = Inputs(model, data, torch.device("cpu"))
+    run_federation(recipe, lambda: inputs, Path(folder) / "run")
 print(peak() / (4 * (64 * 30_000 + 30_000 + 30_000 * 10 + 10)))
 """
 

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import fednnnn_plugin as fp
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.run import run_federation
+from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.fedml.loaders import fedml_dataset
 from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.models import create_model
@@ -72,7 +73,7 @@ def assert_as_the_engine(aggregator, args, data, model, folder) -> None:
     """The served and evaluation models have the bits of a standalone run."""
     simulated = SimpleNamespace(**vars(args) | {"training_type": "simulation"})
     recipe = script_recipe(simulated, method="FedNNNN")
-    run_federation(recipe, model=model, data=data, device=CPU, folder=folder)
+    run_federation(recipe, lambda: Inputs(model, data, CPU), folder)
     served = load_file(max((folder / "checkpoint").iterdir()))
     expected = {name: tensor for name, tensor in served.items() if "momentum" not in name}
     assert_close(dict(aggregator.get_model_params()), expected, rtol=0, atol=0)
