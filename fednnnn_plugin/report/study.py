@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 from collections.abc import Iterator
@@ -113,34 +112,29 @@ def is_study(folder: Path) -> bool:
 
 
 def read_study(folder: Path) -> Study:
-    """Read a study folder; what is wrong with ``trials.csv`` costs its line and is a warning."""
+    """Read a study folder; what is wrong with ``trials.csv`` is a warning."""
     plan, path = read_plan(folder), folder / TRIALS
-    names = [*COLUMNS, *plan.keys]
-    table, warnings = pd.DataFrame(columns=names, dtype=str), []
-    how: Any = {"dtype": str, "keep_default_na": False, "skip_blank_lines": False}
-    how |= {"engine": "python", "on_bad_lines": lambda fields: fields[:1]}  # kept, and no trial
+    names, numbers = [*COLUMNS, *plan.keys], ["value", *MEASURED, *plan.keys]
+    how: Any = {"dtype": dict.fromkeys(names, str) | dict.fromkeys(numbers, float)}
+    how |= {"float_precision": "round_trip", "encoding_errors": "replace"}
+    table, warnings = pd.DataFrame(columns=names).astype(how["dtype"]), []
     try:
         if path.exists():
-            read = pd.read_csv(io.StringIO(_text(path)), **how)
-            if missing := [name for name in names if name not in read]:
-                raise ValueError(f"no column {', '.join(missing)}")
-            table = read[names].copy()
-    except (OSError, ValueError, LookupError) as error:
+            if not path.is_file():
+                raise OSError("not a regular file")
+            table = pd.read_csv(path, usecols=names, **how)[names]
+    except (OSError, ValueError) as error:
         warnings.append(f"{path}: cannot be read: {reason(error)}")
-    numbers = ["value", *MEASURED, *plan.keys]
-    # Not pd.to_numeric: it may miss the float that was written by its last bit.
-    table[numbers] = table[numbers].map(_number).astype("float64")
     finished = table["state"] == "finished"
     highest = math.inf if plan.metric == "final_loss" else 1.0
     usable = table["state"].isin(STATES) & (table["value"].between(0.0, highest) | ~finished)
     # A line counts where it is a point of the plan, and the first one of that point.
     place = ["step", *plan.keys]
-    trials = table.assign(row=table.index, value=table["value"].where(finished))[usable]
-    trials = trials.drop(columns="method").drop_duplicates(place).merge(_points(plan), on=place)
-    if lost := sorted({*table.index} - {*trials["row"]}):
-        more = f", and {len(lost) - 1} more lines" * (len(lost) > 1)
-        warnings.append(f"{path}: line {lost[0] + 2}: no trial of the study{more}; left out")
-    trials = trials.sort_values("place", ignore_index=True)[names]
+    trials = table.assign(value=table["value"].where(finished))[usable]
+    trials = trials.drop(columns="method").drop_duplicates(place)
+    trials = _points(plan).merge(trials, on=place)[names]  # in the order of the grids
+    if lost := len(table) - len(trials):
+        warnings.append(f"{path}: left out {lost} of {len(table)} lines: no trials of the study")
     return Study(folder, plan, trials, tuple(warnings))
 
 
@@ -155,24 +149,10 @@ def read_plan(folder: Path) -> Plan:
         raise UserError(f"{path}: {place}damaged, not a study's: {first['msg']}") from None
 
 
-def _number(text: str | None) -> float:
-    try:
-        return math.nan if text is None else float(text)
-    except ValueError:
-        return math.nan
-
-
-def _text(path: Path) -> str:
-    if path.exists() and not path.is_file():
-        raise OSError("not a regular file")
-    return path.read_text(encoding="utf-8", errors="replace")
-
-
 def _points(plan: Plan) -> pd.DataFrame:
-    """Every point of the plan: its step, method, values (NaN for other steps' keys) and place."""
+    """Every point of the plan: its step, method and values (NaN for other steps' keys)."""
     grids = [
         pd.DataFrame(step.points()).assign(step=step.name, method=step.method)
         for step in plan.steps
     ]
-    points = pd.concat(grids, ignore_index=True).drop_duplicates(["step", *plan.keys])
-    return points.assign(place=points.index)
+    return pd.concat(grids, ignore_index=True).drop_duplicates(["step", *plan.keys])
