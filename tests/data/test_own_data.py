@@ -95,6 +95,7 @@ WRONG = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 @pytest.mark.parametrize("returned", WRONG)
 def test_a_wrong_return_is_one_line(load, returned: str) -> None:
     message = refusal(load, returned)
