@@ -66,7 +66,7 @@ def best(runs: pd.DataFrame) -> pd.DataFrame:
     table = accuracies.map("{:.1%}".format, na_action="ignore")
     for name, ours in (("FedNNNN's lead", accuracies), ("in the paper", paper)):
         lead = ours["FedNNNN"] - ours[["FedAvg", "FedProx"]].max(axis=1, skipna=False)
-        table[name] = lead.map(_points)
+        table[name] = lead.map(_points, na_action="ignore")
     return table
 
 
@@ -111,7 +111,7 @@ def _by_method(means: pd.Series) -> pd.DataFrame:
 
 
 def _points(gain: float) -> str:
-    return "–" if pd.isna(gain) else f"{100 * gain:+.1f}".replace("-", "−")
+    return f"{100 * gain:+.1f}".replace("-", "−")
 
 
 def filled(page: str, runs: pd.DataFrame) -> str:
