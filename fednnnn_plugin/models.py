@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -124,14 +125,19 @@ def create_model(
         return _own_model(name, seed, num_classes)
     if problem := unknown_model(name):
         raise UserError(f"{_KEY}: {name[:60]!r}: {problem}")
-    with isolated_generators(seed, "model"):
-        if name in MODELS:
-            return MODELS[name](num_classes)
-        options = _WITHOUT_AUXILIARY.get(name, {})
-        model: nn.Module = _torchvision().get_model(
-            name, weights=None, num_classes=num_classes, **options
-        )
-    return model
+    default = torch.get_default_dtype()  # the caller's program may have another
+    try:
+        torch.set_default_dtype(torch.float32)
+        with isolated_generators(seed, "model"):
+            if name in MODELS:
+                return MODELS[name](num_classes)
+            options = _WITHOUT_AUXILIARY.get(name, {})
+            model: nn.Module = _torchvision().get_model(
+                name, weights=None, num_classes=num_classes, **options
+            )
+        return model
+    finally:
+        torch.set_default_dtype(default)
 
 
 def _own_model(reference: str, seed: int, num_classes: int) -> nn.Module:

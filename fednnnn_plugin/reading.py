@@ -16,6 +16,7 @@ _MAX_DIGITS = 100
 
 _TAG = "tag:yaml.org,2002:"
 _NUMBERS = {f"{_TAG}int", f"{_TAG}float"}
+_PLAIN = {f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map")}
 # An escaped half of a character, which no file can hold.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -85,13 +86,16 @@ def _refused(problem: str, mark: yaml.Mark) -> ConstructorError:
 class _Loader(yaml.SafeLoader):
     """Reads ``5e-4`` as a number, and dates, ``1:30`` and ``010`` as text.
 
-    It refuses aliases and keys that are given twice.
+    It refuses aliases, tags of other than plain values, and keys that are given twice.
     """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: Any = self.peek_event()
         if self.check_event(yaml.AliasEvent):  # a few lines of them make gigabytes
-            mark = self.peek_event().start_mark
-            raise _refused("aliases are not accepted; repeat the value", mark)
+            raise _refused("aliases are not accepted; repeat the value", event.start_mark)
+        tag = getattr(event, "tag", None)
+        if tag not in (None, "!", *_PLAIN):
+            raise _refused(f"the tag {tag} is not accepted; leave it out", event.start_mark)
         return super().compose_node(parent, index)
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:

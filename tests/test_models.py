@@ -105,7 +105,12 @@ def test_weights_follow_the_seed_alone_and_logits_the_classes(
     first = create_model(name, 5, 7)
     torch.manual_seed(2)
     state = torch.get_rng_state()
-    again, other = create_model(name, 5, 7), create_model(name, 6, 7)
+    torch.set_default_dtype(torch.float64)  # as a program of the caller's may
+    try:
+        again, other = create_model(name, 5, 7), create_model(name, 6, 7)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
     assert torch.equal(torch.get_rng_state(), state)
     torch.testing.assert_close(again.state_dict(), first.state_dict(), rtol=0, atol=0)
     assert not torch.equal(next(other.parameters()), next(first.parameters()))

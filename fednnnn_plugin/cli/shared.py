@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -14,7 +15,19 @@ from fednnnn_plugin.engine.endings import Terminated, ending, signals_raised, to
 from fednnnn_plugin.errors import RunError, UserError
 
 P = ParamSpec("P")
-PATH: Any = click.Path(path_type=Path)
+
+
+class _UserPath(click.Path):
+    """A path; a shell leaves the ``~`` of ``--out=~/report`` to us."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Path:
+        path = Path(str(super().convert(value, param, ctx)))
+        with suppress(RuntimeError):  # no such home directory: it is a name like others
+            path = path.expanduser()
+        return path
+
+
+PATH = _UserPath()
 
 
 def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:

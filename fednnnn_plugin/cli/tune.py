@@ -87,6 +87,14 @@ def tune_command(
         begin_study(folder, load, given)
         if resume:
             click.echo(f"{folder.path}: no study to go on with: beginning one")
+    for key, asked in (
+        ("tracking_args.enable_wandb", loaded.tracking_args.enable_wandb),
+        ("common_args.using_mlops", loaded.common_args.using_mlops),
+    ):
+        if asked:
+            click.echo(
+                f"warning: {key}: true: trials do not report; runs of best.yaml do", err=True
+            )
     found = search(folder, click.echo, jobs)
     steps = found.plan.steps
     click.echo(counts(found.trials, sum(map(len, steps))))

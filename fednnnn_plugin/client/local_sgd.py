@@ -85,7 +85,8 @@ class LocalSGD:
                 gradients = torch.autograd.grad(loss, replica.trained, allow_unused=True)
                 trio = zip(replica.trained, anchors, gradients, strict=True)
                 reached = [given for given in trio if given[2] is not None]
-                self._descend(*zip(*reached, strict=True))
+                if reached:
+                    self._descend(*zip(*reached, strict=True))
 
     @torch.no_grad()
     def _descend(

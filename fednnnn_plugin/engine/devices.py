@@ -17,7 +17,7 @@ import platform
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -122,21 +122,33 @@ def _gpus(hosts: object, where: str) -> list[int]:
 
 @contextmanager
 def numerics(precision: Precision) -> Iterator[None]:
-    """Allow TF32 only if asked for, choose deterministic cuDNN kernels; restore both after."""
-    switches = [
-        (torch.backends.cuda.matmul, "allow_tf32", precision == "tf32"),
-        (torch.backends.cudnn, "allow_tf32", precision == "tf32"),
-        (torch.backends.cudnn, "deterministic", True),
-        (torch.backends.cudnn, "benchmark", False),
-    ]
-    before = [getattr(owner, name) for owner, name, _ in switches]
-    try:
-        for owner, name, value in switches:
-            setattr(owner, name, value)
+    """Allow TF32 only if asked for, choose deterministic cuDNN kernels; restore both after.
+
+    Products in float32 are float32's on a CPU too, where torch may be allowed bfloat16.
+    """
+    cudnn: Any = torch.backends.cudnn
+    cpu: Any = torch.backends.mkldnn
+    on_gpu = "tf32" if precision == "tf32" else "ieee"
+    switches: list[tuple[Any, str]] = []
+    if hasattr(torch.backends, "fp32_precision"):  # torch 2.9
+        switches = [(of, on_gpu) for of in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
+        switches += [(of, "ieee") for of in (cpu.matmul, cpu.conv, cpu.rnn)]
+    with ExitStack() as after:
+        for of, _ in switches:
+            after.callback(setattr, of, "fp32_precision", of.fp32_precision)
+        with suppress(RuntimeError):  # the older switches do not tell what was set by the newer
+            older = torch.get_float32_matmul_precision()
+            after.callback(torch.set_float32_matmul_precision, older)
+        with suppress(RuntimeError):
+            after.callback(setattr, cudnn, "allow_tf32", cudnn.allow_tf32)
+        for name, on in (("deterministic", True), ("benchmark", False)):
+            after.callback(setattr, cudnn, name, getattr(cudnn, name))
+            setattr(cudnn, name, on)
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        cudnn.allow_tf32 = precision == "tf32"
+        for of, value in switches:
+            of.fp32_precision = value
         yield
-    finally:
-        for (owner, name, _), value in zip(switches, before, strict=True):
-            setattr(owner, name, value)
 
 
 def keep_freed_memory() -> None:

@@ -10,6 +10,7 @@ from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.server.admission import AVERAGED, OF_AVERAGED
 
 
 def own_copy(model: nn.Module, name: str, dtype: torch.dtype) -> nn.Module:
@@ -22,8 +23,8 @@ def own_copy(model: nn.Module, name: str, dtype: torch.dtype) -> nn.Module:
     for key, tensor in named_tensors(model).items():
         if tensor.is_meta:
             raise UserError(f"{where} {key} is on the device meta: it has no values")
-        if tensor.is_complex():
-            raise UserError(f"{where} {key} is {tensor.dtype}: must be real")
+        if tensor.dtype not in AVERAGED:
+            raise UserError(f"{where} {key} is {tensor.dtype}: must be {OF_AVERAGED}")
         if tensor.is_floating_point() and not tensor.to(dtype).isfinite().all():
             raise UserError(
                 f"{where} {key} is not finite in {dtype}: no average is either; a buffer may be "

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fednnnn_plugin.client.groups import Group
 from fednnnn_plugin.engine.endings import Terminated, ending, launched_ranks
-from fednnnn_plugin.errors import LaunchError, UserError
+from fednnnn_plugin.errors import LaunchError, UserError, shown
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
 
@@ -152,6 +152,8 @@ def choose_ranks(backend: str | None) -> Ranks:
     ``backend`` is ``"sp"`` or ``"MPI"`` where it was asked for. Processes that were launched
     together never run each alone: that is an error of the user's, or of the launcher's.
     """
+    if backend not in ("sp", "MPI", None):
+        raise UserError(f"backend: {shown(backend)}: must be 'sp' or 'MPI'")
     launched = launched_ranks()
     if backend == "sp" and launched > 1:
         raise UserError(f"--backend sp: {launched} processes were launched: start one, or use MPI")

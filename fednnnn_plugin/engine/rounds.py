@@ -62,7 +62,13 @@ class KeptRounds:
 
     def _restore(self) -> None:
         federation = self.federation
-        checkpoint = self._checkpoints.load(self._metrics.rounds())
+        recorded = self._metrics.rounds()
+        checkpoint = self._checkpoints.load(recorded)
+        if checkpoint is None and self.folder.summary.exists():
+            raise UserError(
+                f"--resume: {self._checkpoints.path}: no whole checkpoint of the {recorded} rounds "
+                "that are done: replace the run with --overwrite"
+            )
         if checkpoint is None:
             _log.warning("%s: no checkpoint: starting from round 1", self.folder.path)
             return

@@ -22,7 +22,13 @@ from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import MetricsFile, Summary, versions
 from fednnnn_plugin.engine.rounds import KeptRounds
-from fednnnn_plugin.engine.settings import load_data, local_sgd, rank_device, schedule
+from fednnnn_plugin.engine.settings import (
+    PLACEMENT,
+    load_data,
+    local_sgd,
+    rank_device,
+    schedule,
+)
 from fednnnn_plugin.engine.training import Inputs, cohort_of, widest_group
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.models import create_model
@@ -156,7 +162,8 @@ def _check_same(recipe: Recipe, folder: RunFolder) -> None:
         # An entry script's recipe may name data, models and platforms that are not ours.
         stored = load_recipe(folder.recipe, foreign=True, allow_code=names_code(rule))
         changed = differences(stored, recipe)
-        changed.pop("train_args.comm_round", None)
+        for key in ("train_args.comm_round", *PLACEMENT):
+            changed.pop(key, None)
     if changed:
         raise UserError(
             "\n".join(

@@ -26,6 +26,11 @@ from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.server.sum import BinnedSum
 
 _log = logging.getLogger(__name__)
+# Which rank trains where: a run may go on with others.
+PLACEMENT = tuple(
+    f"device_args.{key}"
+    for key in ("gpu_id", "gpu_mapping_file", "gpu_mapping_key", "gpu_util_parse", "worker_num")
+)
 
 
 def default_folder(recipe: Recipe) -> Path:

@@ -11,7 +11,7 @@ from fedml.core.security.fedml_attacker import FedMLAttacker
 from fedml.core.security.fedml_defender import FedMLDefender
 from torch import Tensor
 
-from fednnnn_plugin.errors import RunError
+from fednnnn_plugin.errors import RunError, reason
 from fednnnn_plugin.fedml.security import least_clients
 from fednnnn_plugin.server.layout import State
 
@@ -58,11 +58,15 @@ def before_aggregation(
     given = [(clients[k][0], _floats(models.get(k, served), served)) for k in places]
     if clip:
         given = privacy.global_clip(given)
-    if attacker.is_model_attack():
-        given = attacker.attack_model(given, w_t)
-    kept = given
-    if defence:
-        kept = defender.defend_before_aggregation(list(given), w_t)
+    try:
+        if attacker.is_model_attack():
+            given = attacker.attack_model(given, w_t)
+        kept = defender.defend_before_aggregation(list(given), w_t) if defence else given
+    except Exception as error:  # theirs, of models with one entry, with scalars, in bfloat16, ...
+        chosen = f"defense_type: {defence}" if defence else f"attack_type: {attacker.attack_type}"
+        raise RunError(
+            f"{chosen}: FedML 0.9.6 fails on these clients' models: {reason(error)}"
+        ) from error
 
     result: list[ClientModel] = []
     positions = []

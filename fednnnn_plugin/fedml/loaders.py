@@ -64,7 +64,8 @@ class TestImages(ImageLoader):
     """Every ``step``-th test image from ``start`` on, in their order."""
 
     def __init__(self, data: FederatedData, start: int = 0, step: int = 1) -> None:
-        indices = torch.arange(start, len(data.test_labels), step)
+        total = len(data.test_labels)
+        indices = torch.arange(min(start, total), total, step)
         super().__init__(data.test_images, data.test_labels, indices, _TEST_BATCH)
         self.data = data
 

@@ -54,6 +54,7 @@ CHOICES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     ),
 }
 _KRUMS = ("krum", "multikrum")
+_SIGMAS = ("3sigma", "anomaly_detection")
 _MODES = ("zero", "random", "flip")
 _PARTS: dict[str, Any] = {
     "defense_type": FedMLDefender,
@@ -77,15 +78,15 @@ def check_security(args: Any, weighting: str) -> None:
             "defense_type: foolsgold: it puts its verdict into the numbers of samples: set "
             "train_args.client_weighting: samples"
         )
-    if chosen["defense_type"] in _KRUMS:
-        _check_krum(args, str(chosen["defense_type"]))
+    if chosen["defense_type"]:
+        _check_defence(args, chosen["defense_type"])
     if chosen["defense_type"] == "norm_diff_clipping":
         bound: Any = getattr(args, "norm_bound", None)
         checked_positive("norm_bound", bound)
     if chosen["dp_solution_type"] == "cdp" and getattr(args, "max_grad_norm", None) is not None:
         checked_positive("max_grad_norm", args.max_grad_norm)
-    if chosen["attack_type"] == "byzantine":
-        _check_attack(args)
+    if chosen["attack_type"]:
+        _check_attack(args, chosen["attack_type"])
     size = getattr(args, "bucketing_batch_size", None)
     if chosen["defense_type"] == "3sigma_foolsgold" and size not in (1, None):
         raise UserError(
@@ -98,6 +99,7 @@ def check_security(args: Any, weighting: str) -> None:
             "under ldp: leave it out or false"
         )
     for key, part in _PARTS.items():
+        part.get_instance().is_enabled = False  # as an earlier federation of the process left it
         if chosen[key]:
             _check_starts(part.get_instance(), args, f"{key}: {chosen[key]}")
     if chosen["dp_solution_type"] == "cdp":
@@ -111,9 +113,9 @@ def check_security(args: Any, weighting: str) -> None:
 
 def least_clients(args: Any, defense_type: str) -> int:
     """Return how many clients a defence of FedML's must have, or it raises."""
-    if defense_type not in _KRUMS:
-        return 0
-    return int(2 * args.byzantine_client_num + 2 + (getattr(args, "krum_param_m", None) or 1))
+    if defense_type in _KRUMS:
+        return int(2 * args.byzantine_client_num + 2 + (getattr(args, "krum_param_m", None) or 1))
+    return 3 if defense_type in _SIGMAS else 1
 
 
 def _check_byzantine(args: Any, choice: str) -> None:
@@ -122,23 +124,38 @@ def _check_byzantine(args: Any, choice: str) -> None:
         raise UserError(f"byzantine_client_num: {byzantine}: {choice} needs a whole number")
 
 
-def _check_attack(args: Any) -> None:
-    _check_byzantine(args, "attack_type byzantine")
-    mode = getattr(args, "attack_mode", None)
-    if mode not in _MODES:
-        raise UserError(f"attack_mode: {mode}: must be one of {', '.join(_MODES)}")
+def _check_attack(args: Any, attack_type: str) -> None:
+    if attack_type == "byzantine":
+        _check_byzantine(args, "attack_type byzantine")
+        mode = getattr(args, "attack_mode", None)
+        if mode not in _MODES:
+            raise UserError(f"attack_mode: {mode}: must be one of {', '.join(_MODES)}")
+        return
+    attacker, drawn = (
+        getattr(args, key, None) for key in ("malicious_client_id", "client_num_per_round")
+    )
+    if isinstance(attacker, int) and isinstance(drawn, int) and not 0 <= attacker < drawn:
+        raise UserError(
+            f"malicious_client_id: {attacker}: it counts the {drawn} clients of a round from 0; "
+            f"must be below {drawn}"
+        )
 
 
-def _check_krum(args: Any, defense_type: str) -> None:
-    _check_byzantine(args, f"defense_type {defense_type}")
-    kept = getattr(args, "krum_param_m", None)
-    if kept is not None and (not isinstance(kept, int) or kept < 1):
-        raise UserError(f"krum_param_m: {kept!r}: must be a whole number of at least 1")
+def _check_defence(args: Any, defense_type: str) -> None:
+    if defense_type in _KRUMS:
+        _check_byzantine(args, f"defense_type {defense_type}")
+        kept = getattr(args, "krum_param_m", None)
+        if kept is not None and (not isinstance(kept, int) or kept < 1):
+            raise UserError(f"krum_param_m: {kept!r}: must be a whole number of at least 1")
+    bound = getattr(args, "cosine_similarity_bound", 0.0)
+    if defense_type == "anomaly_detection" and not isinstance(bound, int | float):
+        raise UserError(f"cosine_similarity_bound: {bound!r}: must be a number")
     drawn, least = getattr(args, "client_num_per_round", None), least_clients(args, defense_type)
     if isinstance(drawn, int) and drawn < least:
+        sum_of = ", which is 2 * byzantine_client_num + 2 + krum_param_m"
         raise UserError(
             f"defense_type: {defense_type}: client_num_per_round is {drawn}; must be at least "
-            f"{least}, which is 2 * byzantine_client_num + 2 + krum_param_m"
+            f"{least}{sum_of if defense_type in _KRUMS else ''}"
         )
 
 

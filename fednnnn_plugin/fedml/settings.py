@@ -17,6 +17,7 @@ from fednnnn_plugin.server.rules import CLIENTS_KEYS, RULES, find_rule, load_rul
 from fednnnn_plugin.user_code import names_code
 
 _SERVER_KEYS = (
+    "random_seed",
     "client_weighting",
     "max_client_norm",
     "max_client_failures",

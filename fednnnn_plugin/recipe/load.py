@@ -12,6 +12,7 @@ from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
 
 # Access keys, as run folders are shared; and what says where a run goes, not what it is.
 _UNSTORED = {"wandb_key", "mlops_api_key", "overwrite", "resume"}
+_UNSTORED |= {f"customized_training_{of}_config" for of in ("mqtt", "s3", "web3", "thetastore")}
 
 
 def load_recipe(
@@ -57,7 +58,12 @@ def differences(stored: Recipe, given: Recipe) -> dict[str, tuple[object, object
     """The stored and the given value of each ``section.key`` that a run folder stores otherwise."""
     before, after = _resolved(stored), _resolved(given)
     values = {key: (before.get(key), after.get(key)) for key in sorted(before | after)}
-    return {key: (one, other) for key, (one, other) in values.items() if one != other}
+    # As it is stored: nan is not nan.
+    return {
+        key: (one, other)
+        for key, (one, other) in values.items()
+        if write_yaml(one) != write_yaml(other)
+    }
 
 
 def _resolved(recipe: Recipe) -> dict[str, object]:

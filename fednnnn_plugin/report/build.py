@@ -62,7 +62,7 @@ def build_report(
     if target is not None and not 0.0 < target <= 1.0:
         raise UserError(f"--target: {target:g} is not allowed; it must be above 0 and at most 1")
     for name in set(formats) - set(FORMATS):
-        raise UserError(f"--format: {name} is not allowed; it must be of {', '.join(FORMATS)}")
+        raise UserError(f"--format: {name!r} is not allowed; it must be of {', '.join(FORMATS)}")
     kinds = [kind for kind in FORMATS if kind in ("svg", *formats)]
     runs, warnings = run_folders.read_folders(paths)
     studies = _studies(paths, warnings)
@@ -83,8 +83,8 @@ def build_report(
             shown["rounds-to-accuracy"] = tables.rounds_to(runs, target)
         for (data, condition), members in runs.groupby(["data", "condition"], sort=False):
             charts = condition_charts(members, references(runs, members), layers)
-            headline = tables.headline(tables.accuracy(members).numbers)
-            sections.append(Section(f"{data}: {condition}", headline, list(charts)))
+            title = f"{data}: {condition}"
+            sections.append(Section(title, tables.headline(members), list(charts)))
     searches = [_search(study) for study in studies]
     sections += searches
     for name, table in shown.items():
@@ -140,8 +140,9 @@ def _search(study: Study) -> Section:
 
 def _draw(chart: Chart, section: str, files: Files, kinds: Sequence[str]) -> None:
     """Draw a figure in every format, under a name that is free."""
-    plain = [re.sub(r"\W+", "-", name.lower()).strip("-")[:80] for name in (section, chart.name)]
-    chart.stem = f"figures/{'/'.join(plain)}"
+    plain = [re.sub(r"\W+", "-", name.lower()).strip("-") for name in (section, chart.name)]
+    short = [name.encode()[:80].decode(errors="ignore") for name in plain]  # a file's name is bytes
+    chart.stem = f"figures/{'/'.join(short)}"
     while f"{chart.stem}.svg" in files:
         chart.stem += "-2"
     files |= {f"{chart.stem}.{kind}": drawn(chart.ax, kind) for kind in kinds}

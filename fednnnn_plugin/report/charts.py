@@ -39,6 +39,7 @@ _NORMS = (
 )
 _SERVED = "The served model only starts the next round; the paper calls it extremely poor."
 _SPREAD = "Median of the clients' update norms; the band reaches from the smallest to the largest"
+_LOSS = "Mean cross-entropy in nats, or the loss that the runs' own trainer took."
 _MOVES = "The way that the served model has gone so far: the sum of its moves."
 
 
@@ -65,8 +66,10 @@ def condition_charts(
     """
     alone = (runs["deal"] == SINGLE_CLIENT).all()  # N = E, and there is no spread
     both = runs if alone else pd.concat([references, runs])
-    several = bool((runs.groupby("label")["run"].nunique() > 1).any())
+    lengths = runs.groupby(["label", "run"])["round"].max().groupby("label")
+    several = bool((lengths.size() > 1).any())
     band = " Mean over seeds, with a band of one standard deviation." * several
+    band += " Where a seed ends, the others go on alone." * bool((lengths.nunique() > 1).any())
     grey = " Grey: one client that holds all data." * (len(both) > len(runs))
     error = " The axis goes by the logarithm of the error." * bool(runs["test_acc"].max() > 0.95)
     tested = _evaluated(runs)
@@ -89,7 +92,7 @@ def condition_charts(
     plans += [
         ("seconds", "Accuracy by time", "Training, aggregation and evaluation." + band,
          [(runs, figures.accuracy_by_seconds)]),
-        ("loss", "Loss", "Mean cross-entropy." + band, [(runs, figures.loss)]),
+        ("loss", "Loss", _LOSS + band, [(runs, figures.loss)]),
         ("client-norms", "Spread of the clients' updates", spread, own),
         ("integrated-norm", "Integrated norm", _MOVES + grey + band,
          [(both, figures.integrated_norm)]),

@@ -60,8 +60,8 @@ def accuracy_by_seconds(runs: pd.DataFrame, ax: Axes, *, names: bool = True) -> 
 
 @style.styled
 def loss(runs: pd.DataFrame, ax: Axes, *, names: bool = True) -> Axes:
-    """Mean cross-entropy in nats by round."""
-    return _curves(runs, ax, "test_loss", f"{judged(runs)} loss (nats)", style.log_axis, names)
+    """The loss by round: mean cross-entropy in nats, or what a trainer of the user's own took."""
+    return _curves(runs, ax, "test_loss", f"{judged(runs)} loss", style.log_axis, names)
 
 
 @style.styled
@@ -161,7 +161,7 @@ def _curves(
         else:
             low, high = (shown["mean"] + sign * by_round["mean"].std() for sign in (-1, 1))
             least = shown["mean"].min()  # a logarithmic axis has no room for a band down to 0
-            low = low.clip(lower=least / 10.0 if least > 0.0 else None)
+            low = low.clip(lower=least / 10.0 if least >= 0.0 else None)
         look, marker = named[label], "o" if len(shown) <= FEW_POINTS else ""
         ax.plot(shown["at"], shown["mean"], label=label, marker=marker, markersize=2.6, **look)
         edges = shown.assign(low=low, high=high).dropna()[:: max(1, len(shown) // BAND_POINTS)]

@@ -56,10 +56,13 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
     Raises:
         UserError: there is no run.
     """
-    if "label" in runs:
+    if set(ARRANGED) <= set(runs):
         return runs
     if runs.empty:
         raise UserError("runs: no round is left; there must be at least one")
+    runs = runs.drop(columns=ARRANGED, errors="ignore")
+    of_one_name = runs.groupby("run")["folder"].transform("nunique") > 1  # read apart
+    runs = runs.assign(run=runs["run"].mask(of_one_name, runs["folder"]))
     heads = runs.drop_duplicates("run")[setting_columns(runs)].astype(object)
     heads = heads.where(heads.notna(), None)
     by_value = [*heads.columns.drop(IDENTITY), "seed"]
@@ -94,8 +97,8 @@ def shades(lines: pd.DataFrame, by: Sequence[str]) -> pd.Series[float]:
 
 
 def references(runs: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
-    """The single-client runs on the data of a condition's ``members``."""
-    keys = ["data", *(key for key in _DATA if key in runs)]
+    """The single-client runs of the model and the data of a condition's ``members``."""
+    keys = ["data", *(key for key in ("model", *_DATA) if key in runs)]
     alike = runs[keys].astype(str).eq(members[keys].astype(str).iloc[0]).all(axis=1)
     return runs[alike & (runs["deal"] == SINGLE_CLIENT)]
 

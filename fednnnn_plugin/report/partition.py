@@ -52,7 +52,7 @@ def counts_text(counts: pd.DataFrame) -> str:
         fit = f"fitted exponent {round(-slope, 2) + 0.0:.2f}"
     return (
         f"{shown.to_string(index=False, max_rows=25, max_cols=28)}\n\n"
-        f"images a client: smallest {low:g}, median {middle:g}, largest {high:g}\n"
+        f"images a client: smallest {low:.9g}, median {middle:.9g}, largest {high:.9g}\n"
         f"classes a client: {classes.min()} to {classes.max()}\n"
         f"sizes by rank: {fit}"
     )

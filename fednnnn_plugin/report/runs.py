@@ -30,7 +30,7 @@ NUMBERS = [
     *("mean_update_norm", "mean_client_norm", "server_update_norm", "integrated_norm"),
     *("clients", "rejected", "degenerate", *CLIENT_NORMS, *SECONDS),
 ]
-OTHER_NUMBERS = re.compile(r"(layers\..+|test_metrics)\.")
+OTHER_NUMBERS = re.compile(r"(layers\..*|test_metrics)\.")
 # Names of other columns; a user's own rule may have a key of such a name.
 ARRANGED = ["data", "deal", "condition", "label", "shade"]
 IDENTITY = ["run", "folder", "finished", "method", "seed", "device"]
@@ -42,6 +42,7 @@ _LARGEST = 1e100  # of a number that can be drawn
 _SECTIONS = ("data_args", "model_args", "train_args")
 _NOT_COMPUTED = {"data_cache_dir", "download", "start_round", "checkpoint_every"}
 _NOT_COMPUTED |= {"client_batching", "max_client_failures", "client_threads"}
+_NOT_COMPUTED |= {"model_file_cache_folder", "global_model_file_path", "client_id_list"}  # FedML's
 
 
 def read_runs(*folders: str | Path) -> pd.DataFrame:
@@ -135,13 +136,13 @@ def _identity(folder: Path, name: str, last: float, problems: list[str]) -> dict
             if key not in _NOT_COMPUTED:
                 settings[f"{section}.{own}" if taken else own] = _scalar(value)
     # A summary may be of a shorter run, which was extended since.
-    planned = settings.get("comm_round")
+    planned, method = settings.get("comm_round"), settings.get("federated_optimizer")
     return {
         "run": name,
         "folder": printable(folder),
         "finished": _scalar(summary.get("rounds")) == last
         and not (isinstance(planned, int | float) and planned > last),
-        "method": method_name(str(settings.get("federated_optimizer", name))),
+        "method": name if method is None else method_name(str(method)),
         "seed": _scalar(sections.get("common_args", {}).get("random_seed")),
         "device": _scalar(summary.get("device")),
     } | settings
@@ -164,10 +165,9 @@ def _scalar(value: Any) -> str | float | bool | None:
     if isinstance(value, list | dict):
         flat = isinstance(value, list) and not any(isinstance(v, list | dict) for v in value)
         return " × ".join(map(printable, value[:4])) if flat else "..."
-    try:  # a quoted number is one as well
-        return value if isinstance(value, int) and abs(value) < 2**53 else float(value)
-    except (ValueError, TypeError, OverflowError):
-        return printable(value)
+    if isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**53):
+        return value
+    return printable(value)
 
 
 def _read_rounds(folder: Path, problems: list[str]) -> pd.DataFrame:
@@ -180,7 +180,9 @@ def _read_rounds(folder: Path, problems: list[str]) -> pd.DataFrame:
         if not path.is_file():
             raise OSError("no such file")
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            while raw := file.readline(min(MAX_LINE_BYTES, MAX_METRICS_BYTES - file.tell())):
+            while raw := file.readline(MAX_LINE_BYTES):
+                if file.tell() > MAX_METRICS_BYTES:
+                    raise OSError(f"it is larger than {MAX_METRICS_BYTES} bytes")
                 number += 1
                 try:
                     records.append(_record(raw))
@@ -212,8 +214,9 @@ def _record(line: bytes) -> dict[str, Any]:
         if not (name in NUMBERS or OTHER_NUMBERS.match(name)):
             continue
         own = name.startswith("test_metrics.")
+        lowest = -_LARGEST if own or name == "test_loss" else 0.0
         highest = 1.0 if name in ("test_acc", "served_test_acc") else _LARGEST
-        fits = value is not None and (-_LARGEST if own else 0.0) <= value <= highest
+        fits = value is not None and lowest <= value <= highest
         if not (fits or own or value is None):
             raise ValueError(f"{name} is no number that can be")
         flat[printable(name)] = float(value) if fits else math.nan

@@ -89,11 +89,11 @@ def _heat_map(
     if max(cells.shape) > WRITTEN_CELLS:
         style.figure_of(ax).colorbar(mesh, ax=ax)
     else:
-        digits = 3 if of_loss else 1 if high - low >= 1.0 else 2
+        digits = ".3g" if of_loss else ".1f" if high - low >= 1.0 else ".2f"
         for trial in trials.to_dict("records"):
             text, color, size = trial["state"], style.MUTED, 5.5
             if not pd.isna(value := trial["value"]):
-                text, size = f"{value:.{digits}f}", 7.0
+                text, size = f"{value:{digits}}", 7.0
                 # Not the page's ink and paper, which change places in the dark.
                 color = "#000000" if sum(mesh.to_rgba(value)[:3]) > 1.4 else "#fefefe"
             place = across.index(trial[first]) + 0.5, up.index(trial[second]) + 0.5

@@ -122,7 +122,8 @@ def read_study(folder: Path) -> Study:
         if path.exists():
             if not path.is_file():
                 raise OSError("not a regular file")
-            table = pd.read_csv(path, usecols=names, **how)[names]
+            with path.open("rb") as file:  # pandas would look for a "~" elsewhere
+                table = pd.read_csv(file, usecols=names, **how)[names]
     except (OSError, ValueError) as error:
         warnings.append(f"{path}: cannot be read: {reason(error)}")
     finished = table["state"] == "finished"

@@ -147,10 +147,10 @@ def drawn(ax: Axes, kind: str) -> bytes:
 def log_axis(ax: Axes) -> None:
     """A logarithmic y axis that spans a factor of 2.5 or more, so that it has marks.
 
-    Linear where nothing is positive.
+    Linear where something is negative, or nothing positive.
     """
-    panels_of_one = ax.get_shared_y_axes().get_siblings(ax)
-    if not any(each.dataLim.minposy < math.inf for each in panels_of_one):
+    limits = [each.dataLim for each in ax.get_shared_y_axes().get_siblings(ax)]
+    if min(each.y0 for each in limits) < 0.0 or min(each.minposy for each in limits) == math.inf:
         linear_axis(ax)
         return
     ax.set_yscale("log", nonpositive="clip")

@@ -102,11 +102,12 @@ def escaped(text: str) -> str:
 def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
     """A line a run, arranged: what identifies it, its ``best`` and ``final`` accuracy, ...
 
-    Accuracies are in [0, 1], NaN where none was measured; ``seconds`` are the median of a round.
+    Accuracies are in [0, 1], NaN where none was measured, ``tests`` how many were; ``seconds`` are
+    the median of a round.
     """
     heads = runs.drop_duplicates("run").set_index("run", drop=False)
-    tested = runs.dropna(subset=["test_acc"]).groupby("run")["test_acc"]
-    heads = heads.assign(best=tested.max(), final=tested.last())
+    tested = runs.groupby("run")["test_acc"]
+    heads = heads.assign(best=tested.max(), final=tested.last(), tests=tested.count())
     seconds = runs[SECONDS].sum(axis=1).groupby(runs["run"]).median()
     seconds = seconds[seconds > 0.0]  # a loop of one's own does not measure them
     return heads.assign(seconds=seconds, rounds=runs.groupby("run")["round"].max())
@@ -116,22 +117,23 @@ def accuracy(runs: pd.DataFrame) -> Table:
     """Best and final accuracy of each method in a condition, and the paper's beside them.
 
     In the numbers accuracies are in [0, 1], with the sample standard deviation over seeds (NaN of
-    one run), ``rounds`` the fewest of a run, ``paper`` in per cent, and ``unlike_paper`` how the
-    settings differ; ``most_rounds`` are those of the longest.
+    one run), ``rounds`` and ``tests`` the fewest of a run, ``paper`` in per cent, and
+    ``unlike_paper`` how the settings differ; ``most_rounds`` are those of the longest.
     """
-    numbers = outcomes(runs).groupby(LINE, sort=False).agg(
+    every = outcomes(runs)
+    numbers = every.groupby(LINE, sort=False).agg(
         method=("method", "first"), seeds=("run", "size"),
-        rounds=("rounds", "min"), most_rounds=("rounds", "max"),
+        rounds=("rounds", "min"), most_rounds=("rounds", "max"), tests=("tests", "min"),
         best=("best", "mean"), best_sd=("best", "std"),
         final=("final", "mean"), final_sd=("final", "std"), seconds=("seconds", "mean"),
     ).reset_index()  # fmt: skip
     heads = runs.drop_duplicates(LINE).to_dict("records")
     planned = pd.Series([head.get("comm_round") for head in heads], dtype=object)
-    places = [(head.get("dataset"), head["deal"], head["method"]) for head in heads]
-    numbers["paper"] = [PAPER.get(place, math.nan) for place in places]
+    papers = [(head.get("dataset"), head["deal"], head["method"]) for head in heads]
+    numbers["paper"] = [PAPER.get(place, math.nan) for place in papers]
     numbers["unlike_paper"] = [
-        _unlike_paper(head, place, rounds) if place in PAPER else ""
-        for head, rounds, place in zip(heads, numbers["rounds"], places, strict=True)
+        _unlike_paper(head, place, line.rounds, line.tests) if place in PAPER else ""
+        for head, line, place in zip(heads, numbers.itertuples(), papers, strict=True)
     ]
     rows = numbers[LINE].set_axis(_FIRST, axis=1)
     rows["method"] += numbers["unlike_paper"].map(lambda text: "*" * bool(text))
@@ -142,15 +144,14 @@ def accuracy(runs: pd.DataFrame) -> Table:
     planned = pd.to_numeric(planned, errors="coerce")
     unfinished = numbers["rounds"] < planned
     rows["rounds"] = counts.where(~unfinished, counts + " of " + planned.map("{:g}".format))
-    by_condition = numbers.groupby(LINE[:2])
-    equal = by_condition["rounds"].transform("min") == by_condition["most_rounds"].transform("max")
-    equal &= numbers["data"] != UNRECORDED  # else no one is the best
-    several = by_condition["label"].transform("size") > 1
+    places = every.groupby(LINE[:2])
+    ranked = pd.Series({place: _not_ranked(members) == "" for place, members in places})
+    here = ranked.loc[list(numbers[LINE[:2]].itertuples(index=False, name=None))].to_numpy()
     strong = set()
     for name in ("best", "final"):
         rows[name] = _means(numbers[name] * 100.0, numbers[f"{name}_sd"] * 100.0, 2)
-        highest = numbers[name] == by_condition[name].transform("max")
-        strong |= {(int(row), name) for row in numbers.index[equal & several & highest]}
+        highest = numbers[name] == numbers.groupby(LINE[:2])[name].transform("max")
+        strong |= {(int(row), name) for row in numbers.index[here & highest]}
     notes = ["± is the sample standard deviation over seeds."] * bool((numbers["seeds"] > 1).any())
     if numbers["paper"].notna().any():
         rows["paper"] = _fixed(numbers["paper"], 1)
@@ -168,42 +169,59 @@ def accuracy(runs: pd.DataFrame) -> Table:
     return Table(title, numbers, rows, frozenset(strong), tuple(notes))
 
 
-def headline(numbers: pd.DataFrame) -> str:
-    """The best method of a condition and its lead over FedAvg, of runs of equally many rounds."""
-    measured = numbers.dropna(subset=["best"])
-    if len(measured) < 2 or measured["data"].iloc[0] == UNRECORDED:
+def headline(runs: pd.DataFrame) -> str:
+    """The best method of a condition and its lead over FedAvg, or why there is none."""
+    every = outcomes(runs)
+    if (why := _not_ranked(every)) is None:
         return ""
-    if (low := measured["rounds"].min()) < (high := measured["most_rounds"].max()):
-        return f"Not ranked: the runs have {low} to {high} rounds."
-    best = measured["best"].idxmax()
-    row = measured.loc[best]
-    (text,) = _means(
-        measured.loc[[best], "best"] * 100.0, measured.loc[[best], "best_sd"] * 100.0, 2
-    )
-    lead = (row["best"] - measured.loc[measured["method"] == FEDAVG, "best"].max()) * 100.0
+    if why:
+        return f"Not ranked: {why}."
+    methods = every.groupby(["label", "method"])["best"].agg(["mean", "std"]) * 100.0
+    best = methods.nlargest(1, "mean")
+    (text,), (label, _) = _means(best["mean"], best["std"], 2), best.index[0]
+    lead = best["mean"].iloc[0] - methods["mean"].xs(FEDAVG, level="method").max()
     above = f", {lead:.1f} points above FedAvg" * bool(lead > 0.0)
-    return f"Best: {row['label']}, {text} %{above}."
+    return f"Best: {label}, {text} %{above}."
+
+
+def _not_ranked(every: pd.DataFrame) -> str | None:
+    """Why a condition's methods are not ranked, by their ``outcomes``; empty where they are.
+
+    None where there is nothing to rank: one method, or data that nobody recorded.
+    """
+    measured = every.dropna(subset=["best"])
+    if measured["label"].nunique() < 2 or measured["data"].iloc[0] == UNRECORDED:
+        return None
+    for name in ("rounds", "tests"):
+        low, high = measured[name].min(), measured[name].max()
+        if low < high:
+            return f"the runs have {low} to {high} {name}"
+    seeds = measured["seed"].map(str).groupby(measured["label"]).agg(lambda of: tuple(sorted(of)))
+    return "the methods have different seeds" if seeds.nunique() > 1 else ""
 
 
 def rounds_to(runs: pd.DataFrame, target: float) -> Table:
     """Rounds that each method needs to an accuracy.
 
     A seed that did not get there counts with the rounds that it had: with fewer ``reached`` than
-    ``seeds``, ``rounds`` is a lower bound.
+    ``seeds``, ``rounds`` is a lower bound. It is NaN where no accuracy was measured.
     """
     every = outcomes(runs)
     every["reached"] = runs[runs["test_acc"] >= target].groupby("run")["round"].min()
-    every["needed"] = every["reached"].fillna(every["rounds"])
+    every["needed"] = every["reached"].fillna(every["rounds"]).where(every["tests"] > 0)
     numbers = every.groupby(LINE, sort=False).agg(
         seeds=("run", "size"), reached=("reached", "count"),
         rounds=("needed", "mean"), sd=("needed", "std"),
     ).reset_index()  # fmt: skip
     rows = numbers[LINE].set_axis(_FIRST, axis=1)
-    bound = (numbers["reached"] < numbers["seeds"]).map({True: ">", False: ""})
-    rows["rounds"] = bound + _means(
+    bound = (numbers["reached"] < numbers["seeds"]) & numbers["rounds"].notna()
+    rows["rounds"] = bound.map({True: ">", False: ""}) + _means(
         numbers["rounds"], numbers["sd"], int(numbers["seeds"].max() > 1)
     )
-    return Table(f"Rounds to an accuracy of {target * 100:g} %", numbers, rows)
+    seldom = bool((every["tests"] < every["rounds"]).any())
+    notes = ("Not every round was tested: the first that was.",) * seldom
+    title = f"Rounds to an accuracy of {target * 100:g} %"
+    return Table(title, numbers, rows, notes=notes)
 
 
 def _fixed(values: pd.Series[float], digits: int, sign: str = "") -> pd.Series[str]:
@@ -216,7 +234,9 @@ def _means(means: pd.Series[float], sds: pd.Series[float], digits: int) -> pd.Se
     return texts.where(sds.isna(), texts + " ± " + _fixed(sds, digits))
 
 
-def _unlike_paper(head: dict[str, Any], place: tuple[str, str, str], rounds: int) -> str:
+def _unlike_paper(
+    head: dict[str, Any], place: tuple[str, str, str], rounds: int, tests: int
+) -> str:
     """The settings that are not the paper's, whose values stand in brackets."""
     own = {key: value for (*of, key), value in _OF_METHOD.items() if tuple(of) == place}
     wanted, said = SETTINGS[head["dataset"]] | own, []
@@ -226,4 +246,6 @@ def _unlike_paper(head: dict[str, Any], place: tuple[str, str, str], rounds: int
             said.append(f"{key} {value_text(ours)} ({value_text(paper)})")
     if rounds < wanted["comm_round"] and head.get("comm_round") == wanted["comm_round"]:
         said.append(f"{rounds} rounds so far ({wanted['comm_round']})")
+    if tests < rounds:
+        said.append(f"{tests} of {rounds} rounds tested (all)")
     return ", ".join(said)

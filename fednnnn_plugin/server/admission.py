@@ -11,6 +11,10 @@ from fednnnn_plugin.errors import UserError
 
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _INTEGER = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
+AVERAGED = (*_FLOATING, *_INTEGER)
+OF_AVERAGED = (
+    "float16, bfloat16, float32 or float64, or for a buffer bool, uint8 or a signed integer"
+)
 
 
 def check_global(state: Mapping[str, Tensor], trainable: Collection[str]) -> None:
@@ -20,12 +24,8 @@ def check_global(state: Mapping[str, Tensor], trainable: Collection[str]) -> Non
     for name, tensor in state.items():
         if not isinstance(tensor, Tensor):
             raise UserError(f"UpdateAccumulator: {name}: {type(tensor).__name__}: must be a tensor")
-        allowed = _FLOATING if name in trainable else _FLOATING + _INTEGER
-        if tensor.dtype not in allowed:
-            raise UserError(
-                f"UpdateAccumulator: {name}: {tensor.dtype}: must be float16, bfloat16, float32 or "
-                "float64, or for a buffer an integer of at most 64 bits or bool"
-            )
+        if tensor.dtype not in (_FLOATING if name in trainable else AVERAGED):
+            raise UserError(f"UpdateAccumulator: {name}: {tensor.dtype}: must be {OF_AVERAGED}")
 
 
 def check_client(

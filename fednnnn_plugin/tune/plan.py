@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.report.study import MAX_POINTS, TAKEN, Plan, Step
 from fednnnn_plugin.tune.settings import Settings, parse_grid
@@ -72,7 +72,7 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
                 Step(name=name, method=optimizer, rounds=settings.rounds or rounds, grid=grid)
             )
     return Plan(
-        recipe=recipe.name,
+        recipe=printable(recipe.name),
         metric=settings.metric or "best_accuracy",
         validation=settings.validation or DEFAULT_VALIDATION,
         prune=bool(settings.prune),

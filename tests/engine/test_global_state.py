@@ -122,6 +122,18 @@ def run(run: Run, recipe: MakeRecipe, tmp_path: Path) -> Run:
     return start
 
 
+def test_a_run_in_a_program_that_lowers_its_matrix_products(run: Run, tmp_path: Path) -> None:
+    """Torch then refused to say what they had been set to, and a CPU trained with bfloat16."""
+    run({})
+    model = (tmp_path / "model.safetensors").read_bytes()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        run({}, mode="overwrite")
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert (tmp_path / "model.safetensors").read_bytes() == model
+
+
 @pytest.mark.parametrize(
     ("precision", "batching"), [("tf32", "auto"), ("bf16", 3), ("fp64", "off")]
 )

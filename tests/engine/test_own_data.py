@@ -141,6 +141,12 @@ class Masked(nn.Linear):
         self.register_buffer("mask", torch.tensor([0.0, least], dtype=torch.float64))
 
 
+class Counting(nn.Linear):
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.uint16))
+
+
 class Leaving(nn.Identity):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         raise SystemExit(0)
@@ -164,7 +170,8 @@ class PairInTraining(nn.Identity):
         (NotCopied(2, 2), "cannot be copied: only leaves are copied"),
         (Masked(2, 2), "mask is not finite"),
         (nn.Linear(2, 2, device="meta"), "weight is on the device meta"),
-        (nn.Linear(2, 2, dtype=torch.complex64), "weight is torch.complex64: must be real"),
+        (nn.Linear(2, 2, dtype=torch.complex64), "weight is torch.complex64: must be float16"),
+        (Counting(2, 2), "seen is torch.uint16: must be .* uint8 or a signed integer"),
     ],
 )
 def test_a_model_that_cannot_be_trained_and_averaged(model: nn.Module, problem: str) -> None:

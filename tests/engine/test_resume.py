@@ -155,17 +155,37 @@ def test_an_interrupt_of_the_last_save_costs_no_round(
 
 def test_other_settings_are_refused_line_by_line(run: Run, recipe: Run, whole: Path) -> None:
     before = files(whole)
-    others = {"common_args.random_seed": 1, "device_args.worker_num": 2, "beta": 0.9}
+    others = {"common_args.random_seed": 1, "beta": 0.9, "epochs": 9}
     with pytest.raises(UserError) as error:
         run(recipe(**FIVE | {"comm_round": 9} | others), whole, mode="resume")
     lines = str(error.value).splitlines()
-    keys = ("common_args.random_seed", "device_args.worker_num", "train_args.beta")
+    keys = ("common_args.random_seed", "train_args.beta", "train_args.epochs")
     for line, key in zip(lines, keys, strict=True):
         assert line.startswith(f"--resume: {key}: ")
         assert line.endswith("only train_args.comm_round may differ")
-    assert "0.9: the run in" in lines[2]
-    assert "has 0.7" in lines[2]
+    assert "0.9: the run in" in lines[1]
+    assert "has 0.7" in lines[1]
     assert files(whole) == before
+
+
+def test_what_says_where_ranks_train_may_differ(
+    run: Run, recipe: Run, content: Run, whole: Path
+) -> None:
+    elsewhere = {"device_args.worker_num": 1, "device_args.gpu_util_parse": "host1:1"}
+    folder = whole.with_name("after-3")
+    run(recipe(**FIVE | elsewhere), folder, mode="resume")
+    assert content(folder) == content(whole)
+
+
+def test_a_finished_run_without_its_checkpoints_is_not_begun_again(
+    run: Run, recipe: Run, whole: Path
+) -> None:
+    """Its records and its summary were gone at once."""
+    remove_the_checkpoints(whole)
+    before = files(whole)
+    with pytest.raises(UserError, match="no whole checkpoint of the 5 rounds that are done"):
+        run(recipe(**FIVE | {"comm_round": 7}), whole, mode="resume")
+    assert files(whole) | {whole / "fedml.log": before[whole / "fedml.log"]} == before
 
 
 def test_fewer_rounds_and_another_model_are_refused(run: Run, recipe: Run, whole: Path) -> None:

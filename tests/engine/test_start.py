@@ -62,6 +62,8 @@ def test_a_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_mistakes_are_errors_of_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(fp.UserError, match=r"train_args\.beta"):
         fp.run(RECIPE, overrides={"train_args.beta": -1})
+    with pytest.raises(fp.UserError, match="backend: 'mpi': must be 'sp' or 'MPI'"):
+        fp.run(RECIPE, output=tmp_path / "run", backend="mpi")
     with pytest.raises(fp.UserError, match="resume"):
         fp.run(RECIPE, output=tmp_path / "typo", resume=True)
     monkeypatch.chdir(tmp_path)

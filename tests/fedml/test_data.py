@@ -50,6 +50,11 @@ def test_the_eight_values(arguments) -> None:
     torch.testing.assert_close(next(iter(again)), [x, y], rtol=0, atol=0)
 
 
+def test_more_clients_than_test_images(arguments) -> None:
+    dataset, _ = fedml.data.load(arguments(client_num_in_total=362))
+    assert [len(dataset[6][k].dataset) for k in (0, 359, 360, 361)] == [1, 1, 0, 0]
+
+
 def test_every_pass_is_shuffled_anew_and_by_the_seed_alone(arguments) -> None:
     def passes(seed: int) -> list[list[int]]:
         loader = fedml.data.load(arguments(random_seed=seed))[0][5][1]

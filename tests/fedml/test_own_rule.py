@@ -94,3 +94,17 @@ def test_one_that_the_script_registers_needs_no_permission(one_round) -> None:
             super().__init__(params, lr=factor)
 
     assert one_round("ScriptsOwn") == [3.0, 3.0]
+
+
+def test_what_a_rule_draws_depends_on_the_seed(one_round) -> None:
+    @rule(factor=positive(default=1.0))
+    class Drawing(torch.optim.SGD):
+        def __init__(self, params, factor):
+            super().__init__(params, lr=factor)
+
+        def step(self, closure=None):
+            for p in self.param_groups[0]["params"]:
+                p.data.add_(torch.randn_like(p))
+
+    first, again, other = (one_round("Drawing", random_seed=seed) for seed in (0, 0, 1))
+    assert first == again != other

@@ -300,7 +300,7 @@ def test_local_privacy(server, fedml_args, run_round) -> None:
 
 
 def test_no_client_is_finite(defended, run_round) -> None:
-    aggregator = defended("3sigma")
+    aggregator = defended("3sigma", client_num_per_round=3)
     state = {n: t + math.nan if t.is_floating_point() else t for n, t in net().state_dict().items()}
     with pytest.raises(RunError, match=r"no client update to average: .* 3 were rejected$"):
         run_round(aggregator, [(1, OrderedDict(state))] * 3)
@@ -341,7 +341,19 @@ def test_the_readme_lists_the_same() -> None:
         ({"defense_type": "norm_diff_clipping"}, "norm_bound: None: must be a positive"),
         ({"defense_type": "norm_diff_clipping", "norm_bound": "1e-1"}, "norm_bound: '1e-1'"),
         ({"defense_type": "krum", "byzantine_client_num": 0, "krum_param_m": 0}, "krum_param_m: 0"),
-        ({"defense_type": "anomaly_detection"}, "defense_type: .* 'cosine_similarity_bound'"),
+        (
+            {"defense_type": "anomaly_detection", "client_num_per_round": 3},
+            "defense_type: .* 'cosine_similarity_bound'",
+        ),
+        (
+            {"defense_type": "anomaly_detection", "cosine_similarity_bound": "5e-1"},
+            "cosine_similarity_bound: '5e-1': must be a number",
+        ),
+        ({"defense_type": "3sigma", "client_num_per_round": 2}, "defense_type: 3sigma: .* least 3"),
+        (
+            {"attack_type": "model_replacement", "malicious_client_id": 2},
+            "malicious_client_id: 2: .* below 2",
+        ),
         (PRIVACY | {"ml_engine": "jax"}, "ml_engine: jax: .* dp_solution_type: cdp"),
         ({"attack_type": "byzantine"}, "byzantine_client_num: None: attack_type byzantine"),
         ({"attack_type": "byzantine", "byzantine_client_num": 1}, "attack_mode: None: must be"),
@@ -352,6 +364,27 @@ def test_what_a_setting_lacks_is_said_at_the_start(values, named, server) -> Non
     with pytest.raises(fp.UserError, match=f"^{named}") as caught:
         server(**switches | values)
     assert "\n" not in str(caught.value)
+
+
+def test_what_fedml_cannot_do_with_a_model_is_one_line(defended) -> None:
+    """FoolsGold looks at the entry before the last, which a model of one has not."""
+    model = nn.Linear(2, 1, bias=False)
+    server = defended("3sigma", model=model, client_num_per_round=3)
+    with pytest.raises(RunError, match=r"^defense_type: 3sigma: FedML 0\.9\.6 fails on .*: \w"):
+        server.on_before_aggregation([(1, model.state_dict())] * 3)
+
+
+def test_a_process_has_one_federation_after_the_other(server) -> None:
+    """FedML's privacy, attack and defence are those of the process."""
+    server(**PRIVACY)
+    given = clients(plain := server(), 3, scale=9.0)
+    kept, _ = plain.on_before_aggregation(given)
+    assert all(
+        torch.equal(one["1.weight"], of["1.weight"])
+        for (_, one), (_, of) in zip(kept, given, strict=True)
+    )
+    served = plain.aggregate(kept)
+    assert_close(plain.on_after_aggregation(served), served, rtol=0, atol=0)
 
 
 def test_buckets_contributions_encryption_and_the_accountant_are_refused(server, defended) -> None:

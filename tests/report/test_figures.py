@@ -9,7 +9,7 @@ from matplotlib.font_manager import get_font_names
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.report.charts import Chart, condition_charts
-from fednnnn_plugin.report.groups import arrange
+from fednnnn_plugin.report.groups import arrange, references
 from fednnnn_plugin.report.runs import SECONDS
 from fednnnn_plugin.report.style import drawn
 
@@ -188,6 +188,17 @@ def test_a_single_client_is_a_reference(make_run) -> None:
     assert "single client" not in lines(found["accuracy"].ax)
     own = {c.name for c in condition_charts(both[alone], both[alone], ["fc1"])}
     assert not own & {"agreement", "client-norms"}
+    assert references(both, both[~alone])["run"].unique() == [folder.name]
+    other = both.assign(model=both["model"].where(~alone, "resnet18"))
+    assert references(other, both[~alone]).empty
+
+
+def test_a_caption_says_where_a_seed_ends(make_run) -> None:
+    make_run("FedNNNN", seed=0, comm_round=5)
+    folder = make_run("FedNNNN", seed=1, comm_round=5)
+    assert "go on alone" not in chart(fp.read_runs(folder.parent)).caption
+    folder = make_run("FedNNNN", seed=2, comm_round=5, done=3)
+    assert "go on alone" in chart(fp.read_runs(folder.parent)).caption
 
 
 def test_seeds_tested_in_other_rounds_are_averaged_where_all_were(make_run) -> None:

@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import fednnnn_plugin as fp
@@ -105,11 +106,44 @@ def test_a_damaged_line_costs_itself_and_a_warning(make_run, damaged: str) -> No
 def test_a_number_that_is_missing_is_no_damage(make_run) -> None:
     """``client_norms: [null, 2, 3]`` ended the report in a traceback; a metric cost its round."""
     own = {"client_norms": [None, 2, 3], "test_metrics": {"test_acc": 85.3, "vast": 1e200}}
+    own |= {"test_loss": -0.5, "layers": {"": {"mean_update_norm": 1.0}}}  # of a bare parameter
     runs = fp.read_runs(make_run("FedNNNN", change=lambda line: line.update(own)))
     for name, lacks in (("norm_min", True), ("norm_max", False)):
         assert runs[f"client_{name}"].isna().all() == lacks
     assert (runs["test_metrics.test_acc"] == 85.3).all()
     assert runs["test_metrics.vast"].isna().all()
+    assert (runs["test_loss"] == -0.5).all()
+    assert layers(runs) == [""]
+    assert "linear" in fp.figures.loss(runs).get_yscale()
+
+
+def test_a_file_without_end_is_read_so_far(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_run("FedNNNN")
+    size = (folder / "metrics.jsonl").stat().st_size
+    monkeypatch.setattr("fednnnn_plugin.report.runs.MAX_METRICS_BYTES", size - 10)
+    with pytest.warns(UserWarning, match=rf"after line 3: .* larger than {size - 10} bytes"):
+        assert list(fp.read_runs(folder)["round"]) == [1, 2, 3]
+
+
+def test_what_looks_like_a_number_in_a_name_stays(make_run) -> None:
+    """Folders 01 and 1 became one data set; runs 1:30 and 2:30 without a recipe two seeds."""
+    for seed, name in enumerate(("01", "1")):
+        folder = make_run("FedNNNN", dataset="image_folder", data_dir=name, seed=seed)
+    runs = arrange(fp.read_runs(folder.parent))
+    assert set(runs["data"]) == {"01 (image_folder)", "1 (image_folder)"}
+    for name in ("1:30", "2:30"):
+        (make_run("FedNNNN", name=name) / "recipe.yaml").unlink()
+    runs, _ = read_folders([folder.parent])
+    assert {"1:30", "2:30"} < set(runs["method"])
+
+
+def test_tables_read_apart_are_one(make_run, tmp_path: Path) -> None:
+    make_run("FedNNNN", name="a/same")
+    make_run("PaperFedAvg", name="b/same")
+    parts = [fp.read_runs(tmp_path / "runs" / name) for name in ("a", "b")]
+    runs = arrange(pd.concat(parts, ignore_index=True).assign(label="mine"))
+    assert set(runs["label"]) == {"FedAvg", "FedNNNN"}
+    assert len(runs) == sum(map(len, parts))
 
 
 def test_a_round_twice_counts_once(make_run) -> None:

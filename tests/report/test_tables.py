@@ -20,13 +20,19 @@ def curve(*accuracies: float | None):
     return lambda line: line.update(test_acc=accuracies[line["round"] - 1])
 
 
+def every_tenth(line) -> None:
+    """As under ``frequency_of_the_test: 10``."""
+    line.update(test_acc=None if line["round"] % 10 else line["test_acc"])
+
+
 def test_accuracy_worked_by_hand(make_run) -> None:
-    for seed, reached in ((0, (0.5, 0.9, 0.8, None)), (1, (0.5, 0.6, 0.7, 0.6))):
+    for seed, reached in ((0, (0.5, 0.9, 0.7, 0.8)), (1, (0.5, 0.6, 0.7, 0.6))):
         make_run("FedNNNN", dataset="mnist", seed=seed, change=curve(*reached))
-    folder = make_run("PaperFedAvg", dataset="mnist", change=curve(0.1, 0.2, 0.3, 0.2))
-    table = table_of(folder.parent)
-    assert list(table.numbers["label"]) == ["FedAvg", "FedNNNN"]
-    alone, row = table.numbers.to_dict("records")
+        base = make_run("PaperFedAvg", dataset="mnist", seed=seed, change=curve(0.1, 0.2, 0.3, 0.2))
+    make_run("Momentum", dataset="digits")
+    table = table_of(base.parent)
+    assert list(table.numbers["label"]) == ["FedAvg", "FedNNNN", "Momentum"]
+    _, row, alone = table.numbers.to_dict("records")
     assert (row["best"], row["final"], row["seeds"]) == pytest.approx((0.8, 0.7, 2))
     assert row["best_sd"] == pytest.approx(math.sqrt(0.02))
     assert row["paper"] == 99.1
@@ -36,7 +42,9 @@ def test_accuracy_worked_by_hand(make_run) -> None:
     assert "80.00 ± 14.14" in table.text()
     assert "| **80.00 ± 14.14** |" in table.markdown()
     assert "s a round: median, on cpu (A, 2 cores)." in table.notes
-    assert tables.headline(table.numbers) == (
+    assert table.strong == {(1, "best"), (1, "final")}
+    runs = arrange(fp.read_runs(base.parent))
+    assert tables.headline(runs[runs["data"] == "MNIST"]) == (
         "Best: FedNNNN, 80.00 ± 14.14 %, 50.0 points above FedAvg."
     )
 
@@ -91,6 +99,8 @@ def test_a_run_as_the_paper_s_is_not_marked(make_run) -> None:
     assert (table.rows["method"][0], table.rows["paper"][0]) == ("FedNNNN", "99.1")
     part = make_run("FedNNNN", dataset="mnist", comm_round=100, done=7, finished=False)
     assert "7 rounds so far" in table_of(part).notes[-1]
+    seldom = make_run("FedNNNN", dataset="mnist", comm_round=100, change=every_tenth)
+    assert "10 of 100 rounds tested (all)" in table_of(seldom).notes[-1]
 
 
 def test_data_that_a_script_brought_is_not_the_paper_s(make_run) -> None:
@@ -142,11 +152,11 @@ def test_data_that_no_recipe_names_is_not_ranked(make_run) -> None:
     for name in ("mine", "yours"):
         (make_run("FedNNNN", name=name) / "recipe.yaml").unlink()
     with pytest.warns(UserWarning, match=r"recipe\.yaml"):
-        table = table_of(make_run("FedNNNN", name="ours").parent)
-    of_unknown = table.numbers[table.numbers["data"] == "data not recorded"]
-    assert len(of_unknown) == 2
+        runs = arrange(fp.read_runs(make_run("FedNNNN", name="ours").parent))
+    of_unknown = runs[runs["data"] == "data not recorded"]
+    assert of_unknown["run"].nunique() == 2
     assert tables.headline(of_unknown) == ""
-    assert not table.strong
+    assert not tables.accuracy(runs).strong
 
 
 def test_of_two_runs_of_one_setting_and_seed_the_longer_counts(make_run) -> None:
@@ -159,22 +169,30 @@ def test_of_two_runs_of_one_setting_and_seed_the_longer_counts(make_run) -> None
     assert problems[0].startswith("short: ")
 
 
-def test_methods_of_different_lengths_are_not_ranked(make_run) -> None:
-    """It said "15.3 points above FedAvg" of 30 rounds against 10."""
-    make_run("FedNNNN", comm_round=8)
-    folder = make_run("PaperFedAvg", comm_round=8, done=3, finished=False)
-    table = table_of(folder.parent)
-    assert "3 to 8 rounds" in tables.headline(table.numbers)
-    assert not table.strong
+@pytest.mark.parametrize(
+    ("nnnn", "base", "why"),
+    [
+        # It said "15.3 points above FedAvg" of 30 rounds against 10.
+        ([{}], [{"done": 3}], "the runs have 3 to 20 rounds"),
+        ([{"seed": 0}, {"seed": 1, "done": 3}], [{"done": 3}], "the runs have 3 to 20 rounds"),
+        ([{"change": every_tenth}], [{}], "the runs have 2 to 20 tests"),
+        # A mean over easy seeds led one over easy and hard ones.
+        ([{"seed": 1}], [{"seed": 0}, {"seed": 1}], "the methods have different seeds"),
+    ],
+)
+def test_what_is_not_alike_is_not_ranked(make_run, nnnn, base, why) -> None:
+    runs = [("FedNNNN", how) for how in nnnn] + [("PaperFedAvg", how) for how in base]
+    folders = [make_run(method, comm_round=20, **how) for method, how in runs]
+    arranged = arrange(fp.read_runs(folders[0].parent))
+    assert tables.headline(arranged) == f"Not ranked: {why}."
+    assert not tables.accuracy(arranged).strong
 
 
-def test_seeds_of_different_lengths_are_not_ranked(make_run) -> None:
+def test_rounds_of_a_table(make_run) -> None:
     for seed, done in ((0, 8), (1, 3)):
         make_run("FedNNNN", comm_round=8, seed=seed, done=done)
     table = table_of(make_run("PaperFedAvg", comm_round=8, done=3).parent)
     assert list(table.rows["rounds"]) == ["3 of 8", "3 to 8 of 8"]
-    assert "3 to 8 rounds" in tables.headline(table.numbers)
-    assert not table.strong
 
 
 def test_held_out_images_are_not_called_the_test_set(make_run) -> None:
@@ -196,9 +214,10 @@ def test_a_setting_that_is_no_number_is_shown_as_it_is(make_run, key: str) -> No
 
 
 def test_a_run_without_an_accuracy(make_run) -> None:
-    table = table_of(make_run("FedNNNN", change=curve(None, None, None, None)))
-    assert table.rows["best"][0] == "–"
-    assert tables.headline(table.numbers) == ""
+    runs = arrange(fp.read_runs(make_run("FedNNNN", change=curve(None, None, None, None))))
+    assert tables.accuracy(runs).rows["best"][0] == "–"
+    assert tables.rounds_to(runs, 0.5).rows["rounds"][0] == "–"
+    assert tables.headline(runs) == ""
 
 
 @pytest.mark.parametrize(
@@ -208,8 +227,13 @@ def test_a_run_without_an_accuracy(make_run) -> None:
 def test_rounds_to_an_accuracy(make_run, base, rounds) -> None:
     make_run("PaperFedAvg", change=curve(*base))
     folder = make_run("FedNNNN", change=curve(0.1, 0.9, 0.9, 0.9))
-    table = tables.rounds_to(arrange(fp.read_runs(folder.parent)), 0.8).rows
-    assert list(table["rounds"]) == rounds
+    table = tables.rounds_to(arrange(fp.read_runs(folder.parent)), 0.8)
+    assert list(table.rows["rounds"]) == rounds
+    assert not table.notes
+    seldom = make_run("FedNNNN", dataset="mnist", comm_round=20, change=every_tenth)
+    table = tables.rounds_to(arrange(fp.read_runs(seldom)), 0.3)
+    assert list(table.rows["rounds"]) == ["10"]
+    assert table.notes
 
 
 def test_names_in_markdown(make_run) -> None:

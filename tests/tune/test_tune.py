@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
+from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 FEDNNNN = Path(sys.executable).with_name("fednnnn")
 # Small, so that a trial takes seconds: six clients, an epoch.
@@ -146,6 +147,22 @@ def test_ctrl_c_is_not_for_the_helpers(tmp_path: Path, start: Start) -> None:
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (130, "interrupted; go on with --resume\n")
+
+
+def test_a_study_at_home_of_a_recipe_with_an_odd_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell leaves the ~ of --study=~/… alone, and the trials were written to one folder and
+    looked for in another; half a character in the name, and the study could not be read.
+    """
+    monkeypatch.setenv("HOME", str(tmp_path))
+    recipe = tmp_path / "b\x07\udce9.yaml"
+    recipe.write_bytes(find_recipe("digits_noniid_b_fednnnn").read_bytes())
+    words = ["tune", str(recipe), "--study=~/study", *SMALL[4:], "--grid=beta=0.7", "--rounds=1"]
+    done = CliRunner().invoke(main, [*words, "--set", "tracking_args.enable_wandb=true"])
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("warning: tracking_args.enable_wandb: true: trials do not report")
+    assert load_recipe(tmp_path / "study" / "best.yaml").rule_settings["beta"] == 0.7
 
 
 def test_the_outcome_is_a_recipe_that_runs(undisturbed: Path) -> None:
