@@ -88,8 +88,8 @@ def served(runs: pd.DataFrame) -> pd.DataFrame:
     table = last.groupby(LINE, sort=False).mean().map("{:.1%}".format)
     table.columns = pd.Index(["average", "served"])
     loss = tested.groupby(LINE)["loss"]
-    table["worse by, mean of all rounds"] = loss.mean().map("{:.1f}".format)
-    table["at most"] = loss.max().map("{:.1f}".format)
+    for name, points in (("worse by, mean of all rounds", loss.mean()), ("at most", loss.max())):
+        table[name] = points.round(1).add(0.0).map("{:.1f}".format).str.replace("-", "−")
     return table
 
 
