@@ -122,12 +122,13 @@ def create_model(
     if names_code(name):
         if not allow_code:
             raise refuse_code(_KEY, name)
-        return _own_model(name, seed, num_classes)
-    if problem := unknown_model(name):
+    elif problem := unknown_model(name):
         raise UserError(f"{_KEY}: {name[:60]!r}: {problem}")
-    default = torch.get_default_dtype()  # the caller's program may have another
+    default = torch.get_default_dtype()  # of the caller's program
+    torch.set_default_dtype(torch.float32)
     try:
-        torch.set_default_dtype(torch.float32)
+        if names_code(name):
+            return _own_model(name, seed, num_classes)
         with isolated_generators(seed, "model"):
             if name in MODELS:
                 return MODELS[name](num_classes)

@@ -20,14 +20,14 @@ P = ParamSpec("P")
 class _UserPath(click.Path):
     """A path; a shell leaves the ``~`` of ``--out=~/report`` to us."""
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> Path:
-        path = Path(str(super().convert(value, param, ctx)))
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        path: Any = super().convert(value, param, ctx)
         with suppress(RuntimeError):  # no such home directory: it is a name like others
             path = path.expanduser()
         return path
 
 
-PATH = _UserPath()
+PATH = _UserPath(path_type=Path)
 
 
 def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:

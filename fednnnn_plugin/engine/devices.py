@@ -136,11 +136,12 @@ def numerics(precision: Precision) -> Iterator[None]:
     with ExitStack() as after:
         for of, _ in switches:
             after.callback(setattr, of, "fp32_precision", of.fp32_precision)
-        with suppress(RuntimeError):  # the older switches do not tell what was set by the newer
+        with suppress(RuntimeError):  # an older switch does not tell what a newer one has set
             older = torch.get_float32_matmul_precision()
             after.callback(torch.set_float32_matmul_precision, older)
-        with suppress(RuntimeError):
-            after.callback(setattr, cudnn, "allow_tf32", cudnn.allow_tf32)
+        for of in (torch.backends.cuda.matmul, cudnn):
+            with suppress(RuntimeError):
+                after.callback(setattr, of, "allow_tf32", of.allow_tf32)
         for name, on in (("deterministic", True), ("benchmark", False)):
             after.callback(setattr, cudnn, name, getattr(cudnn, name))
             setattr(cudnn, name, on)

@@ -168,7 +168,7 @@ def _check_same(recipe: Recipe, folder: RunFolder) -> None:
         raise UserError(
             "\n".join(
                 f"--resume: {key}: {shown(given)}: the run in {folder.path} has {shown(before)}; "
-                "only train_args.comm_round may differ"
+                "only train_args.comm_round, and what places ranks on GPUs and cores, may differ"
                 for key, (before, given) in changed.items()
             )
         )

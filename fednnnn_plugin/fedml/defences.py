@@ -58,12 +58,16 @@ def before_aggregation(
     given = [(clients[k][0], _floats(models.get(k, served), served)) for k in places]
     if clip:
         given = privacy.global_clip(given)
+    chosen = ""
     try:
         if attacker.is_model_attack():
+            chosen = f"attack_type: {attacker.attack_type}"
             given = attacker.attack_model(given, w_t)
-        kept = defender.defend_before_aggregation(list(given), w_t) if defence else given
+        kept = given
+        if defence:
+            chosen = f"defense_type: {defence}"
+            kept = defender.defend_before_aggregation(list(given), w_t)
     except Exception as error:  # theirs, of models with one entry, with scalars, in bfloat16, ...
-        chosen = f"defense_type: {defence}" if defence else f"attack_type: {attacker.attack_type}"
         raise RunError(
             f"{chosen}: FedML 0.9.6 fails on these clients' models: {reason(error)}"
         ) from error

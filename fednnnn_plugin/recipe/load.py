@@ -58,12 +58,8 @@ def differences(stored: Recipe, given: Recipe) -> dict[str, tuple[object, object
     """The stored and the given value of each ``section.key`` that a run folder stores otherwise."""
     before, after = _resolved(stored), _resolved(given)
     values = {key: (before.get(key), after.get(key)) for key in sorted(before | after)}
-    # As it is stored: nan is not nan.
-    return {
-        key: (one, other)
-        for key, (one, other) in values.items()
-        if write_yaml(one) != write_yaml(other)
-    }
+    # Not by ==: no nan is nan.
+    return {key: (one, other) for key, (one, other) in values.items() if repr(one) != repr(other)}
 
 
 def _resolved(recipe: Recipe) -> dict[str, object]:

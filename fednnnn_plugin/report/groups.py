@@ -60,8 +60,9 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
         return runs
     if runs.empty:
         raise UserError("runs: no round is left; there must be at least one")
-    runs = runs.drop(columns=ARRANGED, errors="ignore")
-    of_one_name = runs.groupby("run")["folder"].transform("nunique") > 1  # read apart
+    # Tables that were read apart may share folders, or names of folders.
+    runs = runs.drop(columns=ARRANGED, errors="ignore").drop_duplicates(["folder", "round"])
+    of_one_name = runs.groupby("run")["folder"].transform("nunique") > 1
     runs = runs.assign(run=runs["run"].mask(of_one_name, runs["folder"]))
     heads = runs.drop_duplicates("run")[setting_columns(runs)].astype(object)
     heads = heads.where(heads.notna(), None)
@@ -97,9 +98,11 @@ def shades(lines: pd.DataFrame, by: Sequence[str]) -> pd.Series[float]:
 
 
 def references(runs: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
-    """The single-client runs of the model and the data of a condition's ``members``."""
-    keys = ["data", *(key for key in ("model", *_DATA) if key in runs)]
+    """The single-client runs on the data of a condition's ``members``, of a model of theirs."""
+    keys = ["data", *(key for key in _DATA if key in runs)]
     alike = runs[keys].astype(str).eq(members[keys].astype(str).iloc[0]).all(axis=1)
+    if "model" in runs:
+        alike &= runs["model"].astype(str).isin(members["model"].astype(str))
     return runs[alike & (runs["deal"] == SINGLE_CLIENT)]
 
 
@@ -165,7 +168,7 @@ def _labels(members: pd.DataFrame) -> pd.Series[str]:
         found.append(part["method"] + _named(part, shown))
     labels = pd.concat(found)
     if members["deal"].iloc[0] == SINGLE_CLIENT:
-        return SINGLE_CLIENT + (", " + labels) * (labels.nunique() > 1)
+        return SINGLE_CLIENT + (", " + labels) * int(labels.nunique() > 1)
     return labels
 
 

@@ -117,23 +117,28 @@ def accuracy(runs: pd.DataFrame) -> Table:
     """Best and final accuracy of each method in a condition, and the paper's beside them.
 
     In the numbers accuracies are in [0, 1], with the sample standard deviation over seeds (NaN of
-    one run), ``rounds`` and ``tests`` the fewest of a run, ``paper`` in per cent, and
-    ``unlike_paper`` how the settings differ; ``most_rounds`` are those of the longest.
+    one run), ``rounds`` and ``most_rounds`` those of the shortest and the longest run, ``untested``
+    the most that a run has, ``paper`` in per cent, and ``unlike_paper`` how the settings differ.
     """
     every = outcomes(runs)
+    every["untested"] = every["rounds"] - every["tests"]
+    for _, members in every.groupby(LINE[:2]):
+        every.loc[members.index, "ranked"] = _not_ranked(members) == ""
     numbers = every.groupby(LINE, sort=False).agg(
         method=("method", "first"), seeds=("run", "size"),
-        rounds=("rounds", "min"), most_rounds=("rounds", "max"), tests=("tests", "min"),
+        rounds=("rounds", "min"), most_rounds=("rounds", "max"), untested=("untested", "max"),
         best=("best", "mean"), best_sd=("best", "std"),
         final=("final", "mean"), final_sd=("final", "std"), seconds=("seconds", "mean"),
+        ranked=("ranked", "first"),
     ).reset_index()  # fmt: skip
+    ranked = numbers.pop("ranked")
     heads = runs.drop_duplicates(LINE).to_dict("records")
     planned = pd.Series([head.get("comm_round") for head in heads], dtype=object)
-    papers = [(head.get("dataset"), head["deal"], head["method"]) for head in heads]
-    numbers["paper"] = [PAPER.get(place, math.nan) for place in papers]
+    places = [(head.get("dataset"), head["deal"], head["method"]) for head in heads]
+    numbers["paper"] = [PAPER.get(place, math.nan) for place in places]
     numbers["unlike_paper"] = [
-        _unlike_paper(head, place, line.rounds, line.tests) if place in PAPER else ""
-        for head, line, place in zip(heads, numbers.itertuples(), papers, strict=True)
+        _unlike_paper(head, place, line.rounds, line.untested) if place in PAPER else ""
+        for head, line, place in zip(heads, numbers.itertuples(), places, strict=True)
     ]
     rows = numbers[LINE].set_axis(_FIRST, axis=1)
     rows["method"] += numbers["unlike_paper"].map(lambda text: "*" * bool(text))
@@ -144,14 +149,11 @@ def accuracy(runs: pd.DataFrame) -> Table:
     planned = pd.to_numeric(planned, errors="coerce")
     unfinished = numbers["rounds"] < planned
     rows["rounds"] = counts.where(~unfinished, counts + " of " + planned.map("{:g}".format))
-    places = every.groupby(LINE[:2])
-    ranked = pd.Series({place: _not_ranked(members) == "" for place, members in places})
-    here = ranked.loc[list(numbers[LINE[:2]].itertuples(index=False, name=None))].to_numpy()
     strong = set()
     for name in ("best", "final"):
         rows[name] = _means(numbers[name] * 100.0, numbers[f"{name}_sd"] * 100.0, 2)
         highest = numbers[name] == numbers.groupby(LINE[:2])[name].transform("max")
-        strong |= {(int(row), name) for row in numbers.index[here & highest]}
+        strong |= {(int(row), name) for row in numbers.index[ranked & highest]}
     notes = ["± is the sample standard deviation over seeds."] * bool((numbers["seeds"] > 1).any())
     if numbers["paper"].notna().any():
         rows["paper"] = _fixed(numbers["paper"], 1)
@@ -179,7 +181,8 @@ def headline(runs: pd.DataFrame) -> str:
     methods = every.groupby(["label", "method"])["best"].agg(["mean", "std"]) * 100.0
     best = methods.nlargest(1, "mean")
     (text,), (label, _) = _means(best["mean"], best["std"], 2), best.index[0]
-    lead = best["mean"].iloc[0] - methods["mean"].xs(FEDAVG, level="method").max()
+    fedavg = methods["mean"][methods.index.isin([FEDAVG], level="method")].max()  # NaN of none
+    lead = best["mean"].iloc[0] - fedavg
     above = f", {lead:.1f} points above FedAvg" * bool(lead > 0.0)
     return f"Best: {label}, {text} %{above}."
 
@@ -235,7 +238,7 @@ def _means(means: pd.Series[float], sds: pd.Series[float], digits: int) -> pd.Se
 
 
 def _unlike_paper(
-    head: dict[str, Any], place: tuple[str, str, str], rounds: int, tests: int
+    head: dict[str, Any], place: tuple[str, str, str], rounds: int, untested: int
 ) -> str:
     """The settings that are not the paper's, whose values stand in brackets."""
     own = {key: value for (*of, key), value in _OF_METHOD.items() if tuple(of) == place}
@@ -246,6 +249,6 @@ def _unlike_paper(
             said.append(f"{key} {value_text(ours)} ({value_text(paper)})")
     if rounds < wanted["comm_round"] and head.get("comm_round") == wanted["comm_round"]:
         said.append(f"{rounds} rounds so far ({wanted['comm_round']})")
-    if tests < rounds:
-        said.append(f"{tests} of {rounds} rounds tested (all)")
+    if untested:
+        said.append(f"{untested} rounds not tested (0)")
     return ", ".join(said)

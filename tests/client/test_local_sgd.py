@@ -31,6 +31,15 @@ def test_two_steps_worked_by_hand() -> None:
     assert model.weight.grad is None
 
 
+def test_a_loss_that_reaches_no_parameter_of_the_model_moves_none() -> None:
+    model, elsewhere = nn.Linear(1, 2), torch.zeros(1, 2, requires_grad=True)
+    before = [parameter.clone() for parameter in model.parameters()]
+    model.register_forward_hook(lambda *_: elsewhere)
+    batch = (torch.ones(1, 1), torch.tensor([0]))
+    LocalSGD(1, 1, 0.5).train(Replica(model), [[batch]])
+    assert all(map(torch.equal, model.parameters(), before))
+
+
 class _Odd(nn.Module):
     """Parameters that autograd treats in their own ways."""
 

@@ -162,7 +162,7 @@ def test_other_settings_are_refused_line_by_line(run: Run, recipe: Run, whole: P
     keys = ("common_args.random_seed", "train_args.beta", "train_args.epochs")
     for line, key in zip(lines, keys, strict=True):
         assert line.startswith(f"--resume: {key}: ")
-        assert line.endswith("only train_args.comm_round may differ")
+        assert line.endswith("and what places ranks on GPUs and cores, may differ")
     assert "0.9: the run in" in lines[1]
     assert "has 0.7" in lines[1]
     assert files(whole) == before

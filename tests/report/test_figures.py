@@ -224,7 +224,7 @@ def test_runs_read_apart_and_put_together(make_run) -> None:
     labels = {"FedAvg", "FedNNNN (β 0.5)", "FedNNNN (β 1.1)"}
     assert set(lines(fig.accuracy(pd.concat(parts)))) == labels
     with pytest.warns(UserWarning, match="only that one counts"):
-        fig.accuracy(pd.concat([parts[0], parts[0].assign(run="again")]))
+        fig.accuracy(pd.concat([parts[0], parts[0].assign(run="again", folder="copy")]))
 
 
 def test_a_method_may_begin_with_an_underline(make_run) -> None:

@@ -144,6 +144,7 @@ def test_tables_read_apart_are_one(make_run, tmp_path: Path) -> None:
     runs = arrange(pd.concat(parts, ignore_index=True).assign(label="mine"))
     assert set(runs["label"]) == {"FedAvg", "FedNNNN"}
     assert len(runs) == sum(map(len, parts))
+    assert len(arrange(pd.concat([*parts, parts[0]]))) == len(runs)
 
 
 def test_a_round_twice_counts_once(make_run) -> None:

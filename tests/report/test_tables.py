@@ -100,7 +100,7 @@ def test_a_run_as_the_paper_s_is_not_marked(make_run) -> None:
     part = make_run("FedNNNN", dataset="mnist", comm_round=100, done=7, finished=False)
     assert "7 rounds so far" in table_of(part).notes[-1]
     seldom = make_run("FedNNNN", dataset="mnist", comm_round=100, change=every_tenth)
-    assert "10 of 100 rounds tested (all)" in table_of(seldom).notes[-1]
+    assert "90 rounds not tested (0)" in table_of(seldom).notes[-1]
 
 
 def test_data_that_a_script_brought_is_not_the_paper_s(make_run) -> None:
@@ -186,6 +186,21 @@ def test_what_is_not_alike_is_not_ranked(make_run, nnnn, base, why) -> None:
     arranged = arrange(fp.read_runs(folders[0].parent))
     assert tables.headline(arranged) == f"Not ranked: {why}."
     assert not tables.accuracy(arranged).strong
+
+
+def test_the_best_of_two_without_fedavg(make_run) -> None:
+    make_run("Momentum", change=curve(0.5, 0.6, 0.7, 0.6))
+    folder = make_run("FedNNNN", change=curve(0.5, 0.6, 0.8, 0.6))
+    runs = arrange(fp.read_runs(folder.parent))
+    assert tables.headline(runs) == "Best: FedNNNN, 80.00 %."
+
+
+def test_single_clients_that_differ_are_told_apart(make_run) -> None:
+    for rate in (0.05, 0.1):
+        alone = {"client_num_in_total": 1, "client_num_per_round": 1}
+        folder = make_run("PaperFedAvg", learning_rate=rate, **alone)
+    labels = table_of(folder.parent).numbers["label"]
+    assert list(labels) == [f"single client, FedAvg (η {rate})" for rate in (0.05, 0.1)]
 
 
 def test_rounds_of_a_table(make_run) -> None:
