@@ -73,36 +73,18 @@ def check_security(args: Any, weighting: str) -> None:
         if getattr(args, key, False):
             raise UserError(f"{key}: true: {why}: leave it out or false")
     chosen = {key: _chosen(args, key) for key in CHOICES}
-    if chosen["defense_type"] == "foolsgold" and weighting != "samples":
-        raise UserError(
-            "defense_type: foolsgold: it puts its verdict into the numbers of samples: set "
-            "train_args.client_weighting: samples"
-        )
-    if chosen["defense_type"]:
-        _check_defence(args, chosen["defense_type"])
-    if chosen["defense_type"] == "norm_diff_clipping":
-        bound: Any = getattr(args, "norm_bound", None)
-        checked_positive("norm_bound", bound)
-    if chosen["dp_solution_type"] == "cdp" and getattr(args, "max_grad_norm", None) is not None:
-        checked_positive("max_grad_norm", args.max_grad_norm)
-    if chosen["attack_type"]:
-        _check_attack(args, chosen["attack_type"])
-    size = getattr(args, "bucketing_batch_size", None)
-    if chosen["defense_type"] == "3sigma_foolsgold" and size not in (1, None):
-        raise UserError(
-            f"bucketing_batch_size: {size}: defense_type 3sigma_foolsgold would hand over "
-            "averages of clients instead of their models; must be 1"
-        )
-    if chosen["dp_solution_type"] and getattr(args, "enable_rdp_accountant", False):
-        raise UserError(
-            "enable_rdp_accountant: true: it fails in FedML 0.9.6 under cdp, and counts nothing "
-            "under ldp: leave it out or false"
-        )
+    defence, attack, privacy = chosen.values()
+    if defence:
+        _check_defence(args, defence, weighting)
+    if attack:
+        _check_attack(args, attack)
+    if privacy:
+        _check_privacy(args, privacy)
     for key, part in _PARTS.items():
         part.get_instance().is_enabled = False  # as an earlier federation of the process left it
         if chosen[key]:
             _check_starts(part.get_instance(), args, f"{key}: {chosen[key]}")
-    if chosen["dp_solution_type"] == "cdp":
+    if privacy == "cdp":
         unclipped = getattr(args, "max_grad_norm", None) is None
         _log.warning(
             "global differential privacy: FedML's epsilon does not cover the server rule: noise is "
@@ -131,9 +113,8 @@ def _check_attack(args: Any, attack_type: str) -> None:
         if mode not in _MODES:
             raise UserError(f"attack_mode: {mode}: must be one of {', '.join(_MODES)}")
         return
-    attacker, drawn = (
-        getattr(args, key, None) for key in ("malicious_client_id", "client_num_per_round")
-    )
+    keys = ("malicious_client_id", "client_num_per_round")
+    attacker, drawn = (getattr(args, key, None) for key in keys)
     if isinstance(attacker, int) and isinstance(drawn, int) and not 0 <= attacker < drawn:
         raise UserError(
             f"malicious_client_id: {attacker}: it counts the {drawn} clients of a round from 0; "
@@ -141,15 +122,39 @@ def _check_attack(args: Any, attack_type: str) -> None:
         )
 
 
-def _check_defence(args: Any, defense_type: str) -> None:
+def _check_privacy(args: Any, solution: str) -> None:
+    if solution == "cdp" and getattr(args, "max_grad_norm", None) is not None:
+        checked_positive("max_grad_norm", args.max_grad_norm)
+    if getattr(args, "enable_rdp_accountant", False):
+        raise UserError(
+            "enable_rdp_accountant: true: it fails in FedML 0.9.6 under cdp, and counts nothing "
+            "under ldp: leave it out or false"
+        )
+
+
+def _check_defence(args: Any, defense_type: str, weighting: str) -> None:
+    if defense_type == "foolsgold" and weighting != "samples":
+        raise UserError(
+            "defense_type: foolsgold: it puts its verdict into the numbers of samples: set "
+            "train_args.client_weighting: samples"
+        )
+    if defense_type == "norm_diff_clipping":
+        norm: Any = getattr(args, "norm_bound", None)
+        checked_positive("norm_bound", norm)
+    size = getattr(args, "bucketing_batch_size", None)
+    if defense_type == "3sigma_foolsgold" and size not in (1, None):
+        raise UserError(
+            f"bucketing_batch_size: {size}: defense_type 3sigma_foolsgold would hand over "
+            "averages of clients instead of their models; must be 1"
+        )
+    bound = getattr(args, "cosine_similarity_bound", 0.0)
+    if defense_type == "anomaly_detection" and not isinstance(bound, int | float):
+        raise UserError(f"cosine_similarity_bound: {bound!r}: must be a number")
     if defense_type in _KRUMS:
         _check_byzantine(args, f"defense_type {defense_type}")
         kept = getattr(args, "krum_param_m", None)
         if kept is not None and (not isinstance(kept, int) or kept < 1):
             raise UserError(f"krum_param_m: {kept!r}: must be a whole number of at least 1")
-    bound = getattr(args, "cosine_similarity_bound", 0.0)
-    if defense_type == "anomaly_detection" and not isinstance(bound, int | float):
-        raise UserError(f"cosine_similarity_bound: {bound!r}: must be a number")
     drawn, least = getattr(args, "client_num_per_round", None), least_clients(args, defense_type)
     if isinstance(drawn, int) and drawn < least:
         sum_of = ", which is 2 * byzantine_client_num + 2 + krum_param_m"
