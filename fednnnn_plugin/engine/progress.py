@@ -57,12 +57,19 @@ def scalars(record: RoundRecord) -> dict[str, float]:
 
 @contextmanager
 def progress_display(rounds: int) -> Iterator[Follower]:
-    """Show the package's warnings, a line each, and a bar; a line a round where no bar can move."""
+    """Show the package's warnings, and a bar; a line a round where no bar can move."""
+    with warnings_shown():
+        is_moving = "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+        yield _Bar(rounds) if is_moving else _Lines(rounds)
+
+
+@contextmanager
+def warnings_shown() -> Iterator[None]:
+    """Show each of the package's warnings once, on a line."""
     logger, handler = logging.getLogger("fednnnn_plugin"), _ScreenHandler(logging.WARNING)
     logger.addHandler(handler)
     try:
-        is_moving = "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
-        yield _Bar(rounds) if is_moving else _Lines(rounds)
+        yield
     finally:
         logger.removeHandler(handler)
 
@@ -70,9 +77,15 @@ def progress_display(rounds: int) -> Iterator[Follower]:
 class _ScreenHandler(logging.Handler):
     """Writes one line a record above a progress bar; tracebacks are for the log file."""
 
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self._shown: set[str] = set()
+
     def emit(self, record: logging.LogRecord) -> None:
-        if sys.stderr is not None:  # it may be closed
-            tqdm.write(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
+        line = f"{record.levelname.lower()}: {record.getMessage()}"
+        if sys.stderr is not None and line not in self._shown:  # it may be closed
+            self._shown.add(line)
+            tqdm.write(line, file=sys.stderr)
 
 
 class _Bar(Follower):

@@ -7,17 +7,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from multiprocessing import get_context, parent_process
 
 from fednnnn_plugin.engine.devices import keep_freed_memory
 from fednnnn_plugin.engine.endings import ending, resumable, signals_raised
+from fednnnn_plugin.engine.progress import warnings_shown
 from fednnnn_plugin.report.study import Study
 from fednnnn_plugin.tune.folder import StudyFolder
 from fednnnn_plugin.tune.search import Search
-
-_log = logging.getLogger("fednnnn_plugin")
 
 
 def search(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Study:
@@ -37,7 +35,7 @@ def search(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Study:
             helper.start()
     finally:
         signal.signal(signal.SIGINT, before)
-    with _warnings_once(), resumable():
+    with warnings_shown(), resumable():
         study = part.run()
     for helper in helpers:
         helper.join()
@@ -50,7 +48,7 @@ def search(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Study:
 def _help(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> None:
     """Work on a study in a process that ends with the one that started it, killed or not."""
     keep_freed_memory()
-    _log.addHandler(logging.NullHandler())  # that one shows the warnings
+    logging.getLogger("fednnnn_plugin").addHandler(logging.NullHandler())  # that one shows them
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         with signals_raised():
@@ -67,18 +65,3 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-@contextmanager
-def _warnings_once() -> Iterator[None]:
-    """Show each of the package's warnings once, not once a trial."""
-    first: dict[str, logging.LogRecord] = {}
-    handler = logging.StreamHandler()
-    handler.setLevel(logging.WARNING)
-    handler.setFormatter(logging.Formatter("warning: %(message)s"))
-    handler.addFilter(lambda record: first.setdefault(record.getMessage(), record) is record)
-    _log.addHandler(handler)
-    try:
-        yield
-    finally:
-        _log.removeHandler(handler)
