@@ -7,7 +7,8 @@ so the function is the paper's and ReLU handles a quarter of the elements.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -122,30 +123,36 @@ def create_model(
     if names_code(name):
         if not allow_code:
             raise refuse_code(_KEY, name)
-    elif problem := unknown_model(name):
+        return _own_model(name, seed, num_classes)
+    if problem := unknown_model(name):
         raise UserError(f"{_KEY}: {name[:60]!r}: {problem}")
-    default = torch.get_default_dtype()  # of the caller's program
-    torch.set_default_dtype(torch.float32)
-    try:
-        if names_code(name):
-            return _own_model(name, seed, num_classes)
-        with isolated_generators(seed, "model"):
-            if name in MODELS:
-                return MODELS[name](num_classes)
-            options = _WITHOUT_AUXILIARY.get(name, {})
-            model: nn.Module = _torchvision().get_model(
-                name, weights=None, num_classes=num_classes, **options
-            )
-        return model
-    finally:
-        torch.set_default_dtype(default)
+    with _drawing_from(seed):
+        if name in MODELS:
+            return MODELS[name](num_classes)
+        options = _WITHOUT_AUXILIARY.get(name, {})
+        model: nn.Module = _torchvision().get_model(
+            name, weights=None, num_classes=num_classes, **options
+        )
+    return model
+
+
+@contextmanager
+def _drawing_from(seed: int) -> Iterator[None]:
+    """Draw initial weights by the seed, in float32, whatever the caller's program has set."""
+    default = torch.get_default_dtype()
+    with isolated_generators(seed, "model"):
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(default)
 
 
 def _own_model(reference: str, seed: int, num_classes: int) -> nn.Module:
     function, where = load_code(reference, _KEY), f"{_KEY}: {printable(reference)}"
     if isinstance(function, nn.Module):
         raise UserError(f"{where}: is a model; must be a function that makes one")
-    with isolated_generators(seed, "model"):
+    with _drawing_from(seed):
         model = call_code(function, where, lambda make: _made(make, num_classes))
     if not isinstance(model, nn.Module):
         raise UserError(f"{where}: returned a {type(model).__name__}; must be a torch.nn.Module")

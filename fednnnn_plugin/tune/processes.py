@@ -48,7 +48,8 @@ def search(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Study:
 def _help(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> None:
     """Work on a study in a process that ends with the one that started it, killed or not."""
     keep_freed_memory()
-    logging.getLogger("fednnnn_plugin").addHandler(logging.NullHandler())  # that one shows them
+    # The one that started it shows the warnings.
+    logging.getLogger("fednnnn_plugin").addHandler(logging.NullHandler())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         with signals_raised():
