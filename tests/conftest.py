@@ -32,7 +32,6 @@ _HELD = {"MNIST": ("MNIST",), "CIFAR-10": ("CIFAR-10-images", "cifar-10-batches-
 _MISSING_DATA = [
     name for name, folders in _HELD.items() if not any((_DATA / f).is_dir() for f in folders)
 ]
-_SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 # Marker -> what to say where the tests that carry it cannot run.
 _MISSING = {}
 if _MISSING_DATA:
@@ -42,8 +41,6 @@ if _MISSING_DATA:
     )
 if not (shutil.which("chromium") or shutil.which("chromium-browser")):
     _MISSING["chromium"] = "in a browser: no chromium; install your system's package chromium"
-if not _SHELLCHECK:
-    _MISSING["shellcheck"] = "of the scripts' style: no shellcheck; it comes with the extra dev"
 _DESELECTED = pytest.StashKey[Counter[str]]()
 
 
@@ -51,13 +48,6 @@ _DESELECTED = pytest.StashKey[Counter[str]]()
 def real_data_dir() -> Path:
     """The folder with MNIST and CIFAR-10, for tests marked ``real_data``."""
     return _DATA
-
-
-@pytest.fixture(scope="session")
-def shellcheck() -> str:
-    """The command, for tests marked ``shellcheck``."""
-    assert _SHELLCHECK is not None
-    return _SHELLCHECK
 
 
 @pytest.fixture

@@ -25,12 +25,6 @@ def test_a_name_of_code_is_a_module_and_a_name() -> None:
         assert not names_code(text)
 
 
-def test_what_the_name_stands_for(write) -> None:
-    write("own_code", "class Rule: pass\nVALUE = 3")
-    assert load_code("own_code:VALUE", "key") == 3
-    assert load_code("own_code:Rule", "key").__name__ == "Rule"
-
-
 def test_what_does_not_import(write, tmp_path: Path) -> None:
     write("own_broken", "\n1 +")
     write("own_needy", "import not_there_at_all")

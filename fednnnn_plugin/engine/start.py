@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.engine.progress import Follower, progress_display
@@ -15,9 +14,6 @@ from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe, load_recipe
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -33,16 +29,6 @@ class Run:
     folder: Path
     summary: Summary | None
     was_finished: bool = False
-
-    def metrics(self) -> "DataFrame":
-        """Return ``metrics.jsonl``, a row a round; nested keys are joined, as ``layers.fc1.…``.
-
-        :func:`fednnnn_plugin.read_runs` makes of many folders the table that figures take.
-        """
-        import pandas as pd
-
-        lines = RunFolder(self.folder).metrics.read_text(encoding="utf-8").splitlines()
-        return pd.json_normalize([json.loads(line) for line in lines])
 
 
 def run(
@@ -80,7 +66,7 @@ def run(
         import fednnnn_plugin as fp
 
         run = fp.run("digits_noniid_b_fednnnn", overrides={"train_args.comm_round": 10})
-        run.metrics().plot(x="round", y="test_acc")
+        fp.read_runs(run.folder).plot(x="round", y="test_acc")
     """
     path = find_recipe(str(recipe))
     loaded = load_recipe(path, _as_options(overrides or ()), allow_code=allow_code)

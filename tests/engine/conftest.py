@@ -206,8 +206,3 @@ class Example:
 @pytest.fixture
 def example(tmp_path: Path, run: Run, recipe: MakeRecipe) -> Example:
     return Example(tmp_path, run, recipe)
-
-
-@pytest.fixture(scope="session")
-def told() -> type[Told]:
-    return Told

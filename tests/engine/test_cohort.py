@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from fednnnn_plugin.client.groups import Group
@@ -31,21 +29,6 @@ MODEL = create_model("nnnn_digits", 0)
 def test_these_cohorts_are_drawn_on_every_platform() -> None:
     assert draw_cohort(0, 1, 10, 4) == [1, 5, 6, 8]
     assert draw_cohort(0, 1, 100, 7) == [6, 8, 25, 48, 51, 69, 88]
-
-
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    round_number=st.integers(1, 10**6),
-    clients=st.integers(1, 60),
-    share=st.floats(0, 1),
-)
-def test_a_cohort_is_a_subset_without_repetition(
-    seed: int, round_number: int, clients: int, share: float
-) -> None:
-    size = max(1, round(share * clients))
-    cohort = draw_cohort(seed, round_number, clients, size)
-    assert len(cohort) == len(set(cohort)) == size
-    assert set(cohort) <= set(range(clients))
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.server.layout import State
 
+from .conftest import Told
+
 
 def test_two_rounds_worked_by_hand(example: Any) -> None:
     """β E/N S = (7.5, 10). d = (7.5, 10), then ½ d + (7.5, 10) = (11.25, 15).
@@ -86,10 +88,10 @@ def test_rounds_are_tested_as_fedml_does_and_the_last_one(
     assert len(trainer.tested) == len(tested)
 
 
-def test_a_round_that_ends_in_its_test_was_not(example: Any, told: type[Any]) -> None:
+def test_a_round_that_ends_in_its_test_was_not(example: Any) -> None:
     """The server has moved when round 3 is tested: what is saved is still round 2."""
 
-    class Interrupted(told):
+    class Interrupted(Told):
         def test(self, state: State) -> Evaluation | None:
             if len(self.tested) == 2:
                 raise KeyboardInterrupt
@@ -108,10 +110,8 @@ def test_a_round_that_ends_in_its_test_was_not(example: Any, told: type[Any]) ->
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("no samples"), SystemExit(0)])
-def test_a_test_that_raises_ends_the_run(
-    example: Any, told: type[Any], error: BaseException
-) -> None:
-    class Raising(told):
+def test_a_test_that_raises_ends_the_run(example: Any, error: BaseException) -> None:
+    class Raising(Told):
         def test(self, state: State) -> Evaluation | None:
             raise error
 
@@ -119,10 +119,8 @@ def test_a_test_that_raises_ends_the_run(
         example.follow(Raising(lambda _: example.hand))
 
 
-def test_the_summary_names_the_best_and_the_last_round(
-    example: Any, told: type[Any], tmp_path: Path
-) -> None:
-    class Tested(told):
+def test_the_summary_names_the_best_and_the_last_round(example: Any, tmp_path: Path) -> None:
+    class Tested(Told):
         def test(self, state: State) -> Evaluation | None:
             self.tested.append([])
             return Evaluation([0.2, 0.7, 0.7, 0.4][len(self.tested) - 1], None)

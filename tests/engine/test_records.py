@@ -1,6 +1,5 @@
 """``metrics.jsonl`` and ``summary.json``: what is on record, and cutting it back."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,12 +29,6 @@ def test_a_line_a_round(metrics: MetricsFile) -> None:
     assert metrics.rounds() == 3
     assert metrics.results() == (0.3, 3, 0.3)
     assert metrics.until(2) == (4.0, 2 * 21.25)
-    first = json.loads(lines(metrics)[0])
-    assert list(first) == [
-        *("round", "evaluated", "test_acc", "test_loss", "test_metrics", "served_test_acc"),
-        *("mean_update_norm", "mean_client_norm", "server_update_norm", "integrated_norm"),
-        *("client_norms", "layers", "clients", "rejected", "degenerate", "seconds"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -46,6 +39,10 @@ def test_a_line_a_round(metrics: MetricsFile) -> None:
         (b'{"round": 2, "test_acc": null, "integrated_norm": NaN, "seconds": {}}\n', 1),
         (b'{"round": 2, "test_acc": 0.5, %b}' % REST, 1),  # it runs into the next line
         (b'{"round": 2, "test_acc": 1.5, %b}\n' % REST, 1),
+        (b'{"round": 2, "test_acc": 0, "integrated_norm": 1, "seconds": {"train": "1"}}\n', 1),
+        (b'{"round": 2, "test_acc": 0, "integrated_norm": 1, "seconds": []}\n', 1),
+        (b'{"round": 2, "test_acc": 0, "integrated_norm": -1, "seconds": {"train": 1}}\n', 1),
+        (b'{"round": 2, "test_acc": 0, "integrated_norm": 1e308, "seconds": {"train": 1}}\n', 1),
         (b"[" * 100_000 + b"\n", 1),
     ],
 )

@@ -42,7 +42,7 @@ def test_a_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert run.folder == tmp_path / "run"
     assert run.summary is not None
     assert not run.was_finished
-    metrics = run.metrics()
+    metrics = fp.read_runs(run.folder)
     assert metrics["round"].tolist() == [1, 2]
     assert metrics["test_acc"].iloc[-1] == run.summary.final_test_acc
     assert (metrics["layers.fc1.mean_update_norm"] > 0).all()

@@ -2,7 +2,6 @@
 
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator
 from pathlib import Path
 
 import fedml
@@ -36,10 +35,8 @@ NAME = "my_rules:Scaled"
 
 
 @pytest.fixture(autouse=True)
-def _with_the_rule(own_folder: Path) -> Iterator[None]:
+def _with_the_rule(own_folder: Path, own_code: Path) -> None:
     Path("my_rules.py").write_text(RULE)
-    yield
-    sys.modules.pop("my_rules", None)
 
 
 def zeros() -> nn.Module:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -127,9 +126,13 @@ def test_a_signal_leaves_a_checkpoint_to_go_on_from(
 
 
 def run_two_ranks(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    mpirun = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    assert mpirun
-    launcher = (mpirun, "--oversubscribe", "-np", "2", sys.executable)
+    launcher = (
+        Path(sys.executable).with_name("mpirun"),
+        "--oversubscribe",
+        "-np",
+        "2",
+        sys.executable,
+    )
     return run(*launcher, *arguments, folder=folder)
 
 

@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from .conftest import SHORT, Command, Run, Start
 
-LAUNCH = Path(__file__).parents[2] / "launch"
 TWO = ("digits_noniid_b_fedavg", "digits_noniid_b_fednnnn")
 # A run that takes no time, and refuses every setting but the number of rounds.
 FEDNNNN = """
@@ -36,14 +34,6 @@ printf 'data_args:\\n  data_cache_dir: /secret\\n  test_served: false\\n' >recip
 def files(folder: Path) -> dict[str, int]:
     found = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in found}
-
-
-@pytest.mark.shellcheck
-def test_shellcheck_has_nothing_to_say(shellcheck: str) -> None:
-    scripts = [*LAUNCH.rglob("*.sh"), *LAUNCH.rglob("*.sbatch"), LAUNCH.parent / ".ci" / "run"]
-    done = subprocess.run([shellcheck, *scripts], capture_output=True, text=True, check=False)
-    assert done.stdout == ""
-    assert len(scripts) == 6
 
 
 def test_runs_leave_their_records_once_and_more_rounds_extend_them(

@@ -95,20 +95,6 @@ def rounds_of(settings: dict[str, Any], rounds: int) -> list[dict[str, Any]]:
     return lines
 
 
-def write_run(
-    folder: Path, settings: dict[str, Any], lines: list[dict[str, Any]], *, finished: bool = True
-) -> Path:
-    """Write a run folder."""
-    folder.mkdir(parents=True)
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if finished:
-        (folder / "summary.json").write_text(
-            json.dumps({"rounds": len(lines), "device": "cpu (A, 2 cores)"})
-        )
-    return folder
-
-
 def bare(line: dict[str, Any]) -> None:
     """Leave a round's accuracy alone, of which there is one figure."""
     kept = {key: line[key] for key in ("round", "test_acc")}
@@ -140,7 +126,13 @@ def maker(folder: Path) -> Callable[..., Path]:
             change(line)
         number = len(list(folder.glob("*")))
         where = folder / (name or f"{number:02}-{method.lower()}")
-        return write_run(where, values, lines, finished=finished)
+        where.mkdir(parents=True)
+        (where / "recipe.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+        (where / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        if finished:
+            summary = {"rounds": len(lines), "device": "cpu (A, 2 cores)"}
+            (where / "summary.json").write_text(json.dumps(summary))
+        return where
 
     return make
 

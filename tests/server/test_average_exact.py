@@ -15,6 +15,7 @@ from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.sum import BinnedSum
 from fednnnn_plugin.server.update import Update
+from fednnnn_plugin.user_code import on_threads
 
 CHUNK = 131_072  # elements that are handled at a time
 
@@ -240,7 +241,6 @@ def test_largest_updates() -> None:
     assert update.mean_update_norm == pytest.approx(1.3e154)
 
 
-@pytest.mark.usefixtures("threads")
 def test_the_number_of_threads_makes_no_difference() -> None:
     """With parameters longer than a chunk, and so long that PyTorch would share the work."""
     generator = torch.Generator().manual_seed(4)
@@ -251,9 +251,9 @@ def test_the_number_of_threads_makes_no_difference() -> None:
 
     start, clients, results = state(), [state() for _ in range(3)], set()
     for count in (1, 3, 7):
-        torch.set_num_threads(count)
         acc = UpdateAccumulator(start, ["a.weight", "b.weight"])
-        for k, client in enumerate(clients):
-            acc.add(client, 1.0 + 0.3 * k)
-        results.add(bits(acc.finish()))
+        with on_threads(count):
+            for k, client in enumerate(clients):
+                acc.add(client, 1.0 + 0.3 * k)
+            results.add(bits(acc.finish()))
     assert len(results) == 1

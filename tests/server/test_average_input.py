@@ -234,16 +234,3 @@ def test_clipping_never_lets_a_weight_vanish() -> None:
     update = acc.finish()
     assert update.mean_update["w"].item() == pytest.approx(0.75, rel=1e-9)
     assert update.mean_client_norm == pytest.approx(0.75, rel=1e-12)
-
-
-def test_failed_clients_are_counted() -> None:
-    acc, other = accumulator(), accumulator()
-    acc.add(good(1.0), 1.0)
-    acc.fail()
-    other.add(good(3.0), 1.0)
-    other.fail()
-    bad = good()
-    bad["w"][0, 0] = math.nan
-    other.add(bad, 1.0)
-    acc.merge(other)
-    assert_mean_of_one_and_three(acc, rejected=3)

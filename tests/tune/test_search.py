@@ -72,7 +72,9 @@ def test_every_point_once_and_the_best_is_chosen(three: Searches) -> None:
     assert list(study.trials["value"]) == pytest.approx([0.7, 0.9, 0.7])
     assert list(study.trials["best_round"]) == [1, 1, 1]
     three.folder.write_best(study)
-    assert yaml.safe_load(best_text(three))["train_args"]["beta"] == 0.7
+    found = yaml.safe_load(best_text(three))
+    assert found["train_args"]["beta"] == 0.7
+    assert found["data_args"]["validation_fraction"] == 0.0
     for said in ("3 rounds: beta in 0.5, 0.7, 0.9\n", "3 of 3 points", "best_accuracy 0.9000"):
         assert said in best_text(three)
     assert [trial.state for trial in trials(three)] == [TrialState.COMPLETE] * 3

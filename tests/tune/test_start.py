@@ -94,6 +94,7 @@ def test_a_study_that_is_done_is_told_again(study: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "1 of 1 points have a result: 1 finished" in done.output
     assert (study / "best.yaml").exists()
+    assert list((study / "figures").glob("*.svg"))
 
 
 @pytest.mark.parametrize("file", ["study.yaml", "base.yaml"])

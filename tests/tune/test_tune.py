@@ -10,9 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pandas as pd
 import pytest
-import yaml
 from click.testing import CliRunner
 
 import fednnnn_plugin as fp
@@ -74,10 +72,6 @@ def wait_for_round(folder: Path, name: str, process: "subprocess.Popen[str]") ->
     while not (metrics.exists() and b"\n" in metrics.read_bytes()):
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
-
-
-def trials(folder: Path) -> pd.DataFrame:
-    return pd.read_csv(folder / "study" / "trials.csv")
 
 
 def recorded(folder: Path) -> Counter[str]:
@@ -163,13 +157,3 @@ def test_a_study_at_home_of_a_recipe_with_an_odd_name(
     assert done.exit_code == 0, done.output
     assert done.output.startswith("warning: tracking_args.enable_wandb: true: trials do not report")
     assert load_recipe(tmp_path / "study" / "best.yaml").rule_settings["beta"] == 0.7
-
-
-def test_the_outcome_is_a_recipe_that_runs(undisturbed: Path) -> None:
-    rows = trials(undisturbed)
-    path = undisturbed / "study" / "best.yaml"
-    found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert found["train_args"]["beta"] == rows["beta"][rows["value"].idxmax()]
-    assert found["data_args"]["validation_fraction"] == 0.0
-    assert list((undisturbed / "study" / "figures").glob("**/*.svg"))
-    fp.run(path, overrides={"train_args.comm_round": 1}, output=undisturbed / "run")

@@ -13,6 +13,7 @@ from torch.nn import Parameter
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.rules import CLIENTS_KEYS, RULES
+from fednnnn_plugin.user_code import on_threads
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 DTYPES = [torch.float16, torch.float32, torch.float64]
@@ -163,17 +164,16 @@ def test_the_closure_gives_the_gradient_and_the_loss(row: Row) -> None:
 
 
 @every_rule
-@pytest.mark.usefixtures("threads")
 def test_the_bits_do_not_depend_on_the_number_of_threads(row: Row) -> None:
     updates = torch.randn(2, 100_003, generator=torch.Generator().manual_seed(0))
     results = []
     for count in (1, 3):
-        torch.set_num_threads(count)
         w = Parameter(torch.zeros(100_003))
         optimizer = row.make([w])
-        for round_, update in enumerate(updates):
-            w.grad = -update
-            row.step(optimizer, round_)
+        with on_threads(count):
+            for round_, update in enumerate(updates):
+                w.grad = -update
+                row.step(optimizer, round_)
         results.append(w.detach())
     assert torch.equal(*results)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import Parameter
 
-from fednnnn_plugin import FedAdam, FedExP, FedYogi
+from fednnnn_plugin import FedAdam, FedYogi
 from fednnnn_plugin.errors import RunError, UserError
 
 both = pytest.mark.parametrize("rule", [FedAdam, FedYogi])
@@ -58,11 +58,3 @@ def test_a_missing_rate_moves_nothing(rule: Any) -> None:
     with pytest.raises(UserError, match="lr is missing"):
         step(optimizer, [1.0])
     assert not optimizer.state
-
-
-@pytest.mark.parametrize("square", [None, -1.0, math.nan])
-def test_a_mean_square_that_is_none_moves_nothing(square: float | None) -> None:
-    w = Parameter(torch.zeros(1))
-    with pytest.raises(UserError, match=r"^FedExP\.step: mean_client_square"):
-        step(FedExP([w]), [1.0], mean_client_square=square)
-    assert w.item() == 0
