@@ -57,10 +57,12 @@ def read_tree(
 ) -> tuple[Pixels, tuple[str, ...]]:
     """Read ``<folder>/{train,test}/<class>/*``, or ``<folder>/<class>/*``: JPEG and PNG.
 
-    It has the first layout where it has a folder ``train`` that holds folders; in the second all
-    are training images. The sorted names of the class folders are the labels 0, 1, ...
+    It has the first layout where it has folders ``train`` and ``test``, or a folder ``train`` that
+    holds folders; in the second all are training images. The sorted names of the class folders are
+    the labels 0, 1, ...
     """
-    has_parts = (folder / "train").is_dir() and _classes(folder / "train")
+    both = (folder / "train").is_dir() and (folder / "test").is_dir()
+    has_parts = both or ((folder / "train").is_dir() and _classes(folder / "train"))
     parts = [folder / "train", folder / "test"] if has_parts else [folder]
     classes = _classes(parts[0])
     if len(classes) < 2:

@@ -92,6 +92,8 @@ def _tensor(value: object, where: str) -> Tensor:
             if value.is_nested or value.is_quantized:
                 raise TypeError("must be neither nested nor quantised")
             return value.detach().to("cpu").contiguous()
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError("must not be masked")
         return torch.from_numpy(np.require(value, value.dtype.newbyteorder("="), ["C", "W"]))
     except (RuntimeError, NotImplementedError, TypeError) as error:  # one without data, for example
         raise UserError(f"{where}: cannot be used: {reason(error)}") from error

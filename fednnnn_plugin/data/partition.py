@@ -74,7 +74,7 @@ def partition(
             "and every client needs at least one"
         )
     for name, value, allowed in (("method", method, METHODS), ("sizes", sizes, SIZES)):
-        if value not in allowed:
+        if not isinstance(value, str) or value not in allowed:
             raise UserError(f"{name}: {shown(value)}: must be one of {', '.join(allowed)}")
     classes_per_client = _whole_number("classes_per_client", classes_per_client, least=1)
     checked_exponent = _number("power_law_exponent", power_law_exponent, least=0)
@@ -138,7 +138,7 @@ def _labels(labels: Labels) -> NDArray[np.integer[Any]]:
     try:
         host = labels.detach().cpu() if isinstance(labels, torch.Tensor) else labels
         array = np.asarray(host)
-    except (TypeError, ValueError):  # a ragged list
+    except (TypeError, ValueError, NotImplementedError):  # a ragged list, or on the device meta
         array = np.empty(0, dtype=np.object_)
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer) or not array.size:
         raise UserError(
@@ -149,9 +149,11 @@ def _labels(labels: Labels) -> NDArray[np.integer[Any]]:
 
 
 def _whole_number(name: str, value: object, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise UserError(f"{name}: {shown(value)}: must be a whole number, at least {least}")
-    return int(value)
+    if not isinstance(value, bool) and isinstance(value, Integral) and least <= int(value) < 2**64:
+        return int(value)
+    raise UserError(
+        f"{name}: {shown(value)}: must be a whole number, at least {least} and below 2**64"
+    )
 
 
 def _number(name: str, value: Any, least: float) -> float:

@@ -71,10 +71,13 @@ class Batches:
         raise NotImplementedError
 
     def staged(self, batch: Batch) -> Batch:
-        """Stage a batch; inputs that are integers, such as tokens, stay what they are."""
+        """Stage a batch; inputs that are integers, such as tokens, stay what they are.
+
+        The inputs are a copy: a model may change them in place.
+        """
         inputs, labels = batch
         dtype = self._sgd.dtype if inputs.is_floating_point() else inputs.dtype
-        inputs = inputs.to(self._device, dtype, memory_format=self._order)
+        inputs = inputs.to(self._device, dtype, memory_format=self._order, copy=True)
         return inputs, labels.to(self._device, torch.int64)
 
 

@@ -18,8 +18,21 @@ def own_copy(model: nn.Module, name: str, dtype: torch.dtype) -> nn.Module:
     where = f"model_args.model: {name}:"
     if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
         raise UserError(f"{where} has layers without a size yet: give them their sizes")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise UserError(f"{where} is TorchScript: give the module that it was made of")
+    trained = [key for key, parameter in model.named_parameters() if parameter.requires_grad]
+    if not trained:
         raise UserError(f"{where} has no parameter that requires a gradient")
+    if hidden := set(trained) - model.state_dict().keys():
+        raise UserError(
+            f"{where} {min(hidden)} requires a gradient, and its state_dict() does not have it: it "
+            "must have all that is trained, under the names of named_parameters()"
+        )
+    for key, buffer in model.named_buffers():
+        if buffer.is_complex():  # model.to() would keep the real parts alone
+            raise UserError(
+                f"{where} {key} is {buffer.dtype}: keep it as torch.view_as_real has it"
+            )
     for key, tensor in named_tensors(model).items():
         if tensor.is_meta:
             raise UserError(f"{where} {key} is on the device meta: it has no values")
@@ -71,7 +84,7 @@ def _problem(model: nn.Module, images: Tensor, classes: list[int]) -> str:
     when = "in training, " if model.training else ""
     try:
         with isolated_generators(0, "model check"):
-            logits = model(images)
+            logits = model(images.clone())  # which it may change in place
     except (Exception, SystemExit) as error:
         shape = list(images.shape[1:])
         return f"{when}does not take images of {shape}: {printable(reason(error))}"

@@ -15,6 +15,7 @@ _OF_ONE = {
     "data_args.partition_alpha": ("data_args.partition_method", "dirichlet"),
     "data_args.min_samples": ("data_args.partition_sizes", "power_law"),
     "data_args.power_law_exponent": ("data_args.partition_sizes", "power_law"),
+    "train_args.client_threads": ("common_args.training_type", "cross_silo"),
     "train_args.start_round": ("common_args.training_type", "cross_silo"),
     "tracking_args.server_state_path": ("common_args.training_type", "cross_silo"),
     "tracking_args.save_path": ("common_args.training_type", "cross_silo"),

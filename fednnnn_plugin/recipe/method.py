@@ -19,7 +19,8 @@ def rule_keys() -> dict[str, Key]:
 
 def find_method(name: object, caller: Caller) -> Rule:
     """The rule of a name, imported where it is the user's and may run; else a ``UserError``."""
-    rule = RULES.get(str(name)) or _imported(name, caller)
+    known = None if names_code(name) else RULES.get(str(name))  # a user's own may run or may not
+    rule = known or _imported(name, caller)
     for section in SECTIONS:
         for key in own_keys(section):
             if key in rule.keys:

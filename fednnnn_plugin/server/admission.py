@@ -19,6 +19,8 @@ OF_AVERAGED = (
 
 def check_global(state: Mapping[str, Tensor], trainable: Collection[str]) -> None:
     """Refuse a global state whose entries cannot be averaged, or lack what is trained."""
+    if not isinstance(state, Mapping):
+        raise UserError(f"UpdateAccumulator: {type(state).__name__}: must map names to tensors")
     if missing := set(trainable) - state.keys():
         raise UserError(f"UpdateAccumulator: trainable: {_listed(missing)}: not in the state")
     for name, tensor in state.items():
@@ -26,6 +28,8 @@ def check_global(state: Mapping[str, Tensor], trainable: Collection[str]) -> Non
             raise UserError(f"UpdateAccumulator: {name}: {type(tensor).__name__}: must be a tensor")
         if tensor.dtype not in (_FLOATING if name in trainable else AVERAGED):
             raise UserError(f"UpdateAccumulator: {name}: {tensor.dtype}: must be {OF_AVERAGED}")
+        if tensor.layout is not torch.strided or tensor.is_meta:
+            raise UserError(f"UpdateAccumulator: {name}: {_not_dense(tensor)}")
 
 
 def check_client(
@@ -49,8 +53,7 @@ def check_client(
         if theirs.dtype != dtype and not {theirs.dtype, dtype} <= set(_FLOATING):
             raise UserError(f"{where}: {theirs.dtype}: must be {dtype}")
         if theirs.layout is not torch.strided or theirs.is_meta:
-            given = f"{theirs.layout} on {theirs.device}"
-            raise UserError(f"{where}: {given}: must be a dense tensor that holds data")
+            raise UserError(f"{where}: {_not_dense(theirs)}")
 
 
 def checked_positive(name: str, given: float) -> float:
@@ -63,6 +66,10 @@ def checked_positive(name: str, given: float) -> float:
         shown = " ".join(reprlib.repr(given).split())
         raise UserError(f"{name}: {shown}: must be a positive finite number")
     return value
+
+
+def _not_dense(tensor: Tensor) -> str:
+    return f"{tensor.layout} on {tensor.device}: must be a dense tensor that holds data"
 
 
 def _listed(names: Iterable[object]) -> str:

@@ -41,6 +41,13 @@ def needed(optimizer: Optimizer, name: str, value: float | None, below: float = 
     return float(value)
 
 
+def check_finite(optimizer: Optimizer) -> None:
+    """Refuse a gradient that is not finite."""
+    gradients = (p.grad for group in optimizer.param_groups for p in group["params"])
+    if not all(gradient.isfinite().all() for gradient in gradients if gradient is not None):
+        raise UserError(f"{type(optimizer).__name__}.step: the gradient is not finite")
+
+
 def update_norm(optimizer: Optimizer) -> float:
     """Return ``N = ‖S‖₂`` over all parameters that have a gradient, ``-S``."""
     gradients = (p.grad for group in optimizer.param_groups for p in group["params"])
@@ -64,6 +71,7 @@ def move(optimizer: Optimizer, ratio: float | Callable[[dict[str, Any]], float] 
     may depend on the group.
     """
     # All groups are read before any moves: a missing value leaves the model as it was.
+    check_finite(optimizer)
     factors = []
     for group in optimizer.param_groups:
         own = ratio(group) if callable(ratio) else ratio

@@ -72,6 +72,7 @@ class Server:
     def apply(self, state: ServerState, update: Update) -> tuple[ServerState, ServerMove]:
         """Return where a round's update leads, and by how far; raise what the rule does."""
         before = state.served.vector
+        average = before + update.vector  # now: a user's rule may change in place what it is given
         parameter = Parameter(before.clone())
         parameter.grad = -update.vector
         optimizer = self.rule.make([parameter], self._settings)
@@ -81,7 +82,7 @@ class Server:
         served = self.layout.rounded(parameter.detach())
         match self.rule.evaluated:
             case "average":
-                evaluation = self.layout.rounded(before + update.vector)
+                evaluation = self.layout.rounded(average)
             case "served":
                 evaluation = served
             case "midpoint":

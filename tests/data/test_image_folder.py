@@ -131,6 +131,10 @@ WRONG_FOLDERS = {
         lambda f: (f / "test/dog/0.png").rename(f / "test/dog/0.gif"),
         "{f}/test/dog: no .jpg, .jpeg, .png files",
     ),
+    "images beside each other": (
+        lambda f: [(shutil.rmtree(f / p), save(f / p / "0.png", 1)) for p in ("train", "test")],
+        "data_args.data_dir: {f}: 0 folders in train; expected",
+    ),
     "nowhere": (shutil.rmtree, "data_args.data_dir: {f}: no such folder"),
     "no folders": (
         lambda f: [shutil.rmtree(f), f.mkdir()],

@@ -91,6 +91,7 @@ WRONG = {
     "1 / 0": "raised ZeroDivisionError: division by zero (",
     "images() / 1, labels(), images(4, 1).double() * 1e300, labels()": "test_inputs: has NaN or",
     f"nested([images(), images(3)]), {REST}": "train_inputs: cannot be used: must be neither",
+    f"np.ma.masked_array(np.ones((4, 2))), {REST}": "train_inputs: cannot be used: must not be ma",
     "images(), -labels(), images(), labels()": "train_labels: has -1; labels go from 0 on",
     "images(), 0 * labels(), images(), 0 * labels()": "labels up to 0: there must be 2 to 100000",
 }

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from fednnnn_plugin.engine.model_check import check_model, own_copy
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, load_recipe
+
+from .conftest import read_records
 
 REST = """
 common_args: {training_type: simulation}
@@ -147,6 +150,18 @@ class Counting(nn.Linear):
         self.register_buffer("seen", torch.zeros((), dtype=torch.uint16))
 
 
+class Rotary(nn.Linear):
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.register_buffer("angles", torch.ones(2) * 1j, persistent=False)
+
+
+class HeadOnly(nn.Sequential):
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        whole = super().state_dict(*args, **kwargs)
+        return {name: tensor for name, tensor in whole.items() if name.startswith("1.")}
+
+
 class Leaving(nn.Identity):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         raise SystemExit(0)
@@ -171,12 +186,40 @@ class PairInTraining(nn.Identity):
         (Masked(2, 2), "mask is not finite"),
         (nn.Linear(2, 2, device="meta"), "weight is on the device meta"),
         (nn.Linear(2, 2, dtype=torch.complex64), "weight is torch.complex64: must be float16"),
+        (Rotary(2, 2), "angles is torch.complex64: keep it as torch.view_as_real"),
+        (HeadOnly(nn.Linear(2, 2), nn.Linear(2, 2)), r"0\.bias requires .* not have it"),
+        (torch.jit.ScriptModule(), "is TorchScript"),
         (Counting(2, 2), "seen is torch.uint16: must be .* uint8 or a signed integer"),
     ],
 )
 def test_a_model_that_cannot_be_trained_and_averaged(model: nn.Module, problem: str) -> None:
     with pytest.raises(UserError, match=f"^model_args.model: mine:? .*{problem}"):
         own_copy(model, "mine", torch.float32)
+
+
+class Shifted(nn.Linear):
+    in_place = True
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        images = images if self.in_place else images.clone()
+        return super().forward(images.sub_(0.5).div_(2))
+
+
+def test_a_model_that_changes_its_images_in_place_changes_no_data(
+    run: Callable[..., object], recipe: Callable[..., Recipe], tmp_path: Path, data: FederatedData
+) -> None:
+    before = data.test_images.clone(), data.train_images.clone()
+    model = nn.Sequential(nn.Flatten(), Shifted(64, 10))
+    run(recipe(), tmp_path / "in place", model=model)
+    assert torch.equal(data.test_images, before[0])
+    assert torch.equal(data.train_images, before[1])
+    model[1].in_place = False
+    run(recipe(), tmp_path / "copied", model=model)
+    one, other = (
+        [line["test_loss"] for line in read_records(tmp_path / name)]
+        for name in ("in place", "copied")
+    )
+    assert one == other
 
 
 def test_the_check_leaves_model_and_generators_as_they_were(data: FederatedData) -> None:

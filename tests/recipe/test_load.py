@@ -75,11 +75,11 @@ def test_text_like_a_number_is_read_back_as_text(recipe_file: Path, text: str) -
 def test_overrides_replace_values_and_the_last_one_wins(recipe_file: Path) -> None:
     given = ["train_args.beta=0.9", "beta=1", "client_batching=off", "random_seed=3"]
     given += ["data_args.data_cache_dir=/tmp/a=b", "tracking_args.run_name=", "batch_size=-1"]
-    given += ["client_threads=4", "data_args.dataset=a.b:c", "bootstrap=start.sh"]
+    given += ["checkpoint_every=4", "data_args.dataset=a.b:c", "bootstrap=start.sh"]
     recipe = load_recipe(recipe_file, given)
     train, data = recipe.train_args, recipe.data_args
     assert recipe.rule_settings["beta"] == 1.0
-    assert (train.client_batching, train.batch_size, train.client_threads) == ("off", -1, 4)
+    assert (train.client_batching, train.batch_size, train.checkpoint_every) == ("off", -1, 4)
     assert (recipe.common_args.random_seed, recipe.tracking_args.run_name) == (3, None)
     assert (data.data_cache_dir, data.dataset) == ("/tmp/a=b", "a.b:c")
     assert "bootstrap: start.sh" in dump_recipe(recipe)

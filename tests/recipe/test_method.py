@@ -117,7 +117,7 @@ def test_a_users_rule_is_a_method_with_the_flag(users: str) -> None:
     recipe = load(method, "lion_lr=5e-4", allow_code=True)
     assert recipe.rule.name == recipe.train_args.federated_optimizer == method
     assert recipe.rule_settings == {"lion_lr": 5e-4, "lion_beta": 0.9}
-    assert load(method, "lion_lr=5e-4") == recipe  # in this process it is known from here on
+    assert lines(method, "lion_lr=5e-4") == [line]  # and is refused again without it
 
 
 @pytest.mark.parametrize(

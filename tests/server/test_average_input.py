@@ -1,6 +1,7 @@
 """Clients that are broken, hostile or merely different: a result, or one clear error."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -51,6 +52,19 @@ def assert_mean_of_one_and_three(acc: UpdateAccumulator, rejected: int) -> None:
 def test_a_bound_that_is_none_is_refused(bound: float) -> None:
     with pytest.raises(UserError, match=r"^max_client_norm: "):
         UpdateAccumulator(global_state(), ["w"], bound)
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ([torch.ones(1)], "list: must map names to tensors"),
+        ({"w": torch.ones(1).to_sparse()}, "w: torch.sparse_coo on cpu: must be a dense tensor"),
+        ({"w": torch.ones(1, device="meta")}, "w: torch.strided on meta: must be a dense tensor"),
+    ],
+)
+def test_a_global_state_that_is_none_is_refused(state: Any, said: str) -> None:
+    with pytest.raises(UserError, match=f"^UpdateAccumulator: {said}"):
+        UpdateAccumulator(state, ["w"])
 
 
 def test_names_may_be_gone_through_once() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import Layout, State
-from fednnnn_plugin.server.rules import RULES, Rule
+from fednnnn_plugin.server.rules import RULES, Rule, rule
 from fednnnn_plugin.server.server import Server, ServerMove, ServerState
 from fednnnn_plugin.server.update import Update
 
@@ -36,6 +36,18 @@ def model(weight: float, bias: float, dtype: torch.dtype = torch.float32) -> dic
         "bn.running_var": torch.tensor([1.0], dtype=dtype),
         "bn.num_batches_tracked": torch.tensor(0),
     }
+
+
+class InPlace(torch.optim.Optimizer):
+    """Writes into S, to serve w_t + S with three times the bias's part."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None, *, vector: Tensor, mean_update: State) -> None:
+        mean_update["fc.bias"].mul_(3.0)
+        self.param_groups[0]["params"][0].add_(vector)
 
 
 class Federation:
@@ -103,6 +115,17 @@ def test_what_each_rule_evaluates(name: str) -> None:
         "midpoint": ((1 + served[0]) / 2, (2 + served[1]) / 2),
     }[RULES[name].evaluated]
     assert values(federation.named("evaluation")) == pytest.approx(expected, rel=1e-15)
+
+
+def test_a_rule_that_writes_into_what_it_is_given_changes_no_evaluation(
+    monkeypatch: pytest.MonkeyPatch, rules_taken_back: None
+) -> None:
+    rule(wants=("vector", "mean_update"))(InPlace)
+    monkeypatch.setitem(SETTINGS, "InPlace", {})
+    federation = Federation("InPlace", model(*START))
+    federation.play(DELTAS[0])
+    assert values(federation.named("served")) == (13.0, 50.0)
+    assert values(federation.named("evaluation")) == (13.0, 18.0)
 
 
 @every_rule

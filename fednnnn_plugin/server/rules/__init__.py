@@ -2,7 +2,7 @@
 
 import math
 import numbers
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -126,7 +126,7 @@ _decorated: list[Rule] = []  # the users' too, whether or not a recipe may name 
 
 def rule(
     *,
-    wants: tuple[str, ...] = (),
+    wants: Sequence[str] = (),
     evaluated: Evaluated = "average",
     place: int | None = None,
     **keys: Key,
@@ -173,12 +173,12 @@ def rule(
             problem = "one of ours has this name; call it otherwise"
         elif evaluated not in get_args(Evaluated):
             problem = f"evaluated: {evaluated!r}: must be one of {', '.join(get_args(Evaluated))}"
-        elif unknown := set(wants) - _MEASURED:
-            problem = f"wants: {unknown}: must be of {', '.join(sorted(_MEASURED))}"
+        elif isinstance(wants, str) or set(wants) - _MEASURED:
+            problem = f"wants: {wants!r}: must be some of {', '.join(sorted(_MEASURED))}"
         elif {type(key) for key in keys.values()} - {Key}:
             problem = f"{', '.join(keys)}: must be positive(), non_negative() or decay()"
         else:
-            RULES[name] = Rule(name, optimizer, keys, wants, evaluated, place)
+            RULES[name] = Rule(name, optimizer, keys, tuple(wants), evaluated, place)
             _decorated.append(RULES[name])
             return optimizer
         raise UserError(f"rule: {name}: {problem}")

@@ -1,5 +1,6 @@
 """FedAdam, a comparator: Adam on the server."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fednnnn_plugin.errors import RunError
-from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, needed
+from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.server.gradients import Closure, Loss, Params, check_finite, loss_of, needed
 from fednnnn_plugin.server.rules import decay, positive, rule
 
 # The ranges of FedAdam and FedYogi; the defaults are the source's, which has none for η and
@@ -27,6 +28,19 @@ def checked(**arguments: float) -> dict[str, Any]:
     return {name: KEYS[f"server_{name}"].checked(name, x) for name, x in arguments.items()}
 
 
+def check_tau(optimizer: Optimizer) -> None:
+    """Refuse a τ whose square, the first v, is 0 or infinite in the dtype of a parameter."""
+    for group in optimizer.param_groups:
+        for dtype in {parameter.dtype for parameter in group["params"]}:
+            form = torch.finfo(dtype)
+            low, high = math.sqrt(form.smallest_normal * form.eps), math.sqrt(form.max)
+            if not low <= group["tau"] <= high:
+                raise UserError(
+                    f"{type(optimizer).__name__}: tau: {group['tau']!r}: must be from {low:.2g} to "
+                    f"{high:.2g}: its square is the first v, in {dtype}"
+                )
+
+
 @torch.no_grad()
 def adaptive_step(
     optimizer: Optimizer, second_moment: Callable[[Tensor, Tensor, float], object]
@@ -35,10 +49,13 @@ def adaptive_step(
 
     ``second_moment`` moves v in place, given v, S² and β2.
     """
-    # All groups are read before any moves.
-    rates = [needed(optimizer, "lr", group["lr"]) for group in optimizer.param_groups]
-    for group, lr in zip(optimizer.param_groups, rates, strict=True):
-        beta1, tau = group["beta1"], group["tau"]
+    for group in optimizer.param_groups:  # all are read before any moves
+        needed(optimizer, "lr", group["lr"])
+        checked(**{name: group[name] for name in ("lr", "beta1", "beta2", "tau")})
+    check_tau(optimizer)
+    check_finite(optimizer)
+    for group in optimizer.param_groups:
+        lr, beta1, tau = group["lr"], group["beta1"], group["tau"]
         for parameter in group["params"]:
             if parameter.grad is None:
                 continue
@@ -80,7 +97,7 @@ class FedAdam(Optimizer):
         tau: τ > 0, the degree of adaptivity, in units of S.
 
     Raises:
-        UserError: a value out of range.
+        UserError: a value out of range; τ² is 0 or infinite in the parameters' dtype.
         RunError: at ``step``: v overflowed; the model may have moved in part.
 
     Source: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, "Adaptive Federated
@@ -91,6 +108,7 @@ class FedAdam(Optimizer):
         self, params: Params, lr: float, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3
     ) -> None:
         super().__init__(params, checked(lr=lr, beta1=beta1, beta2=beta2, tau=tau))
+        check_tau(self)
 
     def step(self, closure: Closure | None = None) -> Loss:
         """Move the model."""

@@ -1,5 +1,7 @@
 """FedExP, a comparator: FedAvg, extrapolated."""
 
+from typing import Any
+
 from torch.optim import Optimizer
 
 from fednnnn_plugin.server.gradients import (
@@ -63,5 +65,10 @@ class FedExP(Optimizer):
         loss = loss_of(closure)
         square = needed(self, "mean_client_square", mean_client_square)
         norm = update_norm(self)
-        move(self, lambda group: max(1.0, square / (2 * (norm * norm + group["epsilon"]))))
+
+        def ratio(group: dict[str, Any]) -> float:
+            EPSILON.checked("epsilon", group["epsilon"])
+            return max(1.0, square / (2 * (norm * norm + group["epsilon"])))
+
+        move(self, ratio)
         return loss

@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of
-from fednnnn_plugin.server.rules.fedadam import adaptive, adaptive_step, checked
+from fednnnn_plugin.server.rules.fedadam import adaptive, adaptive_step, check_tau, checked
 
 
 @adaptive
@@ -23,6 +23,7 @@ class FedYogi(Optimizer):
         self, params: Params, lr: float, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3
     ) -> None:
         super().__init__(params, checked(lr=lr, beta1=beta1, beta2=beta2, tau=tau))
+        check_tau(self)
 
     def step(self, closure: Closure | None = None) -> Loss:
         """Move the model."""

@@ -132,6 +132,18 @@ def test_what_has_no_gradient_or_a_zero_one_stays(row: Row) -> None:
 
 
 @every_rule
+def test_a_gradient_that_is_not_finite_moves_nothing(row: Row) -> None:
+    """Not in the second group either."""
+    first, second = Parameter(torch.zeros(2)), Parameter(torch.zeros(2))
+    optimizer = row.make([{"params": [first]}, {"params": [second]}])
+    first.grad, second.grad = torch.ones(2), torch.tensor([1.0, math.nan])
+    with pytest.raises(UserError, match=r"\.step: the .*gradient"):
+        row.step(optimizer, 0)
+    assert torch.cat([first, second]).tolist() == [0.0] * 4
+    assert not optimizer.state
+
+
+@every_rule
 def test_state_survives_saving(row: Row) -> None:
     w = Parameter(torch.tensor([1.0, 2.0]))
     optimizer = row.make([w])

@@ -40,6 +40,7 @@ def test_a_rule_is_registered_by_its_class_and_may_be_defined_again() -> None:
         (Own, {"scale": 1.0}, "scale"),
         (Own, {"evaluated": "best"}, "best"),
         (Own, {"wants": ("norm",)}, "'norm'"),
+        (Own, {"wants": "mean_client_norm"}, "'mean_client_norm': must be some of buffers, "),
     ],
 )
 def test_a_declaration_that_cannot_work_is_refused(
