@@ -205,10 +205,11 @@ def run_log() -> Iterator[Callable[[Path], None]]:
         root.removeHandler(records)
         for handler in handlers:
             handler.removeFilter(shown)
-        if records.target:
+        target = records.target
+        records.close()  # passes on what an interrupt of its last record has kept back
+        if target:
             with suppress(OSError):
-                records.target.close()
-        records.close()
+                target.close()
 
 
 class _LogFile(logging.FileHandler):

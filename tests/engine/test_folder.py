@@ -141,3 +141,21 @@ def test_the_log_is_held_back_until_it_has_a_file(
     with run_log() as write_to:
         write_to(Path("/dev/full"))
         log.warning("on a full disk it is lost")
+
+
+def test_an_interrupt_while_the_log_is_written_stays_one_and_its_record_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_self: object, _record: object) -> str:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    def logs() -> None:
+        with run_log() as write_to:
+            write_to(tmp_path / "log")
+            monkeypatch.setattr("fednnnn_plugin.engine.folder._LogFile.format", interrupted)
+            logging.getLogger("anybody").warning("said")
+
+    with pytest.raises(KeyboardInterrupt):
+        logs()
+    assert (tmp_path / "log").read_text().endswith("WARNING anybody: said\n")
