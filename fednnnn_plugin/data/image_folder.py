@@ -57,13 +57,13 @@ def read_tree(
 ) -> tuple[Pixels, tuple[str, ...]]:
     """Read ``<folder>/{train,test}/<class>/*``, or ``<folder>/<class>/*``: JPEG and PNG.
 
-    It has the first layout where it has folders ``train`` and ``test``, or a folder ``train`` that
-    holds folders; in the second all are training images. The sorted names of the class folders are
+    It has the first layout where it has a folder ``train``, and a folder ``test`` beside or any
+    folder in it; in the second all are training images. The sorted names of the class folders are
     the labels 0, 1, ...
     """
-    both = (folder / "train").is_dir() and (folder / "test").is_dir()
-    has_parts = both or ((folder / "train").is_dir() and _classes(folder / "train"))
-    parts = [folder / "train", folder / "test"] if has_parts else [folder]
+    train, test = folder / "train", folder / "test"
+    has_parts = train.is_dir() and (test.is_dir() or _classes(train))
+    parts = [train, test] if has_parts else [folder]
     classes = _classes(parts[0])
     if len(classes) < 2:
         raise UserError(
@@ -78,8 +78,8 @@ def read_tree(
     stamp = fingerprint(f"{VERSION}\0{folder.resolve()}\0{image_size}", files)
     images = cached(cache_dir, stamp, len(files), lambda: decode(files, image_size))
     labels = torch.tensor([label for images in listed for _, label in images], dtype=torch.int64)
-    train = len(listed[0])
-    pixels = Pixels(images[:train], labels[:train], images[train:], labels[train:])
+    first = len(listed[0])
+    pixels = Pixels(images[:first], labels[:first], images[first:], labels[first:])
     return pixels, tuple(classes)
 
 

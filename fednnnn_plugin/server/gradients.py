@@ -1,7 +1,7 @@
 """What the server rules read of their round and of torch: pseudo-gradients, norms, closures."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -43,15 +43,18 @@ def needed(optimizer: Optimizer, name: str, value: float | None, below: float = 
 
 def check_finite(optimizer: Optimizer) -> None:
     """Refuse a gradient that is not finite."""
-    gradients = (p.grad for group in optimizer.param_groups for p in group["params"])
-    if not all(gradient.isfinite().all() for gradient in gradients if gradient is not None):
+    if not all(gradient.isfinite().all() for gradient in _gradients(optimizer)):
         raise UserError(f"{type(optimizer).__name__}.step: the gradient is not finite")
 
 
 def update_norm(optimizer: Optimizer) -> float:
     """Return ``N = ‖S‖₂`` over all parameters that have a gradient, ``-S``."""
-    gradients = (p.grad for group in optimizer.param_groups for p in group["params"])
-    return math.sqrt(sum(squared_norm(g.flatten()).item() for g in gradients if g is not None))
+    return math.sqrt(sum(squared_norm(g.flatten()).item() for g in _gradients(optimizer)))
+
+
+def _gradients(optimizer: Optimizer) -> Iterator[Tensor]:
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    return (p.grad for p in parameters if p.grad is not None)
 
 
 def norm_ratio(optimizer: Optimizer, mean_client_norm: float | None) -> float:
