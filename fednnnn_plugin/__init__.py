@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from fednnnn_plugin.errors import RunError as RunError
     from fednnnn_plugin.errors import UserError as UserError
     from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator as FedNNNNAggregator
+    from fednnnn_plugin.fedml.client_trainer import FedNNNNClientTrainer as FedNNNNClientTrainer
     from fednnnn_plugin.fedml.hook import register as register
-    from fednnnn_plugin.fedml.trainer import FedNNNNClientTrainer as FedNNNNClientTrainer
     from fednnnn_plugin.report import figures as figures
     from fednnnn_plugin.report.runs import read_runs as read_runs
     from fednnnn_plugin.server.average import UpdateAccumulator as UpdateAccumulator
@@ -33,7 +33,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "FedNNNNAggregator": "fedml.aggregator",
-    "FedNNNNClientTrainer": "fedml.trainer",
+    "FedNNNNClientTrainer": "fedml.client_trainer",
     "Follower": "engine.progress",
     "NWDARecorder": "engine.recorder",
     "Run": "engine.start",

@@ -16,10 +16,15 @@ from fednnnn_plugin.server.admission import AVERAGED, OF_AVERAGED
 def own_copy(model: nn.Module, name: str, dtype: torch.dtype) -> nn.Module:
     """Return a copy of a model to train in ``dtype``, or say why it cannot be, and averaged."""
     where = f"model_args.model: {name}:"
-    if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
-        raise UserError(f"{where} has layers without a size yet: give them their sizes")
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise UserError(f"{where} is TorchScript: give the module that it was made of")
+    return averaged_copy(model, where, dtype)
+
+
+def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module:
+    """Return a copy of a model, or say why an average of its like in ``dtype`` is none."""
+    if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
+        raise UserError(f"{where} has layers without a size yet: give them their sizes")
     trained = [key for key, parameter in model.named_parameters() if parameter.requires_grad]
     if not trained:
         raise UserError(f"{where} has no parameter that requires a gradient")

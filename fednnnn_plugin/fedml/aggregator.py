@@ -1,6 +1,5 @@
 """FedNNNN and its relatives as the server aggregator of a FedML cross-silo federation."""
 
-import copy
 import json
 import logging
 import math
@@ -22,7 +21,7 @@ from fednnnn_plugin.engine.evaluation import evaluation, tally
 from fednnnn_plugin.engine.folder import write_atomically
 from fednnnn_plugin.errors import RunError, UserError, printable
 from fednnnn_plugin.fedml.defences import ClientModel, before_aggregation
-from fednnnn_plugin.fedml.model_states import check_client_state, check_model, whole_state
+from fednnnn_plugin.fedml.model_states import check_client_state, served_copy, whole_state
 from fednnnn_plugin.fedml.privacy import clamp_variances, global_privacy, with_global_noise
 from fednnnn_plugin.fedml.processes import end_federation_together
 from fednnnn_plugin.fedml.security import check_security
@@ -72,12 +71,12 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         end_federation_together(args)
         self._recipe = server_recipe(args, method)
         self._train, tracking = self._recipe.train_args, self._recipe.tracking_args
-        check_model(model)
+        tested = served_copy(model)
         self._server = Server(self._recipe.rule, self._recipe.rule_settings, layout_of(model))
         check_security(args, self._train.client_weighting)
         # FedML's own tester knows its tasks; it gets a model of its own, and goes first: both
         # constructors start FedML's privacy and defences anew.
-        self._tester = create_server_aggregator(copy.deepcopy(model), _for_test(args))
+        self._tester = create_server_aggregator(tested, _for_test(args))
         super().__init__(model, args)
         self._round = self._train.start_round
         self._failed = 0

@@ -1,78 +1,116 @@
-"""A FedML ``ClientTrainer`` as the engine's local training."""
+"""The engine's local training as the client trainer of a FedML cross-silo federation."""
 
-import math
+import os
 from collections import OrderedDict
 from collections.abc import Mapping
-from numbers import Real
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from fedml.core.alg_frame.client_trainer import ClientTrainer
+from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
 from torch import Tensor, nn
 
-from fednnnn_plugin.client.replica import aliases
-from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.fedml.engine_data import test_batches
-from fednnnn_plugin.fedml.loaders import FedMLDataset
-from fednnnn_plugin.server.layout import State
+from fednnnn_plugin.client.replica import Replica
+from fednnnn_plugin.engine.batches import Batches, LoaderBatches, LoaderData, TensorBatches
+from fednnnn_plugin.engine.devices import numerics
+from fednnnn_plugin.engine.evaluation import tally
+from fednnnn_plugin.engine.model_check import check_model
+from fednnnn_plugin.engine.settings import local_sgd
+from fednnnn_plugin.fedml.loaders import ClientLoader, follow_the_engine
+from fednnnn_plugin.fedml.model_states import whole_state
+from fednnnn_plugin.fedml.privacy import noise_on_floats
+from fednnnn_plugin.fedml.processes import end_federation_together
+from fednnnn_plugin.fedml.settings import client_recipe
+from fednnnn_plugin.models import MODELS
+from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.user_code import on_threads
 
-# What FedML's own trainers' tests return, and what its loops read.
-_COUNTS = ("test_correct", "test_loss", "test_total")
 
+class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
+    """A FedML ``ClientTrainer`` that trains as the engine does.
 
-class ClientTrainerAdapter:
-    """Calls a user's trainer in FedML's order, one client at a time; sets ``args.round_idx``."""
+    That is SGD without momentum on cross-entropy, with ``weight_decay`` and, if ``prox_mu`` is
+    given, the proximal term; in the dtype of ``precision``. Batches of our data are the engine's.
+    Any other iterable of (inputs, labels) is iterated as it is, with the global generators seeded
+    for it and restored after. Seeds are those of round ``start_round + round_idx + 1``: a restarted
+    federation goes on.
 
-    def __init__(
-        self, trainer: Any, model: nn.Module, args: Any, device: torch.device, dataset: FedMLDataset
-    ) -> None:
-        self._trainer, self._args, self._device = trainer, args, device
-        self._sizes, self._train_loaders = dataset[4], dataset[5]
-        self._test_loaders, self._test_loader = dataset[6] or {}, test_batches(dataset)
-        self._tied = aliases(model)
+    It trains on ``client_threads`` threads: a silo has one client, so that by default these are
+    all cores that the process may use. Sums then differ in their last bits between machines, and
+    from a simulation's; with ``client_threads: 1`` they do not.
 
-    def train(self, client: int, state: State, round_number: int) -> State:
-        """Return what the trainer makes of ``state``."""
-        trainer, args, device = self._trainer, self._args, self._device
-        batches = self._train_loaders[client]
-        args.round_idx = round_number - 1
-        trainer.set_id(client)
-        trainer.update_dataset(batches, self._test_loaders.get(client), self._sizes[client])
-        trainer.set_model_params(self._parameters(state))
-        trainer.on_before_local_training(batches, device, args)
-        trainer.train(batches, device, args)
-        trainer.on_after_local_training(batches, device, args)
+    Args:
+        model: trained in place.
+        args: FedML's arguments: ``epochs``, ``batch_size``, ``learning_rate``, ``weight_decay``,
+            ``prox_mu``, ``precision``, ``client_optimizer: sgd``, ``client_threads``,
+            ``random_seed``, ``start_round``.
+
+    Raises:
+        UserError: a line for each setting that is missing or out of range; hierarchical silos.
+    """
+
+    def __init__(self, model: nn.Module, args: Any) -> None:
+        end_federation_together(args)
+        recipe = client_recipe(args)
+        self._sgd, self._seed = local_sgd(recipe), recipe.common_args.random_seed
+        self._start, threads = recipe.train_args.start_round, recipe.train_args.client_threads
+        self._threads = len(os.sched_getaffinity(0)) if threads == "auto" else threads
+        super().__init__(model, args)
+        self._staged: tuple[Any, torch.device, TensorBatches] | None = None
+
+    def get_model_params(self) -> OrderedDict[str, Tensor]:
+        """Return a copy of the model, on the CPU."""
+        return whole_state(self.model, self.model.state_dict(), torch.device("cpu"))
+
+    def set_model_params(self, model_parameters: Mapping[str, Tensor]) -> None:
+        """Set the model."""
+        self.model.load_state_dict(model_parameters)
+
+    def train(self, train_data: Any, device: Any, args: Any) -> None:
+        """Train the model on a client's data."""
+        device = torch.device(device)
+        round_number = self._start + args.round_idx + 1
+        ours = isinstance(train_data, ClientLoader)
+        client = train_data.client if isinstance(train_data, ClientLoader) else self.id
+        known = ours and type(self.model) in MODELS.values()
+        self.model.to(device, self._sgd.dtype)
+        generators: AbstractContextManager[None] = nullcontext()
+        if not known:
+            generators = isolated_generators(self._seed, "client", round_number, client)
+        batches = self._batches(train_data, client, device)
+        with on_threads(self._threads), numerics(self._sgd.precision), generators:
+            self._sgd.train(Replica(self.model), batches.epochs(client, round_number))
+
+    def on_after_local_training(self, train_data: Any, device: Any, args: Any) -> None:
+        """Add FedML's local noise, where it is enabled, to the floating point entries."""
+        privacy = FedMLDifferentialPrivacy.get_instance()
+        if privacy.is_local_dp_enabled():
+            self.set_model_params(noise_on_floats(privacy.add_local_noise, self.get_model_params()))
+
+    def test(self, test_data: Any, device: Any, args: Any) -> dict[str, float]:
+        """Count correct predictions and sum up the cross-entropy, as FedML's trainers do."""
+        self.model.to(device)
+        self.model.eval()
+        parts = [
+            tally(self.model, (x.to(device), labels.to(device, torch.int64)))
+            for x, labels in test_data
+        ]
         return {
-            name: tensor.detach().to(state[name].device) if name in state else tensor
-            for name, tensor in trainer.get_model_params().items()
-            if name not in self._tied
+            "test_correct": sum(part.correct for part in parts),
+            "test_loss": sum(part.loss for part in parts),
+            "test_total": sum(part.samples for part in parts),
         }
 
-    def test(self, state: State) -> Evaluation:
-        """Return what the trainer's own test finds, by FedML's counts or under its own names."""
-        self._trainer.set_model_params(self._parameters(state))
-        return _evaluation(self._trainer.test(self._test_loader, self._device, self._args))
-
-    def _parameters(self, state: State) -> OrderedDict[str, Tensor]:
-        # A copy: the engine's tensors are the served model itself.
-        full = OrderedDict((name, tensor.clone()) for name, tensor in state.items())
-        full.update((name, full[first]) for name, first in self._tied.items())
-        return full
-
-
-def _evaluation(found: object) -> Evaluation:
-    """Return the accuracy and loss of FedML's counts, or, without such, all that are numbers."""
-    given = found if isinstance(found, Mapping) else {}
-    numbers = {str(name): float(x) for name, x in given.items() if _is_number(x)}
-    if numbers.keys() >= set(_COUNTS):
-        correct, loss, total = (numbers[name] for name in _COUNTS)
-        # Some count samples, and of each sample many labels.
-        if 0 <= correct <= total < math.inf and total:
-            mean = loss / total
-            return Evaluation(correct / total, mean if math.isfinite(mean) else None)
-    return Evaluation(None, None, {k: x for k, x in numbers.items() if math.isfinite(x)} or None)
-
-
-def _is_number(value: object) -> bool:
-    if isinstance(value, Tensor):
-        return value.numel() == 1 and not value.is_complex()
-    return isinstance(value, Real)
+    def _batches(self, train_data: Any, client: int, device: torch.device) -> Batches:
+        if not isinstance(train_data, ClientLoader):
+            follow_the_engine(train_data)
+            data = LoaderData({client: train_data}, {}, (), 0)
+            return LoaderBatches(data, self._sgd, device)
+        if self._staged is None or self._staged[:2] != (train_data.data, device):
+            name = getattr(self.args, "model", type(self.model).__name__)
+            check_model(self.model, name, train_data.data, self._sgd.batch_size)
+            ours = type(self.model) in MODELS.values()
+            batches = TensorBatches(train_data.data, self._sgd, self._seed, device, any_order=ours)
+            self._staged = train_data.data, device, batches
+        return self._staged[2]

@@ -6,21 +6,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fednnnn_plugin.client.replica import aliases, layout_of
+from fednnnn_plugin.client.replica import aliases, named_tensors
+from fednnnn_plugin.engine.model_check import averaged_copy
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.admission import check_client
 from fednnnn_plugin.server.layout import State
 
 
-def check_model(model: Any) -> None:
-    """Refuse a model that the server rule cannot move."""
+def served_copy(model: Any) -> nn.Module:
+    """Return a copy of a model, or refuse one that the server rule cannot move."""
     if not isinstance(model, nn.Module):
         raise UserError(f"model: {type(model).__name__}: must be a torch.nn.Module")
-    for name, value in model.state_dict().items():
-        if not isinstance(value, Tensor):
-            raise UserError(f"model: {name}: {type(value).__name__}: must be a tensor")
-    if not layout_of(model).entries:
-        raise UserError("model: it has no trainable parameters")
+    copied = averaged_copy(model, "model:", torch.float64)
+    if other := model.state_dict().keys() - named_tensors(model).keys() - aliases(model).keys():
+        raise UserError(f"model: {min(other)}: must be a parameter or a buffer")
+    return copied
 
 
 def check_client_state(model: nn.Module, state: Any) -> None:

@@ -127,14 +127,16 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
 
 
 def client_recipe(args: Any) -> Recipe:
-    """Return what a silo's client reads; ``prox_mu`` may stand beside any method."""
+    """Return what a silo's client reads; ``prox_mu`` may stand beside any method; one needs it."""
     if getattr(args, "scenario", None) == "hierarchical":
         raise UserError(
             "scenario: hierarchical: the processes of a silo would train apart with "
             "FedNNNNClientTrainer: must be horizontal, or another client_trainer"
         )
-    absent = {} if getattr(args, "prox_mu", None) is not None else {"prox_mu": 0.0}
-    return _recipe(args, _CLIENT_KEYS, federated_optimizer="PaperFedProx", **absent)
+    proximal = "PaperFedProx"
+    needed = getattr(args, "federated_optimizer", None) == proximal
+    absent = {} if needed or getattr(args, "prox_mu", None) is not None else {"prox_mu": 0.0}
+    return _recipe(args, _CLIENT_KEYS, federated_optimizer=proximal, **absent)
 
 
 def _recipe(args: Any, keys: tuple[str, ...], **fixed: object) -> Recipe:

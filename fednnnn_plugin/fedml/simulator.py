@@ -14,8 +14,8 @@ from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
 from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.fedml.client_trainer import ClientTrainerAdapter
 from fednnnn_plugin.fedml.engine_data import check_dataset, dealt_data, engine_data
+from fednnnn_plugin.fedml.foreign_trainer import ClientTrainerAdapter
 from fednnnn_plugin.fedml.loaders import FedMLDataset
 from fednnnn_plugin.fedml.methods import warn_of_the_proximal_term
 from fednnnn_plugin.fedml.mlops import Mlops
@@ -89,7 +89,8 @@ class Simulator:
             if self._ranks.rank == 0:
                 sys.stdout.write(f"run folder: {self._folder}\n")
                 evaluation = safetensors.torch.load_file(self._folder / "model.safetensors")
-                self._inputs.model.load_state_dict(evaluation)
+                # What is no tensor of a parameter or buffer, as an extra state, stays the caller's.
+                self._inputs.model.load_state_dict(evaluation, strict=False)
 
 
 def _check(recipe: Recipe, args: Any, client_trainer: Any, server_aggregator: Any) -> None:

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Start one server and three clients of a FedML cross-silo federation on this machine, over gRPC.
+# Start the server and the clients of a FedML cross-silo federation on this machine, over gRPC.
 #
 #   launch/cross_silo/start.sh [FOLDER]
 #
-# FOLDER holds server.py, client.py, fedml_config.yaml and grpc_ipconfig.csv; this script's own by
-# default. What the processes say goes to FOLDER/output/*.log; the evaluation model and the server's
-# state are written there too. To go on after a stop, set start_round (rounds done) and comm_round
-# (rounds left) in fedml_config.yaml; to start anew, remove FOLDER/output.
+# FOLDER holds server.py, client.py, fedml_config.yaml and grpc_ipconfig.csv, which has a line for each
+# process; this script's own by default. What the processes say goes to FOLDER/output/*.log; the
+# evaluation model and the server's state are written there too. To go on after a stop, set start_round
+# (rounds done) and comm_round (rounds left) in fedml_config.yaml; to start anew, remove FOLDER/output.
 # Needs: pip install 'fednnnn-plugin[grpc]'. PYTHON names the interpreter, python by default.
 set -euo pipefail
 
@@ -21,13 +21,14 @@ mistake() {
   exit 2
 }
 
-clients=3
 python=$(type -P "${PYTHON:-python}") || mistake "PYTHON=${PYTHON:-python}: no such interpreter"
 [[ $python == /* ]] || python=$PWD/$python
 unset CDPATH # or cd might go elsewhere
 cd "${1:-$(dirname "$0")}" || exit 2
 IFS=, read -r _ _ host port _ < <(grep -s '^0,' grpc_ipconfig.csv) || true
 [ -n "$port" ] || mistake "$PWD/grpc_ipconfig.csv: must have the server's line, 0,0,HOST,PORT,"
+clients=$(grep -c '^[1-9][0-9]*,' grpc_ipconfig.csv) \
+  || mistake "$PWD/grpc_ipconfig.csv: must have a line for each client, 1,1,HOST,PORT, and so on"
 mkdir -p output
 
 declare -A names=() # process -> its role and rank

@@ -205,7 +205,10 @@ def start_scripts(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Scr
 @pytest.fixture(scope="session")
 def scripts(start_scripts: Callable[..., Scripts]) -> Iterator[Scripts]:
     """FedML with the plugin, both imported."""
-    ours = (f"fednnnn_plugin.{name}" for name in ("engine.run", "fedml.simulator", "fedml.trainer"))
+    ours = (
+        f"fednnnn_plugin.{name}"
+        for name in ("engine.run", "fedml.simulator", "fedml.client_trainer")
+    )
     theirs = ("fedml.cross_silo", "fedml.simulation.simulator", "sklearn.datasets")
     scripts = start_scripts(*theirs, *ours, FEDNNNN_PLUGIN_DISABLE="0")
     yield scripts

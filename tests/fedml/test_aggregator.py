@@ -25,6 +25,16 @@ class Vector(nn.Module):
         self.w = nn.Parameter(torch.zeros(2))
 
 
+class Versioned(nn.Linear):
+    """Saves more than its tensors."""
+
+    def get_extra_state(self) -> torch.Tensor:
+        return torch.zeros(1)
+
+    def set_extra_state(self, state) -> None:
+        """Take nothing."""
+
+
 def normalised() -> nn.Module:
     """A convolution, batch normalisation, and a head."""
     head = (nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
@@ -91,7 +101,10 @@ def test_samples_weigh_and_long_updates_are_clipped_where_asked_for(aggregator, 
         ({"method": "FedAvg"}, "method: 'FedAvg': must be one of PaperFedAvg"),
         ({"federated_optimizer": "LSA"}, "federated_optimizer: LSA: norms cannot be taken"),
         ({"model": "a name"}, "model: str: must be a torch.nn.Module"),
-        ({"model": nn.ReLU()}, "model: it has no trainable parameters"),
+        ({"model": nn.ReLU()}, "model: has no parameter that requires a gradient"),
+        ({"model": nn.LazyLinear(2)}, "model: has layers without a size yet"),
+        ({"model": nn.Linear(2, 2, dtype=torch.complex64)}, "model: weight is torch.complex64"),
+        ({"model": Versioned(2, 2)}, "model: _extra_state: must be a parameter or a buffer"),
         ({"start_round": 2}, "train_args.start_round: 2: there is no state to start from"),
     ],
 )

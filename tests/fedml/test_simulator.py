@@ -229,6 +229,19 @@ def test_of_what_a_script_brought_the_names_of_ours_are_not_recorded(run, fedml_
         assert recipe["model_args"] == {"model": "custom"}
 
 
+def test_what_a_model_saves_beside_its_tensors_stays_as_it_is(run) -> None:
+    class Versioned(nn.Linear):
+        def get_extra_state(self):
+            return {"version": 1}
+
+        def set_extra_state(self, state) -> None:
+            raise AssertionError
+
+    model = Versioned(FEATURES, CLASSES)
+    result, _ = run(model=model)
+    assert_close(model.weight.detach(), result["weight"], rtol=0, atol=0)
+
+
 def test_a_trainer_of_a_model_with_tied_weights_and_buffers(run, fedml_args) -> None:
     tied = [nn.Linear(FEATURES, FEATURES) for _ in range(2)]
     tied[1].weight = tied[0].weight

@@ -28,12 +28,13 @@ time.sleep(0.5 if ENDS else 600)
 def folder(tmp_path: Path) -> Callable[..., Path]:
     """A federation whose processes train nothing."""
 
-    def of(failing: str = "", *, ends: bool = False) -> Path:
+    def of(failing: str = "", *, clients: int = 3, ends: bool = False) -> Path:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         made = tmp_path / "federation"
         made.mkdir()
-        (made / "grpc_ipconfig.csv").write_text(f"eid,rank,ip,port,in\n0,0,127.0.0.1,{port},\n")
+        rows = [f"{rank},{rank},127.0.0.1,{port + rank}," for rank in range(clients + 1)]
+        (made / "grpc_ipconfig.csv").write_text("\n".join(["eid,rank,ip,port,in", *rows]) + "\n")
         text = PROCESS.replace("PORT", str(port))
         text = text.replace("FAILING", repr(failing)).replace("ENDS", repr(ends))
         for role in ("server", "client"):
@@ -65,23 +66,29 @@ def test_the_first_to_fail_ends_the_others(
         wait_until_gone(int(process.read_text()))
 
 
+@pytest.mark.parametrize("clients", [2, 3])
 def test_all_that_end_well_are_waited_for(
-    script: Callable[..., str], folder: Callable[..., Path], command: Command, tmp_path: Path
+    script: Callable[..., str],
+    folder: Callable[..., Path],
+    command: Command,
+    tmp_path: Path,
+    clients: int,
 ) -> None:
-    made = folder(ends=True)
+    """One client too many would wait for the server for ever, one too few the server for it."""
+    made = folder(clients=clients, ends=True)
     command("interpreter", f'exec {sys.executable} "$@"')
     # All relative, and with a CDPATH, which would make cd print.
     words = ("cross_silo/start.sh", made.name)
     said = script(*words, PYTHON="bin/interpreter", CDPATH=str(tmp_path))
     assert said == "done: output/evaluation_model.safetensors\n"
-    assert len(list((made / "output").glob("*.pid"))) == 4
+    assert len(list((made / "output").glob("*.pid"))) == 1 + clients
 
 
 def test_an_address_in_use_is_named(
     script: Callable[..., str], folder: Callable[..., Path]
 ) -> None:
     made = folder()
-    *_, port, _ = (made / "grpc_ipconfig.csv").read_text().split(",")
+    port = (made / "grpc_ipconfig.csv").read_text().splitlines()[1].split(",")[3]
     with socket.create_server(("127.0.0.1", int(port))):
         said = script("cross_silo/start.sh", str(made), status=1, PYTHON=sys.executable)
     assert f"127.0.0.1:{port} is in use" in said
@@ -94,10 +101,11 @@ def test_a_mistake_is_named_and_nothing_starts(
     words = ("cross_silo/start.sh", str(made))
     assert "PYTHON=bin/none" in script(*words, status=2, PYTHON="bin/none")
     addresses = made / "grpc_ipconfig.csv"
-    addresses.write_text("eid,rank,ip,port,in\n1,1,127.0.0.1,8891,\n")
-    for _ in range(2):  # without the server's line, then without the file
+    for rank in (1, 0):  # without the server's line, then without a client's
+        addresses.write_text(f"eid,rank,ip,port,in\n{rank},{rank},127.0.0.1,8891,\n")
         said = script(*words, status=2, PYTHON=sys.executable)
         assert str(addresses) in said
         assert said.count("\n") == 1
-        addresses.unlink(missing_ok=True)
+    addresses.unlink()
+    assert str(addresses) in script(*words, status=2, PYTHON=sys.executable)
     assert not (made / "output").exists()

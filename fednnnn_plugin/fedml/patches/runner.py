@@ -85,8 +85,8 @@ def _aggregator(args: Any, model: Any, given: Any) -> Any:
 
 def _trainer(args: Any, dataset: Any, model: Any, given: Any) -> Any:
     """Return the trainer that was given; else ours for our data, and FedML's for any other."""
+    from fednnnn_plugin.fedml.client_trainer import FedNNNNClientTrainer
     from fednnnn_plugin.fedml.loaders import staged_data
-    from fednnnn_plugin.fedml.trainer import FedNNNNClientTrainer
 
     if given is None and staged_data(dataset) is not None:
         return FedNNNNClientTrainer(model, args)

@@ -24,10 +24,10 @@ def _pre_setup(original: Callable[..., Any], args: Any, *rest: Any, **named: Any
     """Refuse our names where FedML knows FedAvg alone, or runs it whatever is named."""
     training_type = getattr(args, "training_type", None)
     if training_type not in (None, "simulation", "cross_silo") and names_ours(args):
+        instead = "; here name FedAvg, and give FedMLRunner a FedNNNNAggregator as its aggregator"
         raise UserError(
             f"training_type: {training_type}: {args.federated_optimizer} runs by name under "
-            "simulation and cross_silo only; here name FedAvg, and give FedMLRunner a "
-            "FedNNNNAggregator as its server_aggregator"
+            f"simulation and cross_silo only{instead if training_type == 'cross_cloud' else ''}"
         )
     return original(args, *rest, **named)
 

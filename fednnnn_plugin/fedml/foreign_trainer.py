@@ -1,0 +1,78 @@
+"""A FedML ``ClientTrainer`` as the engine's local training."""
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fednnnn_plugin.client.replica import aliases
+from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.fedml.engine_data import test_batches
+from fednnnn_plugin.fedml.loaders import FedMLDataset
+from fednnnn_plugin.server.layout import State
+
+# What FedML's own trainers' tests return, and what its loops read.
+_COUNTS = ("test_correct", "test_loss", "test_total")
+
+
+class ClientTrainerAdapter:
+    """Calls a user's trainer in FedML's order, one client at a time; sets ``args.round_idx``."""
+
+    def __init__(
+        self, trainer: Any, model: nn.Module, args: Any, device: torch.device, dataset: FedMLDataset
+    ) -> None:
+        self._trainer, self._args, self._device = trainer, args, device
+        self._sizes, self._train_loaders = dataset[4], dataset[5]
+        self._test_loaders, self._test_loader = dataset[6] or {}, test_batches(dataset)
+        self._tied = aliases(model)
+
+    def train(self, client: int, state: State, round_number: int) -> State:
+        """Return what the trainer makes of ``state``."""
+        trainer, args, device = self._trainer, self._args, self._device
+        batches = self._train_loaders[client]
+        args.round_idx = round_number - 1
+        trainer.set_id(client)
+        trainer.update_dataset(batches, self._test_loaders.get(client), self._sizes[client])
+        trainer.set_model_params(self._parameters(state))
+        trainer.on_before_local_training(batches, device, args)
+        trainer.train(batches, device, args)
+        trainer.on_after_local_training(batches, device, args)
+        return {
+            name: tensor.detach().to(state[name].device) if name in state else tensor
+            for name, tensor in trainer.get_model_params().items()
+            if name not in self._tied
+        }
+
+    def test(self, state: State) -> Evaluation:
+        """Return what the trainer's own test finds, by FedML's counts or under its own names."""
+        self._trainer.set_model_params(self._parameters(state))
+        return _evaluation(self._trainer.test(self._test_loader, self._device, self._args))
+
+    def _parameters(self, state: State) -> OrderedDict[str, Tensor]:
+        # A copy: the engine's tensors are the served model itself.
+        full = OrderedDict((name, tensor.clone()) for name, tensor in state.items())
+        full.update((name, full[first]) for name, first in self._tied.items())
+        return full
+
+
+def _evaluation(found: object) -> Evaluation:
+    """Return the accuracy and loss of FedML's counts, or, without such, all that are numbers."""
+    given = found if isinstance(found, Mapping) else {}
+    numbers = {str(name): float(x) for name, x in given.items() if _is_number(x)}
+    if numbers.keys() >= set(_COUNTS):
+        correct, loss, total = (numbers[name] for name in _COUNTS)
+        # Some count samples, and of each sample many labels.
+        if 0 <= correct <= total < math.inf and total:
+            mean = loss / total
+            return Evaluation(correct / total, mean if math.isfinite(mean) else None)
+    return Evaluation(None, None, {k: x for k, x in numbers.items() if math.isfinite(x)} or None)
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1 and not value.is_complex()
+    return isinstance(value, Real)
