@@ -88,7 +88,7 @@ def _draw_holdings(
         available = np.maximum(left[others], 0)
         if available.sum() < size or not available.any():
             available = np.ones_like(available)  # overdrawn: settling will put it right
-        left[others] -= _apportion(size, available)
+        left[others] -= apportion(size, available)
         held[client, closing] = held[client, others] = True
         holders_left[others] -= 1
     return held
@@ -152,7 +152,7 @@ def _settle(held: Bools, class_sizes: Ints, shares: Ints, least: Ints) -> Ints |
         links = list(pairwise(chain))
         amount = min(surplus[chain[0]], -surplus[chain[-1]], *(room[i, j] for i, j in links))
         for i, j in links:
-            moved = _apportion(amount, np.where(held[:, j], shares[:, i] - least, 0) * held[:, i])
+            moved = apportion(amount, np.where(held[:, j], shares[:, i] - least, 0) * held[:, i])
             shares[:, i] -= moved
             shares[:, j] += moved
         room[chain] = passable(chain)  # all else is as it was: with many classes most of the time
@@ -175,7 +175,7 @@ def _shortest_chain(room: Ints, surplus: Ints) -> list[int] | None:
     return None
 
 
-def _apportion(amount: int, weights: Ints | Bools) -> Ints:
+def apportion(amount: int, weights: Ints | Bools) -> Ints:
     """Whole numbers in proportion to the weights, by largest remainder, that sum to amount."""
     parts, remainders = np.divmod(amount * weights.astype(np.int64), weights.sum())
     parts[np.argsort(-remainders, kind="stable")[: amount - parts.sum()]] += 1

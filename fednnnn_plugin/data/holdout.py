@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from fednnnn_plugin.data.class_split import apportion
 from fednnnn_plugin.data.images import ImageDataset, Pixels
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import derive_seed
@@ -16,9 +17,7 @@ def drawn_apart(pixels: Pixels, num_drawn: int, rng: np.random.Generator) -> Pix
     Of each class its share, rounded by largest remainder.
     """
     images, labels = pixels[:2]
-    class_sizes = np.bincount(labels.numpy())
-    quotas, remainders = np.divmod(class_sizes * num_drawn, len(labels))
-    quotas[np.argsort(-remainders, kind="stable")[: num_drawn - quotas.sum()]] += 1
+    quotas = apportion(num_drawn, np.bincount(labels.numpy()))
     drawn = torch.zeros(len(labels), dtype=torch.bool)
     for label, quota in enumerate(quotas):
         drawn[rng.permutation(np.flatnonzero(labels.numpy() == label))[:quota]] = True

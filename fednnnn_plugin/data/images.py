@@ -45,14 +45,11 @@ def normalised_by_training_part(pixels: Pixels, class_names: tuple[str, ...]) ->
     From exact integer sums, so that no platform's order of summation shows. A channel that has one
     value everywhere gets the standard deviation 1: it is then 0 when normalised.
     """
-    means, deviations = [], []
+    means, deviations, values = [], [], torch.arange(256)
     for channel in pixels.train_images.unbind(1):
-        histogram = torch.zeros(256, dtype=torch.int64)
-        for part in channel.split(_IMAGES_AT_ONCE):
-            histogram += part.flatten().bincount(minlength=256)
-        counts, n = histogram.tolist(), channel.numel()
-        total = sum(value * count for value, count in enumerate(counts))
-        squares = sum(value**2 * count for value, count in enumerate(counts))
+        parts = channel.split(_IMAGES_AT_ONCE)
+        counts = torch.stack([part.flatten().bincount(minlength=256) for part in parts]).sum(0)
+        n, total, squares = (int(counts @ values**power) for power in range(3))
         means.append(total / n)
         deviations.append(math.sqrt((n * squares - total**2) / n**2) or 1.0)
     return ImageDataset(pixels, class_names, tuple(means), tuple(deviations))

@@ -71,7 +71,6 @@ def condition_charts(
     band = " Mean over seeds, with a band of one standard deviation." * several
     band += " Where a seed ends, the others go on alone." * bool((lengths.nunique() > 1).any())
     grey = " Grey: one client that holds all data." * (len(both) > len(runs))
-    error = " The axis goes by the logarithm of the error." * bool(runs["test_acc"].max() > 0.95)
     tested = _evaluated(runs)
     spread = _SPREAD + (" of all seeds, the line is the mean of their medians." * several or ".")
 
@@ -79,7 +78,7 @@ def condition_charts(
         return [(both, partial(figures.norms, norm=norm, layer=module)) for norm in figures.NORMS]
 
     plans: list[tuple[str, str, str, list[Panel]]] = [
-        ("accuracy", "Accuracy", tested + error + band, [(runs, figures.accuracy)]),
+        ("accuracy", "Accuracy", tested + band, [(runs, figures.accuracy)]),
         ("agreement", "Do the clients agree? N/E", _AGREEMENT + band, [(runs, figures.agreement)]),
         ("norms", "N, E and server move: whole model", _NORMS + grey + band, norms(None)),
     ]
@@ -136,6 +135,8 @@ def _chart(name: str, title: str, caption: str, shown: Sequence[Panel]) -> Chart
                 ends.append(f"{ax.get_title(loc='left')} {line.get_label()} {value}".strip())
     for ax in axes[len(shown) :]:
         ax.set_visible(False)
+    if axes[0].get_yscale() == "function":
+        caption += " The axis goes by the logarithm of the error."
     alt = f"Line chart by {axes[0].get_xlabel()}: {title}. Last values: {'; '.join(ends)}."
     return Chart(name, title, caption, alt, wide, axes[0]) if ends else None
 

@@ -85,7 +85,7 @@ def norms(
     whole model.
     """
     ax.set_title(NORMS[norm])
-    column = f"layers.{layer}.{norm}" if layer else norm
+    column = f"layers.{layer}.{norm}" if layer is not None else norm
     return _curves(runs, ax, column, "L2 norm", style.log_axis, names)
 
 

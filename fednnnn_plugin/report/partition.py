@@ -39,19 +39,15 @@ def counts_text(counts: pd.DataFrame) -> str:
     """For a terminal: of many clients the ends; and how sizes and classes spread."""
     sizes, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
     shown = counts.astype(object).where(counts.to_numpy() > 0, "·")
-    for place, name, column in (  # by their place: a class may have such a name as well
-        (0, "client", counts.index),
-        (shown.columns.size + 1, "images", sizes),
-        (shown.columns.size + 2, "classes", classes),
-    ):
-        shown.insert(place, name, column, allow_duplicates=True)
+    shown = pd.concat([shown, sizes.rename("images"), classes.rename("classes")], axis=1)
+    shown = shown.rename_axis(index=None, columns="client")
     low, middle, high = sizes.quantile([0.0, 0.5, 1.0])
     ranked, fit = np.sort(sizes[sizes > 0])[::-1], "too few for a fit"
     if ranked.size > 2:  # size = c rank^(-a), by least squares on logarithms
         slope = np.polyfit(np.log(np.arange(1, ranked.size + 1)), np.log(ranked), 1)[0]
         fit = f"fitted exponent {round(-slope, 2) + 0.0:.2f}"
     return (
-        f"{shown.to_string(index=False, max_rows=25, max_cols=28)}\n\n"
+        f"{shown.to_string(max_rows=25, max_cols=28)}\n\n"
         f"images a client: smallest {low:.9g}, median {middle:.9g}, largest {high:.9g}\n"
         f"classes a client: {classes.min()} to {classes.max()}\n"
         f"sizes by rank: {fit}"

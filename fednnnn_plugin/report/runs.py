@@ -100,7 +100,8 @@ def read_folders(paths: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     if not parts:
         return pd.DataFrame(columns=NUMBERS), problems
     by_folder = pd.concat(parts, keys=range(len(parts))).droplevel(1)
-    return pd.DataFrame(heads).join(by_folder, how="inner").reset_index(drop=True), problems
+    table = pd.DataFrame(heads).join(by_folder, how="inner").reset_index(drop=True)
+    return table.copy(), problems  # in one piece: of many layers pandas would warn at every use
 
 
 def method_name(method: str) -> str:

@@ -65,6 +65,14 @@ def test_a_logarithmic_axis_takes_any_norms(runs: pd.DataFrame, values: tuple) -
     assert drawn(fig.norms(runs.assign(mean_update_norm=column)), "svg")
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_model_of_many_layers_is_read_in_one_piece(make_run) -> None:
+    """As resnet18's are: pandas warned at every figure that its table is fragmented."""
+    layers = {f"conv{i}": {"mean_update_norm": 1.0} for i in range(120)}
+    runs = fp.read_runs(make_run("FedNNNN", change=lambda line: line.update(layers=layers)))
+    assert fig.accuracy(runs).lines
+
+
 def test_no_rounds_are_said_in_a_line(runs: pd.DataFrame) -> None:
     with pytest.raises(fp.UserError, match=r"^runs: no round"):
         fig.accuracy(runs[runs["method"] == "x"])
@@ -118,6 +126,23 @@ def test_the_error_axis_parts_what_is_near_100(make_run) -> None:
     assert {90.0, 99.0, 99.9} <= set(ax.get_yticks())
     assert np.isfinite(ax.transData.transform((4, 100.0))).all()
     assert "error" in chart(runs).caption
+    assert "error" in chart(runs, "seconds").caption
+
+
+def test_the_caption_says_how_the_axis_goes(make_run) -> None:
+    """It went by the best run, and the axis by the mean and its band."""
+    for others, by_error in ((0.949, True), (0.9, False)):
+        best = 0.93 if by_error else 0.96
+        for seed, reached in enumerate((best, others, others, others)[: 2 if by_error else 4]):
+            folder = make_run(
+                "FedNNNN",
+                name=f"{by_error}/{seed}",
+                seed=seed,
+                change=lambda line, a=reached: line.update(test_acc=a),
+            )
+        drawn_as = chart(fp.read_runs(folder.parent))
+        assert (drawn_as.ax.get_yscale() == "function") == by_error
+        assert ("error" in drawn_as.caption) == by_error
 
 
 def test_seconds_add_up(runs: pd.DataFrame) -> None:
@@ -134,6 +159,8 @@ def test_a_layer_and_a_metric_of_one_s_own(make_run) -> None:
     )
     layer = lines(fig.norms(runs, layer="fc2", norm="mean_client_norm"))["FedNNNN"]
     assert layer == pytest.approx(runs["layers.fc2.mean_client_norm"].to_numpy())
+    bare = runs.assign(**{"layers..mean_update_norm": 7.0})  # of a parameter of no module
+    assert set(lines(fig.norms(bare, layer=""))["FedNNNN"]) == {7.0}
     assert list(lines(fig.metric(runs, name="mse"))["FedNNNN"]) == [-1, -2, -3, -4]
     found = {c.name for c in condition_charts(arrange(runs), arrange(runs).iloc[:0], ())}
     assert {"norms-fc2", "norms-conv2", "metric-mse"} <= found
