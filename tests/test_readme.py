@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
+from fednnnn_plugin.recipe.load import load_recipe
 from fednnnn_plugin.report.tables import PAPER
 
 PROJECT = Path(__file__).parents[1]
@@ -31,6 +32,7 @@ def cells(marker: str) -> dict[str, str]:
     """The numbers of the table under a comment, if it is there, by the recipe that each is of.
 
     Methods stand in the first line or in the first column; a data set holds for what follows it.
+    A condition that was run for fewer rounds says so, and each of its numbers with it.
     """
     table = re.search(rf"<!-- {marker} -->(?:.|\n)*?\n((?:\|.*\n)+)", README)
     lines = table[1].splitlines() if table else []
@@ -39,13 +41,14 @@ def cells(marker: str) -> dict[str, str]:
     data = ""
     for left, *numbers in rows[2:]:
         for top, number in zip(rows[0][1:], numbers, strict=True):
-            condition, method = (top, left) if "IID" in top else (left, top)
+            place, method = (top, left) if "IID" in top else (left, top)
+            condition, shorter, rounds = place.partition(" for ")
             before, _, split = condition.lower().replace("non-", "non").rpartition(" ")
             data = before.strip(",").replace("-", "") or data
             recipe = f"{data}_{split.replace('-', '_')}_{method.lower().replace('-', '')}"
             assert (PROJECT / "recipes" / f"{recipe}.yaml").exists(), recipe
             if number not in ("", "–"):  # not run
-                found[recipe] = number
+                found[recipe] = number + shorter + rounds
     return found
 
 
@@ -141,11 +144,15 @@ def test_the_papers_table_is_that_of_the_recipes() -> None:
 def test_our_tables_are_those_of_the_records() -> None:
     """Each number is a record's, the mean of several seeds'; only digits may stand in no table."""
     records: dict[str, list[float]] = {}
+    lengths: dict[str, str] = {}
     for path in PROJECT.glob("results/*/summary.json"):
         summary = json.loads(path.read_text())
-        assert path.parent.name == f"{summary['recipe']}-seed{summary['seed']}"
-        records.setdefault(summary["recipe"], []).append(100 * summary["best_test_acc"])
-    best = {recipe: f"{mean(accuracies):.1f}" for recipe, accuracies in records.items()}
+        recipe, rounds = summary["recipe"], summary["rounds"]
+        assert path.parent.name == f"{recipe}-seed{summary['seed']}"
+        whole = load_recipe(PROJECT / "recipes" / f"{recipe}.yaml").train_args.comm_round == rounds
+        lengths[recipe] = "" if whole else f" for {rounds} rounds"
+        records.setdefault(recipe, []).append(100 * summary["best_test_acc"])
+    best = {recipe: f"{mean(of):.1f}{lengths[recipe]}" for recipe, of in records.items()}
     digits, measured = cells("digits"), cells("measured")
     assert digits == {recipe: best.get(recipe, "no record") for recipe in digits}
     assert digits

@@ -98,7 +98,7 @@ class Cohort:
                 except Stopped:
                     return
                 except (Exception, SystemExit) as error:
-                    _log.warning("round %d: clients %s", round_number, list(group), exc_info=True)
+                    _log.info("round %d: clients %s", round_number, list(group), exc_info=True)
                     outcome = error
                 with self._consuming:
                     consume(group, outcome)

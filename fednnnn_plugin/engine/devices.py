@@ -52,15 +52,15 @@ def device_name(device: torch.device) -> str:
     return f"{device} ({name}, {cores} {'core' if cores == 1 else 'cores'})"
 
 
-def choose_gpu(gpu_id: int = 0, *, say: bool = True) -> torch.device:
-    """Return the GPU that was asked for, or the CPU where there is none, and ``say`` so."""
+def choose_gpu(gpu_id: int = 0, where: str = "gpu_id:", *, say: bool = True) -> torch.device:
+    """Return the GPU that ``where`` asks for, or the CPU where there is none, and ``say`` so."""
     visible = visible_gpus()
     if not visible:
         if say:
             _log.warning("device_args.using_gpu: no GPU is visible: running on the CPU")
         return torch.device("cpu")
     if gpu_id >= visible:
-        raise UserError(f"device_args.gpu_id: {gpu_id}: must be below {visible}, the visible GPUs")
+        raise UserError(f"device_args.{where} {gpu_id}: must be below {visible}, the visible GPUs")
     return torch.device("cuda", gpu_id)
 
 

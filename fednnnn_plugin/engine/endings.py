@@ -16,11 +16,11 @@ _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 _LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _HEAD_START = 5.0  # seconds
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 class Terminated(BaseException):
-    """SIGTERM or SIGUSR1 arrived; like KeyboardInterrupt, not an error to recover from."""
+    """SIGTERM, SIGHUP or SIGUSR1 arrived; like KeyboardInterrupt, not an error to recover from."""
 
 
 def launched_ranks() -> int:
@@ -57,8 +57,8 @@ def _first(names: tuple[str, ...], default: int) -> int:
 def signals_raised() -> Iterator[None]:
     """Raise ``KeyboardInterrupt`` where SIGINT arrives, ``Terminated`` where another one does.
 
-    SIGUSR1 is what Open MPI's mpirun passes on and waits; of SIGINT and SIGTERM it passes on
-    SIGTERM, and kills a quarter of a second later.
+    SIGHUP is a closed terminal's. SIGUSR1 is what Open MPI's mpirun passes on and waits; of SIGINT
+    and SIGTERM it passes on SIGTERM, and kills a quarter of a second later.
 
     The first one ends the process: those that follow are ignored, so that they cost it neither the
     checkpoint that it then writes nor its exit status. Batch systems often send several. What a

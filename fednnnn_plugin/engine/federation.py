@@ -150,10 +150,11 @@ class Federation:
             if not taken:
                 _log.warning("round %d: client %d: update rejected: not finite", number, client)
         if not accepted:
+            said = _one_line(outcome)
             for client in group:
                 part.fail()
-                _log.warning("round %d: client %d failed: %s", number, client, outcome)
-            reason = f"client {group[0]} failed ({_one_line(outcome)}): "
+                _log.warning("round %d: client %d failed: %s", number, client, said)
+            reason = f"client {group[0]} failed ({said}): "
             self._refuse_failures(number, part.known.failed, reason)
 
     def _refuse_failures(self, number: int, failed: int, reason: str = "") -> None:
@@ -168,7 +169,7 @@ class Federation:
         try:
             return self._cohort.test(state)
         except (Exception, SystemExit) as error:
-            _log.warning("round %d: test", number, exc_info=True)
+            _log.info("round %d: test", number, exc_info=True)
             raise RunError(f"round {number}: the test failed ({_one_line(error)})") from error
 
     def _move(
@@ -189,5 +190,6 @@ class Federation:
 
 
 def _one_line(reason: object) -> str:
-    text = " ".join(str(reason).split()) or type(reason).__name__
-    return text if isinstance(reason, UserError) else f"{type(reason).__name__}: {text}"
+    text = " ".join(str(reason).split())
+    kind = () if isinstance(reason, UserError) else (type(reason).__name__,)
+    return ": ".join(filter(None, (*kind, text)))

@@ -40,7 +40,7 @@ class Ranks:
     rank = 0
     size = 1
     local_rank = 0  # among the ranks of this machine
-    core_sharers = 1  # ranks of this machine that may run on this one's cores, itself included
+    core_sharers = 1  # processes of this machine that may run on its cores, itself included
 
     def start(self, round_number: int | None) -> int:
         """Return the last finished round, which rank 0 gives."""
@@ -55,8 +55,8 @@ class Ranks:
         return number
 
     def sharers(self, device: str) -> int:
-        """Return how many ranks of this machine have the same device, this one included."""
-        return 1
+        """Return how many processes of this machine have the same device, this one included."""
+        return self.core_sharers
 
     def abort(self, status: int) -> None:
         """End the processes of all ranks; one alone is left to its caller to end."""

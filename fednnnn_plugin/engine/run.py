@@ -1,6 +1,7 @@
 """One run: from a recipe, a model and data to a run folder."""
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -112,6 +113,7 @@ def run_federation(
             () if ranks.rank else followers,
         )
         if ranks.rank:
+            log_to(Path(os.devnull))  # its records would keep what they hold: models, by tracebacks
             for number in range(ranks.start(None) + 1, federation.rounds + 1):
                 federation.train(number)
             return None

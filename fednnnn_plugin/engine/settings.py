@@ -95,7 +95,8 @@ def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:
             f"device_args.{where}: it places {len(mapping)} processes: must be {ranks.size}, as "
             "launched"
         )
-    return choose_gpu(mapping[ranks.rank], say=say)
+    where = f"{where}: it gives process {ranks.rank} GPU"
+    return choose_gpu(mapping[ranks.rank], where, say=say)
 
 
 def local_sgd(recipe: Recipe) -> LocalSGD:

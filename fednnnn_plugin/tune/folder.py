@@ -16,7 +16,16 @@ from fednnnn_plugin.engine.folder import write_atomically
 from fednnnn_plugin.engine.records import versions
 from fednnnn_plugin.reading import write_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe, load_recipe
-from fednnnn_plugin.report.study import COLUMNS, PLAN, TRIALS, Plan, Step, Study, read_study
+from fednnnn_plugin.report.study import (
+    COLUMNS,
+    PLAN,
+    TRIALS,
+    Plan,
+    Step,
+    Study,
+    is_study,
+    read_study,
+)
 
 
 class StudyFolder:
@@ -43,11 +52,13 @@ class StudyFolder:
         return self.path / "trials" / step.name / name
 
     def write_plan(self, recipe: Recipe, plan: Plan) -> None:
-        """Write down what is searched."""
+        """Write down what is searched, unless another process has begun a study meanwhile."""
         self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.base, dump_recipe(recipe).encode())
-        text = write_yaml(plan.model_dump(mode="json"))
-        write_atomically(self.path / PLAN, text.encode())
+        with self.locked():
+            if not is_study(self.path):
+                write_atomically(self.base, dump_recipe(recipe).encode())
+                text = write_yaml(plan.model_dump(mode="json"))
+                write_atomically(self.path / PLAN, text.encode())
 
     def write_trials(self, plan: Plan, rows: Sequence[Mapping[str, object]]) -> Study:
         """Write ``trials.csv``, a line for each trial that ended; return what it says."""

@@ -74,7 +74,9 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
     return Plan(
         recipe=printable(recipe.name),
         metric=settings.metric or "best_accuracy",
-        validation=settings.validation or DEFAULT_VALIDATION,
+        validation=settings.validation
+        or recipe.data_args.validation_fraction
+        or DEFAULT_VALIDATION,
         prune=bool(settings.prune),
         steps=tuple(steps),
     )

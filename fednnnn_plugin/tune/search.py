@@ -47,7 +47,10 @@ class Search:
             best = study.chosen(step)
             if not best:
                 reason = max(row["reason"] for row in self._journal.rows(step).values())
-                raise RunError(f"{self._folder.path}: {step.name}: no trial finished: {reason}")
+                raise RunError(
+                    f"{self._folder.path}: {step.name}: no trial finished: {reason}; remove "
+                    f"trials/{step.name} and --resume runs them again"
+                )
             chosen |= best
         return study
 

@@ -30,6 +30,7 @@ def begin_study(folder: StudyFolder, load: Load, given: Settings) -> None:
         folder.write_plan(recipe, plan)
     except OSError as error:
         raise UserError(f"{where}: cannot be written to: {error.strerror}") from None
+    check_study(folder, load, given)  # it may be another process's
 
 
 def check_study(folder: StudyFolder, load: Load, given: Settings) -> None:

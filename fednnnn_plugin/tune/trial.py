@@ -32,7 +32,8 @@ def run_trial(
     """Run a trial, or the rest of one that was cut short; other runs in its folder are refused.
 
     ``hopeless`` tells after each round that was tested, but the last, whether to end it; ``jobs``
-    trials share this machine's cores. Returns the trial's state, and the reason of a failure.
+    trials share this machine's cores and GPU. Returns the trial's state, and the reason of a
+    failure.
     """
     ranks = Ranks()
     ranks.core_sharers = jobs

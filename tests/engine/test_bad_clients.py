@@ -1,5 +1,6 @@
 """Clients that send nonsense: dropped, counted, clipped, or the end of the run."""
 
+import re
 from typing import Any
 
 import pytest
@@ -37,20 +38,25 @@ def test_a_round_without_any_update_ends_the_run_at_the_last_good_checkpoint(exa
     [
         (ZeroDivisionError("no\nsamples"), "ZeroDivisionError: no samples"),
         (SystemExit(0), "SystemExit: 0"),
+        (AssertionError(), "AssertionError"),
         ({"w": torch.zeros(3)}, r"client model: w: shape \(3,\): must be \(2,\)"),
     ],
 )
 def test_a_failing_client_ends_the_run_unless_failures_are_allowed(
-    example: Any, failure: Any, reason: str
+    example: Any, failure: Any, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(
         RunError, match=rf"^round 1: client 0 failed \({reason}.*max_client_failures allows 0$"
     ) as error:
         example.follow(example.every_round(failure, (24.0, 7.0)))
     assert "\n" not in str(error.value)
+    caplog.clear()
     example.follow(
         example.every_round(failure, (24.0, 7.0)), "allowed", comm_round=1, max_client_failures=1
     )
+    [warning] = caplog.messages  # the log has the traceback as well
+    assert re.match(f"round 1: client 0 failed: {reason}.*$", warning)
+    assert "\n" not in warning
     assert example.evaluation("allowed") == [25.0, 9.0]
     assert example.records("allowed")[0]["rejected"] == 1
     with pytest.raises(RunError, match=r"client . failed.*: 2 of its .* allows 1$"):

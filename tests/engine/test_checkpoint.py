@@ -79,9 +79,7 @@ def test_damaged_ones_are_told_each_and_passed_over(
         assert caplog.text.count(f"{path}: damaged checkpoint") == times
 
 
-@settings(
-    deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(start=st.integers(0, 300), length=st.integers(0, 300), new=st.binary(max_size=60))
 def test_no_damage_is_taken_for_a_checkpoint(
     folder: CheckpointFolder, start: int, length: int, new: bytes

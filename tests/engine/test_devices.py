@@ -95,6 +95,9 @@ def test_ranks_take_the_mapped_gpus_or_the_visible_ones_in_turn(recipe: Any, map
         rank_devices(recipe(**{"device_args.gpu_id": 2}), 1)
     parsed = recipe(**{"device_args.gpu_util_parse": "here:1,2"})
     assert rank_devices(parsed, 3) == ["cuda:0", "cuda:1", "cuda:1"]
+    missing = recipe(**{"device_args.gpu_util_parse": "here:0,0,1"})
+    with pytest.raises(UserError, match=r"gpu_util_parse: it gives process 0 GPU 2: must be below"):
+        rank_devices(missing, 1)
     mapping.write_text("here:\n  host: [2, 1]\n")
     keys = {"device_args.gpu_mapping_file": str(mapping), "device_args.gpu_mapping_key": "here"}
     assert rank_devices(recipe(**keys), 3) == ["cuda:0", "cuda:0", "cuda:1"]

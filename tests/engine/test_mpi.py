@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.engine.ranks import MpiRanks
+from fednnnn_plugin.engine.ranks import MpiRanks, Ranks
 from fednnnn_plugin.errors import RunError
+from fednnnn_plugin.server.average import UpdateAccumulator
 
 mpi4py.rc.initialize = False  # the constants are enough
 MPI = import_module("mpi4py.MPI")
@@ -175,6 +177,24 @@ def test_three_collectives_a_round_of_the_models_size_and_a_row_a_client(
         assert sums <= 8 * sum(tensor.numel() for tensor in state) * 3
     columns = 3 + 3  # weight, norm, square, and the norms of three modules
     assert max(rows[6]) - min(rows[2]) <= 3 * (columns + 2) * 16  # a pickled float is 9 bytes
+
+
+def test_a_rank_without_a_log_keeps_no_records(run: Run, recipe: Run, tmp_path: Path) -> None:
+    """Those of failures kept the models that had failed, to the end of the run."""
+
+    class Second(Ranks):
+        rank, size = 1, 2
+
+        def start(self, _round_number: int | None) -> int:
+            return 0
+
+        def reduce(self, _part: UpdateAccumulator) -> None:
+            logging.getLogger("anybody").warning("said")
+            held = [h.buffer for h in logging.getLogger().handlers if isinstance(h, MemoryHandler)]
+            assert held == [[]]
+
+    assert run(recipe(), tmp_path / "run", ranks=Second()) is None
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -98,9 +98,10 @@ def test_a_second_signal_does_not_cost_the_checkpoint(
     """As from a batch system, which tells the job and then each of its processes."""
     for sent, wait, status, said in (
         (signal.SIGTERM, 0.0, 143, "terminated"),
+        (signal.SIGHUP, 0.0, 143, "terminated"),  # a terminal that was closed
         (signal.SIGINT, 0.004, 130, "interrupted"),
     ):
-        folder = tmp_path / said
+        folder = tmp_path / sent.name
         arguments = quick(folder, comm_round=10_000, checkpoint_every=10_000)
         started = commands.start(*arguments, folder=tmp_path)
         while len(lines(folder)) < 2:

@@ -50,6 +50,13 @@ def test_only_what_a_grid_names_is_searched_and_not_too_many_points() -> None:
         make_plan(base, Settings(grids={"beta": many, "gamma": many}))
 
 
+def test_as_much_is_held_out_as_was_asked_for_or_the_recipe_does_or_a_sixth() -> None:
+    path = find_recipe("digits_noniid_b_fednnnn")
+    for own, asked, held_out in ((0.0, None, 1 / 6), (0.25, None, 0.25), (0.25, 0.5, 0.5)):
+        base = load_recipe(path, [f"validation_fraction={own}"])
+        assert make_plan(base, Settings(validation=asked)).validation == held_out
+
+
 def test_the_learning_rate_is_searched_on_fedavg_under_non_iid_b() -> None:
     own_data = ("partition_method=dirichlet", "partition_alpha=0.3", "min_samples=5")
 

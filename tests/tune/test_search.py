@@ -12,7 +12,10 @@ import yaml
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
+from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.recipe import find_recipe, load_recipe
+from fednnnn_plugin.tune.trial import run_trial
 
 from .conftest import BETA_WITHOUT_LOSS, Outcome, Searches
 
@@ -106,10 +109,24 @@ def test_a_point_that_failed_is_a_result_too(three: Searches) -> None:
     assert three.ran == NAMES
 
 
-def test_where_none_finished_the_reason_is_said(searches: Searches) -> None:
+def test_where_none_finished_the_reason_is_said_and_how_to_try_again(searches: Searches) -> None:
     searches.begin(grids={"beta": [0.7]}, rounds=3)
-    with pytest.raises(RunError, match="no trial finished: every client diverged"):
+    said = "no trial finished: every client diverged; remove trials/FedNNNN and --resume"
+    with pytest.raises(RunError, match=said):
         searches.search(ending_at(0.7, DIVERGED))
+    shutil.rmtree(searches.folder.path / "trials" / "FedNNNN")
+    assert list(searches.search(hill).trials["state"]) == ["finished"]
+
+
+def test_trials_side_by_side_share_cores_and_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Ranks] = []
+    stand_in = lambda *_, ranks, **__: given.append(ranks)  # noqa: E731
+    monkeypatch.setattr("fednnnn_plugin.tune.trial.run_recipe", stand_in)
+    recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"))
+    run_trial(recipe, tmp_path, lambda: False, 3, allow_code=False)
+    assert (given[0].core_sharers, given[0].sharers("a GPU")) == (3, 3)
 
 
 def test_the_lowest_loss_is_best_and_one_that_is_not_finite_a_failure(searches: Searches) -> None:

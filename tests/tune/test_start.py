@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fednnnn_plugin.cli import main
+from fednnnn_plugin.report.study import read_plan
 
 from .conftest import Searches
 
@@ -87,6 +88,21 @@ def test_what_is_asked_for_must_be_the_study(study: Path, options: list[str], li
     assert refused.output.startswith(line)
     assert len(refused.output.splitlines()) == 1
     assert files == {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
+
+
+def test_a_study_that_another_process_began_meanwhile_is_not_replaced(
+    searches: Searches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While this one looked at its data."""
+
+    def begins(*_: object, **__: object) -> None:
+        searches.begin(grids={"beta": [0.5]}, rounds=1)
+
+    monkeypatch.setattr("fednnnn_plugin.tune.start._check_trials", begins)
+    refused = tune("--study", "study", "--grid", "beta=0.6", "--rounds", "1")
+    assert (refused.exit_code, refused.output.count("\n")) == (2, 1)
+    assert refused.output.startswith("--resume: grids: ")
+    assert read_plan(searches.folder.path).steps[0].grid == {"beta": (0.5,)}
 
 
 def test_a_study_that_is_done_is_told_again(study: Path) -> None:
