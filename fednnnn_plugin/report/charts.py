@@ -97,9 +97,10 @@ def condition_charts(
          [(both, figures.integrated_norm)]),
     ]  # fmt: skip
     if runs["served_test_acc"].notna().any():
-        served = partial(figures.accuracy, column="served_test_acc")
+        evaluated = partial(figures.accuracy, title="evaluated model")
+        served = partial(figures.accuracy, column="served_test_acc", title="served model")
         title, caption = "Evaluated model and served model", f"{tested} {_SERVED}{band}"
-        plans.append(("served", title, caption, [(runs, figures.accuracy), (runs, served)]))
+        plans.append(("served", title, caption, [(runs, evaluated), (runs, served)]))
     for column in runs.filter(like="test_metrics."):
         name = column.partition(".")[2]
         draw = partial(figures.metric, name=name)

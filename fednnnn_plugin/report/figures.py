@@ -37,11 +37,20 @@ End = tuple[str, float, style.Look]
 
 
 @style.styled
-def accuracy(runs: pd.DataFrame, ax: Axes, *, column: str = "test_acc", names: bool = True) -> Axes:
+def accuracy(
+    runs: pd.DataFrame,
+    ax: Axes,
+    *,
+    column: str = "test_acc",
+    title: str = "",
+    names: bool = True,
+) -> Axes:
     """Accuracy in per cent by round; the axis goes by the error where it passes 95 %.
 
     ``column`` is ``test_acc`` of the evaluated model, or ``served_test_acc``.
     """
+    if title:
+        ax.set_title(title)
     label = f"{judged(runs)} accuracy (%)"
     return _curves(runs, ax, column, label, style.accuracy_axis, names, factor=100.0)
 

@@ -205,6 +205,15 @@ def test_the_caption_says_which_model_was_tested(make_run, recorded: dict, said:
     assert ("plain average" in caption) == ("average" in recorded.values())
 
 
+def test_both_models_are_side_by_side_under_their_names(make_run) -> None:
+    runs = fp.read_runs(make_run("FedNNNN", change=lambda line: line.update(served_test_acc=0.125)))
+    both = chart(runs, "served")
+    titled = {ax.get_title(loc="left"): lines(ax)["FedNNNN"] for ax in both.ax.figure.axes}
+    assert titled["evaluated model"] == pytest.approx(100 * runs["test_acc"].to_numpy())
+    assert set(titled["served model"]) == {12.5}
+    assert "served model FedNNNN 12.5" in both.alt
+
+
 def test_a_single_client_is_a_reference(make_run) -> None:
     make_run("FedNNNN")
     folder = make_run("PaperFedAvg", client_num_in_total=1, client_num_per_round=1)
