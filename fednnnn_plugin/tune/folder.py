@@ -70,7 +70,8 @@ class StudyFolder:
     def write_best(self, study: Study) -> None:
         """Write ``best.yaml``: the recipe with the chosen values, and where they come from.
 
-        It runs as the recipe did: on all training images, and tested on the test images.
+        It runs as the recipe did: on all training images and tested on the test images, unless the
+        recipe itself holds some out.
         """
         plan = study.plan
         chosen = [f"train_args.{k}={v!r}" for s in plan.steps for k, v in study.chosen(s).items()]
