@@ -1,7 +1,8 @@
 """FedNNNN, norm-normalised federated learning (Nagura, Bian, Sato 2020), as a FedML plugin.
 
 Importing the package imports neither FedML nor torch: each public name loads its module on first
-use. The server rules in :data:`fednnnn_plugin.server.rules.RULES` are public by their names.
+use. The server rules in :data:`fednnnn_plugin.server.rules.RULES` are public by their names. What
+is a FedML class needs FedML, and is listed where that is installed.
 """
 
 from importlib import import_module
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
     from fednnnn_plugin.server.rules.momentum import Momentum as Momentum
     from fednnnn_plugin.server.rules.norm_norm import NormNorm as NormNorm
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
-_HOMES = {
+_FEDML_CLASSES = {
     "FedNNNNAggregator": "fedml.aggregator",
     "FedNNNNClientTrainer": "fedml.client_trainer",
+}
+_HOMES = {
     "Follower": "engine.progress",
     "NWDARecorder": "engine.recorder",
     "Run": "engine.start",
@@ -55,6 +58,11 @@ def __getattr__(name: str) -> object:
     value: object = None
     if name in _MODULES:
         value = import_module(f"{__name__}.{_MODULES[name]}")
+    elif name in _FEDML_CLASSES:
+        from fednnnn_plugin.fedml.compatibility import require
+
+        require(name)
+        value = getattr(import_module(f"{__name__}.{_FEDML_CLASSES[name]}"), name)
     elif name in _HOMES:
         value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     elif name[:1].isupper():
@@ -66,7 +74,10 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted(["__version__", *_HOMES, *_MODULES, *_optimizers()])
+    from fednnnn_plugin.fedml.compatibility import problem
+
+    fedml = () if problem() else _FEDML_CLASSES
+    return sorted(["__version__", *_HOMES, *_MODULES, *_optimizers(), *fedml])
 
 
 def _optimizers() -> dict[str, object]:

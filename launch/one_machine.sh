@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Run a recipe on several processes of this machine.
 #
-#   launch/one_machine.sh RANKS RECIPE.yaml [fedml run options]
+#   launch/one_machine.sh RANKS RECIPE [fednnnn run options]
 #   launch/one_machine.sh 4 recipes/mnist_noniid_ub_fednnnn.yaml --set train_args.comm_round=20
 #
+# RECIPE is a file or the name of a recipe of the package. Ctrl-C writes a checkpoint first, a second
+# one does not. A recipe with using_mlops: true becomes `fedml run`.
 # Ranks share the machine's cores: each trains (cores / ranks) clients side by side, one thread
 # each. The result has the same bits on any number of ranks. Needs: pip install 'fednnnn-plugin[mpi]'.
 set -euo pipefail
@@ -21,21 +23,7 @@ fi
 ranks=$1
 shift
 
-if [ "$(id -u)" = 0 ]; then # Open MPI wants to be asked twice, as in a container
-  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-fi
-# At SIGINT or SIGTERM mpirun would kill the ranks half a second later. So it does not see them, in a
-# process group of its own, and passes on SIGUSR1, at which rank 0 writes a checkpoint and ends all.
-set -m
+# shellcheck source-path=SCRIPTDIR source=interruptible.sh
+source "$(dirname "$0")/interruptible.sh"
 # Binding would pin a rank, and all clients that it trains side by side, to one core.
-mpirun -np "$ranks" --oversubscribe --bind-to none fedml run "$@" </dev/null &
-job=$!
-stop() { # STATUS
-  trap '' HUP INT TERM
-  kill -USR1 "$job" 2>/dev/null || true
-  wait "$job" || true
-  exit "$1"
-}
-trap 'stop 130' INT
-trap 'stop 143' HUP TERM
-wait "$job"
+run_ranks mpirun -np "$ranks" --oversubscribe --bind-to none fednnnn run "$@"

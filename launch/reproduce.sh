@@ -102,14 +102,17 @@ run() { # NAME
 
 declare -A running=() # process -> the run that it makes
 failed=0
-end_runs() { # each writes a checkpoint
-  trap '' HUP INT TERM
+signal_runs() { # SIGNAL
   local process
-  for process in $(jobs -pr); do kill -TERM "$process" 2>/dev/null || true; done
-  wait
+  for process in $(jobs -pr); do kill "-$1" "$process" 2>/dev/null || true; done
+}
+end_runs() { # each writes a checkpoint; a second signal does not wait for it
+  trap 'signal_runs KILL' HUP INT TERM
+  signal_runs TERM
+  while [ -n "$(jobs -pr)" ]; do wait || true; done
 }
 stop() { # STATUS
-  echo "stopping; the same command goes on" >&2
+  echo "stopping when checkpoints are written, once more stops at once; the same command resumes" >&2
   exit "$1"
 }
 trap end_runs EXIT # whatever it ends by

@@ -1,5 +1,6 @@
-"""What becomes of the tests whose data or browser is missing, and how many examples are drawn."""
+"""What becomes of tests whose data, browser or FedML is missing; how many examples are drawn."""
 
+import ast
 import json
 import os
 import shutil
@@ -7,6 +8,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,9 @@ if _MISSING_DATA:
     )
 if not (shutil.which("chromium") or shutil.which("chromium-browser")):
     _MISSING["chromium"] = "in a browser: no chromium; install your system's package chromium"
+if find_spec("fedml") is None:
+    _MISSING["fedml"] = "with FedML, which is not here: it installs on Python 3.10 and 3.11"
+_FEDML_TESTS = Path(__file__).with_name("fedml")  # which import it
 _DESELECTED = pytest.StashKey[Counter[str]]()
 
 
@@ -103,15 +108,28 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"FEDNNNN_DATA={_DATA}: no {' and no '.join(_MISSING_DATA)} there")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the folder of tests that import FedML where it is missing."""
+    if "fedml" not in _MISSING or collection_path != _FEDML_TESTS:
+        return None
+    for file in collection_path.glob("test_*.py"):
+        names = (getattr(each, "name", "") for each in ast.parse(file.read_text()).body)
+        config.stash[_DESELECTED]["fedml"] += sum(name.startswith("test_") for name in names)
+    return True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests whose data or browser is missing."""
+    """Deselect the tests whose data, browser or FedML is missing."""
+    for item in items:
+        if item.path.is_relative_to(_FEDML_TESTS):
+            item.add_marker("fedml")
     for marker in _MISSING:
         needing = [item for item in items if item.get_closest_marker(marker)]
         if not needing:
             continue
         items[:] = [item for item in items if item not in needing]
         config.hook.pytest_deselected(items=needing)
-        config.stash[_DESELECTED][marker] = len(needing)
+        config.stash[_DESELECTED][marker] += len(needing)
     if hasattr(config, "workeroutput"):
         config.workeroutput["deselected"] = dict(config.stash[_DESELECTED])
 

@@ -193,3 +193,22 @@ def test_a_launcher_that_mpi_does_not_know_is_said_by_every_process(here: Path) 
     [line] = ended.stderr.splitlines()
     assert "3 processes were launched, but MPI sees 1: " in line
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_run_with_mlops_becomes_fedml_run(tmp_path: Path) -> None:
+    """With the same arguments and in the same process, as launchers count on."""
+    (tmp_path / "fedml" / "cli").mkdir(parents=True)
+    for name in ("fedml/__init__.py", "fedml/cli/__init__.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "fedml/cli/cli.py").write_text("import os, sys; print(os.getpid(), sys.argv[1:])")
+    words = ["run", "digits_noniid_b_fednnnn", "--set", "common_args.using_mlops=true"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from fednnnn_plugin.cli import main; main()", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "FEDNNNN_PLUGIN_DISABLE": "1"},
+    )
+    printed, _ = process.communicate()
+    assert printed == f"{process.pid} {words}\n"

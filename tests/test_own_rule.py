@@ -204,7 +204,7 @@ def by_fedml(output: str) -> None:
         from_python,
         resumed,
         pytest.param(on_two_ranks, marks=pytest.mark.slow),
-        pytest.param(by_fedml, marks=pytest.mark.slow),
+        pytest.param(by_fedml, marks=[pytest.mark.slow, pytest.mark.fedml]),
     ],
 )
 def test_each_way_to_run_it_ends_the_same(

@@ -46,6 +46,7 @@ def test_the_wheel_holds_recipes_hook_and_page_template(wheel: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fedml
 def test_an_installed_wheel_runs_a_recipe_by_name(interpreter: Path, tmp_path: Path) -> None:
     where = "import fednnnn_plugin; print(fednnnn_plugin.__file__)"
     found = subprocess.run(

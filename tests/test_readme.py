@@ -103,6 +103,7 @@ def test_the_rule_of_ones_own(own_code: Path) -> None:
     assert [json.loads(line)["evaluated"] for line in metrics.splitlines()] == ["served"] * 2
 
 
+@pytest.mark.fedml
 def test_an_aggregation_of_ones_own_is_recorded_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
+from fednnnn_plugin.engine.endings import launched_rank
 
 if TYPE_CHECKING:
     from fednnnn_plugin.engine.progress import Follower
@@ -33,18 +37,35 @@ def run_command(
     """Run a recipe: a federation from its YAML file to a run folder.
 
     RECIPE.yaml is a file, or the name of a recipe that comes with the package
-    (see `fednnnn recipes`).
+    (see `fednnnn recipes`). One with using_mlops: true is given to `fedml run`, which reports to
+    FedML's service, where FedML is installed.
     """
     from fednnnn_plugin.engine.devices import keep_freed_memory
     from fednnnn_plugin.engine.progress import TensorBoard
     from fednnnn_plugin.engine.start import run
 
+    if mlops is None and find_spec("fedml") is not None:
+        _become_fedml_run(recipe, options)
     keep_freed_memory()
     followers = [TensorBoard()] if tensorboard else []
     ended = run(recipe, followers=followers, mlops=mlops, **options)
     if ended.summary is not None:
         said = "the run is finished already" if ended.was_finished else _result(ended.summary)
         click.echo(f"{ended.folder}: {said}")
+
+
+def _become_fedml_run(recipe: str, options: dict[str, Any]) -> None:
+    """Go on as ``fedml run`` with the same arguments, if the recipe asks for FedML's service."""
+    from fednnnn_plugin.recipe import find_recipe, load_recipe
+
+    allow_code = options["allow_code"]
+    loaded = load_recipe(find_recipe(recipe), options["overrides"], allow_code=allow_code)
+    if not loaded.common_args.using_mlops:
+        return
+    if launched_rank() == 0:
+        click.echo("common_args.using_mlops: true: starting `fedml run`", err=True)
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "fedml.cli.cli", *sys.argv[1:]])
 
 
 def _result(summary: Summary) -> str:

@@ -180,8 +180,13 @@ class WeightsAndBiases(Follower):
     """
 
     def __init__(self, **options: object) -> None:
-        import wandb
-
+        try:
+            import wandb
+        except ImportError:
+            raise UserError(
+                "tracking_args.enable_wandb: true: wandb is not installed: install "
+                "fednnnn-plugin[wandb]"
+            ) from None
         self._wandb: Any = wandb
         # The variable first: wandb reads it once a process, perhaps before it was set.
         mode = os.environ.get("WANDB_MODE") or self._wandb.setup().settings.mode

@@ -2,12 +2,10 @@
 
 import json
 import os
-import platform
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -178,7 +176,8 @@ class Summary:
 
     Accuracies are the evaluation model's, in [0, 1], the final one of the last tested round; None
     where a user's trainer measures none. ``client_batching`` is how many clients trained in one
-    set of kernels.
+    set of kernels. ``commit`` is that of the clone which the package runs from; None where it was
+    installed from elsewhere.
     """
 
     recipe: str
@@ -193,6 +192,7 @@ class Summary:
     client_batching: int
     wall_seconds: float
     versions: dict[str, str]
+    commit: str | None = None
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""
@@ -212,14 +212,3 @@ class Summary:
         """Return how many rounds a finished run had; 0 if none finished there."""
         summary = cls.read(path)
         return summary.rounds if summary else 0
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that the numbers may depend on."""
-    found = {"python": platform.python_version()}
-    for package in ("fednnnn-plugin", "fedml", "torch", "torchvision", "numpy"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

@@ -20,8 +20,9 @@ from fednnnn_plugin.engine.federation import Federation
 from fednnnn_plugin.engine.folder import Mode, RunFolder, run_log
 from fednnnn_plugin.engine.model_check import check_model, own_copy
 from fednnnn_plugin.engine.progress import Follower
+from fednnnn_plugin.engine.provenance import commit, versions
 from fednnnn_plugin.engine.ranks import Ranks
-from fednnnn_plugin.engine.records import MetricsFile, Summary, versions
+from fednnnn_plugin.engine.records import MetricsFile, Summary
 from fednnnn_plugin.engine.rounds import KeptRounds
 from fednnnn_plugin.engine.settings import (
     PLACEMENT,
@@ -137,6 +138,7 @@ def run_federation(
             client_batching=batching,
             wall_seconds=federation.standing.wall_seconds,
             versions=versions(),
+            commit=commit(),
         )
         summary.write(files.summary)
         return summary

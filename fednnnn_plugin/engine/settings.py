@@ -1,6 +1,7 @@
 """What a recipe means to the parts of the engine; nothing below sees a recipe."""
 
 import logging
+import platform
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -162,5 +163,9 @@ def recipe_followers(recipe: Recipe, mlops: Callable[[], Follower] | None = None
         if mlops:
             followers.append(mlops())
         else:
-            _log.warning("common_args.using_mlops: true: only `fedml run` reports to FedML")
+            _log.warning(
+                "common_args.using_mlops: true: only `fedml run` reports to FedML, which installs "
+                "on Python 3.10 and 3.11; this is Python %s",
+                platform.python_version(),
+            )
     return followers

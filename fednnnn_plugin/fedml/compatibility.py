@@ -1,11 +1,16 @@
-"""Is the FedML that is installed the one whose inside we patch?"""
+"""Is there a FedML, and is it the one whose inside we patch?
+
+FedML 0.9.6 cannot be installed on Python 3.12 or later, where this package works without it.
+"""
 
 import importlib.metadata
+import platform
 import sys
 
 from fednnnn_plugin.errors import UserError
 
 FEDML_VERSION = "0.9.6"
+_FIRST_WITHOUT = (3, 12)
 
 # FedML's modules that are patched, and what does it in fednnnn_plugin.fedml.patches.
 TARGETS = {
@@ -17,20 +22,26 @@ TARGETS = {
 }
 
 
-def problem() -> str | None:
-    """Return why our names cannot work here, as one line, or ``None`` where they can."""
+def problem(name: str = "fednnnn-plugin") -> str | None:
+    """Return why ``name`` cannot work here and the remedy, on one line; ``None`` where it can."""
     found = _version()
     if found == FEDML_VERSION:
         return None
-    told = "FedML is not installed" if found is None else f"found FedML {found}"
+    needed = f"{name} needs FedML {FEDML_VERSION}"
+    if found is not None:
+        return f"{needed} (pip install fedml=={FEDML_VERSION}); found FedML {found}"
+    if sys.version_info < _FIRST_WITHOUT:
+        return f"{needed}, which is not installed: pip install fedml=={FEDML_VERSION}"
     return (
-        f"fednnnn-plugin needs FedML {FEDML_VERSION} (pip install fedml=={FEDML_VERSION}); {told}"
+        f"{needed}, which installs on Python 3.10 and 3.11 only; this is Python "
+        f"{platform.python_version()}: make an environment with `uv venv --python 3.11` or `conda "
+        "create -n fedml python=3.11`, and install fednnnn-plugin there"
     )
 
 
-def require() -> None:
-    """Raise unless our names can work here."""
-    reason = problem()
+def require(name: str = "fednnnn-plugin") -> None:
+    """Raise unless ``name`` can work here."""
+    reason = problem(name)
     if reason is not None:
         raise UserError(reason)
 

@@ -13,7 +13,7 @@ import pandas as pd
 from filelock import FileLock
 
 from fednnnn_plugin.engine.folder import write_atomically
-from fednnnn_plugin.engine.records import versions
+from fednnnn_plugin.engine.provenance import versions
 from fednnnn_plugin.reading import write_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe, load_recipe
 from fednnnn_plugin.report.study import (

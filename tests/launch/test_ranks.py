@@ -2,6 +2,8 @@
 
 import re
 import signal
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,30 +32,30 @@ def test_help_is_the_scripts_first_comment(script: Run, name: str) -> None:
         *[(name, ()) for name in ("one_machine.sh", "several_machines.sh", "slurm.sbatch")],
         *[("one_machine.sh", (ranks, RECIPE)) for ranks in ("", "0", "two")],
         ("several_machines.sh", ("", RECIPE)),
-        ("slurm.sbatch", (NAME,)),
+        ("several_machines.sh", ("nowhere", RECIPE)),
+        ("slurm.sbatch", (RECIPE,)),  # outside a job
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_starts(
     script: Run, command: Command, name: str, words: tuple[str, ...]
 ) -> None:
-    for started in ("mpirun", "sbatch"):
-        command(started, "exit 1")
+    command("mpirun", "exit 1")
     said = script(name, *words, status=2)
     assert said.count("\n") == 1
-    assert " ".join(words) in said or "--help" in said
+    assert " ".join(words) in said or words[0] in said
 
 
+@pytest.mark.parametrize("recipe", [RECIPE, NAME])
 def test_one_machine_and_several_of_which_both_are_this_one(
-    script: Run, command: Command, tmp_path: Path
+    script: Run, command: Command, tmp_path: Path, recipe: str
 ) -> None:
-    command("fedml", f'echo "$@" >"{tmp_path}/$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"')
+    command("fednnnn", f'echo "$@" >"{tmp_path}/$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"')
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost\nlocalhost\n")  # so Open MPI wants a host that is named twice
     for name, where in (("one_machine.sh", "2"), ("several_machines.sh", str(hosts))):
-        script(name, where, RECIPE, "--output", name)
+        script(name, where, recipe, "--output", name)
         for rank in ("0 of 2", "1 of 2"):
-            assert (tmp_path / rank).read_text() == f"run {RECIPE} --output {name}\n"
-    assert "nowhere" in script("several_machines.sh", "nowhere", RECIPE, status=2)
+            assert (tmp_path / rank).read_text() == f"run {recipe} --output {name}\n"
 
 
 def test_the_gpu_mapping_fits_the_hosts() -> None:
@@ -66,14 +68,10 @@ def test_the_gpu_mapping_fits_the_hosts() -> None:
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, environment: dict[str, str], command: Command) -> Callable[[], str]:
-    """Stand in for Slurm's commands; return what the last one was told."""
-    for name in ("sbatch", "scontrol"):
+def told(tmp_path: Path, command: Command) -> Callable[[], str]:
+    """Put commands in the place of Slurm's and MPI's; return what the last one was told."""
+    for name in ("scontrol", "mpirun"):
         command(name, f'echo {name} "$@" >"{tmp_path}/told"')
-    activate = tmp_path / ".venv" / "bin" / "activate"
-    activate.parent.mkdir(parents=True)
-    activate.write_text("# the environment of the tests serves\n")
-    environment["SLURM_SUBMIT_DIR"] = str(tmp_path)
     return (tmp_path / "told").read_text
 
 
@@ -86,53 +84,56 @@ def test_slurms_directives_are_before_the_first_command() -> None:
     assert text.count("#SBATCH --") == len(directives)
 
 
-@pytest.mark.parametrize(
-    ("more", "options", "gpus"),
-    [
-        ("", "--time=1:00:00", 2),
-        ("", "--ntasks-per-node=4 --ntasks-per-node 8 --nodes=1", 8),
-        ("--set device_args.using_gpu=false", "", 0),
-        ("--set using_gpu=False --set=device_args.using_gpu=YES", "", 2),
-        ("--set=using_gpu=off", "", 0),
-        ("--set device_type=cpu", "", 0),
-        ("--set using_gpu=false --set=device_args.device_type=gpu", "", 2),
-        ("--set using_gpu=false --set device_type=null", "", 0),
-    ],
-)
-def test_slurm_gives_gpus_where_the_run_wants_them(
-    script: Run, slurm: Callable[[], str], more: str, options: str, gpus: int
-) -> None:
-    script("slurm.sbatch", RECIPE, *more.split(), SBATCH_OPTIONS=options)
-    asked = [f"--gpus-per-node={gpus}"] if gpus else []
-    words = ["sbatch", *asked, *options.split(), str(LAUNCH / "slurm.sbatch"), RECIPE]
-    assert slurm().split() == [*words, *more.split()]
-
-
-@pytest.mark.parametrize("text", ['{"device_args": {"using_gpu": true}}', "device_type: gpu # cpu"])
-def test_slurm_reads_a_recipe_however_it_is_written(
-    script: Run, slurm: Callable[[], str], tmp_path: Path, text: str
-) -> None:
-    (tmp_path / "mine.yaml").write_text(f"# using_gpu: false\n{text}\n")
-    script("slurm.sbatch", "mine.yaml")
-    assert slurm().split()[1] == "--gpus-per-node=2"
-
-
 @pytest.mark.parametrize("output", ["--output=other --output mine", "--output=mine"])
 def test_slurm_resumes_what_a_job_that_is_queued_again_has_begun(
-    script: Run, slurm: Callable[[], str], command: Command, tmp_path: Path, output: str
+    script: Run, told: Callable[[], str], tmp_path: Path, output: str
 ) -> None:
-    command("mpirun", f'echo "$@" >"{tmp_path}/told"')
     run = ("slurm.sbatch", RECIPE, "--overwrite", *output.split())
-    fedml = f"--map-by ppr:2:node --bind-to none fedml run {RECIPE} --output runs/{NAME}-job7"
+    start = f"mpirun --map-by ppr:2:node --bind-to none fednnnn run {RECIPE} "
+    start += f"--output runs/{NAME}-job7"
     again = JOB | {"SLURM_RESTART_COUNT": "1"}
     script(*run, **again)
-    assert slurm() == f"{fedml} {output}\n"
+    assert told() == f"{start} {output}\n"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "recipe.yaml").touch()
     script(*run, **JOB)
-    assert slurm() == f"{fedml} --overwrite {output}\n"
+    assert told() == f"{start} --overwrite {output}\n"
     script(*run, **again)
-    assert slurm() == f"{fedml} {output} --resume\n"
+    assert told() == f"{start} {output} --resume\n"
+
+
+def test_slurm_takes_an_allocation_without_tasks_per_node(
+    script: Run, told: Callable[[], str]
+) -> None:
+    """As ``salloc --nodes=2`` makes it; the recipe is one of the package's."""
+    script("slurm.sbatch", NAME, SLURM_JOB_ID="7")
+    assert told() == f"mpirun --bind-to none fednnnn run {NAME} --output runs/{NAME}-job7\n"
+
+
+@pytest.mark.parametrize("place", ["here/.venv", "FEDNNNN_VENV", "conda", "none"])
+def test_slurm_finds_the_environment(
+    script: Run, told: Callable[[], str], command: Command, tmp_path: Path, place: str
+) -> None:
+    """One that is active, conda's too; else the one that is named, or ``.venv``."""
+    command("mpirun", f'echo "$FOUND" >"{tmp_path}/told"')
+    job, folder = dict(JOB), tmp_path / place
+    if place == "conda":
+        command("fednnnn", "")
+    else:
+        job |= {
+            "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin",
+            "SLURM_SUBMIT_DIR": str(tmp_path / "here"),
+        }
+    if place == "FEDNNNN_VENV":
+        job["FEDNNNN_VENV"] = str(folder)
+    if place not in ("conda", "none"):
+        (folder / "bin").mkdir(parents=True)
+        (folder / "bin" / "activate").write_text(f"export FOUND={place}\n")
+    said = script("slurm.sbatch", NAME, status=2 if place == "none" else 0, **job)
+    if place == "none":
+        assert ".venv" in said
+    else:
+        assert told() == ("\n" if place == "conda" else f"{place}\n")
 
 
 @pytest.mark.slow
@@ -155,11 +156,36 @@ def test_a_signal_to_one_machine_leaves_a_checkpoint_of_the_last_round(
 
 @pytest.mark.slow
 def test_slurms_time_limit_leaves_a_checkpoint_and_queues_the_job_again(
-    stop: Callable[..., list[str]], slurm: Callable[[], str], tmp_path: Path
+    stop: Callable[..., list[str]], command: Command, tmp_path: Path
 ) -> None:
+    command("scontrol", f'echo scontrol "$@" >"{tmp_path}/told"')
     folder = tmp_path / "runs" / f"{NAME}-job7"
     words = ("slurm.sbatch", RECIPE, "--set", "train_args.comm_round=999")
     one_rank = JOB | {"SLURM_NTASKS_PER_NODE": "1"}
     done = stop(signal.SIGUSR1, folder / "metrics.jsonl", *words, status=0, **one_rank)
-    assert slurm() == "scontrol requeue 7\n"
+    assert (tmp_path / "told").read_text() == "scontrol requeue 7\n"
     assert [*(folder / "checkpoint").glob(f"round-{len(done):06}-*")]
+
+
+@pytest.mark.parametrize("name", ["one_machine.sh", "reproduce.sh"])
+def test_a_second_signal_does_not_wait_for_the_checkpoint(
+    start: Callable[..., "subprocess.Popen[str]"], command: Command, tmp_path: Path, name: str
+) -> None:
+    command(
+        "fednnnn",
+        f'trap "echo >>{tmp_path}/asked" USR1 TERM; touch {tmp_path}/on\n'
+        + "while :; do sleep 0.1; done",
+    )
+    process = start(name, *(["1", NAME] if name == "one_machine.sh" else [NAME]))
+    wait_for(tmp_path / "on")
+    process.send_signal(signal.SIGTERM)
+    wait_for(tmp_path / "asked")
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.05)

@@ -5,7 +5,6 @@ from collections import OrderedDict
 from types import SimpleNamespace
 from typing import Any
 
-import fedml
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,9 +22,6 @@ from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.server import rules
 from fednnnn_plugin.server.layout import State
 from fednnnn_plugin.server.server import Server
-
-# As fedml.init does: otherwise FedML's reports look for its platform on the network.
-fedml.mlops.pre_setup(SimpleNamespace(using_mlops=False))
 
 RULES: dict[str, dict[str, float]] = {
     "FedNNNN": {"beta": 0.7, "gamma": 0.8},
