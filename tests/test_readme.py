@@ -52,10 +52,6 @@ def cells(marker: str) -> dict[str, str]:
     return found
 
 
-def test_it_is_short() -> None:
-    assert len(README.splitlines()) <= 200
-
-
 @pytest.mark.parametrize("marker", ["quick start", "tests"])
 def test_the_gate_finds_the_two_command_blocks(marker: str) -> None:
     [after] = README.split(f"<!-- {marker} -->\n")[1:]

@@ -180,7 +180,7 @@ def _curves(
         ends.append((label, float(shown["mean"].iloc[-1]), look))
     ax.set(xlabel=x, ylabel=y_label)
     axis(ax)
-    last = max((float(np.max(line.get_xdata())) for line in ax.lines), default=0.0)
+    last = max((float(np.max(np.asarray(line.get_xdata()))) for line in ax.lines), default=0.0)
     ax.set_xlim(0.0, last or 1.0)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=x == "round"))
     if names:
