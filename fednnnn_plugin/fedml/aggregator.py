@@ -24,9 +24,11 @@ from fednnnn_plugin.fedml.defences import ClientModel, before_aggregation
 from fednnnn_plugin.fedml.model_states import check_client_state, served_copy, whole_state
 from fednnnn_plugin.fedml.privacy import clamp_variances, global_privacy, with_global_noise
 from fednnnn_plugin.fedml.processes import end_federation_together
+from fednnnn_plugin.fedml.screen import log_through_fedml
 from fednnnn_plugin.fedml.security import check_security
+from fednnnn_plugin.fedml.server_records import ServerRecords
 from fednnnn_plugin.fedml.server_state import read_state, write_state
-from fednnnn_plugin.fedml.settings import server_recipe
+from fednnnn_plugin.fedml.settings import recorded_settings, server_recipe
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import State
@@ -49,7 +51,12 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 
     Of ``args`` it reads ``beta`` and ``gamma`` (no default), or the coefficients of another
     method, ``client_weighting``, ``max_client_norm``, ``max_client_failures``, ``start_round``,
-    ``server_state_path`` and ``save_path``.
+    ``server_state_path``, ``save_path`` and ``metrics_path``, a folder for the records of rounds.
+    In a client's process, ``role: client``, it takes none of these files.
+
+    After the last of ``comm_round`` rounds it hands over the evaluation model instead of the served
+    one: FedML sends that to all silos, reports it and leaves it in ``model``. The served model and
+    the momentum stay in ``server_state_path``.
 
     Args:
         model: ``w_0``.
@@ -85,12 +92,28 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._rule_state: dict[str, Tensor] = {}
         self._evaluation: OrderedDict[str, Tensor] | None = None
         self._ids = _client_ids(args)
-        self._state_path = _file("server_state_path", tracking.server_state_path)
-        self._save_path = _file("save_path", tracking.save_path)
+        log_through_fedml()
+        self._last_round = self._round + getattr(args, "comm_round", math.inf)
+        self._next_served: OrderedDict[str, Tensor] | None = (
+            None  # where another one is handed over
+        )
+        is_server = getattr(args, "role", "server") != "client"  # FedML's scripts build one in each
+        paths = vars(tracking) if is_server else {}
+        self._state_path = _file("server_state_path", paths.get("server_state_path"))
+        self._save_path = _file("save_path", paths.get("save_path"))
         if self._save_path is not None and self._save_path == self._state_path:
             raise UserError(f"save_path: {tracking.save_path}: is the server_state_path too")
-        self._restore()
-        _warn_of_drawn_clients(args, self._train.start_round)
+        folder = paths.get("metrics_path")
+        if is_server:
+            self._restore()
+            _warn_of_drawn_clients(args, self._train.start_round)
+        self._records = ServerRecords(
+            None if folder is None else Path(folder).expanduser().resolve(),
+            self._round,
+            recorded_settings(self._recipe, args),
+        )
+        if is_server:
+            self._say_settings()
 
     def get_model_params(self) -> OrderedDict[str, Tensor]:
         """Return a copy of the served model, on the CPU."""
@@ -100,6 +123,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         """Set the served model, and write the files that were asked for."""
         self.model.load_state_dict(model_parameters)
         self._write()
+        if not self._is_tested():
+            self._records.say()
 
     def evaluation_state_dict(self) -> OrderedDict[str, Tensor]:
         """Return a copy of the evaluation model; before the first aggregation the served one.
@@ -121,6 +146,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 or other shapes.
             RunError: fewer finite models than the defence needs.
         """
+        self._records.clients_came()
         device = getattr(self.args, "device", None)
         if isinstance(device, torch.device):  # to which FedML moves the clients' models
             self.model.to(device)
@@ -171,6 +197,9 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 once = {name: t for name, t in model.items() if name not in tied}
                 if not part.add(once, weight):
                     _log.warning("%s: update rejected: not finite", self._client(position))
+                    self._records.remark(f"{self._rank(position)} rejected: not finite")
+                elif part.known.rows[-1][1] == self._train.max_client_norm:
+                    self._records.remark(f"{self._rank(position)} clipped to max_client_norm")
             except UserError as error:
                 self._fail(position, error)
         self._failed = 0
@@ -182,7 +211,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         before = server.restore(w_t | self._rule_state, part.device)
         assert before is not None
         with isolated_generators(self._recipe.common_args.random_seed, "rule", self._round + 1):
-            state, move = server.apply(before, part.finish())
+            update = part.finish()
+            state, move = server.apply(before, update)
         if not math.isfinite(move.server_update_norm):
             raise RunError(
                 f"round {self._round + 1}: the served model is no longer finite: the server moved "
@@ -196,8 +226,15 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             evaluation = whole_state(self.model, part.layout.state_dict(state.evaluation))
             self._evaluation = clamp_variances(evaluation)
         self._round += 1
+        evaluated = "served" if self._evaluation is None else self._recipe.rule.evaluated
+        self._records.aggregated(self._round, update, move, evaluated)
         served = part.layout.state_dict(state.served)
-        return clamp_variances(whole_state(self.model, served, torch.device("cpu")))
+        served = clamp_variances(whole_state(self.model, served, torch.device("cpu")))
+        if self._round != self._last_round or self._evaluation is None:
+            self._next_served = None
+            return served
+        self._next_served = served
+        return OrderedDict((name, t.cpu()) for name, t in self.evaluation_state_dict().items())
 
     def on_after_aggregation(
         self, aggregated_model_or_grad: Mapping[str, Tensor]
@@ -211,6 +248,15 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 
     def test(self, test_data: Any, device: Any, args: Any) -> Any:
         """Test the evaluation model as FedML tests its own, and report it the same way."""
+        found = self._test(test_data, device, args)
+        self._records.tested(found)
+        self._records.say()
+        return found
+
+    def _test(self, test_data: Any, device: Any, args: Any) -> Any:
+        if test_data is None:
+            _log.warning("round %d: not tested: the server has no test data", self._round)
+            return None, None, None, None
         self._tester.set_model_params(self.evaluation_state_dict())
         try:
             return self._tester.test(test_data, device, _for_test(args))
@@ -219,16 +265,42 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             found = evaluation(tally(model, (x.to(device), y.to(device))) for x, y in test_data)
             return found.accuracy, found.loss, None, None
 
+    def _is_tested(self) -> bool:
+        """Tell whether FedML's server tests after this round, as it decides it."""
+        number = self._round - self._train.start_round - 1
+        every = getattr(self.args, "frequency_of_the_test", 0)
+        return self._round == self._last_round or (every > 0 and number % every == 0)
+
+    def _say_settings(self) -> None:
+        """Say at the start which rule serves, what is tested, and where files go."""
+        recipe, rule = self._recipe, self._recipe.rule
+        values: dict[str, object] = {**recipe.rule_settings}
+        values |= {
+            key: getattr(self._train, key) for key in ("client_weighting", "max_client_norm")
+        }
+        tested = "served" if global_privacy() else rule.evaluated
+        _log.info(
+            "%s: %s; tested is the %s model; state: %s; records: %s",
+            rule.name,
+            ", ".join(f"{key} {value}" for key, value in values.items() if value is not None),
+            tested,
+            self._state_path or "not kept (server_state_path)",
+            recipe.tracking_args.metrics_path or "not kept (metrics_path)",
+        )
+
     def _fail(self, position: int, error: UserError) -> None:
         self._failed += 1
         if self._failed > self._train.max_client_failures:
             raise UserError(f"{self._client(position)}: {error}") from None
         _log.warning("%s: %s: left out", self._client(position), error)
+        self._records.remark(f"{self._rank(position)} left out: {error}")
 
     def _client(self, position: int) -> str:
+        return f"round {self._round + 1}: the client of {self._rank(position)}"
+
+    def _rank(self, position: int) -> str:
         """Name a client as FedML's log does: by the rank that it sends from."""
-        rank = self._ids[position] if position < len(self._ids) else position + 1
-        return f"round {self._round + 1}: the client of rank {rank}"
+        return f"rank {self._ids[position] if position < len(self._ids) else position + 1}"
 
     def _restore(self) -> None:
         """Go on from the state file, if there is one."""
@@ -253,7 +325,10 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 
     def _write(self) -> None:
         if self._state_path is not None:  # first: without it the round is lost
-            state = named_tensors(self.model) | self._rule_state
+            served = named_tensors(self.model)
+            if self._next_served is not None:
+                served = {name: self._next_served[name] for name in served}
+            state = served | self._rule_state
             write_state(self._state_path, state, self._round, self._recipe.rule.name)
         if self._save_path is not None and self._round > self._train.start_round:
             content = {n: t.cpu().contiguous() for n, t in self.evaluation_state_dict().items()}

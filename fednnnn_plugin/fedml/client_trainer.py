@@ -21,6 +21,7 @@ from fednnnn_plugin.fedml.loaders import ClientLoader, follow_the_engine
 from fednnnn_plugin.fedml.model_states import whole_state
 from fednnnn_plugin.fedml.privacy import noise_on_floats
 from fednnnn_plugin.fedml.processes import end_federation_together
+from fednnnn_plugin.fedml.screen import log_through_fedml
 from fednnnn_plugin.fedml.settings import client_recipe
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.seeds import isolated_generators
@@ -52,6 +53,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
 
     def __init__(self, model: nn.Module, args: Any) -> None:
         end_federation_together(args)
+        log_through_fedml()
         recipe = client_recipe(args)
         self._sgd, self._seed = local_sgd(recipe), recipe.common_args.random_seed
         self._start, threads = recipe.train_args.start_round, recipe.train_args.client_threads

@@ -1,9 +1,18 @@
-"""FedML's logging, kept off the screen and in the run's log file while a run of ours lasts."""
+"""FedML's logging: kept off the screen while a run of ours lasts, and used in its federations."""
 
 import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+def log_through_fedml() -> None:
+    """Give this package's records FedML's handlers, format and file.
+
+    ``fedml.init`` puts a logger of its own in the place of ``logging.root``, which no logger has
+    as its parent: warnings would go bare to standard error, the rest nowhere.
+    """
+    logging.getLogger("fednnnn_plugin").parent = logging.root
 
 
 @contextmanager

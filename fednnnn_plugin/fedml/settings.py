@@ -8,7 +8,8 @@ from typing import Any
 
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fedml.methods import require_code_allowed
-from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.reading import read_yaml, write_yaml
+from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.recipe.build import build
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.method import find_method, rule_keys
@@ -24,6 +25,7 @@ _SERVER_KEYS = (
     "start_round",
     "server_state_path",
     "save_path",
+    "metrics_path",
 )
 _CLIENT_KEYS = (
     "random_seed",
@@ -124,6 +126,21 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
     keys = (*_SERVER_KEYS, *(key for key in every if key not in CLIENTS_KEYS))
     clients = {key: 0.0 for key in rule.keys if key in CLIENTS_KEYS}  # theirs to give
     return _recipe(args, keys, federated_optimizer=method, **clients)
+
+
+def recorded_settings(recipe: Recipe, args: Any) -> str:
+    """Return a server's settings as the YAML of a run folder: those it reads, and others it has."""
+    sections: Any = read_yaml(dump_recipe(recipe, own_data=True))
+    for section, key in (("data_args", "dataset"), ("model_args", "model")):
+        sections[section] = {key: str(getattr(args, key, "custom"))}
+    train = sections["train_args"]
+    for key in _UNREAD:  # made up, if the server does not have them
+        value = getattr(args, key, None)
+        if isinstance(value, int | float):
+            train[key] = value
+        else:
+            del train[key]
+    return write_yaml(sections)
 
 
 def client_recipe(args: Any) -> Recipe:

@@ -19,6 +19,7 @@ _OF_ONE = {
     "train_args.start_round": ("common_args.training_type", "cross_silo"),
     "tracking_args.server_state_path": ("common_args.training_type", "cross_silo"),
     "tracking_args.save_path": ("common_args.training_type", "cross_silo"),
+    "tracking_args.metrics_path": ("common_args.training_type", "cross_silo"),
 }
 
 

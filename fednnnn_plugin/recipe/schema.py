@@ -143,6 +143,7 @@ class TrackingArgs(Section):
     overwrite: bool = False
     resume: bool = False
     server_state_path: kinds.PathText | None = None
+    metrics_path: kinds.PathText | None = None
     save_path: kinds.PathText | None = None
 
 

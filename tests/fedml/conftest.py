@@ -49,7 +49,7 @@ def fedml_args() -> Callable[..., SimpleNamespace]:
 def silo(fedml_args) -> Callable[..., fp.FedNNNNAggregator]:
     """A cross-silo server's aggregator, under β = γ = 1/2."""
     given = {"training_type": "cross_silo", "federated_optimizer": "FedAvg"}
-    given |= {"beta": 0.5, "gamma": 0.5}
+    given |= {"beta": 0.5, "gamma": 0.5, "comm_round": 100}
 
     def build(model: nn.Module, method: str | None = None, **values) -> fp.FedNNNNAggregator:
         return fp.FedNNNNAggregator(model, fedml_args(**given | values), method)

@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
+import fednnnn_plugin as fp
 from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import load_recipe
@@ -77,6 +78,12 @@ def test_the_runnable_example_gives_the_bits_of_the_engine(folder, scripts) -> N
     assert [ended.returncode for ended in (server, *clients)] == [0] * 4, server.stderr
     assert server.stderr.count("'test_acc'") == 2
     assert_as_the_engine(folder, 2)
+    said = [line for line in server.stderr.splitlines() if " N/E " in line]
+    assert len(said) == 2
+    assert all(line.startswith("[FedML-Server") and "accuracy 0." in line for line in said)
+    runs, engine = fp.read_runs(folder / "output"), fp.read_runs(folder / "run")
+    for column in ("test_acc", "mean_update_norm", "mean_client_norm", "integrated_norm"):
+        assert runs[column].tolist() == engine[column].tolist()
 
 
 def test_by_name_in_an_unmodified_script_and_killed_after_a_round(folder, scripts) -> None:
@@ -92,6 +99,7 @@ def test_by_name_in_an_unmodified_script_and_killed_after_a_round(folder, script
     done = rounds_done(folder)  # on a busy machine some rounds more
     edit(folder, start_round=done, comm_round=1)
     assert [ended.returncode for ended in scripts.federate(folder, SCRIPT, SCRIPT)] == [0] * 4
+    assert fp.read_runs(folder / "output")["round"].tolist() == [*range(1, done + 2)]
     assert_as_the_engine(folder, done + 1)
 
 

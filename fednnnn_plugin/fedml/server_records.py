@@ -1,0 +1,155 @@
+"""What a cross-silo server says of each round, and keeps of it where it is asked to."""
+
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.folder import RunFolder, write_atomically
+from fednnnn_plugin.engine.records import MetricsFile, RoundRecord, Seconds, round_record
+from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.server.rules import Evaluated
+from fednnnn_plugin.server.server import ServerMove
+from fednnnn_plugin.server.update import Update
+
+_log = logging.getLogger(__name__)
+
+
+class ServerRecords:
+    """The rounds of a server: an INFO line each, and a line of ``metrics.jsonl`` in a folder.
+
+    The folder is one that reports read: it has the server's settings as ``recipe.yaml``. Times are
+    the server's: ``train`` is what it waits for the clients, their network included.
+
+    Args:
+        folder: where records are kept; None keeps none.
+        done: rounds that are done.
+        settings: the server's, as YAML.
+
+    Raises:
+        UserError: the folder has fewer records than rounds that are done, or holds a federation
+            that this one does not continue.
+    """
+
+    def __init__(self, folder: Path | None, done: int, settings: str) -> None:
+        self._file = None if folder is None else MetricsFile(RunFolder(folder).metrics)
+        self._integrated = 0.0
+        self._last: RoundRecord | None = None
+        self._remarks: list[str] = []
+        self._marks = [time.monotonic()] * 3
+        if self._file is not None:
+            self._go_on(self._file, done, settings)
+
+    def _go_on(self, file: MetricsFile, done: int, settings: str) -> None:
+        recorded = file.rounds()
+        where = f"metrics_path: {printable(file.path.parent)}"
+        if recorded < done:
+            raise UserError(
+                f"{where}: has records of {recorded} rounds, start_round is {done}: must be the "
+                "folder of the rounds before"
+            )
+        if recorded and not done:
+            raise UserError(
+                f"{where}: has records of {recorded} rounds: set start_round to those that are "
+                "done, or name another folder"
+            )
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        if done:
+            self._integrated, _ = file.until(done)
+        file.cut(done)
+        write_atomically(RunFolder(file.path.parent).recipe, settings.encode())
+
+    def clients_came(self) -> None:
+        """Note that the clients' models are there."""
+        self._marks[1] = time.monotonic()
+
+    def remark(self, text: str) -> None:
+        """Add what is to be said of a client in this round's line."""
+        self._remarks.append(text)
+
+    def aggregated(
+        self, number: int, update: Update, move: ServerMove, evaluated: Evaluated
+    ) -> None:
+        """Keep the record of a round, which may yet be tested."""
+        self._marks[2] = time.monotonic()
+        began, came, ended = self._marks
+        self._integrated += move.server_update_norm
+        self._last = round_record(
+            number,
+            update,
+            move,
+            integrated_norm=self._integrated,
+            evaluated=evaluated,
+            evaluation=None,
+            served=None,
+            seconds=Seconds(train=came - began, aggregate=ended - came, evaluate=0.0),
+        )
+        if self._file is not None:
+            self._file.append(self._last)
+            self._file.sync()
+        self._marks[0] = ended
+
+    def tested(self, found: Any) -> None:
+        """Put a test's result into the record of the last round."""
+        if self._last is None:
+            return
+        ended = time.monotonic()
+        evaluation, seconds = evaluation_of(found), self._last.seconds
+        self._last = replace(
+            self._last,
+            test_acc=evaluation.accuracy,
+            test_loss=evaluation.loss,
+            test_metrics=evaluation.metrics,
+            seconds=replace(seconds, evaluate=ended - self._marks[0]),
+        )
+        if self._file is not None:
+            self._file.cut(self._last.round - 1)
+            self._file.append(self._last)
+        self._marks[0] = ended
+
+    def say(self) -> None:
+        """Say what is known of the last round, once."""
+        record, self._last = self._last, None
+        if record is None:
+            return
+        least, median, largest = record.client_norms
+        n, e = record.mean_update_norm, record.mean_client_norm
+        parts = [f"accuracy {record.test_acc:.4f}"] if record.test_acc is not None else []
+        parts += [f"{name} {value:.4g}" for name, value in (record.test_metrics or {}).items()]
+        parts += [
+            f"N {n:.4g}, E {e:.4g}, N/E {n / e if e else 0.0:.3f}",
+            f"client norms {least:.4g}, {median:.4g}, {largest:.4g} (least, median, largest)",
+            f"{record.clients} clients accepted, {record.rejected} rejected",
+            *self._remarks,
+        ]
+        self._remarks = []
+        _log.info("round %d: %s", record.round, "; ".join(parts))
+
+
+def evaluation_of(found: Any) -> Evaluation:
+    """Return what a tester's result says, as far as it can be known.
+
+    FedML's testers return (accuracy, loss, …); others may return names and numbers.
+    """
+    if isinstance(found, Mapping):
+        numbers = {str(name): _number(value) for name, value in found.items()}
+        metrics = {name: value for name, value in numbers.items() if value is not None}
+        return Evaluation(metrics=metrics or None)
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        found = (found,)
+    accuracy, loss, *_ = (*map(_number, found), None, None)
+    if accuracy is not None and not 0 <= accuracy <= 1:
+        accuracy = None
+    return Evaluation(accuracy, loss)
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return number if math.isfinite(number) else None
