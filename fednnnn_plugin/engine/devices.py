@@ -43,12 +43,19 @@ def visible_gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux's
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def device_name(device: torch.device) -> str:
     """Return the device and what it is: a GPU's name, or a CPU's and how many cores we may use."""
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
     models = re.findall(r"^model name\s*: (.+)$", _CPU_INFO.read_text("utf-8"), re.MULTILINE)
-    name, cores = [*models, platform.machine()][0], len(os.sched_getaffinity(0))
+    name, cores = [*models, platform.machine()][0], usable_cores()
     return f"{device} ({name}, {cores} {'core' if cores == 1 else 'cores'})"
 
 
@@ -83,7 +90,7 @@ def side_by_side(device: torch.device, local_ranks: int = 1, limit: int | None =
     """
     if device.type != "cpu":
         return 1
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     return max(1, min(cores // local_ranks, limit or cores))
 
 

@@ -35,6 +35,9 @@ from fednnnn_plugin.server.layout import State
 from fednnnn_plugin.server.server import Server
 
 _log = logging.getLogger(__name__)
+_AGGREGATING = ("on_before_aggregation", "aggregate", "on_after_aggregation")
+# Of ours: state, records and the tested model depend on them.
+_KEPT = (*_AGGREGATING, "get_model_params", "set_model_params", "test", "test_all")
 
 
 class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
@@ -63,10 +66,13 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         args: FedML's arguments.
         method: one of our methods; None takes ``args.federated_optimizer`` if that is one, else
             FedNNNN.
+        tester: a ``ServerAggregator`` of yours, whose ``test`` and ``test_all`` test the evaluation
+            model, its ``model`` included; None tests as FedML does.
 
     Raises:
         UserError: a setting that is missing or out of range; a FedML setting that cannot work with
-            this aggregation; a server state that is not of ``start_round``.
+            this aggregation; a server state that is not of ``start_round``; a tester that
+            aggregates by itself; a subclass that replaces what state and records depend on.
 
     Example::
 
@@ -74,8 +80,17 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                     server_aggregator=FedNNNNAggregator(model, args)).run()
     """
 
-    def __init__(self, model: nn.Module, args: Any, method: str | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        args: Any,
+        method: str | None = None,
+        tester: ServerAggregator | None = None,
+    ) -> None:
         end_federation_together(args)
+        _check_replaced(self, FedNNNNAggregator, _KEPT, "state and records depend on it")
+        if tester is not None:
+            _check_replaced(tester, ServerAggregator, _AGGREGATING, "the method would not be used")
         self._recipe = server_recipe(args, method)
         self._train, tracking = self._recipe.train_args, self._recipe.tracking_args
         tested = served_copy(model)
@@ -83,7 +98,9 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         check_security(args, self._train.client_weighting)
         # FedML's own tester knows its tasks; it gets a model of its own, and goes first: both
         # constructors start FedML's privacy and defences anew.
-        self._tester = create_server_aggregator(tested, _for_test(args))
+        self._own_tester = tester is not None
+        self._tester = tester or create_server_aggregator(tested, _for_test(args))
+        self._tester.model = tested  # of an own one too: what it holds would be served
         super().__init__(model, args)
         self._round = self._train.start_round
         self._failed = 0
@@ -254,7 +271,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         return found
 
     def _test(self, test_data: Any, device: Any, args: Any) -> Any:
-        if test_data is None:
+        if test_data is None and not self._own_tester:
             _log.warning("round %d: not tested: the server has no test data", self._round)
             return None, None, None, None
         self._tester.set_model_params(self.evaluation_state_dict())
@@ -264,6 +281,17 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             model = self._tester.model
             found = evaluation(tally(model, (x.to(device), y.to(device))) for x, y in test_data)
             return found.accuracy, found.loss, None, None
+
+    def test_all(
+        self, train_data_local_dict: Any, test_data_local_dict: Any, device: Any, args: Any
+    ) -> Any:
+        """Let a tester of one's own test on the clients' data; FedML's does not."""
+        if not self._own_tester:
+            return True
+        self._tester.set_model_params(self.evaluation_state_dict())
+        return self._tester.test_all(
+            train_data_local_dict, test_data_local_dict, device, _for_test(args)
+        )
 
     def _is_tested(self) -> bool:
         """Tell whether FedML's server tests after this round, as it decides it."""
@@ -333,6 +361,19 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         if self._save_path is not None and self._round > self._train.start_round:
             content = {n: t.cpu().contiguous() for n, t in self.evaluation_state_dict().items()}
             write_atomically(self._save_path, safetensors.torch.save(content))
+
+
+def _check_replaced(
+    given: ServerAggregator, base: type[ServerAggregator], names: Sequence[str], why: str
+) -> None:
+    """Refuse an aggregator whose class replaces a method of ``base`` that has to be its own."""
+    replaced = [name for name in names if getattr(type(given), name) is not getattr(base, name)]
+    if replaced:
+        raise UserError(
+            f"server_aggregator: {type(given).__name__}: replaces {', '.join(replaced)}: {why}; "
+            "test what you like in a ServerAggregator with test and test_all alone, and give that "
+            "to FedNNNNAggregator(model, args, tester=...)"
+        )
 
 
 def _file(key: str, text: str | None) -> Path | None:

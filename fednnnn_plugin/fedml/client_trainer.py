@@ -1,6 +1,5 @@
 """The engine's local training as the client trainer of a FedML cross-silo federation."""
 
-import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -13,10 +12,11 @@ from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.engine.batches import Batches, LoaderBatches, LoaderData, TensorBatches
-from fednnnn_plugin.engine.devices import numerics
+from fednnnn_plugin.engine.devices import numerics, usable_cores
 from fednnnn_plugin.engine.evaluation import tally
 from fednnnn_plugin.engine.model_check import check_model
 from fednnnn_plugin.engine.settings import local_sgd
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.loaders import ClientLoader, follow_the_engine
 from fednnnn_plugin.fedml.model_states import whole_state
 from fednnnn_plugin.fedml.privacy import noise_on_floats
@@ -54,10 +54,15 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
     def __init__(self, model: nn.Module, args: Any) -> None:
         end_federation_together(args)
         log_through_fedml()
+        if getattr(args, "enable_fhe", False):
+            raise UserError(
+                "enable_fhe: true: FedML would encrypt another model than the trained one: must be "
+                "false with FedNNNNClientTrainer"
+            )
         recipe = client_recipe(args)
         self._sgd, self._seed = local_sgd(recipe), recipe.common_args.random_seed
         self._start, threads = recipe.train_args.start_round, recipe.train_args.client_threads
-        self._threads = len(os.sched_getaffinity(0)) if threads == "auto" else threads
+        self._threads = usable_cores() if threads == "auto" else threads
         super().__init__(model, args)
         self._staged: tuple[Any, torch.device, TensorBatches] | None = None
 

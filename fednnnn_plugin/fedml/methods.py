@@ -3,6 +3,8 @@
 import logging
 import os
 import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 from fednnnn_plugin.errors import UserError
@@ -14,6 +16,14 @@ _ALLOWED = "FEDNNNN_ALLOW_CODE"
 _FEDMLS = "FedML_FEDERATED_OPTIMIZER_"
 
 
+# Keys that FedML 0.9.6 reads nowhere, or (beta) in one defence alone.
+_OUR_KEYS = (
+    *("beta", "gamma", "client_weighting", "max_client_norm", "max_client_failures"),
+    *("server_state_path", "metrics_path"),
+)
+_NEAR = 0.85  # of difflib's ratio: FedML's own names and keys are further away
+
+
 def names_ours(args: Any) -> bool:
     """Say whether ``federated_optimizer`` is one of our methods, or a user's own rule.
 
@@ -21,13 +31,53 @@ def names_ours(args: Any) -> bool:
     leaves them alone.
     """
     named = getattr(args, "federated_optimizer", None)
-    constants = getattr(sys.modules.get("fedml.constants"), "__dict__", {})
-    theirs = {value for name, value in constants.items() if name.startswith(_FEDMLS)}
-    if not isinstance(named, str) or named in theirs:
+    if not isinstance(named, str) or named in _fedmls_methods():
         return False
     from fednnnn_plugin.server.rules import RULES
 
     return named in RULES or names_code(named)
+
+
+def _fedmls_methods() -> set[str]:
+    constants = getattr(sys.modules.get("fedml.constants"), "__dict__", {})
+    return {value for name, value in constants.items() if name.startswith(_FEDMLS)}
+
+
+def refuse_near_miss(args: Any) -> None:
+    """Raise where the method is nobody's, and nearly one of ours."""
+    named = getattr(args, "federated_optimizer", None)
+    if not isinstance(named, str) or named in _fedmls_methods():
+        return
+    from fednnnn_plugin.server.rules import RULES
+
+    lowered = {name.lower(): name for name in RULES}
+    if near := get_close_matches(named.lower(), lowered, 1, _NEAR):
+        raise UserError(
+            f"federated_optimizer: {named!r}: no method of FedML's or of fednnnn-plugin's; did you "
+            f"mean {lowered[near[0]]}?"
+        )
+
+
+def warn_of_keys_without_effect(args: Any) -> None:
+    """Say which keys of ours stand beside a method of FedML's, which does not read them."""
+    given = [key for key in _OUR_KEYS if getattr(args, key, None) is not None]
+    if getattr(args, "defense_type", None) == "trimmed_mean":
+        given = [key for key in given if key != "beta"]
+    if given:
+        _log.warning(
+            "%s: without effect: federated_optimizer %s is FedML's own; name one of "
+            "fednnnn-plugin's, or give FedMLRunner a FedNNNNAggregator",
+            ", ".join(given),
+            getattr(args, "federated_optimizer", None),
+        )
+
+
+def warn_of_near_keys(args: Any, keys: Iterable[str]) -> None:
+    """Say which arguments are nearly one of our ``keys`` and are read by nobody."""
+    own = [key for key in _OUR_KEYS if len(key) > len("gamma")]
+    for name in sorted(vars(args).keys() - set(keys)):
+        if near := get_close_matches(name, own, 1, _NEAR):
+            _log.warning("%s: no such key, and ignored; did you mean %s?", name, near[0])
 
 
 def simulates_ours(args: Any) -> bool:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fednnnn_plugin.errors import UserError, printable
-from fednnnn_plugin.fedml.methods import require_code_allowed
+from fednnnn_plugin.fedml.methods import require_code_allowed, warn_of_near_keys
 from fednnnn_plugin.reading import read_yaml, write_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.recipe.build import build
@@ -122,6 +122,7 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
     if names_code(method):
         require_code_allowed(_METHOD, method)
     rule = load_rule(method, _METHOD) if names_code(method) else find_rule(method)
+    warn_of_near_keys(args, {*_SERVER_KEYS, *_CLIENT_KEYS})
     every = dict.fromkeys(key for other in RULES.values() for key in other.keys)
     keys = (*_SERVER_KEYS, *(key for key in every if key not in CLIENTS_KEYS))
     clients = {key: 0.0 for key in rule.keys if key in CLIENTS_KEYS}  # theirs to give

@@ -12,9 +12,10 @@ from fednnnn_plugin.user_code import names_code
 
 DATASETS = ("mnist", "cifar10", "digits", "image_folder")
 
-# Data sets, partitions and keys that FedML has no other meaning for.
+# Data sets, partitions and keys that FedML has no other meaning for; FedML's own Dirichlet is
+# called hetero, and some of its loaders read no partition_method.
 _OUR_DATASETS = ("digits", "image_folder")
-_OUR_METHODS = ("n_class", "dirichlet")
+_OUR_METHODS = ("n_class",)
 _OUR_KEYS = ("partition_sizes", "classes_per_client")
 
 
@@ -50,7 +51,7 @@ def _why_ours(args: Any) -> str | None:
     ours = names_ours(args)
     if not ours and dataset not in DATASETS:
         return None  # FedML may not even read how it is to be split
-    if method in _OUR_METHODS:
+    if method in _OUR_METHODS or (ours and method == "dirichlet"):
         return f"partition_method {method}"
     if ours and dataset in DATASETS and method is None:
         method = "iid"  # a recipe's default

@@ -8,7 +8,13 @@ from typing import Any
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import compatibility
-from fednnnn_plugin.fedml.methods import names_ours, simulates_ours, warn_of_the_proximal_term
+from fednnnn_plugin.fedml.methods import (
+    names_ours,
+    refuse_near_miss,
+    simulates_ours,
+    warn_of_keys_without_effect,
+    warn_of_the_proximal_term,
+)
 from fednnnn_plugin.fedml.patches.wrapping import wrap
 
 _RUNNER = ("fedml.runner.FedMLRunner",)
@@ -24,7 +30,9 @@ def _simulation(
     original: Callable[..., Any], runner: Any, args: Any, *rest: Any, **named: Any
 ) -> Any:
     if not simulates_ours(args):
+        refuse_near_miss(args)
         _refuse_aggregator(args, *rest[3:], **named)
+        warn_of_keys_without_effect(args)
         return original(runner, args, *rest, **named)
     compatibility.require()
     from fednnnn_plugin.fedml.simulator import Simulator
@@ -36,13 +44,17 @@ def _refuse_aggregator(
     args: Any, client_trainer: Any = None, server_aggregator: Any = None, **_: Any
 ) -> None:
     """Refuse our aggregator where FedML's simulators would leave it out without a word."""
-    module = sys.modules.get("fednnnn_plugin.fedml.aggregator")
-    if module is not None and isinstance(server_aggregator, module.FedNNNNAggregator):
+    if _is_ours(server_aggregator):
         raise UserError(
             f"server_aggregator: {type(server_aggregator).__name__}: a simulation of "
             f"{getattr(args, 'federated_optimizer', None)} ignores it: set "
             "federated_optimizer: FedNNNN and leave server_aggregator out"
         )
+
+
+def _is_ours(server_aggregator: Any) -> bool:
+    module = sys.modules.get("fednnnn_plugin.fedml.aggregator")
+    return module is not None and isinstance(server_aggregator, module.FedNNNNAggregator)
 
 
 def _cross_silo(
@@ -56,6 +68,9 @@ def _cross_silo(
     server_aggregator: Any = None,
 ) -> Any:
     if not names_ours(args):
+        refuse_near_miss(args)
+        if getattr(args, "role", None) == "server" and not _is_ours(server_aggregator):
+            warn_of_keys_without_effect(args)
         return original(runner, args, device, dataset, model, client_trainer, server_aggregator)
     compatibility.require()
     from fednnnn_plugin.fedml.processes import end_federation_together
@@ -72,15 +87,9 @@ def _cross_silo(
 def _aggregator(args: Any, model: Any, given: Any) -> Any:
     from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
 
-    if given is None:
-        return FedNNNNAggregator(model, args)
-    if not isinstance(given, FedNNNNAggregator):
-        raise UserError(
-            f"server_aggregator: {type(given).__name__}: federated_optimizer "
-            f"{args.federated_optimizer} aggregates by that method: leave server_aggregator out, "
-            "or name FedAvg"
-        )
-    return given
+    if isinstance(given, FedNNNNAggregator):
+        return given
+    return FedNNNNAggregator(model, args, tester=given)
 
 
 def _trainer(args: Any, dataset: Any, model: Any, given: Any) -> Any:
