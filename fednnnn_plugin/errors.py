@@ -28,9 +28,14 @@ _LONGEST = 200  # characters of a long text's beginning, and of its end
 _LONGEST_VALUE = 60
 
 
+def escaped(text: object, kept: str = "") -> str:
+    """Text with its unprintable characters escaped but those that are ``kept``."""
+    return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in str(text))
+
+
 def printable(text: object) -> str:
     """Text on one line: unprintable characters escaped, the middle of a long one left out."""
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+    line = escaped(text)
     return line if len(line) <= 2 * _LONGEST else f"{line[:_LONGEST]}…{line[-_LONGEST:]}"
 
 

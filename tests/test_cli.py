@@ -170,13 +170,38 @@ def test_partition_shows_a_recipe_s_clients(here: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">/dev/full", "2>/dev/full", "> >(exit)"])
 def test_a_closed_stream_costs_no_run(here: Path, closed: str) -> None:
     settings = (f"--set={key}={json.dumps(value)}" for key, value in QUICK.items())
     command = f'exec "$0" "$@" {closed}'
     program = Path(sys.executable).with_name("fednnnn")
     subprocess.run(["bash", "-c", command, program, "run", RECIPE, *settings], check=True)
     assert (here / "runs" / f"{RECIPE}-seed0" / "summary.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["> >(exit)", ">/dev/full"])
+def test_what_nobody_reads_ends_without_a_word(here: Path, to: str) -> None:
+    command = f'"$0" recipes {to}'
+    program = Path(sys.executable).with_name("fednnnn")
+    ended = subprocess.run(["bash", "-c", command, program], check=True, capture_output=True)
+    assert ended.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", RECIPE, "--output", "o" * 256], "File name too long"),
+        (["run", RECIPE, "--set=learning_rate=1e39"], "learning_rate"),
+        (["run", RECIPE, "--set=learning_rate=1e-46"], "learning_rate"),
+        (["run", RECIPE, "--output", "a\x1b[2Jb", "--resume"], r"a\x1b[2Jb"),
+    ],
+)
+def test_odd_names_and_numbers_are_one_line(here: Path, words: list[str], said: str) -> None:
+    line = refused(fednnnn(*words))
+    assert said in line
+    assert line.isprintable()
+    assert list(here.iterdir()) == []
 
 
 @pytest.mark.slow

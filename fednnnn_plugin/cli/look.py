@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
+from fednnnn_plugin.engine.endings import say
 from fednnnn_plugin.errors import UserError
 
 
@@ -51,9 +52,9 @@ def report_command(
         formats=[name.strip() for name in formats.split(",")],
     )
     for warning in report.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    click.echo(report.text)
-    click.echo(f"page: {report.page}")
+        say(f"warning: {warning}", err=True)
+    say(report.text)
+    say(f"page: {report.page}")
 
 
 @click.command("partition")
@@ -92,14 +93,14 @@ def partition_command(
     labels, parts = data.train_labels.numpy(), [part.numpy() for part in data.client_indices]
     counts = client_counts(labels, parts, data.class_names)
     title = f"{spec.dataset}: {spec.partition_method}, {spec.partition_sizes}"
-    click.echo(f"{title}, {len(parts)} clients, {len(labels)} images\n\n{counts_text(counts)}")
+    say(f"{title}, {len(parts)} clients, {len(labels)} images\n\n{counts_text(counts)}")
     if plot:
         save_partition(counts, title, plot)
-        click.echo(f"picture: {plot}")
+        say(f"picture: {plot}")
     if csv:
         csv.parent.mkdir(parents=True, exist_ok=True)
         counts.to_csv(csv)
-        click.echo(f"counts: {csv}")
+        say(f"counts: {csv}")
 
 
 @click.group("recipes", invoke_without_command=True)
@@ -110,7 +111,7 @@ def recipes_command(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         from fednnnn_plugin.recipe.library import catalogue
 
-        click.echo(catalogue())
+        say(catalogue())
 
 
 @recipes_command.command("copy")
@@ -120,4 +121,4 @@ def copy_recipes(folder: Path) -> None:
     """Copy the recipes into a folder, to read and to change; no file is overwritten."""
     from fednnnn_plugin.recipe.library import copy_recipes as copy
 
-    click.echo(f"{copy(folder)} recipes copied to {folder}")
+    say(f"{copy(folder)} recipes copied to {folder}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
-from fednnnn_plugin.engine.endings import launched_rank
+from fednnnn_plugin.engine.endings import launched_rank, say
 
 if TYPE_CHECKING:
     from fednnnn_plugin.engine.progress import Follower
@@ -51,7 +51,7 @@ def run_command(
     ended = run(recipe, followers=followers, mlops=mlops, **options)
     if ended.summary is not None:
         said = "the run is finished already" if ended.was_finished else _result(ended.summary)
-        click.echo(f"{ended.folder}: {said}")
+        say(f"{ended.folder}: {said}")
 
 
 def _become_fedml_run(recipe: str, options: dict[str, Any]) -> None:

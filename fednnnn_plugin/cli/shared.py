@@ -6,12 +6,20 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ParamSpec
 
 import click
 
-from fednnnn_plugin.engine.endings import Terminated, ending, signals_raised, told_here
+from fednnnn_plugin.engine.endings import (
+    Terminated,
+    ending,
+    leave_unsaid,
+    say,
+    signals_raised,
+    told_here,
+)
 from fednnnn_plugin.errors import RunError, UserError
 
 P = ParamSpec("P")
@@ -37,12 +45,16 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             with signals_raised():
+                # First: torch would go on without it where a signal ends its import.
+                import_module("numpy")
                 command(*args, **kwargs)
         except (UserError, RunError, OSError, KeyboardInterrupt, Terminated) as error:
             message, status = ending(error)
             if told := told_here(message, error):
-                click.echo(told, err=True)
+                say(told, err=True)
             sys.exit(status)
+        finally:
+            leave_unsaid()
 
     return wrapped
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
-from fednnnn_plugin.engine.endings import launched_ranks
+from fednnnn_plugin.engine.endings import launched_ranks, say
 from fednnnn_plugin.errors import UserError
 
 if TYPE_CHECKING:
@@ -86,20 +86,18 @@ def tune_command(
     else:
         begin_study(folder, load, given)
         if resume:
-            click.echo(f"{folder.path}: no study to go on with: beginning one")
+            say(f"{folder.path}: no study to go on with: beginning one")
     for key, asked in (
         ("tracking_args.enable_wandb", loaded.tracking_args.enable_wandb),
         ("common_args.using_mlops", loaded.common_args.using_mlops),
     ):
         if asked:
-            click.echo(
-                f"warning: {key}: true: trials do not report; runs of best.yaml do", err=True
-            )
-    found = search(folder, click.echo, jobs)
+            say(f"warning: {key}: true: trials do not report; runs of best.yaml do", err=True)
+    found = search(folder, say, jobs)
     steps = found.plan.steps
-    click.echo(counts(found.trials, sum(map(len, steps))))
-    click.echo(f"best: {', '.join(shown_values(found.chosen(step)) for step in steps)}")
-    click.echo(f"recipe: {folder.best}")
+    say(counts(found.trials, sum(map(len, steps))))
+    say(f"best: {', '.join(shown_values(found.chosen(step)) for step in steps)}")
+    say(f"recipe: {folder.best}")
 
 
 def _by_key(grids: tuple[str, ...]) -> dict[str, str]:

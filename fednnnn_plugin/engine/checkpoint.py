@@ -60,22 +60,35 @@ class CheckpointFolder:
         ``recorded`` is how many rounds the metrics hold, from the first one on. Where there are
         only checkpoints of later rounds, the metrics are damaged: the run is not started over.
         """
-        late = False
-        for path in checkpoints_in(self.path):
-            if round_of(path) > recorded:
-                late = True
-                _log.warning("%s: metrics.jsonl holds only %d whole rounds", path, recorded)
-                continue
+        there = checkpoints_in(self.path)
+        late = [path for path in there if round_of(path) > recorded]
+        if late:
+            _warn(late, f"metrics.jsonl holds only {recorded} whole rounds")
+        damaged: list[Path] = []
+        problems: list[str] = []
+        found = None
+        for path in there[len(late) :]:
             try:
-                return _read(path)
+                found = _read(path)
+                break
             except (OSError, ValueError, SafetensorError) as error:
-                _log.warning("%s: damaged checkpoint, trying the one before: %s", path, error)
+                damaged.append(path)
+                problems.append(str(error))
+        if damaged:
+            _warn(damaged, f"damaged checkpoint, trying the one before: {problems[0]}")
+        if found:
+            return found
         if late:
             raise UserError(
                 f"--resume: {self.path.parent / 'metrics.jsonl'}: line {recorded + 1} is damaged "
                 "or missing: mend it, or replace the run with --overwrite"
             )
         return None
+
+
+def _warn(passed_over: list[Path], why: str) -> None:
+    more = f" and {len(passed_over) - 1} more" if len(passed_over) > 1 else ""
+    _log.warning("%s%s: %s", passed_over[0], more, why)
 
 
 def _read(path: Path) -> Checkpoint:

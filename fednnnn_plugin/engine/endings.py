@@ -1,16 +1,19 @@
-"""How a process of a run was launched, and how it ends: one line, one status."""
+"""How a process of a run was launched, what it says, and how it ends: one line, one status."""
 
+import errno
 import os
 import platform
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NoReturn
 
-from fednnnn_plugin.errors import LaunchError, RunError, UserError
+import click
+
+from fednnnn_plugin.errors import LaunchError, RunError, UserError, escaped
 
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
@@ -48,9 +51,63 @@ def told_here(message: str, error: BaseException) -> str:
     return f"rank {rank} on {platform.node()}: {message}"
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Write lines to standard output, or standard error; control characters in them are escaped.
+
+    A reader that has gone, as in ``| head -1``, or a disk that is full costs no more than the
+    lines: what was asked for goes on to its end, and with its exit status.
+    """
+    with suppress(OSError):
+        click.echo(escaped(text, kept="\n\t"), err=err)
+
+
+def leave_unsaid() -> None:
+    """Drop what standard output could not take, which else would fail again at the exit."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):  # ValueError: it is closed
+            with suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream.fileno())
+                os.close(nowhere)
+
+
 def _first(names: tuple[str, ...], default: int) -> int:
     values = (os.environ.get(name, "") for name in names)
     return next((int(value) for value in values if value.isdecimal()), default)
+
+
+class _Stop:
+    """The handler of the signals that end a process, and what they asked for."""
+
+    def __init__(self) -> None:
+        self.asked: type[BaseException] | None = None
+
+    def __call__(self, number: int, _frame: FrameType | None) -> None:
+        if not _stopping(sys.exc_info()[1]):
+            self.asked = KeyboardInterrupt if number == signal.SIGINT else Terminated
+            raise self.asked
+
+
+def _stopping(error: BaseException | None) -> bool:
+    """Whether an error is a stop's, or came up while one was on its way."""
+    while error and not isinstance(error, KeyboardInterrupt | Terminated):
+        error = error.__context__
+    return error is not None
+
+
+def raise_lost_stop() -> None:
+    """Raise once more what a signal raised where something swallowed it.
+
+    Extension modules do so that import others, as torch does NumPy; so does a bare ``except`` of a
+    user's. What is about to begin a long work asks here.
+    """
+    for number in _ENDING:
+        handler: object = signal.getsignal(number)
+        if isinstance(handler, _Stop) and handler.asked:
+            raise handler.asked
 
 
 @contextmanager
@@ -60,26 +117,28 @@ def signals_raised() -> Iterator[None]:
     SIGHUP is a closed terminal's. SIGUSR1 is what Open MPI's mpirun passes on and waits; of SIGINT
     and SIGTERM it passes on SIGTERM, and kills a quarter of a second later.
 
-    The first one ends the process: those that follow are ignored, so that they cost it neither the
-    checkpoint that it then writes nor its exit status. Batch systems often send several. What a
-    process was started to ignore, as a job in the background is, it ignores.
+    The first one ends the process: those that come while its exception is on the way are ignored,
+    so that they cost it neither the checkpoint that it then writes nor its exit status. Batch
+    systems often send several. Where something swallowed that exception, the next signal raises
+    again, as does :func:`raise_lost_stop`, or the end of this context. What a process was started
+    to ignore, as a job in the background is, it ignores.
     """
     before = {number: signal.getsignal(number) for number in _ENDING}
     handled = [number for number, handler in before.items() if handler != signal.SIG_IGN]
-
-    def end(number: int, _frame: FrameType | None) -> NoReturn:
-        for other in handled:
-            signal.signal(other, signal.SIG_IGN)
-        raise KeyboardInterrupt if number == signal.SIGINT else Terminated
-
+    stop = _Stop()
     try:
         for number in handled:
-            signal.signal(number, end)
+            signal.signal(number, stop)
         yield
+        raise_lost_stop()
+    except BaseException as error:
+        if stop.asked and not _stopping(error):  # an import that it broke, perhaps
+            raise stop.asked from error
+        raise
     finally:
         for number in handled:
-            if signal.getsignal(number) == end:  # none has arrived
-                signal.signal(number, before[number])
+            if isinstance(signal.getsignal(number), _Stop):
+                signal.signal(number, signal.SIG_IGN if stop.asked else before[number])
 
 
 @contextmanager
@@ -101,7 +160,8 @@ def ending(error: BaseException) -> tuple[str, int]:
             return str(error), 1
         case OSError():  # a full disk, a vanished folder
             where = f"{error.filename}: " if error.filename else ""
-            return f"{where}{error.strerror or error}", 1
+            status = 2 if error.errno == errno.ENAMETOOLONG else 1  # the name was given
+            return f"{where}{error.strerror or error}", status
         case KeyboardInterrupt():
             return "; ".join(["interrupted", *error.args]), 130
         case Terminated():

@@ -9,6 +9,7 @@ from typing import Literal
 from fednnnn_plugin.client.groups import Group, plan_groups
 from fednnnn_plugin.engine.cohort import Cohort, Outcome, draw_cohort
 from fednnnn_plugin.engine.devices import Clock
+from fednnnn_plugin.engine.endings import raise_lost_stop
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks, deal
@@ -109,6 +110,7 @@ class Federation:
 
     def train(self, number: int) -> UpdateAccumulator | None:
         """Train this rank's clients of a round; on rank 0, add up all ranks'."""
+        raise_lost_stop()
         schedule, served = self._schedule, self.standing.server.served
         sizes = schedule.client_sizes
         self._clock = Clock(served.vector.device)

@@ -15,8 +15,8 @@ from typing import Literal
 
 from filelock import FileLock, Timeout
 
-from fednnnn_plugin.engine.endings import resumable
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.engine.endings import raise_lost_stop, resumable
+from fednnnn_plugin.errors import RunError, UserError
 
 Mode = Literal["new", "resume", "overwrite"]
 
@@ -63,6 +63,12 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.close(folder)
 
 
+def break_off(path: Path) -> None:
+    """Give a file that is to grow a content of its own: a copy of its folder may be hard links."""
+    if path.is_file() and path.stat().st_nlink > 1:
+        write_atomically(path, path.read_bytes())
+
+
 def checkpoints_in(folder: Path) -> list[Path]:
     """Return the checkpoints, ``round-<number>-<digest>.safetensors``, the newest first."""
     named = [path for path in folder.glob("round-*") if _CHECKPOINT.fullmatch(path.name)]
@@ -87,6 +93,7 @@ class RunFolder:
         self.log = path / "fedml.log"
         self._lock = path / ".lock"
         self._files = (self.recipe, self.metrics, self.summary, self.model, self.log)
+        self._held: os.stat_result | None = None  # the lock's file, while this process has it
         self._tracked = (path / "tensorboard", path / "wandb")  # of those who follow a run
 
     def check(self, mode: Mode) -> None:
@@ -141,11 +148,13 @@ class RunFolder:
         A folder that does not fit, is in use or cannot be written to is the user's mistake; a full
         disk is none.
         """
+        raise_lost_stop()  # what was stopped while it started leaves no folder
         tracked = self._tracked if self._lock.exists() else ()  # else it is not a run's
         lock = FileLock(self._lock, timeout=0)  # the kernel's: it ends with its process
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             held = lock.acquire()
+            self._held = self._lock.stat()
         except Timeout:
             raise UserError(f"--output: {self.path}: another run is writing to it") from None
         except OSError as error:
@@ -163,6 +172,21 @@ class RunFolder:
                 for path in tracked:
                     shutil.rmtree(path, ignore_errors=True)
             yield
+
+    def check_held(self) -> None:
+        """Refuse to write where the folder was moved or its lock removed since it was locked.
+
+        Another run may write there by now; the ``RunError`` leaves its records as they are.
+        """
+        try:
+            ours = self._held is None or os.path.samestat(self._lock.stat(), self._held)
+        except OSError:
+            ours = False
+        if not ours:
+            raise RunError(
+                f"{self.path}: moved, or its .lock removed, while the run was writing to it: "
+                "nothing more is written; the run's last checkpoint is where the folder is now"
+            )
 
     def _tidy(self) -> None:
         """Remove what a process left that died while writing."""
@@ -182,6 +206,7 @@ def run_log() -> Iterator[Callable[[Path], None]]:
     records = MemoryHandler(1)  # passes on each at once as soon as it has a target
 
     def write_to(path: Path) -> None:
+        break_off(path)
         file = _LogFile(path, encoding="utf-8")
         file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         records.setTarget(file)

@@ -4,16 +4,17 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import click
 from tqdm.auto import tqdm
 
+from fednnnn_plugin.engine.endings import say
 from fednnnn_plugin.engine.records import RoundRecord
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, escaped
 
+_UNSEEN = suppress(OSError)  # a screen that is gone or full costs no run
 _NORMS = ("mean_update_norm", "mean_client_norm", "server_update_norm")
 
 
@@ -85,7 +86,8 @@ class _ScreenHandler(logging.Handler):
         line = f"{record.levelname.lower()}: {record.getMessage()}"
         if sys.stderr is not None and line not in self._shown:  # it may be closed
             self._shown.add(line)
-            tqdm.write(line, file=sys.stderr)
+            with _UNSEEN:
+                tqdm.write(escaped(line, kept="\t"), file=sys.stderr)
 
 
 class _Bar(Follower):
@@ -108,15 +110,18 @@ class _Bar(Follower):
     def client_done(self, round_number: int, done: int, of: int) -> None:
         text = f"round {round_number}/{self._rounds}, client {done}/{of}"
         self._bar.set_description_str(text, refresh=False)
-        self._bar.update(round_number - 1 + done / of - self._bar.n)
+        with _UNSEEN:
+            self._bar.update(round_number - 1 + done / of - self._bar.n)
 
     def round_done(self, record: RoundRecord) -> None:
         self._bar.set_postfix_str(f"round {record.round}: {figures(record)}", refresh=False)
-        self._bar.update(record.round - self._bar.n)
-        self._bar.refresh()
+        with _UNSEEN:
+            self._bar.update(record.round - self._bar.n)
+            self._bar.refresh()
 
     def end(self) -> None:
-        self._bar.close()
+        with _UNSEEN:
+            self._bar.close()
 
 
 class _Lines(Follower):
@@ -128,9 +133,7 @@ class _Lines(Follower):
         left = tqdm.format_interval(round(seconds * (self._rounds - record.round))).removeprefix(
             "0"
         )
-        click.echo(
-            f"round {record.round}/{self._rounds}  {figures(record)}  {seconds:.2f} s  {left} left"
-        )
+        say(f"round {record.round}/{self._rounds}  {figures(record)}  {seconds:.2f} s  {left} left")
 
 
 def figures(record: RoundRecord) -> str:

@@ -13,7 +13,13 @@ from typing import Annotated
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.folder import LONGEST_LINE, errors_named, open_regular, write_atomically
+from fednnnn_plugin.engine.folder import (
+    LONGEST_LINE,
+    break_off,
+    errors_named,
+    open_regular,
+    write_atomically,
+)
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
 from fednnnn_plugin.server.update import LayerNorms, Update
@@ -105,12 +111,17 @@ _Amount = Annotated[float, Field(ge=0, le=sys.float_info.max / 2)]
 
 
 class Recorded(BaseModel):
-    """What the engine reads of a round's record."""
+    """What the engine reads of a round's record; norms that cannot be are of a damaged one."""
 
     round: int
     test_acc: Annotated[float, Field(ge=0, le=1)] | None
     integrated_norm: _Amount
     seconds: dict[str, _Amount]
+    mean_update_norm: _Amount = 0.0
+    mean_client_norm: _Amount = 0.0
+    server_update_norm: _Amount = 0.0
+    client_norms: tuple[_Amount, _Amount, _Amount] | None = None
+    layers: dict[str, dict[str, _Amount]] = {}
 
 
 class MetricsFile:
@@ -149,6 +160,7 @@ class MetricsFile:
 
     def cut(self, rounds: int) -> None:
         """Drop what was written after so many rounds, whole lines or parts of one."""
+        break_off(self.path)
         kept = sum(map(len, islice(self.lines(), rounds)))
         with errors_named(self.path), self.path.open("ab") as file:
             file.truncate(kept)

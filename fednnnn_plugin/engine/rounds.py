@@ -12,7 +12,7 @@ from fednnnn_plugin.engine.federation import Federation, Standing
 from fednnnn_plugin.engine.folder import Mode, RunFolder, write_atomically
 from fednnnn_plugin.engine.progress import figures
 from fednnnn_plugin.engine.ranks import Ranks
-from fednnnn_plugin.engine.records import MetricsFile
+from fednnnn_plugin.engine.records import MetricsFile, RoundRecord
 from fednnnn_plugin.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -50,10 +50,9 @@ class KeptRounds:
             for follower in federation.followers:
                 follower.begin(self.folder.path, finished)
                 stack.callback(follower.end)
-            stack.callback(self._save)  # again, where an interrupt cut the last one short
-            stack.callback(self._save)  # before any follower ends, which may take its time
+            stack.callback(self._save_last)  # before any follower ends, which may take its time
             while federation.standing.round < federation.rounds:
-                record = federation.run_round(self._metrics.append)
+                record = federation.run_round(self._keep)
                 _log.info("round %d: %s", record.round, figures(record))
                 if record.round % self.checkpoint_every == 0:
                     self._save()
@@ -87,11 +86,22 @@ class KeptRounds:
             )
         federation.standing = Standing(state, self._saved, *self._metrics.until(self._saved))
 
+    def _keep(self, record: RoundRecord) -> None:
+        self.folder.check_held()
+        self._metrics.append(record)
+
+    def _save_last(self) -> None:
+        try:
+            self._save()
+        finally:
+            self._save()  # again, where an interrupt cut it short
+
     def _save(self) -> None:
         """Write a checkpoint and the evaluation model of the last finished round."""
         server, standing = self.federation.server, self.federation.standing
         if standing.round == self._saved:
             return
+        self.folder.check_held()
         self._metrics.sync()
         evaluation = server.layout.state_dict(standing.server.evaluation)
         tied = {name: evaluation[first].clone() for name, first in self.tied.items()}

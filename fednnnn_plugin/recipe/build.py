@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fednnnn_plugin.errors import UserError, joined, shown
+from fednnnn_plugin.errors import MAX_LINES, UserError, joined, shown
 from fednnnn_plugin.recipe.consistency import inconsistencies
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.method import METHOD, method_settings, rule_keys
@@ -60,14 +60,18 @@ def unknown_section(section: str) -> str:
 
 def _unknown(sections: Mapping[str, object], *, of_rules: bool) -> dict[str, str]:
     """What no section has; without ``of_rules`` that may be the keys of a rule not yet known."""
-    found = {name: unknown_section(name) for name in sections if name not in SECTIONS}
+    unknown = [name for name in sections if name not in SECTIONS]
+    found = {name: unknown_section(name) for name in unknown[:MAX_LINES]}
+    found |= dict.fromkeys(unknown[MAX_LINES:], "unknown section")
     known = known_keys()
     for section in SECTIONS:
         keys = sections.get(section)
         for key in keys if isinstance(keys, dict) else ():
             if key not in known and section == "train_args" and not of_rules:
                 continue
-            if key not in known:
+            if key not in known and len(found) >= MAX_LINES:  # no message shows it
+                found[f"{section}.{key}"] = "unknown key"
+            elif key not in known:
                 nearest = get_close_matches(key[:40], known, n=1, cutoff=0.0)[0]
                 text = f"unknown key; did you mean {known[nearest]}.{nearest}?"
                 found[f"{section}.{key}"] = text

@@ -76,6 +76,9 @@ FullBatch = Annotated[Literal[-1], Field(description="-1 for all of a client's i
 
 _READ = BeforeValidator(decimal)
 _ABOVE_0 = Field(gt=0, allow_inf_nan=False, description="a finite number greater than 0")
+_IN_FLOAT32 = Field(  # smaller ones are 0 to some devices
+    ge=2.0**-126, le=3.4e38, description="a number of 1.2e-38 to 3.4e38, as float32 holds"
+)
 _FROM_0 = Field(ge=0, allow_inf_nan=False, description="a finite number of at least 0")
 _FROM_LEAST = Field(
     ge=LEAST_ALPHA, allow_inf_nan=False, description=f"a finite number of at least {LEAST_ALPHA}"
@@ -83,6 +86,7 @@ _FROM_LEAST = Field(
 _BELOW_1 = Field(ge=0, lt=1, description="a number of at least 0 and less than 1")
 _BETWEEN = Field(gt=0, lt=1, description="a number greater than 0 and less than 1")
 Positive = Annotated[float, _ABOVE_0, _READ]
+Rate = Annotated[float, _IN_FLOAT32, _READ]
 Concentration = Annotated[float, _FROM_LEAST, _READ]
 NonNegative = Annotated[float, _FROM_0, _READ]
 Fraction = Annotated[float, _BELOW_1, _READ]

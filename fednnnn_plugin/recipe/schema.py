@@ -93,7 +93,7 @@ class TrainArgs(Section):
     epochs: kinds.Count
     batch_size: kinds.Count | kinds.FullBatch
     client_optimizer: kinds.ClientOptimizer = "sgd"
-    learning_rate: kinds.Positive
+    learning_rate: kinds.Rate
     weight_decay: kinds.NonNegative = 0.0
     precision: Literal["fp32", "tf32", "bf16", "fp64"] = "fp32"
     client_batching: kinds.ClientBatching = "auto"

@@ -172,12 +172,19 @@ def _write(out: Path, files: Files) -> None:
     listed = manifest.read_text("utf-8", "replace").splitlines() if manifest.is_file() else []
     old = {name for name in listed if out.resolve() in (out / name).resolve().parents}
     folders = {out, *(folder for name in files for folder in (out / name).parents)}
+    ours = [manifest, *(out / name for name in old | files.keys())]
+    inside = {folder for path in ours for folder in path.relative_to(out).parents} - {Path()}
+    for path in (*(out / folder for folder in inside), *ours, *map(_beside, ours)):
+        if path.is_symlink():
+            raise UserError(f"--out: {printable(path)}: a link: remove it, or name another folder")
     in_the_way = [folder for folder in folders if folder.exists() and not folder.is_dir()]
     in_the_way += [out / name for name in files.keys() - old if (out / name).exists()]
     if in_the_way:
         where = printable(min(in_the_way))
         raise UserError(f"--out: {where} is of no report: remove it, or name another folder")
     out.mkdir(parents=True, exist_ok=True)
+    if listed:
+        _replace(manifest, "\n".join(listed).encode())  # a copy of the folder may be hard links
     with manifest.open("a", encoding="utf-8") as claimed:
         for name, content in files.items():
             claimed.write(f"\n{name}")  # first: what a full disk cuts off is a report's
@@ -192,10 +199,15 @@ def _write(out: Path, files: Files) -> None:
     _replace(manifest, "\n".join(sorted(files)).encode())
 
 
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")
+
+
 def _replace(path: Path, content: bytes) -> None:
     """Write a file, or raise ``OSError`` with its name and leave there what it held before."""
-    new = path.with_name(f".{path.name}.new")
+    new = _beside(path)
     try:
+        new.unlink(missing_ok=True)
         new.write_bytes(content)
         new.replace(path)
     except OSError as error:

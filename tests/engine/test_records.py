@@ -43,6 +43,8 @@ def test_a_line_a_round(metrics: MetricsFile) -> None:
         (b'{"round": 2, "test_acc": 0, "integrated_norm": 1, "seconds": []}\n', 1),
         (b'{"round": 2, "test_acc": 0, "integrated_norm": -1, "seconds": {"train": 1}}\n', 1),
         (b'{"round": 2, "test_acc": 0, "integrated_norm": 1e308, "seconds": {"train": 1}}\n', 1),
+        (b'{"round": 2, "test_acc": 0, %b, "mean_client_norm": -1}\n' % REST, 1),
+        (b'{"round": 2, "test_acc": 0, %b, "layers": {"fc": {"N": 1e999}}}\n' % REST, 1),
         (b"[" * 100_000 + b"\n", 1),
     ],
 )

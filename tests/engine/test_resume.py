@@ -1,5 +1,6 @@
 """Going on after an end at any moment: the same bytes as without it."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from fednnnn_plugin.engine import rounds
 from fednnnn_plugin.engine.folder import write_atomically
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.records import RoundRecord
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import RunError, UserError
 
 Run = Callable[..., Any]
 FIVE = {"comm_round": 5, "checkpoint_every": 2}
@@ -151,6 +152,40 @@ def test_an_interrupt_of_the_last_save_costs_no_round(
     with pytest.raises(KeyboardInterrupt):
         run(recipe(comm_round=1, checkpoint_every=2), tmp_path)
     assert list(tmp_path.glob("checkpoint/round-000001-*"))
+
+
+def test_a_copy_of_hard_links_keeps_its_bytes(run: Run, recipe: Run, whole: Path) -> None:
+    copy = whole.with_name("copy")
+    shutil.copytree(whole, copy, copy_function=os.link)
+    before = files(copy)
+    run(recipe(**FIVE | {"comm_round": 6}), whole, mode="resume")
+    assert files(copy) == before
+    assert len((whole / "metrics.jsonl").read_text().splitlines()) == 6
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_folder_that_is_no_longer_the_run_s_is_left_alone(
+    run: Run, recipe: Run, tmp_path: Path, moved: bool
+) -> None:
+    folder, other = tmp_path / "run", recipe(**FIVE | {"comm_round": 2})
+
+    def replace(number: int) -> None:
+        if number != 3:
+            return
+        if moved:
+            folder.rename(tmp_path / "elsewhere")
+        else:
+            (folder / ".lock").unlink()
+        run(other, folder, mode="overwrite")
+
+    with pytest.raises(RunError, match=rf"^{folder}: moved, or its \.lock removed"):
+        run(recipe(**FIVE), folder, followers=[OnRound(replace)])
+    run(other, tmp_path / "alone")
+    for name in ("model.safetensors", "recipe.yaml"):
+        assert (folder / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+    if moved:
+        assert list(tmp_path.glob("elsewhere/checkpoint/round-000002-*"))
 
 
 def test_other_settings_are_refused_line_by_line(run: Run, recipe: Run, whole: Path) -> None:

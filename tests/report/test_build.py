@@ -1,5 +1,6 @@
 """``fednnnn report``: what it writes, and how it refuses."""
 
+import os
 import re
 import resource
 import shutil
@@ -120,6 +121,30 @@ def test_a_page_of_others_is_not_overwritten(study: Path, tmp_path: Path) -> Non
     assert output.count("\n") == 1
     assert str(page) in output
     assert [path.read_text() for path in page.parent.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "name", [".index.html.new", ".fednnnn-report", "figures", "index.html", "rounds.csv"]
+)
+def test_links_are_not_written_through(make_run, tmp_path: Path, name: str) -> None:
+    out, precious = tmp_path / "out", tmp_path / "precious"
+    for folder in (out, precious):
+        folder.mkdir()
+    target = precious if name == "figures" else precious / "file"
+    (precious / "file").write_text("index.html\n")
+    (out / name).symlink_to(target)
+    status, output = report(make_run("FedNNNN", change=bare), "--out", out)
+    assert (status, output.count("\n"), str(out / name) in output) == (2, 1, True)
+    assert [path.read_text() for path in precious.iterdir()] == ["index.html\n"]
+
+
+def test_a_copy_of_a_report_of_hard_links_stays(make_run, study: Path, tmp_path: Path) -> None:
+    run, out, copy = make_run("FedNNNN", change=bare), tmp_path / "out", tmp_path / "copy"
+    assert report(run, "--out", out)[0] == 0
+    shutil.copytree(out, copy, copy_function=os.link)
+    before = {path: path.read_bytes() for path in copy.rglob("*.*") if path.is_file()}
+    assert report(study, "--out", out)[0] == 0
+    assert {path: path.read_bytes() for path in copy.rglob("*.*") if path.is_file()} == before
 
 
 def test_a_report_is_written_over_one_that_others_have_thinned(make_run, tmp_path: Path) -> None:
