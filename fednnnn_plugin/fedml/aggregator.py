@@ -195,7 +195,9 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             try:
                 once = {name: t for name, t in model.items() if name not in tied}
                 if not part.add(once, weight, self._client(position)):
-                    self._records.remark(f"{self._rank(position)} rejected")
+                    self._records.remark(
+                        f"{self._rank(position)} rejected: not finite, or not a count"
+                    )
                 elif part.known.rows[-1][1] == self._train.max_client_norm:
                     self._records.remark(f"{self._rank(position)} clipped to max_client_norm")
             except UserError as error:
