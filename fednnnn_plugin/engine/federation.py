@@ -140,17 +140,15 @@ class Federation:
     def _add(self, number: int, part: UpdateAccumulator, group: Group, outcome: Outcome) -> None:
         sizes, uniform = self._schedule.client_sizes, self._schedule.weighting == "uniform"
         weights = [1.0 if uniform else float(sizes[client]) for client in group]
+        names = [f"round {number}: client {client}" for client in group]
         accepted: list[bool] = []
         if isinstance(outcome, ModelState):
-            accepted = part.add_group(outcome, weights)
+            accepted = part.add_group(outcome, weights, names)
         elif not isinstance(outcome, Exception | SystemExit):
             try:
-                accepted = [part.add(outcome, *weights)]
+                accepted = [part.add(outcome, weights[0], names[0])]
             except UserError as error:
                 outcome = error
-        for client, taken in zip(group, accepted, strict=False):
-            if not taken:
-                _log.warning("round %d: client %d: update rejected: not finite", number, client)
         if not accepted:
             said = _one_line(outcome)
             for client in group:

@@ -72,10 +72,11 @@ class KeptRounds:
             _log.warning("%s: no checkpoint: starting from round 1", self.folder.path)
             return
         self._saved = checkpoint.round
-        if self._saved > federation.rounds:
+        # With no round left to do, the model may be one of a later round than the checkpoint.
+        if self._saved >= federation.rounds and recorded > federation.rounds:
             raise UserError(
                 f"--resume: train_args.comm_round: {federation.rounds}: the run in "
-                f"{self.folder.path} is at round {self._saved} already"
+                f"{self.folder.path} is at round {recorded} already"
             )
         device = federation.standing.server.served.vector.device
         state = federation.server.restore(checkpoint.server, device)

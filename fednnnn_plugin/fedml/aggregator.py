@@ -21,7 +21,7 @@ from fednnnn_plugin.engine.evaluation import evaluation, tally
 from fednnnn_plugin.engine.folder import write_atomically
 from fednnnn_plugin.errors import RunError, UserError, printable
 from fednnnn_plugin.fedml.defences import ClientModel, before_aggregation
-from fednnnn_plugin.fedml.model_states import check_client_state, served_copy, whole_state
+from fednnnn_plugin.fedml.model_states import served_copy, whole_client, whole_state
 from fednnnn_plugin.fedml.privacy import clamp_variances, global_privacy, with_global_noise
 from fednnnn_plugin.fedml.processes import end_federation_together
 from fednnnn_plugin.fedml.screen import log_through_fedml
@@ -171,8 +171,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         clients: list[tuple[Any, State | None]] = []
         for position, (samples, state) in enumerate(raw_client_model_or_grad_list):
             try:
-                check_client_state(self.model, state)
-                clients.append((samples, state))
+                clients.append((samples, whole_client(self.model, state)))
             except UserError as error:
                 self._fail(position, error)
                 clients.append((samples, None))
@@ -212,9 +211,10 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 continue
             try:
                 once = {name: t for name, t in model.items() if name not in tied}
-                if not part.add(once, weight):
-                    _log.warning("%s: update rejected: not finite", self._client(position))
-                    self._records.remark(f"{self._rank(position)} rejected: not finite")
+                if not part.add(once, weight, self._client(position)):
+                    self._records.remark(
+                        f"{self._rank(position)} rejected: not finite, or not a count"
+                    )
                 elif part.known.rows[-1][1] == self._train.max_client_norm:
                     self._records.remark(f"{self._rank(position)} clipped to max_client_norm")
             except UserError as error:

@@ -23,13 +23,21 @@ def served_copy(model: Any) -> nn.Module:
     return copied
 
 
-def check_client_state(model: nn.Module, state: Any) -> None:
-    """Refuse a client's model that is another model than ours, before FedML's code meets it."""
-    check_client(state, {name: (t.shape, t.dtype) for name, t in model.state_dict().items()})
+def whole_client(model: nn.Module, state: Any) -> State:
+    """Return a client's model, with our frozen parameters where it lacks them, as LoRA's does.
+
+    One that is another model than ours is refused, before FedML's code meets it.
+    """
+    parameters = model.named_parameters(remove_duplicate=False)
+    frozen = {name: p.detach() for name, p in parameters if not p.requires_grad}
+    forms = {name: (tensor.shape, tensor.dtype) for name, tensor in model.state_dict().items()}
+    check_client(state, forms, frozen)
+    state = OrderedDict((name, state.get(name, frozen.get(name))) for name in forms)
     for name, first in aliases(model).items():
         one, other = state[name], state[first].to(state[name].device)
         if not torch.equal(one.nan_to_num(), other.nan_to_num()):
             raise UserError(f"{name}: differs from {first}, to which it is tied")
+    return state
 
 
 def whole_state(

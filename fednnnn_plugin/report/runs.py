@@ -17,6 +17,7 @@ import pandas as pd
 
 from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.reading import read_mapping
+from fednnnn_plugin.report.room import Columns, Room
 from fednnnn_plugin.report.study import is_study
 
 METRICS = ("metrics.jsonl", "metrics.jsonl.gz")  # as the engine writes it, and as it is published
@@ -37,6 +38,7 @@ IDENTITY = ["run", "folder", "finished", "method", "seed", "device"]
 _TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED}
 # What a file of others' may cost; one of gzip's can be larger than it looks.
 MAX_LINE_BYTES, MAX_METRICS_BYTES = 1 << 24, 1 << 29
+MAX_ROUNDS, MAX_DAMAGED = 100_000, 1_000
 _LARGEST = 1e100  # of a number that can be drawn
 # Settings of these sections identify a run, but for those that say where and how, not what.
 _SECTIONS = ("data_args", "model_args", "train_args")
@@ -58,7 +60,9 @@ def read_runs(*folders: str | Path) -> pd.DataFrame:
       ``layers.fc3.mean_update_norm``; NaN where nothing was recorded, or where what a trainer of
       the user's own measured is beyond 1e100.
 
-    A damaged line is left out, with a warning that names its file and number.
+    A damaged line is left out, with a warning that names its file and number; and so is what is
+    beyond the bounds of a reading: 100,000 rounds, 1,000 damaged lines or 512 MiB of a file; of
+    all 3,000 columns of layers, 100 of a trainer's own metrics, 300 settings, and 2^25 numbers.
 
     Raises:
         UserError: no round was found.
@@ -92,10 +96,11 @@ def read_folders(paths: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     times = Counter(place.name for place in folders)
     heads: list[dict[str, Any]] = []
     parts: list[pd.DataFrame] = []
+    room = Room([*IDENTITY, *NUMBERS, "evaluated"])
     for place, folder in folders.items():
-        rounds = _read_rounds(folder, problems)
+        rounds = _read_rounds(folder, room, problems)
         name = printable(place.name if times[place.name] == 1 else folder)
-        heads.append(_identity(folder, name, rounds["round"].max(), problems))
+        heads.append(_identity(folder, name, rounds["round"].max(), room, problems))
         parts.append(rounds)
     if not parts:
         return pd.DataFrame(columns=NUMBERS), problems
@@ -125,17 +130,24 @@ def _is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (*METRICS, RECIPE))
 
 
-def _identity(folder: Path, name: str, last: float, problems: list[str]) -> dict[str, Any]:
+def _identity(
+    folder: Path, name: str, last: float, room: Room, problems: list[str]
+) -> dict[str, Any]:
     """What says which run it is: the leading columns of the table."""
     recipe, summary = (_read_settings(folder / file, problems) for file in (RECIPE, SUMMARY))
     sections = {name: values for name, values in recipe.items() if isinstance(values, dict)}
-    settings = {}
+    settings, crowded_out = {}, 0
     for section in _SECTIONS:
         for key, value in sections.get(section, {}).items():
             own = printable(key)
             taken = own in _TAKEN or OTHER_NUMBERS.match(own)
-            if key not in _NOT_COMPUTED:
-                settings[f"{section}.{own}" if taken else own] = _scalar(value)
+            own = f"{section}.{own}" if taken else own
+            if key not in _NOT_COMPUTED and room.for_column(own):
+                settings[own] = _scalar(value)
+            else:
+                crowded_out += key not in _NOT_COMPUTED
+    if crowded_out:
+        problems.append(f"{printable(folder / RECIPE)}: too many settings: {crowded_out} left out")
     # A summary may be of a shorter run, which was extended since.
     planned, method = settings.get("comm_round"), settings.get("federated_optimizer")
     return {
@@ -171,28 +183,32 @@ def _scalar(value: Any) -> str | float | bool | None:
     return printable(value)
 
 
-def _read_rounds(folder: Path, problems: list[str]) -> pd.DataFrame:
+def _read_rounds(folder: Path, room: Room, problems: list[str]) -> pd.DataFrame:
     """The rounds of a folder, ascending, each once."""
     path = next((folder / n for n in METRICS if (folder / n).is_file()), folder / METRICS[0])
     said: list[str] = []
-    records: list[dict[str, Any]] = []
-    number = 0
+    numbers, evaluated, number, crowded_out = Columns(), list[str](), 0, 0
     try:
-        if not path.is_file():
-            raise OSError("no such file")
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            while raw := file.readline(MAX_LINE_BYTES):
-                if file.tell() > MAX_METRICS_BYTES:
-                    raise OSError(f"it is larger than {MAX_METRICS_BYTES} bytes")
-                number += 1
-                try:
-                    records.append(_record(raw))
-                except (ValueError, LookupError, TypeError, RecursionError) as error:
-                    said.append(f"line {number}: left out: {reason(error)}")
+        for number, raw in enumerate(_lines(path), start=1):
+            try:
+                record = _record(raw)
+            except (ValueError, LookupError, TypeError, RecursionError) as error:
+                said.append(f"line {number}: left out: {reason(error)}")
+                if len(said) > MAX_DAMAGED:
+                    raise OSError(f"more than {MAX_DAMAGED} damaged lines") from None
+                continue
+            if len(evaluated) == MAX_ROUNDS or not room.for_row():
+                raise OSError(f"more than {len(evaluated)} rounds")
+            evaluated.append(record.pop("evaluated"))
+            fitting = {name for name in record if room.for_column(name)}
+            numbers.append({name: x for name, x in record.items() if name in fitting})
+            crowded_out = max(crowded_out, len(record) - len(fitting))
     except (OSError, EOFError, zlib.error) as error:
         said.append(f"after line {number}: cannot be read: {reason(error)}")
-    names = dict.fromkeys([*NUMBERS, "evaluated", *(name for each in records for name in each)])
-    table = pd.DataFrame(records, columns=list(names))
+    if crowded_out:
+        said.insert(0, f"too many metrics or layers: {crowded_out} of a round are left out")
+    found = numbers.table().assign(evaluated=evaluated)
+    table = found.reindex(columns=dict.fromkeys([*NUMBERS, "evaluated", *found]))
     once = table.drop_duplicates("round", keep="last").sort_values("round")
     if len(once) < len(table):
         said.append("a round more than once; the last line of it counts")
@@ -201,6 +217,17 @@ def _read_rounds(folder: Path, problems: list[str]) -> pd.DataFrame:
     more = f", and {len(said) - 1} more problems" * (len(said) > 1)
     problems += [f"{printable(path)}: {problem}{more}" for problem in said[:1]]
     return once.astype(dict.fromkeys(NUMBERS, float) | {"round": int})
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, packed or not, one at a time."""
+    if not path.is_file():
+        raise OSError("no such file")
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        while raw := file.readline(MAX_LINE_BYTES):
+            if file.tell() > MAX_METRICS_BYTES:
+                raise OSError(f"it is larger than {MAX_METRICS_BYTES} bytes")
+            yield raw
 
 
 def _record(line: bytes) -> dict[str, Any]:

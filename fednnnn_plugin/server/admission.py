@@ -33,18 +33,24 @@ def check_global(state: Mapping[str, Tensor], trainable: Collection[str]) -> Non
 
 
 def check_client(
-    state: Mapping[str, Tensor], forms: Mapping[str, tuple[torch.Size, torch.dtype]]
+    state: Mapping[str, Tensor],
+    forms: Mapping[str, tuple[torch.Size, torch.dtype]],
+    optional: Collection[str] = (),
 ) -> None:
-    """Refuse a client's model of another form; between floating dtypes there is no difference."""
+    """Refuse a client's model of another form; between floating dtypes there is no difference.
+
+    The ``optional`` entries may be missing.
+    """
     if not isinstance(state, Mapping):
         raise UserError(f"client model: {type(state).__name__}: must map names to tensors")
-    if state.keys() != forms.keys():
+    missing, unknown = forms.keys() - state.keys() - set(optional), state.keys() - forms.keys()
+    if missing or unknown:
         raise UserError(
-            f"client model: missing entries: {_listed(forms.keys() - state.keys())}; unknown "
-            f"entries: {_listed(state.keys() - forms.keys())}"
+            f"client model: missing entries: {_listed(missing)}; unknown entries: "
+            f"{_listed(unknown)}"
         )
-    for name, (shape, dtype) in forms.items():
-        theirs = state[name]
+    for name in (name for name in forms if name in state):
+        (shape, dtype), theirs = forms[name], state[name]
         where = f"client model: {name}"
         if not isinstance(theirs, Tensor):
             raise UserError(f"{where}: {type(theirs).__name__}: must be a tensor")

@@ -1,5 +1,6 @@
 """Streaming aggregation of client models: the average update and the NWDA norms."""
 
+import logging
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -10,14 +11,13 @@ from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.admission import check_client, check_global, checked_positive
+from fednnnn_plugin.server.buffers import BufferSum
 from fednnnn_plugin.server.layout import Layout, ModelState, State
 from fednnnn_plugin.server.norms import part_norms
 from fednnnn_plugin.server.sum import BinnedSum
 from fednnnn_plugin.server.update import Clients, LayerNorms, Update
 
-# A client's buffers differ in scale: an attention mask of -1e9 beside a running variance of 0.01,
-# or, where one is beyond _HUGE, float32's least number beside it.
-_BUFFER_FOLDS, _HUGE_FOLDS, _HUGE = 3, 6, 1e12
+_log = logging.getLogger(__name__)
 # Of a group's update: its clients share a grid, which may be coarse for the shortest of them.
 _GROUP_FOLDS = 2
 
@@ -41,14 +41,19 @@ class UpdateAccumulator:
     and a ``‖Δ_k‖²`` that is finite in float64, else it is rejected. Below about 1e-150, which only
     float64 reaches, norms and updates may round to zero.
 
-    Buffers are averaged as they are, not as differences: a running variance stays positive. Those
-    of a model may differ in scale as far as float32 reaches.
+    Buffers, which all entries that are not trained are, are averaged as they are, not as
+    differences: a running variance stays positive. Those of a model may differ in scale as far as
+    float32 reaches. Of one that a client leaves as it is in ``w_t``, as a frozen parameter is,
+    nothing is kept. A client's ``running_var`` below 0 counts as 0. Integers are the maximum over
+    the clients; int64 ones that are not negative in ``w_t`` are counts, which stay so and grow by
+    at most ``2^32`` in a round, or the client is rejected.
 
     Args:
         global_state: ``w_t`` with its buffers; name -> tensor. It is copied.
         trainable: names in ``global_state`` that were trained: floating point, any shape.
         max_client_norm: ``c``: a longer update counts as ``Δ_k · c / ‖Δ_k‖`` in S, E and the
-            records; None leaves every update as it is.
+            records; and so does, by itself, the change ``b_k - b_t`` of a client's floating
+            buffers, all together as one vector. None leaves every update as it is.
 
     Raises:
         UserError: a trainable name that is not in the state or not floating point; a
@@ -79,9 +84,8 @@ class UpdateAccumulator:
         self._max_client_norm = max_client_norm
         self.device = self._w_t.device
         self.updates = BinnedSum(layout.size, self.device, _GROUP_FOLDS)
-        self._buffers = BinnedSum(layout.floating.size, self.device, _HUGE_FOLDS)
-        least = torch.iinfo(torch.int64).min
-        self._maxima = torch.full((layout.integer.size,), least, device=self.device)
+        limited = max_client_norm is not None
+        self._buffers = BufferSum(global_state, layout, self.device, measured=limited)
 
     @property
     def clients(self) -> int:
@@ -93,69 +97,81 @@ class UpdateAccumulator:
         """How many clients were not."""
         return self.known.rejected
 
-    def add(self, client_state: State, weight: float) -> bool:
+    def add(self, client_state: State, weight: float, name: str = "a client") -> bool:
         """Add one client's model; it is read only.
 
         Args:
-            client_state: ``w_k``: the names and shapes of the global state; buffers included.
+            client_state: ``w_k``: the names and shapes of the global state; an entry that is not
+                trained, such as a frozen parameter, may be missing: it is as in ``w_t``.
             weight: ``a_k``, positive and finite: 1 for every client, or its number of samples.
+            name: the client's in the log, which says what is rejected, or limited, of its buffers.
 
         Returns:
-            False if the client was rejected: an element (of a buffer, too) is NaN or infinite, or
-            the update is beyond the exact range. It only counts in ``rejected``.
+            False if the client was rejected: an element (of a buffer, too) is NaN or infinite, an
+            integer buffer cannot be a count, or the update is beyond the exact range. It only
+            counts in ``rejected``.
 
         Raises:
-            UserError: missing or extra names, another shape or kind of number, a weight that is
-                not positive and finite.
+            UserError: missing trainable or extra names, another shape or kind of number, a weight
+                that is not positive and finite.
         """
         weight, forms = checked_positive("client weight", weight), self.layout.forms
-        check_client(client_state, forms)
+        check_client(client_state, forms, self.layout.buffers)
         difference = self.layout.flatten(client_state).to(self.device).sub_(self._w_t)
         # In the model's own dtype a wider client's buffer may overflow.
-        buffers = {name: client_state[name].to(forms[name][1]) for name in self.layout.buffers}
-        return self._add(difference.unsqueeze(0), buffers, [weight])[0]
+        there = (name for name in self.layout.buffers if name in client_state)
+        buffers = {name: client_state[name].detach().to(forms[name][1]) for name in there}
+        return self._add(difference.unsqueeze(0), buffers, [weight], [name])[0]
 
-    def add_group(self, models: ModelState, weights: Sequence[float]) -> list[bool]:
+    def add_group(
+        self, models: ModelState, weights: Sequence[float], names: Sequence[str] | None = None
+    ) -> list[bool]:
         """Add m models ``[m, d]`` and ``[m, …]`` at once; return which were accepted.
 
         It takes a number of tensor operations that m does not change, and one wait of the host.
         """
-        return self._add(models.vector - self._w_t, models.buffers, weights)
+        names = names or ["a client"] * len(weights)
+        return self._add(models.vector - self._w_t, models.buffers, weights, names)
 
-    def _add(self, differences: Tensor, buffers: State, weights: Sequence[float]) -> list[bool]:
+    def _add(
+        self, differences: Tensor, buffers: State, weights: Sequence[float], names: Sequence[str]
+    ) -> list[bool]:
         m = len(differences)
-        floating, integer = (
-            block.flatten(buffers, models=(m,)).to(self.device)
-            for block in (self.layout.floating, self.layout.integer)
-        )
+        rows = self._buffers.read(buffers, m)
         norms = part_norms(differences, self.layout.modules)
-        # The largest element of each client's buffers; 0 where there are none.
-        peaks = floating.abs().amax(1, keepdim=True) if floating.shape[1] else floating.sum(1, True)
         largest = math.inf if self._max_client_norm is None else self._max_client_norm
-        places, part, update_terms, buffer_terms = [], Clients(), [], []
-        measured: list[list[float]] = torch.cat([norms, peaks], 1).tolist()
-        for k, ((*layers, peak), weight) in enumerate(zip(measured, weights, strict=True)):
+        places, part, terms, shares, peaks = [], Clients(), [], [], []
+        measured: list[list[float]] = torch.cat([norms, rows.measures], 1).tolist()
+        for k, ((*layers, peak, change, negative, strange), weight) in enumerate(
+            zip(measured, weights, strict=True)
+        ):
             square = sum(layer * layer for layer in layers)
             norm = math.sqrt(square)
-            if not (norm <= torch.finfo(self.layout.dtype).max and math.isfinite(peak)):
+            finite = norm <= torch.finfo(self.layout.dtype).max and math.isfinite(peak + change)
+            if not finite or strange:
+                why = f"not a count: {self._buffers.no_count(rows, k)}" if finite else "not finite"
+                _log.warning("%s: update rejected: %s", names[k], why)
                 part.rejected += 1
                 continue
+            if negative:
+                _log.warning("%s: running variances below 0 count as 0", names[k])
+            if change > largest:
+                _log.warning("%s: its buffers moved by %.3g: clipped", names[k], change)
+            shares.append(largest / change if change > largest else 1.0)
+            peaks.append(peak)
             shrink = largest / norm if norm > largest else 1.0
             shrunk = (layer * shrink for layer in layers)
             part.rows.append((weight, min(norm, largest), square * shrink**2, *shrunk))
             mantissa, exponent = math.frexp(weight)
-            update_terms.append((mantissa * shrink, exponent, mantissa * shrink * norm))
-            buffer_terms.append((mantissa, exponent, mantissa * peak))
+            terms.append((mantissa * shrink, exponent, mantissa * shrink * norm))
             places.append(k)
         self.known.merge(part)
-        if 0 < len(places) < m:
-            chosen = torch.tensor(places).to(self.device)
-            differences, floating, integer = (x[chosen] for x in (differences, floating, integer))
         if places:
-            self.updates.add(differences, update_terms, 1 if m == 1 else _GROUP_FOLDS)
-            huge = max(measured[k][-1] for k in places) > _HUGE
-            self._buffers.add(floating, buffer_terms, _HUGE_FOLDS if huge else _BUFFER_FOLDS)
-            self._maxima = torch.maximum(self._maxima, integer.amax(0))
+            chosen = slice(None) if len(places) == m else torch.tensor(places).to(self.device)
+            folds = 1 if m == 1 else _GROUP_FOLDS
+            self.updates.add(differences[chosen], terms, folds)
+            accepted = [weights[k] for k in places]
+            self._buffers.add(rows.take(chosen), accepted, shares, peaks)
         return [k in places for k in range(m)]
 
     def fail(self) -> None:
@@ -174,7 +190,6 @@ class UpdateAccumulator:
         self.known.merge(other.known)
         self.updates.merge(other.updates)
         self._buffers.merge(other._buffers)
-        self._maxima = torch.maximum(self._maxima, other._maxima.to(self.device))
 
     def _form(self) -> object:
         return [*self.layout.forms.items()], self.layout.entries, self._max_client_norm
@@ -187,10 +202,14 @@ class UpdateAccumulator:
         ``exchange`` gives what every process gave. ``add_up`` gives the sum of their int64 vectors,
         on the CPU, or None on a process that is not to have it; return whether this one has it.
         """
-        vectors = (self.updates, self._buffers)
-        parts = exchange((self.known, self._maxima.tolist(), [[*v.bins] for v in vectors]))
-        for k, vector in enumerate(vectors):
-            vector.use({bin_ for *_, bins in parts for bin_ in bins[k]})
+        buffers = self._buffers
+        bins = [*self.updates.bins], {name: [*total.bins] for name, total in buffers.sums.items()}
+        parts = exchange((self.known, bins, buffers.weights, buffers.maxima.tolist()))
+        buffers.become([weights for _, _, weights, _ in parts], [maxima for *_, maxima in parts])
+        self.updates.use({bin_ for _, (own, _), *_ in parts for bin_ in own})
+        for name, vector in buffers.sums.items():
+            vector.use({bin_ for _, (_, of), *_ in parts for bin_ in of.get(name, ())})
+        vectors = [self.updates, *buffers.sums.values()]
         own = [total for vector in vectors for total in vector.bins.values()]
         nothing = torch.empty(0, dtype=torch.int64)
         sums = add_up(torch.cat([nothing, *(total.cpu() for total in own)]))
@@ -201,8 +220,6 @@ class UpdateAccumulator:
         self.known = Clients()
         for known, *_ in parts:
             self.known.merge(known)
-        maxima = [highest for _, highest, _ in parts]
-        self._maxima = torch.tensor(maxima, dtype=torch.int64).amax(0).to(self.device)
         return True
 
     def finish(self) -> Update:
@@ -221,8 +238,6 @@ class UpdateAccumulator:
             known.weighted(column) / total for column in range(1, len(known.rows[0]))
         )
         norms = [row[1] for row in known.rows]
-        buffers = layout.floating.views(self._buffers.total(total, torch.float64, unit))
-        buffers |= layout.integer.views(self._maxima)
         return Update(
             vector=vector,
             layout=layout,
@@ -234,7 +249,7 @@ class UpdateAccumulator:
                 module: LayerNorms(min(n, e), e)
                 for module, n, e in zip(layout.modules, own, layers, strict=True)
             },
-            buffers={n: buffers[n].to(layout.forms[n][1], copy=True) for n in layout.buffers},
+            buffers=self._buffers.mean(known),
             clients=len(norms),
             rejected=known.rejected,
             client_norms=(min(norms), statistics.median(norms), max(norms)),

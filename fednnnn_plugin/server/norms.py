@@ -1,6 +1,7 @@
 """Euclidean norms in float64, of vectors and of their parts."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,14 +28,16 @@ def squared_norm(vector: Tensor) -> Tensor:
 
 
 def part_norms(matrix: Tensor, parts: Mapping[str, slice]) -> Tensor:
-    """Return the norm of each part of a vector ``[d]``, or of each row of ``[m, d]``."""
+    """Return the norm of each part of a vector ``[d]``, or of each row of ``[m, d]``.
+
+    The parts are neighbours, and all of it.
+    """
     if matrix.ndim == 2 and len(matrix) == 1:
         return part_norms(matrix[0], parts).unsqueeze(0)
-    norms = [matrix.new_zeros(*matrix.shape[:-1], 0, dtype=torch.float64)]
-    for where in parts.values():
-        if matrix.ndim == 1:
-            norm = squared_norm(matrix[where]).sqrt()
-        else:
-            norm = torch.linalg.vector_norm(matrix[:, where], dim=1, dtype=torch.float64)
-        norms.append(norm.unsqueeze(-1))
-    return torch.cat(norms, -1)
+    if not parts:
+        return matrix.new_zeros(*matrix.shape[:-1], 0, dtype=torch.float64)
+    pieces_of = matrix.split([where.stop - where.start for where in parts.values()], dim=-1)
+    if matrix.ndim == 1:
+        return torch.stack([squared_norm(piece).sqrt() for piece in pieces_of])
+    how: Any = {"dim": 1, "keepdim": True, "dtype": torch.float64}
+    return torch.cat([torch.linalg.vector_norm(piece, **how) for piece in pieces_of], 1)

@@ -72,7 +72,7 @@ class Server:
     def apply(self, state: ServerState, update: Update) -> tuple[ServerState, ServerMove]:
         """Return where a round's update leads, and by how far; raise what the rule does."""
         before = state.served.vector
-        average = before + update.vector  # now: a user's rule may change in place what it is given
+        average = before + update.vector
         parameter = Parameter(before.clone())
         parameter.grad = -update.vector
         optimizer = self.rule.make([parameter], self._settings)

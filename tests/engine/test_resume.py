@@ -226,6 +226,10 @@ def test_a_finished_run_without_its_checkpoints_is_not_begun_again(
 def test_fewer_rounds_and_another_model_are_refused(run: Run, recipe: Run, whole: Path) -> None:
     with pytest.raises(UserError, match=r"comm_round: 3: the run in .* is at round 4 already"):
         run(recipe(**FIVE | {"comm_round": 3}), whole.with_name("after-4"), mode="resume")
+    whole.joinpath("summary.json").unlink()
+    cut_the_newest_checkpoint(whole)  # round 4's is whole, and the model is of round 5
+    with pytest.raises(UserError, match=r"comm_round: 4: the run in .* is at round 5 already"):
+        run(recipe(**FIVE | {"comm_round": 4}), whole, mode="resume")
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     with pytest.raises(UserError, match="its checkpoint is of another model"):
         run(recipe(**FIVE | {"comm_round": 7}), whole, mode="resume", model=model)

@@ -167,6 +167,20 @@ def test_clients_that_are_left_out_are_named_by_the_rank_that_fedmls_log_has(
     assert second == "round 1: the client of rank 65: update rejected: not finite"
 
 
+def test_what_is_frozen_may_be_missing_of_a_client_and_stays(aggregator, play) -> None:
+    """As LoRA's clients leave it out; what is trained may not be."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    model[0].requires_grad_(requires_grad=False)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    sent = {name: before[name] + 1.0 for name in ("1.weight", "1.bias")}
+    served, _ = play(aggregator(model), [(10, sent), (10, sent | {"0.bias": before["0.bias"]})])
+    for name, tensor in before.items():
+        assert torch.equal(served[name], tensor) == name.startswith("0")
+    del sent["1.bias"]
+    with pytest.raises(fp.UserError, match=r"missing entries: '1\.bias'"):
+        play(aggregator(model), [(10, sent)])
+
+
 def test_failures_are_counted_over_both_hooks(aggregator) -> None:
     server = aggregator(max_client_failures=1, client_weighting="samples")
     no_samples = ("none", client(1.0, 1.0)[1])

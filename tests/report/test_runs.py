@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -123,6 +124,42 @@ def test_a_file_without_end_is_read_so_far(make_run, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("fednnnn_plugin.report.runs.MAX_METRICS_BYTES", size - 10)
     with pytest.warns(UserWarning, match=rf"after line 3: .* larger than {size - 10} bytes"):
         assert list(fp.read_runs(folder)["round"]) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("bound", "value", "rounds", "said"),
+    [
+        ("runs.MAX_ROUNDS", 2, [1, 2], "more than 2 rounds"),
+        ("runs.MAX_DAMAGED", 1, [1, 3], "line 2: .* and 2 more"),
+        ("room.MAX_CELLS", 100, [1, 3], "line 2: .* and 1 more"),
+        (
+            "room.MAX_COLUMNS",
+            {"layers": 2, "settings": 99},
+            [1, 3, 4],
+            "many metrics or layers: 10",
+        ),
+        ("room.MAX_COLUMNS", {"layers": 99, "settings": 2}, [1, 3, 4], "recipe.*many settings"),
+    ],
+)
+def test_a_strangers_folder_costs_no_more_than_its_bounds(
+    make_run,
+    monkeypatch: pytest.MonkeyPatch,
+    bound: str,
+    value: object,
+    rounds: list[int],
+    said: str,
+) -> None:
+    folder = make_run("FedNNNN")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    if bound != "runs.MAX_ROUNDS":
+        lines[1] = "{}"
+    if bound == "runs.MAX_DAMAGED":
+        lines[3] = "{}"
+    (folder / "metrics.jsonl").write_text("\n".join(lines))
+    monkeypatch.setattr(f"fednnnn_plugin.report.{bound}", value)
+    runs, problems = read_folders([folder])
+    assert list(runs["round"]) == rounds
+    assert any(re.search(said, problem) for problem in problems)
 
 
 def test_what_looks_like_a_number_in_a_name_stays(make_run) -> None:

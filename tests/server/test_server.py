@@ -39,14 +39,18 @@ def model(weight: float, bias: float, dtype: torch.dtype = torch.float32) -> dic
 
 
 class InPlace(torch.optim.Optimizer):
-    """Writes into S, to serve w_t + S with three times the bias's part."""
+    """Writes into S, to serve w_t + S with three times the bias's part, and into the buffers."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {})
 
     @torch.no_grad()
-    def step(self, closure: Any = None, *, vector: Tensor, mean_update: State) -> None:
+    def step(
+        self, closure: Any = None, *, vector: Tensor, mean_update: State, buffers: State
+    ) -> None:
         mean_update["fc.bias"].mul_(3.0)
+        for buffer in buffers.values():
+            buffer.fill_(7)
         self.param_groups[0]["params"][0].add_(vector)
 
 
@@ -120,12 +124,13 @@ def test_what_each_rule_evaluates(name: str) -> None:
 def test_a_rule_that_writes_into_what_it_is_given_changes_no_evaluation(
     monkeypatch: pytest.MonkeyPatch, rules_taken_back: None
 ) -> None:
-    rule(wants=("vector", "mean_update"))(InPlace)
+    rule(wants=("vector", "mean_update", "buffers"))(InPlace)
     monkeypatch.setitem(SETTINGS, "InPlace", {})
     federation = Federation("InPlace", model(*START))
     federation.play(DELTAS[0])
     assert values(federation.named("served")) == (13.0, 50.0)
     assert values(federation.named("evaluation")) == (13.0, 18.0)
+    assert federation.named("evaluation")["bn.running_var"].tolist() == [3.0]
 
 
 @every_rule

@@ -1,5 +1,6 @@
 """The server rules, one file each; the decorator on its class puts each into :data:`RULES`."""
 
+import copy
 import math
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -103,9 +104,10 @@ class Rule:
             return self.optimizer(parameters, **given)
 
     def step(self, optimizer: Optimizer, update: Update) -> None:
-        """Let the optimizer move the model by a round's update."""
+        """Let the optimizer move the model by a round's update; a user's own may change a copy."""
+        given = update if _is_ours(self.optimizer) else copy.deepcopy(update)
         with self._called():
-            optimizer.step(**{name: getattr(update, name) for name in self.wants})
+            optimizer.step(**{name: getattr(given, name) for name in self.wants})
 
     @contextmanager
     def _called(self) -> Iterator[None]:
@@ -203,9 +205,11 @@ def load_rule(reference: str, where: str) -> Rule:
     Whoever calls this has made sure that the user allows the code to run.
     """
     before = dict(RULES)
-    found = load_code(reference, where)
-    RULES.clear()
-    RULES.update(before)  # else its class's name would be a method, in this process alone
+    try:
+        found = load_code(reference, where)
+    finally:
+        RULES.clear()
+        RULES.update(before)  # else its class's name would be a method, in this process alone
     own = next((rule for rule in _decorated if rule.optimizer is found), None)
     if own is None:
         raise UserError(f"{where}: {reference}: must be a class with @fednnnn_plugin.rule(...)")

@@ -1,5 +1,6 @@
 """The decorator of a rule: what it refuses, in a line that names the class."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.rules import RULES, positive, rule
+from fednnnn_plugin.server.rules import RULES, load_rule, positive, rule
 from fednnnn_plugin.user_code import on_threads
 
 pytestmark = pytest.mark.usefixtures("rules_taken_back")
@@ -30,6 +31,15 @@ def test_a_rule_is_registered_by_its_class_and_may_be_defined_again() -> None:
     with on_threads(2):
         optimizer = made.make([torch.nn.Parameter(torch.zeros(1))], {"own_scale": 2.0})
     assert optimizer.defaults == {"scale": 2.0, "threads": 1}
+
+
+def test_a_module_that_raises_leaves_no_rule(own_code: Path) -> None:
+    lines = ("import torch", "from fednnnn_plugin import rule", "", "@rule()")
+    lines += ("class Left(torch.optim.Optimizer):", "    pass", "raise ValueError('after it')")
+    (own_code / "half.py").write_text("\n".join(lines))
+    with pytest.raises(UserError, match=r"^here: half:Left: does not import: .*after it"):
+        load_rule("half:Left", "here")
+    assert "Left" not in RULES
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,210 @@
+"""What is not trained: averages of floating entries as they are, and maxima of integers."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from fednnnn_plugin.server.layout import Block, Entry, Layout, State
+from fednnnn_plugin.server.norms import part_norms
+from fednnnn_plugin.server.sum import BinnedSum
+from fednnnn_plugin.server.update import Clients
+
+# A client's buffers differ in scale: an attention mask of -1e9 beside a running variance of 0.01,
+# or, where one is beyond _HUGE, float32's least number beside it.
+_FOLDS, _HUGE_FOLDS, _HUGE = 3, 6, 1e12
+#: By how much a count may grow in a round: 2^31 such rounds are what int64 holds.
+LARGEST_STEP = 1 << 32
+_VARIANCE = "running_var"
+_ALL = None
+
+
+class Moved(Block):
+    """Floating entries that clients may have moved: ``start`` ``[n]`` is ``w_t``'s, float64."""
+
+    def __init__(self, w_t: State, names: Iterable[str], device: torch.device) -> None:
+        super().__init__(w_t, names, torch.float64)
+        self.start = self.flatten(w_t).to(device)
+        least = [0.0 if e.name.rpartition(".")[2] == _VARIANCE else -math.inf for e in self.entries]
+        sizes = torch.tensor([e.shape.numel() for e in self.entries], dtype=torch.int64)
+        #: What an element must be at least.
+        self.least = torch.tensor(least).repeat_interleave(sizes).to(self.start)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The buffers of m clients.
+
+    ``floating`` ``[m, n]`` has the entries that may have moved, ``integer`` ``[m, n']`` all.
+    ``measures`` ``[m, 4]`` are of each client the largest of the former, ``‖b_k - b_t‖₂`` where
+    that is limited, whether a variance was negative, and whether a count is none.
+    """
+
+    moved: Moved
+    floating: Tensor
+    integer: Tensor
+    measures: Tensor
+
+    def take(self, clients: Tensor | slice) -> "Rows":
+        """Return some of the clients."""
+        tensors = (x[clients] for x in (self.floating, self.integer, self.measures))
+        return Rows(self.moved, *tensors)
+
+
+class BufferSum:
+    """Adds the clients' buffers, frozen parameters included, exactly and in any order.
+
+    Of a floating entry that is ``w_t``'s in every client nothing is kept; where some moved it, the
+    others count with ``w_t``'s. ``state`` is ``w_t``; its buffers are copied. ``measured`` says
+    that changes are: ``‖b_k - b_t‖₂``, over all floating entries of a client together.
+    """
+
+    def __init__(
+        self, state: State, layout: Layout, device: torch.device, *, measured: bool
+    ) -> None:
+        self._layout, self._device, self._measured = layout, device, measured
+        self._w_t = {name: state[name].detach().to(device, copy=True) for name in layout.buffers}
+        start, limits = layout.integer.flatten(self._w_t).to(device), torch.iinfo(torch.int64)
+        kinds = [self._w_t[e.name].dtype == torch.int64 for e in layout.integer.entries]
+        sizes = torch.tensor([e.shape.numel() for e in layout.integer.entries], dtype=torch.int64)
+        kept = torch.tensor(kinds, dtype=torch.bool).repeat_interleave(sizes).to(device)
+        counts, most = kept & (start >= 0), start.clamp(max=limits.max - LARGEST_STEP)
+        self._range = (
+            torch.where(counts, 0, limits.min),
+            torch.where(counts, most + LARGEST_STEP, limits.max),
+        )
+        #: Of clients who moved every entry, under _ALL; of others by each that they moved. The
+        #: weights are those that the sums hold: what lacks to all clients' is of ``w_t``.
+        self.sums: dict[str | None, BinnedSum] = {}
+        self.weights: dict[str | None, Fraction] = {}
+        self.maxima = torch.full((layout.integer.size,), limits.min, device=device)
+
+    @cached_property
+    def _whole(self) -> Moved:
+        return Moved(self._w_t, [e.name for e in self._layout.floating.entries], self._device)
+
+    def read(self, buffers: State, m: int) -> Rows:
+        """Return the buffers of m clients ``[m, …]`` in one form, and what is measured of them.
+
+        One client may lack some. Of a group all may have moved: to find out is to wait for a GPU.
+        """
+        layout, w_t = self._layout, self._w_t
+        given = {name: buffers.get(name, w_t[name]).to(self._device) for name in layout.buffers}
+        names = [
+            e.name
+            for e in layout.floating.entries
+            if m > 1 or not torch.equal(given[e.name].reshape(e.shape), w_t[e.name])
+        ]
+        if not layout.buffers:
+            nothing = torch.empty(m, 0, device=self._device)
+            return Rows(self._whole, nothing, nothing.long(), nothing.new_zeros(m, 4))
+        whole = len(names) == len(layout.floating.entries)
+        moved = self._whole if whole else Moved(w_t, names, self._device)
+        floating = moved.flatten(given, models=(m,)).to(self._device)
+        integer = layout.integer.flatten(given, models=(m,)).to(self._device)
+        raised = floating.clamp(min=moved.least)
+        change = raised - moved.start if self._measured else raised[:, :0]
+        columns = [
+            _peaks(floating),
+            part_norms(change, {"": slice(0, change.shape[1])}),
+            (raised != floating).any(1, keepdim=True),
+            (integer.clamp(*self._range) != integer).any(1, keepdim=True),
+        ]
+        return Rows(moved, raised, integer, torch.cat([x.double() for x in columns], 1))
+
+    def no_count(self, rows: Rows, client: int) -> str:
+        """Return the name and the value of an integer of a client's that cannot be a count."""
+        integer = rows.integer[client]
+        place = int((integer.clamp(*self._range) != integer).nonzero()[0])
+        entry = next(e for e in self._layout.integer.entries if place < e.where.stop)
+        return f"{entry.name}: {int(integer[place])}"
+
+    def add(
+        self, rows: Rows, weights: Sequence[float], factors: Sequence[float], peaks: Sequence[float]
+    ) -> None:
+        """Add accepted clients as ``b_t + factor (b_k - b_t)``; ``peaks`` are bounds of ``|b_k|``.
+
+        That is a share of each client, and for the rest of its weight ``w_t``.
+        """
+        terms = []
+        for weight, factor, peak in zip(weights, factors, peaks, strict=True):
+            mantissa, exponent = math.frexp(weight)
+            terms.append((mantissa * factor, exponent, mantissa * factor * peak))
+        shares = zip(map(Fraction, weights), map(Fraction, factors), strict=True)
+        together = sum((weight * factor for weight, factor in shares), Fraction())
+        folds = _HUGE_FOLDS if max(peaks) > _HUGE else _FOLDS
+        entries = rows.moved.entries
+        blocks: dict[str | None, slice] = {entry.name: entry.where for entry in entries}
+        if rows.moved is self._whole:
+            blocks = {_ALL: slice(0, rows.moved.size)}
+        for block, where in blocks.items():
+            self._sum_of(block).add(rows.floating[:, where], terms, folds)
+            self.weights[block] += together
+        self.maxima = torch.maximum(self.maxima, rows.integer.amax(0))
+
+    def merge(self, other: "BufferSum") -> None:
+        """Add another partial sum."""
+        for block, total in other.sums.items():
+            self._sum_of(block).merge(total)
+            self.weights[block] += other.weights[block]
+        self.maxima = torch.maximum(self.maxima, other.maxima.to(self._device))
+
+    def become(
+        self, weights: Sequence[dict[str | None, Fraction]], maxima: Sequence[list[int]]
+    ) -> None:
+        """Take the weights and the maxima of several parts; have a sum of all that they moved."""
+        blocks = [_ALL, *(entry.name for entry in self._layout.floating.entries)]
+        blocks = [block for block in blocks if any(block in part for part in weights)]
+        self.sums = {block: self._sum_of(block) for block in blocks}  # in one order everywhere
+        nothing = Fraction()
+        self.weights = {
+            block: sum((part.get(block, nothing) for part in weights), nothing) for block in blocks
+        }
+        self.maxima = torch.tensor(maxima, dtype=torch.int64).amax(0).to(self._device)
+
+    def mean(self, known: Clients) -> dict[str, Tensor]:
+        """Return the weighted average, or the maximum, of every buffer, in its own dtype."""
+        found = self._layout.integer.views(self.maxima)
+        every = sum((Fraction(row[0]) for row in known.rows), Fraction())
+        if every == self.weights.get(_ALL):
+            total, unit = known.weighted(), -known.exponent()
+            vector = self.sums[_ALL].total(total, torch.float64, unit)
+            found |= self._layout.floating.views(vector)
+        else:
+            found |= {e.name: self._mean(e, every, known) for e in self._layout.floating.entries}
+        forms = self._layout.forms
+        return {name: found[name].to(forms[name][1], copy=True) for name in self._layout.buffers}
+
+    def _mean(self, entry: Entry, every: Fraction, known: Clients) -> Tensor:
+        """Return the average of an entry that not all clients, whose weights are known, moved."""
+        start, exponent, still = self._w_t[entry.name], known.exponent(), every
+        places = {_ALL: entry.where, entry.name: slice(None)}
+        blocks = [block for block in places if block in self.sums]
+        if not blocks:
+            return start
+        total = BinnedSum(entry.shape.numel(), self._device, _HUGE_FOLDS)
+        for block in blocks:
+            total.merge(self.sums[block].part(places[block]))
+            still -= self.weights[block]
+        if still:
+            row = start.reshape(1, -1)
+            share, peak = float(still / Fraction(2) ** exponent), float(_peaks(row))
+            folds = _HUGE_FOLDS if peak > _HUGE else _FOLDS
+            total.add(row, [(share, exponent, share * peak)], folds)
+        return total.total(known.weighted(), torch.float64, -exponent).view(entry.shape)
+
+    def _sum_of(self, block: str | None) -> BinnedSum:
+        if block not in self.sums:
+            size = self._layout.floating.size if block is _ALL else self._w_t[block].numel()
+            self.sums[block] = BinnedSum(size, self._device, _HUGE_FOLDS)
+            self.weights[block] = Fraction()
+        return self.sums[block]
+
+
+def _peaks(rows: Tensor) -> Tensor:
+    """Return the largest magnitude ``[m, 1]`` in each row, 0 of nothing."""
+    return rows.abs().amax(1, keepdim=True) if rows.shape[1] else rows.sum(1, keepdim=True)

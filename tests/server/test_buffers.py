@@ -1,0 +1,124 @@
+"""What is not trained: bounded, counted, left out, and frozen."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.buffers import LARGEST_STEP
+from fednnnn_plugin.server.sum import BinnedSum
+
+W_T = {
+    "w": torch.zeros(2),
+    "bn.running_mean": torch.zeros(2),
+    "bn.running_var": torch.ones(2),
+    "bn.num_batches_tracked": torch.tensor(5),
+}
+MOST = 5 + LARGEST_STEP
+
+
+def client(**changes: Any) -> dict[str, Tensor]:
+    changed = {f"bn.{name}": torch.as_tensor(value) for name, value in changes.items()}
+    return W_T | {"w": torch.ones(2)} | changed
+
+
+def test_a_change_of_buffers_is_clipped_worked_by_hand(caplog: pytest.LogCaptureFixture) -> None:
+    """c = 1: the change (3, 4, 0, 0) counts as (0.6, 0.8, 0, 0); (0, 0.5, 0, 0) stays."""
+    acc = UpdateAccumulator(W_T, ["w"], 1.0)
+    assert acc.add(client(running_mean=[3.0, 4.0]), 1.0, "Ada")
+    assert "Ada" in caplog.text
+    caplog.clear()
+    assert acc.add(client(running_mean=[0.0, 0.5]), 1.0, "Bob")
+    assert not caplog.records
+    update = acc.finish()
+    assert update.buffers["bn.running_mean"].tolist() == pytest.approx([0.3, 0.65])
+    assert update.buffers["bn.running_var"].tolist() == [1.0, 1.0]
+
+
+SENT = st.floats(-(2.0**126), 2.0**126, width=32)
+
+
+@given(SENT, SENT)
+def test_no_client_moves_the_buffers_by_more_than_the_limit(mean: float, var: float) -> None:
+    acc = UpdateAccumulator(W_T, ["w"], 1.0)
+    for state in (client(running_mean=[mean] * 2, running_var=[var] * 2), client(), client()):
+        acc.add(state, 1.0)
+    update = acc.finish()
+    names = ("bn.running_mean", "bn.running_var")
+    change = torch.cat([update.buffers[name] - W_T[name] for name in names])
+    assert change.norm() <= 1 / 3 + 1e-6
+    assert (update.buffers["bn.running_var"] >= 0).all()
+
+
+def test_a_negative_variance_counts_as_zero(caplog: pytest.LogCaptureFixture) -> None:
+    acc = UpdateAccumulator(W_T, ["w"])
+    acc.add(client(running_var=[-1e30, 0.5]), 1.0, "Ada")
+    acc.add(client(), 1.0, "Bob")
+    assert acc.finish().buffers["bn.running_var"].tolist() == [0.5, 0.75]
+    assert "Ada" in caplog.text
+    assert "Bob" not in caplog.text
+
+
+@pytest.mark.parametrize("count", [-1, MOST + 1, 2**63 - 1, -(2**63)])
+def test_what_cannot_be_a_count_rejects_its_client(
+    count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    acc = UpdateAccumulator(W_T, ["w"])
+    assert acc.add(client(num_batches_tracked=count), 1.0, "Ada") is False
+    assert f"Ada: update rejected: not a count: bn.num_batches_tracked: {count}" in caplog.text
+    assert acc.add(client(num_batches_tracked=MOST), 1.0) is True
+    update = acc.finish()
+    assert (update.clients, update.rejected) == (1, 1)
+    assert update.buffers["bn.num_batches_tracked"].item() == MOST
+
+
+def test_integers_that_are_no_counts_may_be_negative() -> None:
+    state = {"w": torch.zeros(1), "zero_point": torch.zeros(1, dtype=torch.int32)}
+    acc = UpdateAccumulator(state | {"place": torch.tensor(-1)}, ["w"])
+    point = {"zero_point": torch.full((1,), -7, dtype=torch.int32), "place": torch.tensor(-3)}
+    assert acc.add(state | point, 1.0)
+    buffers = acc.finish().buffers
+    assert (buffers["zero_point"].item(), buffers["place"].item()) == (-7, -3)
+
+
+FROZEN = {"frozen": torch.full((3,), 0.1), "w": torch.zeros(1)}
+
+
+def test_nothing_is_kept_of_what_no_client_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three bins of the size of a frozen network were; its average could have other bits."""
+    sizes: list[int] = []
+    made = BinnedSum.__init__
+
+    def seen(self: BinnedSum, size: int, *others: Any) -> None:
+        sizes.append(size)
+        made(self, size, *others)
+
+    monkeypatch.setattr(BinnedSum, "__init__", seen)
+    acc = UpdateAccumulator(FROZEN, ["w"])
+    for weight in (0.3, 0.4):
+        acc.add(FROZEN | {"w": torch.ones(1)}, weight)
+    assert torch.equal(acc.finish().buffers["frozen"], FROZEN["frozen"])
+    assert 3 not in sizes
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_those_who_left_it_count_where_others_moved_it(order: tuple[int, ...]) -> None:
+    clients = [{"frozen": torch.full((3,), 0.4)}, {}, {"frozen": FROZEN["frozen"]}]
+    acc, other = (UpdateAccumulator(FROZEN, ["w"]) for _ in range(2))
+    for place, k in enumerate(order):
+        (acc if place < 2 else other).add(clients[k] | {"w": torch.ones(1)}, 2.0)
+    acc.merge(other)
+    assert acc.finish().buffers["frozen"].tolist() == pytest.approx([0.2] * 3)
+
+
+def test_what_is_trained_may_not_be_missing_and_the_rest_may() -> None:
+    acc = UpdateAccumulator(FROZEN, ["w"])
+    with pytest.raises(UserError, match="missing entries: 'w'"):
+        acc.add({"frozen": FROZEN["frozen"]}, 1.0)
+    assert acc.add({"w": torch.ones(1)}, 1.0)
+    assert torch.equal(acc.finish().buffers["frozen"], FROZEN["frozen"])
