@@ -14,9 +14,6 @@ from fednnnn_plugin.seeds import torch_generator
 
 Batch = tuple[Tensor, Tensor]
 
-# Large enough to hide the launches; on a CPU small enough for the activations to stay in its caches
-_GPU_TEST_BATCH, _CPU_TEST_BATCH = 2_000, 200
-
 
 @dataclass(frozen=True)
 class LoaderData:
@@ -52,15 +49,17 @@ class LoaderData:
 
 
 class Batches:
-    """A federation's mini-batches, on the device and in the dtype to train in once staged."""
+    """A federation's mini-batches, on the device and in the dtype to train in once staged.
 
-    def __init__(
-        self,
-        sgd: LocalSGD,
-        device: torch.device,
-        order: torch.memory_format = torch.preserve_format,
-    ) -> None:
-        self._sgd, self._device, self._order = sgd, device, order
+    ``any_order`` says that the model takes images in any order of memory: on a CPU they come in the
+    faster one.
+    """
+
+    def __init__(self, sgd: LocalSGD, device: torch.device, *, any_order: bool = False) -> None:
+        self._sgd, self._device = sgd, device
+        # Not contiguous(): it leaves the strides of one channel, by which PyTorch goes.
+        last = any_order and device.type == "cpu"
+        self._order = torch.channels_last if last else torch.preserve_format
 
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
         """Yield each local epoch's batches, staged."""
@@ -77,15 +76,18 @@ class Batches:
         """
         inputs, labels = batch
         dtype = self._sgd.dtype if inputs.is_floating_point() else inputs.dtype
-        inputs = inputs.to(self._device, dtype, memory_format=self._order, copy=True)
+        order = self._order if inputs.ndim == 4 else torch.preserve_format
+        inputs = inputs.to(self._device, dtype, memory_format=order, copy=True)
         return inputs, labels.to(self._device, torch.int64)
 
 
 class LoaderBatches(Batches):
     """Batches as a user's iterables give them; each epoch iterates anew."""
 
-    def __init__(self, data: LoaderData, sgd: LocalSGD, device: torch.device) -> None:
-        super().__init__(sgd, device)
+    def __init__(
+        self, data: LoaderData, sgd: LocalSGD, device: torch.device, *, any_order: bool = False
+    ) -> None:
+        super().__init__(sgd, device, any_order=any_order)
         self._data = data
 
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
@@ -100,8 +102,7 @@ class TensorBatches(Batches):
     """Batches cut from tensors that are on the device.
 
     Epoch e of client k in round r is a permutation from the generator of
-    (seed, ``"shuffle"``, r, k), which goes on from epoch to epoch. ``any_order`` says that the
-    model takes images in any order of memory: on a CPU they come in the faster one.
+    (seed, ``"shuffle"``, r, k), which goes on from epoch to epoch.
     """
 
     def __init__(
@@ -112,13 +113,12 @@ class TensorBatches(Batches):
         device: torch.device,
         *,
         any_order: bool = False,
+        test_batch: int = 200,
     ) -> None:
-        # Not contiguous(): it leaves the strides of one channel, by which PyTorch goes.
-        last = any_order and device.type == "cpu"
-        super().__init__(sgd, device, torch.channels_last if last else torch.preserve_format)
+        super().__init__(sgd, device, any_order=any_order)
         self.images, self.labels = data.train_images.to(device), data.train_labels.to(device)
         self._test = data.test_images.to(device), data.test_labels.to(device)
-        self._clients, self._seed = data.client_indices, seed
+        self._clients, self._seed, self._test_batch = data.client_indices, seed, test_batch
 
     def orders(self, client: int, round_number: int) -> list[Tensor]:
         """Return for each local epoch the positions of the client's images, on the CPU."""
@@ -135,5 +135,4 @@ class TensorBatches(Batches):
             yield (self.staged((self.images[picked], self.labels[picked])) for picked in picks)
 
     def test(self) -> Iterable[Batch]:
-        size = _CPU_TEST_BATCH if self._device.type == "cpu" else _GPU_TEST_BATCH
-        return zip(*(tensor.split(size) for tensor in self._test), strict=True)
+        return zip(*(tensor.split(self._test_batch) for tensor in self._test), strict=True)

@@ -2,41 +2,37 @@
 
 import copy
 import logging
+import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed, wait
-from contextlib import AbstractContextManager, nullcontext
-from itertools import chain
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 
 import torch
 from torch import nn
 
 from fednnnn_plugin.client.groups import Group
 from fednnnn_plugin.client.replica import Replica
-from fednnnn_plugin.engine.batches import Batch, Batches
-from fednnnn_plugin.engine.evaluation import Evaluation, Tally, evaluation, tally
+from fednnnn_plugin.engine.batches import Batch, Batches, TensorBatches
+from fednnnn_plugin.engine.evaluation import Evaluation, Tally, tally
+from fednnnn_plugin.engine.workers import Step, Threads, Workers, all_of
 from fednnnn_plugin.seeds import isolated_generators, torch_generator
 from fednnnn_plugin.server.layout import ModelState, State
+from fednnnn_plugin.user_code import on_threads
 
 _log = logging.getLogger(__name__)
-S = TypeVar("S")
-T = TypeVar("T")
 
-Step = Callable[[], None]
 #: How a group trains: from a replica that holds the served model, which it may change, the round's
 #: number, the clients, and what it calls before each step. It gives the models ``[m, d]`` in the
 #: order of the group, or one by names.
 Training = Callable[[Replica, int, Group, Step], ModelState | State]
 #: What the training of a group gave, or why it gave nothing.
-Outcome = ModelState | State | Exception | SystemExit
-#: Takes a group's outcome as soon as its training ends. One call at a time; the tensors are
-#: overwritten after it returns.
+Outcome = ModelState | State | Exception
+#: How a user tests a model.
+OwnTest = Callable[[ModelState], Evaluation]
+#: Takes a group's outcome as soon as its training ends; the tensors are overwritten after it
+#: returns.
 Consume = Callable[[Group, Outcome], None]
-
-
-class Stopped(Exception):
-    """The round is being abandoned."""
 
 
 def draw_cohort(seed: int, round_number: int, num_clients: int, cohort_size: int) -> list[int]:
@@ -46,39 +42,34 @@ def draw_cohort(seed: int, round_number: int, num_clients: int, cohort_size: int
 
 
 class Cohort:
-    """Trains groups of clients ``workers`` at a time; each on one thread.
+    """Trains groups of clients side by side, by ``workers``; each on one thread.
 
     So its bits depend neither on how many train beside it nor on the number of cores. Memory: one
     model a worker, whatever the size of the cohort. A ``seed`` is for a model, data or training
-    that may draw from the global generators: each client then trains alone, with the generators
-    seeded for it and restored after. Models are tested on the batches, or as ``own_test`` does.
+    that may draw from the global generators: they are then seeded for each client, and for each
+    batch of the test, and restored after. Models are tested on batches, or as a user does.
     """
 
     def __init__(
         self,
         model: nn.Module,
         training: Training,
-        batches: Batches,
+        test: Batches | OwnTest,
         *,
-        workers: int = 1,
+        workers: Workers | None = None,
         seed: int | None = None,
-        own_test: Callable[[ModelState], Evaluation] | None = None,
     ) -> None:
-        self._model, self._training, self._batches, self._seed = model, training, batches, seed
-        self._workers = workers if seed is None else 1
-        self._own_test = own_test
+        self._model, self._training, self._test, self._seed = model, training, test, seed
+        self.workers = workers or Threads()
         self._worker = threading.local()
-        self._consuming, self._stopping = threading.Lock(), threading.Event()
-        self._pool = ThreadPoolExecutor(self._workers, "client", torch.set_num_threads, (1,))
 
     def __enter__(self) -> "Cohort":
+        self.workers.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._pool.shutdown(cancel_futures=True)
-        # A worker's set_num_threads is also what threads started later begin with.
-        torch.set_num_threads(torch.get_num_threads())
+    def __exit__(self, *ended: object) -> None:
+        """Wait for the clients of a round that was abandoned."""
+        self.workers.__exit__(*ended)
 
     def train(
         self, served: ModelState, round_number: int, groups: Sequence[Group], consume: Consume
@@ -86,41 +77,65 @@ class Cohort:
         """Train the clients from ``served``, in any order.
 
         An exception that training raises goes to ``consume``; one that ``consume`` raises, or an
-        interrupt, abandons the round and is raised here.
+        interrupt, abandons the round and is raised here, at once.
         """
 
-        def train_group(group: Group) -> None:
-            with self._generators(round_number, group[0]):
-                outcome: Outcome
-                replica = self._replica(served)
-                try:
-                    outcome = self._training(replica, round_number, group, self._go_on)
-                except Stopped:
-                    return
-                except (Exception, SystemExit) as error:
-                    _log.info("round %d: clients %s", round_number, list(group), exc_info=True)
-                    outcome = error
-                with self._consuming:
-                    consume(group, outcome)
+        def train_group(group: Group, go_on: Step) -> ModelState | State:
+            with self._generators("client", round_number, group[0]):
+                return self._training(self._replica(served), round_number, group, go_on)
 
-        self._each(train_group, groups)
+        calls = [partial(train_group, group) for group in groups]
+        with on_threads(1), closing(self.workers.each(calls)) as ended:
+            for place, outcome in ended:
+                if isinstance(outcome, Exception):
+                    _log.info("round %d: clients %s", round_number, groups[place], exc_info=outcome)
+                consume(groups[place], outcome)
 
-    def test(self, state: ModelState) -> Evaluation:
-        """Test a model, as a client is trained: on one thread, the generators seeded."""
+    @property
+    def tests_alone(self) -> bool:
+        """Whether one call tests a model: others have no part in it."""
+        return not isinstance(self._test, Batches)
 
-        def test_own(own_test: Callable[[ModelState], Evaluation]) -> Evaluation:
-            with self._generators(0, 0):
+    def own_test(self, state: ModelState) -> Evaluation:
+        """Test a model as the user does, as a client is trained: the generators seeded."""
+        own_test = self._test
+        assert not isinstance(own_test, Batches)
+
+        def test(_: Step) -> Evaluation:
+            with self._generators("client", 0, 0):
                 return own_test(state)
 
-        def test_part(batches: Iterable[Batch]) -> list[Tally]:
-            with self._generators(0, 0):
-                model = self._replica(state).model.eval()
-                return [tally(model, self._batches.staged(batch)) for batch in batches]
+        evaluation: Evaluation = all_of(self.workers, [test])[0]
+        return evaluation
 
-        if self._own_test:
-            return self._each(test_own, [self._own_test])[0]
-        parts = _parts(self._batches.test(), self._workers)
-        return evaluation(chain.from_iterable(self._each(test_part, parts)))
+    def try_test(self, state: ModelState) -> None:
+        """Test a model on the first batch alone, which is as large as memory is to allow."""
+        if isinstance(self._test, TensorBatches):
+            all_of(self.workers, [partial(self._test_part, state, 0, sys.maxsize)])
+
+    def test(self, state: ModelState, part: int = 0, of: int = 1) -> list[tuple[int, Tally]]:
+        """Test a model on every ``of``-th batch from ``part`` on; return their places, tallied."""
+        step = of * self.workers.count
+        calls = [partial(self._test_part, state, first, step) for first in range(part, step, of)]
+        with on_threads(1):
+            return [found for tallies in all_of(self.workers, calls) for found in tallies]
+
+    def _test_part(
+        self, state: ModelState, first: int, step: int, _: Step
+    ) -> list[tuple[int, Tally]]:
+        batches = self._test
+        assert isinstance(batches, Batches)
+        with self._generators("client", 0, 0):
+            model = self._replica(state).model.eval()
+            return [
+                (place, self._tally(model, place, batches.staged(batch)))
+                for place, batch in enumerate(batches.test())
+                if place % step == first
+            ]
+
+    def _tally(self, model: nn.Module, place: int, batch: Batch) -> Tally:
+        with self._generators("test", 0, place):  # whoever tests the batches before it
+            return tally(model, batch)
 
     def _replica(self, state: ModelState) -> Replica:
         """Return this worker's, with a state loaded; a new one of a model that is not ours.
@@ -133,34 +148,9 @@ class Cohort:
         replica.load(state)
         return replica
 
-    def _generators(self, round_number: int, client: int) -> AbstractContextManager[None]:
+    def _generators(
+        self, purpose: str, round_number: int, number: int
+    ) -> AbstractContextManager[None]:
         if self._seed is None:
             return nullcontext()
-        return isolated_generators(self._seed, "client", round_number, client)
-
-    def _go_on(self) -> None:
-        if self._stopping.is_set():
-            raise Stopped
-
-    def _each(self, call: Callable[[S], T], items: Iterable[S]) -> list[T]:
-        """Let the workers call a function with each item; return the results in order."""
-        futures = [self._pool.submit(call, item) for item in items]
-        try:
-            for future in as_completed(futures):
-                future.result()
-        except BaseException:
-            self._stopping.set()
-            for future in futures:
-                future.cancel()
-            wait(futures)
-            raise
-        return [future.result() for future in futures]
-
-
-def _parts(batches: Iterable[Batch], count: int) -> list[Iterable[Batch]]:
-    """Cut the batches into ``count`` runs of neighbours; one run is left as it is."""
-    if count == 1:
-        return [batches]
-    listed = list(batches)
-    size = -(-len(listed) // count) or 1
-    return [listed[start : start + size] for start in range(0, len(listed), size)]
+        return isolated_generators(self._seed, purpose, round_number, number)

@@ -19,7 +19,7 @@ _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 _LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _HEAD_START = 5.0  # seconds
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 class Terminated(BaseException):
@@ -123,7 +123,7 @@ def signals_raised() -> Iterator[None]:
     again, as does :func:`raise_lost_stop`, or the end of this context. What a process was started
     to ignore, as a job in the background is, it ignores.
     """
-    before = {number: signal.getsignal(number) for number in _ENDING}
+    before = {number: signal.getsignal(number) for number in ENDING}
     handled = [number for number, handler in before.items() if handler != signal.SIG_IGN]
     stop = _Stop()
     try:

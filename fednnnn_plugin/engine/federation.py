@@ -2,18 +2,21 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from fednnnn_plugin.client.groups import Group, plan_groups
 from fednnnn_plugin.engine.cohort import Cohort, Outcome, draw_cohort
 from fednnnn_plugin.engine.devices import Clock
 from fednnnn_plugin.engine.endings import raise_lost_stop
-from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.evaluation import Evaluation, Tally, evaluation
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks, deal
 from fednnnn_plugin.engine.records import RoundRecord, Seconds, round_record
+from fednnnn_plugin.engine.workers import Failure
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.average import UpdateAccumulator
@@ -85,10 +88,8 @@ class Federation:
         self._refuse_failures(number, total.known.failed)
         update, state, move = self._move(number, total)
         self._clock.mark("aggregate")
-        tested = (number - 1) % self._schedule.test_every == 0 or number == self.rounds
-        test_served = tested and self._schedule.test_served
-        served = self._test(number, state.served) if test_served else None
-        evaluation = self._test(number, state.evaluation) if tested else None
+        served = self._test(number, state.served) if self._tests(number) > 1 else None
+        tested = self._test(number, state.evaluation) if self._tests(number) else None
         self._clock.mark("evaluate")
         seconds = self._clock.seconds()
         integrated_norm = before.integrated_norm + move.server_update_norm
@@ -98,7 +99,7 @@ class Federation:
             move,
             integrated_norm=integrated_norm,
             evaluated=self.server.rule.evaluated,
-            evaluation=evaluation,
+            evaluation=tested,
             served=served,
             seconds=Seconds(**seconds),
         )
@@ -107,6 +108,17 @@ class Federation:
         wall_seconds = before.wall_seconds + sum(seconds.values())
         self.standing = Standing(state, number, integrated_norm, wall_seconds)
         return record
+
+    def try_test(self) -> None:
+        """Test the start on one batch: what has no room ends the run before the first round."""
+        with _named(self.standing.round + 1):
+            self._cohort.try_test(self.standing.server.evaluation)
+
+    def assist(self, number: int) -> None:
+        """Do this rank's part of a round, on the others than rank 0."""
+        self.train(number)
+        for _ in range(0 if self._cohort.tests_alone else self._tests(number)):
+            self._test_part(number, self.standing.server.served)
 
     def train(self, number: int) -> UpdateAccumulator | None:
         """Train this rank's clients of a round; on rank 0, add up all ranks'."""
@@ -144,33 +156,50 @@ class Federation:
         accepted: list[bool] = []
         if isinstance(outcome, ModelState):
             accepted = part.add_group(outcome, weights, names)
-        elif not isinstance(outcome, Exception | SystemExit):
+        elif not isinstance(outcome, Exception):
             try:
                 accepted = [part.add(outcome, weights[0], names[0])]
             except UserError as error:
                 outcome = error
         if not accepted:
-            said = _one_line(outcome)
+            said = " ".join(str(outcome).split())
             for client in group:
                 part.fail()
                 _log.warning("round %d: client %d failed: %s", number, client, said)
             reason = f"client {group[0]} failed ({said}): "
-            self._refuse_failures(number, part.known.failed, reason)
+            cause = outcome if isinstance(outcome, Exception) else None
+            self._refuse_failures(number, part.known.failed, reason, _root(cause))
 
-    def _refuse_failures(self, number: int, failed: int, reason: str = "") -> None:
+    def _refuse_failures(
+        self, number: int, failed: int, reason: str = "", cause: BaseException | None = None
+    ) -> None:
         allowed = self._schedule.max_client_failures
         if failed > allowed:
             raise RunError(
                 f"round {number}: {reason}{failed} of its clients failed; "
                 f"train_args.max_client_failures allows {allowed}"
-            )
+            ) from cause
+
+    def _tests(self, number: int) -> int:
+        """Return how many models a round tests: the evaluation model, and the served one first."""
+        if (number - 1) % self._schedule.test_every and number != self.rounds:
+            return 0
+        return 1 + self._schedule.test_served
 
     def _test(self, number: int, state: ModelState) -> Evaluation:
-        try:
-            return self._cohort.test(state)
-        except (Exception, SystemExit) as error:
-            _log.info("round %d: test", number, exc_info=True)
-            raise RunError(f"round {number}: the test failed ({_one_line(error)})") from error
+        """Test a model of rank 0's on all ranks."""
+        if self._cohort.tests_alone:
+            with _named(number):
+                return self._cohort.own_test(state)
+        tallies = sorted(chain.from_iterable(self._test_part(number, state)))
+        return evaluation(tally for _, tally in tallies)
+
+    def _test_part(self, number: int, state: ModelState) -> list[list[tuple[int, Tally]]]:
+        """Test rank 0's model, which overwrites others', on this rank's batches; return all."""
+        self._ranks.serve(state)
+        with _named(number):
+            part = self._cohort.test(state, self._ranks.rank, self._ranks.size)
+        return self._ranks.gather(part)
 
     def _move(
         self, number: int, total: UpdateAccumulator
@@ -189,7 +218,16 @@ class Federation:
         return update, state, move
 
 
-def _one_line(reason: object) -> str:
-    text = " ".join(str(reason).split())
-    kind = () if isinstance(reason, UserError) else (type(reason).__name__,)
-    return ": ".join(filter(None, (*kind, text)))
+@contextmanager
+def _named(number: int) -> Iterator[None]:
+    """Say of a test that raises in which round it was."""
+    try:
+        yield
+    except (Failure, UserError) as error:
+        _log.info("round %d: test", number, exc_info=True)
+        raise RunError(f"round {number}: the test failed ({error})") from _root(error)
+
+
+def _root(error: BaseException | None) -> BaseException | None:
+    """Return the user's own exception behind the line that stands for it."""
+    return error.__cause__ if isinstance(error, Failure) and error.__cause__ else error

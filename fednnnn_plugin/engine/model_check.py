@@ -12,6 +12,8 @@ from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.admission import AVERAGED, OF_AVERAGED
 
+_SAME = 1e-3  # of the largest logit: another order of additions makes less
+
 
 def own_copy(model: nn.Module, name: str, dtype: torch.dtype) -> nn.Module:
     """Return a copy of a model to train in ``dtype``, or say why it cannot be, and averaged."""
@@ -81,6 +83,34 @@ def check_model(model: nn.Module, name: str, data: FederatedData, batch_size: in
             f"{sizes[client]} images, a batch of one image, on which {name} cannot train "
             f"({problem}): choose another batch_size, or larger images"
         )
+
+
+def takes_any_order(model: nn.Module, images: Tensor) -> bool:
+    """Tell whether a model computes the same from images whose channels are the last in memory.
+
+    As it is tested it gives the same logits; as it is trained, a gradient. A model that views
+    activations as the rows of a matrix, ``x.view(len(x), -1)``, takes one order only.
+    """
+    if images.ndim != 4 or not images.is_floating_point():
+        return False
+    model = copy.deepcopy(model)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    images = images.to(trained[0].device, trained[0].dtype)
+
+    def logits(order: torch.memory_format) -> Tensor:
+        with isolated_generators(0, "model check"):
+            return model(images.to(memory_format=order, copy=True))
+
+    try:
+        model.eval()
+        with torch.no_grad():
+            usual, last = logits(torch.contiguous_format), logits(torch.channels_last)
+            same = (usual - last).abs().max() <= _SAME * usual.abs().max()
+        model.train()
+        torch.autograd.grad(logits(torch.channels_last).sum(), trained, allow_unused=True)
+    except (Exception, SystemExit):
+        return False
+    return bool(same)
 
 
 @torch.no_grad()

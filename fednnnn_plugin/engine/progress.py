@@ -28,7 +28,10 @@ class Follower:
         """Take note that a run goes on in this folder after so many rounds."""
 
     def client_done(self, round_number: int, done: int, of: int) -> None:
-        """Take note that so many of this process's clients of a round have trained."""
+        """Take note that so many of this process's clients of a round have trained.
+
+        It is called in the thread that runs the federation, as all of these are.
+        """
 
     def round_done(self, record: RoundRecord) -> None:
         """Take note that a round has ended."""

@@ -5,6 +5,7 @@ With many processes no collective is a client's:
 1. ``serve``: rank 0 broadcasts the served model.
 2. ``reduce``: all exchange what they know of their clients, a row each, and which bins their sums
    use; then the int64 sums are added up at rank 0, exactly.
+3. Where a model is tested, ``serve`` and ``gather``: each rank tests it on some of the batches.
 """
 
 import os
@@ -12,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ from fednnnn_plugin.server.layout import ModelState
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm, Request
+
+T = TypeVar("T")
 
 _POLL_SECONDS = 0.001
 # Most mistakes are seen by all ranks at once: rank 0 then reports first, and ends the others.
@@ -67,6 +70,10 @@ class Ranks:
     def reduce(self, part: UpdateAccumulator) -> UpdateAccumulator | None:
         """Return the sum of all ranks' parts on rank 0, None elsewhere."""
         return part
+
+    def gather(self, part: T) -> list[T]:
+        """Return what each rank gives."""
+        return [part]
 
 
 class MpiRanks(Ranks):
@@ -115,6 +122,10 @@ class MpiRanks(Ranks):
     def reduce(self, part: UpdateAccumulator) -> UpdateAccumulator | None:
         self.wait()  # open to signals, which the exchange of objects is not
         return part if part.combine(self._comm.allgather, self._sum) else None
+
+    def gather(self, part: T) -> list[T]:
+        self.wait()
+        return self._comm.allgather(part)
 
     def _sum(self, integers: Tensor) -> Tensor | None:
         """Add up int64 vectors at rank 0, in place."""

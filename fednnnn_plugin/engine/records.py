@@ -189,7 +189,8 @@ class Summary:
     Accuracies are the evaluation model's, in [0, 1], the final one of the last tested round; None
     where a user's trainer measures none. ``client_batching`` is how many clients trained in one
     set of kernels. ``commit`` is that of the clone which the package runs from; None where it was
-    installed from elsewhere.
+    installed from elsewhere. ``workers`` is how many such sets each process of the run computed
+    side by side; None in a folder of an older version.
     """
 
     recipe: str
@@ -205,6 +206,7 @@ class Summary:
     wall_seconds: float
     versions: dict[str, str]
     commit: str | None = None
+    workers: int | None = None
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
+from fednnnn_plugin.engine.cohort import Cohort
 from fednnnn_plugin.engine.devices import (
     device_identity,
     device_name,
@@ -77,8 +78,9 @@ def run_federation(
 ) -> Summary | None:
     """Run a recipe's federation on a model and data, and keep it in a run folder.
 
-    Our networks on staged tensors train several clients side by side; a model, data or trainer
-    that we do not know trains one client at a time, with the global generators seeded for it. Of
+    Clients train side by side: of our networks on staged tensors on threads, of a model or data
+    that we do not know in processes forked from this one, with the global generators seeded for
+    each. A user's trainer, and what no other process can use, trains one client at a time. Of
     ``LoaderData`` the run folder names the data set alone: a recipe of them has the defaults of
     ``data_args``. The model, ``w_0``, is left as it is. ``load`` is called where there is a round
     to do. ``followers`` are told of the run on rank 0, which gets the summary, unless the run had
@@ -102,7 +104,7 @@ def run_federation(
         batching = min(widest_group(inputs, sgd, train.client_batching, free), a_round)
         stack.enter_context(numerics(sgd.precision))
         workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
-        cohort = cohort_of(inputs, sgd, seed, batching, min(workers, a_round))
+        cohort = cohort_of(inputs, sgd, seed, batching, workers, free)
         stack.enter_context(cohort)
         rule = Server(recipe.rule, recipe.rule_settings, layout)
         federation = Federation(
@@ -116,11 +118,12 @@ def run_federation(
         if ranks.rank:
             log_to(Path(os.devnull))  # its records would keep what they hold: models, by tracebacks
             for number in range(ranks.start(None) + 1, federation.rounds + 1):
-                federation.train(number)
+                federation.assist(number)
             return None
+        federation.try_test()
         stack.enter_context(files.locked(mode))
         log_to(files.log)
-        _say(recipe, inputs, batching)
+        _say(recipe, inputs, batching, cohort)
         kept = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
         text = dump_recipe(recipe, own_data=isinstance(data, LoaderData))
         kept.run(mode, text, ranks)
@@ -139,6 +142,7 @@ def run_federation(
             wall_seconds=federation.standing.wall_seconds,
             versions=versions(),
             commit=commit(),
+            workers=cohort.workers.count,
         )
         summary.write(files.summary)
         return summary
@@ -178,11 +182,18 @@ def _check_same(recipe: Recipe, folder: RunFolder) -> None:
         )
 
 
-def _say(recipe: Recipe, inputs: Inputs, batching: int) -> None:
+def _say(recipe: Recipe, inputs: Inputs, batching: int, cohort: Cohort) -> None:
     """Put into the log what the numbers depend on."""
     _log.info("versions: %s", ", ".join(f"{name} {v}" for name, v in versions().items()))
     device, data, settings = device_name(inputs.device), inputs.data, recipe.data_args
-    _log.info("device: %s, clients in one set of kernels: %d", device, batching)
+    workers = cohort.workers
+    _log.info(
+        "device: %s, workers: %d (%s), clients in one set of kernels: %d",
+        *(device, workers.count, workers.kind, batching),
+    )
+    if workers.why:
+        level = logging.INFO if inputs.trainer else logging.WARNING
+        _log.log(level, "one client at a time trains in each process: %s", workers.why)
     sizes = [data.client_size(client) for client in range(data.num_clients)]
     dealt = ""
     if isinstance(data, FederatedData):

@@ -8,13 +8,17 @@ from torch import nn
 from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.groups import Group, client_bytes
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.client.replica import Replica, layout_of
+from fednnnn_plugin.client.replica import Replica, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import Batches, LoaderBatches, LoaderData, TensorBatches
-from fednnnn_plugin.engine.cohort import Cohort, Step, Training
-from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.engine.cohort import Cohort, Training
+from fednnnn_plugin.engine.evaluation import Evaluation, batch_to_test
+from fednnnn_plugin.engine.forks import Forks, why_not_forked
+from fednnnn_plugin.engine.model_check import takes_any_order
+from fednnnn_plugin.engine.workers import Failure, Step, Threads, Workers, all_of
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.models import MODELS
+from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.admission import check_client
 from fednnnn_plugin.server.layout import ModelState, State
 
@@ -71,29 +75,82 @@ def widest_group(
     return max(1, int(MEMORY * free) // client_bytes(model, sgd, shape))
 
 
-def cohort_of(inputs: Inputs, sgd: LocalSGD, seed: int, most: int, workers: int) -> Cohort:
-    """Return what trains clients, at most ``most`` in a group, by so many workers.
+def cohort_of(
+    inputs: Inputs, sgd: LocalSGD, seed: int, most: int, count: int, free: int = 0
+) -> Cohort:
+    """Return what trains clients, at most ``most`` in a group, by ``count`` workers.
 
-    What is not the package's own trains one at a time, with the global generators seeded for it.
+    What is not the package's own trains with the global generators seeded for it. ``free`` are
+    bytes of a GPU, for a batch of the test.
     """
     model, data, device, trainer = inputs
-    batches: Batches
-    if isinstance(data, FederatedData):
-        batches = TensorBatches(data, sgd, seed, device, any_order=inputs.are_ours)
-        if most > 1:  # the groups train in one memory, one after another
-            groups = GroupSGD(sgd, model, batches.images, batches.labels, most)
-            return Cohort(model, _together(groups, batches), batches)
-    else:
-        batches = LoaderBatches(data, sgd, device)
-    if trainer is None:
-        own_seed = None if inputs.are_ours else seed
-        return Cohort(model, _alone(sgd, batches), batches, workers=workers, seed=own_seed)
+    if trainer is not None:
+        return _trainers(inputs, trainer, seed)
+    workers = _workers(inputs, count if most == 1 else 1)
+    own_seed = None if inputs.are_ours else seed
+    any_order = inputs.are_ours or _takes_any_order(inputs, workers, seed)
+    if not isinstance(data, FederatedData):
+        loaded = LoaderBatches(data, sgd, device, any_order=any_order)
+        return Cohort(model, _alone(sgd, loaded), loaded, workers=workers, seed=own_seed)
+    size = batch_to_test(model, data.test_images[:1], int(MEMORY * free))
+    batches = TensorBatches(data, sgd, seed, device, any_order=any_order, test_batch=size)
+    training = _alone(sgd, batches)
+    if most > 1:  # the groups train in one memory, one after another
+        groups = GroupSGD(sgd, model, batches.images, batches.labels, most)
+        training = _together(groups, batches)
+    return Cohort(model, training, batches, workers=workers, seed=own_seed)
+
+
+def _workers(inputs: Inputs, count: int) -> Workers:
+    """Return ``count`` workers on a CPU: what is not ours may draw, and needs processes."""
+    if inputs.are_ours:
+        return Threads(count)
+    if inputs.device.type != "cpu":
+        return Threads()
+    model, data, *_ = inputs
+    why = why_not_forked((model, data))
+    forks = Forks(count, layout_of(model).gather(named_tensors(model)))
+    try:
+        all_of(forks, [] if why else [_differentiate])
+    except (Failure, OSError) as error:
+        why = printable(error)
+    return Threads(why=f"they cannot be used in another process: {why}") if why else forks
+
+
+def _differentiate(_: Step) -> None:
+    """Do what a fork cannot where its parent has, on a machine with a GPU."""
+    one = torch.ones((), requires_grad=True)
+    torch.autograd.grad(one * one, one)
+
+
+def _takes_any_order(inputs: Inputs, workers: Workers, seed: int) -> bool:
+    """Tell whether a user's model takes the first images of their data in any order of memory."""
+    model, data, device, _ = inputs
+
+    def probe(_: Step) -> bool:
+        with isolated_generators(seed, "client"):
+            if isinstance(data, FederatedData):
+                return takes_any_order(model, data.train_images[:2])
+            loaders = data.train_loaders.values()
+            first = next((batch for loader in loaders for batch in loader), None)
+        return first is not None and takes_any_order(model, first[0][:2])
+
+    try:
+        return device.type == "cpu" and bool(all_of(workers, [probe])[0])
+    except (Failure, UserError):  # which the training of a client will say
+        return False
+
+
+def _trainers(inputs: Inputs, trainer: ForeignTrainer, seed: int) -> Cohort:
+    """Return what trains by a user's trainer, which may keep something from round to round."""
+    model = inputs.model
     layout = layout_of(model)
 
     def own_test(state: ModelState) -> Evaluation:
         return trainer.test(layout.state_dict(state))
 
-    return Cohort(model, _by(trainer), batches, seed=seed, own_test=own_test)
+    alone = Threads(why="a trainer of one's own may keep something from round to round")
+    return Cohort(model, _by(trainer), own_test, workers=alone, seed=seed)
 
 
 def _alone(sgd: LocalSGD, batches: Batches) -> Training:

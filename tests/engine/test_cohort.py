@@ -15,7 +15,8 @@ from fednnnn_plugin.client.replica import Replica, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import TensorBatches
 from fednnnn_plugin.engine.cohort import Cohort, Outcome, draw_cohort
-from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.evaluation import Tally
+from fednnnn_plugin.engine.workers import Threads
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.server.layout import ModelState
@@ -61,14 +62,14 @@ def test_workers_and_order_change_no_bit(batches: TensorBatches, served: ModelSt
         return replica.state.as_group()
 
     before = served.vector.clone()
-    results: list[tuple[Outcomes, Evaluation]] = []
+    results: list[tuple[Outcomes, list[tuple[int, Tally]]]] = []
     for workers, clients in ((1, range(6)), (2, range(6)), (3, (4, 1, 5, 0, 3, 2))):
-        with Cohort(MODEL, training, batches, workers=workers) as cohort:
-            results.append((trained(cohort, served, clients), cohort.test(served)))
+        with Cohort(MODEL, training, batches, workers=Threads(workers)) as cohort:
+            results.append((trained(cohort, served, clients), sorted(cohort.test(served))))
     assert torch.equal(served.vector, before)
     assert not torch.equal(results[0][0][3], results[0][0][4])
-    for outcomes, evaluation in results[1:]:
-        assert evaluation == results[0][1]
+    for outcomes, tallies in results[1:]:
+        assert tallies == results[0][1]
         assert outcomes.keys() == results[0][0].keys()
         for client, vector in outcomes.items():
             assert torch.equal(vector, results[0][0][client])
@@ -86,7 +87,7 @@ def test_clients_train_on_one_thread_and_the_count_is_restored(
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with Cohort(MODEL, training, batches, workers=2) as cohort:
+        with Cohort(MODEL, training, batches, workers=Threads(2)) as cohort:
             trained(cohort, served, range(3))
         assert inside == [1, 1, 1]
         with ThreadPoolExecutor() as later:  # what is started later begins with a worker's count
@@ -114,7 +115,7 @@ def test_an_exception_of_the_consumer_abandons_the_round(
         raise RunError(f"client {group[0]}")
 
     with (
-        Cohort(MODEL, training, batches, workers=2) as cohort,
+        Cohort(MODEL, training, batches, workers=Threads(2)) as cohort,
         pytest.raises(RunError, match="client 0"),
     ):
         cohort.train(served, 1, [(client,) for client in range(6)], refuse)
