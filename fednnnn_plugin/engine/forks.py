@@ -1,12 +1,12 @@
-"""Processes for code that is not ours: a fork of this process for each part of a round.
+"""Processes for code that is not ours: forks of this process for each part of a round.
 
-A user's model, data or training may draw from the global generators and change what is global,
-which threads share. A fork has a copy of all that this process holds, notebooks' classes and open
-data sets included: nothing is sent to it, memory is copied where it is written to, and what it
-changes ends with it. So each part finds the same, whatever was computed before it and wherever.
+A user's model and data may draw from the global generators and change what is global, which threads
+share. A fork has a copy of all that this process holds, a notebook's classes and the data included:
+nothing is sent to it, memory is copied where it is written to, and what it changes ends with it.
 """
 
 import ctypes
+import gc
 import logging
 import mmap
 import multiprocessing
@@ -16,7 +16,7 @@ import signal
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -43,15 +43,16 @@ _context = multiprocessing.get_context("fork")
 class Forks:
     """Forked processes, ``count`` at a time; see :class:`~fednnnn_plugin.engine.workers.Workers`.
 
-    A ``ModelState`` that a call returns is of the form of ``like``, and comes as a group of one in
-    memory that both processes have. What a fork logs, and each warning once, is this process's. A
-    fork ends with its parent, however that ends, and leaves signals to it.
+    A fork computes one call after another of an `each`; ``anew``, one only. A ``ModelState`` that a
+    call returns is of the form of ``like``, and comes as a group of one in memory that both
+    processes have. What a fork logs, and each warning once, is this process's. A fork ends with its
+    parent, however that ends, and leaves signals to it.
     """
 
     kind, why = "processes", ""
 
-    def __init__(self, count: int, like: ModelState) -> None:
-        self.count = count
+    def __init__(self, count: int, like: ModelState, *, anew: bool = False) -> None:
+        self.count, self._anew = count, anew
         self._slots = [_shared(like) for _ in range(count)]
         self._warned: set[tuple[object, ...]] = set()
 
@@ -63,30 +64,37 @@ class Forks:
 
     def each(self, calls: Iterable[Call]) -> Generator[tuple[int, Any], None, None]:
         """See :class:`~fednnnn_plugin.engine.workers.Workers`."""
-        left, free = enumerate(calls), self._slots[:]
+        known = list(calls)
+        left = iter(range(len(known)))
         busy: dict[Connection, _Fork] = {}
+
+        def begin(place: int, slot: ModelState) -> None:
+            fork = _Fork(place, slot)
+            busy[fork.start(known)] = fork
+
         try:
-            while True:
-                while free and (following := next(left, None)):
-                    fork = _Fork(*following, free.pop(0))
-                    busy[fork.start()] = fork
-                if not busy:
-                    return
+            for slot, place in zip(self._slots, left, strict=False):
+                begin(place, slot)
+            while busy:
                 for pipe in wait([*busy]):
                     assert isinstance(pipe, Connection)
                     fork, message = busy[pipe], busy[pipe].heard(pipe)
-                    if isinstance(message, _Result):
-                        del busy[pipe]
-                        pipe.close()
-                        yield fork.place, message.value(fork.slot)
-                        fork.end(_ENDS_WITHIN)
-                        free.append(fork.slot)
-                    else:
+                    if not isinstance(message, _Result):
                         self._pass_on(message)
+                        continue
+                    yield fork.place, message.value(fork.slot)
+                    following = next(left, None)
+                    if following is not None and not self._anew and not message.is_last:
+                        fork.place = following
+                        pipe.send(following)
+                        continue
+                    fork.end(pipe, _ENDS_WITHIN)
+                    del busy[pipe]
+                    if following is not None:
+                        begin(following, fork.slot)
         finally:
             for pipe, fork in busy.items():
-                fork.end(0)
-                pipe.close()
+                fork.end(pipe, 0)
 
     def _pass_on(self, message: "_Warning | dict[str, Any]") -> None:
         """Do with a log record or a warning of a fork what is done with this process's own."""
@@ -127,17 +135,16 @@ class _Looking(pickle.Pickler):
 
 @dataclass
 class _Fork:
-    """A process that computes one call."""
+    """A process that computes a call, and others when it is told their places."""
 
     place: int
-    call: Call
     slot: ModelState
 
-    def start(self) -> Connection:
-        """Start it; return the pipe that it is heard on."""
-        pipe, end = _context.Pipe(duplex=False)
+    def start(self, calls: Sequence[Call]) -> Connection:
+        """Start it; return the pipe that it is heard and told on."""
+        pipe, end = _context.Pipe()
         self.process: ForkProcess = _context.Process(
-            target=_compute, args=(self.call, self.slot, end, os.getpid()), name="client"
+            target=_compute, args=(calls, self.place, self.slot, end, os.getpid()), name="client"
         )
         with _signals_held():  # until the fork ignores them
             self.process.start()
@@ -148,17 +155,20 @@ class _Fork:
         """Return what it says; a result also where it has died."""
         try:
             return pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             self.process.join()
             code = self.process.exitcode or 0
             how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
-            return _Result(raised=(f"its process was ended {how}", False, None, ""))
+            return _Result(raised=(f"its process was ended {how}", False, None, ""), is_last=True)
 
-    def end(self, within: float) -> None:
-        """Wait for its end, and see to it where it has not come ``within`` some seconds."""
+    def end(self, pipe: Connection, within: float) -> None:
+        """Tell it to end, and see to that where it has not ``within`` some seconds."""
+        with suppress(OSError):
+            pipe.send(None)
         self.process.join(within)
         self.process.kill()
         self.process.join()
+        pipe.close()
 
 
 @dataclass
@@ -168,6 +178,16 @@ class _Result:
     given: Any = None
     in_slot: bool = False
     raised: tuple[str, bool, bytes | None, str] | None = None
+    is_last: bool = False  # its process has died
+
+    @classmethod
+    def of(cls, given: Any, slot: ModelState) -> "_Result":
+        """Return what a call gave; a model is put into the slot."""
+        if not isinstance(given, ModelState):
+            return cls(given)
+        for mine, theirs in zip(_tensors(slot), _tensors(given), strict=True):
+            mine.copy_(theirs)
+        return cls(in_slot=True)
 
     @classmethod
     def of_error(cls, error: BaseException) -> "_Result":
@@ -212,8 +232,10 @@ class _Warning:
         return self.text, self.category, self.filename, self.line
 
 
-def _compute(call: Call, slot: ModelState, end: Connection, parent: int) -> None:
-    """Compute a call in this process, which has just been forked for it."""
+def _compute(
+    calls: Sequence[Call], place: int | None, slot: ModelState, end: Connection, parent: int
+) -> None:
+    """Compute a call, then those that it is told, in this process, which was forked for them."""
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
@@ -221,24 +243,20 @@ def _compute(call: Call, slot: ModelState, end: Connection, parent: int) -> None
     if os.getppid() != parent:  # which had ended before
         os._exit(1)
     torch.set_num_threads(1)
+    gc.freeze()  # a collection would write to, and so copy, all that the parent has
     saying = threading.Lock()
 
     def say(message: object) -> None:
-        with saying, suppress(BrokenPipeError):
+        with saying:
             end.send(message)
 
     _report_to(say)
-    try:
-        given = call(lambda: None)
-        if isinstance(given, ModelState):
-            for mine, ours in zip(_tensors(slot), _tensors(given), strict=True):
-                mine.copy_(ours)
-            result = _Result(in_slot=True)
-        else:
-            result = _Result(given)
-    except (Exception, SystemExit) as error:
-        result = _Result.of_error(error)
-    say(result)
+    while place is not None:
+        try:
+            say(_Result.of(calls[place](lambda: None), slot))
+        except (Exception, SystemExit) as error:
+            say(_Result.of_error(error))
+        place = end.recv()
 
 
 def _report_to(say: Callable[[object], None]) -> None:

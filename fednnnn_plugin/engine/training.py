@@ -76,9 +76,9 @@ def widest_group(
 
 
 def cohort_of(
-    inputs: Inputs, sgd: LocalSGD, seed: int, most: int, count: int, free: int = 0
+    inputs: Inputs, sgd: LocalSGD, seed: int, most: int, workers: int, free: int = 0
 ) -> Cohort:
-    """Return what trains clients, at most ``most`` in a group, by ``count`` workers.
+    """Return what trains clients, at most ``most`` in a group, by so many workers.
 
     What is not the package's own trains with the global generators seeded for it. ``free`` are
     bytes of a GPU, for a batch of the test.
@@ -86,19 +86,19 @@ def cohort_of(
     model, data, device, trainer = inputs
     if trainer is not None:
         return _trainers(inputs, trainer, seed)
-    workers = _workers(inputs, count if most == 1 else 1)
+    side_by_side = _workers(inputs, workers if most == 1 else 1)
     own_seed = None if inputs.are_ours else seed
-    any_order = inputs.are_ours or _takes_any_order(inputs, workers, seed)
+    any_order = inputs.are_ours or _takes_any_order(inputs, side_by_side, seed)
     if not isinstance(data, FederatedData):
         loaded = LoaderBatches(data, sgd, device, any_order=any_order)
-        return Cohort(model, _alone(sgd, loaded), loaded, workers=workers, seed=own_seed)
+        return Cohort(model, _alone(sgd, loaded), loaded, workers=side_by_side, seed=own_seed)
     size = batch_to_test(model, data.test_images[:1], int(MEMORY * free))
     batches = TensorBatches(data, sgd, seed, device, any_order=any_order, test_batch=size)
     training = _alone(sgd, batches)
     if most > 1:  # the groups train in one memory, one after another
         groups = GroupSGD(sgd, model, batches.images, batches.labels, most)
         training = _together(groups, batches)
-    return Cohort(model, training, batches, workers=workers, seed=own_seed)
+    return Cohort(model, training, batches, workers=side_by_side, seed=own_seed)
 
 
 def _workers(inputs: Inputs, count: int) -> Workers:
@@ -109,7 +109,9 @@ def _workers(inputs: Inputs, count: int) -> Workers:
         return Threads()
     model, data, *_ = inputs
     why = why_not_forked((model, data))
-    forks = Forks(count, layout_of(model).gather(named_tensors(model)))
+    # What a loader keeps, such as a generator of its data set's, each client finds as it was.
+    anew = isinstance(data, LoaderData)
+    forks = Forks(count, layout_of(model).gather(named_tensors(model)), anew=anew)
     try:
         all_of(forks, [] if why else [_differentiate])
     except (Failure, OSError) as error:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.engine import training
 from fednnnn_plugin.engine.ranks import MpiRanks, Ranks
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.server.average import UpdateAccumulator
@@ -107,8 +108,12 @@ SETTINGS = {"epochs": 1, "client_num_per_round": 6}
 
 
 @pytest.fixture
-def job(run: Run, recipe: Run, tmp_path: Path) -> Iterator[Job]:
-    """Run the tiny federation on some ranks, in ``tmp_path / "job"``."""
+def job(run: Run, recipe: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    """Run the tiny federation on some ranks, in ``tmp_path / "job"``.
+
+    None forks: a fork would find locks that the other ranks held.
+    """
+    monkeypatch.setattr(training, "why_not_forked", lambda _: "the ranks are threads")
 
     def start(size: int, data: FederatedData, **settings: Any) -> Wire:
         wire, given = Wire(size), recipe(**SETTINGS | settings)
@@ -162,7 +167,7 @@ def test_any_number_of_ranks_gives_the_same_bits(
 def test_three_collectives_a_round_of_the_models_size_and_a_row_a_client(
     job: Job, data: FederatedData
 ) -> None:
-    """And two where it is tested. Of the sums 8 bytes an element and bin: similar clients use two."""
+    """And two where it is tested. Of the sums 8 bytes an element and bin, of which two are used."""
     rows = {}
     for clients in (2, 6):
         settings = {"client_num_per_round": clients, "comm_round": 2}

@@ -1,0 +1,279 @@
+"""What is the user's on all cores: the same bytes on any number of workers, and after a stop."""
+
+import json
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.engine import run as run_module
+from fednnnn_plugin.engine.batches import LoaderData
+from fednnnn_plugin.engine.evaluation import Evaluation, batch_to_test
+from fednnnn_plugin.engine.model_check import takes_any_order
+from fednnnn_plugin.engine.progress import Follower
+from fednnnn_plugin.errors import RunError
+from fednnnn_plugin.models import MODELS
+from fednnnn_plugin.recipe.schema import DataArgs
+from fednnnn_plugin.server.layout import State
+
+Run = Callable[..., Any]
+
+
+class Own(nn.Module):
+    """A convolution, normalised; dropout; draws in the test as well; keeps a count."""
+
+    steps = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.fc = nn.Linear(144, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.steps += self.training  # which no client inherits
+        x = F.dropout(self.norm(self.conv(images)).relu().flatten(1), 0.3, self.training)
+        return self.fc(x) * (1 + random.random() / 10 + self.steps / 1000)
+
+
+class Augmented:
+    """Loaders of one data set with a generator of its own, and a shuffle by the global one."""
+
+    def __init__(self, images: Tensor, labels: Tensor, rng: np.random.Generator) -> None:
+        self._images, self._labels, self._rng = images, labels, rng
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for picked in torch.randperm(len(self._labels)).split(7):
+            yield self._images[picked] + self._rng.normal() / 10, self._labels[picked]
+
+
+@pytest.fixture
+def own(data: FederatedData) -> dict[str, Any]:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(3)
+        model = Own()
+    rng, clients = np.random.default_rng(0), range(data.num_clients)
+    loaders = LoaderData(
+        {k: Augmented(*data.client_data(k), rng) for k in clients},
+        {k: data.client_size(k) for k in clients},
+        Augmented(data.test_images, data.test_labels, rng),
+        10,
+    )
+    return {"model": model, "data": loaders}
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Have a number of workers, as on so many cores."""
+
+    def use(count: int) -> None:
+        monkeypatch.setattr(run_module, "side_by_side", lambda *_: count)
+
+    return use
+
+
+@pytest.mark.parametrize("tensors", [True, False])
+def test_any_number_of_workers_gives_the_same_bits(
+    run: Run,
+    recipe: Run,
+    content: Run,
+    own: dict[str, Any],
+    data: FederatedData,
+    workers: Callable[[int], None],
+    tmp_path: Path,
+    tensors: bool,
+) -> None:
+    if tensors:
+        own["data"] = data
+    found = []
+    for count in (1, 2, 4):
+        workers(count)
+        folder = tmp_path / str(count)
+        summary = run(recipe(client_num_per_round=6, epochs=1), folder, **own)
+        assert summary.workers == count
+        assert f"workers: {count} (processes)" in (folder / "fedml.log").read_text()
+        found.append(content(folder))
+    assert found[1:] == found[:1] * 2
+
+
+def test_an_interrupt_ends_the_forks_and_the_bits_are_the_same_after_it(
+    run: Run, recipe: Run, content: Run, own: dict[str, Any], tmp_path: Path
+) -> None:
+    class Stopping(Follower):
+        def client_done(self, round_number: int, done: int, of: int) -> None:
+            assert threading.current_thread() is threading.main_thread()
+            if (round_number, done) == (2, 2):
+                raise KeyboardInterrupt
+
+    given = recipe(checkpoint_every=10)
+    defaults = DataArgs.model_construct(dataset="digits")  # as a script's with its own loaders
+    given = given.model_copy(update={"data_args": defaults})
+    run(given, tmp_path / "whole", **own)
+    with pytest.raises(KeyboardInterrupt):
+        run(given, tmp_path / "run", followers=[Stopping()], **own)
+    tasks = Path("/proc/self/task").glob("*/children")
+    names = [Path(f"/proc/{pid}/comm").read_text() for t in tasks for pid in t.read_text().split()]
+    assert not [name for name in names if name.startswith("pytest")]
+    run(given, tmp_path / "run", mode="resume", **own)
+    assert content(tmp_path / "run") == content(tmp_path / "whole")
+
+
+def test_what_cannot_be_shared_runs_with_one_line(
+    run: Run,
+    recipe: Run,
+    content: Run,
+    own: dict[str, Any],
+    data: FederatedData,
+    tmp_path: Path,
+) -> None:
+    own |= {"data": data, "model": nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 10))}
+    run(recipe(), tmp_path / "forked", **own)
+    own["model"].held = _Unsendable()
+    summary = run(recipe(), tmp_path / "alone", **own)
+    assert summary.workers == 1
+    assert content(tmp_path / "alone") == content(tmp_path / "forked")
+    log = (tmp_path / "alone" / "fedml.log").read_text()
+    assert log.count("one client at a time") == 1
+    assert "_Unsendable has no pickle" in log
+
+
+class _Unsendable:
+    def __reduce_ex__(self, protocol: object) -> str:
+        raise TypeError("_Unsendable has no pickle")
+
+    def __deepcopy__(self, memo: object) -> "_Unsendable":
+        return self
+
+
+class Slow:
+    """A trainer that is interrupted in round 2, and waits for what is then saved."""
+
+    saved = False
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def train(self, client: int, state: State, round_number: int) -> State:
+        if round_number == 2 and not self.saved:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            until = time.monotonic() + 10
+            while time.monotonic() < until and not self.saved:
+                self.saved = any(self._folder.glob("checkpoint/round-000001-*"))
+                time.sleep(0.01)
+        return state
+
+    def test(self, state: State) -> Evaluation:
+        return Evaluation(0.5, None)
+
+
+def test_a_stop_saves_before_the_client_that_trains_has_ended(
+    run: Run, recipe: Run, tmp_path: Path
+) -> None:
+    trainer = Slow(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        run(recipe(checkpoint_every=10), tmp_path / "run", trainer=trainer)
+    assert trainer.saved
+    log = (tmp_path / "run" / "fedml.log").read_text()
+    assert "workers: 1 (threads)" in log
+    assert log.count("one client at a time") == 1
+
+
+class Large(nn.Module):
+    """Gives no logits for more than one image, as where there is no room for more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(64, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if not self.training and len(images) > 1:
+            raise RuntimeError("out of memory")
+        return self.fc(images.flatten(1))
+
+
+def test_a_test_without_room_is_said_before_round_1(run: Run, recipe: Run, tmp_path: Path) -> None:
+    with pytest.raises(
+        RunError, match=r"test failed .*out of memory.*test_own_workers\.py"
+    ) as said:
+        run(recipe(), tmp_path / "run", model=Large())
+    assert isinstance(said.value.__cause__, RuntimeError)
+    assert not (tmp_path / "run").exists()
+
+
+class Wide(nn.Module):
+    """Autograd keeps each sample, and 32 of 32 MiB are what a worker may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (images * self.scale).flatten(1)[:, :10]
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "batch"),
+    [
+        (MODELS["nnnn_mnist"](10), (1, 28, 28), 200),
+        (MODELS["nnnn_cifar10"](10), (3, 32, 32), 200),
+        (Wide(), (1, 4096, 2048), 32),
+    ],
+)
+def test_a_test_batch_is_as_large_as_memory_allows(
+    model: nn.Module, shape: tuple[int, ...], batch: int
+) -> None:
+    assert batch_to_test(model, torch.zeros(1, *shape), 0) == batch
+
+
+class Rows(nn.Module):
+    def __init__(self, rows: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.fc, self.rows = nn.Conv2d(3, 4, 3), nn.Linear(144, 10), rows
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.rows(self.conv(x)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "takes"),
+    [
+        (lambda x: x.flatten(1), True),
+        (lambda x: x.reshape(len(x), -1), True),
+        (lambda x: x.view(len(x), -1), False),
+        (lambda x: x.as_strided((len(x), 144), (144, 1)), False),  # no error, other numbers
+    ],
+)
+def test_the_order_of_memory_is_one_that_the_model_takes(
+    rows: Callable[[Tensor], Tensor], takes: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(2, 3, 8, 8, generator=generator)
+    assert takes_any_order(Rows(rows), images) is takes
+    assert not takes_any_order(Rows(rows), images[0])
+    assert not takes_any_order(nn.Linear(2, 2), images)
+
+
+def test_a_model_of_one_order_trains(run: Run, recipe: Run, records: Run, tmp_path: Path) -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), _Viewing(), nn.Linear(144, 10))
+    run(recipe(comm_round=1), tmp_path / "run", model=net)
+    assert records(tmp_path / "run")[0]["rejected"] == 0
+
+
+class _Viewing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(len(x), -1)
+
+
+def test_summary_json_tells_the_workers(run: Run, recipe: Run, tmp_path: Path) -> None:
+    run(recipe(comm_round=1, **{"device_args.worker_num": 1}), tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["workers"] == 1
