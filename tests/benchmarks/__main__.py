@@ -26,6 +26,7 @@ SCRIPTS = {
     "aggregation.py": ("--repeats 15", "--repeats 5"),
     "training.py mnist": ("--clients 10", "--clients 2 --repeats 1"),
     "training.py cifar10": ("--clients 10", "--clients 2 --repeats 1"),
+    "training.py resnet18": ("--clients 4", "--clients 1 --repeats 1"),
     "ranks.py": ("--clients 60", "--clients 10"),
 }
 

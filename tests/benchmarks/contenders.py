@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,21 @@ from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 
 Measure = Callable[[], Seconds]
+
+
+class OwnMnist(nn.Module):
+    """The paper's MNIST network as a user brings it: no class of the package's."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 20, 5), nn.Conv2d(20, 50, 5)
+        self.fc1, self.fc2 = nn.Linear(800, 500), nn.Linear(500, 10)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.conv1(images)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        return self.fc2(self.dropout(F.relu(self.fc1(x.flatten(1)))))
 
 
 def settings(
@@ -172,10 +188,12 @@ def plain_loop(
     return measure
 
 
-def ours(recipe: Recipe, data: FederatedData, device: torch.device) -> Measure:
+def ours(
+    recipe: Recipe, data: FederatedData, device: torch.device, model: nn.Module | None = None
+) -> Measure:
     """Return the engine, as ``fedml run`` starts it: the second of two rounds."""
     keep_freed_memory()
-    model = create_model(recipe.model_args.model, 0)
+    model = model or create_model(recipe.model_args.model, 0)
 
     def measure() -> Seconds:
         with tempfile.TemporaryDirectory() as name:
@@ -205,4 +223,9 @@ CONTENDERS = {
     "plain PyTorch loop": (plain_loop, "fp32"),
     "ours, fp32": (ours, "fp32"),
     "ours, bf16": (ours, "bf16"),
+}
+# What a user brings instead, in the same run.
+OWN = {
+    "own network, fp32": (partial(ours, model=OwnMnist()), "fp32"),
+    "own network with dropout, fp32": (partial(ours, model=OwnMnist(0.5)), "fp32"),
 }

@@ -2,13 +2,15 @@
 
     python tests/benchmarks/training.py mnist --clients 10
     python tests/benchmarks/training.py cifar10 --clients 10
+    python tests/benchmarks/training.py resnet18 --clients 4
 
 The paper's network, data, partition (K = 100, non-IID, balanced), epochs and batch size; the first
 ``--clients`` of the 100 train, so a whole round takes 100 / clients times as long. Every contender
 does the same steps in a process of its own, started as its users would start it; they take turns,
-``--repeats`` times. Of training also the rate of its products (convolutions and linear layers,
-counted by PyTorch's ``FlopCounterMode``) and its share of what one large matrix product of the same
-precision reaches on the whole machine.
+``--repeats`` times. On MNIST also the same network as a user brings it, without and with dropout;
+``resnet18`` is torchvision's on the images of CIFAR-10. Of training also the rate of its products
+(convolutions and linear layers, counted by PyTorch's ``FlopCounterMode``) and its share of what one
+large matrix product of the same precision reaches on the whole machine.
 """
 
 from __future__ import annotations
@@ -25,12 +27,13 @@ from typing import Any
 
 import click
 import torch
-from contenders import CONTENDERS, Measure, federated, settings
+from contenders import CONTENDERS, OWN, Measure, federated, settings
 from harness import data_option, in_turn, show, spread
 from products import DTYPES, ceiling, operations
 
 from fednnnn_plugin.engine.devices import visible_gpus
 from fednnnn_plugin.engine.records import Seconds
+from fednnnn_plugin.recipe import Recipe
 
 _measure: Measure  # in a contender's process
 
@@ -40,11 +43,19 @@ def used_device() -> torch.device:
     return torch.device("cuda" if visible_gpus() else "cpu")
 
 
-def _prepare(name: str, dataset: str, clients: int, folder: Path) -> None:
+def _recipe(problem: str, clients: int, precision: str, folder: Path) -> Recipe:
+    if problem != "resnet18":
+        return settings(f"{problem}_noniid_b", clients, precision, folder)
+    recipe = settings("cifar10_noniid_b", clients, precision, folder)
+    named = recipe.model_args.model_copy(update={"model": problem})
+    return recipe.model_copy(update={"model_args": named})
+
+
+def _prepare(name: str, problem: str, clients: int, folder: Path) -> None:
     global _measure  # noqa: PLW0603
     logging.disable(logging.INFO)
-    make, precision = CONTENDERS[name]
-    recipe = settings(f"{dataset}_noniid_b", clients, precision, folder)
+    make, precision = (CONTENDERS | OWN)[name]
+    recipe = _recipe(problem, clients, precision, folder)
     _measure = make(recipe, federated(recipe), used_device())
 
 
@@ -53,25 +64,26 @@ def _run() -> Seconds:
 
 
 @click.command(help=__doc__)
-@click.argument("dataset", type=click.Choice(["mnist", "cifar10"]))
+@click.argument("problem", type=click.Choice(["mnist", "cifar10", "resnet18"]))
 @click.option("--clients", default=10, show_default=True)
 @click.option("--repeats", default=3, show_default=True)
 @data_option
-def main(dataset: str, clients: int, repeats: int, data: Path) -> None:
-    recipe = settings(f"{dataset}_noniid_b", clients, "fp32", data)
+def main(problem: str, clients: int, repeats: int, data: Path) -> None:
+    contenders = CONTENDERS | (OWN if problem == "mnist" else {})
+    recipe = _recipe(problem, clients, "fp32", data)
     flops = operations(recipe, federated(recipe))
     work: dict[str, Callable[[], Any]] = {
         precision: partial(ceiling, precision, used_device()) for precision in DTYPES
     }
     with ExitStack() as pools:
-        for name in CONTENDERS:
-            prepare = partial(_prepare, name, dataset, clients, data)
+        for name in contenders:
+            prepare = partial(_prepare, name, problem, clients, data)
             pool = ProcessPoolExecutor(1, get_context("spawn"), prepare)
             pools.enter_context(pool)
             work[name] = lambda pool=pool: pool.submit(_run).result()
         results = in_turn(work, repeats)
     rows, reference = [], 0.0
-    for name, (_, precision) in CONTENDERS.items():
+    for name, (_, precision) in contenders.items():
         parts = {
             part: median(getattr(run, part) for run in results[name])
             for part in ("train", "aggregate", "evaluate")
@@ -86,7 +98,7 @@ def main(dataset: str, clients: int, repeats: int, data: Path) -> None:
                 f"{rate / median(results[precision]):.0%}",
             )
         )
-    click.echo(f"{dataset}, {clients} of 100 clients, one round, seconds, {repeats} repeats\n")
+    click.echo(f"{problem}, {clients} of 100 clients, one round, seconds, {repeats} repeats\n")
     columns = "train, aggregate, evaluate, train + aggregate, × FedML, GFLOP/s, of matmul"
     show(("", *columns.split(", ")), *rows)
     for precision in DTYPES:

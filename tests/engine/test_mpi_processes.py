@@ -168,3 +168,28 @@ def test_a_mistake_that_one_rank_alone_has_names_it(tmp_path: Path) -> None:
     status, _, stderr = ended(2, "bash", "-c", apart)
     assert status == 2
     assert re.search(r"^rank 1 on .+: .*own\.yaml", stderr, re.MULTILINE)
+
+
+OWN = """
+from torch import nn
+
+def net(num_classes):
+    layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(), nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(144, num_classes))
+"""
+
+
+def test_a_users_model_has_the_same_bytes_on_any_number_of_ranks(
+    own_code: Path, content: Any
+) -> None:
+    """With dropout; each rank's clients train in processes."""
+    Path("mine.py").write_text(OWN)
+    settings = keys({"model_args.model": "mine:net"})
+    summary = fp.run(FEDNNNN, overrides=settings, output="alone", allow_code=True).summary
+    assert summary
+    for ranks in (1, 2, 3):
+        job = run(Path(str(ranks)), "--allow-code", "--backend", "MPI", **settings)
+        status, _, stderr = ended(ranks, _BIN / "fednnnn", *job)
+        assert (status, stderr) == (0, "")
+        assert "(processes)" in Path(str(ranks), "fedml.log").read_text()
+        assert content(Path(str(ranks))) == content(Path("alone"))

@@ -112,3 +112,43 @@ def test_a_second_signal_does_not_cost_the_checkpoint(
         ended = commands.wait(started)
         assert ended.check_one_line(status) == f"{said}; go on with --resume"
         assert kept_rounds(folder) == [len(lines(folder))]
+
+
+SLEEPING = """
+import os, time
+from pathlib import Path
+from torch import nn
+
+STARTED = os.getpid()
+
+class Sleeping(nn.Flatten):
+    def forward(self, images):
+        if os.getpid() != STARTED:  # in a fork
+            Path(f"sleeps-{os.getpid()}").touch()
+            time.sleep(600)
+        return super().forward(images)
+
+def net(num_classes):
+    return nn.Sequential(Sleeping(), nn.Linear(64, num_classes))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_no_process_of_a_users_model_outlasts_the_run(
+    commands: Any, quick: Quick, tmp_path: Path, sent: signal.Signals, status: int
+) -> None:
+    (tmp_path / "mine.py").write_text(SLEEPING)
+    arguments = quick("run", "--allow-code", **{"model_args.model": "mine:net"})
+    started = commands.start(*arguments, folder=tmp_path)
+    while not (sleeping := list(tmp_path.glob("sleeps-*"))):
+        time.sleep(0.01)
+    os.kill(started.pid, sent)
+    assert commands.wait(started).status == status
+    for pid in (path.name.removeprefix("sleeps-") for path in sleeping):
+        while (
+            Path(f"/proc/{pid}/statm").exists() and Path(f"/proc/{pid}/statm").read_text()[0] != "0"
+        ):
+            time.sleep(0.01)  # for ever, where it is left behind
