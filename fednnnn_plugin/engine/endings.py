@@ -104,7 +104,7 @@ def raise_lost_stop() -> None:
     Extension modules do so that import others, as torch does NumPy; so does a bare ``except`` of a
     user's. What is about to begin a long work asks here.
     """
-    for number in _ENDING:
+    for number in ENDING:
         handler: object = signal.getsignal(number)
         if isinstance(handler, _Stop) and handler.asked:
             raise handler.asked
