@@ -13,12 +13,13 @@ from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks, deal
 from fednnnn_plugin.engine.records import RoundRecord, Seconds, round_record
-from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.errors import RunError, UserError, printable
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.server import Server, ServerMove, ServerState
 from fednnnn_plugin.server.update import Update
+from fednnnn_plugin.user_code import told
 
 _log = logging.getLogger(__name__)
 
@@ -155,15 +156,18 @@ class Federation:
                 part.fail()
                 _log.warning("round %d: client %d failed: %s", number, client, said)
             reason = f"client {group[0]} failed ({said}): "
-            self._refuse_failures(number, part.known.failed, reason)
+            cause = outcome if isinstance(outcome, BaseException) else None
+            self._refuse_failures(number, part.known.failed, reason, cause)
 
-    def _refuse_failures(self, number: int, failed: int, reason: str = "") -> None:
+    def _refuse_failures(
+        self, number: int, failed: int, reason: str = "", cause: BaseException | None = None
+    ) -> None:
         allowed = self._schedule.max_client_failures
         if failed > allowed:
             raise RunError(
                 f"round {number}: {reason}{failed} of its clients failed; "
                 f"train_args.max_client_failures allows {allowed}"
-            )
+            ) from cause
 
     def _test(self, number: int, state: ModelState) -> Evaluation:
         try:
@@ -180,7 +184,7 @@ class Federation:
             with isolated_generators(self._schedule.seed, "rule", number):  # a user's may draw
                 state, move = self.server.apply(self.standing.server, update)
         except UserError as error:
-            raise RunError(f"round {number}: {error}") from None
+            raise RunError(f"round {number}: {error}") from error.__cause__
         if not math.isfinite(move.server_update_norm):
             raise RunError(
                 f"round {number}: the served model is no longer finite: the server moved it by "
@@ -189,7 +193,8 @@ class Federation:
         return update, state, move
 
 
-def _one_line(reason: object) -> str:
-    text = " ".join(str(reason).split())
-    kind = () if isinstance(reason, UserError) else (type(reason).__name__,)
-    return ": ".join(filter(None, (*kind, text)))
+def _one_line(outcome: object) -> str:
+    """Say what a client or a test raised, with its file and line where it is the user's code."""
+    if isinstance(outcome, BaseException) and not isinstance(outcome, UserError):
+        return told(outcome)
+    return printable(outcome)

@@ -1,5 +1,6 @@
 """How the clients of a run train: one by one, side by side, or by a user's own trainer."""
 
+from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -14,6 +15,7 @@ from fednnnn_plugin.engine.batches import Batches, LoaderBatches, LoaderData, Te
 from fednnnn_plugin.engine.cohort import Cohort, Step, Training
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.fingerprint import Fingerprint
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.server.admission import check_client
 from fednnnn_plugin.server.layout import ModelState, State
@@ -33,12 +35,16 @@ class ForeignTrainer(Protocol):
 
 
 class Inputs(NamedTuple):
-    """What a run is of; the trainer replaces the engine's local training and test."""
+    """What a run is of; the trainer replaces the engine's local training and test.
+
+    The fingerprint is of what in it is the user's.
+    """
 
     model: nn.Module
     data: FederatedData | LoaderData
     device: torch.device
     trainer: ForeignTrainer | None = None
+    fingerprint: Fingerprint = MappingProxyType({})
 
     @property
     def are_ours(self) -> bool:
@@ -76,7 +82,7 @@ def cohort_of(inputs: Inputs, sgd: LocalSGD, seed: int, most: int, workers: int)
 
     What is not the package's own trains one at a time, with the global generators seeded for it.
     """
-    model, data, device, trainer = inputs
+    model, data, device, trainer, _ = inputs
     batches: Batches
     if isinstance(data, FederatedData):
         batches = TensorBatches(data, sgd, seed, device, any_order=inputs.are_ours)

@@ -10,7 +10,8 @@ from fednnnn_plugin.errors import UserError, joined, shown
 from fednnnn_plugin.recipe.consistency import inconsistencies
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.method import METHOD, method_settings, rule_keys
-from fednnnn_plugin.recipe.schema import FEDMLS, SECTIONS, Recipe, own_keys
+from fednnnn_plugin.recipe.schema import FEDMLS, FUNCTIONS, SECTIONS, Recipe, own_keys
+from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_object
 
 _WORDS = {
     "boolean": "true or false",
@@ -22,7 +23,9 @@ _WORDS = {
 def build(name: str, sections: Mapping[str, object], caller: Caller) -> Recipe:
     """Validate the sections of a recipe; a ``UserError`` has a line for each problem."""
     values: dict[str, object] = {"name": name, **sections}
-    problems: dict[str, str] = {}
+    problems = {} if caller.foreign else _left_behind(sections, caller)
+    if problems:
+        raise UserError(joined(f"{caller.where(key)}: {text}" for key, text in problems.items()))
     train = sections.get("train_args")
     if isinstance(train, dict):
         settings, problems = method_settings(train, caller)
@@ -40,6 +43,16 @@ def build(name: str, sections: Mapping[str, object], caller: Caller) -> Recipe:
         lines = [f"{caller.where(key)}: {text}" for key, text in problems.items()]
         raise UserError(joined(lines))
     return recipe
+
+
+def _left_behind(sections: Mapping[str, object], caller: Caller) -> dict[str, str]:
+    """The keys that name objects which the caller does not have."""
+    return {
+        f"{section}.{key}": f"{value}: {ONLY_GIVEN}"
+        for section, keys in sections.items()
+        for key, value in (keys.items() if isinstance(keys, dict) else ())
+        if names_object(value) and f"{section}.{key}" not in caller.objects
+    }
 
 
 def known_keys() -> dict[str, str]:
@@ -64,9 +77,13 @@ def _unknown(sections: Mapping[str, object], *, of_rules: bool) -> dict[str, str
     known = known_keys()
     for section in SECTIONS:
         keys = sections.get(section)
+        own = FUNCTIONS.get(section)
+        of_function = own is not None and isinstance(keys, dict) and is_own(keys.get(own))
         for key in keys if isinstance(keys, dict) else ():
             if key not in known and section == "train_args" and not of_rules:
                 continue
+            if of_function and (known.get(key) != section):
+                continue  # its arguments, which are checked where it is called
             if key not in known:
                 nearest = get_close_matches(key[:40], known, n=1, cutoff=0.0)[0]
                 text = f"unknown key; did you mean {known[nearest]}.{nearest}?"

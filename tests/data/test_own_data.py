@@ -33,7 +33,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         (tmp_path / "own_data.py").write_text(text)
         for compiled in tmp_path.glob("__pycache__/*"):
             compiled.unlink()
-        return load_own_data("own_data:load", allow_code=True, seed=seed)
+        return load_own_data("own_data:load", allow_code=True, seed=seed).dataset
 
     yield start
     sys.modules.pop("own_data", None)
@@ -83,7 +83,7 @@ def test_what_it_draws_follows_the_seed(load) -> None:
 
 REST = "labels(), images(), labels()"
 WRONG = {
-    "images(), labels()": "returned a tuple; must be four",
+    "images(), labels()": "a tuple of 2; must be tensors or arrays",
     f"images()[0, 0, 0, 0], {REST}": "train_inputs: torch.uint8 of []; must be [n, ...]",
     f"images(0), {REST}": "train_inputs: torch.uint8 of [0, 1, 2, 2]; must be [n, ...], not empty",
     "images(), labels(3), images(), labels()": "train_labels: 3, for 4 train_inputs",

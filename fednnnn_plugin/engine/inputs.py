@@ -1,0 +1,132 @@
+"""What a recipe's run is of: its data and model, or the objects that a program gave for them."""
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from fednnnn_plugin.data.own_data import MAX_CLASSES, inputs_and_labels, members
+from fednnnn_plugin.engine.batches import LoaderData
+from fednnnn_plugin.engine.ranks import Ranks
+from fednnnn_plugin.engine.settings import load_data, rank_device
+from fednnnn_plugin.engine.training import Inputs
+from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.fingerprint import Fingerprint, model_digests, tensors_digest
+from fednnnn_plugin.models import create_model
+from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.user_code import call_code, is_own
+
+DATA, MODEL, RULE = "data_args.dataset", "model_args.model", "train_args.federated_optimizer"
+
+
+def recipe_inputs(
+    recipe: Recipe, ranks: Ranks, objects: Mapping[str, object], *, allow_code: bool
+) -> Inputs:
+    """Load a recipe's data and make its model, or take the ``objects`` by ``section.key``."""
+    given, model = objects.get(DATA), objects.get(MODEL)
+    name, seed = recipe.model_args.model, recipe.common_args.random_seed
+    fingerprint: Fingerprint
+    data: Any
+    if loaders := _loaders(given, recipe):
+        data, fingerprint = loaders
+    else:
+        data = load_data(recipe, ranks, given=given, allow_code=allow_code)
+        fingerprint = data.fingerprint
+    made = create_model(
+        name,
+        seed,
+        data.num_classes,
+        given=model,
+        arguments=recipe.model_args.arguments,
+        allow_code=allow_code,
+    )
+    if is_own(name):
+        # What a function makes of the seed differs from seed to seed.
+        weights = "weights" if made is model else "drawn_weights"
+        fingerprint = {**fingerprint, "model": model_digests(made, weights)}
+    return Inputs(made, data, rank_device(recipe, ranks), fingerprint=fingerprint)
+
+
+def _loaders(given: object, recipe: Recipe) -> tuple[LoaderData, Fingerprint] | None:
+    """Take each client's batches from its ``Dataset`` or ``DataLoader``; None of other data.
+
+    All are gone through once: what they give is in the fingerprint.
+    """
+    parts = given if isinstance(given, tuple | list) and len(given) == 2 else ((), ())
+    clients, test = members(parts[0]), parts[1]
+    if not any(isinstance(p, Dataset | DataLoader) and not _is_pair(p) for p in (*clients, test)):
+        return None
+    where, size = f"{DATA}: {recipe.data_args.dataset}", recipe.train_args.batch_size
+    total = recipe.train_args.client_num_in_total
+    if len(clients) != total:
+        raise UserError(
+            f"train_args.client_num_in_total: {total}: must be {len(clients)}: so many clients "
+            "are in the split that the data have"
+        )
+    if recipe.data_args.validation_fraction:
+        raise UserError(
+            f"data_args.validation_fraction: {recipe.data_args.validation_fraction}: must be 0: "
+            "nothing can be held out of datasets and loaders; give arrays"
+        )
+    named = [f"client {client}" for client in range(total)]
+    labels: dict[str, list[Tensor]] = {}
+
+    def read() -> str:
+        with isolated_generators(0, "fingerprint"):  # a loader may shuffle: so for every seed
+            in_order = [_loader(part, size, where) for part in (*clients, test)]
+            return tensors_digest(_told(zip([*named, "test"], in_order, strict=True), labels))
+
+    digest = call_code(read, where, lambda function: function())
+    sizes = {client: sum(map(len, labels.get(name, ()))) for client, name in enumerate(named)}
+    for name in (*named, "test"):
+        if not sum(map(len, labels.get(name, ()))):
+            raise UserError(f"{where}: {name}: has no batch; must have at least one")
+    classes = 1 + max(int(batch.max()) for batch in chain.from_iterable(labels.values()))
+    if not 2 <= classes <= MAX_CLASSES:
+        raise UserError(
+            f"{where}: labels up to {classes - 1}: there must be 2 to {MAX_CLASSES} classes"
+        )
+    loaders = [_loader(part, size, where, shuffle=True) for part in clients]
+    data = LoaderData(dict(enumerate(loaders)), sizes, _loader(test, size, where), classes)
+    counts = torch.tensor([*sizes.values()])
+    split = {"positions": tensors_digest([("sizes", counts)])}
+    return data, {"data": {"tensors": str(digest)}, "split": split}
+
+
+def _is_pair(part: object) -> bool:
+    return inputs_and_labels(part) is not None
+
+
+def _loader(part: object, batch_size: int, where: str, *, shuffle: bool = False) -> DataLoader[Any]:
+    """Return a part's own loader, or one in the recipe's batches."""
+    if isinstance(part, DataLoader):
+        return part
+    if pair := inputs_and_labels(part):
+        part = TensorDataset(*map(torch.as_tensor, pair))
+    if not isinstance(part, Dataset) or not hasattr(part, "__len__") or not len(part):
+        kind = printable(type(part).__name__)
+        raise UserError(
+            f"{where}: a {kind}; must be (inputs, labels), a Dataset with a length, or a DataLoader"
+        )
+    return DataLoader(part, len(part) if batch_size == -1 else batch_size, shuffle=shuffle)
+
+
+def _told(
+    named: Iterable[tuple[str, DataLoader[Any]]], labels: dict[str, list[Tensor]]
+) -> Iterable[tuple[str, Tensor]]:
+    """Yield what the loaders give, by the client's name, and collect the labels."""
+    for name, loader in named:
+        for batch in loader:
+            fits = isinstance(batch, tuple | list) and len(batch) == 2
+            if not (fits and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor)):
+                raise TypeError(f"{name}: its batches must be (inputs, labels), tensors")
+            inputs, own = batch
+            if own.is_floating_point() or own.ndim != 1 or len(own) != len(inputs):
+                raise TypeError(f"{name}: labels: {own.dtype} of {list(own.shape)}: must be [n]")
+            if len(own):
+                labels.setdefault(name, []).append(own)
+            yield from ((name, inputs), (name, own))
