@@ -66,7 +66,7 @@ def find_code(where: str, name: str, given: object = None, *, allow_code: bool =
 
 #: Why an object's name in a recipe cannot be followed.
 ONLY_GIVEN = (
-    "is an object that a Python program gave: a recipe cannot bring it; call fednnnn_plugin.run "
+    "given as an object by a Python program, which a recipe cannot bring: call fednnnn_plugin.run "
     "with it again"
 )
 

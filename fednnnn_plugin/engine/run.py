@@ -36,6 +36,7 @@ from fednnnn_plugin.engine.training import Inputs, cohort_of, widest_group
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
+from fednnnn_plugin.recipe.build import named_objects
 from fednnnn_plugin.server.server import Server
 from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_code, names_object
 
@@ -170,8 +171,8 @@ def _check_same(recipe: Recipe, folder: RunFolder) -> None:
     sections = read_mapping(folder.recipe, "recipe")
     train = sections.get("train_args")
     rule = train.get("federated_optimizer") if isinstance(train, dict) else None
-    if missing := _objects_beyond(sections, recipe):
-        raise UserError(f"--resume: {folder.recipe}: {', '.join(missing)}: {ONLY_GIVEN}")
+    if left := sorted(named_objects(sections) - named_objects(recipe.model_dump())):
+        raise UserError(f"--resume: {folder.recipe}: {', '.join(left)}: {ONLY_GIVEN}")
     if is_own(rule) and rule != own:
         changed: dict[str, tuple[object, object]] = {"train_args.federated_optimizer": (rule, own)}
     else:
@@ -188,16 +189,6 @@ def _check_same(recipe: Recipe, folder: RunFolder) -> None:
                 for key, (before, given) in changed.items()
             )
         )
-
-
-def _objects_beyond(stored: Mapping[str, object], recipe: Recipe) -> list[str]:
-    """Return the keys that name objects in a stored recipe, and none in the one that is given."""
-    return [
-        f"{section}.{key}"
-        for section, keys in stored.items()
-        for key, value in (keys.items() if isinstance(keys, dict) else ())
-        if names_object(value) and not names_object(getattr(getattr(recipe, section), key, None))
-    ]
 
 
 def _say(recipe: Recipe, inputs: Inputs, batching: int) -> None:

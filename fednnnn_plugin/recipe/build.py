@@ -23,9 +23,9 @@ _WORDS = {
 def build(name: str, sections: Mapping[str, object], caller: Caller) -> Recipe:
     """Validate the sections of a recipe; a ``UserError`` has a line for each problem."""
     values: dict[str, object] = {"name": name, **sections}
-    problems = {} if caller.foreign else _left_behind(sections, caller)
-    if problems:
-        raise UserError(joined(f"{caller.where(key)}: {text}" for key, text in problems.items()))
+    problems: dict[str, str] = {}
+    if not caller.foreign and (left := sorted(named_objects(sections) - caller.objects)):
+        raise UserError(f"{caller.where(', '.join(left))}: {ONLY_GIVEN}")
     train = sections.get("train_args")
     if isinstance(train, dict):
         settings, problems = method_settings(train, caller)
@@ -45,13 +45,13 @@ def build(name: str, sections: Mapping[str, object], caller: Caller) -> Recipe:
     return recipe
 
 
-def _left_behind(sections: Mapping[str, object], caller: Caller) -> dict[str, str]:
-    """The keys that name objects which the caller does not have."""
+def named_objects(sections: Mapping[str, object]) -> set[str]:
+    """Every ``section.key`` that names an object of a Python program's."""
     return {
-        f"{section}.{key}": f"{value}: {ONLY_GIVEN}"
+        f"{section}.{key}"
         for section, keys in sections.items()
         for key, value in (keys.items() if isinstance(keys, dict) else ())
-        if names_object(value) and f"{section}.{key}" not in caller.objects
+        if names_object(value)
     }
 
 
