@@ -113,13 +113,15 @@ def call_code(
 ) -> object:
     """Return what ``call`` gets from a function that `load_code` found, on one thread.
 
-    What goes wrong is a ``UserError`` that begins with ``where``.
+    What goes wrong is a ``UserError``, which begins with ``where`` if it was none already.
     """
     if not callable(function):
         raise UserError(f"{where}: is not callable")
     try:
         with on_threads(1):
             return call(function)
+    except UserError:
+        raise
     except (Exception, SystemExit) as error:
         raise UserError(f"{where}: raised {told(error)}") from error
 

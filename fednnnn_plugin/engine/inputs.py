@@ -73,27 +73,29 @@ def _loaders(given: object, recipe: Recipe) -> tuple[LoaderData, Fingerprint] | 
             "nothing can be held out of datasets and loaders; give arrays"
         )
     named = [f"client {client}" for client in range(total)]
-    labels: dict[str, list[Tensor]] = {}
+    labels = {f"{where}: {name}": list[Tensor]() for name in (*named, "test")}
 
     def read() -> str:
         with isolated_generators(0, "fingerprint"):  # a loader may shuffle: so for every seed
             in_order = [_loader(part, size, where) for part in (*clients, test)]
-            return tensors_digest(_told(zip([*named, "test"], in_order, strict=True), labels))
+            return tensors_digest(_told(zip(labels, in_order, strict=True), labels))
 
     digest = call_code(read, where, lambda function: function())
-    sizes = {client: sum(map(len, labels.get(name, ()))) for client, name in enumerate(named)}
-    for name in (*named, "test"):
-        if not sum(map(len, labels.get(name, ()))):
-            raise UserError(f"{where}: {name}: has no batch; must have at least one")
-    classes = 1 + max(int(batch.max()) for batch in chain.from_iterable(labels.values()))
+    counts = {name: sum(map(len, batches)) for name, batches in labels.items()}
+    for name, count in counts.items():
+        if not count:
+            raise UserError(f"{name}: has no sample; must have at least one")
+    classes = 1 + max(int(b.max()) for b in chain.from_iterable(labels.values()) if len(b))
     if not 2 <= classes <= MAX_CLASSES:
         raise UserError(
             f"{where}: labels up to {classes - 1}: there must be 2 to {MAX_CLASSES} classes"
         )
     loaders = [_loader(part, size, where, shuffle=True) for part in clients]
-    data = LoaderData(dict(enumerate(loaders)), sizes, _loader(test, size, where), classes)
-    counts = torch.tensor([*sizes.values()])
-    split = {"positions": tensors_digest([("sizes", counts)])}
+    sizes = [*counts.values()][:-1]
+    data = LoaderData(
+        dict(enumerate(loaders)), dict(enumerate(sizes)), _loader(test, size, where), classes
+    )
+    split = {"positions": tensors_digest([("sizes", torch.tensor(sizes))])}
     return data, {"data": {"tensors": str(digest)}, "split": split}
 
 
@@ -123,10 +125,12 @@ def _told(
         for batch in loader:
             fits = isinstance(batch, tuple | list) and len(batch) == 2
             if not (fits and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor)):
-                raise TypeError(f"{name}: its batches must be (inputs, labels), tensors")
+                raise UserError(f"{name}: its batches must be (inputs, labels), tensors")
             inputs, own = batch
             if own.is_floating_point() or own.ndim != 1 or len(own) != len(inputs):
-                raise TypeError(f"{name}: labels: {own.dtype} of {list(own.shape)}: must be [n]")
-            if len(own):
-                labels.setdefault(name, []).append(own)
+                kind = f"{own.dtype} of {list(own.shape)}, for {len(inputs)} inputs"
+                raise UserError(f"{name}: labels: {kind}; must be integers [n]")
+            if len(own) and int(own.min()) < 0:
+                raise UserError(f"{name}: labels: has {int(own.min())}; labels go from 0 on")
+            labels[name].append(own)
             yield from ((name, inputs), (name, own))
