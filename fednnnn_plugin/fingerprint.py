@@ -1,6 +1,7 @@
 """Digests of what a user brings: tensors, models, and the code that runs."""
 
 import dis
+import functools
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
@@ -22,8 +23,15 @@ _OF_ANY_CLASS = {
     *("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__qualname__"),
     *("__firstlineno__", "__static_attributes__", "__annotate_func__", "_abc_impl"),
 }
-# What a method, a class method, a property, a cached property or a partial function calls.
-_CALLED = ("__func__", "fget", "fset", "fdel", "func", "args", "keywords")
+# What others that can be called are made of.
+_MADE_OF: dict[type, tuple[str, ...]] = {
+    types.MethodType: ("__func__", "__self__"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    property: ("fget", "fset", "fdel"),
+    functools.cached_property: ("func",),
+    functools.partial: ("func", "args", "keywords"),
+}
 
 
 def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
@@ -36,18 +44,21 @@ def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
     return digest.hexdigest()
 
 
-def model_digests(model: nn.Module, weights: str = "weights") -> dict[str, str]:
-    """Return the digests of a model's layout, of its ``weights``, and of its classes' code.
+def model_digests(
+    model: nn.Module, weights: str = "weights", makers: Iterable[object] = ()
+) -> dict[str, str]:
+    """Return the digests of a model's layout, of its ``weights``, and of its code.
 
     The layout is the class and the attributes of each module, such as a dropout's ``p``, and the
-    names, dtypes and shapes of parameters and buffers. The weights are both, as they are.
+    names, dtypes and shapes of parameters and buffers. The weights are both, as they are. The code
+    is that of the classes, and of the ``makers``.
     """
     named = [*model.named_parameters(), *model.named_buffers()]
     shapes = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in named]
     return {
         "layout": code_digest(shapes, *_layout(model)),
         weights: tensors_digest(named),
-        "code": code_digest(*dict.fromkeys(map(type, model.modules()))),
+        "code": code_digest(*dict.fromkeys(map(type, model.modules())), *makers),
     }
 
 
@@ -157,12 +168,13 @@ def _globals_of(code: types.CodeType) -> set[str]:
 
 
 def _told_of_object(thing: object) -> Iterator[object]:
-    """Yield an object's class, and what it calls or keeps; of others' its text, if not a place."""
-    text = "" if " at 0x" in (text := repr(thing)) else text
-    called = [getattr(thing, name, None) for name in _CALLED]
-    if any(called):
-        yield from (type(thing).__name__, *called)
-    elif is_installed(type(thing)):
-        yield f"{type(thing).__qualname__} {text}"
+    """Yield an object's class and what it has; of others' classes its text, if that is no place."""
+    kind = type(thing)
+    if kind in _MADE_OF:
+        yield kind.__name__
+        yield from (getattr(thing, name) for name in _MADE_OF[kind])
+    elif is_installed(kind):
+        text = repr(thing)
+        yield f"{kind.__qualname__} {'' if ' at 0x' in text else text}"
     else:
-        yield from ("object", type(thing), getattr(thing, "__dict__", None))
+        yield from ("object", kind, getattr(thing, "__dict__", None))

@@ -18,7 +18,7 @@ from fednnnn_plugin.fingerprint import Fingerprint, model_digests, tensors_diges
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.user_code import call_code, is_own
+from fednnnn_plugin.user_code import call_code, find_code, is_own
 
 DATA, MODEL, RULE = "data_args.dataset", "model_args.model", "train_args.federated_optimizer"
 
@@ -45,9 +45,13 @@ def recipe_inputs(
         allow_code=allow_code,
     )
     if is_own(name):
-        # What a function makes of the seed differs from seed to seed.
-        weights = "weights" if made is model else "drawn_weights"
-        fingerprint = {**fingerprint, "model": model_digests(made, weights)}
+        maker = find_code(MODEL, name, model, allow_code=allow_code)
+        digests = (
+            model_digests(made)
+            if made is maker
+            else model_digests(made, "drawn_weights", [maker])  # by the seed
+        )
+        fingerprint = {**fingerprint, "model": digests}
     return Inputs(made, data, rank_device(recipe, ranks), fingerprint=fingerprint)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Data: TypeAlias = (
         tuple[Array, Array, Array, Array]
         | tuple[Array, Array, Array, Array, Sequence[Array | Sequence[int]]]
-        | tuple[Sequence[Part], Part]
+        | tuple[Sequence[Part] | Mapping[Any, Part], Part]
     )
 
 #: What Python calls the command's options.
