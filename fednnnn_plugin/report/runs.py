@@ -141,10 +141,13 @@ def _identity(folder: Path, name: str, last: float, problems: list[str]) -> dict
     recipe, summary = (_read_settings(folder / file, problems) for file in (RECIPE, SUMMARY))
     sections = {name: values for name, values in recipe.items() if isinstance(values, dict)}
     settings = {}
+    named = Counter(key for section in _SECTIONS for key in sections.get(section, {}))
     for section in _SECTIONS:
         for key, value in sections.get(section, {}).items():
             own = printable(key)
-            taken = own in _TAKEN or OTHER_NUMBERS.match(own)
+            # An argument of a user's function may have any name.
+            twice = named[key] > 1 and section != "train_args"
+            taken = twice or own in _TAKEN or OTHER_NUMBERS.match(own)
             if key not in _NOT_COMPUTED:
                 settings[f"{section}.{own}" if taken else own] = _scalar(value)
     settings |= _fingerprints(folder / FINGERPRINT, problems)

@@ -102,3 +102,27 @@ WRONG = {
 def test_a_wrong_return_is_one_line(load, returned: str) -> None:
     message = refusal(load, returned)
     assert message.startswith(f"data_args.dataset: own_data:load: {WRONG[returned]}")
+
+
+def test_a_fingerprint_says_what_was_drawn() -> None:
+    def drawn() -> tuple[torch.Tensor, ...]:
+        return torch.rand(4, 2), torch.arange(4) % 2, torch.rand(2, 2), torch.arange(2)
+
+    def fixed() -> tuple[object, ...]:
+        return (
+            torch.ones(4, 2),
+            torch.arange(4) % 2,
+            torch.ones(2, 2),
+            torch.arange(2),
+            [[0, 1], [2, 3]],
+        )
+
+    def of(function: object, seed: int) -> dict[str, dict[str, str]]:
+        return dict(load_own_data("<object>:it", seed=seed, given=function).fingerprint)
+
+    one, other = of(drawn, 0), of(drawn, 1)
+    assert one["data"].keys() == {"code", "drawn_tensors"}
+    assert one["data"]["code"] == other["data"]["code"]
+    assert one["data"]["drawn_tensors"] != other["data"]["drawn_tensors"]
+    assert of(fixed, 0) == of(fixed, 1)
+    assert of(fixed, 0).keys() == {"data", "split"}
