@@ -45,15 +45,16 @@ def hold_out(
     """
     total = len(dataset.pixels.train_labels)
     held = round(fraction * total)
+    rng = np.random.default_rng(derive_seed(seed, "validation"))
+    drawn = _drawn(dataset.pixels.train_labels, held, rng)
+    for positions in clients:
+        drawn[positions[0]] &= not drawn[positions].all()
+    held = int(drawn.sum())
     if not 0 < held < total:
         raise UserError(
             f"data_args.validation_fraction: {fraction}: leaves {total - held} of {total} training "
             f"images to train on and {held} to validate on; both need at least one"
         )
-    rng = np.random.default_rng(derive_seed(seed, "validation"))
-    drawn = _drawn(dataset.pixels.train_labels, held, rng)
-    for positions in clients:
-        drawn[positions[0]] &= not drawn[positions].all()
     places = (~drawn).cumsum(0) - 1
     left = tuple(places[positions[~drawn[positions]]] for positions in clients)
     return replace(dataset, pixels=_parted(dataset.pixels, drawn)), left

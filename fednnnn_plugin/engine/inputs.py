@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fednnnn_plugin.data.own_data import MAX_CLASSES, inputs_and_labels, members
 from fednnnn_plugin.engine.batches import LoaderData
@@ -76,13 +76,16 @@ def _loaders(given: object, recipe: Recipe) -> tuple[LoaderData, Fingerprint] | 
             f"data_args.validation_fraction: {recipe.data_args.validation_fraction}: must be 0: "
             "nothing can be held out of datasets and loaders; give arrays"
         )
-    named = [f"client {client}" for client in range(total)]
-    labels = {f"{where}: {name}": list[Tensor]() for name in (*named, "test")}
+    named = [f"{where}: {whose}" for whose in (*(f"client {k}" for k in range(total)), "test")]
+    loaders = [
+        _loader(part, size, name, shuffle=name != named[-1])
+        for part, name in zip((*clients, test), named, strict=True)
+    ]
+    labels: dict[str, list[Tensor]] = {name: [] for name in named}
 
     def read() -> str:
-        with isolated_generators(0, "fingerprint"):  # a loader may shuffle: so for every seed
-            in_order = [_loader(part, size, where) for part in (*clients, test)]
-            return tensors_digest(_told(zip(labels, in_order, strict=True), labels))
+        with isolated_generators(0, "fingerprint"):  # they may shuffle: alike for every seed
+            return tensors_digest(_told(zip(named, loaders, strict=True), labels))
 
     digest = call_code(read, where, lambda function: function())
     counts = {name: sum(map(len, batches)) for name, batches in labels.items()}
@@ -94,11 +97,9 @@ def _loaders(given: object, recipe: Recipe) -> tuple[LoaderData, Fingerprint] | 
         raise UserError(
             f"{where}: labels up to {classes - 1}: there must be 2 to {MAX_CLASSES} classes"
         )
-    loaders = [_loader(part, size, where, shuffle=True) for part in clients]
-    sizes = [*counts.values()][:-1]
-    data = LoaderData(
-        dict(enumerate(loaders)), dict(enumerate(sizes)), _loader(test, size, where), classes
-    )
+    *sizes, _ = counts.values()
+    *of_clients, of_test = loaders
+    data = LoaderData(dict(enumerate(of_clients)), dict(enumerate(sizes)), of_test, classes)
     split = {"positions": tensors_digest([("sizes", torch.tensor(sizes))])}
     return data, {"data": {"tensors": str(digest)}, "split": split}
 
@@ -107,18 +108,20 @@ def _is_pair(part: object) -> bool:
     return inputs_and_labels(part) is not None
 
 
-def _loader(part: object, batch_size: int, where: str, *, shuffle: bool = False) -> DataLoader[Any]:
+def _loader(part: object, batch_size: int, where: str, *, shuffle: bool) -> DataLoader[Any]:
     """Return a part's own loader, or one in the recipe's batches."""
     if isinstance(part, DataLoader):
         return part
     if pair := inputs_and_labels(part):
         part = TensorDataset(*map(torch.as_tensor, pair))
-    if not isinstance(part, Dataset) or not hasattr(part, "__len__") or not len(part):
+    size = getattr(part, "__len__", int)() if isinstance(part, Dataset) else 0
+    if not isinstance(part, Dataset) or isinstance(part, IterableDataset) or not size:
         kind = printable(type(part).__name__)
         raise UserError(
-            f"{where}: a {kind}; must be (inputs, labels), a Dataset with a length, or a DataLoader"
+            f"{where}: a {kind}; must be (inputs, labels), a DataLoader, or a Dataset that has a "
+            "length and is not empty"
         )
-    return DataLoader(part, len(part) if batch_size == -1 else batch_size, shuffle=shuffle)
+    return DataLoader(part, size if batch_size == -1 else batch_size, shuffle=shuffle)
 
 
 def _told(
