@@ -21,7 +21,8 @@ _PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
 _OF_ANY_MODULE = {*vars(nn.Module()), "__annotations__"}
 _OF_ANY_CLASS = {
     *("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__qualname__"),
-    *("__firstlineno__", "__static_attributes__", "__annotate_func__", "_abc_impl"),
+    *("__firstlineno__", "__static_attributes__", "_abc_impl", "__annotate__"),
+    *("__annotate_func__", "__annotations_cache__", "__conditional_annotations__"),
 }
 # What others that can be called are made of.
 _MADE_OF: dict[type, tuple[str, ...]] = {
