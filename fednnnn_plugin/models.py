@@ -7,7 +7,7 @@ so the function is the paper's and ReLU handles a quarter of the elements.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.user_code import call_code, load_code, names_code, refuse_code
+from fednnnn_plugin.user_code import call_code, check_arguments, find_code, is_own
 
 _KEY = "model_args.model"
 
@@ -113,17 +113,28 @@ _WITHOUT_AUXILIARY: dict[str, dict[str, Any]] = {
 
 
 def create_model(
-    name: str, seed: int, num_classes: int = 10, *, allow_code: bool = False
+    name: str,
+    seed: int,
+    num_classes: int = 10,
+    *,
+    given: object = None,
+    arguments: Mapping[str, object] | None = None,
+    allow_code: bool = False,
 ) -> nn.Module:
     """Make a model whose initial weights depend on ``seed`` alone; the generators are restored.
 
-    It is one of ``MODELS``, a classification model of torchvision's, or what a ``module:function``
-    makes, which the user, not a recipe, allows to run.
+    It is one of ``MODELS``, a classification model of torchvision's, or the user's: what a function
+    makes that was ``given``, or is a ``module:function`` that the user, not a recipe, allows to
+    run; it gets the ``arguments`` too. A model that was given is returned as it is.
     """
-    if names_code(name):
-        if not allow_code:
-            raise refuse_code(_KEY, name)
-        return _own_model(name, seed, num_classes)
+    if is_own(name):
+        function = find_code(_KEY, name, given, allow_code=allow_code)
+        check_arguments(function, "model_args", arguments or {})
+        if isinstance(given, nn.Module):
+            return given
+        return _own_model(
+            function, f"{_KEY}: {printable(name)}", seed, num_classes, arguments or {}
+        )
     if problem := unknown_model(name):
         raise UserError(f"{_KEY}: {name[:60]!r}: {problem}")
     with _drawing_from(seed):
@@ -148,31 +159,44 @@ def _drawing_from(seed: int) -> Iterator[None]:
             torch.set_default_dtype(default)
 
 
-def _own_model(reference: str, seed: int, num_classes: int) -> nn.Module:
-    function, where = load_code(reference, _KEY), f"{_KEY}: {printable(reference)}"
+def _own_model(
+    function: object, where: str, seed: int, num_classes: int, arguments: Mapping[str, object]
+) -> nn.Module:
     if isinstance(function, nn.Module):
         raise UserError(f"{where}: is a model; must be a function that makes one")
     with _drawing_from(seed):
-        model = call_code(function, where, lambda make: _made(make, num_classes))
+        model = call_code(function, where, lambda make: _made(make, num_classes, arguments))
     if not isinstance(model, nn.Module):
         raise UserError(f"{where}: returned a {type(model).__name__}; must be a torch.nn.Module")
     return model
 
 
-def _made(function: Callable[..., object], num_classes: int) -> object:
-    """Call it with the number of classes: as ``num_classes``, else as the first it requires."""
+def _made(
+    function: Callable[..., object], num_classes: int, arguments: Mapping[str, object]
+) -> object:
+    """Call it with the arguments and the number of classes.
+
+    That is ``num_classes``, unless it is among the arguments, or else the first that it requires.
+    """
     signature = inspect.signature(function)
     single = {
         name: parameter.default
         for name, parameter in signature.parameters.items()
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
-    required = [name for name, default in single.items() if default is signature.empty]
-    given = signature.bind_partial()
+    required = [
+        name
+        for name, default in single.items()
+        if default is signature.empty and name not in arguments
+    ]
+    given = {name: value for name, value in arguments.items() if name in single}
     for name in ["num_classes"] if "num_classes" in single else required[:1]:
-        given.arguments[name] = num_classes
-    given.apply_defaults()  # those before one that is given by its position
-    return function(*given.args, **given.kwargs)
+        given.setdefault(name, num_classes)
+    bound = signature.bind_partial()
+    bound.arguments |= given
+    bound.apply_defaults()  # those before one that is given by its position
+    others = {name: value for name, value in arguments.items() if name not in single}
+    return function(*bound.args, **bound.kwargs | others)
 
 
 def unknown_model(name: str) -> str:
@@ -180,7 +204,7 @@ def unknown_model(name: str) -> str:
 
     A name ``module:function`` may stand for one: nothing is imported to find out.
     """
-    if name in MODELS or names_code(name):
+    if name in MODELS or is_own(name):
         return ""
     try:
         models = _torchvision()

@@ -11,6 +11,12 @@ import numpy as np
 import torch
 
 
+def generators_state() -> object:
+    """Return what tells whether the global generators on the CPU have drawn since: compare two."""
+    numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002
+    return random.getstate(), str(numpy_state), torch.get_rng_state().tolist()
+
+
 def derive_seed(seed: int, purpose: str, round_number: int = 0, client: int = 0) -> int:
     """Return a 63-bit seed for one purpose: BLAKE2b of the tuple, the same on every platform."""
     text = f"{seed}/{purpose}/{round_number}/{client}"

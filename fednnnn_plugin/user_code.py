@@ -1,22 +1,27 @@
 """A user's own code, named ``module:name`` in a recipe: imported where the user allows it."""
 
+import builtins
 import importlib
+import inspect
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
+from types import FunctionType, ModuleType
 
 import torch
 
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import UserError, joined, printable
 from fednnnn_plugin.seeds import isolated_generators
 
 _PACKAGE = str(Path(__file__).parent)
 _IMPORTLIB = str(Path(importlib.__file__).parent)
 _INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
 _ABSENT = object()
+_OBJECT = "<object>:"  # no module has such a name
 
 
 def names_code(text: object) -> bool:
@@ -25,6 +30,45 @@ def names_code(text: object) -> bool:
         return False
     module, colon, name = text.partition(":")
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), name))
+
+
+def object_name(thing: object) -> str:
+    """Name an object that a program gave in the place of a name: ``<object>:Net``."""
+    if isinstance(thing, tuple | list | Mapping):
+        return f"{_OBJECT}data"
+    named = thing if isinstance(thing, type | FunctionType) else type(thing)
+    return _OBJECT + printable(named.__name__)
+
+
+def names_object(text: object) -> bool:
+    """Tell whether a name in a recipe is that of an object that a program gave."""
+    return isinstance(text, str) and text.startswith(_OBJECT)
+
+
+def is_own(name: object) -> bool:
+    """Tell whether a name in a recipe is of the user's: code, or an object."""
+    return names_code(name) or names_object(name)
+
+
+def find_code(where: str, name: str, given: object = None, *, allow_code: bool = False) -> object:
+    """What a recipe's key stands for: the object that was ``given``, else ``module:name``.
+
+    What a recipe names is imported where the user, not the recipe, allows it.
+    """
+    if given is not None:
+        return given
+    if names_object(name):
+        raise UserError(f"{where}: {name}: {ONLY_GIVEN}")
+    if not allow_code:
+        raise refuse_code(where, name)
+    return load_code(name, where)
+
+
+#: Why an object's name in a recipe cannot be followed.
+ONLY_GIVEN = (
+    "given as an object by a Python program, which a recipe cannot bring: call fednnnn_plugin.run "
+    "with it again"
+)
 
 
 def refuse_code(where: str, reference: str) -> UserError:
@@ -69,15 +113,59 @@ def call_code(
 ) -> object:
     """Return what ``call`` gets from a function that `load_code` found, on one thread.
 
-    What goes wrong is a ``UserError`` that begins with ``where``.
+    What goes wrong is a ``UserError``, which begins with ``where`` if it was none already.
     """
     if not callable(function):
         raise UserError(f"{where}: is not callable")
     try:
         with on_threads(1):
             return call(function)
+    except UserError:
+        raise
     except (Exception, SystemExit) as error:
         raise UserError(f"{where}: raised {told(error)}") from error
+
+
+def check_arguments(function: object, where: str, given: Mapping[str, object]) -> None:
+    """Refuse arguments, keys of the recipe's section ``where``, that a function does not take."""
+    if not given:
+        return
+    takes: dict[str, inspect.Parameter] = {}
+    if callable(function) and not isinstance(function, torch.nn.Module):
+        with suppress(ValueError, TypeError):  # some that are written in C
+            takes = dict(inspect.signature(function).parameters)
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values()):
+        return
+    by_name = [
+        name
+        for name, parameter in takes.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    ]
+    what = printable(getattr(function, "__qualname__", type(function).__name__))
+    lines = []
+    for name in (name for name in given if name not in by_name):
+        near = get_close_matches(name[:40], by_name, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        lines.append(
+            f"{where}.{printable(name)}: unknown key, and no argument of {what}, which takes "
+            f"{', '.join(by_name) or 'none'}{hint}"
+        )
+    if lines:
+        raise UserError(joined(lines))
+
+
+def is_installed(thing: FunctionType | ModuleType | type) -> bool:
+    """Tell whether a function, a class or a module is Python's, a package's or ours."""
+    if isinstance(thing, FunctionType):
+        return thing.__code__.co_filename.startswith((_PACKAGE, *_INSTALLED))
+    home = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
+    file = getattr(sys.modules.get(home), "__file__", None)
+    if file is None:  # built in, or made by exec, in a notebook, at a prompt
+        own = home == "__main__" or (
+            home == "builtins" and vars(builtins).get(thing.__name__) is not thing
+        )
+        return home in sys.builtin_module_names and not own
+    return str(file).startswith((_PACKAGE, *_INSTALLED))
 
 
 def told(error: BaseException) -> str:

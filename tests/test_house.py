@@ -13,6 +13,7 @@ ROOT = Path(fednnnn_plugin.__file__).parent
 FLOORS = (
     "errors seeds",
     "user_code reading",
+    "fingerprint",
     "server data models",
     "recipe client",
     "engine report",

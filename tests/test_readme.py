@@ -106,7 +106,7 @@ def test_an_aggregation_of_ones_own_is_recorded_as_it_was(
     """Of Δ = (3, 0) and (0, 4), though the rule writes into the first client, as FedML's do."""
     from fedml.ml.aggregator.agg_operator import FedMLAggOperator
 
-    (example,) = blocks("python", (PROJECT / "recipes" / "README.md").read_text())
+    *_, example = blocks("python", (PROJECT / "recipes" / "README.md").read_text())
     code = example.replace("served = ...", "served = FedMLAggOperator.agg(self.args, client_list)")
     assert code != example
 

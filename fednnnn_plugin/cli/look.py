@@ -92,7 +92,8 @@ def partition_command(
     data = load_federated(spec)
     labels, parts = data.train_labels.numpy(), [part.numpy() for part in data.client_indices]
     counts = client_counts(labels, parts, data.class_names)
-    title = f"{spec.dataset}: {spec.partition_method}, {spec.partition_sizes}"
+    dealt = f"{spec.partition_method}, {spec.partition_sizes}"
+    title = f"{spec.dataset}: {'own split' if 'split' in data.fingerprint else dealt}"
     say(f"{title}, {len(parts)} clients, {len(labels)} images\n\n{counts_text(counts)}")
     if plot:
         save_partition(counts, title, plot)

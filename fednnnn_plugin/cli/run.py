@@ -42,13 +42,13 @@ def run_command(
     """
     from fednnnn_plugin.engine.devices import keep_freed_memory
     from fednnnn_plugin.engine.progress import TensorBoard
-    from fednnnn_plugin.engine.start import run
+    from fednnnn_plugin.engine.start import start_recipe
 
     if mlops is None and find_spec("fedml") is not None:
         _become_fedml_run(recipe, options)
     keep_freed_memory()
     followers = [TensorBoard()] if tensorboard else []
-    ended = run(recipe, followers=followers, mlops=mlops, **options)
+    ended = start_recipe(recipe, followers=followers, mlops=mlops, **options)
     if ended.summary is not None:
         said = "the run is finished already" if ended.was_finished else _result(ended.summary)
         say(f"{ended.folder}: {said}")

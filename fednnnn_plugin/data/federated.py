@@ -1,7 +1,8 @@
 """A data set divided between clients, staged once: clients are lists of positions."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -9,12 +10,12 @@ from torch import Tensor
 
 from fednnnn_plugin.data.holdout import hold_out
 from fednnnn_plugin.data.image_folder import load_image_folder
-from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.load import load_images
-from fednnnn_plugin.data.own_data import load_own_data
+from fednnnn_plugin.data.own_data import OwnData, load_own_data
 from fednnnn_plugin.data.partition import partition
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.user_code import names_code
+from fednnnn_plugin.fingerprint import Fingerprint
+from fednnnn_plugin.user_code import is_own
 
 #: What a recipe calls the arguments of `partition` that its refusals name.
 _KEYS = {
@@ -48,6 +49,7 @@ class DataSpec:
     test_fraction: float = 0.2
     allow_code: bool = False
     partition_alpha: float = 0.5
+    arguments: Mapping[str, object] = field(default_factory=dict, hash=False)  # of its own function
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +57,8 @@ class FederatedData:
     """All inputs and labels once, and which of the training inputs each client holds.
 
     Images are float32 [n, C, H, W], normalised; a user's own inputs [n, …]. Labels are int64 [n].
-    A client's indices are positions in the training tensors, int64 [n_k].
+    A client's indices are positions in the training tensors, int64 [n_k]. The fingerprint is of
+    what a user brought.
     """
 
     train_images: Tensor
@@ -65,6 +68,7 @@ class FederatedData:
     test_labels: Tensor
     num_classes: int
     class_names: tuple[str, ...] = ()
+    fingerprint: Fingerprint = field(default_factory=dict)
 
     @property
     def num_clients(self) -> int:
@@ -81,15 +85,37 @@ class FederatedData:
         return self.train_images[indices], self.train_labels[indices]
 
 
-def load_federated(spec: DataSpec) -> FederatedData:
-    """Load a data set, normalise it and divide its training images between clients."""
-    dataset = _load(spec)
+def load_federated(spec: DataSpec, given: object = None) -> FederatedData:
+    """Load a data set, normalise it and divide its training images between clients.
+
+    ``given`` are a user's data, or their function, in the place of what the spec names. Data with
+    a split of their own keep it.
+    """
+    dataset, clients, fingerprint = _load(spec, given)
+    if clients and len(clients) != spec.num_clients:
+        raise UserError(
+            f"{_KEYS['num_clients']}: {spec.num_clients}: must be {len(clients)}: so many clients "
+            "are in the split that the data have"
+        )
     if spec.validation_fraction:
-        dataset = hold_out(dataset, spec.validation_fraction, spec.seed)
+        dataset, clients = hold_out(dataset, spec.validation_fraction, spec.seed, clients)
     pixels = dataset.pixels
+    return FederatedData(
+        dataset.normalised(pixels.train_images),
+        pixels.train_labels,
+        clients or _dealt(pixels.train_labels, spec),
+        dataset.normalised(pixels.test_images),
+        pixels.test_labels,
+        len(dataset.class_names),
+        dataset.class_names,
+        fingerprint,
+    )
+
+
+def _dealt(labels: Tensor, spec: DataSpec) -> tuple[Tensor, ...]:
     try:
         client_indices = partition(
-            pixels.train_labels,
+            labels,
             spec.num_clients,
             method=spec.partition_method,
             sizes=spec.partition_sizes,
@@ -101,24 +127,23 @@ def load_federated(spec: DataSpec) -> FederatedData:
         )
     except UserError as error:
         raise UserError(_ARGUMENTS.sub(lambda name: _KEYS[name[0]], str(error))) from error
-    return FederatedData(
-        dataset.normalised(pixels.train_images),
-        pixels.train_labels,
-        tuple(torch.from_numpy(indices) for indices in client_indices),
-        dataset.normalised(pixels.test_images),
-        pixels.test_labels,
-        len(dataset.class_names),
-        dataset.class_names,
-    )
+    return tuple(map(torch.from_numpy, client_indices))
 
 
-def _load(spec: DataSpec) -> ImageDataset:
+def _load(spec: DataSpec, given: object) -> OwnData:
     name, cache_dir = spec.dataset, spec.data_cache_dir
-    if names_code(name):
-        return load_own_data(name, allow_code=spec.allow_code, seed=spec.seed)
+    if is_own(name):
+        return load_own_data(
+            name,
+            seed=spec.seed,
+            given=given,
+            arguments=spec.arguments,
+            allow_code=spec.allow_code,
+        )
     if name != "image_folder":
-        return load_images(name, cache_dir, download=spec.download, seed=spec.seed)
+        return OwnData(load_images(name, cache_dir, download=spec.download, seed=spec.seed), (), {})
     assert spec.data_dir is not None, "a checked recipe names the folder"
-    return load_image_folder(
+    dataset = load_image_folder(
         spec.data_dir, cache_dir, spec.image_size, spec.test_fraction, spec.seed
     )
+    return OwnData(dataset, (), {})

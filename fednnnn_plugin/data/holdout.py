@@ -1,9 +1,11 @@
 """Parts of a labelled set with the classes in its proportions; and a validation part of one."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fednnnn_plugin.data.class_split import apportion
 from fednnnn_plugin.data.images import ImageDataset, Pixels
@@ -16,25 +18,43 @@ def drawn_apart(pixels: Pixels, num_drawn: int, rng: np.random.Generator) -> Pix
 
     Of each class its share, rounded by largest remainder.
     """
-    images, labels = pixels[:2]
+    return _parted(pixels, _drawn(pixels.train_labels, num_drawn, rng))
+
+
+def _drawn(labels: Tensor, num_drawn: int, rng: np.random.Generator) -> Tensor:
     quotas = apportion(num_drawn, np.bincount(labels.numpy()))
     drawn = torch.zeros(len(labels), dtype=torch.bool)
     for label, quota in enumerate(quotas):
         drawn[rng.permutation(np.flatnonzero(labels.numpy() == label))[:quota]] = True
+    return drawn
+
+
+def _parted(pixels: Pixels, drawn: Tensor) -> Pixels:
+    images, labels = pixels[:2]
     return Pixels(images[~drawn], labels[~drawn], images[drawn], labels[drawn])
 
 
-def hold_out(dataset: ImageDataset, fraction: float, seed: int) -> ImageDataset:
+def hold_out(
+    dataset: ImageDataset, fraction: float, seed: int, clients: Sequence[Tensor] = ()
+) -> tuple[ImageDataset, tuple[Tensor, ...]]:
     """Split the training images into a training and a validation part (paper, appendix, Step 1).
 
-    The validation part stands in the place of the test part, which a run on it never sees.
+    The validation part stands in the place of the test part, which a run on it never sees. Of
+    ``clients``, the positions of a split that the data has, come those that are left; one of which
+    all would be held out keeps its first.
     """
     total = len(dataset.pixels.train_labels)
     held = round(fraction * total)
+    rng = np.random.default_rng(derive_seed(seed, "validation"))
+    drawn = _drawn(dataset.pixels.train_labels, held, rng)
+    for positions in clients:
+        drawn[positions[0]] &= not drawn[positions].all()
+    held = int(drawn.sum())
     if not 0 < held < total:
         raise UserError(
             f"data_args.validation_fraction: {fraction}: leaves {total - held} of {total} training "
             f"images to train on and {held} to validate on; both need at least one"
         )
-    rng = np.random.default_rng(derive_seed(seed, "validation"))
-    return replace(dataset, pixels=drawn_apart(dataset.pixels, held, rng))
+    places = (~drawn).cumsum(0) - 1
+    left = tuple(places[positions[~drawn[positions]]] for positions in clients)
+    return replace(dataset, pixels=_parted(dataset.pixels, drawn)), left

@@ -1,49 +1,154 @@
-"""A user's own data: what a function ``module:function`` returns, where the user allows it."""
+"""A user's own data: arrays, or what a function returns; with a split of its own or without."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
 from fednnnn_plugin.errors import UserError, printable, reason
-from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.user_code import call_code, load_code, refuse_code
+from fednnnn_plugin.fingerprint import Fingerprint, code_digest, tensors_digest
+from fednnnn_plugin.seeds import generators_state, isolated_generators
+from fednnnn_plugin.user_code import call_code, check_arguments, find_code
 
 MAX_CLASSES = 100_000
 
 _KEY = "data_args.dataset"
-_EXPECTED = "tensors or arrays (train_inputs, train_labels, test_inputs, test_labels)"
+_FORMS = (
+    "must be tensors or arrays (train_inputs, train_labels, test_inputs, test_labels), and fifth, "
+    "if you like, a list with each client's positions; or (a list with each client's (inputs, "
+    "labels), (test_inputs, test_labels))"
+)
 
 
-def load_own_data(reference: str, *, allow_code: bool, seed: int) -> ImageDataset:
-    """Import a module and call its function: inputs and labels to train on, then to test on.
+class OwnData(NamedTuple):
+    """A user's data; ``clients`` are the positions of each, where it has a split of its own."""
 
-    Inputs are images, uint8 [n, C, H, W], normalised by the training pixels; or of any shape
-    [n, …], floating and finite, used as float32, or int64, such as tokens. Labels are integers [n],
-    from 0 on.
+    dataset: ImageDataset
+    clients: tuple[Tensor, ...]
+    fingerprint: Fingerprint
+
+
+def load_own_data(
+    name: str,
+    *,
+    seed: int,
+    given: object = None,
+    arguments: Mapping[str, object] | None = None,
+    allow_code: bool = False,
+) -> OwnData:
+    """Check the data that was ``given``, or that a function returns for its ``arguments``.
+
+    The function is ``given``, or imported as ``module:name``. The data are inputs and labels to
+    train on, then to test on. Inputs are images, uint8 [n, C, H, W], normalised by the training
+    pixels; or of any shape [n, …], floating and finite, used as float32, or int64, such as tokens.
+    Labels are integers [n], from 0 on. A fifth value has the positions of each client in the
+    training part. Or they are two: the inputs and labels of each client, and those to test on.
     """
-    if not allow_code:
-        raise refuse_code(_KEY, reference)
-    where = f"{_KEY}: {printable(reference)}"
-    function = load_code(reference, _KEY)
-    with isolated_generators(seed, "data"):
-        returned = call_code(function, where, lambda load: load())
-    pixels = _checked(returned, where)
+    where, arguments, code, drawn = f"{_KEY}: {printable(name)}", arguments or {}, {}, ""
+    returned = found = find_code(_KEY, name, given, allow_code=allow_code)
+    check_arguments(found, "data_args", arguments)
+    if given is None or callable(given):
+        with isolated_generators(seed, "data"):
+            before = generators_state()
+            returned = call_code(found, where, lambda load: load(**arguments))
+            if generators_state() != before:
+                code, drawn = {"code": code_digest(found)}, "drawn_"
+    *parts, split = _five(returned, where)
+    pixels = _checked(parts, where)
+    clients = () if split is None else _positions(split, where, len(pixels.train_labels))
+    fingerprint = {"data": {**code, f"{drawn}tensors": tensors_digest(pixels._asdict().items())}}
+    if clients:
+        digest = tensors_digest((str(client), held) for client, held in enumerate(clients))
+        fingerprint["split"] = {**code, f"{drawn}positions": digest}
     num_classes = 1 + int(torch.maximum(pixels.train_labels.max(), pixels.test_labels.max()))
     if not 2 <= num_classes <= MAX_CLASSES:
         raise UserError(
             f"{where}: labels up to {num_classes - 1}: there must be 2 to {MAX_CLASSES} classes"
         )
-    names = tuple(map(str, range(num_classes)))
+    dataset = ImageDataset(pixels, tuple(map(str, range(num_classes))))
     if pixels.train_images.dtype == torch.uint8:
-        return normalised_by_training_part(pixels, names)
-    return ImageDataset(pixels, names)
+        dataset = normalised_by_training_part(pixels, dataset.class_names)
+    return OwnData(dataset, clients, fingerprint)
 
 
-def _checked(returned: object, where: str) -> Pixels:
+def inputs_and_labels(part: object) -> tuple[Any, Any] | None:
+    """Return the two of a pair of arrays, or of a ``TensorDataset``; None of anything else."""
+    pair = part.tensors if isinstance(part, TensorDataset) else part
+    if isinstance(pair, tuple | list) and len(pair) == 2:
+        inputs, labels = pair
+        if isinstance(inputs, Tensor | np.ndarray) and isinstance(labels, Tensor | np.ndarray):
+            return inputs, labels
+    return None
+
+
+def members(clients: object) -> Sequence[object]:
+    """Return the clients of a list, or of a mapping from their names, in its order."""
+    listed = [*clients.values()] if isinstance(clients, Mapping) else clients
+    return listed if isinstance(listed, tuple | list) else ()
+
+
+def _five(returned: object, where: str) -> Sequence[object]:
+    """Return the four parts, and the positions of each client, or None without a split."""
+    if not isinstance(returned, tuple | list) or len(returned) not in (2, 4, 5):
+        many = f" of {len(returned)}" if isinstance(returned, tuple | list) else ""
+        raise UserError(f"{where}: a {printable(type(returned).__name__)}{many}; {_FORMS}")
+    if len(returned) != 2:
+        return (*returned, None)[:5]
+    x, y = [], []
+    test = inputs_and_labels(returned[1])
+    for client, part in enumerate(members(returned[0])):
+        pair = inputs_and_labels(part)
+        if pair is None:
+            kind = printable(type(part).__name__)
+            raise UserError(f"{where}: client {client}: a {kind}; must be (inputs, labels)")
+        x.append(_inputs(pair[0], f"{where}: client {client}: inputs"))
+        y.append(_labels(pair[1], f"{where}: client {client}: labels"))
+        if len(x[-1]) != len(y[-1]):
+            raise UserError(
+                f"{where}: client {client}: {len(y[-1])} labels, for {len(x[-1])} inputs"
+            )
+        if (x[-1].dtype, x[-1].shape[1:]) != (x[0].dtype, x[0].shape[1:]):
+            raise UserError(
+                f"{where}: client {client}: inputs: {_kind(x[-1])}; client 0's are {_kind(x[0])}"
+            )
+    if not x or test is None:
+        raise UserError(f"{where}: a {printable(type(returned).__name__)} of 2; {_FORMS}")
+    split = torch.arange(sum(map(len, y))).split([*map(len, y)])
+    return torch.cat(x), torch.cat(y), *test, split
+
+
+def _positions(split: object, where: str, total: int) -> tuple[Tensor, ...]:
+    """Check each client's positions: int64 [n_k], n_k > 0, in the training part."""
+    where = f"{where}: client"
+    checked = []
+    for client, given in enumerate(members(split)):
+        try:
+            positions = torch.as_tensor(given).to("cpu")
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise UserError(f"{where} {client}: positions: {reason(error)}") from error
+        if positions.ndim != 1 or not len(positions) or not _is_integral(positions):
+            raise UserError(
+                f"{where} {client}: positions: {_kind(positions)}; must be integers [n], not empty"
+            )
+        checked.append(positions.to(torch.int64))
+        low, high = int(checked[-1].min()), int(checked[-1].max())
+        if low < 0 or high >= total:
+            wrong = low if low < 0 else high
+            raise UserError(
+                f"{where} {client}: position {wrong}: must be 0 to {total - 1}, of train_inputs"
+            )
+    if not checked:
+        kind = printable(type(split).__name__)
+        raise UserError(f"{where}s: a {kind}; must be a list with each client's positions")
+    return tuple(checked)
+
+
+def _checked(returned: Sequence[object], where: str) -> Pixels:
     """Check the four tensors, and bring them to the CPU and to their dtypes."""
-    if not isinstance(returned, tuple | list) or len(returned) != 4:
-        raise UserError(f"{where}: returned a {type(returned).__name__}; must be four {_EXPECTED}")
     parts = []
     for part, inputs, labels in (("train", *returned[:2]), ("test", *returned[2:])):
         x = _inputs(inputs, f"{where}: {part}_inputs")
@@ -74,8 +179,7 @@ def _inputs(value: object, where: str) -> Tensor:
 
 def _labels(value: object, where: str) -> Tensor:
     tensor = _tensor(value, where)
-    integers = torch.can_cast(tensor.dtype, torch.int64) and tensor.dtype != torch.bool
-    if not integers or tensor.ndim != 1 or not len(tensor):
+    if not _is_integral(tensor) or tensor.ndim != 1 or not len(tensor):
         raise UserError(f"{where}: {_kind(tensor)}; must be integers [n], not empty")
     labels = tensor.to(torch.int64)
     if int(labels.min()) < 0:
@@ -97,6 +201,10 @@ def _tensor(value: object, where: str) -> Tensor:
         return torch.from_numpy(np.require(value, value.dtype.newbyteorder("="), ["C", "W"]))
     except (RuntimeError, NotImplementedError, TypeError) as error:  # one without data, for example
         raise UserError(f"{where}: cannot be used: {reason(error)}") from error
+
+
+def _is_integral(tensor: Tensor) -> bool:
+    return torch.can_cast(tensor.dtype, torch.int64) and tensor.dtype != torch.bool
 
 
 def _kind(tensor: Tensor) -> str:

@@ -209,7 +209,7 @@ class Federation:
             with isolated_generators(self._schedule.seed, "rule", number):  # a user's may draw
                 state, move = self.server.apply(self.standing.server, update)
         except UserError as error:
-            raise RunError(f"round {number}: {error}") from None
+            raise RunError(f"round {number}: {error}") from error.__cause__
         if not math.isfinite(move.server_update_norm):
             raise RunError(
                 f"round {number}: the served model is no longer finite: the server moved it by "

@@ -86,13 +86,15 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.recipe = path / "recipe.yaml"
+        self.fingerprint = path / "fingerprint.json"
         self.metrics = path / "metrics.jsonl"
         self.summary = path / "summary.json"
         self.model = path / "model.safetensors"
         self.checkpoints = path / "checkpoint"
         self.log = path / "fedml.log"
         self._lock = path / ".lock"
-        self._files = (self.recipe, self.metrics, self.summary, self.model, self.log)
+        files = (self.recipe, self.fingerprint, self.metrics, self.summary, self.model, self.log)
+        self._files = files
         self._held: os.stat_result | None = None  # the lock's file, while this process has it
         self._tracked = (path / "tensorboard", path / "wandb")  # of those who follow a run
 

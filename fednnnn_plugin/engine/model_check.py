@@ -8,9 +8,10 @@ from torch.nn.parameter import is_lazy
 
 from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.admission import AVERAGED, OF_AVERAGED
+from fednnnn_plugin.user_code import told
 
 _SAME = 1e-3  # of the largest logit: another order of additions makes less
 
@@ -53,7 +54,7 @@ def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module
     try:
         return copy.deepcopy(model)
     except (Exception, SystemExit) as error:
-        raise UserError(f"{where} cannot be copied: {printable(reason(error))}") from error
+        raise UserError(f"{where} cannot be copied: {told(error)}") from error
 
 
 def check_model(model: nn.Module, name: str, data: FederatedData, batch_size: int) -> None:
@@ -71,18 +72,20 @@ def check_model(model: nn.Module, name: str, data: FederatedData, batch_size: in
     sizes = [data.client_size(client) for client in range(data.num_clients)]
     # The last batch of an epoch is a single image.
     alone = [n == 1 if batch_size == -1 else n % batch_size == 1 % batch_size for n in sizes]
-    problem = _problem(model.eval(), images[:1], classes)
+    problem, cause = _problem(model.eval(), images[:1], classes)
     if not problem and batch_size != 1 and max(sizes) > 1:
-        problem = _problem(model.train(), images, classes)
+        problem, cause = _problem(model.train(), images, classes)
     if problem:
-        raise UserError(f"model_args.model: {name}: {problem}")
-    if any(alone) and (problem := _problem(model.train(), images[:1], classes)):
+        raise UserError(f"model_args.model: {name}: {problem}") from cause
+    if any(alone):
+        problem, cause = _problem(model.train(), images[:1], classes)
+    if problem:
         client = alone.index(True)
         raise UserError(
             f"train_args.batch_size: {batch_size}: leaves client {client}, which has "
             f"{sizes[client]} images, a batch of one image, on which {name} cannot train "
             f"({problem}): choose another batch_size, or larger images"
-        )
+        ) from cause
 
 
 def takes_any_order(model: nn.Module, images: Tensor) -> bool:
@@ -114,18 +117,21 @@ def takes_any_order(model: nn.Module, images: Tensor) -> bool:
 
 
 @torch.no_grad()
-def _problem(model: nn.Module, images: Tensor, classes: list[int]) -> str:
-    """Say why the model does not give the logits of images; empty where it does."""
+def _problem(
+    model: nn.Module, images: Tensor, classes: list[int]
+) -> tuple[str, BaseException | None]:
+    """Say why the model does not give the logits of images, and what it raised; else nothing."""
     when = "in training, " if model.training else ""
     try:
         with isolated_generators(0, "model check"):
             logits = model(images.clone())  # which it may change in place
     except (Exception, SystemExit) as error:
         shape = list(images.shape[1:])
-        return f"{when}does not take images of {shape}: {printable(reason(error))}"
+        return f"{when}does not take images of {shape}: {told(error)}", error
     wanted = [len(images), *classes]
     if isinstance(logits, Tensor) and list(logits.shape) == wanted:
-        return ""
+        return "", None
     given = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
     batch = list(images.shape)
-    return f"{when}gives {given} for a batch of {batch}, not {wanted}: the logits of the classes"
+    problem = f"{when}gives {given} for a batch of {batch}, not {wanted}: the logits of the classes"
+    return problem, None

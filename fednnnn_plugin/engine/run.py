@@ -2,9 +2,10 @@
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
@@ -18,7 +19,9 @@ from fednnnn_plugin.engine.devices import (
     side_by_side,
 )
 from fednnnn_plugin.engine.federation import Federation
+from fednnnn_plugin.engine.fingerprints import check_unchanged, keep_fingerprint, rule_digests
 from fednnnn_plugin.engine.folder import Mode, RunFolder, run_log
+from fednnnn_plugin.engine.inputs import recipe_inputs
 from fednnnn_plugin.engine.model_check import check_model, own_copy
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.provenance import commit, versions
@@ -27,18 +30,16 @@ from fednnnn_plugin.engine.records import MetricsFile, Summary
 from fednnnn_plugin.engine.rounds import KeptRounds
 from fednnnn_plugin.engine.settings import (
     PLACEMENT,
-    load_data,
     local_sgd,
-    rank_device,
     schedule,
 )
 from fednnnn_plugin.engine.training import Inputs, cohort_of, widest_group
 from fednnnn_plugin.errors import UserError, printable, shown
-from fednnnn_plugin.models import create_model
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
+from fednnnn_plugin.recipe.build import named_objects
 from fednnnn_plugin.server.server import Server
-from fednnnn_plugin.user_code import names_code
+from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_code, names_object
 
 _log = logging.getLogger(__name__)
 
@@ -50,19 +51,18 @@ def run_recipe(
     *,
     ranks: Ranks | None = None,
     followers: Sequence[Follower] = (),
+    objects: Mapping[str, object] = MappingProxyType({}),
     allow_code: bool = False,
 ) -> Summary | None:
     """Run a recipe with its own data and model; see :func:`run_federation`.
 
+    ``objects`` are a caller's in the place of what the recipe names, by ``section.key``;
     ``allow_code`` lets a ``module:name`` in the recipe run.
     """
     ranks = ranks or Ranks()
 
     def own() -> Inputs:
-        data = load_data(recipe, ranks, allow_code=allow_code)
-        name, seed = recipe.model_args.model, recipe.common_args.random_seed
-        model = create_model(name, seed, data.num_classes, allow_code=allow_code)
-        return Inputs(model, data, rank_device(recipe, ranks))
+        return recipe_inputs(recipe, ranks, objects, allow_code=allow_code)
 
     return run_federation(recipe, own, folder, mode, ranks=ranks, followers=followers)
 
@@ -83,18 +83,25 @@ def run_federation(
     each. A user's trainer, and what no other process can use, trains one client at a time. Of
     ``LoaderData`` the run folder names the data set alone: a recipe of them has the defaults of
     ``data_args``. The model, ``w_0``, is left as it is. ``load`` is called where there is a round
-    to do. ``followers`` are told of the run on rank 0, which gets the summary, unless the run had
-    been finished before.
+    to do, or a fingerprint to compare. ``followers`` are told of the run on rank 0, which gets the
+    summary, unless the run had been finished before.
     """
     ranks = ranks or Ranks()
     files, sgd, train = RunFolder(folder), local_sgd(recipe), recipe.train_args
     seed, a_round = recipe.common_args.random_seed, train.client_num_per_round
     with ExitStack() as stack:
         log_to = stack.enter_context(run_log())
-        if _is_finished(recipe, files, mode, ranks):
+        finished = _is_finished(recipe, files, mode, ranks)
+        if finished and not ranks.start(int(files.fingerprint.exists())):
             return None  # before anything is downloaded
         inputs = load()
-        model, data, device, trainer = inputs
+        model, data, device, trainer, fingerprint = inputs
+        if not recipe.rule.is_ours:
+            fingerprint = {**fingerprint, "rule": rule_digests(recipe.rule)}
+        if mode == "resume" and ranks.rank == 0:
+            check_unchanged(files, fingerprint)
+        if finished:
+            return None
         model = own_copy(model, recipe.model_args.model, sgd.dtype).to(device, sgd.dtype)
         if isinstance(data, FederatedData) and trainer is None:
             check_model(model, recipe.model_args.model, data, train.batch_size)
@@ -125,7 +132,10 @@ def run_federation(
         log_to(files.log)
         _say(recipe, inputs, batching, cohort)
         kept = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
-        text = dump_recipe(recipe, own_data=isinstance(data, LoaderData))
+        foreign = isinstance(data, LoaderData) and not names_object(recipe.data_args.dataset)
+        text = dump_recipe(recipe, own_data=foreign)
+        if fingerprint:
+            keep_fingerprint(files, fingerprint)
         kept.run(mode, text, ranks)
         best, best_round, final = MetricsFile(files.metrics).results()
         summary = Summary(
@@ -162,9 +172,12 @@ def _is_finished(recipe: Recipe, folder: RunFolder, mode: Mode, ranks: Ranks) ->
 def _check_same(recipe: Recipe, folder: RunFolder) -> None:
     # Of code that a folder names none runs but the rule that the recipe has and the user allows.
     own = recipe.train_args.federated_optimizer
-    train = read_mapping(folder.recipe, "recipe").get("train_args")
+    sections = read_mapping(folder.recipe, "recipe")
+    train = sections.get("train_args")
     rule = train.get("federated_optimizer") if isinstance(train, dict) else None
-    if names_code(rule) and rule != own:
+    if left := sorted(named_objects(sections) - named_objects(recipe.model_dump())):
+        raise UserError(f"--resume: {folder.recipe}: {', '.join(left)}: {ONLY_GIVEN}")
+    if is_own(rule) and rule != own:
         changed: dict[str, tuple[object, object]] = {"train_args.federated_optimizer": (rule, own)}
     else:
         # An entry script's recipe may name data, models and platforms that are not ours.
@@ -196,7 +209,9 @@ def _say(recipe: Recipe, inputs: Inputs, batching: int, cohort: Cohort) -> None:
         _log.log(level, "one client at a time trains in each process: %s", workers.why)
     sizes = [data.client_size(client) for client in range(data.num_clients)]
     dealt = ""
-    if isinstance(data, FederatedData):
+    if isinstance(data, FederatedData) and "split" in inputs.fingerprint:
+        dealt = " (a split of their own)"
+    elif isinstance(data, FederatedData):
         dealt = f" ({settings.partition_method}, {settings.partition_sizes})"
     _log.info(
         "data: %s, %d classes; %d clients of %d to %d samples%s",

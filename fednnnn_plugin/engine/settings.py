@@ -24,6 +24,7 @@ from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.reading import read_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
+from fednnnn_plugin.recipe.schema import DataArgs
 from fednnnn_plugin.server.sum import BinnedSum
 
 _log = logging.getLogger(__name__)
@@ -51,27 +52,34 @@ def run_mode(recipe: Recipe, *, resume: bool = False, overwrite: bool = False) -
 def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
     """Return what the recipe says of its data; the user, not the recipe, lets code of theirs run.
 
-    The section's keys are the fields of :class:`DataSpec`.
+    The section's keys are the fields of :class:`DataSpec`; others are its function's arguments.
     """
     data = recipe.data_args
     folder = None if data.data_dir is None else Path(data.data_dir).expanduser()
     return DataSpec(
-        **data.model_dump() | {"data_cache_dir": data.cache_dir, "data_dir": folder},
+        **data.model_dump(include=set(DataArgs.model_fields))
+        | {"data_cache_dir": data.cache_dir, "data_dir": folder},
+        arguments=data.arguments,
         num_clients=recipe.train_args.client_num_in_total,
         seed=recipe.common_args.random_seed,
         allow_code=allow_code,
     )
 
 
-def load_data(recipe: Recipe, ranks: Ranks, *, allow_code: bool = False) -> FederatedData:
-    """Load a recipe's data; one rank of each machine downloads and decodes, then the others."""
+def load_data(
+    recipe: Recipe, ranks: Ranks, *, given: object = None, allow_code: bool = False
+) -> FederatedData:
+    """Load a recipe's data; one rank of each machine downloads and decodes, then the others.
+
+    ``given`` are a user's own in the place of what the recipe names.
+    """
     spec = data_spec(recipe, allow_code=allow_code)
     if ranks.local_rank == 0:
-        data = load_federated(spec)
+        data = load_federated(spec, given)
         ranks.wait()
         return data
     ranks.wait()
-    return load_federated(replace(spec, download=False))
+    return load_federated(replace(spec, download=False), given)
 
 
 def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:

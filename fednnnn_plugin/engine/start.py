@@ -1,19 +1,52 @@
 """Running a recipe, from Python and from the command alike."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fednnnn_plugin.engine.endings import Terminated
 from fednnnn_plugin.engine.folder import RunFolder
+from fednnnn_plugin.engine.inputs import DATA, MODEL, RULE
 from fednnnn_plugin.engine.progress import Follower, progress_display
 from fednnnn_plugin.engine.ranks import choose_ranks, ending_together
 from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.recipe import find_recipe, load_recipe
+from fednnnn_plugin.server.rules import RULES, name_rule
+from fednnnn_plugin.user_code import object_name
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+    from torch.utils.data import DataLoader, Dataset
+
+    Array: TypeAlias = Tensor | np.ndarray[Any, Any]
+    Part: TypeAlias = tuple[Array, Array] | Dataset[Any] | DataLoader[Any]
+    Data: TypeAlias = (
+        tuple[Array, Array, Array, Array]
+        | tuple[Array, Array, Array, Array, Sequence[Array | Sequence[int]]]
+        | tuple[Sequence[Part] | Mapping[Any, Part], Part]
+    )
+
+#: What Python calls the command's options.
+_IN_PYTHON = {
+    "--resume": "resume=True",
+    "--overwrite": "overwrite=True",
+    "--allow-code": "allow_code=True",
+    "--output": "output",
+    "--backend": "backend",
+    "--set": "overrides:",
+}
+_OPTION = re.compile(rf"(?<!\S)({'|'.join(_IN_PYTHON)})\b")
 
 
 @dataclass(frozen=True)
@@ -34,6 +67,9 @@ class Run:
 def run(
     recipe: Path | str,
     *,
+    model: "nn.Module | Callable[..., nn.Module] | str | None" = None,
+    data: "Data | Callable[..., Data] | str | None" = None,
+    rule: "type[Optimizer] | str | None" = None,
     overrides: Mapping[str, object] | Sequence[str] | None = None,
     output: Path | str | None = None,
     resume: bool = False,
@@ -45,10 +81,23 @@ def run(
 ) -> Run:
     """Run a recipe, as the command ``fednnnn run`` does, and show how far it is.
 
+    Model, data and rule take the place of the recipe's: by name, as ``"module:name"``, or as
+    objects, which need no ``allow_code``. A fingerprint of them in the run folder keeps a run from
+    being resumed with others.
+
     Args:
         recipe: a path, or the name of a recipe that comes with the package.
+        model: a module, whose weights are ``w_0`` and which is not changed; or a function of the
+            number of classes that makes one, its weights drawn by the recipe's seed.
+        data: ``(train_inputs, train_labels, test_inputs, test_labels)``, tensors or arrays, split
+            as the recipe says, or as a fifth value does: a list with each client's positions. Or
+            ``(clients, test)``, a list with each client's part, and the part to test on, where a
+            part is ``(inputs, labels)``, a ``Dataset`` or a ``DataLoader``. Or a function that
+            returns arrays in one of these forms.
+        rule: a server rule: a ``torch.optim.Optimizer`` under ``@fednnnn_plugin.rule(...)``.
         overrides: ``{"train_args.comm_round": 3}``, or ``["train_args.comm_round=3"]`` as the
-            command takes them.
+            command takes them. Arguments of a function of yours are such keys too:
+            ``{"model_args.width": 64}``.
         output: the run folder; ``runs/<recipe>-seed<seed>`` by default.
         resume: go on from the newest checkpoint of the run that the folder holds.
         overwrite: replace the run that the folder holds.
@@ -58,7 +107,8 @@ def run(
         mlops: makes the one that reports to FedML's service, for ``using_mlops: true``.
 
     Raises:
-        UserError: a mistake in the recipe, the data or the folder; nothing is written.
+        UserError: a mistake in the recipe, the data or the folder; nothing is written. What code
+            of yours raised is its ``__cause__``.
         RunError: the run cannot go on; its last finished round is saved.
 
     Example::
@@ -68,25 +118,93 @@ def run(
         run = fp.run("digits_noniid_b_fednnnn", overrides={"train_args.comm_round": 10})
         fp.read_runs(run.folder).plot(x="round", y="test_acc")
     """
-    path = find_recipe(str(recipe))
-    loaded = load_recipe(path, _as_options(overrides or ()), allow_code=allow_code)
-    mode = run_mode(loaded, resume=resume, overwrite=overwrite)
-    folder = default_folder(loaded) if output is None else _folder(Path(output))
-    asked_for = "MPI" if loaded.comm_args.backend == "MPI" else None  # sp is every recipe's default
-    ranks = choose_ranks(backend or asked_for)
-    with ending_together(ranks), progress_display(loaded.train_args.comm_round) as display:
-        tracking = recipe_followers(loaded, mlops) if ranks.rank == 0 else []
-        summary = run_recipe(
-            loaded,
-            folder,
-            mode,
-            ranks=ranks,
-            followers=[display, *tracking, *followers],
+    given = {MODEL: model, DATA: data, RULE: rule}
+    named = [f"{key}={json.dumps(name)}" for key, name in given.items() if isinstance(name, str)]
+    with _words_of_python():
+        return start_recipe(
+            recipe,
+            overrides=[*named, *_as_options(overrides or ())],
+            objects={
+                key: thing
+                for key, thing in given.items()
+                if thing is not None and not isinstance(thing, str)
+            },
+            output=output,
+            resume=resume,
+            overwrite=overwrite,
             allow_code=allow_code,
+            backend=backend,
+            followers=followers,
+            mlops=mlops,
         )
+
+
+def start_recipe(
+    recipe: Path | str,
+    *,
+    overrides: Sequence[str] = (),
+    objects: Mapping[str, object] = MappingProxyType({}),
+    output: Path | str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    allow_code: bool = False,
+    backend: str | None = None,
+    followers: Sequence[Follower] = (),
+    mlops: Callable[[], Follower] | None = None,
+) -> Run:
+    """Run a recipe, as :func:`run` does, with the ``objects`` in the place of ``section.key``.
+
+    Its messages are the command's.
+    """
+    path = find_recipe(str(recipe))
+    with _named(objects) as names:
+        loaded = load_recipe(path, overrides, allow_code=allow_code, objects=names)
+        mode = run_mode(loaded, resume=resume, overwrite=overwrite)
+        folder = default_folder(loaded) if output is None else _folder(Path(output))
+        asked_for = "MPI" if loaded.comm_args.backend == "MPI" else None  # sp is the default
+        ranks = choose_ranks(backend or asked_for)
+        with ending_together(ranks), progress_display(loaded.train_args.comm_round) as display:
+            tracking = recipe_followers(loaded, mlops) if ranks.rank == 0 else []
+            summary = run_recipe(
+                loaded,
+                folder,
+                mode,
+                ranks=ranks,
+                followers=[display, *tracking, *followers],
+                objects=objects,
+                allow_code=allow_code,
+            )
     if ranks.rank:
         return Run(folder, None)
     return Run(folder, summary or Summary.read(RunFolder(folder).summary), summary is None)
+
+
+@contextmanager
+def _named(objects: Mapping[str, object]) -> Iterator[dict[str, str]]:
+    """Name objects as a recipe does; a rule's name is known for so long."""
+    names = {key: object_name(thing) for key, thing in objects.items()}
+    try:
+        if RULE in objects:
+            name_rule(names[RULE], objects[RULE], RULE)
+        yield names
+    finally:
+        if RULE in objects:
+            RULES.pop(names[RULE], None)
+
+
+@contextmanager
+def _words_of_python() -> Iterator[None]:
+    """Say what ends a run in the words of Python, where they are those of the command."""
+    try:
+        yield
+    except (UserError, RunError, KeyboardInterrupt, Terminated) as error:
+        error.args = tuple(
+            _OPTION.sub(lambda option: _IN_PYTHON[option[1]], text)
+            if isinstance(text, str)
+            else text
+            for text in error.args
+        )
+        raise
 
 
 def _folder(output: Path) -> Path:

@@ -1,5 +1,6 @@
 """How the clients of a run train: one by one, side by side, or by a user's own trainer."""
 
+from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -17,6 +18,7 @@ from fednnnn_plugin.engine.forks import Forks, why_not_forked
 from fednnnn_plugin.engine.model_check import takes_any_order
 from fednnnn_plugin.engine.workers import Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.fingerprint import Fingerprint
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.admission import check_client
@@ -37,12 +39,16 @@ class ForeignTrainer(Protocol):
 
 
 class Inputs(NamedTuple):
-    """What a run is of; the trainer replaces the engine's local training and test."""
+    """What a run is of; the trainer replaces the engine's local training and test.
+
+    The fingerprint is of what in it is the user's.
+    """
 
     model: nn.Module
     data: FederatedData | LoaderData
     device: torch.device
     trainer: ForeignTrainer | None = None
+    fingerprint: Fingerprint = MappingProxyType({})
 
     @property
     def are_ours(self) -> bool:
@@ -83,7 +89,7 @@ def cohort_of(
     What is not the package's own trains with the global generators seeded for it. ``free`` are
     bytes of a GPU, for a batch of the test.
     """
-    model, data, device, trainer = inputs
+    model, data, device, trainer, _ = inputs
     if trainer is not None:
         return _trainers(inputs, trainer, seed)
     side_by_side = _workers(inputs, workers if most == 1 else 1)
@@ -127,7 +133,7 @@ def _differentiate(_: Step) -> None:
 
 def _takes_any_order(inputs: Inputs, workers: Workers, seed: int) -> bool:
     """Tell whether a user's model takes the first images of their data in any order of memory."""
-    model, data, device, _ = inputs
+    model, data, device, *_ = inputs
 
     def probe(_: Step) -> bool:
         with isolated_generators(seed, "client"):

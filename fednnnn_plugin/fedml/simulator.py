@@ -8,6 +8,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.progress import progress_display
 from fednnnn_plugin.engine.ranks import ending_together
 from fednnnn_plugin.engine.run import run_federation
@@ -22,6 +23,7 @@ from fednnnn_plugin.fedml.mlops import Mlops
 from fednnnn_plugin.fedml.processes import ended_by_sigterm, simulation_ranks
 from fednnnn_plugin.fedml.screen import quiet_fedml
 from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_recipe
+from fednnnn_plugin.fingerprint import Fingerprint, code_digest, model_digests
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.schema import own_keys
@@ -67,7 +69,8 @@ class Simulator:
             trainer = None
             if client_trainer is not None:
                 trainer = ClientTrainerAdapter(client_trainer, model, args, device, dataset)
-            self._inputs = Inputs(model, data, device, trainer)
+            fingerprint = _fingerprint(model, data, client_trainer)
+            self._inputs = Inputs(model, data, device, trainer, fingerprint)
 
     def run(self) -> None:
         """Run the federation; under MPI rank 0 has its folder and its model."""
@@ -91,6 +94,20 @@ class Simulator:
                 evaluation = safetensors.torch.load_file(self._folder / "model.safetensors")
                 # What is no tensor of a parameter or buffer, as an extra state, stays the caller's.
                 self._inputs.model.load_state_dict(evaluation, strict=False)
+
+
+def _fingerprint(model: nn.Module, data: object, trainer: object) -> Fingerprint:
+    """Return the fingerprint of what a script brought, but for loaders, which may draw.
+
+    A simulation leaves its result in the model: the weights do not tell which model it is.
+    """
+    found = dict(data.fingerprint) if isinstance(data, FederatedData) else {}
+    if type(model) not in MODELS.values():
+        digests = model_digests(model)
+        found["model"] = {part: digests[part] for part in ("layout", "code")}
+    if trainer is not None:
+        found["trainer"] = {"code": code_digest(type(trainer))}
+    return found
 
 
 def _check(recipe: Recipe, args: Any, client_trainer: Any, server_aggregator: Any) -> None:

@@ -10,7 +10,8 @@ from fednnnn_plugin.errors import MAX_LINES, UserError, joined, shown
 from fednnnn_plugin.recipe.consistency import inconsistencies
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.method import METHOD, method_settings, rule_keys
-from fednnnn_plugin.recipe.schema import FEDMLS, SECTIONS, Recipe, own_keys
+from fednnnn_plugin.recipe.schema import FEDMLS, FUNCTIONS, SECTIONS, Recipe, own_keys
+from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_object
 
 _WORDS = {
     "boolean": "true or false",
@@ -23,6 +24,8 @@ def build(name: str, sections: Mapping[str, object], caller: Caller) -> Recipe:
     """Validate the sections of a recipe; a ``UserError`` has a line for each problem."""
     values: dict[str, object] = {"name": name, **sections}
     problems: dict[str, str] = {}
+    if not caller.foreign and (left := sorted(named_objects(sections) - caller.objects)):
+        raise UserError(f"{caller.where(', '.join(left))}: {ONLY_GIVEN}")
     train = sections.get("train_args")
     if isinstance(train, dict):
         settings, problems = method_settings(train, caller)
@@ -40,6 +43,16 @@ def build(name: str, sections: Mapping[str, object], caller: Caller) -> Recipe:
         lines = [f"{caller.where(key)}: {text}" for key, text in problems.items()]
         raise UserError(joined(lines))
     return recipe
+
+
+def named_objects(sections: Mapping[str, object]) -> set[str]:
+    """Every ``section.key`` that names an object of a Python program's."""
+    return {
+        f"{section}.{key}"
+        for section, keys in sections.items()
+        for key, value in (keys.items() if isinstance(keys, dict) else ())
+        if names_object(value)
+    }
 
 
 def known_keys() -> dict[str, str]:
@@ -66,9 +79,13 @@ def _unknown(sections: Mapping[str, object], *, of_rules: bool) -> dict[str, str
     known = known_keys()
     for section in SECTIONS:
         keys = sections.get(section)
+        own = FUNCTIONS.get(section)
+        of_function = own is not None and isinstance(keys, dict) and is_own(keys.get(own))
         for key in keys if isinstance(keys, dict) else ():
             if key not in known and section == "train_args" and not of_rules:
                 continue
+            if of_function and (known.get(key) != section):
+                continue  # its arguments, which are checked where it is called
             if key not in known and len(found) >= MAX_LINES:  # no message shows it
                 found[f"{section}.{key}"] = "unknown key"
             elif key not in known:

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from fednnnn_plugin.data.dirichlet import LEAST_ALPHA
 from fednnnn_plugin.models import unknown_model
-from fednnnn_plugin.user_code import names_code
+from fednnnn_plugin.user_code import is_own
 
 _DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
@@ -28,6 +28,7 @@ class Caller:
     foreign: bool = False  # data, model and platform are the caller's own: their names are free
     custom_trainer: bool = False  # the caller's trainer trains the clients, with its own optimizer
     allow_code: bool = False  # a rule module:Class may be imported
+    objects: frozenset[str] = frozenset()  # keys that name objects, which the caller gave
 
 
 def decimal(value: Any) -> Any:
@@ -99,9 +100,7 @@ ImageSize = Annotated[
     Field(description="a whole number of 1 to 4096, or [height, width]"),
 ]
 
-_Code = Annotated[
-    str, _only(lambda value, _: names_code(value)), Field(description="MODULE:FUNCTION")
-]
+_Code = Annotated[str, _only(lambda value, _: is_own(value)), Field(description="MODULE:FUNCTION")]
 # Names that are not ours; no message offers them.
 _Foreign = Annotated[str, _only(lambda _, caller: caller.foreign), Field(description="")]
 _Custom = Annotated[str, _only(lambda _, caller: caller.custom_trainer), Field(description="")]

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fednnnn_plugin.errors import UserError, joined, printable
 from fednnnn_plugin.reading import NotReadableError, read_mapping, read_yaml, write_yaml
 from fednnnn_plugin.recipe.build import build, known_keys, unknown_section
 from fednnnn_plugin.recipe.kinds import Caller
-from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
+from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, own_keys
 
 # Access keys, as run folders are shared; and what says where a run goes, not what it is.
 _UNSTORED = {"wandb_key", "mlops_api_key", "overwrite", "resume"}
@@ -21,22 +22,28 @@ def load_recipe(
     *,
     foreign: bool = False,
     allow_code: bool = False,
+    objects: Mapping[str, str] = MappingProxyType({}),
 ) -> Recipe:
     """Load a recipe; a ``UserError`` has a line for each mistake: where, value, what is allowed.
 
     Overrides, ``section.key=value`` or ``key=value`` with a value in YAML, replace the file's.
     ``foreign`` takes names that are not ours, as the run folder of an entry script may hold them.
+    ``objects`` are the names of what the caller gave in the place of what the file names, by
+    ``section.key``; what the file says to its functions is then not said.
     """
     where = printable(path)
     sections = read_mapping(path, "sections such as train_args")
     sections.setdefault("environment_args", {})  # the one that a file may leave out
     _move_using_mlops(sections)
+    _replace(sections, objects)
     overridden = _override(sections, overrides)
+    if twice := overridden & objects.keys():
+        raise UserError(joined(f"--set {key}: an object was given for it" for key in sorted(twice)))
 
     def place(key: str) -> str:
         return f"{'--set' if key in overridden else f'{where}:'} {printable(key)}"
 
-    caller = Caller(place, foreign=foreign, custom_trainer=foreign, allow_code=allow_code)
+    caller = Caller(place, foreign, foreign, allow_code, frozenset(objects))
     return build(path.stem, sections, caller)
 
 
@@ -73,6 +80,17 @@ def _resolved(recipe: Recipe) -> dict[str, object]:
             elif key not in _UNSTORED and (value is not None or key in section.model_fields_set):
                 resolved[f"{name}.{key}"] = value
     return resolved
+
+
+def _replace(sections: dict[str, Any], objects: Mapping[str, str]) -> None:
+    """Put the names of objects in the place of the file's, and of their arguments."""
+    for path, name in objects.items():
+        section, _, key = path.partition(".")
+        keys = sections.get(section)
+        if isinstance(keys, dict):
+            if section in FUNCTIONS:
+                sections[section] = {own: keys[own] for own in keys if own in own_keys(section)}
+            sections[section][key] = name
 
 
 def _move_using_mlops(sections: Mapping[str, Any]) -> None:

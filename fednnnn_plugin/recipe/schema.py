@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -34,10 +34,21 @@ FEDMLS: dict[str, tuple[str, ...]] = {
 }
 
 
+#: The key of a section that may name a function of the user's, whose arguments stand beside it.
+FUNCTIONS = {"data_args": "dataset", "model_args": "model"}
+
+
 class Section(BaseModel):
     """One section of a recipe, strict in its types; keys beyond its own are FedML's."""
 
     model_config = {"extra": "allow", "frozen": True, "strict": True}
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The keys beyond a section's own and FedML's: of the user's function that it names."""
+        extra = self.model_extra or {}
+        fedmls = {key for keys in FEDMLS.values() for key in keys}
+        return {key: value for key, value in extra.items() if key not in fedmls}
 
 
 class CommonArgs(Section):

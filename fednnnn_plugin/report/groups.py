@@ -10,7 +10,13 @@ from typing import Any
 import pandas as pd
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.report.runs import ARRANGED, IDENTITY, setting_columns
+from fednnnn_plugin.report.runs import (
+    ARRANGED,
+    FINGERPRINTS,
+    IDENTITY,
+    OWN_SPLIT,
+    setting_columns,
+)
 
 DATASET_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
 METHODS = ("FedAvg", "FedProx", "Norm-Norm", "Momentum", "FedNNNN")
@@ -24,20 +30,22 @@ SYMBOLS |= {"partition_alpha": "α", "validation_fraction": "held out", "batch_s
 SYMBOLS |= {"beta": "β", "gamma": "γ", "prox_mu": "μ", "learning_rate": "η", "weight_decay": "λ"}
 SYMBOLS |= {"server_lr": "server η", "server_beta1": "β1", "server_beta2": "β2"}
 SYMBOLS |= {"max_client_norm": "clipped to", "federated_optimizer": "is"}
+SYMBOLS |= {column: column.replace("_", " ") for column in FINGERPRINTS}
 SYMBOLS |= {"server_tau": "τ", "fedexp_epsilon": "ε"}
 # Settings that say which data is dealt how, and judged on what: no method is ranked across them.
-_DATA = ("data_dir", "image_size", "test_fraction", "validation_fraction")
+_DATA = ("data_dir", "image_size", "test_fraction", "validation_fraction", "data_fingerprint")
 _DEAL = (
     *(*_DATA, "client_num_in_total", "client_num_per_round", "classes_per_client"),
-    *("partition_alpha", "power_law_exponent", "min_samples"),
+    *("partition_alpha", "power_law_exponent", "min_samples", "split_fingerprint"),
 )
 _TOLD = ("partition_alpha", "validation_fraction")  # of these, what is told unless it is 0
 _NO_VARIANT = {
     *(*IDENTITY, "dataset", "partition_method", "partition_sizes", *_DEAL, *ARRANGED),
 }
 # A method's own settings: told apart within the method, not across methods.
-_OWN = ("federated_optimizer", "comm_round", "beta", "gamma", "prox_mu")
-_OFF = ("max_client_norm",)  # where null is a value, not a key that the method does not have
+_OWN = ("federated_optimizer", "comm_round", "beta", "gamma", "prox_mu", "rule_fingerprint")
+# Where null is a value, not a key that the method does not have.
+_OFF = ("max_client_norm", "model_fingerprint", "trainer_fingerprint")
 _PAPER_ORDER = (*DATASET_NAMES.values(), *CONDITIONS, *METHODS)
 
 LINE = ["data", "condition", "label"]  # what one line of a figure or of a table is
@@ -137,13 +145,15 @@ def _place(head: Mapping[str, Any]) -> tuple[str, str]:
     data = head.get("dataset")
     if data is None:
         return UNRECORDED, "no recipe"
-    name = DATASET_NAMES.get(data, str(data))
+    name = DATASET_NAMES.get(data, str(data).removeprefix("<object>:"))
     if head.get("data_dir"):
         name = f"{PurePath(str(head['data_dir'])).name} ({name})"
     if head.get("client_num_in_total") == 1:
         return name, SINGLE_CLIENT
     if head.get("partition_method") is None:  # loaders of a script's own
         return name, "own data"
+    if head["partition_method"] == OWN_SPLIT:
+        return name, OWN_SPLIT
     method, sizes = str(head["partition_method"]), str(head.get("partition_sizes"))
     return name, f"{_CLIENTS.get(method, method)}, {_SIZES.get(sizes, sizes)}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import math
 import re
@@ -21,7 +22,9 @@ from fednnnn_plugin.report.room import Columns, Room
 from fednnnn_plugin.report.study import is_study
 
 METRICS = ("metrics.jsonl", "metrics.jsonl.gz")  # as the engine writes it, and as it is published
-RECIPE, SUMMARY = "recipe.yaml", "summary.json"
+RECIPE, SUMMARY, FINGERPRINT = "recipe.yaml", "summary.json", "fingerprint.json"
+#: Columns with the digest of what was the user's own.
+FINGERPRINTS = tuple(f"{own}_fingerprint" for own in ("model", "data", "split", "rule", "trainer"))
 DISPLAY_NAMES = {"PaperFedAvg": "FedAvg", "PaperFedProx": "FedProx", "NormNorm": "Norm-Norm"}
 CLIENT_NORMS = ["client_norm_min", "client_norm_median", "client_norm_max"]
 SECONDS = ["seconds.train", "seconds.aggregate", "seconds.evaluate"]
@@ -35,11 +38,18 @@ OTHER_NUMBERS = re.compile(r"(layers\..*|test_metrics)\.")
 # Names of other columns; a user's own rule may have a key of such a name.
 ARRANGED = ["data", "deal", "condition", "label", "shade"]
 IDENTITY = ["run", "folder", "finished", "method", "seed", "device"]
-_TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED}
+_TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED, *FINGERPRINTS}
 # What a file of others' may cost; one of gzip's can be larger than it looks.
 MAX_LINE_BYTES, MAX_METRICS_BYTES = 1 << 24, 1 << 29
 MAX_ROUNDS, MAX_DAMAGED = 100_000, 1_000
 _LARGEST = 1e100  # of a number that can be drawn
+_MAX_FINGERPRINT = 1 << 20  # bytes
+#: What a recipe says of its partition, and what stands there for a split that the data had.
+PARTITION = (
+    *("partition_method", "partition_sizes", "classes_per_client", "partition_alpha"),
+    *("power_law_exponent", "min_samples"),
+)
+OWN_SPLIT = "own split"
 # Settings of these sections identify a run, but for those that say where and how, not what.
 _SECTIONS = ("data_args", "model_args", "train_args")
 _NOT_COMPUTED = {"data_cache_dir", "download", "start_round", "checkpoint_every"}
@@ -54,7 +64,8 @@ def read_runs(*folders: str | Path) -> pd.DataFrame:
 
     - ``run``, ``folder``, ``finished``, ``method`` (as the paper writes it), ``seed``, ``device``
       of a finished run, then the settings that identify a run by their recipe key (``dataset``,
-      ``beta``, ...);
+      ``beta``, ...), and ``model_fingerprint``, ``data_fingerprint`` and so on, digests of what
+      was the user's own;
     - ``round``, and the numbers of ``metrics.jsonl``: accuracies in [0, 1], L2 norms, seconds;
       ``client_norm_min``, ``client_norm_median`` and ``client_norm_max``; layers such as
       ``layers.fc3.mean_update_norm``; NaN where nothing was recorded, or where what a trainer of
@@ -137,10 +148,13 @@ def _identity(
     recipe, summary = (_read_settings(folder / file, problems) for file in (RECIPE, SUMMARY))
     sections = {name: values for name, values in recipe.items() if isinstance(values, dict)}
     settings, crowded_out = {}, 0
+    named = Counter(key for section in _SECTIONS for key in sections.get(section, {}))
     for section in _SECTIONS:
         for key, value in sections.get(section, {}).items():
             own = printable(key)
-            taken = own in _TAKEN or OTHER_NUMBERS.match(own)
+            # An argument of a user's function may have any name.
+            twice = named[key] > 1 and section != "train_args"
+            taken = twice or own in _TAKEN or OTHER_NUMBERS.match(own)
             own = f"{section}.{own}" if taken else own
             if key not in _NOT_COMPUTED and room.for_column(own):
                 settings[own] = _scalar(value)
@@ -148,6 +162,11 @@ def _identity(
                 crowded_out += key not in _NOT_COMPUTED
     if crowded_out:
         problems.append(f"{printable(folder / RECIPE)}: too many settings: {crowded_out} left out")
+    settings |= _fingerprints(folder / FINGERPRINT, problems)
+    if settings.get("split_fingerprint"):  # the data had it: the recipe's partition was not used
+        settings |= dict.fromkeys(settings.keys() & set(PARTITION)) | {
+            "partition_method": OWN_SPLIT
+        }
     # A summary may be of a shorter run, which was extended since.
     planned, method = settings.get("comm_round"), settings.get("federated_optimizer")
     return {
@@ -159,6 +178,25 @@ def _identity(
         "seed": _scalar(sections.get("common_args", {}).get("random_seed")),
         "device": _scalar(summary.get("device")),
     } | settings
+
+
+def _fingerprints(path: Path, problems: list[str]) -> dict[str, str]:
+    """A short digest of each thing that was the user's own, without what follows from the seed."""
+    if not path.exists():
+        return {}
+    try:
+        with path.open("rb") as file:
+            stored = json.loads(file.read(_MAX_FINGERPRINT))
+        digests = {own: sorted(parts.items()) for own, parts in stored.items()}
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+        problems.append(f"{printable(path)}: not used: {reason(error)}")
+        return {}
+    found = {}
+    for column in FINGERPRINTS:
+        if parts := digests.get(column.removesuffix("_fingerprint")):
+            fixed = repr([part for part in parts if not part[0].startswith("drawn")])
+            found[column] = hashlib.blake2b(fixed.encode(), digest_size=4).hexdigest()
+    return found
 
 
 def _read_settings(path: Path, problems: list[str]) -> dict[str, Any]:

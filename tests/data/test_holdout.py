@@ -19,10 +19,10 @@ def numbered(counts: list[int]) -> ImageDataset:
 
 
 def test_by_hand() -> None:
-    part = hold_out(numbered([8, 4, 12]), 0.25, seed=0).pixels
+    part = hold_out(numbered([8, 4, 12]), 0.25, seed=0)[0].pixels
     assert torch.bincount(part.test_labels).tolist() == [2, 1, 3]
     assert torch.bincount(part.train_labels).tolist() == [6, 3, 9]
-    part = hold_out(numbered([5, 3]), 0.5, seed=0).pixels
+    part = hold_out(numbered([5, 3]), 0.5, seed=0)[0].pixels
     assert torch.bincount(part.test_labels).tolist() == [3, 1]  # 2.5, 1.5: ties go to the first
 
 
@@ -37,7 +37,7 @@ def test_the_parts_share_no_image_and_none_is_a_test_image(
     dataset = numbered(counts)
     total = sum(counts)
     assume(0 < round(total * fraction) < total)
-    part = hold_out(dataset, fraction, seed).pixels
+    part = hold_out(dataset, fraction, seed)[0].pixels
     train, held = part.train_images.flatten().tolist(), part.test_images.flatten().tolist()
     assert sorted(train + held) == list(range(total))
     assert len(held) == round(total * fraction)

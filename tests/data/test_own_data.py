@@ -33,7 +33,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         (tmp_path / "own_data.py").write_text(text)
         for compiled in tmp_path.glob("__pycache__/*"):
             compiled.unlink()
-        return load_own_data("own_data:load", allow_code=True, seed=seed)
+        return load_own_data("own_data:load", allow_code=True, seed=seed).dataset
 
     yield start
     sys.modules.pop("own_data", None)
@@ -83,7 +83,7 @@ def test_what_it_draws_follows_the_seed(load) -> None:
 
 REST = "labels(), images(), labels()"
 WRONG = {
-    "images(), labels()": "returned a tuple; must be four",
+    "images(), labels()": "a tuple of 2; must be tensors or arrays",
     f"images()[0, 0, 0, 0], {REST}": "train_inputs: torch.uint8 of []; must be [n, ...]",
     f"images(0), {REST}": "train_inputs: torch.uint8 of [0, 1, 2, 2]; must be [n, ...], not empty",
     "images(), labels(3), images(), labels()": "train_labels: 3, for 4 train_inputs",
@@ -102,3 +102,27 @@ WRONG = {
 def test_a_wrong_return_is_one_line(load, returned: str) -> None:
     message = refusal(load, returned)
     assert message.startswith(f"data_args.dataset: own_data:load: {WRONG[returned]}")
+
+
+def test_a_fingerprint_says_what_was_drawn() -> None:
+    def drawn() -> tuple[torch.Tensor, ...]:
+        return torch.rand(4, 2), torch.arange(4) % 2, torch.rand(2, 2), torch.arange(2)
+
+    def fixed() -> tuple[object, ...]:
+        return (
+            torch.ones(4, 2),
+            torch.arange(4) % 2,
+            torch.ones(2, 2),
+            torch.arange(2),
+            [[0, 1], [2, 3]],
+        )
+
+    def of(function: object, seed: int) -> dict[str, dict[str, str]]:
+        return dict(load_own_data("<object>:it", seed=seed, given=function).fingerprint)
+
+    one, other = of(drawn, 0), of(drawn, 1)
+    assert one["data"].keys() == {"code", "drawn_tensors"}
+    assert one["data"]["code"] == other["data"]["code"]
+    assert one["data"]["drawn_tensors"] != other["data"]["drawn_tensors"]
+    assert of(fixed, 0) == of(fixed, 1)
+    assert of(fixed, 0).keys() == {"data", "split"}

@@ -182,7 +182,7 @@ class PairInTraining(nn.Identity):
     [
         (nn.LazyLinear(2), "without a size"),
         (nn.Linear(2, 2).requires_grad_(requires_grad=False), "no parameter that requires"),
-        (NotCopied(2, 2), "cannot be copied: only leaves are copied"),
+        (NotCopied(2, 2), "cannot be copied: RuntimeError: only leaves are copied"),
         (Masked(2, 2), "mask is not finite"),
         (nn.Linear(2, 2, device="meta"), "weight is on the device meta"),
         (nn.Linear(2, 2, dtype=torch.complex64), "weight is torch.complex64: must be float16"),
@@ -243,7 +243,10 @@ def test_the_check_leaves_model_and_generators_as_they_were(data: FederatedData)
             (nn.Linear(63, 10),),
             r"^model_args.model: mine: does not take images of \[1, 8, 8\]: ",
         ),
-        ((Leaving(),), r"^model_args.model: mine: does not take images of \[1, 8, 8\]: 0"),
+        (
+            (Leaving(),),
+            r"^model_args.model: mine: does not take images of \[1, 8, 8\]: SystemExit: 0",
+        ),
         (
             (nn.Linear(64, 10), nn.BatchNorm1d(10)),
             "^train_args.batch_size: 6: leaves client 0, which has 7 images, a batch of one image",

@@ -79,7 +79,7 @@ def test_overrides_are_what_python_has(tmp_path: Path) -> None:
     for overrides in (given, image, "comm_round=-1"):
         with pytest.raises(fp.UserError) as error:
             fp.run(RECIPE, overrides=overrides)
-        assert str(error.value).startswith("--set train_args.comm_round: -1")
+        assert str(error.value).startswith("overrides: train_args.comm_round: -1")
         assert "\n" not in str(error.value)
 
 

@@ -251,3 +251,43 @@ def test_what_a_report_and_what_a_model_leaves_alone(make_run, tmp_path: Path) -
     )
     folder = make_run("FedNNNN", change=bare)
     subprocess.run([sys.executable, "-c", script, tmp_path / "out", folder], check=True)
+
+
+@pytest.mark.parametrize(
+    ("other", "apart"),
+    [
+        ({"model": {"code": "a", "drawn_weights": "other"}}, False),
+        ({"model": {"code": "b", "drawn_weights": "w"}}, True),
+        ({"model": {"code": "a", "weights": "w"}}, True),
+        ({"model": {"code": "a", "drawn_weights": "w"}, "data": {"tensors": "t"}}, True),
+        ({"model": {"code": "a", "drawn_weights": "w"}, "split": {"positions": "t"}}, True),
+        ({"model": {"code": "a", "drawn_weights": "w"}, "rule": {"code": "t"}}, True),
+        (None, True),  # of a version without them
+    ],
+)
+def test_fingerprints_keep_runs_apart_but_for_what_is_drawn(make_run, other, apart: bool) -> None:
+    folders = [make_run("PaperFedAvg", seed=seed) for seed in (0, 1)]
+    of_both = {"model": {"code": "a", "drawn_weights": "w"}}, other
+    for folder, fingerprint in zip(folders, of_both, strict=True):
+        if fingerprint:
+            (folder / "fingerprint.json").write_text(json.dumps(fingerprint))
+    arranged = arrange(fp.read_runs(*folders))
+    assert arranged.groupby(["data", "condition", "label"]).ngroups == 1 + apart
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"model": 3}', "[" * 100_000])
+def test_a_damaged_fingerprint_is_left_out_with_a_word(make_run, text: str) -> None:
+    folder = make_run("PaperFedAvg")
+    (folder / "fingerprint.json").write_text(text)
+    with pytest.warns(UserWarning, match=r"fingerprint\.json: not used: "):
+        assert "model_fingerprint" not in fp.read_runs(folder)
+
+
+def test_arguments_of_one_name_are_told_apart(make_run) -> None:
+    folder = make_run("PaperFedAvg")
+    recipe = (folder / "recipe.yaml").read_text()
+    recipe = recipe.replace("model_args:", "model_args:\n  width: 3\n  epochs: 9", 1)
+    (folder / "recipe.yaml").write_text(recipe.replace("data_args:", "data_args:\n  width: 2", 1))
+    first = fp.read_runs(folder).iloc[0]
+    assert (first["model_args.width"], first["data_args.width"]) == (3, 2)
+    assert (first["model_args.epochs"], first["epochs"]) != (9, 9)

@@ -109,6 +109,11 @@ class Rule:
         with self._called():
             optimizer.step(**{name: getattr(given, name) for name in self.wants})
 
+    @property
+    def is_ours(self) -> bool:
+        """Tell whether it is this package's, not a user's."""
+        return _is_ours(self.optimizer)
+
     @contextmanager
     def _called(self) -> Iterator[None]:
         """Call a user's own class on one thread, and say on one line what it raises."""
@@ -210,11 +215,16 @@ def load_rule(reference: str, where: str) -> Rule:
     finally:
         RULES.clear()
         RULES.update(before)  # else its class's name would be a method, in this process alone
-    own = next((rule for rule in _decorated if rule.optimizer is found), None)
+    return name_rule(reference, found, where)
+
+
+def name_rule(name: str, optimizer: object, where: str) -> Rule:
+    """Register a user's own rule under a name of its own: the decorated class's place."""
+    own = next((rule for rule in reversed(_decorated) if rule.optimizer is optimizer), None)
     if own is None:
-        raise UserError(f"{where}: {reference}: must be a class with @fednnnn_plugin.rule(...)")
-    RULES[reference] = replace(own, name=reference)
-    return RULES[reference]
+        raise UserError(f"{where}: {name}: must be a class with @fednnnn_plugin.rule(...)")
+    RULES[name] = replace(own, name=name)
+    return RULES[name]
 
 
 for _file in iter_modules(__path__):

@@ -1,0 +1,181 @@
+"""Digests of what a user brings: tensors, models, and the code that runs."""
+
+import dis
+import functools
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fednnnn_plugin.user_code import is_installed
+
+#: What of whom: ``{"model": {"layout": digest, …}, "data": {"tensors": digest}, …}``. A part whose
+#: name begins with ``drawn`` follows from the run's seed: other seeds have others.
+Fingerprint = Mapping[str, Mapping[str, str]]
+
+_BYTES = 16
+_PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
+_OF_ANY_MODULE = {*vars(nn.Module()), "__annotations__"}
+_OF_ANY_CLASS = {
+    *("__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__qualname__"),
+    *("__firstlineno__", "__static_attributes__", "_abc_impl", "__annotate__"),
+    *("__annotate_func__", "__annotations_cache__", "__conditional_annotations__"),
+}
+# What others that can be called are made of.
+_MADE_OF: dict[type, tuple[str, ...]] = {
+    types.MethodType: ("__func__", "__self__"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    property: ("fget", "fset", "fdel"),
+    functools.cached_property: ("func",),
+    functools.partial: ("func", "args", "keywords"),
+}
+
+
+def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """Return a digest of tensors: their names, dtypes, shapes and bytes."""
+    digest = blake2b(digest_size=_BYTES)
+    for name, tensor in tensors:
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)};".encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def model_digests(
+    model: nn.Module, weights: str = "weights", makers: Iterable[object] = ()
+) -> dict[str, str]:
+    """Return the digests of a model's layout, of its ``weights``, and of its code.
+
+    The layout is the class and the attributes of each module, such as a dropout's ``p``, and the
+    names, dtypes and shapes of parameters and buffers. The weights are both, as they are. The code
+    is that of the classes, and of the ``makers``.
+    """
+    named = [*model.named_parameters(), *model.named_buffers()]
+    shapes = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in named]
+    return {
+        "layout": code_digest(shapes, *_layout(model)),
+        weights: tensors_digest(named),
+        "code": code_digest(*dict.fromkeys(map(type, model.modules())), *makers),
+    }
+
+
+def code_digest(*things: object) -> str:
+    """Return a digest of functions, classes and values, and of what their code refers to.
+
+    It is of the code as Python runs it: of a class from a file, a notebook or ``exec`` alike, and
+    of a file that was edited since as it was imported; comments and places do not count. It
+    follows base classes, defaults, closures and globals, but not into what is installed. Another
+    minor version of Python compiles to other code.
+    """
+    digest = blake2b(digest_size=_BYTES)
+    seen: dict[int, tuple[int, object]] = {}  # holds the things, so that no other gets their id
+    waiting = [*reversed(things)]
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen:
+            digest.update(f"again {seen[id(thing)][0]};".encode())
+            continue
+        # Whether equal constants are one object is the compiler's affair.
+        if not isinstance(thing, (*_PLAIN, tuple, frozenset, types.CodeType)):
+            seen[id(thing)] = len(seen), thing
+        head, *parts = _told(thing)
+        digest.update(f"{head}, of {len(parts)};".encode("utf-8", "backslashreplace"))
+        waiting += reversed(parts)
+    return digest.hexdigest()
+
+
+def _layout(model: nn.Module) -> Iterator[object]:
+    for name, module in model.named_modules():
+        own = {key: value for key, value in vars(module).items() if key not in _OF_ANY_MODULE}
+        yield from (name, type(module).__qualname__, own)
+
+
+def _told(thing: object) -> Iterator[object]:
+    """Yield what a thing is, in words, and then what it is made of."""
+    kind = type(thing).__name__
+    match thing:
+        case None | bool() | int() | float() | complex() | str() | bytes():
+            yield f"{kind} {thing!r}"
+        case tuple() | list():
+            yield kind
+            yield from thing
+        case set() | frozenset():
+            yield kind
+            yield from sorted(thing, key=repr)
+        case Mapping():
+            yield kind
+            for item in thing.items():
+                yield from item
+        case _:
+            yield from _told_of_code(thing)
+
+
+def _told_of_code(thing: object) -> Iterator[object]:
+    kind = type(thing).__name__
+    match thing:
+        case Tensor() | np.ndarray():
+            yield f"{kind} {tensors_digest([('', torch.as_tensor(thing))])}"
+        case types.CodeType():
+            names = thing.co_varnames, thing.co_names, thing.co_freevars, thing.co_cellvars
+            yield f"{kind} {thing.co_argcount} {thing.co_flags} {names} {thing.co_code.hex()}"
+            yield from thing.co_consts
+        case types.FunctionType():
+            yield from _told_of_function(thing)
+        case type() | types.ModuleType():
+            yield f"{kind} {thing.__name__}"
+            if not is_installed(thing):
+                yield from getattr(thing, "__bases__", ())
+                for name, value in sorted(vars(thing).items()):
+                    if name not in _OF_ANY_CLASS and not _is_of_import(thing, name):
+                        yield from (name, value)
+        case nn.Module():
+            yield kind
+            yield from (type(thing), *_layout(thing), *thing.parameters(), *thing.buffers())
+        case _:
+            yield from _told_of_object(thing)
+
+
+def _is_of_import(thing: object, name: str) -> bool:
+    """Tell whether a module has an attribute from its import: its file, loader, builtins …."""
+    return isinstance(thing, types.ModuleType) and name.startswith("__")
+
+
+def _told_of_function(function: types.FunctionType) -> Iterator[object]:
+    while is_installed(function) and hasattr(function, "__wrapped__"):
+        function = function.__wrapped__  # torch wraps an optimizer's step when one is first made
+    if is_installed(function):
+        yield f"function {function.__module__}.{function.__qualname__}"
+        return
+    yield "function"
+    yield from (function.__code__, function.__defaults__, function.__kwdefaults__)
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # empty
+            yield None
+    for name in sorted(_globals_of(function.__code__)):
+        if name in function.__globals__:
+            yield from (name, function.__globals__[name])
+
+
+def _globals_of(code: types.CodeType) -> set[str]:
+    named = {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
+    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
+    return named.union(*map(_globals_of, inner))
+
+
+def _told_of_object(thing: object) -> Iterator[object]:
+    """Yield an object's class and what it has; of others' classes its text, if that is no place."""
+    kind = type(thing)
+    if kind in _MADE_OF:
+        yield kind.__name__
+        yield from (getattr(thing, name) for name in _MADE_OF[kind])
+    elif is_installed(kind):
+        text = repr(thing)
+        yield f"{kind.__qualname__} {'' if ' at 0x' in text else text}"
+    else:
+        yield from ("object", kind, getattr(thing, "__dict__", None))

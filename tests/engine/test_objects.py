@@ -1,0 +1,333 @@
+"""``fp.run`` with a model, data and a rule as objects, and what keeps runs of others apart."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.cli import main
+from fednnnn_plugin.report.groups import arrange
+
+RECIPE = "digits_noniid_b_fednnnn"
+SIZES = (30, 50, 20, 40)
+QUICK = {
+    "comm_round": 2,
+    "epochs": 1,
+    "client_num_in_total": len(SIZES),
+    "client_num_per_round": 3,
+    "checkpoint_every": 1,
+    "device_args.using_gpu": False,
+}
+# The same as a module of the user's: what the objects of these tests are.
+MODULE = """
+import torch
+from torch import nn
+
+def tensors():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(180) % 4
+    inputs = torch.randn(180, 6, generator=generator) + labels.view(-1, 1) / 2
+    return inputs[:140], labels[:140], inputs[140:], labels[140:]
+
+def hospitals(shift=0.0):
+    x, y, *test = tensors()
+    return x + shift, y, *test, torch.arange(140).split((30, 50, 20, 40))
+
+class Net(nn.Module):
+    def __init__(self, classes, width=8, p=0.5):
+        super().__init__()
+        self.fc1, self.dropout = nn.Linear(6, width), nn.Dropout(p)
+        self.fc2 = nn.Linear(width, classes)
+
+    def forward(self, x):
+        return self.fc2(self.dropout(torch.relu(self.fc1(x))))
+"""
+Start = Callable[..., fp.Run]
+
+
+def own(*edit: str) -> dict[str, Any]:
+    """What a notebook defines in a cell, run again after an edit."""
+    assert not edit or edit[0] in MODULE
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(MODULE.replace(*edit) if edit else MODULE, namespace)
+    return namespace
+
+
+CELL = own()
+NET, (X, Y, *TEST) = CELL["Net"], CELL["tensors"]()
+DATA = (X, Y, *TEST)
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Run in a folder of ``tmp_path``, with our model function and data unless told otherwise."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(output: str = "run", *, resume: bool = False, **given: Any) -> fp.Run:
+        objects = {key: given.pop(key, of) for key, of in {"model": NET, "data": DATA}.items()}
+        more = {key: given.pop(key) for key in ("rule", "allow_code", "followers") if key in given}
+        return fp.run(
+            RECIPE, **objects, **more, overrides=QUICK | given, output=output, resume=resume
+        )
+
+    return run
+
+
+def content(folder: str) -> bytes:
+    return Path(folder, "model.safetensors").read_bytes()
+
+
+def parts(x: Tensor = X) -> list[tuple[Tensor, Tensor]]:
+    return [*zip(x.split(SIZES), Y.split(SIZES), strict=True)]
+
+
+def test_a_model_s_weights_are_the_first_and_stay_its_own(start: Start) -> None:
+    model = NET(4, p=0.0)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    start(model=model, learning_rate=1e-30)
+    torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
+    torch.testing.assert_close(load_file("run/model.safetensors"), before, rtol=0, atol=0)
+
+
+def test_a_split_of_its_own_is_the_same_in_each_form(start: Start) -> None:
+    positions = [*torch.arange(len(Y)).split(SIZES)]
+    forms = {
+        "positions": (*DATA, positions),
+        "lists": (X.numpy(), Y.numpy(), *TEST, [part.tolist() for part in positions]),
+        "pairs": (parts(), TEST),
+        "named": (dict(enumerate(parts())), tuple(TEST)),
+        "datasets": ([TensorDataset(*part) for part in parts()], TensorDataset(*TEST)),
+        "function": CELL["hospitals"],
+    }
+    for name, data in forms.items():
+        start(name, data=data)
+    assert len({content(name) for name in forms}) == 1
+    assert fp.read_runs(*forms)["split_fingerprint"].nunique() == 1
+
+
+def test_datasets_and_loaders_of_clients(start: Start) -> None:
+    whole = TensorDataset(X, Y)
+    clients = [
+        DataLoader(TensorDataset(*parts()[0]), batch_size=7, shuffle=True),
+        Subset(whole, range(30, 80)),
+        parts()[2],
+        TensorDataset(*parts()[3]),
+    ]
+    start("whole", data=(clients, DataLoader(TensorDataset(*TEST), batch_size=16)))
+    start("parted", data=(clients, tuple(TEST)), comm_round=1)
+    start("parted", data=(clients, tuple(TEST)), resume=True)
+    assert content("whole") == content("parted")
+    clients[1] = Subset(whole, range(31, 81))
+    with pytest.raises(fp.UserError, match=r"^resume=True: data \(tensors\)"):
+        start("parted", data=(clients, tuple(TEST)), comm_round=3, resume=True)
+
+
+def own_rule(factor: float) -> type[torch.optim.Optimizer]:
+    """A rule defined in a cell: FedAvg's step, times a factor."""
+
+    @fp.rule()
+    class Mine(torch.optim.Optimizer):
+        def __init__(self, params: Any) -> None:
+            super().__init__(params, {})
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for group in self.param_groups:
+                for w in group["params"]:
+                    w.sub_(factor * w.grad)
+
+    return Mine
+
+
+@pytest.fixture
+def no_coefficients() -> dict[str, None]:
+    return {"beta": None, "gamma": None}
+
+
+def test_a_rule_as_an_object(start: Start, rules_taken_back: None, no_coefficients: Any) -> None:
+    start("fedavg", federated_optimizer="PaperFedAvg", **no_coefficients)
+    start("mine", rule=own_rule(1.0), comm_round=1, **no_coefficients)
+    start("mine", rule=own_rule(1.0), resume=True, **no_coefficients)
+    assert content("mine") == content("fedavg")
+    with pytest.raises(fp.UserError, match=r"^resume=True: rule \(code\)"):
+        start("mine", rule=own_rule(2.0), resume=True, **no_coefficients)
+    assert fp.read_runs("mine")["method"].unique() == ["Mine"]
+    with pytest.raises(fp.UserError, match=r"federated_optimizer: .*SGD: must be a class with"):
+        start("none", rule=torch.optim.SGD)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "changed"),
+    [
+        ({}, {"data": (X + 1, Y, *TEST)}, "data (tensors)"),
+        ({"data": lambda: DATA}, {"data": lambda: (X, Y.flip(0), *TEST)}, "data (tensors)"),
+        ({"data": (parts(), TEST)}, {"data": (parts()[::-1], TEST)}, "data (tensors), split"),
+        ({}, {"model": own("torch.relu", "torch.tanh")["Net"]}, "model (code)"),
+        ({}, {"model": own("p=0.5", "p=0.1")["Net"]}, "model (code), model (layout)"),
+        ({"model": NET(4)}, {"model": NET(4)}, "model (weights)"),
+    ],
+)
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_resume_refuses_what_has_changed(
+    start: Start, before: Any, now: Any, changed: str, rounds: int
+) -> None:
+    """A run that has done its rounds, too: its result would be taken for another's."""
+    start(**before, comm_round=1)
+    kept = content("run")
+    with pytest.raises(fp.UserError) as refused:
+        start(**{"data": DATA} | now, comm_round=rounds, resume=True)
+    assert str(refused.value).startswith(f"resume=True: {changed}")
+    assert "--" not in str(refused.value)
+    assert content("run") == kept
+    start(**before, comm_round=rounds, resume=True)
+
+
+def test_a_folder_without_a_fingerprint_goes_on(start: Start) -> None:
+    """It is of a version that had none."""
+    start(comm_round=1)
+    Path("run/fingerprint.json").unlink()
+    start(resume=True)
+    assert Path("run/fingerprint.json").exists()
+
+
+def test_what_is_ours_has_no_fingerprint(tmp_path: Path) -> None:
+    recipe = {"client_num_per_round": 1, "epochs": 1, "comm_round": 1}
+    fp.run(RECIPE, overrides=recipe, output=tmp_path / "run")
+    assert not (tmp_path / "run" / "fingerprint.json").exists()
+
+
+def test_seeds_of_one_thing_are_one_line_and_others_apart(start: Start) -> None:
+    narrow, tanh = own("width=8", "width=2")["Net"], own("torch.relu", "torch.tanh")["Net"]
+    runs = {
+        "one": {"random_seed": 0},
+        "one too": {"random_seed": 1},
+        "narrow": {"random_seed": 2, "model": narrow},
+        "tanh": {"random_seed": 3, "model": tanh},
+        "given": {"random_seed": 4, "model": NET(4)},
+        "data": {"random_seed": 5, "data": (X + 1, Y, *TEST)},
+        "wide": {"random_seed": 6, "model_args.width": 16},
+    }
+    for name, given in runs.items():
+        start(name, comm_round=1, **given)
+    arranged = arrange(fp.read_runs(*runs)).set_index("run")
+    lines = arranged.groupby(["data", "condition", "label"]).groups.values()
+    assert sorted(map(len, lines)) == [1, 1, 1, 1, 1, 2]
+
+
+def test_the_recipe_of_objects_is_refused_in_a_line(start: Start) -> None:
+    start()
+    words = ("run", "--set=comm_round=3", "--output=run", "--resume")
+    for recipe in ("run/recipe.yaml", RECIPE):
+        ended = CliRunner().invoke(main, [words[0], recipe, *words[1:]])
+        assert (ended.exit_code, ended.stderr.count("\n")) == (2, 1)
+        assert "data_args.dataset, model_args.model: " in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"model_args.widht": 8}, r"^model_args\.widht: .* Net, .* did you mean width\?"),
+        ({"model": NET(4), "model_args.width": 8}, r"^model_args\.width: "),
+        ({"data_args.shift": 1}, r"^data_args\.shift: .* takes none"),
+        ({"data": CELL["hospitals"], "data_args.shfit": 1}, r"^data_args\.shfit: .*mean shift\?"),
+        ({"data": (parts()[:3], TEST)}, r"^train_args\.client_num_in_total: 4: must be 3"),
+        ({"data": (*DATA, [[0], [1], [2], [140]])}, r"client 3: position 140: must be 0 to 139"),
+        ({"data": (*DATA, [[0], [1], [], [3]])}, r"client 2: positions: "),
+        ({"data": (*DATA, [[0], [1], [0.5], [3]])}, r"client 2: positions: "),
+        ({"data": (*DATA, 4)}, r"^data_args\.dataset: .*clients: a int; must be a list"),
+        ({"data": ([*parts()[:3], 4], TEST)}, r"client 3: a int; must be \(inputs, labels\)"),
+        ({"data": ([*parts()[:3], (X.long(), Y)], TEST)}, r"client 3: inputs: torch\.int64"),
+        ({"data": (X, Y)}, r"^data_args\.dataset: <object>:data: "),
+        (
+            {"data": ([TensorDataset(X)] * 4, TensorDataset(*TEST))},
+            r"^data_args\.dataset: .*client 0: its batches",
+        ),
+        ({"model": "mine:net"}, r"^model_args\.model: 'mine:net' .* add allow_code=True"),
+        ({"model_args.model": "nnnn_mnist"}, r"^overrides: model_args\.model: an object was given"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(start: Start, given: Any, said: str) -> None:
+    with pytest.raises(fp.UserError, match=said) as refused:
+        start(**given)
+    assert "\n" not in str(refused.value)
+    assert not Path("run").exists()
+
+
+class Failing(nn.Module):
+    """Ends in an error of its own: when it is tried, or once it is trained."""
+
+    def __init__(self, classes: int, in_training: bool = False) -> None:
+        super().__init__()
+        self.fc, self.in_training = nn.Linear(6, classes), in_training
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.in_training or (self.training and len(x) > 2):
+            raise ArithmeticError("of mine")
+        return self.fc(x)
+
+
+@pytest.mark.parametrize("in_training", [False, True])
+def test_a_user_s_mistake_has_its_place_and_its_cause(start: Start, in_training: bool) -> None:
+    with pytest.raises(
+        (fp.UserError, fp.RunError), match=r"of mine \(.*test_objects.py, li"
+    ) as ended:
+        start(model=Failing, **{"model_args.in_training": in_training})
+    assert isinstance(ended.value.__cause__, ArithmeticError)
+
+
+def test_a_validation_part_of_a_split_leaves_each_client_something(start: Start) -> None:
+    split = [[0], [1], [2], range(3, 140)]
+    start(data=(*DATA, split), **{"data_args.validation_fraction": 0.9})
+    assert fp.read_runs("run")["clients"].unique() == [3]
+
+
+@pytest.mark.slow
+def test_the_same_bytes_by_objects_by_a_recipe_and_on_ranks(
+    start: Start, own_code: Path, tmp_path: Path
+) -> None:
+    start("objects", data=CELL["hospitals"], **{"data_args.shift": 0.5, "model_args.width": 4})
+    Path("mine.py").write_text(MODULE)
+    settings = QUICK | {
+        "dataset": "mine:hospitals",
+        "data_args.shift": 0.5,
+        "model": "mine:Net",
+        "model_args.width": 4,
+    }
+    sets = [
+        f"--set={key}={str(value).lower() if value is False else value}"
+        for key, value in settings.items()
+    ]
+    command = [Path(sys.executable).parent / "fednnnn", "run", RECIPE, "--allow-code", *sets]
+    roots = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    mpirun = [Path(sys.executable).parent / "mpirun", "--oversubscribe", "-n", "2"]
+    for name, before, more in (
+        ("one", [], ["--set=worker_num=1"]),
+        ("two", [], ["--set=worker_num=2"]),
+        ("ranks", mpirun, []),
+    ):
+        subprocess.run(
+            [*before, *command, f"--output={name}", *more],
+            check=True,
+            capture_output=True,
+            env=os.environ | roots,
+        )
+    assert len({content(name) for name in ("objects", "one", "two", "ranks")}) == 1
+    ended = CliRunner().invoke(main, [*map(str, command[1:]), "--output=one", "--resume"])
+    assert ended.exit_code == 0, ended.stderr
+    Path("mine.py").write_text(MODULE.replace("relu", "tanh"))
+    sys.modules.pop("mine")
+    ended = CliRunner().invoke(main, [*map(str, command[1:]), "--output=one", "--resume"])
+    assert (ended.exit_code, ended.stderr.count("\n")) == (2, 1)
+    assert ended.stderr.startswith("--resume: model (code): ")
+    dealt = CliRunner().invoke(main, ["partition", *map(str, command[2:])])
+    assert "own split" in dealt.stdout

@@ -1,0 +1,128 @@
+"""Digests of code and models: the same for the same, another for what computes otherwise."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fednnnn_plugin.fingerprint import code_digest, model_digests, tensors_digest
+
+SOURCE = """
+import torch
+from torch import nn
+
+SCALE = 1
+PICKED = {"a", "b", "c"}
+
+def activate(x):
+    return torch.relu(x)  # as in the paper
+
+class Base(nn.Module):
+    factor = 2
+
+class Net(Base):
+    def __init__(self, p=0.5):
+        super().__init__()
+        self.fc, self.dropout = nn.Linear(2, 2), nn.Dropout(p)
+
+    @property
+    def half(self):
+        return 0.5
+
+    @torch.no_grad()
+    def forward(self, x):
+        inner = lambda x: x * SCALE
+        return inner(activate(self.fc(x))) if "a" in {"a", "b", "c"} | PICKED else self.half
+
+class Step(torch.optim.Optimizer):
+    def step(self, closure=None):
+        return activate(closure)
+"""
+
+
+def made(*edit: str, name: str = "__main__") -> dict[str, Any]:
+    """What the source defines after an edit."""
+    assert not edit or edit[0] in SOURCE
+    namespace: dict[str, Any] = {"__name__": name}
+    exec(SOURCE.replace(*edit) if edit else SOURCE, namespace)
+    return namespace
+
+
+def digests(namespace: dict[str, Any]) -> dict[str, str]:
+    torch.manual_seed(0)
+    return model_digests(namespace["Net"]())
+
+
+@pytest.mark.parametrize(
+    ("edit", "part"),
+    [
+        (("torch.relu", "torch.tanh"), "code"),  # in a function that the model calls
+        (("SCALE = 1", "SCALE = 2"), "code"),
+        (("factor = 2", "factor = 3"), "code"),  # of its base class
+        (("0.5\n\n", "0.25\n\n"), "code"),  # in a property
+        (('{"a", "b", "c"} |', '{"a", "b"} |'), "code"),
+        (("x * SCALE", "x + SCALE"), "code"),  # in a lambda
+        (("nn.Dropout(p)", "nn.Dropout(p / 2)"), "layout"),
+        (("nn.Linear(2, 2)", "nn.Linear(3, 2)"), "layout"),
+        (("nn.Linear(2, 2)", "nn.Identity()"), "layout"),
+    ],
+)
+def test_what_computes_otherwise_has_another_digest(edit: tuple[str, str], part: str) -> None:
+    assert digests(made())[part] != digests(made(*edit))[part]
+
+
+def test_comments_places_and_module_names_do_not_count() -> None:
+    whole = digests(made())
+    assert digests(made("# as in the paper", "")) == whole
+    assert digests(made("SCALE = 1\n", "\n\nSCALE = 1\nUNUSED = 3\n", name="elsewhere")) == whole
+
+
+def test_digests_do_not_depend_on_the_process() -> None:
+    program = f"import sys; sys.path.insert(0, {sys.path[0]!r})\n" if sys.path[0] else ""
+    program += (
+        f"import torch\nfrom fednnnn_plugin.fingerprint import *\nfrom torch import nn\n{SOURCE}\n"
+        "torch.manual_seed(0)\nprint(model_digests(Net()))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.strip() == str(digests(made()))
+
+
+def test_a_use_of_a_class_does_not_change_its_digest() -> None:
+    """Torch puts a wrapper around an optimizer's step when the first one is made."""
+    step = made()["Step"]
+    before = code_digest(step)
+    step([torch.zeros(1)], {})
+    assert code_digest(step) == before
+    assert code_digest(made("activate(closure)", "closure")["Step"]) != before
+
+
+def test_what_refers_to_itself_ends() -> None:
+    ring: list[object] = []
+    ring.append(ring)
+
+    def call(count: int) -> object:
+        return call(count - 1) if count else ring
+
+    assert code_digest(call) == code_digest(call)
+
+
+def test_tensors_by_name_dtype_shape_and_bytes() -> None:
+    ones = torch.ones(2, 3)
+    given = [ones, ones.double(), ones.view(3, 2), ones + 1e-7, ones.bfloat16(), torch.ones(())]
+    found = {tensors_digest([(name, tensor)]) for tensor in given for name in "ab"}
+    assert len(found) == 2 * len(given)
+    assert tensors_digest([("a", ones)]) == tensors_digest([("a", ones.T.contiguous().T)])
+
+
+def test_weights_are_of_parameters_and_buffers() -> None:
+    model = nn.BatchNorm1d(2)
+    before = model_digests(model)
+    model.running_mean += 1
+    assert {part for part, digest in model_digests(model).items() if digest != before[part]} == {
+        "weights"
+    }
