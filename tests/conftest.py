@@ -25,9 +25,11 @@ settings.load_profile("ci" if os.environ.get("CI") else "desk")
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell's background jobs ignore it, and so would each process that is started here to be stopped.
+# Background jobs ignore SIGINT and nohup's SIGHUP, and so would what is started here to be stopped.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _DATA = Path(os.environ.get("FEDNNNN_DATA", "~/fedml_data")).expanduser()
 _HELD = {"MNIST": ("MNIST",), "CIFAR-10": ("CIFAR-10-images", "cifar-10-batches-py")}

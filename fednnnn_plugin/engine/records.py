@@ -135,6 +135,11 @@ class MetricsFile:
         with errors_named(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(record.to_json() + "\n")
 
+    def replace_last(self, record: RoundRecord) -> None:
+        """Write the last round's line anew, in a new file: a reader sees the old or the new one."""
+        *before, _ = self.lines()
+        write_atomically(self.path, b"".join(before) + record.to_json().encode() + b"\n")
+
     def sync(self) -> None:
         """Have the disk hold what was written: a checkpoint's rounds are then on record."""
         with errors_named(self.path), self.path.open("ab") as file:

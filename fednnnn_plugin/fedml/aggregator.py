@@ -4,7 +4,8 @@ import json
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
@@ -100,7 +101,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         # constructors start FedML's privacy and defences anew.
         self._own_tester = tester is not None
         self._tester = tester or create_server_aggregator(tested, _for_test(args))
-        self._tester.model = tested  # of an own one too: what it holds would be served
         super().__init__(model, args)
         self._round = self._train.start_round
         self._failed = 0
@@ -271,7 +271,10 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         return found
 
     def _test(self, test_data: Any, device: Any, args: Any) -> Any:
-        if test_data is None and not self._own_tester:
+        if self._own_tester:
+            with self._tested_by_theirs():
+                return self._tester.test(test_data, device, _for_test(args))
+        if test_data is None:
             _log.warning("round %d: not tested: the server has no test data", self._round)
             return None, None, None, None
         self._tester.set_model_params(self.evaluation_state_dict())
@@ -288,10 +291,24 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         """Let a tester of one's own test on the clients' data; FedML's does not."""
         if not self._own_tester:
             return True
-        self._tester.set_model_params(self.evaluation_state_dict())
-        return self._tester.test_all(
-            train_data_local_dict, test_data_local_dict, device, _for_test(args)
-        )
+        with self._tested_by_theirs():
+            return self._tester.test_all(
+                train_data_local_dict, test_data_local_dict, device, _for_test(args)
+            )
+
+    @contextmanager
+    def _tested_by_theirs(self) -> Iterator[None]:
+        """Let a tester of one's own have the evaluation model, in the module that is served too.
+
+        It may know that module by several names; what is served is put back.
+        """
+        served = self.get_model_params()
+        try:
+            self.model.load_state_dict(self.evaluation_state_dict())
+            self._tester.set_model_params(self.evaluation_state_dict())
+            yield
+        finally:
+            self.model.load_state_dict(served)
 
     def _is_tested(self) -> bool:
         """Tell whether FedML's server tests after this round, as it decides it."""

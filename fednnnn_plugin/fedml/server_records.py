@@ -107,8 +107,7 @@ class ServerRecords:
             seconds=replace(seconds, evaluate=ended - self._marks[0]),
         )
         if self._file is not None:
-            self._file.cut(self._last.round - 1)
-            self._file.append(self._last)
+            self._file.replace_last(self._last)
         self._marks[0] = ended
 
     def say(self) -> None:
@@ -148,6 +147,8 @@ def evaluation_of(found: Any) -> Evaluation:
 
 
 def _number(value: Any) -> float | None:
+    if isinstance(value, bool):  # a flag
+        return None
     try:
         number = float(value)
     except (TypeError, ValueError, RuntimeError):

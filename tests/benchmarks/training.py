@@ -67,13 +67,16 @@ def _run() -> Seconds:
 @click.argument("problem", type=click.Choice(["mnist", "cifar10", "resnet18"]))
 @click.option("--clients", default=10, show_default=True)
 @click.option("--repeats", default=3, show_default=True)
+@click.option("--fp32", is_flag=True, help="Without bf16, which is slow where a CPU has none.")
 @data_option
-def main(problem: str, clients: int, repeats: int, data: Path) -> None:
+def main(problem: str, clients: int, repeats: int, fp32: bool, data: Path) -> None:
     contenders = CONTENDERS | (OWN if problem == "mnist" else {})
+    precisions = ["fp32"] if fp32 else [*DTYPES]
+    contenders = {name: given for name, given in contenders.items() if given[1] in precisions}
     recipe = _recipe(problem, clients, "fp32", data)
     flops = operations(recipe, federated(recipe))
     work: dict[str, Callable[[], Any]] = {
-        precision: partial(ceiling, precision, used_device()) for precision in DTYPES
+        precision: partial(ceiling, precision, used_device()) for precision in precisions
     }
     with ExitStack() as pools:
         for name in contenders:
@@ -101,7 +104,7 @@ def main(problem: str, clients: int, repeats: int, data: Path) -> None:
     click.echo(f"{problem}, {clients} of 100 clients, one round, seconds, {repeats} repeats\n")
     columns = "train, aggregate, evaluate, train + aggregate, × FedML, GFLOP/s, of matmul"
     show(("", *columns.split(", ")), *rows)
-    for precision in DTYPES:
+    for precision in precisions:
         click.echo(f"matmul, {precision}: {median(results[precision]) / 1e9:.0f} GFLOP/s")
 
 

@@ -155,6 +155,7 @@ def test_server_without_test_data_does_not_test(server, play, caplog) -> None:
         ((12.0, float("nan")), (None, None, None)),
         (None, (None, None, None)),
         ("done", (None, None, None)),
+        (True, (None, None, None)),
     ],
 )
 def test_tester_s_result_is_read(found, expected) -> None:

@@ -19,6 +19,10 @@ CPU = torch.device("cpu")
 class Metrics(ServerAggregator):
     """Tests on the clients' data, with a metric of its own; the server has no test data."""
 
+    def __init__(self, model, args) -> None:
+        super().__init__(model, args)
+        self.net = model  # which is the served one
+
     def get_model_params(self):
         return self.model.cpu().state_dict()
 
@@ -26,7 +30,8 @@ class Metrics(ServerAggregator):
         self.model.load_state_dict(model_parameters)
 
     def test(self, test_data, device, args):
-        self.tested = self.model.weight.detach().clone()
+        self.net.load_state_dict(self.model.state_dict())  # as a tester with a trainer inside does
+        self.tested = self.net.weight.detach().clone()
         return {"auc": 0.75}
 
     def test_all(self, train_data_local_dict, test_data_local_dict, device, args) -> bool:
@@ -74,6 +79,19 @@ def test_tester_sees_the_evaluation_model(arguments, play, tmp_path) -> None:
     assert_close(net.weight.data, served["weight"])  # what is served is left alone
     assert not torch.allclose(served["weight"], average)
     assert fp.read_runs(tmp_path / "run")["test_metrics.auc"].tolist() == [0.75]
+
+
+def test_tester_s_own_error_is_its_own(arguments, play) -> None:
+    class Dividing(Metrics):
+        def test(self, test_data, device, args):
+            return 1 / 0
+
+    net, args = model(), arguments()
+    server = fp.FedNNNNAggregator(net, args, tester=Dividing(net, args))
+    served, _ = play(server, [(1, OrderedDict(weight=torch.ones(1, 2)))])
+    with pytest.raises(ZeroDivisionError):
+        server.test(None, CPU, args)
+    assert_close(net.weight.data, served["weight"])
 
 
 @pytest.mark.parametrize(

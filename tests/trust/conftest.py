@@ -55,7 +55,7 @@ class Commands:
         self._count += 1
         screen = str(self._screens / str(self._count))
         asked = {"arguments": list(map(str, arguments)), "folder": folder, "screen": screen}
-        asked |= {"memory": 0, "seconds": 60, "watch": "", "strike": ()} | limits
+        asked |= {"memory": 0, "seconds": 600, "watch": "", "strike": ()} | limits
         process = get_context("forkserver").Process(
             target=runpy.run_path, args=(COMMAND, {"ASKED": asked}), name=screen
         )
