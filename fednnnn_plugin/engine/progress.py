@@ -63,8 +63,14 @@ def scalars(record: RoundRecord) -> dict[str, float]:
 def progress_display(rounds: int) -> Iterator[Follower]:
     """Show the package's warnings, and a bar; a line a round where no bar can move."""
     with warnings_shown():
-        is_moving = "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+        is_moving = _in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
         yield _Bar(rounds) if is_moving else _Lines(rounds)
+
+
+def _in_notebook() -> bool:
+    """Tell whether a kernel runs this process; to have imported one is not enough."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 @contextmanager

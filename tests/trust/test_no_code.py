@@ -42,7 +42,8 @@ def test_no_module_unpickles_or_runs_what_it_reads() -> None:
     modules = {path: set(names(ast.parse(path.read_text()))) for path in PACKAGE.rglob("*.py")}
     for path, found in modules.items():
         assert not found & REFUSED, path
-        assert not {name.partition(".")[0] for name in found} & PICKLING, path
+        if path.name != "forks.py":  # which reads what this process's own forks write to a pipe
+            assert not {name.partition(".")[0] for name in found} & PICKLING, path
     loading = {path.name for path, found in modules.items() if "yaml.load" in found}
     assert loading == {"reading.py"}  # with a loader that is safe
 
@@ -80,7 +81,9 @@ def test_no_command_loads_a_pickle_or_starts_a_process(
 
 # The first takes downloads and decoded images, by the user's word; the others are only read.
 NOT_WRITTEN = ("data_cache_dir", "data_dir", "gpu_mapping_file")
-OF_CROSS_SILO = ("tracking_args.save_path", "tracking_args.server_state_path")
+OF_CROSS_SILO = tuple(
+    f"tracking_args.{key}" for key in ("save_path", "server_state_path", "metrics_path")
+)
 PATHS = [
     f"{section}.{key}"
     for key, section in known_keys().items()
