@@ -146,7 +146,9 @@ class _Fork:
         self.process: ForkProcess = _context.Process(
             target=_compute, args=(calls, self.place, self.slot, end, os.getpid()), name="client"
         )
-        with _signals_held():  # until the fork ignores them
+        with _signals_held(), warnings.catch_warnings():  # signals until the fork ignores them
+            # Python 3.12 warns of locks that other threads hold: a fork uses none of their work.
+            warnings.filterwarnings("ignore", "This process .* is multi-threaded")
             self.process.start()
         end.close()
         return pipe
