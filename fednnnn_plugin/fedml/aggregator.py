@@ -111,9 +111,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._ids = _client_ids(args)
         log_through_fedml()
         self._last_round = self._round + getattr(args, "comm_round", math.inf)
-        self._next_served: OrderedDict[str, Tensor] | None = (
-            None  # where another one is handed over
-        )
+        # What the next round would serve, where the evaluation model is handed over instead.
+        self._next_served: OrderedDict[str, Tensor] | None = None
         is_server = getattr(args, "role", "server") != "client"  # FedML's scripts build one in each
         paths = vars(tracking) if is_server else {}
         self._state_path = _file("server_state_path", paths.get("server_state_path"))
@@ -288,7 +287,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     def test_all(
         self, train_data_local_dict: Any, test_data_local_dict: Any, device: Any, args: Any
     ) -> Any:
-        """Let a tester of one's own test on the clients' data; FedML's does not."""
+        """Let a custom tester test on the clients' data; FedML's does not."""
         if not self._own_tester:
             return True
         with self._tested_by_theirs():
@@ -298,7 +297,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 
     @contextmanager
     def _tested_by_theirs(self) -> Iterator[None]:
-        """Let a tester of one's own have the evaluation model, in the module that is served too.
+        """Give a custom tester the evaluation model, in the module that is served too.
 
         It may know that module by several names; what is served is put back.
         """
