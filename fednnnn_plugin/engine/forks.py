@@ -76,7 +76,7 @@ class Forks:
             for slot, place in zip(self._slots, left, strict=False):
                 begin(place, slot)
             while busy:
-                for pipe in wait([*busy]):
+                for pipe in wait([*busy], timeout=1.0):  # as Threads does
                     assert isinstance(pipe, Connection)
                     fork, message = busy[pipe], busy[pipe].heard(pipe)
                     if not isinstance(message, _Result):

@@ -104,7 +104,8 @@ class Threads:
                     busy[pool.submit(result, call)] = place, pool
                 if not busy:
                     return
-                for done in wait(busy, return_when=FIRST_COMPLETED).done:
+                # A signal that arrives as a wait begins is raised when it ends.
+                for done in wait(busy, timeout=1.0, return_when=FIRST_COMPLETED).done:
                     place, pool = busy.pop(done)
                     yield place, done.result()
                     free.append(pool)
