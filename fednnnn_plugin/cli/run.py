@@ -69,9 +69,11 @@ def _become_fedml_run(recipe: str, options: dict[str, Any]) -> None:
 
 
 def _result(summary: Summary) -> str:
-    if summary.final_test_acc is None or summary.best_test_acc is None:
+    of, final, best = "accuracy", summary.final_test_acc, summary.best_test_acc
+    best_round = summary.best_round
+    if summary.metric is not None:
+        of, final, best = summary.metric, summary.final_metric, summary.best_metric
+        best_round = summary.best_metric_round
+    if final is None or best is None:
         return f"{summary.rounds} rounds"
-    return (
-        f"accuracy {summary.final_test_acc:.4f} after {summary.rounds} rounds, "
-        f"best {summary.best_test_acc:.4f} in round {summary.best_round}"
-    )
+    return f"{of} {final:.4f} after {summary.rounds} rounds, best {best:.4f} in round {best_round}"

@@ -43,20 +43,22 @@ class GroupSGD:
         start: ModelState,
         orders: Sequence[Sequence[Tensor]],
         before_step: Callable[[], None] = go_on,
+        round_number: int = 1,
     ) -> ModelState:
         """Train clients that all start from one model; the next call overwrites what it returns.
 
         ``orders`` are for each client, the largest first, for each epoch the positions of its
         inputs in the order of training, int64 on the CPU.
         """
+        sgd = self._sgd.in_round(round_number)
         sizes = torch.tensor([len(order[0]) for order in orders])
         longest = int(sizes[0])
-        batch_size = self._sgd.batch_of(longest)
+        batch_size = sgd.batch_of(longest)
         # Everything that the steps need is staged first: a GPU need not wait for the host again.
         laid = [pad_sequence(list(epoch), batch_first=True) for epoch in zip(*orders, strict=True)]
         epochs = torch.stack(laid).to(self._labels.device)
         shares = self._shares(sizes, batch_size).to(self._labels.device)
-        anchor, trained = self._sgd.anchor(start.vector), self._rows(len(orders))
+        anchor, trained = sgd.anchor(start.vector), self._rows(len(orders))
         trained.vector.copy_(start.vector)
         for name, tensor in trained.buffers.items():
             tensor.copy_(start.buffers[name])
@@ -71,9 +73,9 @@ class GroupSGD:
                 given = (models.vector, models.buffers, inputs, labels, shares[:rows, begin:end])
                 with self._sgd.autocast(inputs.device):
                     gradient = self._gradient(*given, padded)
-                if self._sgd.rate:
-                    models.vector.lerp_(anchor, self._sgd.rate)
-                models.vector.add_(gradient, alpha=-self._sgd.learning_rate)
+                if sgd.rate:
+                    models.vector.lerp_(anchor, sgd.rate)
+                models.vector.add_(gradient, alpha=-sgd.learning_rate)
         return trained
 
     def _rows(self, count: int) -> ModelState:

@@ -1,16 +1,20 @@
 """Local training: what a client does with the served model."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
 from fednnnn_plugin.client.replica import Replica
 
+#: Makes an optimizer of parameters and ``lr``.
+MakeOptimizer = Callable[..., torch.optim.Optimizer]
+#: Moves a replica by the gradients of its trained parameters; None for one without a gradient.
+Descent = Callable[[Sequence[Tensor | None]], None]
 Precision = Literal["fp32", "tf32", "bf16", "fp64"]
 
 
@@ -20,13 +24,16 @@ def go_on() -> None:
 
 @dataclass(frozen=True)
 class LocalSGD:
-    r"""Stochastic gradient descent without momentum (paper, sec. 5.1; algorithm ``ClientsUpdate``).
+    r"""Stochastic gradient descent (paper, sec. 5.1; algorithm ``ClientsUpdate``).
 
-    .. math:: w ← w - η \left( ∇ℓ(w; b) + λ w + μ (w - w_t) \right)
+    .. math:: w ← w - η_r \left( ∇ℓ(w; b) + λ w + μ (w - w_t) \right),  η_r = η d^{r-1}
 
     over passes of mini-batches ``b``, the last one of a pass as short as it comes. The gradient of
     the proximal term ``μ/2 ‖w - w_t‖²`` is FedProx's (eq. 7). Precision ``tf32`` is ``fp32`` with
     TF32 products on a GPU; ``bf16`` computes products in bfloat16 with weights in float32.
+
+    Where there is an ``optimizer``, one is made anew for each client and round. It gets
+    ``∇ℓ + μ (w - w_t)``, first scaled to at most ``max_grad_norm``; the decay λ is its own.
     """
 
     epochs: int
@@ -35,11 +42,27 @@ class LocalSGD:
     weight_decay: float = 0.0  # λ, on every trainable parameter
     prox_mu: float = 0.0  # μ
     precision: Precision = "fp32"
+    learning_rate_decay: float = 1.0  # d
+    optimizer: MakeOptimizer | None = None
+    max_grad_norm: float | None = None  # with an optimizer
+    loss: Loss = CROSS_ENTROPY
+
+    def in_round(self, number: int) -> "LocalSGD":
+        """Return the training of a round, from 1."""
+        if self.learning_rate_decay == 1:
+            return self
+        rate = self.learning_rate * self.learning_rate_decay ** (number - 1)
+        return replace(self, learning_rate=rate)
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of weights, updates and norms."""
         return torch.float64 if self.precision == "fp64" else torch.float32
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a step is that of the equation, and the loss the cross-entropy."""
+        return self.optimizer is None and self.loss is CROSS_ENTROPY
 
     @property
     def rate(self) -> float:
@@ -71,30 +94,49 @@ class LocalSGD:
         epochs: Iterable[Iterable[tuple[Tensor, Tensor]]],
         before_step: Callable[[], None] = go_on,
     ) -> None:
-        """Train a replica in place on cross-entropy, by each epoch's batches (inputs, labels).
+        """Train a replica in place by each epoch's batches (inputs, targets).
 
         A parameter that a step's loss does not reach stays as it is in that step.
         """
         replica.model.train()
-        anchors = replica.layout.views(self.anchor(replica.vector)).values()
+        descend = self._steps(replica)
+        if self.optimizer is not None:
+            descend = self._steps_of(
+                self.optimizer(replica.trained, lr=self.learning_rate), replica
+            )
         for batches in epochs:
-            for inputs, labels in batches:
+            for inputs, targets in batches:
                 before_step()
                 with self.autocast(inputs.device):
-                    loss = F.cross_entropy(replica.model(inputs), labels)
-                gradients = torch.autograd.grad(loss, replica.trained, allow_unused=True)
-                trio = zip(replica.trained, anchors, gradients, strict=True)
-                reached = [given for given in trio if given[2] is not None]
-                if reached:
-                    self._descend(*zip(*reached, strict=True))
+                    loss = self.loss(replica.model(inputs), targets)
+                descend(torch.autograd.grad(loss, replica.trained, allow_unused=True))
 
-    @torch.no_grad()
-    def _descend(
-        self,
-        weights: tuple[Tensor, ...],
-        anchors: tuple[Tensor, ...],
-        gradients: tuple[Tensor, ...],
-    ) -> None:
-        if self.rate:
-            torch._foreach_lerp_(weights, anchors, self.rate)
-        torch._foreach_add_(weights, gradients, alpha=-self.learning_rate)
+    def _steps(self, replica: Replica) -> Descent:
+        anchors = replica.layout.views(self.anchor(replica.vector)).values()
+
+        @torch.no_grad()
+        def descend(gradients: Sequence[Tensor | None]) -> None:
+            trio = zip(replica.trained, anchors, gradients, strict=True)
+            reached = [given for given in trio if given[2] is not None]
+            if reached:
+                weights, towards, steps = zip(*reached, strict=True)
+                if self.rate:
+                    torch._foreach_lerp_(weights, towards, self.rate)
+                torch._foreach_add_(weights, steps, alpha=-self.learning_rate)
+
+        return descend
+
+    def _steps_of(self, optimizer: torch.optim.Optimizer, replica: Replica) -> Descent:
+        served = replica.layout.views(replica.vector.clone()).values()
+
+        @torch.no_grad()
+        def descend(gradients: Sequence[Tensor | None]) -> None:
+            for weights, start, gradient in zip(replica.trained, served, gradients, strict=True):
+                near = self.prox_mu * (weights - start) if self.prox_mu else 0.0
+                weights.grad = None if gradient is None else gradient + near
+            if self.max_grad_norm is not None:
+                torch.nn.utils.clip_grad_norm_(replica.trained, self.max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return descend

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fednnnn_plugin.data.holdout import hold_out
 from fednnnn_plugin.data.image_folder import load_image_folder
+from fednnnn_plugin.data.images import are_classes
 from fednnnn_plugin.data.load import load_images
 from fednnnn_plugin.data.own_data import OwnData, load_own_data
 from fednnnn_plugin.data.partition import partition
@@ -56,9 +57,10 @@ class DataSpec:
 class FederatedData:
     """All inputs and labels once, and which of the training inputs each client holds.
 
-    Images are float32 [n, C, H, W], normalised; a user's own inputs [n, …]. Labels are int64 [n].
-    A client's indices are positions in the training tensors, int64 [n_k]. The fingerprint is of
-    what a user brought.
+    Images are float32 [n, C, H, W], normalised; a user's own inputs [n, …]. Labels are int64 [n], a
+    user's [n, …], or float32 numbers, of which ``num_classes`` are those of a sample. A client's
+    indices are positions in the training tensors, int64 [n_k]. The fingerprint is of what a user
+    brought.
     """
 
     train_images: Tensor
@@ -113,6 +115,14 @@ def load_federated(spec: DataSpec, given: object = None) -> FederatedData:
 
 
 def _dealt(labels: Tensor, spec: DataSpec) -> tuple[Tensor, ...]:
+    if not are_classes(labels):
+        if spec.partition_method != "iid":
+            raise UserError(
+                f"{_KEYS['method']}: {spec.partition_method}: the labels are {labels.dtype} of "
+                f"{list(labels.shape)}: must be iid where samples have no class, or give the data "
+                "with their split"
+            )
+        labels = labels.new_zeros(len(labels), dtype=torch.int64)
     try:
         client_indices = partition(
             labels,

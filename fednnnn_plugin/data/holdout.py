@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.data.class_split import apportion
-from fednnnn_plugin.data.images import ImageDataset, Pixels
+from fednnnn_plugin.data.images import ImageDataset, Pixels, are_classes
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import derive_seed
 
@@ -22,10 +22,10 @@ def drawn_apart(pixels: Pixels, num_drawn: int, rng: np.random.Generator) -> Pix
 
 
 def _drawn(labels: Tensor, num_drawn: int, rng: np.random.Generator) -> Tensor:
-    quotas = apportion(num_drawn, np.bincount(labels.numpy()))
     drawn = torch.zeros(len(labels), dtype=torch.bool)
-    for label, quota in enumerate(quotas):
-        drawn[rng.permutation(np.flatnonzero(labels.numpy() == label))[:quota]] = True
+    strata = labels.numpy() if are_classes(labels) else np.zeros(len(labels), dtype=np.int64)
+    for label, quota in enumerate(apportion(num_drawn, np.bincount(strata))):
+        drawn[rng.permutation(np.flatnonzero(strata == label))[:quota]] = True
     return drawn
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+IGNORED = -100  # a label of a sequence or an image that counts for nothing
 _IMAGES_AT_ONCE = 4_096
 
 
@@ -17,6 +18,11 @@ class Pixels(NamedTuple):
     train_labels: Tensor
     test_images: Tensor
     test_labels: Tensor
+
+
+def are_classes(labels: Tensor) -> bool:
+    """Tell whether labels are a class for each sample: neither numbers nor several."""
+    return labels.ndim == 1 and not labels.is_floating_point()
 
 
 @dataclass(frozen=True, eq=False)

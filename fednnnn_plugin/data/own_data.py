@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
+from fednnnn_plugin.data.images import IGNORED, ImageDataset, Pixels, normalised_by_training_part
 from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.fingerprint import Fingerprint, code_digest, tensors_digest
 from fednnnn_plugin.seeds import generators_state, isolated_generators
@@ -45,8 +45,9 @@ def load_own_data(
     The function is ``given``, or imported as ``module:name``. The data are inputs and labels to
     train on, then to test on. Inputs are images, uint8 [n, C, H, W], normalised by the training
     pixels; or of any shape [n, …], floating and finite, used as float32, or int64, such as tokens.
-    Labels are integers [n], from 0 on. A fifth value has the positions of each client in the
-    training part. Or they are two: the inputs and labels of each client, and those to test on.
+    Labels are classes, integers [n, …] from 0 on, of which -100 counts for nothing in a sequence;
+    or numbers, floating [n, …], used as float32. A fifth value has the positions of each client in
+    the training part. Or they are two: the inputs and labels of each client, and those to test on.
     """
     where, arguments, code, drawn = f"{_KEY}: {printable(name)}", arguments or {}, {}, ""
     returned = found = find_code(_KEY, name, given, allow_code=allow_code)
@@ -64,11 +65,7 @@ def load_own_data(
     if clients:
         digest = tensors_digest((str(client), held) for client, held in enumerate(clients))
         fingerprint["split"] = {**code, f"{drawn}positions": digest}
-    num_classes = 1 + int(torch.maximum(pixels.train_labels.max(), pixels.test_labels.max()))
-    if not 2 <= num_classes <= MAX_CLASSES:
-        raise UserError(
-            f"{where}: labels up to {num_classes - 1}: there must be 2 to {MAX_CLASSES} classes"
-        )
+    num_classes = count_classes([pixels.train_labels, pixels.test_labels], where)
     dataset = ImageDataset(pixels, tuple(map(str, range(num_classes))))
     if pixels.train_images.dtype == torch.uint8:
         dataset = normalised_by_training_part(pixels, dataset.class_names)
@@ -178,13 +175,43 @@ def _inputs(value: object, where: str) -> Tensor:
 
 
 def _labels(value: object, where: str) -> Tensor:
-    tensor = _tensor(value, where)
-    if not _is_integral(tensor) or tensor.ndim != 1 or not len(tensor):
-        raise UserError(f"{where}: {_kind(tensor)}; must be integers [n], not empty")
-    labels = tensor.to(torch.int64)
-    if int(labels.min()) < 0:
-        raise UserError(f"{where}: has {int(labels.min())}; labels go from 0 on")
-    return labels
+    labels = _tensor(value, where)
+    check_labels(labels, where)
+    return labels.float() if labels.is_floating_point() else labels.to(torch.int64)
+
+
+def check_labels(labels: Tensor, where: str) -> None:
+    """Refuse what are no labels: classes from 0 on, -100 where one of several is left out."""
+    known = labels.is_floating_point() or _is_integral(labels)
+    if not known or not labels.ndim or not labels.numel():
+        raise UserError(
+            f"{where}: {_kind(labels)}; must be integers or floating [n, ...], not empty"
+        )
+    if labels.is_floating_point():
+        if not labels.float().isfinite().all():
+            raise UserError(f"{where}: has NaN or infinite values (in float32)")
+        return
+    counted = labels.to(torch.int64)
+    if labels.ndim > 1:
+        counted = counted[counted != IGNORED]
+    if counted.numel() and int(counted.min()) < 0:
+        raise UserError(f"{where}: has {int(counted.min())}; labels go from 0 on")
+
+
+def count_classes(labels: Sequence[Tensor], where: str) -> int:
+    """Return the number of classes in all labels; of floating ones, of numbers for a sample."""
+    first, *others = labels
+    for other in others:
+        if other.shape[1:] != first.shape[1:] or other.dtype != first.dtype:
+            raise UserError(f"{where}: labels: {_kind(other)}; others are {_kind(first)}")
+    if first.is_floating_point():
+        return first[:1].numel()
+    classes = 1 + max(int(part.max()) for part in labels)
+    if not 2 <= classes <= MAX_CLASSES:
+        raise UserError(
+            f"{where}: labels up to {classes - 1}: there must be 2 to {MAX_CLASSES} classes"
+        )
+    return classes
 
 
 def _tensor(value: object, where: str) -> Tensor:

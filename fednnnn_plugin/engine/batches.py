@@ -70,7 +70,7 @@ class Batches:
         raise NotImplementedError
 
     def staged(self, batch: Batch) -> Batch:
-        """Stage a batch; inputs that are integers, such as tokens, stay what they are.
+        """Stage a batch; integers, such as tokens and labels, stay integers.
 
         The inputs are a copy: a model may change them in place.
         """
@@ -78,7 +78,8 @@ class Batches:
         dtype = self._sgd.dtype if inputs.is_floating_point() else inputs.dtype
         order = self._order if inputs.ndim == 4 else torch.preserve_format
         inputs = inputs.to(self._device, dtype, memory_format=order, copy=True)
-        return inputs, labels.to(self._device, torch.int64)
+        kind = self._sgd.dtype if labels.is_floating_point() else torch.int64
+        return inputs, labels.to(self._device, kind)
 
 
 class LoaderBatches(Batches):

@@ -4,17 +4,20 @@ import copy
 import logging
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
+from operator import itemgetter
+from types import MappingProxyType
 
 import torch
 from torch import nn
 
 from fednnnn_plugin.client.groups import Group
+from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.engine.batches import Batch, Batches, TensorBatches
-from fednnnn_plugin.engine.evaluation import Evaluation, Tally, tally
+from fednnnn_plugin.engine.evaluation import Evaluation, Metric, Tally, evaluation, tally
 from fednnnn_plugin.engine.workers import Step, Threads, Workers, all_of
 from fednnnn_plugin.seeds import isolated_generators, torch_generator
 from fednnnn_plugin.server.layout import ModelState, State
@@ -58,8 +61,11 @@ class Cohort:
         *,
         workers: Workers | None = None,
         seed: int | None = None,
+        loss: Loss = CROSS_ENTROPY,
+        metrics: Mapping[str, Metric] = MappingProxyType({}),
     ) -> None:
         self._model, self._training, self._test, self._seed = model, training, test, seed
+        self._loss, self._metrics = loss, metrics
         self.workers = workers or Threads()
         self._worker = threading.local()
 
@@ -135,7 +141,11 @@ class Cohort:
 
     def _tally(self, model: nn.Module, place: int, batch: Batch) -> Tally:
         with self._generators("test", 0, place):  # whoever tests the batches before it
-            return tally(model, batch)
+            return tally(model, batch, self._loss, keep=bool(self._metrics))
+
+    def evaluate(self, tallied: Iterable[tuple[int, Tally]]) -> Evaluation:
+        """Put together what all ranks' parts of a test found."""
+        return evaluation([found for _, found in sorted(tallied, key=itemgetter(0))], self._metrics)
 
     def _replica(self, state: ModelState) -> Replica:
         """Return this worker's, with a state loaded; a new one of a model that is not ours.

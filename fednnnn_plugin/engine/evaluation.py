@@ -2,37 +2,53 @@
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
+from fednnnn_plugin.data.images import IGNORED
 from fednnnn_plugin.engine.batches import Batch
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.user_code import told
 
-_IGNORED = -100
 # Large enough to hide a GPU's launches; on a CPU small enough for the caches.
 _GPU_BATCH, _CPU_BATCH = 2_000, 200
 _CPU_ROOM = 1 << 30  # bytes, of each worker
 
+#: A number of a model's outputs ``[n, ...]`` and the targets ``[n, ...]`` of a whole test, on the
+#: CPU; the larger the better, unless its attribute ``higher_is_better`` is false.
+Metric = Callable[[Tensor, Tensor], float]
+
 
 class Tally(NamedTuple):
-    """Correct labels, summed loss and number of labels; a sample may have one for each pixel."""
+    """What a batch adds to a test; a sample may have a label for each pixel or token.
+
+    The outputs and the targets are those that metrics need, of the whole test at once.
+    """
 
     correct: int
-    loss: float
-    samples: int
+    loss: float  # summed
+    samples: int  # over which the loss is the mean
+    classified: int  # labels that are classes, of which some are correct
+    outputs: "np.ndarray[Any, Any] | None" = None
+    targets: "np.ndarray[Any, Any] | None" = None
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """What the test of a model found.
 
-    Accuracy is in [0, 1], the loss the mean cross-entropy in nats; None where a user's trainer does
-    not measure it, or the loss is not finite. ``metrics`` is what else it measures, by name.
+    Accuracy is in [0, 1], the loss a mean, of cross-entropy in nats; None where targets are no
+    classes, a user's trainer does not measure it, or the loss is not finite. ``metrics`` is what
+    else is measured, by name.
     """
 
     accuracy: float | None = None
@@ -65,27 +81,76 @@ def batch_to_test(model: nn.Module, sample: Tensor, room: int) -> int:
 
 
 @torch.no_grad()
-def tally(model: nn.Module, batch: Batch) -> Tally:
-    """Test one batch; the model is in evaluation mode.
+def tally(
+    model: nn.Module, batch: Batch, loss: Loss = CROSS_ENTROPY, *, keep: bool = False
+) -> Tally:
+    """Test one batch; the model is in evaluation mode. To ``keep`` outputs costs their memory.
 
     Logits ``[n, classes, ...]``, labels ``[n, ...]``; labels of -100 count for nothing, as in
-    PyTorch's cross-entropy.
+    PyTorch's cross-entropy. Of another loss, the mean of each batch counts for its n samples.
     """
-    inputs, labels = batch
+    inputs, targets = batch
     if inputs.is_floating_point():
         inputs = inputs.to(next(model.parameters()).dtype)
-    logits: Tensor = model(inputs)
-    loss = F.cross_entropy(logits.double(), labels, reduction="sum", ignore_index=_IGNORED)
-    counted = int((labels != _IGNORED).sum())
-    return Tally(int((logits.argmax(1) == labels).sum()), float(loss), counted)
+    if not targets.is_floating_point():
+        targets = targets.to(torch.int64)
+    outputs: Tensor = model(inputs)
+    predicted = loss.predictions(outputs, targets)
+    counted = targets != IGNORED
+    if loss is CROSS_ENTROPY and not targets.is_floating_point():
+        samples = int(counted.sum())
+        total = F.cross_entropy(outputs.double(), targets, reduction="sum", ignore_index=IGNORED)
+    else:
+        samples = len(targets)
+        total = loss(outputs, targets).double() * samples
+    found = Tally(
+        0 if predicted is None else int((predicted == targets).sum()),
+        float(total),
+        samples,
+        0 if predicted is None else int(counted.sum()),
+    )
+    if keep:
+        found = found._replace(outputs=_array(outputs), targets=_array(targets))
+    return found
 
 
-def evaluation(tallies: Iterable[Tally]) -> Evaluation:
-    """Add up tallies in their order."""
-    correct, loss, samples = (
-        sum(column) for column in zip(Tally(0, 0.0, 0), *tallies, strict=True)
+def _array(tensor: Tensor) -> "np.ndarray[Any, Any]":
+    return tensor.float().cpu().numpy() if tensor.dtype == torch.bfloat16 else tensor.cpu().numpy()
+
+
+def evaluation(
+    tallies: Iterable[Tally], metrics: Mapping[str, Metric] = MappingProxyType({})
+) -> Evaluation:
+    """Add up tallies in their order, and compute the metrics of all outputs together."""
+    tallies = list(tallies)
+    correct, samples, classified = (
+        sum(getattr(each, name) for each in tallies)
+        for name in ("correct", "samples", "classified")
     )
     if not samples:
         return Evaluation()
-    mean = loss / samples
-    return Evaluation(correct / samples, mean if math.isfinite(mean) else None)
+    mean = sum(each.loss for each in tallies) / samples
+    found: dict[str, float | None] = {}
+    if metrics:
+        outputs, targets = (
+            torch.from_numpy(np.concatenate([getattr(each, name) for each in tallies]))
+            for name in ("outputs", "targets")
+        )
+        found = {key: _measured(key, metric, outputs, targets) for key, metric in metrics.items()}
+    return Evaluation(
+        correct / classified if classified else None,
+        mean if math.isfinite(mean) else None,
+        {name: value for name, value in found.items() if value is not None} or None,
+    )
+
+
+def _measured(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> float | None:
+    try:
+        with isolated_generators(0, "metric"):
+            value = float(metric(outputs.clone(), targets.clone()))
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        where = f"validation_args.metrics: {printable(name)}"
+        raise UserError(f"{where}: raised {told(error)}") from error
+    return value if math.isfinite(value) else None

@@ -12,7 +12,7 @@ from fednnnn_plugin.client.groups import Group, plan_groups
 from fednnnn_plugin.engine.cohort import Cohort, Outcome, draw_cohort
 from fednnnn_plugin.engine.devices import Clock
 from fednnnn_plugin.engine.endings import raise_lost_stop
-from fednnnn_plugin.engine.evaluation import Evaluation, Tally, evaluation
+from fednnnn_plugin.engine.evaluation import Evaluation, Tally
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks, deal
 from fednnnn_plugin.engine.records import RoundRecord, Seconds, round_record
@@ -191,8 +191,9 @@ class Federation:
         if self._cohort.tests_alone:
             with _named(number):
                 return self._cohort.own_test(state)
-        tallies = sorted(chain.from_iterable(self._test_part(number, state)))
-        return evaluation(tally for _, tally in tallies)
+        tallied = chain.from_iterable(self._test_part(number, state))
+        with _named(number):
+            return self._cohort.evaluate(tallied)
 
     def _test_part(self, number: int, state: ModelState) -> list[list[tuple[int, Tally]]]:
         """Test rank 0's model, which overwrites others', on this rank's batches; return all."""

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from fednnnn_plugin.data.own_data import MAX_CLASSES, inputs_and_labels, members
+from fednnnn_plugin.data.own_data import check_labels, count_classes, inputs_and_labels, members
 from fednnnn_plugin.engine.batches import LoaderData
+from fednnnn_plugin.engine.functions import find_functions
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.settings import load_data, rank_device
 from fednnnn_plugin.engine.training import Inputs
@@ -29,6 +30,7 @@ def recipe_inputs(
     """Load a recipe's data and make its model, or take the ``objects`` by ``section.key``."""
     given, model = objects.get(DATA), objects.get(MODEL)
     name, seed = recipe.model_args.model, recipe.common_args.random_seed
+    functions = find_functions(recipe, objects, allow_code=allow_code)
     fingerprint: Fingerprint
     data: Any
     if loaders := _loaders(given, recipe):
@@ -52,7 +54,8 @@ def recipe_inputs(
             else model_digests(made, "drawn_weights", [maker])  # by the seed
         )
         fingerprint = {**fingerprint, "model": digests}
-    return Inputs(made, data, rank_device(recipe, ranks), fingerprint=fingerprint)
+    device, fingerprint = rank_device(recipe, ranks), {**fingerprint, **functions.digests}
+    return Inputs(made, data, device, fingerprint=fingerprint, functions=functions)
 
 
 def _loaders(given: object, recipe: Recipe) -> tuple[LoaderData, Fingerprint] | None:
@@ -92,11 +95,7 @@ def _loaders(given: object, recipe: Recipe) -> tuple[LoaderData, Fingerprint] | 
     for name, count in counts.items():
         if not count:
             raise UserError(f"{name}: has no sample; must have at least one")
-    classes = 1 + max(int(b.max()) for b in chain.from_iterable(labels.values()) if len(b))
-    if not 2 <= classes <= MAX_CLASSES:
-        raise UserError(
-            f"{where}: labels up to {classes - 1}: there must be 2 to {MAX_CLASSES} classes"
-        )
+    classes = count_classes([*chain.from_iterable(labels.values())], where)
     *sizes, _ = counts.values()
     *of_clients, of_test = loaders
     data = LoaderData(dict(enumerate(of_clients)), dict(enumerate(sizes)), of_test, classes)
@@ -134,10 +133,9 @@ def _told(
             if not (fits and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor)):
                 raise UserError(f"{name}: its batches must be (inputs, labels), tensors")
             inputs, own = batch
-            if own.is_floating_point() or own.ndim != 1 or len(own) != len(inputs):
-                kind = f"{own.dtype} of {list(own.shape)}, for {len(inputs)} inputs"
-                raise UserError(f"{name}: labels: {kind}; must be integers [n]")
-            if len(own) and int(own.min()) < 0:
-                raise UserError(f"{name}: labels: has {int(own.min())}; labels go from 0 on")
+            if len(own) != len(inputs):
+                raise UserError(f"{name}: {len(own)} labels, for {len(inputs)} inputs")
+            if len(own):
+                check_labels(own, f"{name}: labels")
             labels[name].append(own)
             yield from ((name, inputs), (name, own))

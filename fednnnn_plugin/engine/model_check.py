@@ -1,11 +1,14 @@
 """Whether a model takes the images of a data set, before any client trains."""
 
 import copy
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
 from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
@@ -57,28 +60,37 @@ def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module
         raise UserError(f"{where} cannot be copied: {told(error)}") from error
 
 
-def check_model(model: nn.Module, name: str, data: FederatedData, batch_size: int) -> None:
+def check_model(
+    model: nn.Module, name: str, data: FederatedData, batch_size: int, loss: Loss = CROSS_ENTROPY
+) -> None:
     """Pass training images through a copy of the model, and say of a problem what it is.
 
-    As it is tested, and as it is trained. Batch normalisation over a single value has no variance:
-    where a client's last batch is one image, the model must train on that as well.
+    As it is tested, and as it is trained; the loss is computed of what comes out. Batch
+    normalisation over a single value has no variance: where a client's last batch is one image, the
+    model must train on that as well.
     """
     model = copy.deepcopy(model)
     like = next(model.parameters(), data.train_images)
     images = data.train_images[:2].to(like.device)
     if images.is_floating_point():
         images = images.to(like.dtype)
-    classes = [data.num_classes, *data.train_labels.shape[1:]]
+    labels = data.train_labels[:2].to(like.device)
+    if labels.is_floating_point():
+        labels = labels.to(like.dtype)
+
+    def wrong_of(count: int) -> Callable[[object], str]:
+        return partial(_wrong, labels=labels[:count], num_classes=data.num_classes, loss=loss)
+
     sizes = [data.client_size(client) for client in range(data.num_clients)]
     # The last batch of an epoch is a single image.
     alone = [n == 1 if batch_size == -1 else n % batch_size == 1 % batch_size for n in sizes]
-    problem, cause = _problem(model.eval(), images[:1], classes)
+    problem, cause = _problem(model.eval(), images[:1], wrong_of(1))
     if not problem and batch_size != 1 and max(sizes) > 1:
-        problem, cause = _problem(model.train(), images, classes)
+        problem, cause = _problem(model.train(), images, wrong_of(2))
     if problem:
         raise UserError(f"model_args.model: {name}: {problem}") from cause
     if any(alone):
-        problem, cause = _problem(model.train(), images[:1], classes)
+        problem, cause = _problem(model.train(), images[:1], wrong_of(1))
     if problem:
         client = alone.index(True)
         raise UserError(
@@ -118,20 +130,35 @@ def takes_any_order(model: nn.Module, images: Tensor) -> bool:
 
 @torch.no_grad()
 def _problem(
-    model: nn.Module, images: Tensor, classes: list[int]
+    model: nn.Module, images: Tensor, wrong: Callable[[object], str]
 ) -> tuple[str, BaseException | None]:
-    """Say why the model does not give the logits of images, and what it raised; else nothing."""
-    when = "in training, " if model.training else ""
+    """Say what is wrong with the model's outputs of images, and what it raised; else nothing."""
+    when, does = "in training, " if model.training else "", "does not take"
     try:
         with isolated_generators(0, "model check"):
-            logits = model(images.clone())  # which it may change in place
+            outputs = model(images.clone())  # which it may change in place
+            does = "gives outputs that have no loss, for"
+            problem = wrong(outputs)
     except (Exception, SystemExit) as error:
-        shape = list(images.shape[1:])
-        return f"{when}does not take images of {shape}: {told(error)}", error
-    wanted = [len(images), *classes]
-    if isinstance(logits, Tensor) and list(logits.shape) == wanted:
+        return f"{when}{does} images of {list(images.shape[1:])}: {told(error)}", error
+    if not problem:
         return "", None
-    given = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-    batch = list(images.shape)
-    problem = f"{when}gives {given} for a batch of {batch}, not {wanted}: the logits of the classes"
-    return problem, None
+    given = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    return f"{when}gives {given} for a batch of {list(images.shape)}, {problem}", None
+
+
+def _wrong(outputs: object, labels: Tensor, num_classes: int, loss: Loss) -> str:
+    """Say what is wrong with the outputs of samples, else nothing."""
+    if loss is CROSS_ENTROPY and not labels.is_floating_point():
+        wanted = [len(labels), num_classes, *labels.shape[1:]]
+        given = list(outputs.shape) if isinstance(outputs, Tensor) else []
+        if labels.ndim > 1 and len(given) > 1:  # a vocabulary, of which some may not occur
+            wanted[1] = max(num_classes, given[1])
+        return "" if given == wanted else f"not {wanted}: the logits of the classes"
+    if not isinstance(outputs, Tensor):
+        return "not a tensor"
+    value = loss(outputs, labels)
+    if isinstance(value, Tensor) and not value.ndim and value.is_floating_point():
+        return ""
+    kind = f"{value.dtype} of {list(value.shape)}" if isinstance(value, Tensor) else type(value)
+    return f"of which {loss.name} is {kind}: must be a floating scalar"

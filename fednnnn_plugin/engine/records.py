@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
 
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.folder import (
@@ -122,6 +122,12 @@ class Recorded(BaseModel):
     server_update_norm: _Amount = 0.0
     client_norms: tuple[_Amount, _Amount, _Amount] | None = None
     layers: dict[str, dict[str, _Amount]] = {}
+    test_metrics: dict[str, float] = {}
+
+    @field_validator("test_metrics", mode="before")
+    @classmethod
+    def _none(cls, value: object) -> object:
+        return {} if value is None else value
 
 
 class MetricsFile:
@@ -149,13 +155,18 @@ class MetricsFile:
         """Return how many rounds are on record: whole lines from the first one on."""
         return sum(1 for _ in self._whole())
 
-    def results(self) -> tuple[float | None, int | None, float | None]:
-        """Return the best accuracy, the first round that reached it, and the last accuracy."""
-        tested = [(r.round, r.test_acc) for r in self._whole() if r.test_acc is not None]
+    def results(
+        self, metric: str | None = None, *, higher_is_better: bool = True
+    ) -> tuple[float | None, int | None, float | None]:
+        """Return the best accuracy, or metric, the first round that reached it, and the last."""
+        found = [
+            (r.round, r.test_metrics.get(metric) if metric else r.test_acc) for r in self._whole()
+        ]
+        tested = [(number, value) for number, value in found if value is not None]
         if not tested:
             return None, None, None
-        best_round, best = max(tested, key=lambda entry: entry[1])
-        return best, best_round, tested[-1][1]
+        best = (max if higher_is_better else min)(value for _, value in tested)
+        return best, next(number for number, value in tested if value == best), tested[-1][1]
 
     def until(self, last_round: int) -> tuple[float, float]:
         """Return the integrated norm and the seconds of all rounds to one that is on record."""
@@ -195,7 +206,8 @@ class Summary:
     where a user's trainer measures none. ``client_batching`` is how many clients trained in one
     set of kernels. ``commit`` is that of the clone which the package runs from; None where it was
     installed from elsewhere. ``workers`` is how many such sets each process of the run computed
-    side by side; None in a folder of an older version.
+    side by side; None in a folder of an older version. ``metric`` is the first that the recipe
+    names, if it does, with its results.
     """
 
     recipe: str
@@ -212,6 +224,10 @@ class Summary:
     versions: dict[str, str]
     commit: str | None = None
     workers: int | None = None
+    metric: str | None = None
+    best_metric: float | None = None
+    best_metric_round: int | None = None
+    final_metric: float | None = None
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
@@ -18,6 +19,7 @@ from fednnnn_plugin.engine.devices import (
     numerics,
     side_by_side,
 )
+from fednnnn_plugin.engine.evaluation import Metric
 from fednnnn_plugin.engine.federation import Federation
 from fednnnn_plugin.engine.fingerprints import check_unchanged, keep_fingerprint, rule_digests
 from fednnnn_plugin.engine.folder import Mode, RunFolder, run_log
@@ -87,7 +89,7 @@ def run_federation(
     summary, unless the run had been finished before.
     """
     ranks = ranks or Ranks()
-    files, sgd, train = RunFolder(folder), local_sgd(recipe), recipe.train_args
+    files, train = RunFolder(folder), recipe.train_args
     seed, a_round = recipe.common_args.random_seed, train.client_num_per_round
     with ExitStack() as stack:
         log_to = stack.enter_context(run_log())
@@ -95,7 +97,8 @@ def run_federation(
         if finished and not ranks.start(int(files.fingerprint.exists())):
             return None  # before anything is downloaded
         inputs = load()
-        model, data, device, trainer, fingerprint = inputs
+        model, data, device, trainer, fingerprint, functions = inputs
+        sgd = local_sgd(recipe, functions)
         if not recipe.rule.is_ours:
             fingerprint = {**fingerprint, "rule": rule_digests(recipe.rule)}
         if mode == "resume" and ranks.rank == 0:
@@ -104,7 +107,7 @@ def run_federation(
             return None
         model = own_copy(model, recipe.model_args.model, sgd.dtype).to(device, sgd.dtype)
         if isinstance(data, FederatedData) and trainer is None:
-            check_model(model, recipe.model_args.model, data, train.batch_size)
+            check_model(model, recipe.model_args.model, data, train.batch_size, sgd.loss)
         inputs, layout = inputs._replace(model=model), layout_of(model)
         # A rank's share of its GPU; all plan the same groups, as the least share allows.
         free = ranks.least(free_memory(device) // ranks.sharers(device_identity(device)))
@@ -137,7 +140,8 @@ def run_federation(
         if fingerprint:
             keep_fingerprint(files, fingerprint)
         kept.run(mode, text, ranks)
-        best, best_round, final = MetricsFile(files.metrics).results()
+        records = MetricsFile(files.metrics)
+        best, best_round, final = records.results()
         summary = Summary(
             recipe=printable(recipe.name),
             seed=seed,
@@ -153,6 +157,7 @@ def run_federation(
             versions=versions(),
             commit=commit(),
             workers=cohort.workers.count,
+            **_of_metric(records, functions.metrics),
         )
         summary.write(files.summary)
         return summary
@@ -195,6 +200,16 @@ def _check_same(recipe: Recipe, folder: RunFolder) -> None:
         )
 
 
+def _of_metric(records: MetricsFile, metrics: Mapping[str, Metric]) -> dict[str, Any]:
+    """Return what a summary says of the first metric."""
+    for name, metric in metrics.items():
+        higher = bool(getattr(metric, "higher_is_better", True))
+        values = name, *records.results(name, higher_is_better=higher)
+        keys = "metric", "best_metric", "best_metric_round", "final_metric"
+        return dict(zip(keys, values, strict=True))
+    return {}
+
+
 def _say(recipe: Recipe, inputs: Inputs, batching: int, cohort: Cohort) -> None:
     """Put into the log what the numbers depend on."""
     _log.info("versions: %s", ", ".join(f"{name} {v}" for name, v in versions().items()))
@@ -208,13 +223,16 @@ def _say(recipe: Recipe, inputs: Inputs, batching: int, cohort: Cohort) -> None:
         level = logging.INFO if inputs.trainer else logging.WARNING
         _log.log(level, "one client at a time trains in each process: %s", workers.why)
     sizes = [data.client_size(client) for client in range(data.num_clients)]
-    dealt = ""
+    dealt, of = "", "classes"
+    if isinstance(data, FederatedData) and data.train_labels.is_floating_point():
+        of = "numbers a sample"
     if isinstance(data, FederatedData) and "split" in inputs.fingerprint:
         dealt = " (a split of their own)"
     elif isinstance(data, FederatedData):
         dealt = f" ({settings.partition_method}, {settings.partition_sizes})"
     _log.info(
-        "data: %s, %d classes; %d clients of %d to %d samples%s",
-        *(settings.dataset, data.num_classes, data.num_clients, min(sizes), max(sizes)),
+        "data: %s, %d %s; %d clients of %d to %d samples%s",
+        *(settings.dataset, data.num_classes, of),
+        *(data.num_clients, min(sizes), max(sizes)),
         dealt,
     )

@@ -19,6 +19,7 @@ from fednnnn_plugin.engine.devices import (
 )
 from fednnnn_plugin.engine.federation import Schedule
 from fednnnn_plugin.engine.folder import Mode
+from fednnnn_plugin.engine.functions import Functions
 from fednnnn_plugin.engine.progress import Follower, WeightsAndBiases
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.errors import UserError
@@ -108,7 +109,7 @@ def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:
     return choose_gpu(mapping[ranks.rank], where, say=say)
 
 
-def local_sgd(recipe: Recipe) -> LocalSGD:
+def local_sgd(recipe: Recipe, functions: Functions) -> LocalSGD:
     """Return the clients' training."""
     train = recipe.train_args
     return LocalSGD(
@@ -118,6 +119,10 @@ def local_sgd(recipe: Recipe) -> LocalSGD:
         weight_decay=train.weight_decay,
         prox_mu=recipe.rule_settings.get("prox_mu", 0.0),
         precision=train.precision,
+        learning_rate_decay=train.learning_rate_decay or 1.0,
+        max_grad_norm=train.max_grad_norm,
+        optimizer=functions.optimizer,
+        loss=functions.loss,
     )
 
 

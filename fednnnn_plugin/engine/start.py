@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fednnnn_plugin.engine.endings import Terminated
 from fednnnn_plugin.engine.folder import RunFolder
+from fednnnn_plugin.engine.functions import LOSS, METRICS, OPTIMIZER, object_names
 from fednnnn_plugin.engine.inputs import DATA, MODEL, RULE
 from fednnnn_plugin.engine.progress import Follower, progress_display
 from fednnnn_plugin.engine.ranks import choose_ranks, ending_together
@@ -21,7 +22,6 @@ from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.server.rules import RULES, name_rule
-from fednnnn_plugin.user_code import object_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,6 +70,9 @@ def run(
     model: "nn.Module | Callable[..., nn.Module] | str | None" = None,
     data: "Data | Callable[..., Data] | str | None" = None,
     rule: "type[Optimizer] | str | None" = None,
+    loss: "Callable[[Tensor, Tensor], Tensor] | str | None" = None,
+    client_optimizer: "Callable[..., Optimizer] | str | None" = None,
+    metrics: "Sequence[Callable[[Tensor, Tensor], float] | str] | None" = None,
     overrides: Mapping[str, object] | Sequence[str] | None = None,
     output: Path | str | None = None,
     resume: bool = False,
@@ -95,6 +98,14 @@ def run(
             part is ``(inputs, labels)``, a ``Dataset`` or a ``DataLoader``. Or a function that
             returns arrays in one of these forms.
         rule: a server rule: a ``torch.optim.Optimizer`` under ``@fednnnn_plugin.rule(...)``.
+        loss: a function of outputs and targets ``[n, ...]`` that returns the mean of a batch; or
+            ``"cross_entropy"``, ``"bce_with_logits"``, ``"mse"``.
+        client_optimizer: a class of ``torch.optim`` or like one, or a ``functools.partial`` of it;
+            it is called with the parameters, ``lr`` and ``weight_decay``, anew for each client
+            and round.
+        metrics: functions of the outputs and targets of a whole test, on the CPU, that return a
+            number; or names of scikit-learn's scorers, such as ``"f1_macro"``. The larger the
+            better, unless a function has the attribute ``higher_is_better = False``.
         overrides: ``{"train_args.comm_round": 3}``, or ``["train_args.comm_round=3"]`` as the
             command takes them. Arguments of a function of yours are such keys too:
             ``{"model_args.width": 64}``.
@@ -118,7 +129,8 @@ def run(
         run = fp.run("digits_noniid_b_fednnnn", overrides={"train_args.comm_round": 10})
         fp.read_runs(run.folder).plot(x="round", y="test_acc")
     """
-    given = {MODEL: model, DATA: data, RULE: rule}
+    given: dict[str, object] = {MODEL: model, DATA: data, RULE: rule, LOSS: loss}
+    given |= {OPTIMIZER: client_optimizer, METRICS: metrics}
     named = [f"{key}={json.dumps(name)}" for key, name in given.items() if isinstance(name, str)]
     with _words_of_python():
         return start_recipe(
@@ -180,16 +192,16 @@ def start_recipe(
 
 
 @contextmanager
-def _named(objects: Mapping[str, object]) -> Iterator[dict[str, str]]:
+def _named(objects: Mapping[str, object]) -> Iterator[dict[str, str | list[str]]]:
     """Name objects as a recipe does; a rule's name is known for so long."""
-    names = {key: object_name(thing) for key, thing in objects.items()}
+    names = {key: object_names(key, thing) for key, thing in objects.items()}
     try:
         if RULE in objects:
-            name_rule(names[RULE], objects[RULE], RULE)
+            name_rule(str(names[RULE]), objects[RULE], RULE)
         yield names
     finally:
         if RULE in objects:
-            RULES.pop(names[RULE], None)
+            RULES.pop(str(names[RULE]), None)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """How the clients of a run train: one by one, side by side, or by a user's own trainer."""
 
+from functools import partial
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
@@ -15,6 +16,7 @@ from fednnnn_plugin.engine.batches import Batches, LoaderBatches, LoaderData, Te
 from fednnnn_plugin.engine.cohort import Cohort, Training
 from fednnnn_plugin.engine.evaluation import Evaluation, batch_to_test
 from fednnnn_plugin.engine.forks import Forks, why_not_forked
+from fednnnn_plugin.engine.functions import Functions
 from fednnnn_plugin.engine.model_check import takes_any_order
 from fednnnn_plugin.engine.workers import Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.errors import UserError, printable
@@ -49,12 +51,13 @@ class Inputs(NamedTuple):
     device: torch.device
     trainer: ForeignTrainer | None = None
     fingerprint: Fingerprint = MappingProxyType({})
+    functions: Functions = Functions()
 
     @property
     def are_ours(self) -> bool:
         """Tell whether model, data and training are this package's own."""
         ours = type(self.model) in MODELS.values() and isinstance(self.data, FederatedData)
-        return ours and self.trainer is None
+        return ours and self.trainer is None and not self.functions.train_by_own_code
 
 
 def widest_group(
@@ -67,15 +70,18 @@ def widest_group(
     most of it idle, it is as many as fit in ``MEMORY`` of the bytes that are ``free``.
     """
     if isinstance(setting, int):
-        if setting > 1 and not inputs.are_ours:
+        if setting > 1 and not (inputs.are_ours and sgd.is_plain):
             raise UserError(
                 f"train_args.client_batching: {setting}: must be auto or off: only the models "
-                f"{', '.join(MODELS)} on this package's data train together"
+                f"{', '.join(MODELS)} on this package's data train together, by plain SGD on the "
+                "cross-entropy"
             )
         return setting
     model, data, *_ = inputs
-    if setting == "off" or not free or not inputs.are_ours or not isinstance(data, FederatedData):
+    together = inputs.are_ours and sgd.is_plain and isinstance(data, FederatedData)
+    if setting == "off" or not free or not together:
         return 1
+    assert isinstance(data, FederatedData)
     largest = max(map(data.client_size, range(data.num_clients)))
     shape = (min(sgd.batch_of(largest), largest), *data.train_images.shape[1:])
     return max(1, int(MEMORY * free) // client_bytes(model, sgd, shape))
@@ -89,22 +95,29 @@ def cohort_of(
     What is not the package's own trains with the global generators seeded for it. ``free`` are
     bytes of a GPU, for a batch of the test.
     """
-    model, data, device, trainer, _ = inputs
+    model, data, device, trainer, _, functions = inputs
     if trainer is not None:
         return _trainers(inputs, trainer, seed)
     side_by_side = _workers(inputs, workers if most == 1 else 1)
-    own_seed = None if inputs.are_ours else seed
+    cohort = partial(
+        Cohort,
+        model,
+        workers=side_by_side,
+        seed=None if inputs.are_ours else seed,
+        loss=sgd.loss,
+        metrics=functions.metrics,
+    )
     any_order = inputs.are_ours or _takes_any_order(inputs, side_by_side, seed)
     if not isinstance(data, FederatedData):
         loaded = LoaderBatches(data, sgd, device, any_order=any_order)
-        return Cohort(model, _alone(sgd, loaded), loaded, workers=side_by_side, seed=own_seed)
+        return cohort(_alone(sgd, loaded), loaded)
     size = batch_to_test(model, data.test_images[:1], int(MEMORY * free))
     batches = TensorBatches(data, sgd, seed, device, any_order=any_order, test_batch=size)
     training = _alone(sgd, batches)
     if most > 1:  # the groups train in one memory, one after another
         groups = GroupSGD(sgd, model, batches.images, batches.labels, most)
         training = _together(groups, batches)
-    return Cohort(model, training, batches, workers=side_by_side, seed=own_seed)
+    return cohort(training, batches)
 
 
 def _workers(inputs: Inputs, count: int) -> Workers:
@@ -114,7 +127,7 @@ def _workers(inputs: Inputs, count: int) -> Workers:
     if inputs.device.type != "cpu":
         return Threads()
     model, data, *_ = inputs
-    why = why_not_forked((model, data))
+    why = why_not_forked((model, data, inputs.functions.loss, inputs.functions.optimizer))
     # What a loader keeps, such as a generator of its data set's, each client finds as it was.
     anew = isinstance(data, LoaderData)
     forks = Forks(count, layout_of(model).gather(named_tensors(model)), anew=anew)
@@ -165,7 +178,7 @@ def _alone(sgd: LocalSGD, batches: Batches) -> Training:
     """Train the one client of a group: its model is the replica's own, of the same form."""
 
     def train(replica: Replica, number: int, group: Group, before_step: Step) -> ModelState:
-        sgd.train(replica, batches.epochs(group[0], number), before_step)
+        sgd.in_round(number).train(replica, batches.epochs(group[0], number), before_step)
         check_client(replica.layout.state_dict(replica.state), replica.layout.forms)
         return replica.state.as_group()
 
@@ -177,7 +190,7 @@ def _together(groups: GroupSGD, batches: TensorBatches) -> Training:
 
     def train(replica: Replica, number: int, group: Group, before_step: Step) -> ModelState:
         orders = [batches.orders(client, number) for client in group]
-        return groups.train(replica.state, orders, before_step)
+        return groups.train(replica.state, orders, before_step, number)
 
     return train
 

@@ -22,7 +22,7 @@ from fednnnn_plugin.fedml.model_states import whole_state
 from fednnnn_plugin.fedml.privacy import noise_on_floats
 from fednnnn_plugin.fedml.processes import end_federation_together
 from fednnnn_plugin.fedml.screen import log_through_fedml
-from fednnnn_plugin.fedml.settings import client_recipe
+from fednnnn_plugin.fedml.settings import client_recipe, script_functions
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import on_threads
@@ -31,11 +31,11 @@ from fednnnn_plugin.user_code import on_threads
 class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
     """A FedML ``ClientTrainer`` that trains as the engine does.
 
-    That is SGD without momentum on cross-entropy, with ``weight_decay`` and, if ``prox_mu`` is
-    given, the proximal term; in the dtype of ``precision``. Batches of our data are the engine's.
-    Any other iterable of (inputs, labels) is iterated as it is, with the global generators seeded
-    for it and restored after. Seeds are those of round ``start_round + round_idx + 1``: a restarted
-    federation goes on.
+    That is, by default, SGD without momentum on cross-entropy, with ``weight_decay`` and, if
+    ``prox_mu`` is given, the proximal term; in the dtype of ``precision``. Batches of our data are
+    the engine's. Any other iterable of (inputs, labels) is iterated as it is, with the global
+    generators seeded for it and restored after. Seeds are those of round ``start_round + round_idx
+    + 1``: a restarted federation continues them.
 
     It trains on ``client_threads`` threads: a silo has one client, so that by default these are
     all cores that the process may use. Sums then differ in their last bits between machines, and
@@ -44,7 +44,8 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
     Args:
         model: trained in place.
         args: FedML's arguments: ``epochs``, ``batch_size``, ``learning_rate``, ``weight_decay``,
-            ``prox_mu``, ``precision``, ``client_optimizer: sgd``, ``client_threads``,
+            ``prox_mu``, ``precision``, ``loss``, ``client_optimizer`` and its ``_args``,
+            ``learning_rate_decay``, ``max_grad_norm``, ``client_threads``,
             ``random_seed``, ``start_round``.
 
     Raises:
@@ -60,7 +61,8 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
                 "false with FedNNNNClientTrainer"
             )
         recipe = client_recipe(args)
-        self._sgd, self._seed = local_sgd(recipe), recipe.common_args.random_seed
+        self._functions, self._seed = script_functions(recipe), recipe.common_args.random_seed
+        self._sgd = local_sgd(recipe, self._functions)
         self._start, threads = recipe.train_args.start_round, recipe.train_args.client_threads
         self._threads = usable_cores() if threads == "auto" else threads
         super().__init__(model, args)
@@ -81,13 +83,15 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         ours = isinstance(train_data, ClientLoader)
         client = train_data.client if isinstance(train_data, ClientLoader) else self.id
         known = ours and type(self.model) in MODELS.values()
+        known = known and not self._functions.train_by_own_code
         self.model.to(device, self._sgd.dtype)
         generators: AbstractContextManager[None] = nullcontext()
         if not known:
             generators = isolated_generators(self._seed, "client", round_number, client)
         batches = self._batches(train_data, client, device)
         with on_threads(self._threads), numerics(self._sgd.precision), generators:
-            self._sgd.train(Replica(self.model), batches.epochs(client, round_number))
+            sgd = self._sgd.in_round(round_number)
+            sgd.train(Replica(self.model), batches.epochs(client, round_number))
 
     def on_after_local_training(self, train_data: Any, device: Any, args: Any) -> None:
         """Add FedML's local noise, where it is enabled, to the floating point entries."""
@@ -96,11 +100,11 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
             self.set_model_params(noise_on_floats(privacy.add_local_noise, self.get_model_params()))
 
     def test(self, test_data: Any, device: Any, args: Any) -> dict[str, float]:
-        """Count correct predictions and sum up the cross-entropy, as FedML's trainers do."""
+        """Count correct predictions and sum up the loss, as FedML's trainers do."""
         self.model.to(device)
         self.model.eval()
         parts = [
-            tally(self.model, (x.to(device), labels.to(device, torch.int64)))
+            tally(self.model, (x.to(device), labels.to(device)), self._sgd.loss)
             for x, labels in test_data
         ]
         return {
@@ -116,7 +120,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
             return LoaderBatches(data, self._sgd, device)
         if self._staged is None or self._staged[:2] != (train_data.data, device):
             name = getattr(self.args, "model", type(self.model).__name__)
-            check_model(self.model, name, train_data.data, self._sgd.batch_size)
+            check_model(self.model, name, train_data.data, self._sgd.batch_size, self._sgd.loss)
             ours = type(self.model) in MODELS.values()
             batches = TensorBatches(train_data.data, self._sgd, self._seed, device, any_order=ours)
             self._staged = train_data.data, device, batches

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from fednnnn_plugin.engine.functions import LOSS, METRICS, OPTIMIZER, Functions, find_functions
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fedml.methods import require_code_allowed, warn_of_near_keys
 from fednnnn_plugin.reading import read_yaml, write_yaml
@@ -32,8 +33,8 @@ _CLIENT_KEYS = (
     "start_round",
     "epochs",
     "batch_size",
-    "client_optimizer",
-    "learning_rate",
+    *("loss", "client_optimizer", "client_optimizer_args", "learning_rate"),
+    *("learning_rate_decay", "max_grad_norm"),
     "weight_decay",
     "prox_mu",
     "precision",
@@ -57,6 +58,8 @@ _UNREAD = {
 _NOT_THE_USERS = {"worker_num"}
 # Of dataset image_folder only; another data set's script may use such names for its own purposes.
 _IMAGE_FOLDERS = {"data_dir", "image_size", "test_fraction"}
+# Of our training and test alone; a user's trainer may read such names otherwise.
+_OF_OURS = {"loss", "client_optimizer_args", "learning_rate_decay", "max_grad_norm", "metrics"}
 # A name of FedML's own: its FedOpt, SCAFFOLD and Mime read it, and our method may stand beside it.
 _FEDMLS = {"server_lr"}
 
@@ -84,6 +87,7 @@ def script_recipe(
     given |= {key: _UNREAD[key] for key in unread}
     given |= {key: value for key, value in said.items() if value is not None}
     others = _NOT_THE_USERS | (_IMAGE_FOLDERS if given["dataset"] != "image_folder" else set())
+    others |= _OF_OURS if custom_trainer else set()
     given = {key: value for key, value in given.items() if key not in others}
     if isinstance(given.get("using_mlops"), str):
         # FedML takes it from an environment variable, unparsed.
@@ -127,6 +131,16 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
     keys = (*_SERVER_KEYS, *(key for key in every if key not in CLIENTS_KEYS))
     clients = {key: 0.0 for key in rule.keys if key in CLIENTS_KEYS}  # theirs to give
     return _recipe(args, keys, federated_optimizer=method, **clients)
+
+
+def script_functions(recipe: Recipe) -> Functions:
+    """Return the functions that a recipe names; the environment allows those of a user to run."""
+    train, metrics = recipe.train_args, recipe.validation_args.metrics or ()
+    named = [(LOSS, train.loss), (OPTIMIZER, train.client_optimizer)]
+    for where, name in (*named, *((METRICS, name) for name in metrics)):
+        if names_code(name):
+            require_code_allowed(where, str(name))
+    return find_functions(recipe, allow_code=True)
 
 
 def recorded_settings(recipe: Recipe, args: Any) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.engine.functions import Functions
 from fednnnn_plugin.engine.progress import progress_display
 from fednnnn_plugin.engine.ranks import ending_together
 from fednnnn_plugin.engine.run import run_federation
@@ -22,7 +23,7 @@ from fednnnn_plugin.fedml.methods import warn_of_the_proximal_term
 from fednnnn_plugin.fedml.mlops import Mlops
 from fednnnn_plugin.fedml.processes import ended_by_sigterm, simulation_ranks
 from fednnnn_plugin.fedml.screen import quiet_fedml
-from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_recipe
+from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_functions, script_recipe
 from fednnnn_plugin.fingerprint import Fingerprint, code_digest, model_digests
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.recipe import Recipe
@@ -69,8 +70,9 @@ class Simulator:
             trainer = None
             if client_trainer is not None:
                 trainer = ClientTrainerAdapter(client_trainer, model, args, device, dataset)
-            fingerprint = _fingerprint(model, data, client_trainer)
-            self._inputs = Inputs(model, data, device, trainer, fingerprint)
+            functions = Functions() if custom else script_functions(self._recipe)
+            fingerprint = {**_fingerprint(model, data, client_trainer), **functions.digests}
+            self._inputs = Inputs(model, data, device, trainer, fingerprint, functions)
 
     def run(self) -> None:
         """Run the federation; under MPI rank 0 has its folder and its model."""

@@ -51,7 +51,7 @@ def named_objects(sections: Mapping[str, object]) -> set[str]:
         f"{section}.{key}"
         for section, keys in sections.items()
         for key, value in (keys.items() if isinstance(keys, dict) else ())
-        if names_object(value)
+        if any(map(names_object, value if isinstance(value, list) else (value,)))
     }
 
 

@@ -11,12 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
+import torch
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from fednnnn_plugin.data.dirichlet import LEAST_ALPHA
 from fednnnn_plugin.models import unknown_model
 from fednnnn_plugin.user_code import is_own
 
+#: The classes of ``torch.optim`` that need one gradient a step, by their names in lower case.
+OPTIMIZERS = {
+    name.lower(): name
+    for name, found in vars(torch.optim).items()
+    if isinstance(found, type) and issubclass(found, torch.optim.Optimizer)
+    if name not in ("Optimizer", "LBFGS", "SparseAdam")
+}
 _DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 
@@ -87,6 +95,9 @@ _FROM_LEAST = Field(
 _BELOW_1 = Field(ge=0, lt=1, description="a number of at least 0 and less than 1")
 _BETWEEN = Field(gt=0, lt=1, description="a number greater than 0 and less than 1")
 Positive = Annotated[float, _ABOVE_0, _READ]
+Decay = Annotated[
+    float, Field(gt=0, le=1, description="a number greater than 0 and at most 1"), _READ
+]
 Rate = Annotated[float, _IN_FLOAT32, _READ]
 Concentration = Annotated[float, _FROM_LEAST, _READ]
 NonNegative = Annotated[float, _FROM_0, _READ]
@@ -113,7 +124,21 @@ Model = Annotated[
 PartitionMethod: TypeAlias = Literal["iid", "n_class", "dirichlet"] | _Foreign
 TrainingType: TypeAlias = Literal["simulation"] | _Foreign
 Backend: TypeAlias = Literal["sp", "MPI"] | _Foreign
-ClientOptimizer: TypeAlias = Literal["sgd"] | _Custom
+ClientOptimizer = Annotated[
+    str,
+    _only(
+        lambda value, caller: value.lower() in OPTIMIZERS or is_own(value) or caller.custom_trainer
+    ),
+    Field(description="sgd, another class of torch.optim by name, or MODULE:CLASS"),
+]
+LossName: TypeAlias = Literal["cross_entropy", "bce_with_logits", "mse"] | _Code
+Metrics = Annotated[
+    list[str],
+    Field(min_length=1, description="a list of metrics, such as [f1_macro]"),
+]
+OptimizerArgs = Annotated[
+    dict[str, Any], Field(description="a mapping of an optimizer's arguments to their values")
+]
 # YAML 1.1 reads a bare off as false.
 _OFF = BeforeValidator(lambda value: "off" if value is False else value)
 ClientBatching = Annotated[Literal["auto", "off"] | Count, _OFF]

@@ -22,7 +22,7 @@ def load_recipe(
     *,
     foreign: bool = False,
     allow_code: bool = False,
-    objects: Mapping[str, str] = MappingProxyType({}),
+    objects: Mapping[str, str | list[str]] = MappingProxyType({}),
 ) -> Recipe:
     """Load a recipe; a ``UserError`` has a line for each mistake: where, value, what is allowed.
 
@@ -82,7 +82,7 @@ def _resolved(recipe: Recipe) -> dict[str, object]:
     return resolved
 
 
-def _replace(sections: dict[str, Any], objects: Mapping[str, str]) -> None:
+def _replace(sections: dict[str, Any], objects: Mapping[str, str | list[str]]) -> None:
     """Put the names of objects in the place of the file's, and of their arguments."""
     for path, name in objects.items():
         section, _, key = path.partition(".")

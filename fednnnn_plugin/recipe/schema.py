@@ -103,8 +103,12 @@ class TrainArgs(Section):
     start_round: kinds.Natural = 0
     epochs: kinds.Count
     batch_size: kinds.Count | kinds.FullBatch
+    loss: kinds.LossName | None = None
     client_optimizer: kinds.ClientOptimizer = "sgd"
+    client_optimizer_args: kinds.OptimizerArgs | None = None
     learning_rate: kinds.Rate
+    learning_rate_decay: kinds.Decay | None = None
+    max_grad_norm: kinds.Positive | None = None
     weight_decay: kinds.NonNegative = 0.0
     precision: Literal["fp32", "tf32", "bf16", "fp64"] = "fp32"
     client_batching: kinds.ClientBatching = "auto"
@@ -119,6 +123,7 @@ class ValidationArgs(Section):
 
     frequency_of_the_test: kinds.Count = 1
     test_served: bool = False
+    metrics: kinds.Metrics | None = None
 
 
 class DeviceArgs(Section):

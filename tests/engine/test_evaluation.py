@@ -24,7 +24,7 @@ def test_every_label_counts_once_but_for_those_that_are_ignored(shape: tuple[int
 
 
 def test_tallies_add_up() -> None:
-    assert evaluation([Tally(1, 2.0, 2), Tally(2, 4.0, 4)]) == Evaluation(0.5, 1.0)
-    assert evaluation([Tally(1, float("nan"), 2)]) == Evaluation(0.5, None)
-    assert evaluation([Tally(1, float("inf"), 2)]) == Evaluation(0.5, None)
+    assert evaluation([Tally(1, 2.0, 2, 2), Tally(2, 4.0, 4, 4)]) == Evaluation(0.5, 1.0)
+    assert evaluation([Tally(1, float("nan"), 2, 2)]) == Evaluation(0.5, None)
+    assert evaluation([Tally(1, float("inf"), 2, 2)]) == Evaluation(0.5, None)
     assert evaluation([]) == Evaluation()

@@ -69,7 +69,7 @@ def test_what_it_gives_is_a_copy_in_the_precision_that_is_asked_for(fedml_args) 
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"client_optimizer": "adam"}, "args: train_args.client_optimizer: 'adam': must be"),
+        ({"client_optimizer": "lbfgs"}, "args: train_args.client_optimizer: 'lbfgs': must be"),
         ({"learning_rate": None}, "args: train_args.learning_rate: missing; must be"),
         ({"client_threads": 0}, "args: train_args.client_threads: 0: must be"),
         ({"federated_optimizer": "PaperFedProx"}, "args: train_args.prox_mu: missing; "),

@@ -1,0 +1,119 @@
+"""The functions of a run's training and test: those that its recipe names, or objects for them."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+
+from fednnnn_plugin.client.local_sgd import MakeOptimizer
+from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
+from fednnnn_plugin.engine.evaluation import Metric
+from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.fingerprint import code_digest
+from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.recipe.kinds import OPTIMIZERS
+from fednnnn_plugin.user_code import check_arguments, find_code, is_own, object_name
+
+LOSS, OPTIMIZER = "train_args.loss", "train_args.client_optimizer"
+METRICS = "validation_args.metrics"
+_ARGUMENTS = f"{OPTIMIZER}_args"
+
+
+class Functions(NamedTuple):
+    """The loss, what makes a client's optimizer (None for plain SGD), and the metrics by name.
+
+    ``digests`` are those of what is the user's.
+    """
+
+    loss: Loss = CROSS_ENTROPY
+    optimizer: MakeOptimizer | None = None
+    metrics: Mapping[str, Metric] = MappingProxyType({})
+    digests: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+
+    @property
+    def train_by_own_code(self) -> bool:
+        """Whether the loss or the optimizer is a user's, and may draw from global generators."""
+        return bool({"loss", "optimizer"} & self.digests.keys())
+
+
+def find_functions(
+    recipe: Recipe, objects: Mapping[str, object] = MappingProxyType({}), *, allow_code: bool
+) -> Functions:
+    """Return what a recipe names, or the ``objects`` by ``section.key``."""
+    digests: dict[str, dict[str, str]] = {}
+
+    def own(where: str, name: str, given: object, kind: str) -> Any:
+        found = find_code(where, name, given, allow_code=allow_code)
+        if not callable(found):
+            raise UserError(f"{where}: {printable(name)}: is not callable")
+        digests[kind] = {"code": code_digest(*digests.get(kind, {}).values(), found)}
+        return found
+
+    loss = CROSS_ENTROPY
+    if name := recipe.train_args.loss:
+        loss = LOSSES.get(name) or Loss(name, own(LOSS, name, objects.get(LOSS), "loss"))
+    named = recipe.train_args.client_optimizer
+    maker = own(OPTIMIZER, named, objects.get(OPTIMIZER), "optimizer") if is_own(named) else None
+    metrics: dict[str, Metric] = {}
+    given = _each(objects.get(METRICS))
+    for place, name in enumerate(recipe.validation_args.metrics or ()):
+        if is_own(name):
+            thing = given[place] if given else None
+            metrics[name.rpartition(":")[2]] = own(METRICS, name, thing, "metrics")
+        else:
+            from fednnnn_plugin.engine.scorer import Scorer, unknown_metric
+
+            if problem := unknown_metric(name):
+                raise UserError(f"{METRICS}: {printable(name)}: {problem}")
+            metrics[name] = Scorer(name)
+    return Functions(loss, _optimizer(recipe, maker), metrics, digests)
+
+
+def object_names(key: str, thing: object) -> str | list[str]:
+    """Return what a recipe has in the place of an object; a list of metrics has several."""
+    if key != METRICS:
+        return object_name(thing)
+    return [each if isinstance(each, str) else object_name(each) for each in _each(thing)]
+
+
+def _each(given: object) -> Sequence[Any]:
+    return given if isinstance(given, list | tuple) else () if given is None else (given,)
+
+
+def _optimizer(recipe: Recipe, maker: MakeOptimizer | None) -> MakeOptimizer | None:
+    """Return what makes the optimizer, with its arguments; None for plain SGD.
+
+    One is made and tried here, before workers are forked: torch takes seconds for its first.
+    """
+    train = recipe.train_args
+    arguments, decay = train.client_optimizer_args or {}, train.weight_decay
+    name = train.client_optimizer
+    if maker is None and name.lower() not in OPTIMIZERS:
+        return None  # a user's trainer has an optimizer of its own
+    if name.lower() == "sgd" and not arguments and train.max_grad_norm is None:
+        return None
+    make = maker or getattr(torch.optim, OPTIMIZERS[name.lower()])
+    for key in ("lr", "params", "weight_decay"):
+        if key in arguments:
+            other = {"lr": "learning_rate", "weight_decay": "weight_decay"}.get(key, "the model")
+            raise UserError(f"{_ARGUMENTS}.{key}: leave it out: {other} gives it")
+    check_arguments(make, _ARGUMENTS, arguments)
+    takes = inspect.signature(make).parameters.values()
+    if any(each.name == "weight_decay" or each.kind is each.VAR_KEYWORD for each in takes):
+        arguments = arguments | {"weight_decay": decay}
+    elif decay:
+        raise UserError(f"train_args.weight_decay: {decay}: {printable(name)} takes none")
+    make = partial(make, **arguments)
+    trial = [torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(2))]
+    try:
+        optimizer = make(trial, lr=train.learning_rate)
+        for parameter in trial:
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    except (Exception, SystemExit) as error:
+        why = printable(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        raise UserError(f"{OPTIMIZER}: {printable(name)}: {why}") from error
+    return make
