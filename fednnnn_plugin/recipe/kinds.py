@@ -110,9 +110,10 @@ Model = Annotated[
     AfterValidator(_model),
     Field(description="the name of a model, such as nnnn_mnist, or MODULE:FUNCTION"),
 ]
-PartitionMethod: TypeAlias = Literal["iid", "n_class", "dirichlet"] | _Foreign
+PartitionMethod: TypeAlias = Literal["iid", "n_class", "dirichlet", "dirichlet_by_class"] | _Foreign
 TrainingType: TypeAlias = Literal["simulation"] | _Foreign
 Backend: TypeAlias = Literal["sp", "MPI"] | _Foreign
+ClientSampling: TypeAlias = Literal["uniform"] | _Code
 ClientOptimizer: TypeAlias = Literal["sgd"] | _Custom
 # YAML 1.1 reads a bare off as false.
 _OFF = BeforeValidator(lambda value: "off" if value is False else value)
