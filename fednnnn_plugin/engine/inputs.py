@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from fednnnn_plugin.data.own_data import MAX_CLASSES, inputs_and_labels, members
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.ranks import Ranks
+from fednnnn_plugin.engine.sampling import SAMPLING, find_sampler
 from fednnnn_plugin.engine.settings import load_data, rank_device
 from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.errors import UserError, printable
@@ -27,6 +28,8 @@ def recipe_inputs(
     recipe: Recipe, ranks: Ranks, objects: Mapping[str, object], *, allow_code: bool
 ) -> Inputs:
     """Load a recipe's data and make its model, or take the ``objects`` by ``section.key``."""
+    sampling, given = recipe.train_args.client_sampling, objects.get(SAMPLING)
+    sampler = find_sampler(sampling, given, allow_code=allow_code)  # before data take their time
     given, model = objects.get(DATA), objects.get(MODEL)
     name, seed = recipe.model_args.model, recipe.common_args.random_seed
     fingerprint: Fingerprint
@@ -52,7 +55,8 @@ def recipe_inputs(
             else model_digests(made, "drawn_weights", [maker])  # by the seed
         )
         fingerprint = {**fingerprint, "model": digests}
-    return Inputs(made, data, rank_device(recipe, ranks), fingerprint=fingerprint)
+    device = rank_device(recipe, ranks)
+    return Inputs(made, data, device, fingerprint=fingerprint, sampler=sampler)
 
 
 def _loaders(given: object, recipe: Recipe) -> tuple[LoaderData, Fingerprint] | None:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.data.partition import deal_name
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.cohort import Cohort
 from fednnnn_plugin.engine.devices import (
@@ -35,6 +36,7 @@ from fednnnn_plugin.engine.settings import (
 )
 from fednnnn_plugin.engine.training import Inputs, cohort_of, widest_group
 from fednnnn_plugin.errors import UserError, printable, shown
+from fednnnn_plugin.fingerprint import code_digest
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
 from fednnnn_plugin.recipe.build import named_objects
@@ -95,9 +97,11 @@ def run_federation(
         if finished and not ranks.start(int(files.fingerprint.exists())):
             return None  # before anything is downloaded
         inputs = load()
-        model, data, device, trainer, fingerprint = inputs
+        model, data, device, trainer, fingerprint, sampler = inputs
         if not recipe.rule.is_ours:
             fingerprint = {**fingerprint, "rule": rule_digests(recipe.rule)}
+        if sampler is not None:
+            fingerprint = {**fingerprint, "sampler": {"code": code_digest(sampler)}}
         if mode == "resume" and ranks.rank == 0:
             check_unchanged(files, fingerprint)
         if finished:
@@ -115,7 +119,7 @@ def run_federation(
         stack.enter_context(cohort)
         rule = Server(recipe.rule, recipe.rule_settings, layout)
         federation = Federation(
-            schedule(recipe, data, batching, ranks.size if free else 1),
+            schedule(recipe, data, batching, ranks.size if free else 1, sampler),
             rule,
             rule.start(named_tensors(model)),
             cohort,
@@ -127,6 +131,7 @@ def run_federation(
             for number in range(ranks.start(None) + 1, federation.rounds + 1):
                 federation.assist(number)
             return None
+        federation.try_draw()
         federation.try_test()
         stack.enter_context(files.locked(mode))
         log_to(files.log)
@@ -212,7 +217,7 @@ def _say(recipe: Recipe, inputs: Inputs, batching: int, cohort: Cohort) -> None:
     if isinstance(data, FederatedData) and "split" in inputs.fingerprint:
         dealt = " (a split of their own)"
     elif isinstance(data, FederatedData):
-        dealt = f" ({settings.partition_method}, {settings.partition_sizes})"
+        dealt = f" ({deal_name(settings.partition_method, settings.partition_sizes)})"
     _log.info(
         "data: %s, %d classes; %d clients of %d to %d samples%s",
         *(settings.dataset, data.num_classes, data.num_clients, min(sizes), max(sizes)),

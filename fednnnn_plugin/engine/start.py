@@ -17,6 +17,7 @@ from fednnnn_plugin.engine.progress import Follower, progress_display
 from fednnnn_plugin.engine.ranks import choose_ranks, ending_together
 from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.engine.run import run_recipe
+from fednnnn_plugin.engine.sampling import SAMPLING, Sampler
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.recipe import find_recipe, load_recipe
@@ -70,6 +71,7 @@ def run(
     model: "nn.Module | Callable[..., nn.Module] | str | None" = None,
     data: "Data | Callable[..., Data] | str | None" = None,
     rule: "type[Optimizer] | str | None" = None,
+    client_sampling: Sampler | str | None = None,
     overrides: Mapping[str, object] | Sequence[str] | None = None,
     output: Path | str | None = None,
     resume: bool = False,
@@ -81,9 +83,9 @@ def run(
 ) -> Run:
     """Run a recipe, as the command ``fednnnn run`` does, and show how far it is.
 
-    Model, data and rule take the place of the recipe's: by name, as ``"module:name"``, or as
-    objects, which need no ``allow_code``. A fingerprint of them in the run folder keeps a run from
-    being resumed with others.
+    Model, data, rule and sampler take the place of the recipe's: by name, as ``"module:name"``, or
+    as objects, which need no ``allow_code``. A fingerprint of them in the run folder keeps a run
+    from being resumed with others.
 
     Args:
         recipe: a path, or the name of a recipe that comes with the package.
@@ -95,6 +97,9 @@ def run(
             part is ``(inputs, labels)``, a ``Dataset`` or a ``DataLoader``. Or a function that
             returns arrays in one of these forms.
         rule: a server rule: a ``torch.optim.Optimizer`` under ``@fednnnn_plugin.rule(...)``.
+        client_sampling: a function of round (from 1), number of clients K, size of the cohort m,
+            and a ``torch.Generator`` of the round, that returns the clients of the round: m
+            different ones of 0 to K - 1, by these four alone.
         overrides: ``{"train_args.comm_round": 3}``, or ``["train_args.comm_round=3"]`` as the
             command takes them. Arguments of a function of yours are such keys too:
             ``{"model_args.width": 64}``.
@@ -118,7 +123,7 @@ def run(
         run = fp.run("digits_noniid_b_fednnnn", overrides={"train_args.comm_round": 10})
         fp.read_runs(run.folder).plot(x="round", y="test_acc")
     """
-    given = {MODEL: model, DATA: data, RULE: rule}
+    given = {MODEL: model, DATA: data, RULE: rule, SAMPLING: client_sampling}
     named = [f"{key}={json.dumps(name)}" for key, name in given.items() if isinstance(name, str)]
     with _words_of_python():
         return start_recipe(

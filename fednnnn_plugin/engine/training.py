@@ -16,6 +16,7 @@ from fednnnn_plugin.engine.cohort import Cohort, Training
 from fednnnn_plugin.engine.evaluation import Evaluation, batch_to_test
 from fednnnn_plugin.engine.forks import Forks, why_not_forked
 from fednnnn_plugin.engine.model_check import takes_any_order
+from fednnnn_plugin.engine.sampling import Sampler
 from fednnnn_plugin.engine.workers import Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fingerprint import Fingerprint
@@ -41,7 +42,7 @@ class ForeignTrainer(Protocol):
 class Inputs(NamedTuple):
     """What a run is of; the trainer replaces the engine's local training and test.
 
-    The fingerprint is of what in it is the user's.
+    The fingerprint is of what in it is the user's. The sampler draws the cohorts.
     """
 
     model: nn.Module
@@ -49,6 +50,7 @@ class Inputs(NamedTuple):
     device: torch.device
     trainer: ForeignTrainer | None = None
     fingerprint: Fingerprint = MappingProxyType({})
+    sampler: Sampler | None = None
 
     @property
     def are_ours(self) -> bool:
@@ -89,7 +91,7 @@ def cohort_of(
     What is not the package's own trains with the global generators seeded for it. ``free`` are
     bytes of a GPU, for a batch of the test.
     """
-    model, data, device, trainer, _ = inputs
+    model, data, device, trainer, *_ = inputs
     if trainer is not None:
         return _trainers(inputs, trainer, seed)
     side_by_side = _workers(inputs, workers if most == 1 else 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.fedml.methods import require_code_allowed, warn_of_near_keys
 from fednnnn_plugin.reading import read_yaml, write_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
@@ -107,13 +107,18 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
     """Return what a silo's server reads.
 
     ``method`` is ours, or a user's own; None takes ``federated_optimizer`` if that is one, else
-    FedNNNN. Secure aggregation is refused.
+    FedNNNN. Secure aggregation is refused, and so is a sampler of the user's.
     """
     named = getattr(args, "federated_optimizer", None)
     if named in _SECURE:
         raise UserError(
             f"federated_optimizer: {named}: norms cannot be taken of models that the server does "
             "not see; must be FedAvg, or one of our methods"
+        )
+    if (sampler := getattr(args, "client_sampling", None)) not in (None, "uniform"):
+        raise UserError(
+            f"client_sampling: {shown(sampler)}: FedML draws the clients of a deployment: must be "
+            "uniform, or left out"
         )
     if method is None:
         method = str(named) if named in RULES or names_code(named) else "FedNNNN"

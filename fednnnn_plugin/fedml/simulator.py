@@ -12,13 +12,14 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.progress import progress_display
 from fednnnn_plugin.engine.ranks import ending_together
 from fednnnn_plugin.engine.run import run_federation
+from fednnnn_plugin.engine.sampling import SAMPLING, Sampler, find_sampler
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
 from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.engine_data import check_dataset, dealt_data, engine_data
 from fednnnn_plugin.fedml.foreign_trainer import ClientTrainerAdapter
 from fednnnn_plugin.fedml.loaders import FedMLDataset
-from fednnnn_plugin.fedml.methods import warn_of_the_proximal_term
+from fednnnn_plugin.fedml.methods import require_code_allowed, warn_of_the_proximal_term
 from fednnnn_plugin.fedml.mlops import Mlops
 from fednnnn_plugin.fedml.processes import ended_by_sigterm, simulation_ranks
 from fednnnn_plugin.fedml.screen import quiet_fedml
@@ -27,6 +28,7 @@ from fednnnn_plugin.fingerprint import Fingerprint, code_digest, model_digests
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.schema import own_keys
+from fednnnn_plugin.user_code import names_code
 
 # FedML's create_model_trainer does tag and next-word prediction for these.
 _OTHER_TASKS = ("stackoverflow_lr", "stackoverflow_nwp", "fed_shakespeare")
@@ -70,7 +72,8 @@ class Simulator:
             if client_trainer is not None:
                 trainer = ClientTrainerAdapter(client_trainer, model, args, device, dataset)
             fingerprint = _fingerprint(model, data, client_trainer)
-            self._inputs = Inputs(model, data, device, trainer, fingerprint)
+            sampler = _sampler(self._recipe.train_args.client_sampling)
+            self._inputs = Inputs(model, data, device, trainer, fingerprint, sampler)
 
     def run(self) -> None:
         """Run the federation; under MPI rank 0 has its folder and its model."""
@@ -94,6 +97,13 @@ class Simulator:
                 evaluation = safetensors.torch.load_file(self._folder / "model.safetensors")
                 # What is no tensor of a parameter or buffer, as an extra state, stays the caller's.
                 self._inputs.model.load_state_dict(evaluation, strict=False)
+
+
+def _sampler(name: str) -> Sampler | None:
+    """Return the sampler that the arguments name, which the user has to allow."""
+    if names_code(name):
+        require_code_allowed(SAMPLING, name)
+    return find_sampler(name, allow_code=names_code(name))
 
 
 def _fingerprint(model: nn.Module, data: object, trainer: object) -> Fingerprint:

@@ -23,8 +23,9 @@ from fednnnn_plugin.report.study import is_study
 
 METRICS = ("metrics.jsonl", "metrics.jsonl.gz")  # as the engine writes it, and as it is published
 RECIPE, SUMMARY, FINGERPRINT = "recipe.yaml", "summary.json", "fingerprint.json"
+_OWN = ("model", "data", "split", "rule", "sampler", "trainer")
 #: Columns with the digest of what was the user's own.
-FINGERPRINTS = tuple(f"{own}_fingerprint" for own in ("model", "data", "split", "rule", "trainer"))
+FINGERPRINTS = tuple(f"{own}_fingerprint" for own in _OWN)
 DISPLAY_NAMES = {"PaperFedAvg": "FedAvg", "PaperFedProx": "FedProx", "NormNorm": "Norm-Norm"}
 CLIENT_NORMS = ["client_norm_min", "client_norm_median", "client_norm_max"]
 SECONDS = ["seconds.train", "seconds.aggregate", "seconds.evaluate"]

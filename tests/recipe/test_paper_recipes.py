@@ -13,7 +13,7 @@ from fednnnn_plugin.recipe import Recipe, dump_recipe, list_recipes, load_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 # Of what the recipes resolve to: no change of the package may change it unseen.
-RESOLVED = "e48cc06e1b93f681b8e99140415f2e6d5b9ed8b0c0e2de0a6c41e21ff710c890"
+RESOLVED = "396c628dd652cdc9d81aa2a47135ebd834b7b2e24d49cb05fb318c6ee1ee0f60"
 
 # tab:params, "Summary of Hyperparameters Used in the Experiment (Common in Scenarios)"
 #            rounds  C  K    B   E  eta   lambda
