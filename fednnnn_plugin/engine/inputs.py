@@ -28,8 +28,8 @@ def recipe_inputs(
     recipe: Recipe, ranks: Ranks, objects: Mapping[str, object], *, allow_code: bool
 ) -> Inputs:
     """Load a recipe's data and make its model, or take the ``objects`` by ``section.key``."""
-    sampling, given = recipe.train_args.client_sampling, objects.get(SAMPLING)
-    sampler = find_sampler(sampling, given, allow_code=allow_code)  # before data take their time
+    sampling = recipe.train_args.client_sampling  # first: data may take their time
+    sampler = find_sampler(sampling, objects.get(SAMPLING), allow_code=allow_code)
     given, model = objects.get(DATA), objects.get(MODEL)
     name, seed = recipe.model_args.model, recipe.common_args.random_seed
     fingerprint: Fingerprint
