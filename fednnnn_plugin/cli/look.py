@@ -84,6 +84,7 @@ def partition_command(
             raise UserError(f"{option}: {path}: it is there already; replace it with --overwrite")
     from fednnnn_plugin.data.federated import load_federated
     from fednnnn_plugin.data.images import are_classes
+    from fednnnn_plugin.data.partition import deal_name
     from fednnnn_plugin.engine.settings import data_spec
     from fednnnn_plugin.recipe import find_recipe, load_recipe
     from fednnnn_plugin.report.partition import client_counts, counts_text, save_partition
@@ -96,7 +97,7 @@ def partition_command(
         raise UserError(f"{recipe}: its labels are {kind}: there are no classes to count")
     labels, parts = data.train_labels.numpy(), [part.numpy() for part in data.client_indices]
     counts = client_counts(labels, parts, data.class_names)
-    dealt = f"{spec.partition_method}, {spec.partition_sizes}"
+    dealt = deal_name(spec.partition_method, spec.partition_sizes)
     title = f"{spec.dataset}: {'own split' if 'split' in data.fingerprint else dealt}"
     say(f"{title}, {len(parts)} clients, {len(labels)} images\n\n{counts_text(counts)}")
     if plot:

@@ -18,13 +18,18 @@ def client_sizes(
     if power_law_exponent is None:
         size, larger = divmod(num_samples, num_clients)
         return size + (np.arange(num_clients) < larger).astype(np.int64)
+    check_least(num_samples, num_clients, min_samples)
+    return _power_law(num_samples, num_clients, power_law_exponent, min_samples)
+
+
+def check_least(num_samples: int, num_clients: int, min_samples: int) -> None:
+    """Refuse more samples for every client than there are."""
     if num_clients * min_samples > num_samples:
         raise UserError(
             f"min_samples: {min_samples}: {num_clients} clients would need "
             f"{num_clients * min_samples} samples, and there are {num_samples}; "
             f"at most {num_samples // num_clients} is possible with num_clients={num_clients}"
         )
-    return _power_law(num_samples, num_clients, power_law_exponent, min_samples)
 
 
 def _power_law(num_samples: int, num_clients: int, exponent: float, min_samples: int) -> Ints:

@@ -1,7 +1,10 @@
-"""Label skew by a Dirichlet distribution, for clients of given sizes."""
+"""Label skew by a Dirichlet distribution: for clients of given sizes, or with sizes left free."""
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fednnnn_plugin.data.client_sizes import check_least
+from fednnnn_plugin.errors import UserError
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -10,6 +13,8 @@ LEAST_ALPHA = 0.001
 
 _SWEEPS, _CLOSE_ENOUGH = 2_000, 0.1  # samples, of a class
 _LEAST_LOG = -600.0  # beside a client's largest: every class stays possible for every client
+_DRAWS = 2_000  # of a whole split, until every client has enough
+_MOST_ALPHA = 1e300  # beyond it the sum of the draws' gammas would not be finite
 
 
 def dirichlet_shares(
@@ -61,4 +66,49 @@ def _rounded(table: Floats, class_sizes: Ints, client_sizes: Ints) -> Ints:
             row[movable[order[: abs(need)]]] += step
         owed -= row
         left -= row
+    return shares
+
+
+def class_by_class_shares(
+    class_sizes: Ints, num_clients: int, alpha: float, min_samples: int, rng: np.random.Generator
+) -> Ints:
+    """Samples of each class that every client holds, [num_clients, num_classes] int64, sizes free.
+
+    For one class after another ``p_j ~ Dir(α, …, α)`` by ``rng.dirichlet`` are the clients' shares
+    of it, but 0 for clients that hold ``n / K`` samples already; the class is cut at the whole
+    parts of its size times the sums of ``p_j``. All is drawn again until every client holds at
+    least ``min_samples``.
+
+    Raises:
+        UserError: no draw gave every client so many.
+
+    Source: Li et al. 2022, Federated learning on non-IID data silos: ``noniid-labeldir`` of
+    NIID-Bench, and ``hetero`` of FedML.
+    """
+    total = int(class_sizes.sum())
+    check_least(total, num_clients, min_samples)
+    concentration = np.full(num_clients, min(alpha, _MOST_ALPHA))
+    for _ in range(_DRAWS):
+        shares = _cut(class_sizes, rng.dirichlet(concentration, len(class_sizes)))
+        if shares is not None and shares.sum(axis=1).min() >= min_samples:
+            return shares
+    raise UserError(
+        f"min_samples: {min_samples}: in {_DRAWS} draws some client always had fewer: must be "
+        f"less, or alpha greater than {alpha:g}, or num_clients less than {num_clients}"
+    )
+
+
+def _cut(class_sizes: Ints, drawn: Floats) -> Ints | None:
+    """Cut each class by its shares ``drawn`` [num_classes, num_clients]; None of no share left."""
+    num_clients = drawn.shape[1]
+    shares = np.zeros(drawn.shape[::-1], dtype=np.int64)
+    held, even = np.zeros(num_clients, dtype=np.int64), class_sizes.sum() / num_clients
+    for column, size, draw in zip(shares.T, class_sizes, drawn, strict=True):
+        open_to = draw * (held < even)
+        if not open_to.any():
+            return None
+        # The last bits of a draw differ between platforms: they are rounded away.
+        cuts = ((open_to / open_to.sum()).cumsum() * size).round(6).astype(np.int64)[:-1]
+        column[:] = np.diff(cuts, prepend=0, append=size)
+        held += column
     return shares

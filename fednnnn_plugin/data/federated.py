@@ -21,6 +21,7 @@ from fednnnn_plugin.user_code import is_own
 #: What a recipe calls the arguments of `partition` that its refusals name.
 _KEYS = {
     "method": "data_args.partition_method",
+    "sizes": "data_args.partition_sizes",
     "num_clients": "train_args.client_num_in_total",
     "classes_per_client": "data_args.classes_per_client",
     "power_law_exponent": "data_args.power_law_exponent",

@@ -10,12 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from fednnnn_plugin.data.client_sizes import client_sizes
-from fednnnn_plugin.data.dirichlet import LEAST_ALPHA, dirichlet_shares
+from fednnnn_plugin.data.dirichlet import LEAST_ALPHA, class_by_class_shares, dirichlet_shares
 from fednnnn_plugin.data.n_class import check_counts, n_class_shares
 from fednnnn_plugin.errors import UserError, shown
 from fednnnn_plugin.seeds import derive_seed
 
-METHODS = ("iid", "n_class", "dirichlet")
+_FREE = "dirichlet_by_class"  # leaves the sizes free
+METHODS = ("iid", "n_class", "dirichlet", _FREE)
 SIZES = ("balanced", "power_law")
 
 Ints = NDArray[np.int64]
@@ -42,17 +43,20 @@ def partition(
     deals at random, and each client of at least as many samples as there are classes holds every
     class; ``n_class`` gives each client exactly ``classes_per_client`` classes, in parts as even
     as the best of some random draws; ``dirichlet`` draws the clients' shares of each class from
-    Dir(``alpha``), scaled to these sizes. No global generator is touched.
+    Dir(``alpha``), scaled to these sizes. ``dirichlet_by_class`` is the same without the scaling,
+    as NIID-Bench and FedML deal: the sizes are what the draw gives, in no order, drawn again until
+    each is at least ``min_samples``. No global generator is touched.
 
     Args:
         labels: class of each sample, [n] integers: list, array or tensor.
         num_clients: K, at least 1.
-        method, sizes: as above.
+        method, sizes: as above; ``balanced``, which is not read, under ``dirichlet_by_class``.
         classes_per_client: at least 1, under ``n_class``.
         power_law_exponent: finite and at least 0, under ``power_law``.
-        min_samples: at least 1, under ``power_law``.
+        min_samples: at least 1, under ``power_law`` and ``dirichlet_by_class``.
         seed: at least 0; the same seed and labels give the same split on every platform.
-        alpha: finite and at least 0.001, under ``dirichlet``: the smaller, the fewer classes.
+        alpha: finite and at least 0.001, under both kinds of ``dirichlet``: the smaller, the fewer
+            classes.
 
     Returns:
         For each client the positions of its samples in ``labels``, int64, ascending.
@@ -64,7 +68,8 @@ def partition(
         >>> [len(indices) for indices in partition([0, 1, 0, 1, 0], num_clients=2)]
         [3, 2]
 
-    Source: conditions i) to iv) of the paper's experiments; for ``dirichlet`` `dirichlet_shares`.
+    Source: conditions i) to iv) of the paper's experiments; for the others `dirichlet_shares` and
+    `class_by_class_shares`.
     """
     checked_labels = _labels(labels)
     num_clients = _whole_number("num_clients", num_clients, least=1)
@@ -83,21 +88,32 @@ def partition(
     min_samples = _whole_number("min_samples", min_samples, least=1)
     seed = _whole_number("seed", seed, least=0)
 
+    if method == _FREE and sizes != "balanced":
+        raise UserError(f"sizes: {shown(sizes)}: {method} leaves them free: must be balanced")
+
     classes, class_of, class_sizes = np.unique(
         checked_labels, return_inverse=True, return_counts=True
     )
     if method == "n_class":
         check_counts(class_sizes, num_clients, classes_per_client)
         min_samples = max(min_samples, classes_per_client)
-    held = client_sizes(len(checked_labels), num_clients, exponent, min_samples)
     rng = np.random.default_rng(derive_seed(seed, "partition"))
-    if method == "iid":
-        shares = _iid_shares(classes, class_sizes, held, rng)
-    elif method == "n_class":
-        shares = n_class_shares(class_sizes, held, classes_per_client, exponent, rng)
+    if method == _FREE:
+        shares = class_by_class_shares(class_sizes, num_clients, alpha, min_samples, rng)
     else:
-        shares = dirichlet_shares(class_sizes, held, alpha, rng)
+        held = client_sizes(len(checked_labels), num_clients, exponent, min_samples)
+        if method == "iid":
+            shares = _iid_shares(classes, class_sizes, held, rng)
+        elif method == "n_class":
+            shares = n_class_shares(class_sizes, held, classes_per_client, exponent, rng)
+        else:
+            shares = dirichlet_shares(class_sizes, held, alpha, rng)
     return _deal(class_of, shares, np.random.default_rng(derive_seed(seed, "deal")))
+
+
+def deal_name(method: str, sizes: str) -> str:
+    """How a deal is called: ``n_class, balanced``; by the method alone where the sizes are free."""
+    return method if method == _FREE else f"{method}, {sizes}"
 
 
 def _iid_shares(

@@ -10,7 +10,6 @@ from functools import partial
 from operator import itemgetter
 from types import MappingProxyType
 
-import torch
 from torch import nn
 
 from fednnnn_plugin.client.groups import Group
@@ -19,7 +18,7 @@ from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.engine.batches import Batch, Batches, TensorBatches
 from fednnnn_plugin.engine.evaluation import Evaluation, Metric, Tally, evaluation, tally
 from fednnnn_plugin.engine.workers import Step, Threads, Workers, all_of
-from fednnnn_plugin.seeds import isolated_generators, torch_generator
+from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.layout import ModelState, State
 from fednnnn_plugin.user_code import on_threads
 
@@ -36,12 +35,6 @@ OwnTest = Callable[[ModelState], Evaluation]
 #: Takes a group's outcome as soon as its training ends; the tensors are overwritten after it
 #: returns.
 Consume = Callable[[Group, Outcome], None]
-
-
-def draw_cohort(seed: int, round_number: int, num_clients: int, cohort_size: int) -> list[int]:
-    """Draw m of K clients uniformly without replacement, in increasing order."""
-    generator = torch_generator(seed, "cohort", round_number)
-    return sorted(torch.randperm(num_clients, generator=generator)[:cohort_size].tolist())
 
 
 class Cohort:

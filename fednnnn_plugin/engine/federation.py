@@ -9,13 +9,14 @@ from itertools import chain
 from typing import Literal
 
 from fednnnn_plugin.client.groups import Group, plan_groups
-from fednnnn_plugin.engine.cohort import Cohort, Outcome, draw_cohort
+from fednnnn_plugin.engine.cohort import Cohort, Outcome
 from fednnnn_plugin.engine.devices import Clock
 from fednnnn_plugin.engine.endings import raise_lost_stop
 from fednnnn_plugin.engine.evaluation import Evaluation, Tally
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks, deal
 from fednnnn_plugin.engine.records import RoundRecord, Seconds, round_record
+from fednnnn_plugin.engine.sampling import Sampler, draw_cohort
 from fednnnn_plugin.engine.workers import Failure
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.seeds import isolated_generators
@@ -36,6 +37,7 @@ class Schedule:
     cohort_size: int  # m, clients a round
     seed: int  # of the cohorts, and of what a user's rule draws
     weighting: Literal["uniform", "samples"] = "uniform"  # α_k = 1/m, or n_k/n
+    sampler: Sampler | None = None  # a user's own, of the cohorts; None draws uniformly
     test_every: int = 1  # rounds with (round - 1) % test_every = 0 are tested, and the last
     test_served: bool = False  # the served model as well
     max_client_failures: int = 0  # of a round, before the run ends
@@ -114,6 +116,10 @@ class Federation:
         with _named(self.standing.round + 1):
             self._cohort.try_test(self.standing.server.evaluation)
 
+    def try_draw(self) -> None:
+        """Draw a cohort: what is wrong with a sampler ends the run before the first round."""
+        self._draw(self.standing.round + 1)
+
     def assist(self, number: int) -> None:
         """Do this rank's part of a round, on the others than rank 0."""
         self.train(number)
@@ -130,7 +136,7 @@ class Federation:
         layout = self.server.layout
         trained = [entry.name for entry in layout.entries]
         part = UpdateAccumulator(layout.state_dict(served), trained, schedule.max_client_norm)
-        clients = draw_cohort(schedule.seed, number, len(sizes), schedule.cohort_size)
+        clients = self._cohort_of(number)
         groups = plan_groups(clients, sizes, schedule.group_size, schedule.least_groups)
         work = [sum(sizes[client] for client in group) for group in groups]
         mine = deal(groups, work, self._ranks.size)[self._ranks.rank]
@@ -148,6 +154,20 @@ class Federation:
         self._cohort.train(served, number, mine, add)
         self._clock.mark("train")
         return self._ranks.reduce(part)
+
+    def _cohort_of(self, number: int) -> list[int]:
+        """Return a round's clients; those of a user's sampler, which may be any, are rank 0's."""
+        if self._schedule.sampler is None:
+            return self._draw(number)
+        try:
+            return self._ranks.share([] if self._ranks.rank else self._draw(number))
+        except UserError as error:
+            raise RunError(str(error)) from error.__cause__
+
+    def _draw(self, number: int) -> list[int]:
+        schedule = self._schedule
+        total, of_a_round = len(schedule.client_sizes), schedule.cohort_size
+        return draw_cohort(schedule.seed, number, total, of_a_round, schedule.sampler)
 
     def _add(self, number: int, part: UpdateAccumulator, group: Group, outcome: Outcome) -> None:
         sizes, uniform = self._schedule.client_sizes, self._schedule.weighting == "uniform"

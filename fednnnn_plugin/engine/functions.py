@@ -11,6 +11,7 @@ import torch
 from fednnnn_plugin.client.local_sgd import MakeOptimizer
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
 from fednnnn_plugin.engine.evaluation import Metric
+from fednnnn_plugin.engine.sampling import SAMPLING, Sampler
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fingerprint import code_digest
 from fednnnn_plugin.recipe import Recipe
@@ -25,12 +26,13 @@ _ARGUMENTS = f"{OPTIMIZER}_args"
 class Functions(NamedTuple):
     """The loss, what makes a client's optimizer (None for plain SGD), and the metrics by name.
 
-    ``digests`` are those of what is the user's.
+    The sampler draws the cohorts, None uniformly. ``digests`` are those of what is the user's.
     """
 
     loss: Loss = CROSS_ENTROPY
     optimizer: MakeOptimizer | None = None
     metrics: Mapping[str, Metric] = MappingProxyType({})
+    sampler: Sampler | None = None
     digests: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
     @property
@@ -40,9 +42,16 @@ class Functions(NamedTuple):
 
 
 def find_functions(
-    recipe: Recipe, objects: Mapping[str, object] = MappingProxyType({}), *, allow_code: bool
+    recipe: Recipe,
+    objects: Mapping[str, object] = MappingProxyType({}),
+    *,
+    allow_code: bool,
+    custom_trainer: bool = False,
 ) -> Functions:
-    """Return what a recipe names, or the ``objects`` by ``section.key``."""
+    """Return what a recipe names, or the ``objects`` by ``section.key``.
+
+    With a ``custom_trainer`` the sampler alone, as that trains and tests by its own.
+    """
     digests: dict[str, dict[str, str]] = {}
 
     def own(where: str, name: str, given: object, kind: str) -> Any:
@@ -52,6 +61,11 @@ def find_functions(
         digests[kind] = {"code": code_digest(*digests.get(kind, {}).values(), found)}
         return found
 
+    sampling, sampler = recipe.train_args.client_sampling or "", None
+    if is_own(sampling):
+        sampler = own(SAMPLING, sampling, objects.get(SAMPLING), "sampler")
+    if custom_trainer:
+        return Functions(sampler=sampler, digests=digests)
     loss = CROSS_ENTROPY
     if name := recipe.train_args.loss:
         loss = LOSSES.get(name) or Loss(name, own(LOSS, name, objects.get(LOSS), "loss"))
@@ -69,7 +83,7 @@ def find_functions(
             if problem := unknown_metric(name):
                 raise UserError(f"{METRICS}: {printable(name)}: {problem}")
             metrics[name] = Scorer(name)
-    return Functions(loss, _optimizer(recipe, maker), metrics, digests)
+    return Functions(loss, _optimizer(recipe, maker), metrics, sampler, digests)
 
 
 def object_names(key: str, thing: object) -> str | list[str]:
@@ -91,8 +105,6 @@ def _optimizer(recipe: Recipe, maker: MakeOptimizer | None) -> MakeOptimizer | N
     train = recipe.train_args
     arguments, decay = train.client_optimizer_args or {}, train.weight_decay
     name = train.client_optimizer
-    if maker is None and name.lower() not in OPTIMIZERS:
-        return None  # a user's trainer has an optimizer of its own
     if name.lower() == "sgd" and not arguments and train.max_grad_norm is None:
         return None
     make = maker or getattr(torch.optim, OPTIMIZERS[name.lower()])

@@ -28,9 +28,9 @@ def recipe_inputs(
     recipe: Recipe, ranks: Ranks, objects: Mapping[str, object], *, allow_code: bool
 ) -> Inputs:
     """Load a recipe's data and make its model, or take the ``objects`` by ``section.key``."""
+    functions = find_functions(recipe, objects, allow_code=allow_code)  # data may take their time
     given, model = objects.get(DATA), objects.get(MODEL)
     name, seed = recipe.model_args.model, recipe.common_args.random_seed
-    functions = find_functions(recipe, objects, allow_code=allow_code)
     fingerprint: Fingerprint
     data: Any
     if loaders := _loaders(given, recipe):

@@ -2,7 +2,7 @@
 
 With many processes no collective is a client's:
 
-1. ``serve``: rank 0 broadcasts the served model.
+1. ``serve``: rank 0 broadcasts the served model, and by ``share`` what a user's sampler drew.
 2. ``reduce``: all exchange what they know of their clients, a row each, and which bins their sums
    use; then the int64 sums are added up at rank 0, exactly.
 3. Where a model is tested, ``serve`` and ``gather``: each rank tests it on some of the batches.
@@ -71,6 +71,10 @@ class Ranks:
         """Return the sum of all ranks' parts on rank 0, None elsewhere."""
         return part
 
+    def share(self, thing: T) -> T:
+        """Return what rank 0 gives."""
+        return thing
+
     def gather(self, part: T) -> list[T]:
         """Return what each rank gives."""
         return [part]
@@ -122,6 +126,10 @@ class MpiRanks(Ranks):
     def reduce(self, part: UpdateAccumulator) -> UpdateAccumulator | None:
         self.wait()  # open to signals, which the exchange of objects is not
         return part if part.combine(self._comm.allgather, self._sum) else None
+
+    def share(self, thing: T) -> T:
+        self.wait()
+        return self._comm.bcast(thing)
 
     def gather(self, part: T) -> list[T]:
         self.wait()

@@ -10,6 +10,7 @@ from typing import Any
 
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.data.partition import deal_name
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.cohort import Cohort
 from fednnnn_plugin.engine.devices import (
@@ -118,7 +119,7 @@ def run_federation(
         stack.enter_context(cohort)
         rule = Server(recipe.rule, recipe.rule_settings, layout)
         federation = Federation(
-            schedule(recipe, data, batching, ranks.size if free else 1),
+            schedule(recipe, data, batching, ranks.size if free else 1, functions.sampler),
             rule,
             rule.start(named_tensors(model)),
             cohort,
@@ -130,6 +131,7 @@ def run_federation(
             for number in range(ranks.start(None) + 1, federation.rounds + 1):
                 federation.assist(number)
             return None
+        federation.try_draw()
         federation.try_test()
         stack.enter_context(files.locked(mode))
         log_to(files.log)
@@ -229,7 +231,7 @@ def _say(recipe: Recipe, inputs: Inputs, batching: int, cohort: Cohort) -> None:
     if isinstance(data, FederatedData) and "split" in inputs.fingerprint:
         dealt = " (a split of their own)"
     elif isinstance(data, FederatedData):
-        dealt = f" ({settings.partition_method}, {settings.partition_sizes})"
+        dealt = f" ({deal_name(settings.partition_method, settings.partition_sizes)})"
     _log.info(
         "data: %s, %d %s; %d clients of %d to %d samples%s",
         *(settings.dataset, data.num_classes, of),

@@ -22,6 +22,7 @@ from fednnnn_plugin.engine.folder import Mode
 from fednnnn_plugin.engine.functions import Functions
 from fednnnn_plugin.engine.progress import Follower, WeightsAndBiases
 from fednnnn_plugin.engine.ranks import Ranks
+from fednnnn_plugin.engine.sampling import Sampler
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.reading import read_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
@@ -127,7 +128,11 @@ def local_sgd(recipe: Recipe, functions: Functions) -> LocalSGD:
 
 
 def schedule(
-    recipe: Recipe, data: FederatedData | LoaderData, batching: int, least_groups: int
+    recipe: Recipe,
+    data: FederatedData | LoaderData,
+    batching: int,
+    least_groups: int,
+    sampler: Sampler | None = None,
 ) -> Schedule:
     """Return what each round does, with ``batching`` clients in one set of kernels.
 
@@ -151,6 +156,7 @@ def schedule(
         cohort_size=train.client_num_per_round,
         seed=recipe.common_args.random_seed,
         weighting=train.client_weighting,
+        sampler=sampler,
         test_every=validation.frequency_of_the_test,
         test_served=validation.test_served,
         max_client_failures=train.max_client_failures,

@@ -18,6 +18,7 @@ from fednnnn_plugin.engine.progress import Follower, progress_display
 from fednnnn_plugin.engine.ranks import choose_ranks, ending_together
 from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.engine.run import run_recipe
+from fednnnn_plugin.engine.sampling import SAMPLING, Sampler
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.recipe import find_recipe, load_recipe
@@ -73,6 +74,7 @@ def run(
     loss: "Callable[[Tensor, Tensor], Tensor] | str | None" = None,
     client_optimizer: "Callable[..., Optimizer] | str | None" = None,
     metrics: "Sequence[Callable[[Tensor, Tensor], float] | str] | None" = None,
+    client_sampling: Sampler | str | None = None,
     overrides: Mapping[str, object] | Sequence[str] | None = None,
     output: Path | str | None = None,
     resume: bool = False,
@@ -84,9 +86,9 @@ def run(
 ) -> Run:
     """Run a recipe, as the command ``fednnnn run`` does, and show how far it is.
 
-    Model, data and rule take the place of the recipe's: by name, as ``"module:name"``, or as
-    objects, which need no ``allow_code``. A fingerprint of them in the run folder keeps a run from
-    being resumed with others.
+    Model, data, rule and sampler take the place of the recipe's: by name, as ``"module:name"``, or
+    as objects, which need no ``allow_code``. A fingerprint of them in the run folder keeps a run
+    from being resumed with others.
 
     Args:
         recipe: a path, or the name of a recipe that comes with the package.
@@ -106,6 +108,9 @@ def run(
         metrics: functions of the outputs and targets of a whole test, on the CPU, that return a
             number; or names of scikit-learn's scorers, such as ``"f1_macro"``. The larger the
             better, unless a function has the attribute ``higher_is_better = False``.
+        client_sampling: a function of round (from 1), number of clients K, size of the cohort m,
+            and a ``torch.Generator`` of the round, that returns the clients of the round: m
+            different ones of 0 to K - 1, by these four alone.
         overrides: ``{"train_args.comm_round": 3}``, or ``["train_args.comm_round=3"]`` as the
             command takes them. Arguments of a function of yours are such keys too:
             ``{"model_args.width": 64}``.
@@ -130,7 +135,7 @@ def run(
         fp.read_runs(run.folder).plot(x="round", y="test_acc")
     """
     given: dict[str, object] = {MODEL: model, DATA: data, RULE: rule, LOSS: loss}
-    given |= {OPTIMIZER: client_optimizer, METRICS: metrics}
+    given |= {OPTIMIZER: client_optimizer, METRICS: metrics, SAMPLING: client_sampling}
     named = [f"{key}={json.dumps(name)}" for key, name in given.items() if isinstance(name, str)]
     with _words_of_python():
         return start_recipe(

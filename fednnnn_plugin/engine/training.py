@@ -43,7 +43,7 @@ class ForeignTrainer(Protocol):
 class Inputs(NamedTuple):
     """What a run is of; the trainer replaces the engine's local training and test.
 
-    The fingerprint is of what in it is the user's.
+    The fingerprint is of what in it is the user's. The sampler draws the cohorts.
     """
 
     model: nn.Module

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from fednnnn_plugin.engine.functions import LOSS, METRICS, OPTIMIZER, Functions, find_functions
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.engine.sampling import SAMPLING
+from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.fedml.methods import require_code_allowed, warn_of_near_keys
 from fednnnn_plugin.reading import read_yaml, write_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
@@ -111,13 +112,18 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
     """Return what a silo's server reads.
 
     ``method`` is ours, or a user's own; None takes ``federated_optimizer`` if that is one, else
-    FedNNNN. Secure aggregation is refused.
+    FedNNNN. Secure aggregation is refused, and so is a sampler of the user's.
     """
     named = getattr(args, "federated_optimizer", None)
     if named in _SECURE:
         raise UserError(
             f"federated_optimizer: {named}: norms cannot be taken of models that the server does "
             "not see; must be FedAvg, or one of our methods"
+        )
+    if (sampler := getattr(args, "client_sampling", None)) not in (None, "uniform"):
+        raise UserError(
+            f"client_sampling: {shown(sampler)}: FedML draws the clients of a deployment: must be "
+            "uniform, or left out"
         )
     if method is None:
         method = str(named) if named in RULES or names_code(named) else "FedNNNN"
@@ -133,14 +139,19 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
     return _recipe(args, keys, federated_optimizer=method, **clients)
 
 
-def script_functions(recipe: Recipe) -> Functions:
-    """Return the functions that a recipe names; the environment allows those of a user to run."""
+def script_functions(recipe: Recipe, *, custom_trainer: bool = False) -> Functions:
+    """Return the functions that a recipe names; the environment allows those of a user to run.
+
+    A custom trainer trains and tests by its own.
+    """
     train, metrics = recipe.train_args, recipe.validation_args.metrics or ()
-    named = [(LOSS, train.loss), (OPTIMIZER, train.client_optimizer)]
+    named = [(SAMPLING, train.client_sampling)]
+    if not custom_trainer:
+        named += [(LOSS, train.loss), (OPTIMIZER, train.client_optimizer)]
     for where, name in (*named, *((METRICS, name) for name in metrics)):
         if names_code(name):
             require_code_allowed(where, str(name))
-    return find_functions(recipe, allow_code=True)
+    return find_functions(recipe, allow_code=True, custom_trainer=custom_trainer)
 
 
 def recorded_settings(recipe: Recipe, args: Any) -> str:

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.engine.functions import Functions
 from fednnnn_plugin.engine.progress import progress_display
 from fednnnn_plugin.engine.ranks import ending_together
 from fednnnn_plugin.engine.run import run_federation
@@ -70,7 +69,7 @@ class Simulator:
             trainer = None
             if client_trainer is not None:
                 trainer = ClientTrainerAdapter(client_trainer, model, args, device, dataset)
-            functions = Functions() if custom else script_functions(self._recipe)
+            functions = script_functions(self._recipe, custom_trainer=custom)
             fingerprint = {**_fingerprint(model, data, client_trainer), **functions.digests}
             self._inputs = Inputs(model, data, device, trainer, fingerprint, functions)
 

@@ -6,20 +6,24 @@ from operator import attrgetter
 from fednnnn_plugin.errors import shown
 from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
 
-# Keys that one value of another key uses.
-_OF_ONE = {
-    "data_args.data_dir": ("data_args.dataset", "image_folder"),
-    "data_args.image_size": ("data_args.dataset", "image_folder"),
-    "data_args.test_fraction": ("data_args.dataset", "image_folder"),
-    "data_args.classes_per_client": ("data_args.partition_method", "n_class"),
-    "data_args.partition_alpha": ("data_args.partition_method", "dirichlet"),
-    "data_args.min_samples": ("data_args.partition_sizes", "power_law"),
-    "data_args.power_law_exponent": ("data_args.partition_sizes", "power_law"),
-    "train_args.client_threads": ("common_args.training_type", "cross_silo"),
-    "train_args.start_round": ("common_args.training_type", "cross_silo"),
-    "tracking_args.server_state_path": ("common_args.training_type", "cross_silo"),
-    "tracking_args.save_path": ("common_args.training_type", "cross_silo"),
-    "tracking_args.metrics_path": ("common_args.training_type", "cross_silo"),
+_IMAGE_FOLDER = (("data_args.dataset", "image_folder"),)
+_BY_CLASS = ("data_args.partition_method", "dirichlet_by_class")
+_POWER_LAW = ("data_args.partition_sizes", "power_law")
+_CROSS_SILO = (("common_args.training_type", "cross_silo"),)
+# Keys that only these values of other keys use.
+_OF_SOME = {
+    "data_args.data_dir": _IMAGE_FOLDER,
+    "data_args.image_size": _IMAGE_FOLDER,
+    "data_args.test_fraction": _IMAGE_FOLDER,
+    "data_args.classes_per_client": (("data_args.partition_method", "n_class"),),
+    "data_args.partition_alpha": (("data_args.partition_method", "dirichlet"), _BY_CLASS),
+    "data_args.min_samples": (_POWER_LAW, _BY_CLASS),
+    "data_args.power_law_exponent": (_POWER_LAW,),
+    "train_args.client_threads": _CROSS_SILO,
+    "train_args.start_round": _CROSS_SILO,
+    "tracking_args.server_state_path": _CROSS_SILO,
+    "tracking_args.save_path": _CROSS_SILO,
+    "tracking_args.metrics_path": _CROSS_SILO,
 }
 
 
@@ -39,9 +43,12 @@ def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str
     if recipe.device_args.gpu_mapping_file and recipe.device_args.gpu_mapping_key is None:
         what = "the name of a mapping in that file"
         yield "device_args.gpu_mapping_key", f"missing; gpu_mapping_file needs it: {what}"
-    for name, (other, user) in _OF_ONE.items():
+    if data.partition_sizes != "balanced" and data.partition_method == _BY_CLASS[1]:
+        free = f"partition_method {_BY_CLASS[1]} leaves the sizes free; leave it out or at balanced"
+        yield "data_args.partition_sizes", f"{shown(data.partition_sizes)}: {free}"
+    for name, users in _OF_SOME.items():
         section, key = name.split(".")
         value, unused = attrgetter(name)(recipe), SECTIONS[section].model_fields[key].default
-        if value != unused and attrgetter(other)(recipe) != user:
-            of = f"only {other.split('.')[1]} {user} uses it"
-            yield name, f"{shown(value)}: {of}; leave it out or at {shown(unused)}"
+        if value != unused and all(attrgetter(other)(recipe) != user for other, user in users):
+            of = " or ".join(f"{other.split('.')[1]} {user}" for other, user in users)
+            yield name, f"{shown(value)}: only {of} uses it; leave it out or at {shown(unused)}"

@@ -121,7 +121,7 @@ Model = Annotated[
     AfterValidator(_model),
     Field(description="the name of a model, such as nnnn_mnist, or MODULE:FUNCTION"),
 ]
-PartitionMethod: TypeAlias = Literal["iid", "n_class", "dirichlet"] | _Foreign
+PartitionMethod: TypeAlias = Literal["iid", "n_class", "dirichlet", "dirichlet_by_class"] | _Foreign
 TrainingType: TypeAlias = Literal["simulation"] | _Foreign
 Backend: TypeAlias = Literal["sp", "MPI"] | _Foreign
 ClientOptimizer = Annotated[
@@ -131,6 +131,7 @@ ClientOptimizer = Annotated[
     ),
     Field(description="sgd, another class of torch.optim by name, or MODULE:CLASS"),
 ]
+ClientSampling: TypeAlias = Literal["uniform"] | _Code
 LossName: TypeAlias = Literal["cross_entropy", "bce_with_logits", "mse"] | _Code
 Metrics = Annotated[
     list[str],

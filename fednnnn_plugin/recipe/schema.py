@@ -97,6 +97,7 @@ class TrainArgs(Section):
     federated_optimizer: str
     rule_settings: dict[str, float]
     client_weighting: Literal["uniform", "samples"] = "uniform"
+    client_sampling: kinds.ClientSampling | None = None
     client_num_in_total: kinds.Count
     client_num_per_round: kinds.Count
     comm_round: kinds.Count

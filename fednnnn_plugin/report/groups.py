@@ -23,6 +23,7 @@ METHODS = ("FedAvg", "FedProx", "Norm-Norm", "Momentum", "FedNNNN")
 CONDITIONS = ("IID, B", "non-IID, B", "IID, UB", "non-IID, UB")
 SINGLE_CLIENT, UNRECORDED = "single client", "data not recorded"
 _CLIENTS = {"iid": "IID", "n_class": "non-IID", "dirichlet": "Dirichlet"}
+_FREE = {"dirichlet_by_class": "Dirichlet by class"}  # which leave the sizes free
 _SIZES = {"balanced": "B", "power_law": "UB"}
 SYMBOLS = {"client_num_in_total": "K", "client_num_per_round": "m", "comm_round": "rounds"}
 SYMBOLS |= {"classes_per_client": "classes", "power_law_exponent": "exponent"}
@@ -45,7 +46,7 @@ _NO_VARIANT = {
 # A method's own settings: told apart within the method, not across methods.
 _OWN = ("federated_optimizer", "comm_round", "beta", "gamma", "prox_mu", "rule_fingerprint")
 # Where null is a value, not a key that the method does not have.
-_OFF = ("max_client_norm", "model_fingerprint", "trainer_fingerprint")
+_OFF = ("max_client_norm", "model_fingerprint", "sampler_fingerprint", "trainer_fingerprint")
 _PAPER_ORDER = (*DATASET_NAMES.values(), *CONDITIONS, *METHODS)
 
 LINE = ["data", "condition", "label"]  # what one line of a figure or of a table is
@@ -155,6 +156,8 @@ def _place(head: Mapping[str, Any]) -> tuple[str, str]:
     if head["partition_method"] == OWN_SPLIT:
         return name, OWN_SPLIT
     method, sizes = str(head["partition_method"]), str(head.get("partition_sizes"))
+    if method in _FREE:
+        return name, _FREE[method]
     return name, f"{_CLIENTS.get(method, method)}, {_SIZES.get(sizes, sizes)}"
 
 

@@ -24,7 +24,7 @@ from fednnnn_plugin.report.study import is_study
 METRICS = ("metrics.jsonl", "metrics.jsonl.gz")  # as the engine writes it, and as it is published
 RECIPE, SUMMARY, FINGERPRINT = "recipe.yaml", "summary.json", "fingerprint.json"
 #: Columns with the digest of what was the user's own.
-_OWN = ("model", "data", "split", "rule", "trainer", "loss", "optimizer", "metrics")
+_OWN = ("model", "data", "split", "rule", "trainer", "sampler", "loss", "optimizer", "metrics")
 FINGERPRINTS = tuple(f"{own}_fingerprint" for own in _OWN)
 DISPLAY_NAMES = {"PaperFedAvg": "FedAvg", "PaperFedProx": "FedProx", "NormNorm": "Norm-Norm"}
 CLIENT_NORMS = ["client_norm_min", "client_norm_median", "client_norm_max"]

@@ -6,6 +6,7 @@ import torch
 from torch.nn import Parameter
 
 from fednnnn_plugin.data.federated import DataSpec, load_federated
+from fednnnn_plugin.data.partition import deal_name
 from fednnnn_plugin.engine.settings import data_spec
 from fednnnn_plugin.errors import RunError, UserError, joined
 from fednnnn_plugin.recipe import differences
@@ -66,7 +67,7 @@ def _check_trials(load: Load, plan: Plan, *, allow_code: bool) -> None:
             except (UserError, RunError) as error:  # a user's own rule
                 lines.append(f"--grid {shown_values(point)}: {error}")
     for spec, name in {} if lines else specs.items():
-        where = f"{name} ({spec.partition_method}, {spec.partition_sizes} clients)"
+        where = f"{name} ({deal_name(spec.partition_method, spec.partition_sizes)} clients)"
         try:
             load_federated(spec)
         except UserError as error:

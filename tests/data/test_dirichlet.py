@@ -1,9 +1,15 @@
-"""Dirichlet label skew: the draw, its fit to the clients' sizes, and its rounding."""
+"""Dirichlet label skew: the draw, its fit to the clients' sizes and its rounding; or free sizes."""
+
+from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import ks_2samp
 
-from fednnnn_plugin.data.dirichlet import LEAST_ALPHA, dirichlet_shares
+from fednnnn_plugin.data.dirichlet import LEAST_ALPHA, class_by_class_shares, dirichlet_shares
+from fednnnn_plugin.data.partition import partition
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.seeds import derive_seed
 
 
 def test_by_hand() -> None:
@@ -34,3 +40,97 @@ def test_each_client_s_mixture_is_spread_as_a_dirichlet_s(alpha: float) -> None:
     rng = np.random.default_rng(0)
     drawn = np.stack([dirichlet_shares(classes, clients, alpha, rng) / 200 for _ in range(10)])
     assert drawn.var() == pytest.approx(0.09 / (10 * alpha + 1), rel=0.15, abs=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 5.0])
+def test_fitted_shares_against_numpy_s_own_draws(alpha: float) -> None:
+    """NumPy's ``Generator.dirichlet``, class by class, then scaled to the sums in turn."""
+    classes, clients = np.array([300, 200, 100]), np.array([240, 180, 120, 60])
+    rng, other = np.random.default_rng(1), np.random.default_rng(20)
+    expected, found = [], []
+    for _ in range(200):
+        table = rng.dirichlet(np.full(4, alpha), 3).T + 1e-12
+        for _ in range(100):
+            table *= classes / table.sum(axis=0)
+            table *= (clients / table.sum(axis=1))[:, None]
+        expected.append(table)
+        found.append(dirichlet_shares(classes, clients, alpha, other))
+    for client, of_class in ((0, 0), (1, 2), (3, 0), (3, 2)):
+        pair = [np.array(tables)[:, client, of_class].round() for tables in (expected, found)]
+        assert ks_2samp(*pair).pvalue > 0.01
+
+
+class Told:
+    """Stands for a generator: each draw of a split is what it was told."""
+
+    def __init__(self, *splits: list[list[float]]) -> None:
+        self._splits = iter(splits)
+
+    def dirichlet(self, _alpha: object, _classes: int) -> Any:
+        return np.array(next(self._splits))
+
+
+def test_class_by_class_by_hand() -> None:
+    """7.5 is cut to 7; a client with its even part, 7 of 14, gets none of the next class."""
+    two = np.array([10, 10])
+    told = Told([[0.75, 0.25], [0.5, 0.5]])
+    assert class_by_class_shares(two, 2, 1.0, 1, told).tolist() == [[7, 5], [3, 5]]
+    told = Told([[0.9, 0.1], [0.9, 0.1]])
+    assert class_by_class_shares(np.array([10, 4]), 2, 1.0, 1, told).tolist() == [[9, 0], [1, 4]]
+    told = Told([[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]], [[0.2, 0.8], [0.5, 0.5]])
+    assert class_by_class_shares(two, 2, 1.0, 8, told).tolist() == [[0, 10], [10, 0]]
+    assert class_by_class_shares(two, 2, 1.0, 7, told).tolist() == [[2, 5], [8, 5]]
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 100.0])
+def test_class_by_class_has_the_counts_of_numpy_s_draws(alpha: float) -> None:
+    """Those of ``np.random.default_rng(seed).dirichlet``, as NIID-Bench cuts a class by them.
+
+    But for the last bits of the cuts, by which it gives clients that have enough a last one.
+    """
+    labels = np.random.default_rng(9).integers(0, 7, 3000)
+    for seed in range(5):
+        rng = np.random.default_rng(derive_seed(seed, "partition"))
+        held: list[list[int]] = [[]]
+        while min(map(len, held)) < 10:
+            held = [[] for _ in range(12)]
+            for label in range(7):
+                shares = rng.dirichlet(np.repeat(alpha, 12))
+                shares *= [len(of) < 3000 / 12 for of in held]
+                positions = np.flatnonzero(labels == label)
+                ends = np.cumsum(shares / shares.sum()) * len(positions)
+                parts = np.split(positions, ends.round(6).astype(int)[:-1])
+                held = [of + part.tolist() for of, part in zip(held, parts, strict=True)]
+        found = partition(labels, 12, "dirichlet_by_class", alpha=alpha, seed=seed)
+        for client, of in zip(found, held, strict=True):
+            assert np.bincount(labels[client]).tolist() == np.bincount(labels[of]).tolist()
+
+
+def test_class_by_class_is_more_skewed_than_the_fit() -> None:
+    """Dir(0.1) of 100 clients, as ``recipes/README.md`` says: 0.72 and 0.78, against 0.66 and 0."""
+    labels = np.tile(np.arange(10), 6000)
+    largest, spread = {}, {}
+    for method in ("dirichlet", "dirichlet_by_class"):
+        tables = [
+            np.stack([np.bincount(labels[held], minlength=10) for held in clients])
+            for clients in (partition(labels, 100, method, alpha=0.1, seed=s) for s in range(5))
+        ]
+        sizes = [table.sum(axis=1) for table in tables]
+        shares = [(t.max(axis=1) / n).mean() for t, n in zip(tables, sizes, strict=True)]
+        largest[method] = np.mean(shares)
+        spread[method] = np.mean([n.std() / n.mean() for n in sizes])
+    assert largest == pytest.approx({"dirichlet": 0.66, "dirichlet_by_class": 0.72}, abs=0.02)
+    assert spread == pytest.approx({"dirichlet": 0.0, "dirichlet_by_class": 0.78}, abs=0.06)
+
+
+@pytest.mark.parametrize("alpha", [LEAST_ALPHA, 1e300, 1.7e308])
+def test_class_by_class_takes_any_alpha(alpha: float) -> None:
+    rng = np.random.default_rng(0)
+    shares = class_by_class_shares(np.array([40, 40, 40]), 4, alpha, 1, rng)
+    assert shares.sum(axis=0).tolist() == [40, 40, 40]
+    assert alpha < 1 or np.ptp(shares) == 0
+
+
+def test_class_by_class_that_no_draw_fits_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^min_samples: 29: in \d+ draws .* alpha .* num_clients"):
+        class_by_class_shares(np.array([40, 20]), 2, 0.001, 29, np.random.default_rng(0))

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 from sklearn.datasets import load_digits
 
 from fednnnn_plugin.data.partition import METHODS, SIZES, partition
@@ -41,9 +42,15 @@ def test_by_hand() -> None:
 def test_conditions_like_the_papers(
     labels: np.ndarray, num_clients: int, exponent: float, sizes: str, method: str
 ) -> None:
+    if (method, sizes) == ("dirichlet_by_class", "power_law"):
+        return
     clients = partition(labels, num_clients, method, sizes, power_law_exponent=exponent, seed=3)
     counts = check_partition(clients, labels)
     held = counts.sum(axis=1)
+    if method == "dirichlet_by_class":
+        assert held.min() >= 10
+        assert np.ptp(held) > 10
+        return
     if sizes == "balanced":
         assert np.ptp(held) <= 1
     else:
@@ -59,6 +66,26 @@ def test_conditions_like_the_papers(
         largest = counts[: num_clients // 2]
         expected = largest.sum(axis=1, keepdims=True) * np.bincount(labels) / len(labels)
         assert 0.5 < np.mean((largest - expected) ** 2 / expected) < 1.5
+
+
+def test_pairs_of_classes_under_the_power_law_are_drawn_alike() -> None:
+    """To each client each of 6 pairs of classes comes as often, and of each class as much.
+
+    The sizes are 80 k^(-1/2) / 2.784 = 28.7, 20.3, 16.6, 14.4 by largest remainder.
+    """
+    labels, seeds, sizes = np.tile(np.arange(4), 20), 120, np.array([29, 20, 17, 14])
+    tables = []
+    for seed in range(seeds):
+        clients = partition(labels, 4, "n_class", "power_law", power_law_exponent=0.5, seed=seed)
+        tables.append(check_partition(clients, labels))
+        assert tables[-1].sum(axis=1).tolist() == sizes.tolist()
+    for of_client in np.array(tables).transpose(1, 0, 2):
+        pairs, seen = np.unique(of_client > 0, axis=0, return_counts=True)
+        assert (pairs.sum(axis=1) == 2).all()
+        assert len(seen) == 6
+        assert chisquare(seen).pvalue > 0.001
+    # A class is held or not, as by a coin: the mean's deviation is a quarter of the size / √120.
+    assert np.abs(np.mean(tables, axis=0) / sizes[:, None] - 1 / 4).max() < 4 * 0.25 / seeds**0.5
 
 
 @pytest.mark.parametrize(("labels", "limit"), [(MNIST, 1.059), (CIFAR10, 1.018)])
@@ -103,18 +130,26 @@ def test_any_split_or_one_line(
     alpha: float,
     min_samples: int,
 ) -> None:
-    arguments = (method, sizes, classes_per_client, exponent, min_samples, 0)
-    least = min_samples if sizes == "power_law" else 1
+    free = method == "dirichlet_by_class"
+    arguments = (method, "balanced" if free else sizes, classes_per_client, exponent)
+    arguments = (*arguments, min_samples, 0)
+    least = min_samples if free or sizes == "power_law" else 1
     class_sizes = np.bincount(labels)
     try:
         clients = partition(labels, num_clients, *arguments, alpha=alpha)
     except UserError:
-        if method != "n_class":  # test_class_split.py holds its refusals against an exact solver
+        if method not in (
+            "n_class",
+            "dirichlet_by_class",
+        ):  # test_class_split.py holds its refusals against an exact solver
             rare = method == "iid" and class_sizes[class_sizes > 0].min() < num_clients
             assert rare or num_clients * least > len(labels)
         return
     counts = check_partition(clients, np.array(labels))
     held = counts.sum(axis=1)
+    if free:
+        assert held.min() >= least
+        return
     assert np.ptp(held) <= 1 if sizes == "balanced" else held.min() >= least
     assert (np.diff(held) <= 0).all()
     if method == "n_class":
@@ -126,6 +161,7 @@ def test_any_split_or_one_line(
 
 UNEQUAL = {"labels": [0] * 90 + [1] * 9, "num_clients": 10}
 UNEVEN = {"sizes": "power_law"}
+FREE = {"method": "dirichlet_by_class"}
 
 
 @pytest.mark.parametrize(
@@ -151,6 +187,8 @@ UNEVEN = {"sizes": "power_law"}
             UNEVEN | {"method": "n_class", "classes_per_client": 200},
             "classes_per_client: 200: .* only 10",
         ),
+        (FREE | UNEVEN, "sizes: 'power_law': dirichlet_by_class leaves them free"),
+        (FREE | {"min_samples": 72}, "min_samples: 72: .* at most 71 is possible"),
         (UNEQUAL, "num_clients: 10: class 1 has 9 samples, too few for the 10 clients"),
         (UNEQUAL | {"method": "n_class"}, "num_clients: 10: .* too few .* at most 9 clients"),
         (

@@ -19,13 +19,17 @@ from fednnnn_plugin.recipe import load_recipe
 from fednnnn_plugin.seeds import torch_generator
 
 SEED, BATCH, LEARNING_RATE = 0, 50, 0.05
-OWN_MODEL = """
+OWN_CODE = """
+import torch
 from torch import nn
 
 def net(classes):
     return nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, classes)
     )
+
+def the_higher_the_oftener(number, clients, size, generator):
+    return torch.multinomial(torch.arange(clients) + number / 9, size, generator=generator)
 """
 
 
@@ -79,14 +83,20 @@ def plain_loop(
     """One client after another, for as many epochs as rounds, then the rule on the averages.
 
     Return the evaluation model of the last round, and every round's norms. A ``rule`` without a
-    β adds S as it is; its ``client_weighting`` may be ``samples``, which weighs clients by n_k.
+    β adds S as it is; its ``client_weighting`` may be ``samples``, which weighs clients by n_k,
+    and its ``client_sampling`` one that draws client k with a weight of k + a ninth of the round.
     """
     moved = [torch.zeros_like(p) for p in served.parameters()]  # d
     norms = []
     for index in range(1, rounds + 1):
         generator = torch_generator(SEED, "cohort", index)
         returned, sizes = [], []
-        for client in torch.randperm(data.num_clients, generator=generator)[:clients].tolist():
+        if "client_sampling" in rule:
+            of_each = torch.arange(data.num_clients) + index / 9
+            cohort = torch.multinomial(of_each, clients, generator=generator)
+        else:
+            cohort = torch.randperm(data.num_clients, generator=generator)[:clients]
+        for client in cohort.tolist():
             returned.append(copy.deepcopy(served))
             train(returned[-1], data, index, client, rounds, **sgd)
             sizes.append(data.client_size(client))
@@ -155,6 +165,12 @@ def check(
         ("digits_noniid_b_fednnnn", {"beta": 0.7, "gamma": 0.8}, {}, {}),
         ("digits_noniid_ub_fednnnn", {"beta": 0.7, "gamma": 0.8}, {}, {}),
         (
+            "digits_noniid_b_fednnnn",
+            {"beta": 0.7, "gamma": 0.8, "client_sampling": "own:the_higher_the_oftener"},
+            {},
+            {},
+        ),
+        (
             "digits_noniid_ub_fednnnn",
             {"beta": 0.7, "gamma": 0.8, "client_weighting": "samples"},
             {"weight_decay": 5e-2},
@@ -165,7 +181,7 @@ def check(
 def test_digits_rounds_in_fp64(
     own_code: Path, recipe: str, rule: dict, sgd: dict[str, float], more: dict[str, str]
 ) -> None:
-    (own_code / "own.py").write_text(OWN_MODEL)
+    (own_code / "own.py").write_text(OWN_CODE)
     check(own_code / "run", recipe, 5, 3, rule, sgd, **more)
 
 

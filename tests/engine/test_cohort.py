@@ -14,7 +14,7 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import TensorBatches
-from fednnnn_plugin.engine.cohort import Cohort, Outcome, draw_cohort
+from fednnnn_plugin.engine.cohort import Cohort, Outcome
 from fednnnn_plugin.engine.evaluation import Tally
 from fednnnn_plugin.engine.workers import Threads
 from fednnnn_plugin.errors import RunError
@@ -25,11 +25,6 @@ SGD = LocalSGD(epochs=2, batch_size=5, learning_rate=0.05)
 Outcomes = dict[int, Tensor | Exception]  # the trained vector of each client
 BeforeStep = Callable[[], None]
 MODEL = create_model("nnnn_digits", 0)
-
-
-def test_these_cohorts_are_drawn_on_every_platform() -> None:
-    assert draw_cohort(0, 1, 10, 4) == [1, 5, 6, 8]
-    assert draw_cohort(0, 1, 100, 7) == [6, 8, 25, 48, 51, 69, 88]
 
 
 @pytest.fixture

@@ -3,12 +3,15 @@
 import logging
 
 import fedml
+import numpy as np
 import pytest
 import torch
+from fedml.core.data import noniid_partition
 from fedml.data import data_loader
 from torch.utils.data import DataLoader
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.data.dirichlet import class_by_class_shares
 from fednnnn_plugin.fedml.loaders import staged_data
 
 CLIENTS = 5
@@ -103,6 +106,7 @@ def test_fedmls_own_optimizers_run_on_it_and_their_sums_are_the_test_set(
     "values",
     [
         {"partition_method": "n_class"},
+        {"partition_method": "dirichlet_by_class", "partition_alpha": 0.5},
         {"partition_method": "dirichlet", "partition_alpha": 0.5},
         {"partition_sizes": "balanced"},
         {"classes_per_client": 2},
@@ -162,3 +166,42 @@ def test_a_function_runs_where_the_environment_allows_it(
     monkeypatch.setenv("FEDNNNN_ALLOW_CODE", "1")
     dataset, classes = fedml.data.load(args)
     assert (classes, *dataset[:2]) == (2, 20, 4)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 10.0])
+def test_class_by_class_is_fedmls_dirichlet_for_its_draws(alpha, monkeypatch) -> None:
+    """But for the last bits of a cut, by which FedML may give a client that has enough one more."""
+    labels, drawn = np.random.default_rng(0).integers(0, 10, 2000), []
+    rng = np.random.default_rng(1)
+
+    def draw(concentration):
+        drawn.append(rng.dirichlet(concentration))
+        return drawn[-1]
+
+    class Told:
+        def dirichlet(self, concentration, classes):
+            assert concentration.tolist() == [alpha] * 20
+            return np.array([drawn.pop(0) for _ in range(classes)])
+
+    monkeypatch.setattr(noniid_partition.np.random, "dirichlet", draw)
+    before = np.random.get_state()  # noqa: NPY002
+    split = noniid_partition.non_iid_partition_with_dirichlet_distribution
+    theirs = split(labels, 20, 10, alpha)
+    np.random.set_state(before)  # noqa: NPY002
+    ours = class_by_class_shares(np.bincount(labels), 20, alpha, 10, Told())
+    assert not drawn
+    expected = np.stack([np.bincount(labels[theirs[k]], minlength=10) for k in range(20)])
+    assert np.abs(ours - expected).max() <= 1
+    assert (ours != expected).sum() <= 8
+
+
+def test_class_by_class_is_dealt_under_fedmls_optimizers_too(arguments) -> None:
+    dataset, _ = fedml.data.load(arguments(partition_method="dirichlet_by_class"))
+    sizes = [*dataset[4].values()]
+    assert sum(sizes) == 1437
+    assert min(sizes) >= 10
+    assert max(sizes) - min(sizes) > 1
+    with pytest.raises(fp.UserError, match=r"^data_args\.partition_sizes: 'power_law': "):
+        fedml.data.load(
+            arguments(partition_method="dirichlet_by_class", partition_sizes="power_law")
+        )

@@ -114,9 +114,15 @@ def test_overrides_replace_values_and_the_last_one_wins(recipe_file: Path) -> No
         (
             "data_args.min_samples",
             "5",
-            "5: only partition_sizes power_law uses it; leave it out or",
+            "5: only partition_sizes power_law or partition_method dirichlet_by_class uses",
         ),
         ("data_args.partition_alpha", "1e-4", "0.0001: must be a finite number of at least 0.001"),
+        (
+            "data_args.partition_method",
+            "hetero",
+            "'hetero': must be one of iid, n_class, dirichlet,",
+        ),
+        ("train_args.client_sampling", "samples", "'samples': must be uniform, or MODULE:FUNCTION"),
         ("data_args.image_size", "[8]", "a list: must be a whole number of 1 to 4096, or [height,"),
         ("data_args.data_cache_dir", "5", "5: must be a path"),
         ("data_args.data_cache_dir", "~no.body/x", "there is no such home directory"),

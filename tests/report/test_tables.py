@@ -54,12 +54,14 @@ def test_conditions_and_methods_stand_in_the_paper_s_order(make_run) -> None:
         make_run(method)
     make_run("FedNNNN", dataset="cifar10")
     make_run("FedNNNN", dataset="mnist", partition_method="dirichlet", partition_alpha=0.3)
+    make_run("FedNNNN", dataset="mnist", partition_method="dirichlet_by_class")
     make_run("FedNNNN", dataset="mnist", partition_sizes="power_law")
     folder = make_run("FedNNNN", dataset="mnist", partition_method="iid")
     table = table_of(folder.parent).numbers
     assert list(zip(table["data"], table["condition"], table["label"], strict=True)) == [
         ("MNIST", "IID, B", "FedNNNN"),
         ("MNIST", "non-IID, UB", "FedNNNN"),
+        ("MNIST", "Dirichlet by class (α 0.5)", "FedNNNN"),
         ("MNIST", "Dirichlet, B (α 0.3)", "FedNNNN"),
         ("CIFAR-10", "non-IID, B", "FedNNNN"),
         ("digits", "non-IID, B", "FedAvg"),

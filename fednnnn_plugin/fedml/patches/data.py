@@ -15,7 +15,7 @@ DATASETS = ("mnist", "cifar10", "digits", "image_folder")
 # Data sets, partitions and keys that FedML has no other meaning for; FedML's own Dirichlet is
 # called hetero, and some of its loaders read no partition_method.
 _OUR_DATASETS = ("digits", "image_folder")
-_OUR_METHODS = ("n_class",)
+_OUR_METHODS = ("n_class", "dirichlet_by_class")
 _OUR_KEYS = ("partition_sizes", "classes_per_client")
 
 
