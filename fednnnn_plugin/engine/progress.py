@@ -147,14 +147,12 @@ class _Lines(Follower):
 
 def figures(record: RoundRecord) -> str:
     """Return what a person looks at first in a round."""
-    tested = "not tested"
+    tested = [f"{name} {value:.4g}" for name, value in (record.test_metrics or {}).items()]
     if record.test_acc is not None:
-        tested = f"accuracy {record.test_acc:.4f}"
-    elif record.test_metrics:
-        tested = "  ".join(f"{name} {value:.4g}" for name, value in record.test_metrics.items())
+        tested.append(f"accuracy {record.test_acc:.4f}")
     ratio = record.mean_update_norm / record.mean_client_norm if record.mean_client_norm else 0.0
     dropped = f"  {record.rejected} rejected" if record.rejected else ""
-    return f"{tested}  N/E {ratio:.3f}{dropped}"
+    return f"{'  '.join(tested) or 'not tested'}  N/E {ratio:.3f}{dropped}"
 
 
 class TensorBoard(Follower):
