@@ -25,13 +25,21 @@ class GroupSGD:
     as many steps as the largest client's.
 
     Memory for ``most`` clients of a copy of ``model`` is held from the start. ``inputs`` ``[n, …]``
-    and ``labels`` ``[n]`` are on the device.
+    and ``labels`` ``[n]`` are on the device, and so is what ``normalisation``, if any, makes of a
+    batch's inputs ``[m, B, …]``.
     """
 
     def __init__(
-        self, sgd: LocalSGD, model: nn.Module, inputs: Tensor, labels: Tensor, most: int
+        self,
+        sgd: LocalSGD,
+        model: nn.Module,
+        inputs: Tensor,
+        labels: Tensor,
+        most: int,
+        normalisation: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self._sgd, self._inputs, self._labels = sgd, inputs, labels
+        self._normalisation = normalisation
         self._model = copy.deepcopy(model).train()
         self._layout, own = layout_of(model), model.state_dict()
         self._matrix = inputs.new_empty(most, self._layout.size, dtype=sgd.dtype)
@@ -69,7 +77,10 @@ class GroupSGD:
                 models, batch = self._rows(rows), epoch[:rows, begin:end]
                 # PyTorch's own, side by side, takes neither padding nor bfloat16 beside float32.
                 padded = int(sizes[rows - 1]) < end or self._sgd.precision == "bf16"
-                inputs, labels = self._inputs[batch].to(self._sgd.dtype), self._labels[batch]
+                inputs, labels = self._inputs[batch], self._labels[batch]
+                if self._normalisation:
+                    inputs = self._normalisation(inputs)
+                inputs = inputs.to(self._sgd.dtype)
                 given = (models.vector, models.buffers, inputs, labels, shares[:rows, begin:end])
                 with self._sgd.autocast(inputs.device):
                     gradient = self._gradient(*given, padded)

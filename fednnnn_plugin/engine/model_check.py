@@ -70,8 +70,9 @@ def check_model(
     model must train on that as well.
     """
     model = copy.deepcopy(model)
-    like = next(model.parameters(), data.train_images)
-    images = data.train_images[:2].to(like.device)
+    images = data.normalised(data.train_images[:2])
+    like = next(model.parameters(), images)
+    images = images.to(like.device)
     if images.is_floating_point():
         images = images.to(like.dtype)
     labels = data.train_labels[:2].to(like.device)

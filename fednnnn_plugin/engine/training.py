@@ -111,11 +111,11 @@ def cohort_of(
     if not isinstance(data, FederatedData):
         loaded = LoaderBatches(data, sgd, device, any_order=any_order)
         return cohort(_alone(sgd, loaded), loaded)
-    size = batch_to_test(model, data.test_images[:1], int(MEMORY * free))
+    size = batch_to_test(model, data.normalised(data.test_images[:1]), int(MEMORY * free))
     batches = TensorBatches(data, sgd, seed, device, any_order=any_order, test_batch=size)
     training = _alone(sgd, batches)
     if most > 1:  # the groups train in one memory, one after another
-        groups = GroupSGD(sgd, model, batches.images, batches.labels, most)
+        groups = GroupSGD(sgd, model, batches.images, batches.labels, most, batches.normalisation)
         training = _together(groups, batches)
     return cohort(training, batches)
 
@@ -151,7 +151,7 @@ def _takes_any_order(inputs: Inputs, workers: Workers, seed: int) -> bool:
     def probe(_: Step) -> bool:
         with isolated_generators(seed, "client"):
             if isinstance(data, FederatedData):
-                return takes_any_order(model, data.train_images[:2])
+                return takes_any_order(model, data.normalised(data.train_images[:2]))
             loaders = data.train_loaders.values()
             first = next((batch for loader in loaders for batch in loader), None)
         return first is not None and takes_any_order(model, first[0][:2])
