@@ -29,10 +29,10 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import TensorBatches
-from fednnnn_plugin.engine.devices import free_memory, numerics
+from fednnnn_plugin.engine.devices import numerics, total_memory
 from fednnnn_plugin.engine.records import Seconds
 from fednnnn_plugin.engine.settings import local_sgd
-from fednnnn_plugin.engine.training import Inputs, widest_group
+from fednnnn_plugin.engine.training import Inputs, room_on, widest_group
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe
 
@@ -95,7 +95,8 @@ def main(name: str, conditions: tuple[str, ...], clients: int, data: Path, **opt
             one_by_one = min(total(loop()) for _ in range(options["repeats"]))
         sizes, sgd = [len(indices) for indices in held.client_indices], local_sgd(recipe)
         inputs = Inputs(create_model(recipe.model_args.model, 0), held, device)
-        width = widest_group(inputs, sgd, recipe.train_args.client_batching, free_memory(device))
+        room = room_on(inputs, total_memory(device))
+        width = widest_group(inputs, sgd, recipe.train_args.client_batching, room)
         groups = plan_groups(range(clients), sizes, width)
         sequential = steps(groups, sizes, sgd)
         largest = sgd.epochs * -(-max(sizes) // sgd.batch_of(max(sizes)))
