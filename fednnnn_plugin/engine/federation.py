@@ -76,7 +76,7 @@ class Federation:
         self.followers = followers
         self.server = server
         self.rounds = schedule.rounds
-        self.widths: Widths = widths or {1: 1}  # clients in one set of kernels, at most
+        self.widths: Widths = widths or {0: 1}  # clients in one set of kernels, at most
         self.standing = Standing(start)
 
     def run_round(self, keep: Callable[[RoundRecord], None] | None = None) -> RoundRecord:

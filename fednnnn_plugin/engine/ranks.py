@@ -50,10 +50,6 @@ class Ranks:
         assert round_number is not None
         return round_number
 
-    def told(self, given: T) -> T:
-        """Return what rank 0 gives."""
-        return given
-
     def wait(self) -> None:
         """Return when every rank has called this."""
 
@@ -104,9 +100,6 @@ class MpiRanks(Ranks):
 
     def start(self, round_number: int | None) -> int:
         return self._comm.bcast(round_number)
-
-    def told(self, given: T) -> T:
-        return self._comm.bcast(given)
 
     def wait(self) -> None:
         self._await(self._comm.Ibarrier())

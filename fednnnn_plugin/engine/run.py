@@ -114,9 +114,10 @@ def run_federation(
         # A rank's share of its GPU; all plan the same groups, as the least share allows.
         share = total_memory(device) // ranks.sharers(device_identity(device))
         room = ranks.least(room_on(inputs, share))
-        widths = {1: min(widest_group(inputs, sgd, train.client_batching, room), a_round)}
-        if mode == "resume":
-            widths = ranks.told((None if ranks.rank else kept_widths(files)) or widths)
+        widths = {0: min(widest_group(inputs, sgd, train.client_batching, room), a_round)}
+        if mode == "resume" and inputs.are_ours and sgd.is_plain:  # others train one by one
+            kept = None if ranks.rank else kept_widths(files, a_round)
+            widths = ranks.share(kept or widths)
         most = max(widths.values())
         stack.enter_context(numerics(sgd.precision))
         workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
@@ -142,12 +143,12 @@ def run_federation(
         stack.enter_context(files.locked(mode))
         log_to(files.log)
         _say(recipe, inputs, most, cohort)
-        kept = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
+        rounds = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
         foreign = isinstance(data, LoaderData) and not names_object(recipe.data_args.dataset)
         text = dump_recipe(recipe, own_data=foreign)
         if fingerprint:
             keep_fingerprint(files, fingerprint)
-        kept.run(mode, text, ranks)
+        rounds.run(mode, text, ranks)
         records = MetricsFile(files.metrics)
         best, best_round, final = records.results()
         summary = Summary(

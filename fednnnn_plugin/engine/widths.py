@@ -1,7 +1,7 @@
 """How many clients of a round train in one set of kernels: kept, so that a resumed run is the same.
 
 A change of width changes the order of additions, and so the bits. On a GPU the widths are therefore
-in the run folder: from which round on which, ``{"1": 32, "7": 16}``.
+in the run folder: which was planned, and from which round on it was less, ``{"0": 32, "7": 16}``.
 """
 
 import json
@@ -12,12 +12,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 from fednnnn_plugin.engine.folder import RunFolder, open_regular, write_atomically
 from fednnnn_plugin.errors import UserError
 
-#: From which round on how many clients train in one set of kernels, at most; round 1 is there.
+#: From which round on how many clients train in one set of kernels, at most; 0 is the start.
 Widths = dict[int, int]
 
 _LONGEST = 1 << 20  # bytes
-_Positive = Annotated[int, Field(ge=1)]
-_WIDTHS: TypeAdapter[Widths] = TypeAdapter(dict[_Positive, _Positive])
+_WIDTHS: TypeAdapter[Widths] = TypeAdapter(
+    dict[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=1)]]
+)
 
 
 def width_in(widths: Widths, number: int) -> int:
@@ -25,8 +26,8 @@ def width_in(widths: Widths, number: int) -> int:
     return widths[max(first for first in widths if first <= number)]
 
 
-def kept_widths(folder: RunFolder) -> Widths | None:
-    """Return the widths of the run in a folder; None where its clients train one by one."""
+def kept_widths(folder: RunFolder, most: int) -> Widths | None:
+    """Return the widths of the run in a folder, at most ``most``; None where it has none."""
     if not folder.widths.exists():
         return None
     try:
@@ -34,9 +35,9 @@ def kept_widths(folder: RunFolder) -> Widths | None:
             widths = _WIDTHS.validate_json(file.read())
     except (OSError, ValidationError):
         widths = {}
-    if 1 not in widths:
+    if 0 not in widths:
         raise UserError(f"--resume: {folder.widths}: damaged: replace the run with --overwrite")
-    return widths
+    return {first: min(width, most) for first, width in widths.items()}
 
 
 def keep_widths(folder: RunFolder, widths: Widths) -> None:

@@ -96,31 +96,40 @@ def test_a_resumed_run_keeps_its_groups_whatever_the_gpu_then_has(
         run(recipe(comm_round=4, **settings), tmp_path / "parts", mode="resume")
 
 
+@pytest.mark.parametrize(("together", "whole_groups", "first"), [(6, 1, "2"), (2, 0, "1")])
 def test_a_group_that_memory_ends_for_halves_the_width_from_its_round_on(
-    run: Run, recipe: Run, content: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run,
+    recipe: Run,
+    content: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    together: int,
+    whole_groups: int,
+    first: str,
 ) -> None:
-    """Six together in round 1; from round 2 on there is memory for three."""
+    """After so many whole groups there is memory for half as many clients."""
+    half = together // 2
     groups: list[int] = []
 
     def short_of_memory(self: GroupSGD, start: Any, orders: Any, *rest: Any) -> Any:
         groups.append(len(orders))
-        if len(orders) > 3 and len(groups) > 1:
+        if len(orders) > half and len(groups) > whole_groups:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
         return trained(self, start, orders, *rest)
 
-    settings, trained = ALL | {"client_batching": 6}, GroupSGD._trained
+    settings, trained = ALL | {"client_batching": together}, GroupSGD._trained
     with monkeypatch.context() as patched:
         patched.setattr(GroupSGD, "_trained", short_of_memory)
-        assert run(recipe(comm_round=3, **settings), tmp_path / "whole").client_batching == 3
-        assert groups[:2] == [6, 6]
-        assert max(groups[2:]) <= 3
+        assert run(recipe(comm_round=3, **settings), tmp_path / "whole").client_batching == half
+        assert groups[: whole_groups + 1] == [together] * (whole_groups + 1)
+        assert max(groups[whole_groups + 1 :]) <= half
         groups.clear()
         run(recipe(comm_round=2, **settings), tmp_path / "parts")
     log = (tmp_path / "whole" / "fedml.log").read_text()
-    assert log.count("WARNING") == log.count("need more memory than the GPU has: 3 from now") == 1
+    assert log.count("WARNING") == log.count(f"than the GPU has: {half} from") == 1
     assert "Traceback" not in log
     kept = json.loads((tmp_path / "whole" / "client_batching.json").read_text())
-    assert kept == {"1": 6, "2": 3}
+    assert kept == {"0": together, first: half}
     # Of as much memory as before, a resumed run has the bits of the other, not wider groups.
     run(recipe(comm_round=3, **settings), tmp_path / "parts", mode="resume")
     assert content(tmp_path / "whole") == content(tmp_path / "parts")

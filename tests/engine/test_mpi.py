@@ -193,7 +193,7 @@ def test_all_ranks_halve_the_groups_where_one_of_them_has_no_memory(
     run(recipe(**SETTINGS | settings), tmp_path / "alone")
     assert content(tmp_path / "job") == content(tmp_path / "alone")
     kept = [(tmp_path / name / "client_batching.json").read_text() for name in ("job", "alone")]
-    assert [json.loads(text) for text in kept] == [{"1": 2}] * 2
+    assert [json.loads(text) for text in kept] == [{"0": 4, "1": 2}] * 2
 
 
 def test_three_collectives_a_round_of_the_models_size_and_a_row_a_client(
