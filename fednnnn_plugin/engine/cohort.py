@@ -10,6 +10,7 @@ from functools import partial
 from operator import itemgetter
 from types import MappingProxyType
 
+import torch
 from torch import nn
 
 from fednnnn_plugin.client.groups import Group

@@ -116,8 +116,7 @@ def run_federation(
         room = ranks.least(room_on(inputs, share))
         widths = {0: min(widest_group(inputs, sgd, train.client_batching, room), a_round)}
         if mode == "resume" and inputs.are_ours and sgd.is_plain:  # others train one by one
-            kept = None if ranks.rank else kept_widths(files, a_round)
-            widths = ranks.share(kept or widths)
+            widths = ranks.share((not ranks.rank and kept_widths(files, a_round)) or widths)
         most = max(widths.values())
         stack.enter_context(numerics(sgd.precision))
         workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
