@@ -87,6 +87,7 @@ def partition_command(
     from fednnnn_plugin.data.partition import deal_name
     from fednnnn_plugin.engine.settings import data_spec
     from fednnnn_plugin.recipe import find_recipe, load_recipe
+    from fednnnn_plugin.report.cells import as_csv
     from fednnnn_plugin.report.partition import client_counts, counts_text, save_partition
 
     loaded = load_recipe(find_recipe(recipe), overrides, allow_code=allow_code)
@@ -105,7 +106,7 @@ def partition_command(
         say(f"picture: {plot}")
     if csv:
         csv.parent.mkdir(parents=True, exist_ok=True)
-        counts.to_csv(csv)
+        csv.write_bytes(as_csv(counts, index=True))
         say(f"counts: {csv}")
 
 

@@ -24,18 +24,27 @@ class GroupSGD:
     still have a batch are a shrinking prefix, and all of them take a step at once: an epoch takes
     as many steps as the largest client's.
 
-    Memory for ``most`` clients of a copy of ``model`` is held from the start. ``inputs`` ``[n, …]``
-    and ``labels`` ``[n]`` are on the device.
+    Memory for ``most`` clients of a copy of ``model`` is held from the first group on, and given
+    back where a GPU has no more: the next group, which is to be smaller, gets its own. ``inputs``
+    ``[n, …]`` and ``labels`` ``[n]`` are on the device; ``normalisation`` is of a batch's inputs,
+    ``[m, B, …]``.
     """
 
     def __init__(
-        self, sgd: LocalSGD, model: nn.Module, inputs: Tensor, labels: Tensor, most: int
+        self,
+        sgd: LocalSGD,
+        model: nn.Module,
+        inputs: Tensor,
+        labels: Tensor,
+        most: int,
+        normalisation: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self._sgd, self._inputs, self._labels = sgd, inputs, labels
+        self._normalisation = normalisation
         self._model = copy.deepcopy(model).train()
         self._layout, own = layout_of(model), model.state_dict()
-        self._matrix = inputs.new_empty(most, self._layout.size, dtype=sgd.dtype)
-        self._buffers = {name: torch.stack([own[name]] * most) for name in self._layout.buffers}
+        self._most, self._own = most, {name: own[name] for name in self._layout.buffers}
+        self._held: ModelState | None = None
         self._gradient = vmap(grad(self._loss), in_dims=(0, 0, 0, 0, 0, None))
 
     def train(
@@ -50,6 +59,19 @@ class GroupSGD:
         ``orders`` are for each client, the largest first, for each epoch the positions of its
         inputs in the order of training, int64 on the CPU.
         """
+        try:
+            return self._trained(start, orders, before_step, round_number)
+        except torch.cuda.OutOfMemoryError:
+            self._held, self._most = None, len(orders) // 2
+            raise
+
+    def _trained(
+        self,
+        start: ModelState,
+        orders: Sequence[Sequence[Tensor]],
+        before_step: Callable[[], None],
+        round_number: int,
+    ) -> ModelState:
         sgd = self._sgd.in_round(round_number)
         sizes = torch.tensor([len(order[0]) for order in orders])
         longest = int(sizes[0])
@@ -69,7 +91,10 @@ class GroupSGD:
                 models, batch = self._rows(rows), epoch[:rows, begin:end]
                 # PyTorch's own, side by side, takes neither padding nor bfloat16 beside float32.
                 padded = int(sizes[rows - 1]) < end or self._sgd.precision == "bf16"
-                inputs, labels = self._inputs[batch].to(self._sgd.dtype), self._labels[batch]
+                inputs, labels = self._inputs[batch], self._labels[batch]
+                if self._normalisation:
+                    inputs = self._normalisation(inputs)
+                inputs = inputs.to(self._sgd.dtype)
                 given = (models.vector, models.buffers, inputs, labels, shares[:rows, begin:end])
                 with self._sgd.autocast(inputs.device):
                     gradient = self._gradient(*given, padded)
@@ -80,8 +105,14 @@ class GroupSGD:
 
     def _rows(self, count: int) -> ModelState:
         """Return the models of the first clients."""
-        buffers = {name: tensor[:count] for name, tensor in self._buffers.items()}
-        return ModelState(self._matrix[:count], buffers)
+        held = self._held
+        if held is None or len(held.vector) < count:
+            most = max(count, self._most)
+            buffers = {name: torch.stack([own] * most) for name, own in self._own.items()}
+            vector = self._labels.new_empty(most, self._layout.size, dtype=self._sgd.dtype)
+            held = self._held = ModelState(vector, buffers)
+        buffers = {name: tensor[:count] for name, tensor in held.buffers.items()}
+        return ModelState(held.vector[:count], buffers)
 
     def _shares(self, sizes: Tensor, batch_size: int) -> Tensor:
         """Return the share ``[m, n]`` of each sample in its batch's loss, 0 for what is padded."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fednnnn_plugin.data.holdout import hold_out
 from fednnnn_plugin.data.image_folder import load_image_folder
-from fednnnn_plugin.data.images import are_classes
+from fednnnn_plugin.data.images import Normalisation, are_classes
 from fednnnn_plugin.data.load import load_images
 from fednnnn_plugin.data.own_data import OwnData, load_own_data
 from fednnnn_plugin.data.partition import partition
@@ -58,10 +58,10 @@ class DataSpec:
 class FederatedData:
     """All inputs and labels once, and which of the training inputs each client holds.
 
-    Images are float32 [n, C, H, W], normalised; a user's own inputs [n, …]. Labels are int64 [n], a
-    user's [n, …], or float32 numbers, of which ``num_classes`` are those of a sample. A client's
-    indices are positions in the training tensors, int64 [n_k]. The fingerprint is of what a user
-    brought.
+    Images with a ``normalisation`` are uint8 [n, C, H, W], as they are kept, and ``normalised`` a
+    batch at a time; without one inputs [n, …] are used as they are. Labels are int64 [n], a user's
+    [n, …], or float32 numbers, of which ``num_classes`` are those of a sample. A client's indices
+    are positions in the training tensors, int64 [n_k]. The fingerprint is of what a user brought.
     """
 
     train_images: Tensor
@@ -72,6 +72,7 @@ class FederatedData:
     num_classes: int
     class_names: tuple[str, ...] = ()
     fingerprint: Fingerprint = field(default_factory=dict)
+    normalisation: Normalisation | None = None
 
     @property
     def num_clients(self) -> int:
@@ -82,14 +83,18 @@ class FederatedData:
         """n_k."""
         return len(self.client_indices[client])
 
+    def normalised(self, inputs: Tensor) -> Tensor:
+        """Return inputs of this data, on the CPU, as a model takes them."""
+        return self.normalisation(inputs) if self.normalisation else inputs
+
     def client_data(self, client: int) -> tuple[Tensor, Tensor]:
-        """A client's inputs [n_k, …] and labels [n_k], copied out."""
+        """A client's inputs [n_k, …], normalised, and labels [n_k], copied out."""
         indices = self.client_indices[client]
-        return self.train_images[indices], self.train_labels[indices]
+        return self.normalised(self.train_images[indices]), self.train_labels[indices]
 
 
 def load_federated(spec: DataSpec, given: object = None) -> FederatedData:
-    """Load a data set, normalise it and divide its training images between clients.
+    """Load a data set and divide its training images between clients.
 
     ``given`` are a user's data, or their function, in the place of what the spec names. Data with
     a split of their own keep it.
@@ -104,14 +109,15 @@ def load_federated(spec: DataSpec, given: object = None) -> FederatedData:
         dataset, clients = hold_out(dataset, spec.validation_fraction, spec.seed, clients)
     pixels = dataset.pixels
     return FederatedData(
-        dataset.normalised(pixels.train_images),
+        pixels.train_images,
         pixels.train_labels,
         clients or _dealt(pixels.train_labels, spec),
-        dataset.normalised(pixels.test_images),
+        pixels.test_images,
         pixels.test_labels,
         len(dataset.class_names),
         dataset.class_names,
         fingerprint,
+        dataset.normalisation,
     )
 
 

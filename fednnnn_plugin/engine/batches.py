@@ -100,7 +100,7 @@ class LoaderBatches(Batches):
 
 
 class TensorBatches(Batches):
-    """Batches cut from tensors that are on the device.
+    """Batches cut from tensors that are on the device; images are normalised when they are staged.
 
     Epoch e of client k in round r is a permutation from the generator of
     (seed, ``"shuffle"``, r, k), which goes on from epoch to epoch.
@@ -119,6 +119,8 @@ class TensorBatches(Batches):
         super().__init__(sgd, device, any_order=any_order)
         self.images, self.labels = data.train_images.to(device), data.train_labels.to(device)
         self._test = data.test_images.to(device), data.test_labels.to(device)
+        how = data.normalisation
+        self.normalisation = how and how.to(device)
         self._clients, self._seed, self._test_batch = data.client_indices, seed, test_batch
 
     def orders(self, client: int, round_number: int) -> list[Tensor]:
@@ -134,6 +136,12 @@ class TensorBatches(Batches):
         for order in self.orders(client, round_number):
             picks = order.to(self._device).split(self._sgd.batch_of(len(order)))
             yield (self.staged((self.images[picked], self.labels[picked])) for picked in picks)
+
+    def staged(self, batch: Batch) -> Batch:
+        inputs, labels = batch
+        return super().staged(
+            (self.normalisation(inputs) if self.normalisation else inputs, labels)
+        )
 
     def test(self) -> Iterable[Batch]:
         return zip(*(tensor.split(self._test_batch) for tensor in self._test), strict=True)

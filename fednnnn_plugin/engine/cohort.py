@@ -10,6 +10,7 @@ from functools import partial
 from operator import itemgetter
 from types import MappingProxyType
 
+import torch
 from torch import nn
 
 from fednnnn_plugin.client.groups import Group
@@ -35,6 +36,10 @@ OwnTest = Callable[[ModelState], Evaluation]
 #: Takes a group's outcome as soon as its training ends; the tensors are overwritten after it
 #: returns.
 Consume = Callable[[Group, Outcome], None]
+
+
+class GroupTooWide(Exception):
+    """A group needs more memory than its GPU has left."""
 
 
 class Cohort:
@@ -75,7 +80,8 @@ class Cohort:
     ) -> None:
         """Train the clients from ``served``, in any order.
 
-        An exception that training raises goes to ``consume``; one that ``consume`` raises, or an
+        An exception that training raises goes to ``consume``, but that the memory of a GPU ends for
+        a group of several, which raises ``GroupTooWide``; one that ``consume`` raises, or an
         interrupt, abandons the round and is raised here, at once.
         """
 
@@ -87,6 +93,9 @@ class Cohort:
         with on_threads(1), closing(self.workers.each(calls)) as ended:
             for place, outcome in ended:
                 if isinstance(outcome, Exception):
+                    out_of_memory = isinstance(outcome.__cause__, torch.cuda.OutOfMemoryError)
+                    if out_of_memory and len(groups[place]) > 1:
+                        raise GroupTooWide
                     _log.info("round %d: clients %s", round_number, groups[place], exc_info=outcome)
                 consume(groups[place], outcome)
 

@@ -78,9 +78,9 @@ def device_identity(device: torch.device) -> str:
     return str(getattr(torch.cuda.get_device_properties(device), "uuid", device))
 
 
-def free_memory(device: torch.device) -> int:
-    """Return the bytes that are free on a GPU; 0 on a CPU."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+def total_memory(device: torch.device) -> int:
+    """Return the bytes that a GPU has, whoever uses them; 0 for a CPU."""
+    return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0
 
 
 def side_by_side(device: torch.device, local_ranks: int = 1, limit: int | None = None) -> int:

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Literal
 
 from fednnnn_plugin.client.groups import Group, plan_groups
-from fednnnn_plugin.engine.cohort import Cohort, Outcome
+from fednnnn_plugin.engine.cohort import Cohort, GroupTooWide, Outcome
 from fednnnn_plugin.engine.devices import Clock
 from fednnnn_plugin.engine.endings import raise_lost_stop
 from fednnnn_plugin.engine.evaluation import Evaluation, Tally
@@ -17,6 +17,7 @@ from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks, deal
 from fednnnn_plugin.engine.records import RoundRecord, Seconds, round_record
 from fednnnn_plugin.engine.sampling import Sampler, draw_cohort
+from fednnnn_plugin.engine.widths import Widths, width_in
 from fednnnn_plugin.engine.workers import Failure
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.seeds import isolated_generators
@@ -42,7 +43,6 @@ class Schedule:
     test_served: bool = False  # the served model as well
     max_client_failures: int = 0  # of a round, before the run ends
     max_client_norm: float | None = None  # longer updates are clipped to it
-    group_size: int = 1  # clients in one set of kernels, at most
     least_groups: int = 1  # of a round, where it has as many clients
 
 
@@ -70,11 +70,13 @@ class Federation:
         cohort: Cohort,
         ranks: Ranks,
         followers: Sequence[Follower] = (),
+        widths: Widths | None = None,
     ) -> None:
         self._schedule, self._cohort, self._ranks = schedule, cohort, ranks
         self.followers = followers
         self.server = server
         self.rounds = schedule.rounds
+        self.widths: Widths = widths or {0: 1}  # clients in one set of kernels, at most
         self.standing = Standing(start)
 
     def run_round(self, keep: Callable[[RoundRecord], None] | None = None) -> RoundRecord:
@@ -127,17 +129,40 @@ class Federation:
             self._test_part(number, self.standing.server.served)
 
     def train(self, number: int) -> UpdateAccumulator | None:
-        """Train this rank's clients of a round; on rank 0, add up all ranks'."""
+        """Train this rank's clients of a round; on rank 0, add up all ranks'.
+
+        Where the memory of a GPU ends for a group, all ranks train the round's clients anew in
+        groups of half the width, and so in the rounds after it: the bits depend on the width alone.
+        """
         raise_lost_stop()
+        self._clock = Clock(self.standing.server.served.vector.device)
+        self._ranks.serve(self.standing.server.served)
+        clients = self._cohort_of(number)
+        while True:
+            width = width_in(self.widths, number)
+            part = self._train_part(number, clients, width)
+            if width > 1:
+                self._ranks.wait()  # open to signals
+            if width == 1 or self._ranks.least(int(part is not None)):
+                assert part is not None
+                return self._ranks.reduce(part)
+            self.widths = {**self.widths, number: width // 2}
+            _log.warning(
+                "round %d: %d clients in one set of kernels need more memory than the GPU has: "
+                "%d from now on",
+                *(number, width, width // 2),
+            )
+
+    def _train_part(
+        self, number: int, clients: Sequence[int], width: int
+    ) -> UpdateAccumulator | None:
+        """Train this rank's clients; None where the memory of its GPU ends."""
         schedule, served = self._schedule, self.standing.server.served
         sizes = schedule.client_sizes
-        self._clock = Clock(served.vector.device)
-        self._ranks.serve(served)
         layout = self.server.layout
         trained = [entry.name for entry in layout.entries]
         part = UpdateAccumulator(layout.state_dict(served), trained, schedule.max_client_norm)
-        clients = self._cohort_of(number)
-        groups = plan_groups(clients, sizes, schedule.group_size, schedule.least_groups)
+        groups = plan_groups(clients, sizes, width, schedule.least_groups)
         work = [sum(sizes[client] for client in group) for group in groups]
         mine = deal(groups, work, self._ranks.size)[self._ranks.rank]
         done, of = 0, sum(map(len, mine))
@@ -151,9 +176,12 @@ class Federation:
             for follower in self.followers:
                 follower.client_done(number, done, of)
 
-        self._cohort.train(served, number, mine, add)
+        try:
+            self._cohort.train(served, number, mine, add)
+        except GroupTooWide:
+            return None
         self._clock.mark("train")
-        return self._ranks.reduce(part)
+        return part
 
     def _cohort_of(self, number: int) -> list[int]:
         """Return a round's clients; those of a user's sampler, which may be any, are rank 0's."""

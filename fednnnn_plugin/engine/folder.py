@@ -87,14 +87,15 @@ class RunFolder:
         self.path = path
         self.recipe = path / "recipe.yaml"
         self.fingerprint = path / "fingerprint.json"
+        self.widths = path / "client_batching.json"
         self.metrics = path / "metrics.jsonl"
         self.summary = path / "summary.json"
         self.model = path / "model.safetensors"
         self.checkpoints = path / "checkpoint"
         self.log = path / "fedml.log"
         self._lock = path / ".lock"
-        files = (self.recipe, self.fingerprint, self.metrics, self.summary, self.model, self.log)
-        self._files = files
+        of_results = (self.metrics, self.summary, self.model)
+        self._files = (self.recipe, self.fingerprint, self.widths, *of_results, self.log)
         self._held: os.stat_result | None = None  # the lock's file, while this process has it
         self._tracked = (path / "tensorboard", path / "wandb")  # of those who follow a run
 

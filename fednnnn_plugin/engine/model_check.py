@@ -13,7 +13,7 @@ from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.server.admission import AVERAGED, OF_AVERAGED
+from fednnnn_plugin.server.admission import AVERAGED, OF_AVERAGED, check_dense
 from fednnnn_plugin.user_code import told
 
 _SAME = 1e-3  # of the largest logit: another order of additions makes less
@@ -45,8 +45,12 @@ def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module
                 f"{where} {key} is {buffer.dtype}: keep it as torch.view_as_real has it"
             )
     for key, tensor in named_tensors(model).items():
-        if tensor.is_meta:
-            raise UserError(f"{where} {key} is on the device meta: it has no values")
+        check_dense(tensor, f"{where} {key}:")
+        if any(
+            size > 1 and not stride
+            for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        ):
+            raise UserError(f"{where} {key} is expanded: its values share memory: give its clone()")
         if tensor.dtype not in AVERAGED:
             raise UserError(f"{where} {key} is {tensor.dtype}: must be {OF_AVERAGED}")
         if tensor.is_floating_point() and not tensor.to(dtype).isfinite().all():
@@ -70,8 +74,9 @@ def check_model(
     model must train on that as well.
     """
     model = copy.deepcopy(model)
-    like = next(model.parameters(), data.train_images)
-    images = data.train_images[:2].to(like.device)
+    images = data.normalised(data.train_images[:2])
+    like = next(model.parameters(), images)
+    images = images.to(like.device)
     if images.is_floating_point():
         images = images.to(like.dtype)
     labels = data.train_labels[:2].to(like.device)

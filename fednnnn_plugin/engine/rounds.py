@@ -13,6 +13,7 @@ from fednnnn_plugin.engine.folder import Mode, RunFolder, write_atomically
 from fednnnn_plugin.engine.progress import figures
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import MetricsFile, RoundRecord
+from fednnnn_plugin.engine.widths import Widths, keep_widths
 from fednnnn_plugin.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ class KeptRounds:
         self._metrics = MetricsFile(self.folder.metrics)
         self._checkpoints = CheckpointFolder(self.folder.checkpoints)
         self._saved = 0
+        self._widths: Widths = {}  # that are in the folder
 
     def run(self, mode: Mode, recipe: str, ranks: Ranks) -> None:
         """Do the rounds from the newest checkpoint on, or all of them; tell ``ranks`` which.
@@ -89,6 +91,9 @@ class KeptRounds:
 
     def _keep(self, record: RoundRecord) -> None:
         self.folder.check_held()
+        if self._widths != self.federation.widths:
+            self._widths = self.federation.widths
+            keep_widths(self.folder, self._widths)
         self._metrics.append(record)
 
     def _save_last(self) -> None:

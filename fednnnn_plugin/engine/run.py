@@ -16,9 +16,9 @@ from fednnnn_plugin.engine.cohort import Cohort
 from fednnnn_plugin.engine.devices import (
     device_identity,
     device_name,
-    free_memory,
     numerics,
     side_by_side,
+    total_memory,
 )
 from fednnnn_plugin.engine.evaluation import Metric
 from fednnnn_plugin.engine.federation import Federation
@@ -36,7 +36,8 @@ from fednnnn_plugin.engine.settings import (
     local_sgd,
     schedule,
 )
-from fednnnn_plugin.engine.training import Inputs, cohort_of, widest_group
+from fednnnn_plugin.engine.training import Inputs, cohort_of, room_on, widest_group
+from fednnnn_plugin.engine.widths import kept_widths, width_in
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
@@ -111,20 +112,25 @@ def run_federation(
             check_model(model, recipe.model_args.model, data, train.batch_size, sgd.loss)
         inputs, layout = inputs._replace(model=model), layout_of(model)
         # A rank's share of its GPU; all plan the same groups, as the least share allows.
-        free = ranks.least(free_memory(device) // ranks.sharers(device_identity(device)))
-        batching = min(widest_group(inputs, sgd, train.client_batching, free), a_round)
+        share = total_memory(device) // ranks.sharers(device_identity(device))
+        room = ranks.least(room_on(inputs, share))
+        widths = {0: min(widest_group(inputs, sgd, train.client_batching, room), a_round)}
+        if mode == "resume" and inputs.are_ours and sgd.is_plain:  # others train one by one
+            widths = ranks.share((not ranks.rank and kept_widths(files, a_round)) or widths)
+        most = max(widths.values())
         stack.enter_context(numerics(sgd.precision))
         workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
-        cohort = cohort_of(inputs, sgd, seed, batching, workers, free)
+        cohort = cohort_of(inputs, sgd, seed, most, workers, room)
         stack.enter_context(cohort)
         rule = Server(recipe.rule, recipe.rule_settings, layout)
         federation = Federation(
-            schedule(recipe, data, batching, ranks.size if free else 1, functions.sampler),
+            schedule(recipe, data, ranks.size if room else 1, functions.sampler),
             rule,
             rule.start(named_tensors(model)),
             cohort,
             ranks,
             () if ranks.rank else followers,
+            widths,
         )
         if ranks.rank:
             log_to(Path(os.devnull))  # its records would keep what they hold: models, by tracebacks
@@ -135,13 +141,13 @@ def run_federation(
         federation.try_test()
         stack.enter_context(files.locked(mode))
         log_to(files.log)
-        _say(recipe, inputs, batching, cohort)
-        kept = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
+        _say(recipe, inputs, most, cohort)
+        rounds = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
         foreign = isinstance(data, LoaderData) and not names_object(recipe.data_args.dataset)
         text = dump_recipe(recipe, own_data=foreign)
         if fingerprint:
             keep_fingerprint(files, fingerprint)
-        kept.run(mode, text, ranks)
+        rounds.run(mode, text, ranks)
         records = MetricsFile(files.metrics)
         best, best_round, final = records.results()
         summary = Summary(
@@ -154,7 +160,7 @@ def run_federation(
             backend=ranks.backend,
             ranks=ranks.size,
             device=device_name(device),
-            client_batching=batching,
+            client_batching=width_in(federation.widths, federation.rounds),
             wall_seconds=federation.standing.wall_seconds,
             versions=versions(),
             commit=commit(),

@@ -130,11 +130,10 @@ def local_sgd(recipe: Recipe, functions: Functions) -> LocalSGD:
 def schedule(
     recipe: Recipe,
     data: FederatedData | LoaderData,
-    batching: int,
     least_groups: int,
     sampler: Sampler | None = None,
 ) -> Schedule:
-    """Return what each round does, with ``batching`` clients in one set of kernels.
+    """Return what each round does, of ``least_groups`` groups.
 
     Settings that do not fit the data are refused.
     """
@@ -161,7 +160,6 @@ def schedule(
         test_served=validation.test_served,
         max_client_failures=train.max_client_failures,
         max_client_norm=train.max_client_norm,
-        group_size=batching,
         least_groups=least_groups,
     )
 

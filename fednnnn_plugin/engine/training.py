@@ -26,7 +26,7 @@ from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.admission import check_client
 from fednnnn_plugin.server.layout import ModelState, State
 
-#: The part of a GPU's free memory that a group's clients may take.
+#: The part of a GPU's memory, less what the run itself needs, that a group's clients may take.
 MEMORY = 0.8
 
 
@@ -60,14 +60,31 @@ class Inputs(NamedTuple):
         return ours and self.trainer is None and not self.functions.train_by_own_code
 
 
+def room_on(inputs: Inputs, memory: int) -> int:
+    """Return the bytes that clients in training may take of a GPU's ``memory``; 0 of none.
+
+    What the run itself needs is left out: the data, and ten models (the served one and that to be
+    tested, the rule's, a replica and its gradient in float32; a sum and a difference in 64 bits).
+    It does not depend on what is free at the moment, so that every start of a run gets the same.
+    """
+    model, data, *_ = inputs
+    if not memory:
+        return 0
+    needs = 64 * sum(parameter.numel() for parameter in model.parameters())
+    if isinstance(data, FederatedData):
+        parts = (data.train_images, data.train_labels, data.test_images, data.test_labels)
+        needs += sum(tensor.nbytes for tensor in parts)
+    return max(1, memory - needs)
+
+
 def widest_group(
-    inputs: Inputs, sgd: LocalSGD, setting: Literal["auto", "off"] | int, free: int
+    inputs: Inputs, sgd: LocalSGD, setting: Literal["auto", "off"] | int, room: int
 ) -> int:
     """Return how many clients train together at most: a fixed rule on model and device.
 
     ``auto`` is one by one on a CPU: on one thread each, a client keeps the bits of every other way
     to run, and that is the faster for the paper's networks. On a GPU, where small kernels leave
-    most of it idle, it is as many as fit in ``MEMORY`` of the bytes that are ``free``.
+    most of it idle, it is as many as fit in ``MEMORY`` of ``room`` bytes.
     """
     if isinstance(setting, int):
         if setting > 1 and not (inputs.are_ours and sgd.is_plain):
@@ -79,21 +96,21 @@ def widest_group(
         return setting
     model, data, *_ = inputs
     together = inputs.are_ours and sgd.is_plain and isinstance(data, FederatedData)
-    if setting == "off" or not free or not together:
+    if setting == "off" or not room or not together:
         return 1
     assert isinstance(data, FederatedData)
     largest = max(map(data.client_size, range(data.num_clients)))
     shape = (min(sgd.batch_of(largest), largest), *data.train_images.shape[1:])
-    return max(1, int(MEMORY * free) // client_bytes(model, sgd, shape))
+    return max(1, int(MEMORY * room) // client_bytes(model, sgd, shape))
 
 
 def cohort_of(
-    inputs: Inputs, sgd: LocalSGD, seed: int, most: int, workers: int, free: int = 0
+    inputs: Inputs, sgd: LocalSGD, seed: int, most: int, workers: int, room: int = 0
 ) -> Cohort:
     """Return what trains clients, at most ``most`` in a group, by so many workers.
 
-    What is not the package's own trains with the global generators seeded for it. ``free`` are
-    bytes of a GPU, for a batch of the test.
+    What is not the package's own trains with the global generators seeded for it. ``room`` is for a
+    batch of the test: bytes of a GPU.
     """
     model, data, device, trainer, _, functions = inputs
     if trainer is not None:
@@ -111,11 +128,11 @@ def cohort_of(
     if not isinstance(data, FederatedData):
         loaded = LoaderBatches(data, sgd, device, any_order=any_order)
         return cohort(_alone(sgd, loaded), loaded)
-    size = batch_to_test(model, data.test_images[:1], int(MEMORY * free))
+    size = batch_to_test(model, data.normalised(data.test_images[:1]), int(MEMORY * room))
     batches = TensorBatches(data, sgd, seed, device, any_order=any_order, test_batch=size)
     training = _alone(sgd, batches)
     if most > 1:  # the groups train in one memory, one after another
-        groups = GroupSGD(sgd, model, batches.images, batches.labels, most)
+        groups = GroupSGD(sgd, model, batches.images, batches.labels, most, batches.normalisation)
         training = _together(groups, batches)
     return cohort(training, batches)
 
@@ -151,7 +168,7 @@ def _takes_any_order(inputs: Inputs, workers: Workers, seed: int) -> bool:
     def probe(_: Step) -> bool:
         with isolated_generators(seed, "client"):
             if isinstance(data, FederatedData):
-                return takes_any_order(model, data.train_images[:2])
+                return takes_any_order(model, data.normalised(data.train_images[:2]))
             loaders = data.train_loaders.values()
             first = next((batch for loader in loaders for batch in loader), None)
         return first is not None and takes_any_order(model, first[0][:2])

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.seeds import derive_seed
@@ -17,7 +17,23 @@ FedMLDataset = list[Any]
 {client: test loader}, number of classes]"""
 
 
-class ImageLoader(DataLoader[tuple[Tensor, ...]]):
+class Images(Dataset[tuple[Tensor, Tensor]]):
+    """Images ``[n, C, H, W]`` and labels ``[n]`` of a part of our data, by one index or by ``[m]``.
+
+    They are normalised as they are read.
+    """
+
+    def __init__(self, data: FederatedData, images: Tensor, labels: Tensor) -> None:
+        self._data, self._images, self._labels = data, images, labels
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int | Tensor) -> tuple[Tensor, Tensor]:
+        return self._data.normalised(self._images[index]), self._labels[index]
+
+
+class ImageLoader(DataLoader[tuple[Tensor, Tensor]]):
     """Some images ``[m, C, H, W]`` and labels ``[m]``, in batches that are indexed whole.
 
     With a seed every pass is shuffled, each differently, and none draws from torch's global
@@ -26,26 +42,24 @@ class ImageLoader(DataLoader[tuple[Tensor, ...]]):
 
     def __init__(
         self,
-        images: Tensor,
-        labels: Tensor,
+        whole: Images,
         indices: Tensor,
         batch_size: int,
         seed: int | None = None,
     ) -> None:
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         super().__init__(
-            Subset(TensorDataset(images, labels), indices),  # type: ignore[arg-type]
+            Subset(whole, indices),  # type: ignore[arg-type]
             batch_size=max(len(indices), 1) if batch_size < 1 else batch_size,
             shuffle=generator is not None,
             generator=generator,
         )
-        self._images, self._labels, self._indices = images, labels, indices
+        self._whole, self._indices = whole, indices
 
     def __iter__(self) -> Any:
         assert self.batch_sampler is not None
         for positions in self.batch_sampler:
-            index = self._indices[torch.tensor(positions, dtype=torch.int64)]
-            yield self._images[index], self._labels[index]
+            yield self._whole[self._indices[torch.tensor(positions, dtype=torch.int64)]]
 
 
 class ClientLoader(ImageLoader):
@@ -56,7 +70,7 @@ class ClientLoader(ImageLoader):
 
     def __init__(self, data: FederatedData, client: int, batch_size: int, seed: int) -> None:
         indices = data.client_indices[client]
-        super().__init__(data.train_images, data.train_labels, indices, batch_size, seed)
+        super().__init__(_training(data), indices, batch_size, seed)
         self.data, self.client = data, client
 
 
@@ -66,7 +80,7 @@ class TestImages(ImageLoader):
     def __init__(self, data: FederatedData, start: int = 0, step: int = 1) -> None:
         total = len(data.test_labels)
         indices = torch.arange(min(start, total), total, step)
-        super().__init__(data.test_images, data.test_labels, indices, _TEST_BATCH)
+        super().__init__(Images(data, data.test_images, data.test_labels), indices, _TEST_BATCH)
         self.data = data
 
 
@@ -80,18 +94,23 @@ def fedml_dataset(data: FederatedData, batch_size: int, seed: int) -> FedMLDatas
     """
     total = data.num_clients
     clients = range(total)
-    train, labels = data.train_images, data.train_labels
     shuffle = [derive_seed(seed, "loader", client=k) for k in (*clients, total)]
     return [
         len(data.train_labels),
         len(data.test_labels),
-        ImageLoader(train, labels, torch.arange(len(labels)), batch_size, shuffle[total]),
+        ImageLoader(
+            _training(data), torch.arange(len(data.train_labels)), batch_size, shuffle[total]
+        ),
         TestImages(data),
         {k: data.client_size(k) for k in clients},
         {k: ClientLoader(data, k, batch_size, shuffle[k]) for k in clients},
         {k: TestImages(data, start=k, step=total) for k in clients},
         data.num_classes,
     ]
+
+
+def _training(data: FederatedData) -> Images:
+    return Images(data, data.train_images, data.train_labels)
 
 
 def follow_the_engine(loader: Any) -> None:

@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.report import runs as run_folders
 from fednnnn_plugin.report import search, tables
+from fednnnn_plugin.report.cells import as_csv
 from fednnnn_plugin.report.charts import Chart, condition_charts
 from fednnnn_plugin.report.groups import arrange, references
 from fednnnn_plugin.report.study import Study, is_study, read_study
@@ -76,7 +77,7 @@ def build_report(
     shown: dict[str, tables.Table] = {}
     sections: list[Section] = []
     if not runs.empty:
-        files["rounds.csv"] = runs.to_csv(index=False).encode()
+        files["rounds.csv"] = as_csv(runs)
         runs = arrange(runs, warnings)
         shown["accuracy"] = tables.accuracy(runs)
         if target is not None:
@@ -88,7 +89,7 @@ def build_report(
     searches = [_search(study) for study in studies]
     sections += searches
     for name, table in shown.items():
-        files[f"{name}.csv"] = table.numbers.to_csv(index=False).encode()
+        files[f"{name}.csv"] = as_csv(table.numbers)
         files[f"{name}.tex"] = table.rows.to_latex(index=False, escape=True).encode()
     parts = ["# FedNNNN report", *(table.markdown() for table in shown.values())]
     for section in sections:

@@ -26,10 +26,9 @@ def check_global(state: Mapping[str, Tensor], trainable: Collection[str]) -> Non
     for name, tensor in state.items():
         if not isinstance(tensor, Tensor):
             raise UserError(f"UpdateAccumulator: {name}: {type(tensor).__name__}: must be a tensor")
+        check_dense(tensor, f"UpdateAccumulator: {name}:")
         if tensor.dtype not in (_FLOATING if name in trainable else AVERAGED):
             raise UserError(f"UpdateAccumulator: {name}: {tensor.dtype}: must be {OF_AVERAGED}")
-        if tensor.layout is not torch.strided or tensor.is_meta:
-            raise UserError(f"UpdateAccumulator: {name}: {_not_dense(tensor)}")
 
 
 def check_client(
@@ -54,12 +53,20 @@ def check_client(
         where = f"client model: {name}"
         if not isinstance(theirs, Tensor):
             raise UserError(f"{where}: {type(theirs).__name__}: must be a tensor")
+        check_dense(theirs, f"{where}:")
         if theirs.shape != shape:
             raise UserError(f"{where}: shape {tuple(theirs.shape)}: must be {tuple(shape)}")
         if theirs.dtype != dtype and not {theirs.dtype, dtype} <= set(_FLOATING):
             raise UserError(f"{where}: {theirs.dtype}: must be {dtype}")
-        if theirs.layout is not torch.strided or theirs.is_meta:
-            raise UserError(f"{where}: {_not_dense(theirs)}")
+
+
+def check_dense(tensor: Tensor, where: str) -> None:
+    """Refuse a tensor that is sparse, nested or without values; some have not even a shape."""
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_meta:
+        kind = "nested" if tensor.is_nested else tensor.layout
+        raise UserError(
+            f"{where} {kind} on {tensor.device}: must be a dense tensor that holds data"
+        )
 
 
 def checked_positive(name: str, given: float) -> float:
@@ -72,10 +79,6 @@ def checked_positive(name: str, given: float) -> float:
         shown = " ".join(reprlib.repr(given).split())
         raise UserError(f"{name}: {shown}: must be a positive finite number")
     return value
-
-
-def _not_dense(tensor: Tensor) -> str:
-    return f"{tensor.layout} on {tensor.device}: must be a dense tensor that holds data"
 
 
 def _listed(names: Iterable[object]) -> str:

@@ -81,7 +81,7 @@ def loaders(recipe: Recipe, data: FederatedData) -> list[DataLoader[Any]]:
 
 def test_loader(recipe: Recipe, data: FederatedData) -> DataLoader[Any]:
     """Return the test set, in batches of the training's size as FedML's loaders have it."""
-    dataset = TensorDataset(data.test_images, data.test_labels)
+    dataset = TensorDataset(data.normalised(data.test_images), data.test_labels)
     return DataLoader(dataset, batch_size=recipe.train_args.batch_size)
 
 
@@ -146,10 +146,8 @@ def plain_loop(
     """
     train, sgd, local = recipe.train_args, local_sgd(recipe), loaders(recipe, data)
     if staged:
-        tensors = {key: x.to(device) for key, x in vars(data).items() if isinstance(x, Tensor)}
-        data = replace(data, **tensors)
         shares = [data.client_data(client) for client in range(data.num_clients)]
-        local = [Staged(*share, train.batch_size) for share in shares]
+        local = [Staged(x.to(device), y.to(device), train.batch_size) for x, y in shares]
     test = test_loader(recipe, data)
     served = create_model(recipe.model_args.model, 0).to(device)
 

@@ -29,10 +29,10 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import TensorBatches
-from fednnnn_plugin.engine.devices import free_memory, numerics
+from fednnnn_plugin.engine.devices import numerics, total_memory
 from fednnnn_plugin.engine.records import Seconds
 from fednnnn_plugin.engine.settings import local_sgd
-from fednnnn_plugin.engine.training import Inputs, widest_group
+from fednnnn_plugin.engine.training import Inputs, room_on, widest_group
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe
 
@@ -45,7 +45,7 @@ def launches(recipe: Recipe, data: FederatedData, device: torch.device, first: G
     sgd, model = local_sgd(recipe), create_model(recipe.model_args.model, 0).to(device)
     batches = TensorBatches(data, sgd, 0, device)
     start = layout_of(model).gather(named_tensors(model))
-    group = GroupSGD(sgd, model, batches.images, batches.labels, len(first))
+    group = GroupSGD(sgd, model, batches.images, batches.labels, len(first), batches.normalisation)
     orders = [batches.orders(client, 1) for client in first]
     on_gpu = device.type == "cuda"
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as seen:
@@ -95,7 +95,8 @@ def main(name: str, conditions: tuple[str, ...], clients: int, data: Path, **opt
             one_by_one = min(total(loop()) for _ in range(options["repeats"]))
         sizes, sgd = [len(indices) for indices in held.client_indices], local_sgd(recipe)
         inputs = Inputs(create_model(recipe.model_args.model, 0), held, device)
-        width = widest_group(inputs, sgd, recipe.train_args.client_batching, free_memory(device))
+        room = room_on(inputs, total_memory(device))
+        width = widest_group(inputs, sgd, recipe.train_args.client_batching, room)
         groups = plan_groups(range(clients), sizes, width)
         sequential = steps(groups, sizes, sgd)
         largest = sgd.epochs * -(-max(sizes) // sgd.batch_of(max(sizes)))

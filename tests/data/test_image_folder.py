@@ -51,7 +51,7 @@ def test_train_and_test_by_hand(parts: Path) -> None:
     # Of 10, 20, 11 and 21: mean 15.5, squares of deviation 30.25, 20.25, 20.25, 30.25.
     assert dataset.mean == pytest.approx((15.5,))
     assert dataset.std == pytest.approx((25.25**0.5,))
-    normalised = dataset.normalised(pixels.test_images)[0, 0, 0, 0]
+    normalised = dataset.normalisation(pixels.test_images)[0, 0, 0, 0]
     assert normalised.item() == pytest.approx(14.5 / 25.25**0.5, rel=1e-5)
 
 

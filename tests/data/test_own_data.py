@@ -49,7 +49,7 @@ def test_uint8_images_are_normalised_by_their_training_part(load, as_array: str)
     assert dataset.class_names == ("0", "1", "2")
     assert dataset.pixels.train_labels.dtype == torch.int64
     assert dataset.mean == pytest.approx((50,))
-    normalised = dataset.normalised(dataset.pixels.test_images)
+    normalised = dataset.normalisation(dataset.pixels.test_images)
     assert normalised.dtype == torch.float32
     assert normalised[0, 0, 0, 0].item() == pytest.approx(3.0, rel=1e-5)  # (200 - 50) / 50
 
@@ -70,7 +70,7 @@ def test_other_inputs_are_used_as_they_are(load, inputs: str, values, dtype: tor
     tensor = dataset.pixels.test_images
     assert tensor.tolist() == values
     assert tensor.dtype == dataset.pixels.train_images.dtype == dtype
-    assert dataset.normalised(tensor) is tensor
+    assert dataset.normalisation is None
     assert len(dataset.class_names) == 4
 
 

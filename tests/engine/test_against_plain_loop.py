@@ -150,7 +150,7 @@ def check(
     for record, round_norms in zip(records, norms, strict=True):
         assert {name: record[name] for name in round_norms} == pytest.approx(round_norms, rel=1e-8)
     with torch.no_grad():
-        classes = expected.eval()(data.test_images.double()).argmax(1)
+        classes = expected.eval()(data.normalised(data.test_images).double()).argmax(1)
     accuracy = (classes == data.test_labels).double().mean().item()
     assert records[-1]["test_acc"] == pytest.approx(accuracy, abs=1e-9)
 

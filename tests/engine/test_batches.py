@@ -7,8 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.group_sgd import GroupSGD
+from fednnnn_plugin.client.local_sgd import LocalSGD, Precision
+from fednnnn_plugin.client.replica import layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.data.images import ImageDataset, Pixels
 from fednnnn_plugin.engine.batches import LoaderBatches, LoaderData, TensorBatches
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model
@@ -81,6 +84,49 @@ def test_activations_in_channels_last_are_the_same_function(data: FederatedData)
     assert seen[0].is_contiguous(memory_format=torch.channels_last)
     assert seen[1].is_contiguous()
     assert not seen[0].is_contiguous()
+
+
+@pytest.fixture
+def pixels(data: FederatedData) -> tuple[FederatedData, FederatedData]:
+    """The tiny federation in uint8 of three channels, and the same normalised at once."""
+    values = [(images * 40 + 99).clamp(0, 255) for images in (data.train_images, data.test_images)]
+    train, test = ((x * torch.tensor([1.0, 0.5, 0.3])[:, None, None]).byte() for x in values)
+    how = ImageDataset(Pixels(*[train] * 4), (), (99.0, 47.1, 30.3), (50.0, 33.3, 7.0))
+    kept = replace(data, train_images=train, test_images=test, normalisation=how.normalisation)
+    whole = [kept.normalised(images) for images in (train, test)]
+    return kept, replace(data, train_images=whole[0], test_images=whole[1])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize("any_order", [True, False])
+def test_uint8_images_are_normalised_in_the_batch_to_the_same_bits(
+    pixels: tuple[FederatedData, FederatedData], any_order: bool, precision: Precision
+) -> None:
+    sgd = LocalSGD(2, 8, 0.1, precision=precision)
+    kept, whole = (TensorBatches(x, sgd, 0, CPU, any_order=any_order) for x in pixels)
+    assert kept.images.dtype == torch.uint8
+    for epochs in zip(kept.epochs(CLIENT, 1), whole.epochs(CLIENT, 1), strict=True):
+        for (images, _), (expected, _) in zip(*epochs, strict=True):
+            assert torch.equal(images, expected)
+            assert (images.dtype, images.stride()) == (expected.dtype, expected.stride())
+    [(images, _)] = map(kept.staged, kept.test())
+    [(expected, _)] = map(whole.staged, whole.test())
+    assert torch.equal(images, expected)
+
+
+def test_a_group_normalises_its_batches_to_the_same_bits(
+    pixels: tuple[FederatedData, FederatedData],
+) -> None:
+    sgd, model = LocalSGD(2, 8, 0.1), nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
+    start = layout_of(model).gather(named_tensors(model))
+    trained = []
+    for data in pixels:
+        batches = TensorBatches(data, sgd, 0, CPU)
+        given = batches.images, batches.labels, 2, batches.normalisation
+        orders = [batches.orders(client, 1) for client in (CLIENT, 1)]
+        trained.append(GroupSGD(sgd, model, *given).train(start, orders).vector)
+    assert torch.equal(*trained)
+    assert not torch.equal(trained[0][0], trained[0][1])
 
 
 class _Counting:

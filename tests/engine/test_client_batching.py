@@ -1,5 +1,6 @@
 """Runs whose clients train together: the records, the bits, and what is refused."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,13 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.groups import client_bytes
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.engine import run as run_module
 from fednnnn_plugin.engine.batches import LoaderData
-from fednnnn_plugin.engine.training import Inputs, widest_group
+from fednnnn_plugin.engine.training import MEMORY, Inputs, room_on, widest_group
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.models import create_model
 
@@ -55,6 +58,79 @@ def test_a_resumed_run_has_the_bytes_of_a_whole_one(
     settings = ALL | {"client_batching": 3}
     assert run(recipe(comm_round=3, **settings), tmp_path / "whole").client_batching == 3
     run(recipe(comm_round=2, **settings), tmp_path / "parts")
+    run(recipe(comm_round=3, **settings), tmp_path / "parts", mode="resume")
+    assert content(tmp_path / "whole") == content(tmp_path / "parts")
+
+
+def test_a_resumed_run_keeps_its_groups_whatever_the_gpu_then_has(
+    run: Run,
+    recipe: Run,
+    content: Run,
+    data: FederatedData,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """The data and ten models are left out of what the GPU has."""
+    inputs = Inputs(create_model("nnnn_digits", 0), data, CPU)
+    needs = client_bytes(inputs.model, SGD, (5, 1, 8, 8))
+    own = 2**40 - room_on(inputs, 2**40)
+    staged = sum(len(y) * (64 * 4 + 8) for y in (data.train_labels, data.test_labels))
+    assert own == staged + 64 * sum(p.numel() for p in inputs.model.parameters())
+    assert (room_on(inputs, 0), room_on(inputs, 1)) == (0, 1)
+
+    def gpu(clients: int) -> None:
+        memory = own + int((clients + 0.5) * needs / MEMORY)
+        monkeypatch.setattr(run_module, "total_memory", lambda _: memory)
+
+    gpu(3)
+    settings = {"client_num_per_round": 6}
+    assert run(recipe(comm_round=3, **settings), tmp_path / "whole").client_batching == 3
+    run(recipe(comm_round=2, **settings), tmp_path / "parts")
+    gpu(2)
+    assert run(recipe(comm_round=2, **settings), tmp_path / "other").client_batching == 2
+    summary = run(recipe(comm_round=3, **settings), tmp_path / "parts", mode="resume")
+    assert summary.client_batching == 3
+    assert content(tmp_path / "whole") == content(tmp_path / "parts")
+    (tmp_path / "parts" / "client_batching.json").write_text('{"2": 0}')
+    with pytest.raises(UserError, match=r"^--resume: .*client_batching\.json: damaged"):
+        run(recipe(comm_round=4, **settings), tmp_path / "parts", mode="resume")
+
+
+@pytest.mark.parametrize(("together", "whole_groups", "first"), [(6, 1, "2"), (2, 0, "1")])
+def test_a_group_that_memory_ends_for_halves_the_width_from_its_round_on(
+    run: Run,
+    recipe: Run,
+    content: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    together: int,
+    whole_groups: int,
+    first: str,
+) -> None:
+    """After so many whole groups there is memory for half as many clients."""
+    half = together // 2
+    groups: list[int] = []
+
+    def short_of_memory(self: GroupSGD, start: Any, orders: Any, *rest: Any) -> Any:
+        groups.append(len(orders))
+        if len(orders) > half and len(groups) > whole_groups:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return trained(self, start, orders, *rest)
+
+    settings, trained = ALL | {"client_batching": together}, GroupSGD._trained
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupSGD, "_trained", short_of_memory)
+        assert run(recipe(comm_round=3, **settings), tmp_path / "whole").client_batching == half
+        assert groups[: whole_groups + 1] == [together] * (whole_groups + 1)
+        assert max(groups[whole_groups + 1 :]) <= half
+        groups.clear()
+        run(recipe(comm_round=2, **settings), tmp_path / "parts")
+    log = (tmp_path / "whole" / "fedml.log").read_text()
+    assert log.count("WARNING") == log.count(f"than the GPU has: {half} from") == 1
+    assert "Traceback" not in log
+    kept = json.loads((tmp_path / "whole" / "client_batching.json").read_text())
+    assert kept == {"0": together, first: half}
+    # Of as much memory as before, a resumed run has the bits of the other, not wider groups.
     run(recipe(comm_round=3, **settings), tmp_path / "parts", mode="resume")
     assert content(tmp_path / "whole") == content(tmp_path / "parts")
 

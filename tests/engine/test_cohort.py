@@ -16,7 +16,8 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import TensorBatches
 from fednnnn_plugin.engine.cohort import Cohort, Outcome
 from fednnnn_plugin.engine.evaluation import Tally
-from fednnnn_plugin.engine.workers import Threads
+from fednnnn_plugin.engine.forks import Forks
+from fednnnn_plugin.engine.workers import Threads, Workers
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.server.layout import ModelState
@@ -115,3 +116,31 @@ def test_an_exception_of_the_consumer_abandons_the_round(
     ):
         cohort.train(served, 1, [(client,) for client in range(6)], refuse)
     assert set(began) <= {0, 1, 2}  # the endless ones stopped, the others never began
+
+
+@pytest.mark.parametrize("workers", ["threads", "forks"])
+def test_a_cohort_that_abandoned_a_round_trains_the_next(
+    batches: TensorBatches, served: ModelState, workers: str
+) -> None:
+    def refuse(group: Group, _: Outcome) -> None:
+        raise RunError(f"client {group[0]}")
+
+    def training(
+        replica: Replica, round_number: int, group: Group, before_step: BeforeStep
+    ) -> ModelState:
+        SGD.train(replica, batches.epochs(group[0], round_number), before_step)
+        return replica.state.as_group()
+
+    def two() -> Workers:
+        return Threads(2) if workers == "threads" else Forks(2, served, anew=False)
+
+    with Cohort(MODEL, training, batches, workers=two()) as whole:
+        expected = trained(whole, served, range(6))
+    with Cohort(MODEL, training, batches, workers=two()) as cohort:
+        for _ in range(2):
+            with pytest.raises(RunError, match="client"):
+                cohort.train(served, 1, [(client,) for client in range(6)], refuse)
+        outcomes = trained(cohort, served, range(6))
+    assert outcomes.keys() == expected.keys()
+    for client, vector in outcomes.items():
+        assert torch.equal(vector, expected[client])

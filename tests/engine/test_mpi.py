@@ -3,6 +3,7 @@
 Here the ranks are threads, and a communicator of our own counts what they say to each other.
 """
 
+import json
 import logging
 import pickle
 import threading
@@ -20,10 +21,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine import training
 from fednnnn_plugin.engine.ranks import MpiRanks, Ranks
 from fednnnn_plugin.errors import RunError
+from fednnnn_plugin.models import create_model
 from fednnnn_plugin.server.average import UpdateAccumulator
 
 mpi4py.rc.initialize = False  # the constants are enough
@@ -116,13 +119,14 @@ def job(run: Run, recipe: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(training, "why_not_forked", lambda _: "the ranks are threads")
 
     def start(size: int, data: FederatedData, **settings: Any) -> Wire:
+        model = settings.pop("model", INITIAL)
         wire, given = Wire(size), recipe(**SETTINGS | settings)
 
         def rank(number: int) -> None:
             try:
                 ranks = MpiRanks(Threads(wire, number))
                 folder = tmp_path / "job"
-                run(given, folder, model=INITIAL, data=data, ranks=ranks, mode="overwrite")
+                run(given, folder, model=model, data=data, ranks=ranks, mode="overwrite")
             except BaseException:
                 wire.barrier.abort()  # as `abort` ends the other ranks of a job
                 raise
@@ -162,6 +166,34 @@ def test_any_number_of_ranks_gives_the_same_bits(
     run(recipe(**SETTINGS | settings), tmp_path / "alone", model=INITIAL)
     job(size, data, **settings)
     assert content(tmp_path / "job") == content(tmp_path / "alone")
+
+
+def test_all_ranks_halve_the_groups_where_one_of_them_has_no_memory(
+    run: Run,
+    recipe: Run,
+    job: Job,
+    content: Run,
+    data: FederatedData,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    ended: list[int] = []
+
+    def ends_once(self: GroupSGD, start: Any, orders: Any, *rest: Any) -> Any:
+        if len(orders) == 4 and not ended:
+            ended.append(4)
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return trained(self, start, orders, *rest)
+
+    trained = GroupSGD._trained
+    monkeypatch.setattr(GroupSGD, "_trained", ends_once)
+    settings = {"client_batching": 4, "comm_round": 2}
+    job(2, data, model=create_model("nnnn_digits", 0), **settings)
+    assert ended.pop() == 4
+    run(recipe(**SETTINGS | settings), tmp_path / "alone")
+    assert content(tmp_path / "job") == content(tmp_path / "alone")
+    kept = [(tmp_path / name / "client_batching.json").read_text() for name in ("job", "alone")]
+    assert [json.loads(text) for text in kept] == [{"0": 4, "1": 2}] * 2
 
 
 def test_three_collectives_a_round_of_the_models_size_and_a_row_a_client(

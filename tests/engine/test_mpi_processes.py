@@ -193,3 +193,24 @@ def test_a_users_model_has_the_same_bytes_on_any_number_of_ranks(
         assert (status, stderr) == (0, "")
         assert "(processes)" in Path(str(ranks), "fedml.log").read_text()
         assert content(Path(str(ranks))) == content(Path("alone"))
+
+
+def test_a_users_run_that_was_killed_goes_on_to_the_same_bytes(
+    own_code: Path, content: Any
+) -> None:
+    """Every rank forks its clients: none of them may keep a killed rank's place."""
+    Path("mine.py").write_text(OWN)
+    own = {"model_args.model": "mine:net", "checkpoint_every": 1}
+    job = (_BIN / "fednnnn", *run(Path("parts"), "--allow-code", comm_round=1_000, **own))
+    with started(2, *job) as process:
+        wait_for_round(process, 2)
+        os.kill(dict(rank_processes(process.pid))[0], signal.SIGKILL)
+        process.communicate(timeout=60)
+    assert process.returncode != 0
+    saved = [path.name for path in Path("parts", "checkpoint").iterdir()]
+    own["comm_round"] = max(int(name.split("-")[1]) for name in saved) + 2
+    job = (_BIN / "fednnnn", *run(Path("parts"), "--allow-code", "--resume", **own))
+    assert ended(2, *job)[0] == 0
+    assert "(processes)" in Path("parts", "fedml.log").read_text()
+    fp.run(FEDNNNN, overrides=keys(own), output="whole", allow_code=True)
+    assert content(Path("parts")) == content(Path("whole"))

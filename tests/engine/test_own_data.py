@@ -11,6 +11,7 @@ import torch
 from click.testing import CliRunner, Result
 from PIL import Image
 from torch import nn
+from torch.nested import nested_tensor
 
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.data.federated import FederatedData
@@ -156,6 +157,12 @@ class Rotary(nn.Linear):
         self.register_buffer("angles", torch.ones(2) * 1j, persistent=False)
 
 
+def buffered(tensor: torch.Tensor) -> nn.Module:
+    model = nn.Linear(2, 2)
+    model.register_buffer("buffer", tensor)
+    return model
+
+
 class HeadOnly(nn.Sequential):
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         whole = super().state_dict(*args, **kwargs)
@@ -184,11 +191,14 @@ class PairInTraining(nn.Identity):
         (nn.Linear(2, 2).requires_grad_(requires_grad=False), "no parameter that requires"),
         (NotCopied(2, 2), "cannot be copied: RuntimeError: only leaves are copied"),
         (Masked(2, 2), "mask is not finite"),
-        (nn.Linear(2, 2, device="meta"), "weight is on the device meta"),
+        (nn.Linear(2, 2, device="meta"), "weight: torch.strided on meta"),
         (nn.Linear(2, 2, dtype=torch.complex64), "weight is torch.complex64: must be float16"),
         (Rotary(2, 2), "angles is torch.complex64: keep it as torch.view_as_real"),
         (HeadOnly(nn.Linear(2, 2), nn.Linear(2, 2)), r"0\.bias requires .* not have it"),
         (torch.jit.ScriptModule(), "is TorchScript"),
+        (buffered(torch.ones(2).to_sparse()), "buffer: torch.sparse_coo on cpu: must be a dense"),
+        (buffered(nested_tensor([torch.ones(2)])), "buffer: nested on cpu: must be a dense tensor"),
+        (buffered(torch.ones(()).expand(2)), "buffer is expanded: .* clone"),
         (Counting(2, 2), "seen is torch.uint16: must be .* uint8 or a signed integer"),
     ],
 )

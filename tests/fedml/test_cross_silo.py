@@ -106,7 +106,7 @@ def test_our_trainer_on_other_data_gives_the_engines_bits_and_leaves_the_generat
     parts = {k: TensorDataset(*images.client_data(k)) for k in range(CLIENTS)}
     local = {k: DataLoader(part, batch_size=4, shuffle=True) for k, part in parts.items()}
     sizes = {k: len(part) for k, part in parts.items()}
-    test = [(images.test_images, images.test_labels)]
+    test = [(images.normalised(images.test_images), images.test_labels)]
     dataset = [sum(sizes.values()), 20, None, test, sizes, local, None, 10]
     args, model = arguments(server_state_path=str(tmp_path / "state")), dropping()
     start = copy.deepcopy(model)

@@ -2,14 +2,16 @@
 
 import os
 import re
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.reading import read_yaml
-from fednnnn_plugin.recipe import differences, dump_recipe, load_recipe
+from fednnnn_plugin.recipe import build, differences, dump_recipe, load_recipe
 
 MINIMAL = """\
 common_args: {training_type: simulation}
@@ -161,6 +163,26 @@ def test_every_mistake_has_its_line(recipe_file: Path) -> None:
     lines = message(recipe_file, *(f"data_args.unknown{i}=1" for i in range(96))).splitlines()
     assert len(lines) == 21
     assert lines[-1] == "... and 80 more"
+
+
+def test_suggestions_are_looked_for_only_for_the_lines_shown(
+    recipe_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def counted(word: str, *rest: Any, **options: Any) -> list[str]:
+        asked.append(word)
+        return get_close_matches(word, *rest, **options)
+
+    monkeypatch.setattr(build, "get_close_matches", counted)
+    sections = yaml.safe_load(MINIMAL)
+    sections["data_args"] |= {f"unknown{i}": 1 for i in range(7_500)}
+    sections |= {f"section{i}": {} for i in range(7_500)}
+    recipe_file.write_text(yaml.safe_dump(sections))
+    lines = message(recipe_file).splitlines()
+    assert len(lines) == 21
+    assert lines[-1] == "... and 14980 more"
+    assert 20 <= len(asked) <= 40
 
 
 @pytest.mark.parametrize("section", yaml.safe_load(MINIMAL))

@@ -67,6 +67,29 @@ def test_a_global_state_that_is_none_is_refused(state: Any, said: str) -> None:
         UpdateAccumulator(state, ["w"])
 
 
+NESTED = torch.nested.nested_tensor([torch.ones(3), torch.ones(3)])
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ([good()], "list: must map names"),
+        (None, "NoneType: must map names"),
+        (good() | {"w": NESTED}, "w: nested on cpu: must be a dense tensor"),
+        (good() | {"bn.running_var": NESTED}, "bn.running_var: nested on cpu: must be a dense"),
+        (good() | {"w": torch.ones(2, 3).to_sparse()}, "w: torch.sparse_coo on cpu: must be"),
+        (good() | {"count": torch.tensor(1).to_sparse()}, "count: torch.sparse_coo on cpu: must"),
+    ],
+)
+def test_a_client_that_sends_no_dense_tensors_is_refused_in_a_line(state: Any, said: str) -> None:
+    acc = accumulator()
+    with pytest.raises(UserError, match=f"^client model: {said}[^\n]*$"):
+        acc.add(state, 1.0)
+    acc.add(good(1.0) | {"w": torch.ones(()).expand(2, 3)}, 1.0)  # expanded is as good as any
+    acc.add(good(3.0), 1.0)
+    assert_mean_of_one_and_three(acc, rejected=0)
+
+
 def test_names_may_be_gone_through_once() -> None:
     acc = UpdateAccumulator(global_state(), (name for name in ["w"]))
     acc.add(good(), 1.0)

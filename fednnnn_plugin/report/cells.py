@@ -1,0 +1,35 @@
+"""Tables as CSV that a spreadsheet opens."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+
+import pandas as pd
+
+_FORMULA = re.compile(r"[=+\-@\t]")
+
+
+def as_csv(table: pd.DataFrame, *, index: bool = False) -> bytes:
+    """Return a table as CSV; text that a spreadsheet would compute begins with an apostrophe.
+
+    Names and settings are those of the run folders, which may be somebody else's: OWASP's rule
+    against CSV injection. Numbers stay numbers, also those that stand there as text.
+    """
+    text = table.select_dtypes(exclude="number")
+    inert = table.assign(**{name: text[name].map(_inert) for name in text})
+    return inert.rename(columns=_inert).to_csv(index=index).encode()
+
+
+def _inert(cell: object) -> object:
+    if not isinstance(cell, str):
+        return cell
+    cell = cell.replace(
+        "\r", " "
+    )  # Python's writers leave it unquoted: a line of its own to others
+    if not _FORMULA.match(cell):
+        return cell
+    with suppress(ValueError):
+        float(cell)
+        return cell
+    return f"'{cell}"
