@@ -8,7 +8,6 @@ With many processes no collective is a client's:
 3. Where a model is tested, ``serve`` and ``gather``: each rank tests it on some of the batches.
 """
 
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.client.groups import Group
+from fednnnn_plugin.engine.devices import core_ids
 from fednnnn_plugin.engine.endings import Terminated, ending, launched_ranks
 from fednnnn_plugin.errors import LaunchError, UserError, shown
 from fednnnn_plugin.server.average import UpdateAccumulator
@@ -94,9 +94,8 @@ class MpiRanks(Ranks):
         self._local = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank = self._local.Get_rank()
         # Launchers bind ranks to cores or not: one that is bound has its cores for itself.
-        cores = os.sched_getaffinity(0)
-        others = self._local.allgather(cores)
-        self.core_sharers = sum(not cores.isdisjoint(other) for other in others)
+        own = core_ids()
+        self.core_sharers = sum(not own.isdisjoint(other) for other in self._local.allgather(own))
 
     def start(self, round_number: int | None) -> int:
         return self._comm.bcast(round_number)
