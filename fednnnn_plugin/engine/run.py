@@ -98,7 +98,7 @@ def run_federation(
         if finished and not ranks.start(int(files.fingerprint.exists())):
             return None  # before anything is downloaded
         inputs = load()
-        model, data, device, trainer, fingerprint, functions = inputs
+        model, data, device, trainer, fingerprint, functions, _ = inputs
         sgd = local_sgd(recipe, functions)
         if not recipe.rule.is_ours:
             fingerprint = {**fingerprint, "rule": rule_digests(recipe.rule)}

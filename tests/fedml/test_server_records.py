@@ -12,7 +12,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.fedml.server_records import evaluation_of
+from fednnnn_plugin.fedml.tester import evaluation_of
 
 LONG = 30.0
 
