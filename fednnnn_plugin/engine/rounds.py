@@ -39,7 +39,7 @@ class KeptRounds:
         """
         federation = self.federation
         if mode == "resume":
-            self._restore()
+            self.restore()
         write_atomically(self.folder.recipe, recipe.encode())
         finished = federation.standing.round
         self._metrics.cut(finished)
@@ -59,7 +59,8 @@ class KeptRounds:
                 for follower in federation.followers:
                     follower.round_done(record)
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
+        """Put the federation where the newest checkpoint is; nothing is written."""
         federation = self.federation
         recorded = self._metrics.rounds()
         checkpoint = self._checkpoints.load(recorded)

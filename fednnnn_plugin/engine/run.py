@@ -56,6 +56,7 @@ def run_recipe(
     followers: Sequence[Follower] = (),
     objects: Mapping[str, object] = MappingProxyType({}),
     allow_code: bool = False,
+    only_check: bool = False,
 ) -> Summary | None:
     """Run a recipe with its own data and model; see :func:`run_federation`.
 
@@ -67,7 +68,9 @@ def run_recipe(
     def own() -> Inputs:
         return recipe_inputs(recipe, ranks, objects, allow_code=allow_code)
 
-    return run_federation(recipe, own, folder, mode, ranks=ranks, followers=followers)
+    return run_federation(
+        recipe, own, folder, mode, ranks=ranks, followers=followers, only_check=only_check
+    )
 
 
 def run_federation(
@@ -78,6 +81,7 @@ def run_federation(
     *,
     ranks: Ranks | None = None,
     followers: Sequence[Follower] = (),
+    only_check: bool = False,
 ) -> Summary | None:
     """Run a recipe's federation on a model and data, and keep it in a run folder.
 
@@ -87,7 +91,8 @@ def run_federation(
     ``LoaderData`` the run folder names the data set alone: a recipe of them has the defaults of
     ``data_args``. The model, ``w_0``, is left as it is. ``load`` is called where there is a round
     to do, or a fingerprint to compare. ``followers`` are told of the run on rank 0, which gets the
-    summary, unless the run had been finished before.
+    summary, unless the run had been finished before. ``only_check`` ends it before anything is
+    written to the folder.
     """
     ranks = ranks or Ranks()
     files, train = RunFolder(folder), recipe.train_args
@@ -126,6 +131,8 @@ def run_federation(
             ranks,
             () if ranks.rank else followers,
         )
+        if only_check and ranks.rank:
+            return None
         if ranks.rank:
             log_to(Path(os.devnull))  # its records would keep what they hold: models, by tracebacks
             for number in range(ranks.start(None) + 1, federation.rounds + 1):
@@ -133,10 +140,15 @@ def run_federation(
             return None
         federation.try_draw()
         federation.try_test()
+        kept = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
+        if only_check:
+            files.check_writable()
+            if mode == "resume":
+                kept.restore()
+            return None
         stack.enter_context(files.locked(mode))
         log_to(files.log)
         _say(recipe, inputs, batching, cohort)
-        kept = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
         foreign = isinstance(data, LoaderData) and not names_object(recipe.data_args.dataset)
         text = dump_recipe(recipe, own_data=foreign)
         if fingerprint:
