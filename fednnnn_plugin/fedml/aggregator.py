@@ -107,8 +107,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         super().__init__(model, args)
         self._round = self._train.start_round
         self._failed = 0
-        self._came = 0  # how many models FedML's list has
-        self._kept: list[int] = []  # places, in that list, of the models to aggregate
+        self._sent = 0  # how many models FedML's list has
+        self._places: list[int] = []  # places, in that list, of the models to aggregate
         self._rule_state: dict[str, Tensor] = {}
         self._evaluation: OrderedDict[str, Tensor] | None = None
         self._ids = _client_ids(args)
@@ -198,9 +198,9 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 clients.append((samples, None))
         served = whole_state(self.model, named_tensors(self.model))
         names = [self._client(position) for position in range(len(clients))]
-        self._came = len(clients)
-        kept, self._kept = before_aggregation(clients, served, names)
-        return kept, self._kept
+        self._sent = len(clients)
+        kept, self._places = before_aggregation(clients, served, names)
+        return kept, self._places
 
     @torch.no_grad()
     def aggregate(
@@ -220,8 +220,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         server = self._server
         trainable = [entry.name for entry in server.layout.entries]
         part = UpdateAccumulator(w_t, trainable, self._train.max_client_norm)
-        kept, self._kept = self._kept, []
-        came, self._came = max(self._came, len(raw_client_model_or_grad_list)), 0
+        kept, self._places = self._places, []
+        came, self._sent = max(self._sent, len(raw_client_model_or_grad_list)), 0
         weightless = 0
         if len(kept) != len(raw_client_model_or_grad_list):
             kept = list(range(len(raw_client_model_or_grad_list)))
