@@ -272,5 +272,8 @@ def test_check_of_a_run_that_can_go_on(here: Path) -> None:
     assert run("--output=held", comm_round=1).exit_code == 0
     before = content(here)
     settings = [f"--set={key}={json.dumps(value)}" for key, value in QUICK.items()]
-    assert fednnnn("check", RECIPE, "--output=held", "--resume", *settings).exit_code == 0
+    for rounds, finished in ((3, False), (1, True)):
+        words = ("--output=held", "--resume", *settings, f"--set=comm_round={rounds}")
+        checked = fednnnn("check", RECIPE, *words)
+        assert (checked.exit_code, "finished already" in checked.stdout) == (0, finished)
     assert content(here) == before

@@ -81,7 +81,7 @@ def check_command(recipe: str, **options: Any) -> None:
     from fednnnn_plugin.engine.start import start_recipe
     from fednnnn_plugin.recipe import find_recipe, load_recipe
 
-    folder = start_recipe(recipe, only_check=True, **options).folder
+    checked = start_recipe(recipe, only_check=True, **options)
     if launched_rank():
         return
     loaded = load_recipe(
@@ -94,7 +94,7 @@ def check_command(recipe: str, **options: Any) -> None:
         f"{train.comm_round} rounds, {train.client_num_per_round} of {train.client_num_in_total} "
         f"clients a round; {loaded.data_args.dataset}, {loaded.model_args.model}"
     )
-    say(f"run folder: {folder}")
+    say(f"run folder: {checked.folder}{', finished already' if checked.was_finished else ''}")
 
 
 def _become_fedml_run(recipe: str, options: dict[str, Any]) -> None:

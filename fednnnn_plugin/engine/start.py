@@ -194,8 +194,11 @@ def start_recipe(
                 allow_code=allow_code,
                 only_check=only_check,
             )
-    if ranks.rank or only_check:
+    if ranks.rank:
         return Run(folder, None)
+    if only_check:
+        found = Summary.rounds_in(RunFolder(folder).summary)
+        return Run(folder, None, mode == "resume" and found >= loaded.train_args.comm_round)
     return Run(folder, summary or Summary.read(RunFolder(folder).summary), summary is None)
 
 
