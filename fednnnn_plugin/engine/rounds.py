@@ -39,7 +39,7 @@ class KeptRounds:
         """
         federation = self.federation
         if mode == "resume":
-            self.restore()
+            self._restore()
         write_atomically(self.folder.recipe, recipe.encode())
         finished = federation.standing.round
         self._metrics.cut(finished)
@@ -59,8 +59,13 @@ class KeptRounds:
                 for follower in federation.followers:
                     follower.round_done(record)
 
-    def restore(self) -> None:
-        """Put the federation where the newest checkpoint is; nothing is written."""
+    def check(self, mode: Mode) -> None:
+        """Refuse what :meth:`run` would; write nothing."""
+        self.folder.check_writable()
+        if mode == "resume":
+            self._restore()
+
+    def _restore(self) -> None:
         federation = self.federation
         recorded = self._metrics.rounds()
         checkpoint = self._checkpoints.load(recorded)

@@ -142,9 +142,7 @@ def run_federation(
         federation.try_test()
         kept = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
         if only_check:
-            files.check_writable()
-            if mode == "resume":
-                kept.restore()
+            kept.check(mode)
             return None
         stack.enter_context(files.locked(mode))
         log_to(files.log)
