@@ -74,9 +74,9 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    from fednnnn_plugin.fedml.compatibility import problem
+    from fednnnn_plugin.fedml.compatibility import why_unusable
 
-    fedml = () if problem() else _FEDML_CLASSES
+    fedml = () if why_unusable() else _FEDML_CLASSES
     return sorted(["__version__", *_HOMES, *_MODULES, *_optimizers(), *fedml])
 
 

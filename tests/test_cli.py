@@ -237,3 +237,43 @@ def test_run_with_mlops_becomes_fedml_run(tmp_path: Path) -> None:
     )
     printed, _ = process.communicate()
     assert printed == f"{process.pid} {words}\n"
+
+
+def test_check_says_what_would_run_and_writes_nothing(here: Path) -> None:
+    checked = fednnnn("check", RECIPE, "--set=comm_round=3")
+    assert checked.exit_code == 0
+    assert len(checked.stdout.splitlines()) == 2
+    assert "FedNNNN (beta 0.7, gamma 0.8), 3 rounds, 20 of 20 clients" in checked.stdout
+    assert not [*here.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (["--set=beta=-1"], "train_args.beta"),
+        (["--set=client_num_in_total=2000"], "client_num_in_total"),
+        (["--output=file/run"], "--output"),
+        (["--output=held"], "--output: held"),
+        (["--output=held", "--resume", "--set=epochs=2"], "train_args.epochs"),
+        (["--output=none", "--resume"], "--resume: none"),
+    ],
+)
+def test_check_finds_what_a_run_would(here: Path, words: list[str], key: str) -> None:
+    Path("file").touch()
+    assert run("--output=held", client_num_per_round=1, comm_round=1).exit_code == 0
+    before = content(here)
+    settings = [f"--set={key}={json.dumps(value)}" for key, value in QUICK.items()]
+    last = ["--set=client_num_per_round=1"]
+    assert key in refused(fednnnn("check", RECIPE, *settings, *last, *words))
+    assert content(here) == before
+
+
+def test_check_of_a_run_that_can_go_on(here: Path) -> None:
+    assert run("--output=held", comm_round=1).exit_code == 0
+    before = content(here)
+    settings = [f"--set={key}={json.dumps(value)}" for key, value in QUICK.items()]
+    for rounds, finished in ((3, False), (1, True)):
+        words = ("--output=held", "--resume", *settings, f"--set=comm_round={rounds}")
+        checked = fednnnn("check", RECIPE, *words)
+        assert (checked.exit_code, "finished already" in checked.stdout) == (0, finished)
+    assert content(here) == before

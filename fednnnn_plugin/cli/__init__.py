@@ -10,6 +10,7 @@ import click
 
 from fednnnn_plugin import __version__
 from fednnnn_plugin.cli.look import partition_command, recipes_command, report_command
+from fednnnn_plugin.cli.run import check_command
 from fednnnn_plugin.cli.run import run_command as run_command
 from fednnnn_plugin.cli.tune import tune_command
 
@@ -20,5 +21,8 @@ def main() -> None:
     """FedNNNN, norm-normalised federated learning, for FedML."""
 
 
-for _command in (run_command, tune_command, report_command, partition_command, recipes_command):
+for _command in (
+    *(run_command, check_command, tune_command),
+    *(report_command, partition_command, recipes_command),
+):
     main.add_command(_command)

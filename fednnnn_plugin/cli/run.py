@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import click
 
@@ -18,17 +18,32 @@ if TYPE_CHECKING:
     from fednnnn_plugin.engine.records import Summary
 
 
+P = ParamSpec("P")
+
+
+def _starts(command: Callable[P, None]) -> Callable[P, None]:
+    """Give a command the options that say where a run goes and how it begins."""
+    for option in (
+        click.option(
+            "--overwrite", is_flag=True, help="Replace a run that the folder already holds."
+        ),
+        click.option("--resume", is_flag=True, help="Go on from the newest checkpoint."),
+        click.option(
+            "--output", type=PATH, help="The run folder; default runs/<recipe>-seed<seed>."
+        ),
+        click.option(
+            "--backend",
+            type=click.Choice(["sp", "MPI"]),
+            help="Standalone or MPI-distributed; under mpirun it is MPI by itself.",
+        ),
+    ):
+        command = option(command)
+    return on_recipe(command)
+
+
 @click.command("run", context_settings={"help_option_names": ["-h", "--help"]})
-@on_recipe
-@click.option(
-    "--backend",
-    type=click.Choice(["sp", "MPI"]),
-    help="Standalone or MPI-distributed; under mpirun it is MPI by itself.",
-)
-@click.option("--output", type=PATH, help="The run folder; default runs/<recipe>-seed<seed>.")
+@_starts
 @click.option("--tensorboard", is_flag=True, help="Also write event files for TensorBoard.")
-@click.option("--resume", is_flag=True, help="Go on from the newest checkpoint.")
-@click.option("--overwrite", is_flag=True, help="Replace a run that the folder already holds.")
 @click.pass_obj
 @one_line_errors
 def run_command(
@@ -52,6 +67,34 @@ def run_command(
     if ended.summary is not None:
         said = "the run is finished already" if ended.was_finished else _result(ended.summary)
         say(f"{ended.folder}: {said}")
+
+
+@click.command("check")
+@_starts
+@one_line_errors
+def check_command(recipe: str, **options: Any) -> None:
+    """Check all that a run of a recipe checks before its first round, and start none.
+
+    Nothing is written to the run folder; data that is absent is downloaded, as by a run. Exit
+    status 2 with a line for each mistake, as before a job is queued.
+    """
+    from fednnnn_plugin.engine.start import start_recipe
+    from fednnnn_plugin.recipe import find_recipe, load_recipe
+
+    checked = start_recipe(recipe, only_check=True, **options)
+    if launched_rank():
+        return
+    loaded = load_recipe(
+        find_recipe(recipe), options["overrides"], allow_code=options["allow_code"]
+    )
+    train, settings = loaded.train_args, loaded.rule_settings
+    values = ", ".join(f"{key} {value}" for key, value in settings.items())
+    say(
+        f"{loaded.name}: {train.federated_optimizer}{f' ({values})' if values else ''}, "
+        f"{train.comm_round} rounds, {train.client_num_per_round} of {train.client_num_in_total} "
+        f"clients a round; {loaded.data_args.dataset}, {loaded.model_args.model}"
+    )
+    say(f"run folder: {checked.folder}{', finished already' if checked.was_finished else ''}")
 
 
 def _become_fedml_run(recipe: str, options: dict[str, Any]) -> None:

@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 Training = Callable[[Replica, int, Group, Step], ModelState | State]
 #: What the training of a group gave, or why it gave nothing.
 Outcome = ModelState | State | Exception
-#: How a user tests a model.
-OwnTest = Callable[[ModelState], Evaluation]
+#: How a user tests a model, after which round.
+OwnTest = Callable[[int, ModelState], Evaluation]
 #: Takes a group's outcome as soon as its training ends; the tensors are overwritten after it
 #: returns.
 Consume = Callable[[Group, Outcome], None]
@@ -65,6 +65,7 @@ class Cohort:
         self._model, self._training, self._test, self._seed = model, training, test, seed
         self._loss, self._metrics = loss, metrics
         self.workers = workers or Threads()
+        self._tests = Threads()  # a user's: what it keeps stays in this process
         self._worker = threading.local()
 
     def __enter__(self) -> "Cohort":
@@ -74,6 +75,7 @@ class Cohort:
     def __exit__(self, *ended: object) -> None:
         """Wait for the clients of a round that was abandoned."""
         self.workers.__exit__(*ended)
+        self._tests.__exit__(*ended)
 
     def train(
         self, served: ModelState, round_number: int, groups: Sequence[Group], consume: Consume
@@ -104,16 +106,15 @@ class Cohort:
         """Whether one call tests a model: others have no part in it."""
         return not isinstance(self._test, Batches)
 
-    def own_test(self, state: ModelState) -> Evaluation:
-        """Test a model as the user does, as a client is trained: the generators seeded."""
+    def own_test(self, round_number: int, state: ModelState) -> Evaluation:
+        """Test a model as the user does."""
         own_test = self._test
         assert not isinstance(own_test, Batches)
 
         def test(_: Step) -> Evaluation:
-            with self._generators("client", 0, 0):
-                return own_test(state)
+            return own_test(round_number, state)
 
-        evaluation: Evaluation = all_of(self.workers, [test])[0]
+        evaluation: Evaluation = all_of(self._tests, [test])[0]
         return evaluation
 
     def try_test(self, state: ModelState) -> None:

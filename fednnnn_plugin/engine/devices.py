@@ -43,11 +43,16 @@ def visible_gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
+def core_ids() -> set[int]:
+    """Return the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux's
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
 def usable_cores() -> int:
     """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # Linux's
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(core_ids())
 
 
 def device_name(device: torch.device) -> str:

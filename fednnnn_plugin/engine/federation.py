@@ -1,7 +1,6 @@
 """The round loop."""
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from fednnnn_plugin.engine.sampling import Sampler, draw_cohort
 from fednnnn_plugin.engine.widths import Widths, width_in
 from fednnnn_plugin.engine.workers import Failure
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.server import Server, ServerMove, ServerState
@@ -238,7 +236,7 @@ class Federation:
         """Test a model of rank 0's on all ranks."""
         if self._cohort.tests_alone:
             with _named(number):
-                return self._cohort.own_test(state)
+                return self._cohort.own_test(number, state)
         tallied = chain.from_iterable(self._test_part(number, state))
         with _named(number):
             return self._cohort.evaluate(tallied)
@@ -254,17 +252,10 @@ class Federation:
         self, number: int, total: UpdateAccumulator
     ) -> tuple[Update, ServerState, ServerMove]:
         try:
-            update = total.finish()
-            with isolated_generators(self._schedule.seed, "rule", number):  # a user's may draw
-                state, move = self.server.apply(self.standing.server, update)
+            before, seed = self.standing.server, self._schedule.seed
+            return self.server.close_round(number, before, total, seed)
         except UserError as error:
             raise RunError(f"round {number}: {error}") from error.__cause__
-        if not math.isfinite(move.server_update_norm):
-            raise RunError(
-                f"round {number}: the served model is no longer finite: the server moved it by "
-                f"{move.server_update_norm}"
-            )
-        return update, state, move
 
 
 @contextmanager

@@ -136,6 +136,12 @@ class RunFolder:
                 f"--resume: {self.path}: it holds no run; leave --resume out to begin one"
             )
 
+    def check_writable(self) -> None:
+        """Refuse a folder that cannot be made or written to, and make none."""
+        nearest = next(path for path in (self.path, *self.path.parents) if path.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            raise UserError(f"--output: {self.path}: cannot be written to")
+
     def _holds_rounds(self) -> bool:
         if self.summary.exists() or self.model.exists() or checkpoints_in(self.checkpoints):
             return True

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.client.groups import Group
+from fednnnn_plugin.engine.devices import core_ids
 from fednnnn_plugin.engine.endings import Terminated, ending, launched_ranks
 from fednnnn_plugin.errors import LaunchError, UserError, shown
 from fednnnn_plugin.server.average import UpdateAccumulator
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.001
-# Most mistakes are seen by all ranks at once: rank 0 then reports first, and ends the others.
-_HEAD_START = 1.0
+# Most mistakes are seen by all ranks at once: rank 0 then reports, and all end.
+_HEAD_START = 3.0
 # A signal reaches all ranks; rank 0 then writes a checkpoint, and ends the others when it has.
 _TIME_TO_SAVE = 60.0
 
@@ -64,6 +65,12 @@ class Ranks:
     def abort(self, status: int) -> None:
         """End the processes of all ranks; one alone is left to its caller to end."""
 
+    def leave(self, status: int) -> None:
+        """End this process where all ranks call this within seconds; else return.
+
+        MPI says less of it than of :meth:`abort`.
+        """
+
     def serve(self, state: ModelState) -> None:
         """Overwrite a model with rank 0's."""
 
@@ -91,12 +98,12 @@ class MpiRanks(Ranks):
         self._mpi, self._comm = MPI, comm
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.library: str = MPI.Get_library_version().splitlines()[0].partition(",")[0]
+        self._leaving = comm.Dup()  # others may be in a call of ``comm``
         self._local = comm.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank = self._local.Get_rank()
         # Launchers bind ranks to cores or not: one that is bound has its cores for itself.
-        cores = os.sched_getaffinity(0)
-        others = self._local.allgather(cores)
-        self.core_sharers = sum(not cores.isdisjoint(other) for other in others)
+        own = core_ids()
+        self.core_sharers = sum(not own.isdisjoint(other) for other in self._local.allgather(own))
 
     def start(self, round_number: int | None) -> int:
         return self._comm.bcast(round_number)
@@ -112,6 +119,15 @@ class MpiRanks(Ranks):
 
     def abort(self, status: int) -> None:
         self._comm.Abort(status)
+
+    def leave(self, status: int) -> None:
+        all_leave, deadline = self._leaving.Ibarrier(), time.monotonic() + _HEAD_START
+        while not all_leave.Test():
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_POLL_SECONDS)
+        self._mpi.Finalize()
+        os._exit(status)
 
     def serve(self, state: ModelState) -> None:
         tensors = [state.vector, *state.buffers.values()]
@@ -207,10 +223,12 @@ def ending_together(ranks: Ranks) -> Iterator[None]:
             if ranks.rank and stopped:
                 time.sleep(_TIME_TO_SAVE)
             elif ranks.rank and isinstance(error, UserError):
-                time.sleep(_HEAD_START)
+                ranks.leave(status)
             if not (ranks.rank and stopped):
                 sys.stderr.write(message + "\n")
             sys.stdout.flush()
             sys.stderr.flush()
+            if ranks.rank == 0 and isinstance(error, UserError):
+                ranks.leave(status)
             ranks.abort(status)
         raise

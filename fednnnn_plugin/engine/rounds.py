@@ -61,6 +61,12 @@ class KeptRounds:
                 for follower in federation.followers:
                     follower.round_done(record)
 
+    def check(self, mode: Mode) -> None:
+        """Refuse what :meth:`run` would; write nothing."""
+        self.folder.check_writable()
+        if mode == "resume":
+            self._restore()
+
     def _restore(self) -> None:
         federation = self.federation
         recorded = self._metrics.rounds()

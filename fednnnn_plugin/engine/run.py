@@ -4,9 +4,9 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
@@ -20,7 +20,6 @@ from fednnnn_plugin.engine.devices import (
     side_by_side,
     total_memory,
 )
-from fednnnn_plugin.engine.evaluation import Metric
 from fednnnn_plugin.engine.federation import Federation
 from fednnnn_plugin.engine.fingerprints import check_unchanged, keep_fingerprint, rule_digests
 from fednnnn_plugin.engine.folder import Mode, RunFolder, run_log
@@ -57,6 +56,7 @@ def run_recipe(
     followers: Sequence[Follower] = (),
     objects: Mapping[str, object] = MappingProxyType({}),
     allow_code: bool = False,
+    only_check: bool = False,
 ) -> Summary | None:
     """Run a recipe with its own data and model; see :func:`run_federation`.
 
@@ -68,7 +68,9 @@ def run_recipe(
     def own() -> Inputs:
         return recipe_inputs(recipe, ranks, objects, allow_code=allow_code)
 
-    return run_federation(recipe, own, folder, mode, ranks=ranks, followers=followers)
+    return run_federation(
+        recipe, own, folder, mode, ranks=ranks, followers=followers, only_check=only_check
+    )
 
 
 def run_federation(
@@ -79,6 +81,7 @@ def run_federation(
     *,
     ranks: Ranks | None = None,
     followers: Sequence[Follower] = (),
+    only_check: bool = False,
 ) -> Summary | None:
     """Run a recipe's federation on a model and data, and keep it in a run folder.
 
@@ -88,18 +91,18 @@ def run_federation(
     ``LoaderData`` the run folder names the data set alone: a recipe of them has the defaults of
     ``data_args``. The model, ``w_0``, is left as it is. ``load`` is called where there is a round
     to do, or a fingerprint to compare. ``followers`` are told of the run on rank 0, which gets the
-    summary, unless the run had been finished before.
+    summary, unless the run had been finished before. ``only_check`` ends it before anything is
+    written to the folder.
     """
     ranks = ranks or Ranks()
-    files, train = RunFolder(folder), recipe.train_args
-    seed, a_round = recipe.common_args.random_seed, train.client_num_per_round
+    files, train, seed = RunFolder(folder), recipe.train_args, recipe.common_args.random_seed
     with ExitStack() as stack:
         log_to = stack.enter_context(run_log())
         finished = _is_finished(recipe, files, mode, ranks)
         if finished and not ranks.start(int(files.fingerprint.exists())):
             return None  # before anything is downloaded
         inputs = load()
-        model, data, device, trainer, fingerprint, functions = inputs
+        model, data, device, trainer, fingerprint, functions, _ = inputs
         sgd = local_sgd(recipe, functions)
         if not recipe.rule.is_ours:
             fingerprint = {**fingerprint, "rule": rule_digests(recipe.rule)}
@@ -114,9 +117,15 @@ def run_federation(
         # A rank's share of its GPU; all plan the same groups, as the least share allows.
         share = total_memory(device) // ranks.sharers(device_identity(device))
         room = ranks.least(room_on(inputs, share))
-        widths = {0: min(widest_group(inputs, sgd, train.client_batching, room), a_round)}
+        widths = {
+            0: min(
+                widest_group(inputs, sgd, train.client_batching, room), train.client_num_per_round
+            )
+        }
         if mode == "resume" and inputs.are_ours and sgd.is_plain:  # others train one by one
-            widths = ranks.share((not ranks.rank and kept_widths(files, a_round)) or widths)
+            widths = ranks.share(
+                (not ranks.rank and kept_widths(files, train.client_num_per_round)) or widths
+            )
         most = max(widths.values())
         stack.enter_context(numerics(sgd.precision))
         workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
@@ -132,6 +141,8 @@ def run_federation(
             () if ranks.rank else followers,
             widths,
         )
+        if only_check and ranks.rank:
+            return None
         if ranks.rank:
             log_to(Path(os.devnull))  # its records would keep what they hold: models, by tracebacks
             for number in range(ranks.start(None) + 1, federation.rounds + 1):
@@ -139,36 +150,56 @@ def run_federation(
             return None
         federation.try_draw()
         federation.try_test()
+        kept = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
+        if only_check:
+            kept.check(mode)
+            return None
         stack.enter_context(files.locked(mode))
         log_to(files.log)
         _say(recipe, inputs, most, cohort)
-        rounds = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
         foreign = isinstance(data, LoaderData) and not names_object(recipe.data_args.dataset)
         text = dump_recipe(recipe, own_data=foreign)
         if fingerprint:
             keep_fingerprint(files, fingerprint)
-        rounds.run(mode, text, ranks)
-        records = MetricsFile(files.metrics)
-        best, best_round, final = records.results()
-        summary = Summary(
-            recipe=printable(recipe.name),
-            seed=seed,
-            rounds=federation.rounds,
-            best_test_acc=best,
-            best_round=best_round,
-            final_test_acc=final,
-            backend=ranks.backend,
-            ranks=ranks.size,
-            device=device_name(device),
-            client_batching=width_in(federation.widths, federation.rounds),
-            wall_seconds=federation.standing.wall_seconds,
-            versions=versions(),
-            commit=commit(),
-            workers=cohort.workers.count,
-            **_of_metric(records, functions.metrics),
-        )
+        kept.run(mode, text, ranks)
+        summary = _summary(recipe, files, federation, cohort, inputs, ranks)
         summary.write(files.summary)
         return summary
+
+
+def _summary(
+    recipe: Recipe,
+    files: RunFolder,
+    federation: Federation,
+    cohort: Cohort,
+    inputs: Inputs,
+    ranks: Ranks,
+) -> Summary:
+    records = MetricsFile(files.metrics)
+    best, best_round, final = records.results()
+    summary = Summary(
+        recipe=printable(recipe.name),
+        seed=recipe.common_args.random_seed,
+        rounds=federation.rounds,
+        best_test_acc=best,
+        best_round=best_round,
+        final_test_acc=final,
+        backend=ranks.backend,
+        ranks=ranks.size,
+        device=device_name(inputs.device),
+        client_batching=width_in(federation.widths, federation.rounds),
+        wall_seconds=federation.standing.wall_seconds,
+        versions=versions(),
+        commit=commit(),
+        workers=cohort.workers.count,
+    )
+    for name, metric in inputs.functions.metrics.items():  # the first one
+        higher = bool(getattr(metric, "higher_is_better", True))
+        best, best_round, final = records.results(name, higher_is_better=higher)
+        return replace(
+            summary, metric=name, best_metric=best, best_metric_round=best_round, final_metric=final
+        )
+    return summary
 
 
 def _is_finished(recipe: Recipe, folder: RunFolder, mode: Mode, ranks: Ranks) -> bool:
@@ -206,16 +237,6 @@ def _check_same(recipe: Recipe, folder: RunFolder) -> None:
                 for key, (before, given) in changed.items()
             )
         )
-
-
-def _of_metric(records: MetricsFile, metrics: Mapping[str, Metric]) -> dict[str, Any]:
-    """Return what a summary says of the first metric."""
-    for name, metric in metrics.items():
-        higher = bool(getattr(metric, "higher_is_better", True))
-        values = name, *records.results(name, higher_is_better=higher)
-        keys = "metric", "best_metric", "best_metric_round", "final_metric"
-        return dict(zip(keys, values, strict=True))
-    return {}
 
 
 def _say(recipe: Recipe, inputs: Inputs, batching: int, cohort: Cohort) -> None:

@@ -168,10 +168,12 @@ def start_recipe(
     backend: str | None = None,
     followers: Sequence[Follower] = (),
     mlops: Callable[[], Follower] | None = None,
+    only_check: bool = False,
 ) -> Run:
     """Run a recipe, as :func:`run` does, with the ``objects`` in the place of ``section.key``.
 
-    Its messages are the command's.
+    Its messages are the command's. ``only_check`` ends it where the first round would begin, with
+    nothing written to the folder.
     """
     path = find_recipe(str(recipe))
     with _named(objects) as names:
@@ -190,9 +192,13 @@ def start_recipe(
                 followers=[display, *tracking, *followers],
                 objects=objects,
                 allow_code=allow_code,
+                only_check=only_check,
             )
     if ranks.rank:
         return Run(folder, None)
+    if only_check:
+        found = Summary.rounds_in(RunFolder(folder).summary)
+        return Run(folder, None, mode == "resume" and found >= loaded.train_args.comm_round)
     return Run(folder, summary or Summary.read(RunFolder(folder).summary), summary is None)
 
 

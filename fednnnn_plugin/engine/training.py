@@ -13,7 +13,7 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import Batches, LoaderBatches, LoaderData, TensorBatches
-from fednnnn_plugin.engine.cohort import Cohort, Training
+from fednnnn_plugin.engine.cohort import Cohort, OwnTest, Training
 from fednnnn_plugin.engine.evaluation import Evaluation, batch_to_test
 from fednnnn_plugin.engine.forks import Forks, why_not_forked
 from fednnnn_plugin.engine.functions import Functions
@@ -30,6 +30,13 @@ from fednnnn_plugin.server.layout import ModelState, State
 MEMORY = 0.8
 
 
+class ForeignTester(Protocol):
+    """A user's own test, such as that of a FedML ``ServerAggregator``."""
+
+    def test(self, state: State, round_number: int) -> Evaluation:
+        """Test a model."""
+
+
 class ForeignTrainer(Protocol):
     """A user's own local training, such as a FedML ``ClientTrainer``."""
 
@@ -43,7 +50,8 @@ class ForeignTrainer(Protocol):
 class Inputs(NamedTuple):
     """What a run is of; the trainer replaces the engine's local training and test.
 
-    The fingerprint is of what in it is the user's. The sampler draws the cohorts.
+    The tester replaces the test alone, a trainer's too; it runs in this process. The fingerprint is
+    of what is the user's. The sampler draws the cohorts.
     """
 
     model: nn.Module
@@ -52,6 +60,7 @@ class Inputs(NamedTuple):
     trainer: ForeignTrainer | None = None
     fingerprint: Fingerprint = MappingProxyType({})
     functions: Functions = Functions()
+    tester: ForeignTester | None = None
 
     @property
     def are_ours(self) -> bool:
@@ -112,9 +121,12 @@ def cohort_of(
     What is not the package's own trains with the global generators seeded for it. ``room`` is for a
     batch of the test: bytes of a GPU.
     """
-    model, data, device, trainer, _, functions = inputs
+    model, data, device, trainer, _, functions, _ = inputs
+    own_test = _own_test(inputs, seed)
     if trainer is not None:
-        return _trainers(inputs, trainer, seed)
+        assert own_test is not None
+        alone = Threads(why="a trainer of one's own may keep something from round to round")
+        return Cohort(model, _by(trainer), own_test, workers=alone, seed=seed)
     side_by_side = _workers(inputs, workers if most == 1 else 1)
     cohort = partial(
         Cohort,
@@ -127,14 +139,14 @@ def cohort_of(
     any_order = inputs.are_ours or _takes_any_order(inputs, side_by_side, seed)
     if not isinstance(data, FederatedData):
         loaded = LoaderBatches(data, sgd, device, any_order=any_order)
-        return cohort(_alone(sgd, loaded), loaded)
+        return cohort(_alone(sgd, loaded), own_test or loaded)
     size = batch_to_test(model, data.normalised(data.test_images[:1]), int(MEMORY * room))
     batches = TensorBatches(data, sgd, seed, device, any_order=any_order, test_batch=size)
     training = _alone(sgd, batches)
     if most > 1:  # the groups train in one memory, one after another
         groups = GroupSGD(sgd, model, batches.images, batches.labels, most, batches.normalisation)
         training = _together(groups, batches)
-    return cohort(training, batches)
+    return cohort(training, own_test or batches)
 
 
 def _workers(inputs: Inputs, count: int) -> Workers:
@@ -179,16 +191,21 @@ def _takes_any_order(inputs: Inputs, workers: Workers, seed: int) -> bool:
         return False
 
 
-def _trainers(inputs: Inputs, trainer: ForeignTrainer, seed: int) -> Cohort:
-    """Return what trains by a user's trainer, which may keep something from round to round."""
-    model = inputs.model
-    layout = layout_of(model)
+def _own_test(inputs: Inputs, seed: int) -> OwnTest | None:
+    """Return a user's own test, with the global generators seeded for it as for a client."""
+    tester, trainer, layout = inputs.tester, inputs.trainer, layout_of(inputs.model)
+    if tester is None and trainer is None:
+        return None
 
-    def own_test(state: ModelState) -> Evaluation:
-        return trainer.test(layout.state_dict(state))
+    def own_test(number: int, state: ModelState) -> Evaluation:
+        named = layout.state_dict(state)
+        with isolated_generators(seed, "client", 0, 0):
+            if tester is not None:
+                return tester.test(named, number)
+            assert trainer is not None
+            return trainer.test(named)
 
-    alone = Threads(why="a trainer of one's own may keep something from round to round")
-    return Cohort(model, _by(trainer), own_test, workers=alone, seed=seed)
+    return own_test
 
 
 def _alone(sgd: LocalSGD, batches: Batches) -> Training:

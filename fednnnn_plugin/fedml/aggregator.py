@@ -4,11 +4,9 @@ import json
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from types import SimpleNamespace
 from typing import Any
 
 import safetensors.torch
@@ -30,15 +28,20 @@ from fednnnn_plugin.fedml.security import check_security
 from fednnnn_plugin.fedml.server_records import ServerRecords
 from fednnnn_plugin.fedml.server_state import read_state, write_state
 from fednnnn_plugin.fedml.settings import recorded_settings, server_recipe
-from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.fedml.tester import (
+    AGGREGATING,
+    Tester,
+    evaluation_of,
+    for_test,
+    refuse_replaced,
+)
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import State
 from fednnnn_plugin.server.server import Server
 
 _log = logging.getLogger(__name__)
-_AGGREGATING = ("on_before_aggregation", "aggregate", "on_after_aggregation")
-# Of ours: state, records and the tested model depend on them.
-_KEPT = (*_AGGREGATING, "get_model_params", "set_model_params", "test", "test_all")
+# State, records and the tested model depend on them.
+_KEPT = (*AGGREGATING, "set_id", "get_model_params", "set_model_params", "test", "test_all")
 
 
 class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
@@ -73,7 +76,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     Raises:
         UserError: a setting that is missing or out of range; a FedML setting that cannot work with
             this aggregation; a server state that is not of ``start_round``; a tester that
-            aggregates by itself; a subclass that replaces what state and records depend on.
+            aggregates by itself; a subclass that replaces what state and records depend on, also
+            one that calls ours by ``super()``: it cannot be known whether it does.
 
     Example::
 
@@ -89,9 +93,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         tester: ServerAggregator | None = None,
     ) -> None:
         end_federation_together(args)
-        _check_replaced(self, FedNNNNAggregator, _KEPT, "state and records depend on it")
-        if tester is not None:
-            _check_replaced(tester, ServerAggregator, _AGGREGATING, "the method would not be used")
+        self._check_own()
+        theirs = None if tester is None else Tester(tester, model)
         self._recipe = server_recipe(args, method)
         self._train, tracking = self._recipe.train_args, self._recipe.tracking_args
         tested = served_copy(model)
@@ -99,13 +102,13 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         check_security(args, self._train.client_weighting)
         # FedML's own tester knows its tasks; it gets a model of its own, and goes first: both
         # constructors start FedML's privacy and defences anew.
-        self._own_tester = tester is not None
-        self._tester = tester or create_server_aggregator(tested, _for_test(args))
+        self._tester = theirs or create_server_aggregator(tested, for_test(args))
+        self._found_of_all: Any = None  # what a custom tester found on the clients' data
         super().__init__(model, args)
         self._round = self._train.start_round
         self._failed = 0
-        self._came = 0  # how many models FedML's list has
-        self._kept: list[int] = []  # places, in that list, of the models to aggregate
+        self._sent = 0  # how many models FedML's list has
+        self._places: list[int] = []  # places, in that list, of the models to aggregate
         self._rule_state: dict[str, Tensor] = {}
         self._evaluation: OrderedDict[str, Tensor] | None = None
         self._ids = _client_ids(args)
@@ -130,6 +133,25 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         )
         if is_server:
             self._say_settings()
+
+    def set_id(self, aggregator_id: int) -> None:
+        """Take the number that FedML gives before the first round; the tester gets it too.
+
+        Raises:
+            UserError: an instance that replaces what state and records depend on, or whose class
+                does not call this one's constructor.
+        """
+        self._check_own()
+        if not hasattr(self, "_records"):
+            raise UserError(
+                f"server_aggregator: {type(self).__name__}: its __init__ does not call "
+                "FedNNNNAggregator's: it must, with the model and the arguments"
+            )
+        super().set_id(aggregator_id)
+        self._tester.set_id(aggregator_id)
+
+    def _check_own(self) -> None:
+        refuse_replaced(self, FedNNNNAggregator, _KEPT, "state and records depend on it")
 
     def get_model_params(self) -> OrderedDict[str, Tensor]:
         """Return a copy of the served model, on the CPU."""
@@ -166,7 +188,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         device = getattr(self.args, "device", None)
         if isinstance(device, torch.device):  # to which FedML moves the clients' models
             self.model.to(device)
-        self._failed = 0
+        self._failed, self._found_of_all = 0, None
         clients: list[tuple[Any, State | None]] = []
         for position, (samples, state) in enumerate(raw_client_model_or_grad_list):
             try:
@@ -176,9 +198,9 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 clients.append((samples, None))
         served = whole_state(self.model, named_tensors(self.model))
         names = [self._client(position) for position in range(len(clients))]
-        self._came = len(clients)
-        kept, self._kept = before_aggregation(clients, served, names)
-        return kept, self._kept
+        self._sent = len(clients)
+        kept, self._places = before_aggregation(clients, served, names)
+        return kept, self._places
 
     @torch.no_grad()
     def aggregate(
@@ -198,8 +220,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         server = self._server
         trainable = [entry.name for entry in server.layout.entries]
         part = UpdateAccumulator(w_t, trainable, self._train.max_client_norm)
-        kept, self._kept = self._kept, []
-        came, self._came = max(self._came, len(raw_client_model_or_grad_list)), 0
+        kept, self._places = self._places, []
+        came, self._sent = max(self._sent, len(raw_client_model_or_grad_list)), 0
         weightless = 0
         if len(kept) != len(raw_client_model_or_grad_list):
             kept = list(range(len(raw_client_model_or_grad_list)))
@@ -208,13 +230,14 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             if weight == 0:  # as FoolsGold gives
                 weightless += 1
                 continue
+            clipped = part.known.clipped
             try:
                 once = {name: t for name, t in model.items() if name not in tied}
                 if not part.add(once, weight, self._client(position)):
                     self._records.remark(
                         f"{self._rank(position)} rejected: not finite, or not a count"
                     )
-                elif part.known.rows[-1][1] == self._train.max_client_norm:
+                elif part.known.clipped > clipped:
                     self._records.remark(f"{self._rank(position)} clipped to max_client_norm")
             except UserError as error:
                 self._fail(position, error)
@@ -226,14 +249,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             )
         before = server.restore(w_t | self._rule_state, part.device)
         assert before is not None
-        with isolated_generators(self._recipe.common_args.random_seed, "rule", self._round + 1):
-            update = part.finish()
-            state, move = server.apply(before, update)
-        if not math.isfinite(move.server_update_norm):
-            raise RunError(
-                f"round {self._round + 1}: the served model is no longer finite: the server moved "
-                f"it by {move.server_update_norm}"
-            )
+        seed = self._recipe.common_args.random_seed
+        update, state, move = server.close_round(self._round + 1, before, part, seed)
         if move.degenerate:
             _log.warning("round %d: N is near 0: the served model stays", self._round + 1)
         self._rule_state = server.memory_dict(state)
@@ -265,49 +282,35 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     def test(self, test_data: Any, device: Any, args: Any) -> Any:
         """Test the evaluation model as FedML tests its own, and report it the same way."""
         found = self._test(test_data, device, args)
-        self._records.tested(found)
+        self._records.tested(evaluation_of(self._found_of_all, found))
         self._records.say()
         return found
 
     def _test(self, test_data: Any, device: Any, args: Any) -> Any:
-        if self._own_tester:
-            with self._tested_by_theirs():
-                return self._tester.test(test_data, device, _for_test(args))
+        tester, state = self._tester, self.evaluation_state_dict()
+        if isinstance(tester, Tester):
+            return tester.test(state, test_data, device, args)
         if test_data is None:
             _log.warning("round %d: not tested: the server has no test data", self._round)
             return None, None, None, None
-        self._tester.set_model_params(self.evaluation_state_dict())
+        tester.set_model_params(state)
         try:
-            return self._tester.test(test_data, device, _for_test(args))
+            return tester.test(test_data, device, for_test(args))
         except ZeroDivisionError:  # FedML counts no labels of the size of images
-            model = self._tester.model
-            found = evaluation(tally(model, (x.to(device), y.to(device))) for x, y in test_data)
+            batches = ((x.to(device), y.to(device)) for x, y in test_data)
+            found = evaluation(tally(tester.model, batch) for batch in batches)
             return found.accuracy, found.loss, None, None
 
     def test_all(
         self, train_data_local_dict: Any, test_data_local_dict: Any, device: Any, args: Any
     ) -> Any:
         """Let a custom tester test on the clients' data; FedML's does not."""
-        if not self._own_tester:
+        if not isinstance(self._tester, Tester):
             return True
-        with self._tested_by_theirs():
-            return self._tester.test_all(
-                train_data_local_dict, test_data_local_dict, device, _for_test(args)
-            )
-
-    @contextmanager
-    def _tested_by_theirs(self) -> Iterator[None]:
-        """Give a custom tester the evaluation model, in the module that is served too.
-
-        It may know that module by several names; what is served is put back.
-        """
-        served = self.get_model_params()
-        try:
-            self.model.load_state_dict(self.evaluation_state_dict())
-            self._tester.set_model_params(self.evaluation_state_dict())
-            yield
-        finally:
-            self.model.load_state_dict(served)
+        local = train_data_local_dict, test_data_local_dict
+        found = self._tester.test_all(self.evaluation_state_dict(), *local, device, args)
+        self._found_of_all = found
+        return found
 
     def _is_tested(self) -> bool:
         """Tell whether FedML's server tests after this round, as it decides it."""
@@ -379,19 +382,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             write_atomically(self._save_path, safetensors.torch.save(content))
 
 
-def _check_replaced(
-    given: ServerAggregator, base: type[ServerAggregator], names: Sequence[str], why: str
-) -> None:
-    """Refuse an aggregator whose class replaces a method of ``base`` that has to be its own."""
-    replaced = [name for name in names if getattr(type(given), name) is not getattr(base, name)]
-    if replaced:
-        raise UserError(
-            f"server_aggregator: {type(given).__name__}: replaces {', '.join(replaced)}: {why}; "
-            "test what you like in a ServerAggregator with test and test_all alone, and give that "
-            "to FedNNNNAggregator(model, args, tester=...)"
-        )
-
-
 def _file(key: str, text: str | None) -> Path | None:
     """Return where a file can be written, in a folder that is there from now on."""
     if text is None:
@@ -430,9 +420,3 @@ def _warn_of_drawn_clients(args: Any, start_round: int) -> None:
         total,
         anew if start_round else "",
     )
-
-
-def _for_test(args: Any) -> SimpleNamespace:
-    """Return the arguments with all that FedML's testers read."""
-    read = {"dataset": "custom", "enable_wandb": False, "round_idx": 0}
-    return SimpleNamespace(**read | vars(args))

@@ -22,7 +22,7 @@ TARGETS = {
 }
 
 
-def problem(name: str = "fednnnn-plugin") -> str | None:
+def why_unusable(name: str = "fednnnn-plugin") -> str | None:
     """Return why ``name`` cannot work here and the remedy, on one line; ``None`` where it can."""
     found = _version()
     if found == FEDML_VERSION:
@@ -41,7 +41,7 @@ def problem(name: str = "fednnnn-plugin") -> str | None:
 
 def require(name: str = "fednnnn-plugin") -> None:
     """Raise unless ``name`` can work here."""
-    reason = problem(name)
+    reason = why_unusable(name)
     if reason is not None:
         raise UserError(reason)
 

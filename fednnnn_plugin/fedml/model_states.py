@@ -48,4 +48,5 @@ def whole_state(
     return OrderedDict(
         (name, state[tied.get(name, name)].detach().to(device, tensor.dtype, copy=True))
         for name, tensor in model.state_dict().items()
+        if isinstance(tensor, Tensor)  # a simulation's may have more
     )

@@ -13,7 +13,7 @@ from fednnnn_plugin.server.admission import checked_positive
 _log = logging.getLogger(__name__)
 
 #: FedML's key -> its switch, what is tested with our aggregation, and why the rest is refused.
-CHOICES: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
+SUPPORTED: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
     "defense_type": (
         "enable_defense",
         (
@@ -72,7 +72,7 @@ def check_security(args: Any, weighting: str) -> None:
     for key, why in _REFUSED.items():
         if getattr(args, key, False):
             raise UserError(f"{key}: true: {why}: leave it out or false")
-    chosen = {key: _chosen(args, key) for key in CHOICES}
+    chosen = {key: _chosen(args, key) for key in SUPPORTED}
     defence, attack, privacy = chosen.values()
     if defence:
         _check_defence(args, defence, weighting)
@@ -176,7 +176,7 @@ def _check_starts(part: Any, args: Any, chosen: str) -> None:
 
 
 def _chosen(args: Any, key: str) -> str | None:
-    switch, allowed, refused = CHOICES[key]
+    switch, allowed, refused = SUPPORTED[key]
     if not getattr(args, switch, False):
         return None
     value = str(getattr(args, key, None)).strip()

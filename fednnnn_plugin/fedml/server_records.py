@@ -1,12 +1,9 @@
 """What a cross-silo server says of each round, and keeps of it where it is asked to."""
 
 import logging
-import math
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.folder import RunFolder, write_atomically
@@ -93,12 +90,12 @@ class ServerRecords:
             self._file.sync()
         self._marks[0] = ended
 
-    def tested(self, found: Any) -> None:
-        """Put a test's result into the record of the last round."""
+    def tested(self, evaluation: Evaluation) -> None:
+        """Put what the tests found into the record of the last round."""
         if self._last is None:
             return
         ended = time.monotonic()
-        evaluation, seconds = evaluation_of(found), self._last.seconds
+        seconds = self._last.seconds
         self._last = replace(
             self._last,
             test_acc=evaluation.accuracy,
@@ -127,30 +124,3 @@ class ServerRecords:
         ]
         self._remarks = []
         _log.info("round %d: %s", record.round, "; ".join(parts))
-
-
-def evaluation_of(found: Any) -> Evaluation:
-    """Return what a tester's result says, as far as it can be known.
-
-    FedML's testers return (accuracy, loss, …); others may return names and numbers.
-    """
-    if isinstance(found, Mapping):
-        numbers = {str(name): _number(value) for name, value in found.items()}
-        metrics = {name: value for name, value in numbers.items() if value is not None}
-        return Evaluation(metrics=metrics or None)
-    if not isinstance(found, Sequence) or isinstance(found, str):
-        found = (found,)
-    accuracy, loss, *_ = (*map(_number, found), None, None)
-    if accuracy is not None and not 0 <= accuracy <= 1:
-        accuracy = None
-    return Evaluation(accuracy, loss)
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool):  # a flag
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    return number if math.isfinite(number) else None

@@ -47,7 +47,7 @@ _METHOD = "train_args.federated_optimizer"
 _SECURE = ("LSA", "SA")  # FedML's light and plain secure aggregation
 
 # A recipe needs these; a deployment may call them otherwise where it does not use ours.
-_UNREAD = {
+_STAND_INS = {
     "client_num_in_total": 1,
     "client_num_per_round": 1,
     "comm_round": 1,
@@ -85,7 +85,7 @@ def script_recipe(
     if method is not None:
         said["federated_optimizer"] = method
     given: dict[str, Any] = {"dataset": "custom", "model": "custom"}
-    given |= {key: _UNREAD[key] for key in unread}
+    given |= {key: _STAND_INS[key] for key in unread}
     given |= {key: value for key, value in said.items() if value is not None}
     others = _NOT_THE_USERS | (_IMAGE_FOLDERS if given["dataset"] != "image_folder" else set())
     others |= _OF_OURS if custom_trainer else set()
@@ -160,7 +160,7 @@ def recorded_settings(recipe: Recipe, args: Any) -> str:
     for section, key in (("data_args", "dataset"), ("model_args", "model")):
         sections[section] = {key: str(getattr(args, key, "custom"))}
     train = sections["train_args"]
-    for key in _UNREAD:  # made up, if the server does not have them
+    for key in _STAND_INS:  # made up, if the server does not have them
         value = getattr(args, key, None)
         if isinstance(value, int | float):
             train[key] = value
@@ -184,4 +184,4 @@ def client_recipe(args: Any) -> Recipe:
 
 def _recipe(args: Any, keys: tuple[str, ...], **fixed: object) -> Recipe:
     read = {key: getattr(args, key, None) for key in (*keys, "yaml_config_file")}
-    return script_recipe(SimpleNamespace(**read | fixed), unread=_UNREAD.keys() - keys)
+    return script_recipe(SimpleNamespace(**read | fixed), unread=_STAND_INS.keys() - keys)

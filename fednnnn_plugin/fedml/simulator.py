@@ -15,14 +15,16 @@ from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
 from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
 from fednnnn_plugin.fedml.engine_data import check_dataset, dealt_data, engine_data
-from fednnnn_plugin.fedml.foreign_trainer import ClientTrainerAdapter
 from fednnnn_plugin.fedml.loaders import FedMLDataset
 from fednnnn_plugin.fedml.methods import warn_of_the_proximal_term
 from fednnnn_plugin.fedml.mlops import Mlops
 from fednnnn_plugin.fedml.processes import ended_by_sigterm, simulation_ranks
 from fednnnn_plugin.fedml.screen import quiet_fedml
 from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_functions, script_recipe
+from fednnnn_plugin.fedml.tester import SimulationTester
+from fednnnn_plugin.fedml.trainer_adapter import ClientTrainerAdapter
 from fednnnn_plugin.fingerprint import Fingerprint, code_digest, model_digests
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.recipe import Recipe
@@ -40,8 +42,9 @@ class Simulator:
     The run folder is ``runs/<file>-seed<seed>``, or ``args.output``, which a script may set. What
     ``fedml run`` takes as options stands in the file: ``tracking_args.resume: true`` or
     ``tracking_args.overwrite: true``. The loaders of ``dataset`` may be any iterables of (x, y)
-    batches; ``client_trainer`` replaces the engine's local training; :meth:`run` leaves the
-    evaluation model in ``model``, as FedML's simulators leave theirs.
+    batches; ``client_trainer`` replaces the engine's local training; ``server_aggregator`` tests
+    the evaluation model, by ``test_all`` and ``test``, and aggregates nothing; :meth:`run` leaves
+    the evaluation model in ``model``, as FedML's simulators leave theirs.
     """
 
     def __init__(
@@ -69,9 +72,13 @@ class Simulator:
             trainer = None
             if client_trainer is not None:
                 trainer = ClientTrainerAdapter(client_trainer, model, args, device, dataset)
+            tester = None
+            if server_aggregator is not None:
+                tester = SimulationTester(server_aggregator, model, args, device, dataset)
             functions = script_functions(self._recipe, custom_trainer=custom)
-            fingerprint = {**_fingerprint(model, data, client_trainer), **functions.digests}
-            self._inputs = Inputs(model, data, device, trainer, fingerprint, functions)
+            own = _fingerprint(model, data, client_trainer, server_aggregator)
+            fingerprint = {**own, **functions.digests}
+            self._inputs = Inputs(model, data, device, trainer, fingerprint, functions, tester)
 
     def run(self) -> None:
         """Run the federation; under MPI rank 0 has its folder and its model."""
@@ -97,7 +104,7 @@ class Simulator:
                 self._inputs.model.load_state_dict(evaluation, strict=False)
 
 
-def _fingerprint(model: nn.Module, data: object, trainer: object) -> Fingerprint:
+def _fingerprint(model: nn.Module, data: object, trainer: object, tester: object) -> Fingerprint:
     """Return the fingerprint of what a script brought, but for loaders, which may draw.
 
     A simulation leaves its result in the model: the weights do not tell which model it is.
@@ -106,8 +113,9 @@ def _fingerprint(model: nn.Module, data: object, trainer: object) -> Fingerprint
     if type(model) not in MODELS.values():
         digests = model_digests(model)
         found["model"] = {part: digests[part] for part in ("layout", "code")}
-    if trainer is not None:
-        found["trainer"] = {"code": code_digest(type(trainer))}
+    for name, own in (("trainer", trainer), ("tester", tester)):
+        if own is not None:
+            found[name] = {"code": code_digest(type(own))}
     return found
 
 
@@ -119,10 +127,10 @@ def _check(recipe: Recipe, args: Any, client_trainer: Any, server_aggregator: An
                 f"{hook}: true: a simulation of {method} runs none of FedML's security and privacy "
                 "hooks; leave it out or false"
             )
-    if server_aggregator is not None:
+    if isinstance(server_aggregator, FedNNNNAggregator):
         raise UserError(
             f"server_aggregator: {type(server_aggregator).__name__}: a simulation of {method} "
-            "aggregates by that method; leave server_aggregator out"
+            "aggregates by that method; leave it out, or give your tester in its place"
         )
     if client_trainer is not None:
         warn_of_the_proximal_term(args)

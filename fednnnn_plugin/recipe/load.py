@@ -33,7 +33,8 @@ def load_recipe(
     """
     where = printable(path)
     sections = read_mapping(path, "sections such as train_args")
-    sections.setdefault("environment_args", {})  # the one that a file may leave out
+    for name in ("common_args", "environment_args"):  # all of whose keys have defaults
+        sections.setdefault(name, {})
     _move_using_mlops(sections)
     _replace(sections, objects)
     overridden = _override(sections, overrides)

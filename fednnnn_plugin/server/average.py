@@ -159,6 +159,7 @@ class UpdateAccumulator:
                 _log.warning("%s: its buffers moved by %.3g: clipped", names[k], change)
             shares.append(largest / change if change > largest else 1.0)
             peaks.append(peak)
+            part.clipped += norm > largest or change > largest
             shrink = largest / norm if norm > largest else 1.0
             shrunk = (layer * shrink for layer in layers)
             part.rows.append((weight, min(norm, largest), square * shrink**2, *shrunk))

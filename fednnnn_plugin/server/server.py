@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import Layout, ModelState, State
 from fednnnn_plugin.server.norms import part_norms
 from fednnnn_plugin.server.rules import Rule
@@ -95,6 +97,25 @@ class Server:
             self._kept(optimizer.state.get(parameter, {})),
         )
         return after, move
+
+    def close_round(
+        self, number: int, state: ServerState, total: UpdateAccumulator, seed: int
+    ) -> tuple[Update, ServerState, ServerMove]:
+        """Average a round's clients and :meth:`apply` it; the rule may draw, by ``seed``.
+
+        Raises:
+            UserError: no client was accepted.
+            RunError: the served model overflowed.
+        """
+        update = total.finish()
+        with isolated_generators(seed, "rule", number):
+            after, move = self.apply(state, update)
+        if not math.isfinite(move.server_update_norm):
+            raise RunError(
+                f"round {number}: the served model is no longer finite: the server moved it by "
+                f"{move.server_update_norm}"
+            )
+        return update, after, move
 
     def _kept(self, memory: Memory) -> Memory:
         """Return what a rule remembers, in memory of its own, if a checkpoint can hold it."""

@@ -14,12 +14,15 @@ from fednnnn_plugin.server.sum import BinnedSum
 class Clients:
     """The clients so far: a row of each accepted one, how many were not, and had no model at all.
 
+    ``clipped`` of the accepted ones had a longer update, or change of buffers, than may be.
+
     A row is the weight, ``‖Δ‖``, ``‖Δ‖²`` and ``‖Δ‖`` of each module.
     """
 
     rows: list[tuple[float, ...]] = field(default_factory=list)
     rejected: int = 0
     failed: int = 0
+    clipped: int = 0
 
     def merge(self, other: "Clients") -> None:
         """Add others, if all of them add up exactly."""
@@ -29,6 +32,7 @@ class Clients:
         self.rows += other.rows
         self.rejected += other.rejected
         self.failed += other.failed
+        self.clipped += other.clipped
 
     def exponent(self) -> int:
         """Return that of a power of two above the sum of the weights."""

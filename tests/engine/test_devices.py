@@ -13,6 +13,7 @@ from fednnnn_plugin.engine import settings
 from fednnnn_plugin.engine.devices import (
     Clock,
     choose_gpu,
+    core_ids,
     parse_mapping,
     read_mapping,
     side_by_side,
@@ -113,6 +114,9 @@ def test_cores_are_shared_between_the_ranks_of_a_machine(monkeypatch: pytest.Mon
     assert side_by_side(CPU, limit=2) == 2
     assert side_by_side(CPU, local_ranks=2, limit=5) == 3
     assert side_by_side(torch.device("cuda")) == 1
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS and Windows
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert (side_by_side(CPU), core_ids()) == (3, {0, 1, 2})
 
 
 def test_a_mark_ends_a_part(monkeypatch: pytest.MonkeyPatch) -> None:

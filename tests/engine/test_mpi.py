@@ -54,6 +54,7 @@ class Threads:
         self.Get_rank, self.Get_size = lambda: rank, lambda: wire.size
         self.Split_type = lambda kind: Threads(Wire(1), 0)
         self.Free = lambda: None
+        self.Dup = lambda: self
         self.Ibarrier = lambda: self
         self.Test = lambda: True
 

@@ -159,6 +159,14 @@ def test_a_mistake_is_said_once_for_all_ranks(tmp_path: Path) -> None:
     assert (status, stderr.count("it already holds a run; go on with --resume")) == (2, 1)
 
 
+def test_a_mistake_that_all_ranks_know_aborts_nothing(tmp_path: Path) -> None:
+    """One that each finds in its own start, after MPI's."""
+    placed = {"device_args.using_gpu": True, "device_args.gpu_util_parse": "host:1,1,1"}
+    status, _, stderr = ended(2, _BIN / "fednnnn", *run(tmp_path / "run", **placed))
+    assert (status, stderr.count("gpu_util_parse: it places 3 processes")) == (2, 1)
+    assert "MPI_ABORT" not in stderr
+
+
 def test_a_mistake_that_one_rank_alone_has_names_it(tmp_path: Path) -> None:
     for rank in ("0", "1"):  # as on two machines, of which one lacks the recipe
         (tmp_path / rank).mkdir()

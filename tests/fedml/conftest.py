@@ -178,20 +178,34 @@ class Scripts:
         return [process.wait() for process in self.start_federation(folder, server, client)]
 
     def start_federation(
-        self, folder: Path, server: str | Path, client: str | Path
+        self,
+        folder: Path,
+        server: str | Path,
+        client: str | Path,
+        clients_own: "Scripts | None" = None,
+        server_config: str = "fedml_config.yaml",
     ) -> list[Script]:
+        """Start a server, whose YAML may be its own, and clients, whose Python may be.
+
+        In a folder of the clients' own they find nothing of this package.
+        """
         _, address, *clients = (folder / "grpc_ipconfig.csv").read_text().splitlines()
 
-        def start(rank: int, role: str, script: str | Path) -> Script:
-            words = ("--cf", "fedml_config.yaml", "--rank", str(rank), "--role", role)
-            return self.start(script, *words, folder=folder)
+        def start(scripts: Scripts, config: str, rank: int, role: str, script: object) -> Script:
+            words = ("--cf", config, "--rank", str(rank), "--role", role)
+            path = folder / "lacking" if scripts is clients_own else None
+            return scripts.start(str(script), *words, folder=folder, path=path)
 
-        started = [start(0, "server", server)]
+        started = [start(self, server_config, 0, "server", server)]
         deadline = time.monotonic() + 60
         while not _listens(int(address.split(",")[3])):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        return started + [start(rank, "client", client) for rank in range(1, len(clients) + 1)]
+        of_clients = clients_own or self
+        return started + [
+            start(of_clients, "fedml_config.yaml", rank, "client", client)
+            for rank in range(1, len(clients) + 1)
+        ]
 
     def close(self) -> None:
         self._process.communicate(timeout=30)
@@ -211,6 +225,14 @@ def scripts(start_scripts: Callable[..., Scripts]) -> Iterator[Scripts]:
     )
     theirs = ("fedml.cross_silo", "fedml.simulation.simulator", "sklearn.datasets")
     scripts = start_scripts(*theirs, *ours, FEDNNNN_PLUGIN_DISABLE="0")
+    yield scripts
+    scripts.close()
+
+
+@pytest.fixture(scope="session")
+def fedml_alone(start_scripts: Callable[..., Scripts]) -> Iterator[Scripts]:
+    """FedML imported as without the plugin: its hook is off."""
+    scripts = start_scripts("fedml.cross_silo", "sklearn.datasets", FEDNNNN_PLUGIN_DISABLE="1")
     yield scripts
     scripts.close()
 

@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import load_recipe
+from fednnnn_plugin.report.build import build_report
+
+from .conftest import Ended
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +46,37 @@ def edit(folder: Path, **train_args: object) -> dict:
     content["train_args"] |= train_args
     path.write_text(yaml.safe_dump(content))
     return content
+
+
+@pytest.fixture
+def plugin_on_the_server(folder: Path, scripts, fedml_alone) -> Callable[[str], list[Ended]]:
+    """Run a script of the user's own data and model; three lines of the server's YAML are ours.
+
+    The clients' hook is off, and `import fednnnn_plugin` fails there as if it were not installed.
+    """
+    for example in ("own_data_and_model.py", "healthcare.py"):
+        shutil.copy(EXAMPLES / example, folder)
+    (folder / "lacking" / "fednnnn_plugin").mkdir(parents=True)
+    absent = "raise ModuleNotFoundError(\"No module named 'fednnnn_plugin'\")"
+    (folder / "lacking" / "fednnnn_plugin" / "__init__.py").write_text(absent)
+    path = folder / "fedml_config.yaml"
+    content = yaml.safe_load(path.read_text())
+    ours = ("beta", "gamma", "client_weighting", "start_round", "client_threads")
+    for key in ours:
+        content["train_args"].pop(key)
+    content["data_args"], content["model_args"] = {"dataset": "own"}, {"model": "own"}
+    content["train_args"] |= {"comm_round": 2}
+    content["tracking_args"] = {"enable_wandb": False}
+    path.write_text(yaml.safe_dump(content))
+    content["train_args"] |= {"federated_optimizer": "FedNNNN", "beta": 0.7, "gamma": 0.8}
+    content["tracking_args"] |= {"metrics_path": "records"}
+    (folder / "server.yaml").write_text(yaml.safe_dump(content))
+
+    def federate(script: str) -> list[Ended]:
+        started = scripts.start_federation(folder, script, script, fedml_alone, "server.yaml")
+        return [process.wait() for process in started]
+
+    return federate
 
 
 def rounds_done(folder: Path) -> int:
@@ -111,3 +146,31 @@ def test_fedmls_example_with_a_trainer_of_ones_own(folder, scripts) -> None:
     average = load_file(folder / "output" / "evaluation_model.safetensors")
     initial = create_model("nnnn_digits", 0).state_dict()
     assert not torch.equal(average["fc2.weight"], initial["fc2.weight"])
+
+
+def test_clients_without_the_plugin_follow_a_server_that_has_it(
+    folder, plugin_on_the_server
+) -> None:
+    server, *clients = plugin_on_the_server("own_data_and_model.py")
+    assert [ended.returncode for ended in (server, *clients)] == [0] * 4, server.stderr
+    assert "FedNNNN: beta 0.7, gamma 0.8" in server.stderr
+    assert not [ended for ended in clients if "fednnnn" in ended.stderr.lower()]
+    runs = fp.read_runs(folder / "records")
+    assert runs["round"].tolist() == [1, 2]
+    assert (runs["test_acc"] > 0.1).all()
+    moved = runs["server_update_norm"][0] / runs["mean_client_norm"][0]
+    assert moved == pytest.approx(0.7)  # β E, which no average of FedML's is
+
+
+def test_healthcare_s_aggregator_tests_the_average_of_such_clients(
+    folder, plugin_on_the_server
+) -> None:
+    server, *clients = plugin_on_the_server("healthcare.py")
+    assert [ended.returncode for ended in (server, *clients)] == [0] * 4, server.stderr
+    accuracies = fp.read_runs(folder / "records")["test_acc"].tolist()
+    assert len(accuracies) == 2
+    assert all(0.1 < accuracy < 1 for accuracy in accuracies)
+    said = [line for line in server.stderr.splitlines() if " N/E " in line]
+    assert all(f"accuracy {x:.4f}" in line for x, line in zip(accuracies, said, strict=True))
+    report = build_report([folder / "records"], folder / "report")
+    assert "N/E" in report.text or "N/E" in report.page.read_text()

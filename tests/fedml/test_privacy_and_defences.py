@@ -19,7 +19,7 @@ from torch.testing import assert_close
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.errors import RunError
-from fednnnn_plugin.fedml.security import CHOICES
+from fednnnn_plugin.fedml.security import SUPPORTED
 
 BETA = 0.5
 WEIGHTS = ("0.weight", "0.bias", "1.weight", "1.bias")
@@ -306,14 +306,14 @@ def test_no_client_is_finite(defended, run_round) -> None:
         run_round(aggregator, [(1, OrderedDict(state))] * 3)
 
 
-REFUSED = [(key, value) for key, (_, _, refused) in CHOICES.items() for value in refused]
-REFUSED += [*((key, "another") for key in CHOICES), ("defense_type", "foolsgold")]
+REFUSED = [(key, value) for key, (_, _, refused) in SUPPORTED.items() for value in refused]
+REFUSED += [*((key, "another") for key in SUPPORTED), ("defense_type", "foolsgold")]
 
 
 @pytest.mark.parametrize(("key", "value"), REFUSED)
 def test_the_rest_is_refused_by_name_where_it_is_enabled(key, value, server) -> None:
     """Each that FedML has, with its reason, what it does not have, and what lacks a setting."""
-    switch, allowed, refused = CHOICES[key]
+    switch, allowed, refused = SUPPORTED[key]
     line = f"must be one of {', '.join(allowed)}"
     if value == "foolsgold":
         line = "it puts its verdict into the numbers of samples: set train_args.client_weighting"
@@ -325,7 +325,7 @@ def test_the_rest_is_refused_by_name_where_it_is_enabled(key, value, server) -> 
 
 def test_the_readme_lists_the_same() -> None:
     readme = (Path(__file__).parents[2] / "launch" / "README.md").read_text().splitlines()
-    for key, (_, allowed, refused) in CHOICES.items():
+    for key, (_, allowed, refused) in SUPPORTED.items():
         [row] = [line for line in readme if line.startswith(f"| `{key}` |")]
         _, _, works, fails, _ = (re.findall(r"`(\w+)`", cell) for cell in row.split("|"))
         assert sorted(works) == sorted(allowed)
@@ -360,7 +360,7 @@ def test_the_readme_lists_the_same() -> None:
     ],
 )
 def test_what_a_setting_lacks_is_said_at_the_start(values, named, server) -> None:
-    switches = {switch: key in values for key, (switch, _, _) in CHOICES.items()}
+    switches = {switch: key in values for key, (switch, _, _) in SUPPORTED.items()}
     with pytest.raises(fp.UserError, match=f"^{named}") as caught:
         server(**switches | values)
     assert "\n" not in str(caught.value)

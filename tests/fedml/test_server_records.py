@@ -12,7 +12,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.fedml.server_records import evaluation_of
+from fednnnn_plugin.fedml.tester import evaluation_of
 
 LONG = 30.0
 
@@ -67,6 +67,15 @@ def test_round_is_said_and_kept_by_hand(server, play, tmp_path, caplog) -> None:
         assert part in line
     assert "rank 9 clipped" in line
     assert [line for line in caplog.messages if "beta 0.5" in line and "state: " in line]
+
+
+def test_client_of_just_the_allowed_norm_is_not_named_as_clipped(server, play, caplog) -> None:
+    caplog.set_level(logging.INFO, "fednnnn_plugin")
+    silo = server(max_client_norm=5.0, frequency_of_the_test=0)
+    play(silo, clients(silo, (3.0, 4.0), (6.0, 8.0)))
+    [line] = [line for line in caplog.messages if line.startswith("round 1:")]
+    assert "client norms 5, 5, 5" in line
+    assert [rank for rank in (7, 8) if f"rank {rank} clipped" in line] == [8]
 
 
 def test_untested_round_names_who_was_rejected(server, play, tmp_path, caplog) -> None:

@@ -300,12 +300,82 @@ def test_what_is_no_data_set_is_one_line(change, line, run, synthetic) -> None:
         run(change(synthetic))
 
 
-def test_a_server_aggregator_is_refused(run, fedml_args) -> None:
-    class Mine(ServerAggregator):
-        get_model_params = set_model_params = test = None
+class Metrics(ServerAggregator):
+    """Tests on the clients' data with a metric of its own, and writes down what it was given."""
 
-    with pytest.raises(fp.UserError, match=r"server_aggregator: Mine: .* leave"):
+    def __init__(self, model: nn.Module, args) -> None:
+        super().__init__(model, args)
+        self.tested: list[tuple] = []
+
+    def get_model_params(self):
+        return self.model.cpu().state_dict()
+
+    def set_model_params(self, model_parameters) -> None:
+        self.model.load_state_dict(model_parameters)
+
+    def test_all(self, train_data_local_dict, test_data_local_dict, device, args) -> bool:
+        self.tested.append((self.id, args.round_idx, self.model.weight.detach().clone()))
+        return {"auc": float(len(test_data_local_dict)), "drawn": torch.rand(()).item()}
+
+    def test(self, test_data, device, args) -> tuple:
+        assert test_data is None
+        return 0.25, 3.0, None, None
+
+
+@pytest.mark.parametrize("trained", ["by the engine", "by a trainer"])
+def test_a_server_aggregator_tests_the_average(trained, run, synthetic, fedml_args) -> None:
+    """Of Δ = 1 and 2 in every weight, under β = γ = 1/2; see the trainer's test."""
+    args = fedml_args(federated_optimizer="FedNNNN", beta=0.5, gamma=0.5, comm_round=2, output="a")
+    net, without = linear(), [*synthetic[:3], None, *synthetic[4:]]
+    trainer = Counting(linear(), args) if trained == "by a trainer" else None
+    tester, before = Metrics(net, args), linear().weight
+    before_all = torch.random.get_rng_state()
+    result, last = run(without, net, trainer, tester, args)
+    assert torch.equal(torch.random.get_rng_state(), before_all)
+    assert [(id_, number) for id_, number, _ in tester.tested] == [(-1, 0), (-1, 1)]
+    assert_close(tester.tested[-1][2], result["weight"], rtol=0, atol=0)
+    assert_close(net.weight.detach(), result["weight"], rtol=0, atol=0)
+    if trainer:
+        averages = [weights for *_, weights in tester.tested]
+        assert_close(averages, [before + 1.5, before + 0.75 + 1.5])
+    assert (last["test_acc"], last["test_loss"], last["test_metrics"]["auc"]) == (0.25, 3.0, 2.0)
+
+
+def test_a_tester_leaves_the_bits_of_the_run(run, fedml_args) -> None:
+    """What it does to the model, and to the generators."""
+    args = fedml_args(output="tested", comm_round=2)
+    net = linear()
+
+    class Changing(Metrics):
+        def test(self, test_data, device, args) -> None:
+            torch.nn.init.normal_(net.weight)
+
+    tested, _ = run(model=net, aggregator=Changing(net, args), args=args)
+    alone, _ = run(output="alone", comm_round=2)
+    assert_close(tested, alone, rtol=0, atol=0)
+
+
+def test_another_tester_does_not_continue_a_run(run, fedml_args) -> None:
+    args = fedml_args(output="a")
+    run(aggregator=Quiet(linear(), args), args=args)
+    with pytest.raises(fp.UserError, match=r"tester \(code\)"):
+        run(args=fedml_args(output="a", comm_round=2, resume=True))
+
+
+class Quiet(Metrics):
+    def test(self, test_data, device, args) -> None: ...
+
+
+def test_an_aggregator_that_aggregates_is_refused(run, fedml_args) -> None:
+    class Mine(Metrics):
+        def on_after_aggregation(self, aggregated_model_or_grad):
+            return aggregated_model_or_grad
+
+    with pytest.raises(fp.UserError, match="server_aggregator: Mine: replaces on_after_agg"):
         run(aggregator=Mine(linear(), fedml_args()))
+    args = fedml_args(federated_optimizer="FedNNNN", beta=0.5, gamma=0.5)
+    with pytest.raises(fp.UserError, match=r"FedNNNNAggregator: a simulation .* leave it out"):
+        run(aggregator=fp.FedNNNNAggregator(linear(), args), args=args)
 
 
 def test_a_second_run_says_in_the_yaml_what_to_do(run) -> None:

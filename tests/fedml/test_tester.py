@@ -94,17 +94,68 @@ def test_tester_s_own_error_is_its_own(arguments, play) -> None:
     assert_close(net.weight.data, served["weight"])
 
 
+def replaced(given: ServerAggregator) -> ServerAggregator:
+    given.aggregate = lambda models: models[0][1]
+    return given
+
+
+class Uncalled(fp.FedNNNNAggregator):
+    """Leaves out our constructor."""
+
+    def __init__(self, model, args) -> None:
+        ServerAggregator.__init__(self, model, args)
+
+
+def as_fedml_starts(given: ServerAggregator) -> None:
+    given.set_id(0)
+
+
 @pytest.mark.parametrize(
     "build",
     [
         Both,
         lambda net, args: fp.FedNNNNAggregator(net, args, tester=Averaging(net, args)),
+        lambda net, args: fp.FedNNNNAggregator(net, args, tester=replaced(Metrics(net, args))),
+        lambda net, args: as_fedml_starts(replaced(fp.FedNNNNAggregator(net, args))),
     ],
 )
 def test_replaced_aggregation_is_refused_at_the_start(arguments, build) -> None:
     with pytest.raises(fp.UserError, match=r"^server_aggregator: \w+: replaces .*tester=") as error:
         build(model(), arguments())
     assert "\n" not in str(error.value)
+
+
+def test_subclass_without_our_constructor_is_refused_as_fedml_starts(arguments) -> None:
+    with pytest.raises(fp.UserError, match="Uncalled: its __init__"):
+        as_fedml_starts(Uncalled(model(), arguments()))
+
+
+def test_what_test_all_alone_returns_is_recorded(arguments, play, tmp_path) -> None:
+    """As FedML's examples count, client by client; of the next round nothing is left over."""
+
+    class OfAll(Metrics):
+        found = ({"test_correct": 3, "test_loss": 2.0, "test_total": 4}, None)
+
+        def test(self, test_data, device, args) -> None: ...
+
+        def test_all(self, train_data_local_dict, test_data_local_dict, device, args):
+            assert self.id == 7
+            return self.found[self.tests()]
+
+        def tests(self) -> int:
+            self.count = getattr(self, "count", -1) + 1
+            return self.count
+
+    net, args = model(), arguments(metrics_path=str(tmp_path / "run"))
+    server = fp.FedNNNNAggregator(net, args, tester=OfAll(net, args))
+    server.set_id(7)
+    for _ in range(2):
+        play(server, [(1, OrderedDict(weight=torch.ones(1, 2)))])
+        server.test_all({}, {}, CPU, args)
+        server.test(None, CPU, args)
+    runs = fp.read_runs(tmp_path / "run")
+    assert (runs["test_acc"][0], runs["test_loss"][0]) == (0.75, 0.5)
+    assert runs["test_acc"].isna().tolist() == [False, True]
 
 
 def test_runner_takes_an_aggregator_as_the_tester(arguments, monkeypatch) -> None:

@@ -185,12 +185,22 @@ def test_suggestions_are_looked_for_only_for_the_lines_shown(
     assert 20 <= len(asked) <= 40
 
 
+def test_common_args_may_be_left_out(recipe_file: Path) -> None:
+    sections = yaml.safe_load(MINIMAL)
+    del sections["common_args"]
+    recipe_file.write_text(yaml.safe_dump(sections))
+    assert load_recipe(recipe_file).common_args.random_seed == 0
+    assert load_recipe(recipe_file, ["random_seed=3"]).common_args.random_seed == 3
+
+
 @pytest.mark.parametrize("section", yaml.safe_load(MINIMAL))
 def test_a_missing_or_misshapen_section(recipe_file: Path, section: str) -> None:
     sections = yaml.safe_load(MINIMAL)
     recipe_file.write_text(yaml.safe_dump({**sections, section: [1]}))
     expected = f"{recipe_file}: {section}: a list: must be a section, a mapping of keys to values"
     assert message(recipe_file) == expected
+    if section == "common_args":  # has a default for each key
+        return
     del sections[section]
     recipe_file.write_text(yaml.safe_dump(sections))
     # An override does not stand in for the section.

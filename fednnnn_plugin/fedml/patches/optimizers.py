@@ -15,7 +15,7 @@ from fednnnn_plugin.fedml.patches.wrapping import wrapper
 
 def apply(optrepo: ModuleType) -> None:
     """Register our optimizers in ``optrepo.OptRepo`` and let ``name2cls`` ignore the case."""
-    if compatibility.problem() is not None:
+    if compatibility.why_unusable() is not None:
         return
     registry = optrepo.OptRepo
     # Imported here: a FedML that we leave alone must not find them among torch's subclasses.

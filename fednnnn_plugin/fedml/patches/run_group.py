@@ -26,7 +26,7 @@ class RecipeGroup(click.Group):
         """Return the recipe command's context instead of the group's where a recipe is named."""
         if not self._names_recipe(info_name, args):
             return super().make_context(info_name, args, parent, **extra)
-        if (reason := compatibility.problem()) is not None:
+        if (reason := compatibility.why_unusable()) is not None:
             click.echo(reason, err=True)
             raise click.exceptions.Exit(2)
         from fednnnn_plugin.cli import run_command
@@ -41,7 +41,7 @@ class RecipeGroup(click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Add the one line on recipes to FedML's help."""
         super().format_epilog(ctx, formatter)
-        if compatibility.problem() is not None:
+        if compatibility.why_unusable() is not None:
             return
         formatter.write_paragraph()
         formatter.write_text(

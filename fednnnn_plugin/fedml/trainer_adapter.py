@@ -1,9 +1,7 @@
 """A FedML ``ClientTrainer`` as the engine's local training."""
 
-import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any
 
 import torch
@@ -13,10 +11,8 @@ from fednnnn_plugin.client.replica import aliases
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.fedml.engine_data import test_batches
 from fednnnn_plugin.fedml.loaders import FedMLDataset
+from fednnnn_plugin.fedml.tester import evaluation_of
 from fednnnn_plugin.server.layout import State
-
-# What FedML's own trainers' tests return, and what its loops read.
-_COUNTS = ("test_correct", "test_loss", "test_total")
 
 
 class ClientTrainerAdapter:
@@ -50,29 +46,11 @@ class ClientTrainerAdapter:
     def test(self, state: State) -> Evaluation:
         """Return what the trainer's own test finds, by FedML's counts or under its own names."""
         self._trainer.set_model_params(self._parameters(state))
-        return _evaluation(self._trainer.test(self._test_loader, self._device, self._args))
+        found = self._trainer.test(self._test_loader, self._device, self._args)
+        return evaluation_of(found if isinstance(found, Mapping) else None)
 
     def _parameters(self, state: State) -> OrderedDict[str, Tensor]:
         # A copy: the engine's tensors are the served model itself.
         full = OrderedDict((name, tensor.clone()) for name, tensor in state.items())
         full.update((name, full[first]) for name, first in self._tied.items())
         return full
-
-
-def _evaluation(found: object) -> Evaluation:
-    """Return the accuracy and loss of FedML's counts, or, without such, all that are numbers."""
-    given = found if isinstance(found, Mapping) else {}
-    numbers = {str(name): float(x) for name, x in given.items() if _is_number(x)}
-    if numbers.keys() >= set(_COUNTS):
-        correct, loss, total = (numbers[name] for name in _COUNTS)
-        # Some count samples, and of each sample many labels.
-        if 0 <= correct <= total < math.inf and total:
-            mean = loss / total
-            return Evaluation(correct / total, mean if math.isfinite(mean) else None)
-    return Evaluation(None, None, {k: x for k, x in numbers.items() if math.isfinite(x)} or None)
-
-
-def _is_number(value: object) -> bool:
-    if isinstance(value, Tensor):
-        return value.numel() == 1 and not value.is_complex()
-    return isinstance(value, Real)

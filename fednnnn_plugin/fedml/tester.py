@@ -1,0 +1,159 @@
+"""A user's own ``ServerAggregator`` as the tester of the evaluation model, and what it finds."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from fedml.core.alg_frame.server_aggregator import ServerAggregator
+from torch import nn
+
+from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.fedml.loaders import FedMLDataset
+from fednnnn_plugin.fedml.model_states import whole_state
+from fednnnn_plugin.server.layout import State
+
+AGGREGATING = ("on_before_aggregation", "aggregate", "on_after_aggregation")
+
+
+class Tester:
+    """Calls ``test`` and ``test_all`` of a user's aggregator on a state of ``model``.
+
+    The aggregator may know that module by several names, so the module holds the state during a
+    call, and what it held before is put back.
+
+    Raises:
+        UserError: the aggregator aggregates by itself.
+    """
+
+    def __init__(self, aggregator: ServerAggregator, model: nn.Module) -> None:
+        refuse_replaced(aggregator, ServerAggregator, AGGREGATING, "the method would not be used")
+        self._aggregator, self._model = aggregator, model
+
+    def set_id(self, aggregator_id: int) -> None:
+        """Give the aggregator its number, as FedML does before the first round."""
+        self._aggregator.set_id(aggregator_id)
+
+    def test(self, state: State, test_data: Any, device: Any, args: Any) -> Any:
+        """Return what it finds on the server's test data, which may be None."""
+        with self._holding(state):
+            return self._aggregator.test(test_data, device, for_test(args))
+
+    def test_all(
+        self, state: State, train_data: Any, test_data: Any, device: Any, args: Any
+    ) -> Any:
+        """Return what it finds on the clients' data."""
+        with self._holding(state):
+            return self._aggregator.test_all(train_data, test_data, device, for_test(args))
+
+    @contextmanager
+    def _holding(self, state: State) -> Iterator[None]:
+        model = self._model
+        before = whole_state(model, model.state_dict())
+        try:
+            model.load_state_dict(whole_state(model, state), strict=False)
+            self._aggregator.set_model_params(whole_state(model, state))
+            yield
+        finally:
+            model.load_state_dict(before, strict=False)
+
+
+class SimulationTester:
+    """Tests each round of a simulation as FedML's cross-silo server does: all clients, then itself.
+
+    It sets ``args.round_idx``.
+    """
+
+    def __init__(
+        self,
+        aggregator: ServerAggregator,
+        model: nn.Module,
+        args: Any,
+        device: torch.device,
+        dataset: FedMLDataset,
+    ) -> None:
+        self._tester, self._args, self._device = Tester(aggregator, model), args, device
+        self._test_data, self._locals = dataset[3], dataset[5:7]
+        self._tester.set_id(-1)  # FedML's, of a simulation's server
+
+    def test(self, state: State, round_number: int) -> Evaluation:
+        """Return what both tests found."""
+        device, args = self._device, self._args
+        args.round_idx = round_number - 1
+        train, local = self._locals
+        of_all = self._tester.test_all(state, train, local, device, args)
+        return evaluation_of(of_all, self._tester.test(state, self._test_data, device, args))
+
+
+def refuse_replaced(
+    given: ServerAggregator, base: type[ServerAggregator], names: Sequence[str], why: str
+) -> None:
+    """Refuse an aggregator that replaces a method of ``base``, in its class or on itself."""
+    replaced = [
+        name
+        for name in names
+        if getattr(type(given), name) is not getattr(base, name) or name in vars(given)
+    ]
+    if replaced:
+        raise UserError(
+            f"server_aggregator: {type(given).__name__}: replaces {', '.join(replaced)}: {why}; "
+            "test what you like in a ServerAggregator with test and test_all alone, and give that "
+            "to FedNNNNAggregator(model, args, tester=...), or to FedMLRunner where "
+            "federated_optimizer names our method"
+        )
+
+
+def for_test(args: Any) -> SimpleNamespace:
+    """Return the arguments with all that FedML's testers read."""
+    read = {"dataset": "custom", "enable_wandb": False, "round_idx": 0}
+    return SimpleNamespace(**read | vars(args))
+
+
+def evaluation_of(*found: Any) -> Evaluation:
+    """Return what a tester's results say, as far as it can be known; the later ones' first.
+
+    FedML's testers return (accuracy, loss, …), its trainers counts; others return numbers by names
+    of their own, which become metrics.
+    """
+    accuracy = loss = None
+    metrics: dict[str, float] = {}
+    for one in map(_evaluation, found):
+        accuracy = accuracy if one.accuracy is None else one.accuracy
+        loss = loss if one.loss is None else one.loss
+        metrics |= one.metrics or {}
+    return Evaluation(accuracy, loss, metrics or None)
+
+
+def _evaluation(found: Any) -> Evaluation:
+    if isinstance(found, Mapping):
+        given = ((str(name), _number(value)) for name, value in found.items())
+        numbers = {name: value for name, value in given if value is not None}
+        return _of_counts(found) or Evaluation(metrics=numbers or None)
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        found = (found,)
+    accuracy, loss, *_ = (*map(_number, found), None, None)
+    if accuracy is not None and not 0 <= accuracy <= 1:
+        accuracy = None
+    return Evaluation(accuracy, loss)
+
+
+def _of_counts(found: Mapping[Any, Any]) -> Evaluation | None:
+    correct, total = _number(found.get("test_correct")), _number(found.get("test_total"))
+    # Some count samples, and of each sample many labels.
+    if "test_loss" not in found or correct is None or not total or not 0 <= correct <= total:
+        return None
+    loss = _number(found["test_loss"])
+    return Evaluation(correct / total, None if loss is None else loss / total)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool | str):  # a flag, a name
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
