@@ -112,6 +112,10 @@ def for_test(args: Any) -> SimpleNamespace:
     return SimpleNamespace(**read | vars(args))
 
 
+#: What FedML's trainers return of a test.
+_COUNTS = ("test_correct", "test_loss", "test_total")
+
+
 def evaluation_of(*found: Any) -> Evaluation:
     """Return what a tester's results say, as far as it can be known; the later ones' first.
 
@@ -131,7 +135,10 @@ def _evaluation(found: Any) -> Evaluation:
     if isinstance(found, Mapping):
         given = ((str(name), _number(value)) for name, value in found.items())
         numbers = {name: value for name, value in given if value is not None}
-        return _of_counts(found) or Evaluation(metrics=numbers or None)
+        accuracy, loss = _of_counts(found)
+        if accuracy is not None:
+            numbers = {name: value for name, value in numbers.items() if name not in _COUNTS}
+        return Evaluation(accuracy, loss, numbers or None)
     if not isinstance(found, Sequence) or isinstance(found, str):
         found = (found,)
     accuracy, loss, *_ = (*map(_number, found), None, None)
@@ -140,13 +147,13 @@ def _evaluation(found: Any) -> Evaluation:
     return Evaluation(accuracy, loss)
 
 
-def _of_counts(found: Mapping[Any, Any]) -> Evaluation | None:
+def _of_counts(found: Mapping[Any, Any]) -> tuple[float | None, float | None]:
     correct, total = _number(found.get("test_correct")), _number(found.get("test_total"))
     # Some count samples, and of each sample many labels.
     if "test_loss" not in found or correct is None or not total or not 0 <= correct <= total:
-        return None
+        return None, None
     loss = _number(found["test_loss"])
-    return Evaluation(correct / total, None if loss is None else loss / total)
+    return correct / total, None if loss is None else loss / total
 
 
 def _number(value: Any) -> float | None:

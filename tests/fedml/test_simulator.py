@@ -144,6 +144,7 @@ NUMBERS = {"mse": torch.tensor(0.25), "worst": np.float32(2.0), "name": "x"}
     ("found", "recorded"),
     [
         (COUNTS, (0.75, 0.5, None)),
+        (COUNTS | {"f1": 0.7}, (0.75, 0.5, {"f1": 0.7})),
         (None, (None, None, None)),
         (NUMBERS, (None, None, {"mse": 0.25, "worst": 2.0})),
         ({"mse": math.nan}, (None, None, None)),
