@@ -132,7 +132,7 @@ def _beginning(runs: pd.DataFrame, paths: Sequence[Path]) -> Iterator[str]:
     """What the page is of: how many runs, of which commits and machines; pages beside them."""
     if not runs.empty:
         many, rounds = runs["run"].nunique(), len(runs)
-        yield f"{many} runs, {rounds} rounds, as `fednnnn report` tells them from their records."
+        yield f"Of {many} runs, {rounds} rounds; made from their records by `fednnnn report`."
         for name, what in (("commit", "Commits"), ("device", "Machines")):
             counts = runs.drop_duplicates("run")[name].value_counts(sort=False)
             told = [tables.escaped(f"{each} ({count} runs)") for each, count in counts.items()]

@@ -24,8 +24,9 @@ def read_runs(*folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
     - ``run``, ``data`` and ``condition`` as the report names them, ``folder``, ``finished``,
       ``method`` (as the paper writes it), ``seed``, ``device`` and ``commit`` of a
       finished run, ``settings``, which has the names of the next columns, then the settings that
-      identify a run by their recipe key (``dataset``, ``beta``, ...), and ``model_fingerprint``, ``data_fingerprint`` and
-      so on, digests of what was the user's own. Counts are ``Int64``, switches ``boolean``;
+      identify a run by their recipe key (``dataset``, ``beta``, ...), and ``model_fingerprint``,
+      ``data_fingerprint`` and so on, digests of what was the user's own. Counts are ``Int64``,
+      switches ``boolean``;
     - ``round``, and the numbers of ``metrics.jsonl``: accuracies in [0, 1], L2 norms, seconds;
       ``client_norm_min``, ``client_norm_median`` and ``client_norm_max``; layers such as
       ``layers.fc3.mean_update_norm``; NaN where nothing was recorded, or where what a trainer of

@@ -20,6 +20,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import get_font_names
+from matplotlib.text import Annotation
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 
 from fednnnn_plugin.report.groups import SINGLE_CLIENT
@@ -29,8 +30,7 @@ Look = dict[str, Any]  # as Axes.plot takes it
 Palette = Mapping[str, str]
 Scale = Literal["error", "linear"]
 End = tuple[str, float | None, float, Look]  # a line's name, where it ends (None: at the edge)
-_ENDS: WeakKeyDictionary[Axes, dict[str, End]] = WeakKeyDictionary()
-_NAME = "name of a line"  # by which our texts are known
+_NAMED: WeakKeyDictionary[Axes, dict[str, tuple[End, Annotation]]] = WeakKeyDictionary()
 
 INK, MUTED, GRID, PAPER, REFERENCE = "#1c2128", "#5d6672", "#e3e6ea", "#ffffff", "#6f7883"
 BLACK, ORANGE, SKY_BLUE, GREEN = "#101418", "#e69f00", "#56b4e9", "#009e73"
@@ -216,12 +216,12 @@ def end_labels(ax: Axes, entries: Sequence[End]) -> None:
 
     Of what was drawn on the Axes before, the names are placed anew, too.
     """
-    ours = [text for text in ax.texts if text.get_gid() == _NAME]
-    named = _ENDS.get(ax, {}) if ours else {}
-    named |= {entry[0]: entry for entry in entries}
-    _ENDS[ax] = named
-    for text in ours:
+    before = _NAMED.pop(ax, {}).values()
+    there = [(entry, text) for entry, text in before if text in ax.texts]
+    for _, text in there:
         text.remove()
+    named = {entry[0]: entry for entry in (*(entry for entry, _ in there), *entries)}
+    _NAMED[ax] = {}
     if (figure := figure_of(ax)).get_layout_engine() is None:
         figure.set_layout_engine("constrained")  # which leaves room for the names
     to_axes = ax.transData + ax.transAxes.inverted()
@@ -237,8 +237,9 @@ def end_labels(ax: Axes, entries: Sequence[End]) -> None:
         shown = name if len(name) <= 34 else name[:33] + "…"
         shift = (24.0 + (1.0 - x) * width, (place - y) * height)
         how: Any = {"xy": (x, y), "xycoords": "axes fraction", "annotation_clip": False}
-        how |= {"xytext": shift, "textcoords": "offset points", "va": "center", "gid": _NAME}
-        ax.annotate(shown, fontsize=size, color=INK, arrowprops=arrow, **how)
+        how |= {"xytext": shift, "textcoords": "offset points", "va": "center"}
+        text = ax.annotate(shown, fontsize=size, color=INK, arrowprops=arrow, **how)
+        _NAMED[ax][name] = named[name], text
 
 
 def spread_out(wanted: Sequence[float], step: float) -> list[float]:

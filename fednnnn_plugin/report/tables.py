@@ -219,8 +219,10 @@ def accuracy(runs: pd.DataFrame) -> Table:
         if timed.all() and runs["device"].nunique() < 2:
             notes.append(f"Machine: {device}.")
             break
-        who = ", ".join(dict.fromkeys(of["condition"] + " " + of["label"]))
-        notes.append(f"Machine {device}: {who}.")
+        place = of["data"] + " " + of["condition"]
+        alone = pd.MultiIndex.from_frame(of[LINE[:2]]).isin(alike)
+        who = place.where(alone, place + " " + of["label"]).unique()
+        notes.append(f"Machine {device}: {'; '.join(who)}.")
     unlike = numbers[numbers["unlike_paper"] != ""].groupby("unlike_paper", sort=False)["label"]
     for difference, labels in unlike:
         who = ", ".join(labels.unique())
