@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import get_font_names
 from matplotlib.text import Annotation
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import offset_copy
 
 from fednnnn_plugin.report.groups import SINGLE_CLIENT
 from fednnnn_plugin.report.runs import method_name
@@ -229,15 +230,15 @@ def end_labels(ax: Axes, entries: Sequence[End]) -> None:
     at = [to_axes.transform((right if x is None else x, y)) for _, x, y, _ in named.values()]
     ends = [(min(float(x), 1.0), float(np.clip(y, 0.0, 1.0))) for x, y in at]
     height = ax.get_window_extent().height * 72.0 / figure.dpi
-    width = ax.get_window_extent().width * 72.0 / figure.dpi
+    beside = offset_copy(ax.transAxes, figure, x=24.0, units="points")
     size = min(8.0, max(4.5, height / max(1, len(named)) / 1.3))
     places = spread_out([y for _, y in ends], size * 1.3 / height)
     for (name, _, _, look), (x, y), place in zip(named.values(), ends, places, strict=True):
         arrow = {"arrowstyle": "-", "relpos": (0.0, 0.5), "shrinkA": 1.0, "shrinkB": 3.0, **look}
+        arrow |= {"linestyle": ":", "linewidth": 0.5} if x < 1.0 else {}  # nobody's line goes on
         shown = name if len(name) <= 34 else name[:33] + "…"
-        shift = (24.0 + (1.0 - x) * width, (place - y) * height)
         how: Any = {"xy": (x, y), "xycoords": "axes fraction", "annotation_clip": False}
-        how |= {"xytext": shift, "textcoords": "offset points", "va": "center"}
+        how |= {"xytext": (1.0, place), "textcoords": beside, "va": "center"}
         text = ax.annotate(shown, fontsize=size, color=INK, arrowprops=arrow, **how)
         _NAMED[ax][name] = named[name], text
 

@@ -112,7 +112,7 @@ def test_the_line_of_orthogonal_updates(runs: pd.DataFrame) -> None:
     ax = fig.agreement(runs)
     levels = {float(line.get_ydata()[0]) for line in ax.lines if len(line.get_ydata()) == 2}
     assert levels == {1.0, 0.1}
-    assert "1/√100: orthogonal, equal" in names(ax)
+    assert "1/√100: orthogonal, equal length" in names(ax)
 
 
 def test_the_mark_of_orthogonal_updates_is_the_recorded_one(make_run) -> None:
