@@ -46,7 +46,8 @@ def moves(runs: pd.DataFrame) -> pd.DataFrame:
     steady = runs[runs["round"] > 5]
     fedavg = steady[steady["method"] == "FedAvg"].set_index([*PLACE, "seed", "round"])
     norms = ["mean_update_norm", "mean_client_norm"]
-    steady = steady.join(fedavg[norms], on=[*PLACE, "seed", "round"], rsuffix="_fedavg")
+    theirs = fedavg[norms].add_suffix("_fedavg")
+    steady = steady.join(theirs, on=[*PLACE, "seed", "round"])
     gamma = steady.get("gamma", pd.Series(0.0, steady.index)).fillna(0.0)
     ours, move = steady["mean_client_norm"], steady["server_update_norm"]
     table = {

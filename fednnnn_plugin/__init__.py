@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fednnnn_plugin.data.partition import partition as partition
     from fednnnn_plugin.engine.progress import Follower as Follower
     from fednnnn_plugin.engine.recorder import NWDARecorder as NWDARecorder
+    from fednnnn_plugin.engine.records import RoundRecord as RoundRecord
     from fednnnn_plugin.engine.start import Run as Run
     from fednnnn_plugin.engine.start import run as run
     from fednnnn_plugin.errors import RunError as RunError
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from fednnnn_plugin.fedml.client_trainer import FedNNNNClientTrainer as FedNNNNClientTrainer
     from fednnnn_plugin.fedml.hook import register as register
     from fednnnn_plugin.report import figures as figures
-    from fednnnn_plugin.report.runs import read_runs as read_runs
+    from fednnnn_plugin.report.frames import layer_norms as layer_norms
+    from fednnnn_plugin.report.frames import read_runs as read_runs
+    from fednnnn_plugin.report.frames import summary as summary
     from fednnnn_plugin.server.average import UpdateAccumulator as UpdateAccumulator
     from fednnnn_plugin.server.rules import rule as rule
     from fednnnn_plugin.server.rules.fedadam import FedAdam as FedAdam
@@ -40,19 +43,22 @@ _HOMES = {
     "Follower": "engine.progress",
     "NWDARecorder": "engine.recorder",
     "Run": "engine.start",
+    "RoundRecord": "engine.records",
     "RunError": "errors",
     "UpdateAccumulator": "server.average",
     "UserError": "errors",
+    "layer_norms": "report.frames",
     "partition": "data.partition",
-    "read_runs": "report.runs",
+    "read_runs": "report.frames",
     "register": "fedml.hook",
     "rule": "server.rules",
     "run": "engine.start",
+    "summary": "report.frames",
 }
 _MODULES = {"figures": "report.figures"}
 
 
-def __getattr__(name: str) -> object:
+def _public(name: str) -> object:
     if name == "__all__":
         return __dir__()
     value: object = None
@@ -71,6 +77,10 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:  # to mypy a module with ``__getattr__`` has every name
+    __getattr__ = _public
 
 
 def __dir__() -> list[str]:

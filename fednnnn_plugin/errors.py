@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class UserError(ValueError):
@@ -64,3 +65,13 @@ def joined(lines: Iterable[str]) -> str:
     different = list(dict.fromkeys(lines))
     rest = len(different) - MAX_LINES
     return "\n".join(different[:MAX_LINES] + ([f"... and {rest} more"] if rest > 0 else []))
+
+
+def known(what: str, given: str, allowed: Iterable[str]) -> None:
+    """A ``UserError`` where an argument is none of what there is; it names the nearest."""
+    names = list(allowed)
+    if given not in names:
+        near = get_close_matches(str(given), names, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        there = ", ".join(map(repr, names[:12])) or "none"
+        raise UserError(f"{what}: {given!r}: must be one of {there}{hint}")

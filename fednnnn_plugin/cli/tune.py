@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 @click.option("--rounds", type=int, help="Rounds of a trial; default: the paper's for the data.")
 @click.option("--validation", type=float, help="Share of the training images to judge on; 1/6.")
 @click.option("--metric", help="best_accuracy (default), final_accuracy or final_loss.")
+@click.option(
+    "--paper",
+    is_flag=True,
+    default=None,
+    help="The paper's procedure for a recipe of other data, network or deal, too.",
+)
 @click.option("--prune", is_flag=True, default=None, help="Stop trials far behind the others.")
 @click.option(
     "--settings",
@@ -50,16 +56,19 @@ def tune_command(
     allow_code: bool,
     **options: object,
 ) -> None:
-    """Find a recipe's hyperparameters by the paper's procedure.
+    """Find a recipe's hyperparameters by grid search.
 
-    Part of the training images is held out; the learning rate is chosen on FedAvg under the
-    paper's non-IID-B, then the method's own coefficients, by grid search. Further processes, on
+    Part of the training images is held out. Of a recipe of the paper's data, network and deal, and
+    of any with --paper, the learning rate is chosen on FedAvg under the paper's non-IID-B, then the
+    method's own coefficients. Of any other recipe every --grid, which may name any number of
+    train_args, is searched on the recipe as it is, jointly with the others. Further processes, on
     other machines too, join with --resume on the same study folder.
     """
     from fednnnn_plugin.engine.devices import keep_freed_memory
     from fednnnn_plugin.recipe import find_recipe, load_recipe
-    from fednnnn_plugin.report.study import is_study
+    from fednnnn_plugin.report.study import is_study, read_plan
     from fednnnn_plugin.tune.folder import StudyFolder, counts, shown_values
+    from fednnnn_plugin.tune.plan import described
     from fednnnn_plugin.tune.processes import search
     from fednnnn_plugin.tune.settings import Settings, checked_settings, read_settings
     from fednnnn_plugin.tune.start import begin_study, check_study
@@ -93,6 +102,8 @@ def tune_command(
     ):
         if asked:
             say(f"warning: {key}: true: trials do not report; runs of best.yaml do", err=True)
+    for line in described(folder.load, read_plan(folder.path)):
+        say(line)
     found = search(folder, say, jobs)
     steps = found.plan.steps
     say(counts(found.trials, sum(map(len, steps))))

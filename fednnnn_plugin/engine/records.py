@@ -55,6 +55,7 @@ class RoundRecord:
     served_test_acc: float | None  # of the served model, where asked for
     mean_update_norm: float  # N
     mean_client_norm: float  # E
+    orthogonal_norm: float  # what N is where all clients' updates are orthogonal
     server_update_norm: float  # ‖w_{t+1} - w_t‖
     integrated_norm: float  # its sum over all rounds so far
     client_norms: tuple[float, float, float]  # minimum, median and maximum of ‖Δ_k‖
@@ -95,6 +96,7 @@ def round_record(
         served_test_acc=served.accuracy if served else None,
         mean_update_norm=update.mean_update_norm,
         mean_client_norm=update.mean_client_norm,
+        orthogonal_norm=update.orthogonal_norm,
         server_update_norm=move.server_update_norm,
         integrated_norm=integrated_norm,
         client_norms=update.client_norms,

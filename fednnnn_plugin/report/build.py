@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 import jinja2
+import pandas as pd
 from markupsafe import Markup, escape
 
 from fednnnn_plugin.errors import UserError, printable
@@ -85,13 +86,23 @@ def build_report(
         for (data, condition), members in runs.groupby(["data", "condition"], sort=False):
             charts = condition_charts(members, references(runs, members), layers)
             title = f"{data}: {condition}"
-            sections.append(Section(title, tables.headline(members), list(charts)))
+            headline = f"{tables.headline(members)} {tables.settings(members)}".strip()
+            sections.append(Section(title, headline, list(charts)))
     searches = [_search(study) for study in studies]
     sections += searches
     for name, table in shown.items():
         files[f"{name}.csv"] = as_csv(table.numbers)
-        files[f"{name}.tex"] = table.rows.to_latex(index=False, escape=True).encode()
-    parts = ["# FedNNNN report", *(table.markdown() for table in shown.values())]
+        files[f"{name}.tex"] = table.latex().encode()
+    said = set[tuple[str, str]]()  # a caption explains the figures of its name once
+    for chart in (chart for section in sections for chart in section.charts):
+        new = (chart.name, chart.caption) not in said
+        said.add((chart.name, chart.caption))
+        chart.caption = chart.caption if new else ""
+    parts = [
+        "# FedNNNN report",
+        *_beginning(runs, paths),
+        *(table.markdown() for table in shown.values()),
+    ]
     for section in sections:
         parts += [f"## {tables.escaped(section.title)}", tables.escaped(section.headline)]
         for chart in section.charts:
@@ -116,6 +127,21 @@ def build_report(
     texts = [table.text() for table in shown.values()]
     texts += [f"{section.title}\n\n{section.headline}\n" for section in searches]
     return Report("\n".join(texts), out / PAGE, tuple(warnings))
+
+
+def _beginning(runs: pd.DataFrame, paths: Sequence[Path]) -> Iterator[str]:
+    """What the page is of: how many runs, of which commits and machines; pages beside them."""
+    if not runs.empty:
+        many, rounds = runs["run"].nunique(), len(runs)
+        yield f"Of {many} runs, {rounds} rounds; made from their records by `fednnnn report`."
+        for name, what in (("commit", "Commits"), ("device", "Machines")):
+            counts = runs.drop_duplicates("run")[name].value_counts(sort=False)
+            told = [tables.escaped(f"{each} ({count} runs)") for each, count in counts.items()]
+            missing = many - int(counts.sum())
+            told += [f"not recorded ({missing} runs)"] * bool(missing)
+            yield f"{what}: {', '.join(told)}."
+    others = {page.name for path in paths for page in path.glob("*.md")} - {MARKDOWN}
+    yield from (f"Read also [{page}]({page})." for page in sorted(others))
 
 
 def _studies(paths: Sequence[Path], warnings: list[str]) -> list[Study]:

@@ -16,6 +16,7 @@ from fednnnn_plugin.report import figures
 from fednnnn_plugin.report.groups import SINGLE_CLIENT
 from fednnnn_plugin.report.runs import layers
 from fednnnn_plugin.report.style import panels
+from fednnnn_plugin.report.tables import TIMES, comparable_times
 
 Panel = tuple[pd.DataFrame, Callable[..., Axes]]  # what is drawn, and how
 
@@ -29,8 +30,9 @@ _EVALUATED = {
     "": "a model that the records do not name",
 }
 _AGREEMENT = (
-    "1: all clients move alike; 1/√m: their updates are orthogonal, as if unrelated; below: they "
-    "undo each other."
+    "1: all clients move alike. Dotted: what N/E is of orthogonal updates, as if unrelated; below "
+    "it they undo each other. 1/√m is that mark for updates of equal length alone: it is higher "
+    "where a few are long, and a single long update lifts N/E without any agreement."
 )
 _NORMS = (
     "N is the norm of the clients' mean update, E the mean norm of their updates; N far below E "
@@ -82,20 +84,23 @@ def condition_charts(
         ("agreement", "Do the clients agree? N/E", _AGREEMENT + band, [(runs, figures.agreement)]),
         ("norms", "N, E and server move: whole model", _NORMS + grey + band, norms(None)),
     ]
-    for module in modules or _paper_s(layers(runs)):
+    recorded = layers(runs)
+    for module in [m for m in modules if m in recorded] or _paper_s(recorded):
         title = f"N, E and server move: {module}"
         caption = f"The same for the weight and bias of {module} alone.{grey}{band}"
         plans.append((f"norms-{module}", title, caption, norms(module)))
     by_label = runs.groupby("label", sort=False)
     own: list[Panel] = [(part, partial(figures.client_spread, names=False)) for _, part in by_label]
     plans += [
-        ("seconds", "Accuracy by time", "Training, aggregation and evaluation." + band,
-         [(runs, figures.accuracy_by_seconds)]),
         ("loss", "Loss", _LOSS + band, [(runs, figures.loss)]),
         ("client-norms", "Spread of the clients' updates", spread, own),
         ("integrated-norm", "Integrated norm", _MOVES + grey + band,
          [(both, figures.integrated_norm)]),
     ]  # fmt: skip
+    if comparable_times(runs):
+        caption = "Training, aggregation and evaluation, of the rounds that all seeds have." + band
+        plans.append(("seconds", "Accuracy by time", f"{caption} {TIMES}",
+                      [(runs, figures.accuracy_by_seconds)]))  # fmt: skip
     if runs["served_test_acc"].notna().any():
         evaluated = partial(figures.accuracy, title="evaluated model")
         served = partial(figures.accuracy, column="served_test_acc", title="served model")

@@ -69,17 +69,8 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
         return runs
     if runs.empty:
         raise UserError("runs: no round is left; there must be at least one")
-    # Tables that were read apart may share folders, or names of folders.
-    runs = runs.drop(columns=ARRANGED, errors="ignore").drop_duplicates(["folder", "round"])
-    of_one_name = runs.groupby("run")["folder"].transform("nunique") > 1
-    runs = runs.assign(run=runs["run"].mask(of_one_name, runs["folder"]))
-    heads = runs.drop_duplicates("run")[setting_columns(runs)].astype(object)
-    heads = heads.where(heads.notna(), None)
-    by_value = [*heads.columns.drop(IDENTITY), "seed"]
-    heads = heads.sort_values(by_value, key=lambda of: pd.to_numeric(of, errors="coerce"))
-    heads[["data", "deal"]] = [_place(head) for head in heads.to_dict("records")]
-    dealt_alike = [part for _, part in heads.groupby(["data", "deal"])]
-    heads["condition"] = pd.concat(map(_conditions, dealt_alike))
+    runs = _apart(runs)
+    heads = _heads(runs)
     ranked = [part for _, part in heads.groupby(["data", "condition"])]
     heads["label"] = pd.concat(map(_labels, ranked))
     heads["rounds"] = heads["run"].map(runs.groupby("run")["round"].max())
@@ -97,6 +88,12 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
     ordered["shade"] = shades(ordered, ["data", "condition", "method"])
     names = ordered[["run", *ARRANGED]]
     return names.merge(runs, on="run", how="left")[[*runs.columns, *ARRANGED]]
+
+
+def placed(runs: pd.DataFrame) -> pd.DataFrame:
+    """Name each run's ``data``, ``deal`` and ``condition``, in three new columns."""
+    runs = _apart(runs)
+    return runs.merge(_heads(runs)[["run", "data", "deal", "condition"]], on="run", how="left")
 
 
 def shades(lines: pd.DataFrame, by: Sequence[str]) -> pd.Series[float]:
@@ -134,6 +131,24 @@ def judged(runs: pd.DataFrame) -> str:
 def differing(heads: pd.DataFrame, keys: Iterable[str]) -> list[str]:
     """The columns that do not have one value everywhere."""
     return [key for key in keys if key in heads and heads[key].nunique(dropna=False) > 1]
+
+
+def _apart(runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs by names of their own: tables read apart may share folders, or names of folders."""
+    runs = runs.drop(columns=ARRANGED, errors="ignore").drop_duplicates(["folder", "round"])
+    of_one_name = runs.groupby("run")["folder"].transform("nunique") > 1
+    return runs.assign(run=runs["run"].mask(of_one_name, runs["folder"]))
+
+
+def _heads(runs: pd.DataFrame) -> pd.DataFrame:
+    """A line a run, by the values of its settings: these, its data, deal and condition."""
+    heads = runs.drop_duplicates("run")[setting_columns(runs)].astype(object)
+    heads = heads.where(heads.notna(), None)
+    by_value = [*heads.columns.drop(IDENTITY), "seed"]
+    heads = heads.sort_values(by_value, key=lambda of: pd.to_numeric(of, errors="coerce"))
+    heads[["data", "deal"]] = [_place(head) for head in heads.to_dict("records")]
+    dealt_alike = [part for _, part in heads.groupby(["data", "deal"])]
+    return heads.assign(condition=pd.concat(map(_conditions, dealt_alike)))
 
 
 def _paper_place(name: str) -> str:

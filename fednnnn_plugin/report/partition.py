@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -14,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from fednnnn_plugin.errors import printable
-from fednnnn_plugin.report.style import BLUE, PAPER, drawn, log_axis, panels, styled
+from fednnnn_plugin.report.style import BLUE, PAPER, STYLE, axes, drawn, log_axis, panels
 
 SEPARATED_CLIENTS, VECTOR_CLIENTS, NAMED_CLASSES = 60, 400, 20
 
@@ -54,13 +55,13 @@ def counts_text(counts: pd.DataFrame) -> str:
     )
 
 
-@styled
-def partition(counts: pd.DataFrame, ax: Axes) -> Axes:
+@mpl.rc_context(STYLE)
+def partition(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Each client's images by class, in per cent of the client, so that small ones show too.
 
     ``counts`` is what ``client_counts`` gives.
     """
-    images = counts.to_numpy()
+    ax, images = axes(ax), counts.to_numpy()
     shares = 100.0 * images / images.sum(axis=1, keepdims=True).clip(min=1)
     tops = shares.cumsum(axis=1)
     bottoms = tops - shares
@@ -87,10 +88,10 @@ def partition(counts: pd.DataFrame, ax: Axes) -> Axes:
     return ax
 
 
-@styled
-def client_sizes(counts: pd.DataFrame, ax: Axes) -> Axes:
+@mpl.rc_context(STYLE)
+def client_sizes(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Sizes by rank, both axes logarithmic, where a power law is a straight line."""
-    sizes = np.sort(counts.sum(axis=1))[::-1]
+    ax, sizes = axes(ax), np.sort(counts.sum(axis=1))[::-1]
     sizes = sizes[sizes > 0]
     rank = np.arange(1, sizes.size + 1)
     ax.plot(rank, sizes, ".", color=BLUE, markersize=4, rasterized=sizes.size > VECTOR_CLIENTS)

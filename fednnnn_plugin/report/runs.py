@@ -7,7 +7,6 @@ import hashlib
 import json
 import math
 import re
-import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -29,16 +28,17 @@ FINGERPRINTS = tuple(f"{own}_fingerprint" for own in _OWN)
 DISPLAY_NAMES = {"PaperFedAvg": "FedAvg", "PaperFedProx": "FedProx", "NormNorm": "Norm-Norm"}
 CLIENT_NORMS = ["client_norm_min", "client_norm_median", "client_norm_max"]
 SECONDS = ["seconds.train", "seconds.aggregate", "seconds.evaluate"]
+COUNTS = ["clients", "rejected"]
 # The columns of every table, recorded or not.
 NUMBERS = [
     *("round", "test_acc", "test_loss", "served_test_acc"),
     *("mean_update_norm", "mean_client_norm", "server_update_norm", "integrated_norm"),
-    *("clients", "rejected", "degenerate", *CLIENT_NORMS, *SECONDS),
+    *("orthogonal_norm", *COUNTS, "degenerate", *CLIENT_NORMS, *SECONDS),
 ]
 OTHER_NUMBERS = re.compile(r"(layers\..*|test_metrics)\.")
 # Names of other columns; a user's own rule may have a key of such a name.
 ARRANGED = ["data", "deal", "condition", "label", "shade"]
-IDENTITY = ["run", "folder", "finished", "method", "seed", "device"]
+IDENTITY = ["run", "folder", "finished", "method", "seed", "device", "commit", "settings"]
 _TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED, *FINGERPRINTS}
 # What a file of others' may cost; one of gzip's can be larger than it looks.
 MAX_LINE_BYTES, MAX_METRICS_BYTES = 1 << 24, 1 << 29
@@ -58,41 +58,10 @@ _NOT_COMPUTED |= {"client_batching", "max_client_failures", "client_threads"}
 _NOT_COMPUTED |= {"model_file_cache_folder", "global_model_file_path", "client_id_list"}  # FedML's
 
 
-def read_runs(*folders: str | Path) -> pd.DataFrame:
-    """Read run folders, or folders of them, into a tidy table with one line a round.
-
-    Unfinished runs are read too. Columns, in this order:
-
-    - ``run``, ``folder``, ``finished``, ``method`` (as the paper writes it), ``seed``, ``device``
-      of a finished run, then the settings that identify a run by their recipe key (``dataset``,
-      ``beta``, ...), and ``model_fingerprint``, ``data_fingerprint`` and so on, digests of what
-      was the user's own;
-    - ``round``, and the numbers of ``metrics.jsonl``: accuracies in [0, 1], L2 norms, seconds;
-      ``client_norm_min``, ``client_norm_median`` and ``client_norm_max``; layers such as
-      ``layers.fc3.mean_update_norm``; NaN where nothing was recorded, or where what a trainer of
-      the user's own measured is beyond 1e100.
-
-    A damaged line is left out, with a warning that names its file and number; and so is what is
-    beyond the bounds of a reading: 100,000 rounds, 1,000 damaged lines or 512 MiB of a file; of
-    all 3,000 columns of layers, 100 of a trainer's own metrics, 300 settings, and 2^25 numbers.
-
-    Raises:
-        UserError: no round was found.
-    """
-    runs, problems = read_folders([Path(folder) for folder in folders])
-    if runs.empty:
-        raise UserError("\n".join([*problems, "no run with a recorded round was given"]))
-    for problem in problems:
-        warnings.warn(problem, stacklevel=2)
-    return runs
-
-
 def setting_columns(runs: pd.DataFrame) -> list[str]:
-    """The columns that hold settings: one value in each run, and no number of a round."""
-    others = {*NUMBERS, *ARRANGED, "evaluated"}
-    named = [name for name in runs if name not in others and not OTHER_NUMBERS.match(str(name))]
-    varies = runs.groupby("run")[named].nunique().max() > 1
-    return [name for name in named if not varies.get(name, default=False)]
+    """The columns that were read as settings, whatever columns were added since."""
+    named = dict.fromkeys("\n".join(runs["settings"].drop_duplicates()).split("\n"))
+    return [*IDENTITY, *(name for name in runs if name in named)]
 
 
 def layers(runs: pd.DataFrame) -> list[str]:
@@ -117,8 +86,21 @@ def read_folders(paths: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     if not parts:
         return pd.DataFrame(columns=NUMBERS), problems
     by_folder = pd.concat(parts, keys=range(len(parts))).droplevel(1)
-    table = pd.DataFrame(heads).join(by_folder, how="inner").reset_index(drop=True)
+    table = _typed(pd.DataFrame(heads, dtype=object)).join(by_folder, how="inner")
+    table = table.reset_index(drop=True)
     return table.copy(), problems  # in one piece: of many layers pandas would warn at every use
+
+
+def _typed(heads: pd.DataFrame) -> pd.DataFrame:
+    """Counts as ``Int64``, switches as ``boolean``, other numbers as floats, where all are such."""
+    types = {
+        name: {type(value) for value in column if not pd.isna(value)}
+        for name, column in heads.items()
+    }
+    found = {name: "boolean" for name, of in types.items() if of == {bool}}
+    found |= {name: "Int64" for name, of in types.items() if of == {int}}
+    found |= {name: "float64" for name, of in types.items() if float in of <= {int, float}}
+    return heads.where(heads.notna(), None).astype(found)
 
 
 def method_name(method: str) -> str:
@@ -129,13 +111,22 @@ def method_name(method: str) -> str:
 
 def _run_folders(paths: Sequence[Path], problems: list[str]) -> Iterator[Path]:
     for path in paths:
-        if _is_run(path) or is_study(path):
-            found = [path]
-        else:
-            found = sorted(p for p in path.glob("[!.]*") if _is_run(p) or is_study(p))
+        found = [path] if _is_run(path) or is_study(path) else _inside(path)
         if not found:
             problems.append(f"{printable(path)}: no run: no {METRICS[0]} and no {RECIPE}")
         yield from filter(_is_run, found)
+
+
+def _inside(folder: Path, depth: int = 4) -> list[Path]:
+    """The runs and studies below a folder, which no link leads to; none inside another."""
+    found: list[Path] = []
+    inside = sorted(folder.glob("[!.]*")) if depth else []
+    for path in inside:
+        if _is_run(path) or is_study(path):
+            found.append(path)
+        elif path.is_dir() and not path.is_symlink():
+            found += _inside(path, depth - 1)
+    return found
 
 
 def _is_run(folder: Path) -> bool:
@@ -178,6 +169,8 @@ def _identity(
         "method": name if method is None else method_name(str(method)),
         "seed": _scalar(sections.get("common_args", {}).get("random_seed")),
         "device": _scalar(summary.get("device")),
+        "commit": _scalar(summary.get("commit")),
+        "settings": "\n".join(settings),
     } | settings
 
 
@@ -255,7 +248,8 @@ def _read_rounds(folder: Path, room: Room, problems: list[str]) -> pd.DataFrame:
         said = ["no round recorded yet"]
     more = f", and {len(said) - 1} more problems" * (len(said) > 1)
     problems += [f"{printable(path)}: {problem}{more}" for problem in said[:1]]
-    return once.astype(dict.fromkeys(NUMBERS, float) | {"round": int})
+    types: dict[str, Any] = dict.fromkeys(NUMBERS, float) | {"round": int, "degenerate": "boolean"}
+    return once.astype(types | dict.fromkeys(COUNTS, "Int64"))
 
 
 def _lines(path: Path) -> Iterator[bytes]:

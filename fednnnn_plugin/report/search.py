@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from fednnnn_plugin.errors import known
 from fednnnn_plugin.report import style
 from fednnnn_plugin.report.groups import SYMBOLS
 from fednnnn_plugin.report.runs import method_name
@@ -43,8 +45,8 @@ def search_figures(study: Study) -> Iterator[tuple[str, str, Axes]]:
         yield step.name, _caption(study, step), search(study, ax, step=step.name)
 
 
-@style.styled
-def search(study: Study | str | Path, ax: Axes, *, step: str | None = None) -> Axes:
+@mpl.rc_context(style.STYLE)
+def search(study: Study | str | Path, ax: Axes | None = None, *, step: str | None = None) -> Axes:
     """The metric over the values of a grid search: a line over one, a heat map over two.
 
     Of three or more values the first two are the axes; each cell is the best over the others.
@@ -55,7 +57,11 @@ def search(study: Study | str | Path, ax: Axes, *, step: str | None = None) -> A
         step: the name of the step; the last one where None.
     """
     found = study if isinstance(study, Study) else read_study(Path(study))
-    chosen = next((s for s in found.plan.steps if s.name == step), found.plan.steps[-1])
+    steps = {each.name: each for each in found.plan.steps}
+    if step is not None:
+        known("step", step, steps)
+    chosen = steps[step or found.plan.steps[-1].name]
+    ax = style.axes(ax)
     name, unit, factor, _ = METRICS[found.plan.metric]
     scaled = found.of(chosen).assign(value=lambda trials: trials["value"] * factor)
     ranked = scaled.sort_values("value", ascending=unit == "nats", kind="stable")

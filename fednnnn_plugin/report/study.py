@@ -115,15 +115,15 @@ def read_study(folder: Path) -> Study:
     """Read a study folder; what is wrong with ``trials.csv`` is a warning."""
     plan, path = read_plan(folder), folder / TRIALS
     names, numbers = [*COLUMNS, *plan.keys], ["value", *MEASURED, *plan.keys]
-    how: Any = {"dtype": dict.fromkeys(names, str) | dict.fromkeys(numbers, float)}
-    how |= {"float_precision": "round_trip", "encoding_errors": "replace"}
-    table, warnings = pd.DataFrame(columns=names).astype(how["dtype"]), []
+    types: Any = dict.fromkeys(numbers, float)
+    how: Any = {"dtype": str, "encoding_errors": "replace"}  # texts, which Python reads exactly
+    table, warnings = pd.DataFrame(columns=names).astype(types), []
     try:
         if path.exists():
             if not path.is_file():
                 raise OSError("not a regular file")
             with path.open("rb") as file:  # pandas would look for a "~" elsewhere
-                table = pd.read_csv(file, usecols=names, **how)[names]
+                table = pd.read_csv(file, usecols=names, **how)[names].astype(types)
     except (OSError, ValueError) as error:
         warnings.append(f"{path}: cannot be read: {reason(error)}")
     finished = table["state"] == "finished"

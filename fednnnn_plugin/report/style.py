@@ -6,13 +6,13 @@ methods apart in a black-and-white print.
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Literal, cast
+from weakref import WeakKeyDictionary
 
 import matplotlib as mpl
 import numpy as np
@@ -20,13 +20,18 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import get_font_names
+from matplotlib.text import Annotation
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import offset_copy
 
 from fednnnn_plugin.report.groups import SINGLE_CLIENT
+from fednnnn_plugin.report.runs import method_name
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Look = dict[str, Any]  # as Axes.plot takes it
+Palette = Mapping[str, str]
+Scale = Literal["error", "linear"]
+End = tuple[str, float | None, float, Look]  # a line's name, where it ends (None: at the edge)
+_NAMED: WeakKeyDictionary[Axes, dict[str, tuple[End, Annotation]]] = WeakKeyDictionary()
 
 INK, MUTED, GRID, PAPER, REFERENCE = "#1c2128", "#5d6672", "#e3e6ea", "#ffffff", "#6f7883"
 BLACK, ORANGE, SKY_BLUE, GREEN = "#101418", "#e69f00", "#56b4e9", "#009e73"
@@ -42,7 +47,8 @@ _SCRIPTS = re.compile(
     "PingFang|Hiragino|Noto Sans (Devanagari|Arabic|Thai)|Unifont$"
 )
 STYLE: Any = {
-    "font.family": ["DejaVu Sans", *sorted(filter(_SCRIPTS.match, get_font_names()))],
+    "font.family": ["DejaVu Sans", *sorted(filter(_SCRIPTS.match, get_font_names())), "sans-serif"],
+    "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8.0,
     "axes.titlesize": 8.0,
     "axes.titlelocation": "left",
@@ -91,32 +97,33 @@ _DASHES = ((5.0, 1.8), (1.4, 1.4), (7.0, 1.6, 1.4, 1.6), (2.5, 1.2), (9.0, 2.0))
 _OTHERS = [_look(color, *dash) for dash in _DASHES for color in (SKY_BLUE, ORANGE)]
 
 
-def looks(runs: pd.DataFrame) -> dict[str, Look]:
-    """A look for each line of arranged runs: a method keeps its colour in every figure."""
+def looks(runs: pd.DataFrame, palette: Palette | None = None) -> dict[str, Look]:
+    """A look for each line of arranged runs: a method keeps its colour, whatever it is called.
+
+    ``palette`` has colours of one's own, by the name of a line or of a method.
+    """
     lines = runs.drop_duplicates("label")
-    others = [method for method in dict.fromkeys(lines["method"]) if method not in _METHODS]
+    rules = lines.get("federated_optimizer", lines["method"])
+    methods = [method_name(str(rule)) for rule in rules.fillna(lines["method"])]
+    others = [method for method in dict.fromkeys(methods) if method not in _METHODS]
     found = {}
-    for line in lines.itertuples():
-        look = _METHODS.get(line.method) or _OTHERS[others.index(line.method) % len(_OTHERS)]
+    for line, method in zip(lines.itertuples(), methods, strict=True):
+        look = _METHODS.get(method) or _OTHERS[others.index(method) % len(_OTHERS)]
         if line.deal == SINGLE_CLIENT:
             look = _look(REFERENCE, width=1.1)
-        found[line.label] = look | {"alpha": line.shade}
+        own = palette or {}
+        color = own.get(line.label, own.get(line.method, look["color"]))
+        found[line.label] = look | {"alpha": line.shade, "color": color}
     return found
 
 
-def styled(draw: Callable[Concatenate[T, Axes, P], Axes]) -> Callable[..., Axes]:
-    """Draw in our style, on a new Axes where none is given."""
+def axes(ax: Axes | None) -> Axes:
+    """The Axes that is given, or a new one."""
+    if ax is None:
+        import matplotlib.pyplot as plt
 
-    @functools.wraps(draw)
-    def drawn(shown: T, ax: Axes | None = None, *args: P.args, **kwargs: P.kwargs) -> Axes:
-        with mpl.rc_context(STYLE):
-            if ax is None:
-                import matplotlib.pyplot as plt
-
-                _, ax = plt.subplots(figsize=(5.2, 2.8), layout="constrained")
-            return draw(shown, ax, *args, **kwargs)
-
-    return drawn
+        _, ax = plt.subplots(figsize=(5.2, 2.8), layout="constrained")
+    return ax
 
 
 def panels(width: float, height: float, rows: int, columns: int, **how: Any) -> list[Axes]:
@@ -175,19 +182,23 @@ def linear_axis(ax: Axes, highest: float = math.inf) -> None:
     ax.autoscale(axis="y")
     low, high = ax.get_ylim()
     least = min(each.dataLim.y0 for each in ax.get_shared_y_axes().get_siblings(ax))
-    ax.set_ylim(0.0 if 0.0 <= least < 0.5 * high else low, min(highest, high))
+    near = least < 0.5 * high or low < 0.0
+    ax.set_ylim(0.0 if least >= 0.0 and near else low, min(highest, high))
     ax.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     ax.yaxis.set_major_formatter("{x:g}")
 
 
-def accuracy_axis(ax: Axes) -> None:
+def accuracy_axis(ax: Axes, scale: Scale | None = None) -> None:
     """Per cent by the logarithm of the error where the best passes 95, else linear.
 
-    So 99.0 and 99.2 part. What is above 99.99 is drawn there: 100 has no logarithm.
+    So 99.0 and 99.2 part. What is above 99.99 is drawn there: 100 has no logarithm. ``scale``
+    asks for one of them.
     """
-    if max(each.dataLim.y1 for each in ax.get_shared_y_axes().get_siblings(ax)) <= 95.0:
+    highest = max(each.dataLim.y1 for each in ax.get_shared_y_axes().get_siblings(ax))
+    if (scale or ("error" if highest > 95.0 else "linear")) == "linear":
         linear_axis(ax, highest=100.0)
         return
+    ax.set_ylabel(f"{ax.get_ylabel()}, error scale")
     errors = (100, 50, 20, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 
     def place(percent: Any) -> Any:
@@ -195,26 +206,41 @@ def accuracy_axis(ax: Axes) -> None:
 
     ax.set_yscale("function", functions=(place, lambda place: 100.0 - 10.0**-place))
     ax.autoscale(axis="y")
+    ax.set_ylim(max(0.0, ax.get_ylim()[0]))
     ax.yaxis.set_major_locator(FixedLocator([100.0 - error for error in errors]))
     ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter("{x:.6g}")
 
 
-def end_labels(ax: Axes, entries: Sequence[tuple[str, float, Look]]) -> None:
-    """Name lines (name, last y, look) beside their ends; names that would touch are moved apart."""
+def end_labels(ax: Axes, entries: Sequence[End]) -> None:
+    """Name lines beside their ends; names that would touch are moved apart.
+
+    Of what was drawn on the Axes before, the names are placed anew, too.
+    """
+    before = _NAMED.pop(ax, {}).values()
+    there = [(entry, text) for entry, text in before if text in ax.texts]
+    for _, text in there:
+        text.remove()
+    named = {entry[0]: entry for entry in (*(entry for entry, _ in there), *entries)}
+    _NAMED[ax] = {}
+    if (figure := figure_of(ax)).get_layout_engine() is None:
+        figure.set_layout_engine("constrained")  # which leaves room for the names
     to_axes = ax.transData + ax.transAxes.inverted()
-    left = ax.get_xlim()[0]
-    ends = [float(np.clip(to_axes.transform((left, y))[1], 0.0, 1.0)) for _, y, _ in entries]
-    height = ax.get_window_extent().height * 72.0 / figure_of(ax).dpi
-    size = min(8.0, max(4.5, height / max(1, len(entries)) / 1.3))
-    places = spread_out(ends, size * 1.3 / height)
-    for (name, _, look), end, place in zip(entries, ends, places, strict=True):
+    right = ax.get_xlim()[1]
+    at = [to_axes.transform((right if x is None else x, y)) for _, x, y, _ in named.values()]
+    ends = [(min(float(x), 1.0), float(np.clip(y, 0.0, 1.0))) for x, y in at]
+    height = ax.get_window_extent().height * 72.0 / figure.dpi
+    beside = offset_copy(ax.transAxes, figure, x=24.0, units="points")
+    size = min(8.0, max(4.5, height / max(1, len(named)) / 1.3))
+    places = spread_out([y for _, y in ends], size * 1.3 / height)
+    for (name, _, _, look), (x, y), place in zip(named.values(), ends, places, strict=True):
         arrow = {"arrowstyle": "-", "relpos": (0.0, 0.5), "shrinkA": 1.0, "shrinkB": 3.0, **look}
+        arrow |= {"linestyle": ":", "linewidth": 0.5} if x < 1.0 else {}  # nobody's line goes on
         shown = name if len(name) <= 34 else name[:33] + "…"
-        shift = (24.0, (place - end) * height)
-        at: Any = {"xy": (1.0, end), "xycoords": "axes fraction", "annotation_clip": False}
-        at |= {"xytext": shift, "textcoords": "offset points", "va": "center"}
-        ax.annotate(shown, fontsize=size, color=INK, arrowprops=arrow, **at)
+        how: Any = {"xy": (x, y), "xycoords": "axes fraction", "annotation_clip": False}
+        how |= {"xytext": (1.0, place), "textcoords": beside, "va": "center"}
+        text = ax.annotate(shown, fontsize=size, color=INK, arrowprops=arrow, **how)
+        _NAMED[ax][name] = named[name], text
 
 
 def spread_out(wanted: Sequence[float], step: float) -> list[float]:

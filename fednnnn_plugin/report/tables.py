@@ -8,7 +8,15 @@ from typing import Any
 
 import pandas as pd
 
-from fednnnn_plugin.report.groups import CONDITIONS, LINE, UNRECORDED, judged, value_text
+from fednnnn_plugin.report.groups import (
+    CONDITIONS,
+    LINE,
+    SYMBOLS,
+    UNRECORDED,
+    differing,
+    judged,
+    value_text,
+)
 from fednnnn_plugin.report.runs import SECONDS
 
 FEDAVG = "FedAvg"
@@ -54,6 +62,14 @@ SETTINGS = {
     "mnist": _SETTINGS | {"model": "nnnn_mnist", "comm_round": 100, "weight_decay": 0},
     "cifar10": _SETTINGS | {"model": "nnnn_cifar10", "comm_round": 250, "weight_decay": 5e-4},
 }
+TIMES = "Times hold for runs that had the machine to themselves; the records cannot say it."
+_SHOWN: tuple[str, ...] = (
+    "client_num_in_total",
+    "client_num_per_round",
+    "learning_rate",
+    "batch_size",
+)
+_SHOWN += ("beta", "gamma", "prox_mu", "server_lr")
 _MARKDOWN = str.maketrans({"&": "&amp;", **{char: f"\\{char}" for char in "\\|*_`[]<>#"}})
 
 
@@ -84,6 +100,17 @@ class Table:
             shown = shown.rename(columns={column: column.ljust(width)})
         return "\n".join([f"{self.title}\n", shown.to_string(index=False), "", *self.notes]) + "\n"
 
+    def latex(self) -> str:
+        """For pdfLaTeX with booktabs: numbers to the right, what stands out bold, the notes."""
+        rows = self.rows.map(latex)
+        for row, column in self.strong:
+            rows.loc[row, column] = rf"\textbf{{{rows.loc[row, column]}}}"
+        rows.columns = pd.Index(map(latex, rows.columns))
+        how = "lll" + "r" * (len(rows.columns) - 3)
+        table = rows.to_latex(index=False, escape=False, column_format=how)
+        notes = [rf"\par{{\footnotesize {latex(note)}}}" for note in self.notes]
+        return "\n".join([r"% needs \usepackage{booktabs}", table.strip(), *notes]) + "\n"
+
     def markdown(self) -> str:
         rows = self.rows.map(escaped)
         for row, column in self.strong:
@@ -92,6 +119,24 @@ class Table:
         lines = [list(rows), rule, *rows.to_numpy().tolist()]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return "\n\n".join([f"**{self.title}**", table, *map(escaped, self.notes)]) + "\n"
+
+
+_LATEX = str.maketrans(
+    {char: f"\\{char}" for char in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"β": r"$\beta$", "γ": r"$\gamma$", "μ": r"$\mu$", "η": r"$\eta$", "λ": r"$\lambda$"}
+    | {"α": r"$\alpha$", "τ": r"$\tau$", "ε": r"$\varepsilon$", "±": r"$\pm$", "×": r"$\times$"}
+    | {"−": "$-$", "<": "$<$", ">": "$>$", "–": "--", "…": r"\dots{}", "√": r"$\surd$"}
+)
+
+
+def latex(text: str) -> str:
+    """Text that pdfLaTeX sets as it is; a letter that its fonts lack as its code point."""
+    known = (
+        c if c in "–…√−" or ord(c) < 0x180 or ord(c) in _LATEX else f"[U+{ord(c):04X}]"
+        for c in text
+    )
+    return "".join(known).translate(_LATEX)
 
 
 def escaped(text: str) -> str:
@@ -154,21 +199,41 @@ def accuracy(runs: pd.DataFrame) -> Table:
         rows[name] = _means(numbers[name] * 100.0, numbers[f"{name}_sd"] * 100.0, 2)
         highest = numbers[name] == numbers.groupby(LINE[:2])[name].transform("max")
         strong |= {(int(row), name) for row in numbers.index[ranked & highest]}
-    notes = ["± is the sample standard deviation over seeds."] * bool((numbers["seeds"] > 1).any())
+    alone = any(numbers["seeds"][row] == 1 for row, _ in strong)
+    notes = ["Bold is the highest; of one seed, tenths of a point may be chance."] * alone
+    notes += ["± is the sample standard deviation over seeds."] * bool((numbers["seeds"] > 1).any())
     if numbers["paper"].notna().any():
         rows["paper"] = _fixed(numbers["paper"], 1)
         for name in ("best", "final"):
             rows[f"{name} − paper"] = _fixed(numbers[name] * 100.0 - numbers["paper"], 1, "+")
         notes.append("paper: its table of accuracies, one run each; differences in points.")
-    rows["s a round"] = _fixed(numbers["seconds"], 1)
-    if devices := ", ".join(map(str, runs["device"].dropna().unique())):
-        notes.append(f"s a round: median, on {devices}.")
+    alike = [name for name, part in runs.groupby(LINE[:2]) if comparable_times(part)]
+    timed = pd.MultiIndex.from_frame(numbers[LINE[:2]]).isin(alike)
+    numbers["seconds"] = numbers["seconds"].where(timed)
+    if numbers["seconds"].notna().any():
+        rows["s a round"] = _fixed(numbers["seconds"], 1)
+        notes.append(f"s a round: median. {TIMES}")
+    if not timed.all():
+        notes.append("No times where the runs of a condition are of different machines.")
+    for device, of in runs.dropna(subset=["device"]).groupby("device", sort=False):
+        if timed.all() and runs["device"].nunique() < 2:
+            notes.append(f"Machine: {device}.")
+            break
+        place = of["data"] + " " + of["condition"]
+        alone = pd.MultiIndex.from_frame(of[LINE[:2]]).isin(alike)
+        who = place.where(alone, place + " " + of["label"]).unique()
+        notes.append(f"Machine {device}: {'; '.join(who)}.")
     unlike = numbers[numbers["unlike_paper"] != ""].groupby("unlike_paper", sort=False)["label"]
     for difference, labels in unlike:
         who = ", ".join(labels.unique())
         notes.append(f"* {who}: not the paper's settings, in brackets: {difference}.")
     title = f"{judged(runs).capitalize()} accuracy (%)"
     return Table(title, numbers, rows, frozenset(strong), tuple(notes))
+
+
+def comparable_times(runs: pd.DataFrame) -> bool:
+    """Whether a condition's runs are all of one machine, so that their seconds can be compared."""
+    return runs["device"].nunique() < 2
 
 
 def headline(runs: pd.DataFrame) -> str:
@@ -184,7 +249,29 @@ def headline(runs: pd.DataFrame) -> str:
     fedavg = methods["mean"][methods.index.isin([FEDAVG], level="method")].max()  # NaN of none
     lead = best["mean"].iloc[0] - fedavg
     above = f", {lead:.1f} points above FedAvg" * bool(lead > 0.0)
-    return f"Best: {label}, {text} %{above}."
+    return f"Best: {label}, {text} %{above}; {_extent(every)}."
+
+
+def settings(runs: pd.DataFrame) -> str:
+    """The settings of a condition's lines: those of all, then what each line has of its own."""
+    heads = runs.drop_duplicates("label").set_index("label")
+    keys = [key for key in _SHOWN if key in heads and heads[key].notna().any()]
+    own = differing(heads, keys)
+    parts = [f"{SYMBOLS[key]} {value_text(heads[key].iloc[0])}" for key in keys if key not in own]
+    for label, values in heads[own].astype(object).iterrows():
+        told = [f"{SYMBOLS[k]} {value_text(v)}" for k, v in values.dropna().items()]
+        parts += [f"{label}: {', '.join(told)}"] * bool(told)
+    return f"Settings: {'; '.join(parts)}." if parts else ""
+
+
+def _extent(every: pd.DataFrame) -> str:
+    """How many rounds and seeds a condition's result stands on, as in ``30 of the paper's …``."""
+    rounds, head = int(every["rounds"].max()), every.iloc[0]
+    paper = SETTINGS.get(str(head.get("dataset")), {}).get("comm_round", 0)
+    listed = any(place[:2] == (head.get("dataset"), head["deal"]) for place in PAPER)
+    of_paper = f" of the paper's {paper}" * bool(listed and rounds < paper)
+    seeds = int(every.groupby("label")["run"].size().min())
+    return f"{rounds}{of_paper} rounds, " + ("one seed" if seeds == 1 else f"{seeds} seeds")
 
 
 def _not_ranked(every: pd.DataFrame) -> str | None:
@@ -206,25 +293,38 @@ def _not_ranked(every: pd.DataFrame) -> str | None:
 def rounds_to(runs: pd.DataFrame, target: float) -> Table:
     """Rounds that each method needs to an accuracy.
 
-    A seed that did not get there counts with the rounds that it had: with fewer ``reached`` than
-    ``seeds``, ``rounds`` is a lower bound. It is NaN where no accuracy was measured.
+    Where a seed did not get there, its rounds are not known: ``reached`` says how many did, and
+    there is neither a mean nor a deviation.
     """
     every = outcomes(runs)
-    every["reached"] = runs[runs["test_acc"] >= target].groupby("run")["round"].min()
-    every["needed"] = every["reached"].fillna(every["rounds"]).where(every["tests"] > 0)
-    numbers = every.groupby(LINE, sort=False).agg(
-        seeds=("run", "size"), reached=("reached", "count"),
-        rounds=("needed", "mean"), sd=("needed", "std"),
-    ).reset_index()  # fmt: skip
+    numbers = reaching(runs, every, target)
     rows = numbers[LINE].set_axis(_FIRST, axis=1)
-    bound = (numbers["reached"] < numbers["seeds"]) & numbers["rounds"].notna()
-    rows["rounds"] = bound.map({True: ">", False: ""}) + _means(
-        numbers["rounds"], numbers["sd"], int(numbers["seeds"].max() > 1)
+    rows["seeds"] = numbers["seeds"].astype(str)
+    rows["reached it"] = numbers["reached"].astype(str).where(numbers["tested"], "–")
+    rows["rounds"] = _means(numbers["rounds"], numbers["sd"], int(numbers["seeds"].max() > 1))
+    rows["rounds"] = rows["rounds"].where(
+        numbers["rounds"].notna() | ~numbers["tested"],
+        ">" + numbers["shortest"].astype(str),
     )
+    numbers = numbers.drop(columns="tested")
     seldom = bool((every["tests"] < every["rounds"]).any())
     notes = ("Not every round was tested: the first that was.",) * seldom
     title = f"Rounds to an accuracy of {target * 100:g} %"
     return Table(title, numbers, rows, notes=notes)
+
+
+def reaching(runs: pd.DataFrame, every: pd.DataFrame, target: float) -> pd.DataFrame:
+    """For each line its ``seeds``, how many ``reached`` an accuracy, and after how many ``rounds``.
+
+    ``rounds`` and their ``sd`` are NaN unless all did; ``every`` are the runs' ``outcomes``.
+    """
+    first = runs[runs["test_acc"] >= target].groupby("run")["round"].min()
+    numbers = every.assign(first=first).groupby(LINE, sort=False).agg(
+        seeds=("run", "size"), reached=("first", "count"), tested=("tests", "any"),
+        shortest=("rounds", "min"), rounds=("first", "mean"), sd=("first", "std"),
+    ).reset_index()  # fmt: skip
+    all_of_them = numbers["reached"] == numbers["seeds"]
+    return numbers.assign(**{of: numbers[of].where(all_of_them) for of in ("rounds", "sd")})
 
 
 def _fixed(values: pd.Series[float], digits: int, sign: str = "") -> pd.Series[str]:

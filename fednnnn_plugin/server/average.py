@@ -239,6 +239,8 @@ class UpdateAccumulator:
             known.weighted(column) / total for column in range(1, len(known.rows[0]))
         )
         norms = [row[1] for row in known.rows]
+        shares = [math.ldexp(row[0], unit) / total * row[1] for row in known.rows]
+        longest = max(shares) or 1.0  # in units of it no square overflows
         return Update(
             vector=vector,
             layout=layout,
@@ -246,6 +248,7 @@ class UpdateAccumulator:
             mean_update_norm=min(math.sqrt(math.fsum(x * x for x in own)), norm),
             mean_client_norm=norm,
             mean_client_square=square,
+            orthogonal_norm=longest * math.sqrt(math.fsum((x / longest) ** 2 for x in shares)),
             layers={
                 module: LayerNorms(min(n, e), e)
                 for module, n, e in zip(layout.modules, own, layers, strict=True)

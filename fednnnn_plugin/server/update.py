@@ -67,6 +67,7 @@ class Update:
         mean_update_norm: ``N = ‖S‖₂`` (eq. 4) of the whole model.
         mean_client_norm: ``E = Σ α_k ‖Δ_k‖₂`` (eq. 5); ``N ≤ E`` (proposition 1).
         mean_client_square: ``Σ α_k ‖Δ_k‖₂²``.
+        orthogonal_norm: ``√(Σ α_k² ‖Δ_k‖₂²)``, what ``N`` is where all updates are orthogonal.
         layers: both norms of every module that owns trainable parameters.
         buffers: every other entry of the model state: floating ones averaged with ``α_k``, integer
             ones the maximum over clients.
@@ -80,6 +81,7 @@ class Update:
     mean_update_norm: float
     mean_client_norm: float
     mean_client_square: float
+    orthogonal_norm: float
     layers: dict[str, LayerNorms]
     buffers: dict[str, Tensor]
     clients: int

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.report.study import MAX_POINTS, TAKEN, Plan, Step
-from fednnnn_plugin.tune.settings import Settings, parse_grid
+from fednnnn_plugin.report.study import MAX_POINTS, TAKEN, Grid, Plan, Step
+from fednnnn_plugin.tune.settings import LEARNING_RATE_STEP, Settings, parse_grid
 
 Load = Callable[[Sequence[str]], Recipe]
 """Loads the recipe that is searched for, with these overrides."""
 
 LEARNING_RATE = "learning_rate"
+_CHOSEN = (LEARNING_RATE, "weight_decay")
+_NOT_SEARCHED = {"comm_round", "start_round", "checkpoint_every", "max_client_failures"}
 FEDAVG = "PaperFedAvg"
 DEFAULT_VALIDATION = 1 / 6  # of MNIST's 60,000 training images 10,000, as many as are tested on
 
@@ -32,13 +34,21 @@ _NON_IID_B = {
 
 
 def make_plan(recipe: Recipe, settings: Settings) -> Plan:
-    """Lay out a recipe's search (paper, appendix).
+    """Lay out a recipe's search: the paper's procedure, or the recipe as it is.
 
-    Step 1 holds out a validation part. Step 2 searches η, on FedAvg under non-IID-B, and Step 3
-    the method's own keys, at that η. Without grids they are the paper's for η, and those that the
-    method's rule gives with its keys. With grids only what they name is searched. Step 3, of which
-    the paper does not say it, takes the rounds of Step 2.
+    The procedure (paper, appendix) is for recipes of the paper's data, network and deal, or where
+    ``settings.paper`` asks for it. Step 1 holds out a validation part. Step 2 searches η, and λ
+    where a grid names it, on FedAvg under non-IID-B, and Step 3 the method's own keys, at that η.
+    Without grids they are the paper's for η, and those that the method's rule gives with its keys.
+    With grids only what they name is searched. Step 3, of which the paper does not say it, takes
+    the rounds of Step 2; its "epochs" of Step 2 are read as rounds, and its test accuracy as that
+    of the images held out.
+
+    Of any other recipe one step searches what the grids name, jointly: any number of
+    ``train_args``, on the recipe's own data, deal and method, for its own rounds.
     """
+    if not (settings.paper or _is_papers(recipe)):
+        return _plan(recipe, settings, [_joint_step(recipe, settings)])
     method, keys = recipe.train_args.federated_optimizer, recipe.rule.keys
     rates, rounds = _PAPER.get(recipe.data_args.dataset, _OTHERS)
     if recipe.train_args.client_num_in_total == 1:
@@ -51,26 +61,81 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
         **{name: key.grid for name, key in keys.items() if key.grid},
     }
     for name in grids:
-        if name not in (LEARNING_RATE, *keys):
-            known = ", ".join((LEARNING_RATE, *keys))
+        if name not in (*_CHOSEN, *keys):
+            known = ", ".join((*_CHOSEN, *keys))
             raise UserError(f"--grid {name}: {method} has no such key to search; it has {known}")
         if name in TAKEN:
             raise UserError(
                 f"--grid {name}: the table of trials has such a column: call it otherwise"
             )
     searched = {
-        "learning-rate": (FEDAVG, [LEARNING_RATE]),
-        re.sub(r"[^\w.-]", ".", method)[:100]: (method, keys),
+        LEARNING_RATE_STEP: (FEDAVG, [*_CHOSEN]),
+        _step_name(method): (method, [*keys]),
     }
     steps = []
     for name, (optimizer, own) in searched.items():
         grid = {key: grids[key] for key in own if key in grids}
-        if (points := prod(map(len, grid.values()))) > MAX_POINTS:
-            raise UserError(f"--grid: {points} combinations; at most {MAX_POINTS} are allowed")
         if grid:
-            steps.append(
-                Step(name=name, method=optimizer, rounds=settings.rounds or rounds, grid=grid)
+            steps.append(_step(name, optimizer, settings.rounds or rounds, grid))
+    return _plan(recipe, settings, steps)
+
+
+def described(load: Load, plan: Plan) -> Iterator[str]:
+    """Say what each step trains, on which deal."""
+    for step in plan.steps:
+        point = next(step.points())
+        recipe = trial_recipe(load, plan, step, point)
+        data, train = recipe.data_args, recipe.train_args
+        deal = "" if data.partition_method is None else f" ({data.partition_method})"
+        why = ", the paper's procedure" * (step.name == LEARNING_RATE_STEP)
+        yield (
+            f"{step.name}: {', '.join(step.grid)}: {len(step)} runs of {step.rounds} rounds of "
+            f"{step.method}, {data.dataset}{deal}, {train.client_num_in_total} clients{why}"
+        )
+
+
+def _is_papers(recipe: Recipe) -> bool:
+    """Whether a recipe's data, network and deal are among those that the procedure is made for."""
+    data = recipe.data_args
+    built_in = data.dataset in ("mnist", "cifar10", "digits")
+    own_network = recipe.model_args.model == f"nnnn_{data.dataset}"
+    return built_in and own_network and data.partition_method in ("iid", "n_class")
+
+
+def _joint_step(recipe: Recipe, settings: Settings) -> Step:
+    """The one step of a recipe that is searched as it is."""
+    train, keys = recipe.train_args, recipe.rule.keys
+    if not settings.grids:
+        raise UserError(
+            "tune: --grid: name what to search, as in --grid learning_rate=0.02,0.05; the paper's "
+            "procedure, for a recipe that is not the paper's, is --paper"
+        )
+    numbers = [name for name, value in train.model_dump().items() if type(value) in (int, float)]
+    searchable = dict.fromkeys([*_CHOSEN, *keys, *numbers])
+    for name in settings.grids:
+        if name not in searchable or name in _NOT_SEARCHED:
+            there = ", ".join(key for key in searchable if key not in _NOT_SEARCHED)
+            raise UserError(f"--grid {name}: no key of train_args to search; there are {there}")
+        if name in TAKEN:
+            raise UserError(
+                f"--grid {name}: the table of trials has such a column: call it otherwise"
             )
+    method = train.federated_optimizer
+    rounds = settings.rounds or train.comm_round
+    return _step(_step_name(method), method, rounds, settings.grids)
+
+
+def _step_name(method: str) -> str:
+    return re.sub(r"[^\w.-]", ".", method)[:100]
+
+
+def _step(name: str, method: str, rounds: int, grid: Grid) -> Step:
+    if (points := prod(map(len, grid.values()))) > MAX_POINTS:
+        raise UserError(f"--grid: {points} combinations; at most {MAX_POINTS} are allowed")
+    return Step(name=name, method=method, rounds=rounds, grid=grid)
+
+
+def _plan(recipe: Recipe, settings: Settings, steps: Sequence[Step]) -> Plan:
     return Plan(
         recipe=printable(recipe.name),
         metric=settings.metric or "best_accuracy",
@@ -88,9 +153,15 @@ def trial_recipe(load: Load, plan: Plan, step: Step, point: Mapping[str, float])
         "train_args.comm_round": step.rounds,
         "data_args.validation_fraction": plan.validation,
     }
-    if LEARNING_RATE in step.grid:
+    if step.name == LEARNING_RATE_STEP:
         changes |= {f"train_args.{key}": "null" for key in load([]).rule.keys}
         changes["train_args.federated_optimizer"] = FEDAVG
         changes |= {f"data_args.{key}": value for key, value in _NON_IID_B.items()}
-    changes |= {f"train_args.{key}": value for key, value in point.items()}
+    # A count is no float; the values of a rule's keys stay as they are.
+    train = load([]).train_args
+    counts = {key for key in point if type(getattr(train, key, None)) is int}
+    changes |= {
+        f"train_args.{key}": int(value) if key in counts and value.is_integer() else value
+        for key, value in point.items()
+    }
     return load([f"{key}={value}" for key, value in changes.items()])

@@ -8,6 +8,7 @@ so a point whose process was killed or interrupted is free again, and its run is
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from math import isnan
 from pathlib import Path
@@ -46,7 +47,8 @@ class Search:
             study = self._tabulate()
             best = study.chosen(step)
             if not best:
-                reason = max(row["reason"] for row in self._journal.rows(step).values())
+                reasons = Counter(row["reason"] for row in self._journal.rows(step).values())
+                ((reason, _),) = reasons.most_common(1)
                 raise RunError(
                     f"{self._folder.path}: {step.name}: no trial finished: {reason}; remove "
                     f"trials/{step.name} and --resume runs them again"

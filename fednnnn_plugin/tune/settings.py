@@ -13,6 +13,7 @@ from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.report.study import MAX_POINTS, Grid, Metric, Plan
 
+LEARNING_RATE_STEP = "learning-rate"  # the paper's Step 2; no method has such a name
 _FORM = "must be numbers as in 0.5,0.7,1.0, or START:STOP:STEP as in 0.5:1.2:0.1"
 
 
@@ -70,6 +71,7 @@ class Settings(BaseModel):
     validation: float | None = Field(default=None, gt=0, lt=1)
     metric: Metric | None = None
     prune: bool | None = None
+    paper: bool | None = None
 
     def updated(self, other: Settings) -> Settings:
         """Return these with what ``other`` sets in their place, grid by grid."""
@@ -83,7 +85,8 @@ def settings_of(plan: Plan) -> Settings:
     """Return the settings that make this plan."""
     grids: Grid = {key: values for step in plan.steps for key, values in step.grid.items()}
     given = plan.model_dump(include={"validation", "metric", "prune"})
-    return Settings(grids=grids, rounds=plan.steps[0].rounds, **given)
+    paper = any(step.name == LEARNING_RATE_STEP for step in plan.steps) or None
+    return Settings(grids=grids, rounds=plan.steps[0].rounds, paper=paper, **given)
 
 
 def read_settings(path: Path) -> Settings:

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fednnnn_plugin.data.federated import FederatedData, load_federated
 from fednnnn_plugin.engine.devices import keep_freed_memory
+from fednnnn_plugin.engine.functions import Functions
 from fednnnn_plugin.engine.records import Seconds
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.settings import data_spec, local_sgd
@@ -144,7 +145,7 @@ def plain_loop(
 
     Or what comes after that, all the data on the device.
     """
-    train, sgd, local = recipe.train_args, local_sgd(recipe), loaders(recipe, data)
+    train, sgd, local = recipe.train_args, local_sgd(recipe, Functions()), loaders(recipe, data)
     if staged:
         shares = [data.client_data(client) for client in range(data.num_clients)]
         local = [Staged(x.to(device), y.to(device), train.batch_size) for x, y in shares]

@@ -30,6 +30,7 @@ from fednnnn_plugin.client.replica import layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import TensorBatches
 from fednnnn_plugin.engine.devices import numerics, total_memory
+from fednnnn_plugin.engine.functions import Functions
 from fednnnn_plugin.engine.records import Seconds
 from fednnnn_plugin.engine.settings import local_sgd
 from fednnnn_plugin.engine.training import Inputs, room_on, widest_group
@@ -42,7 +43,7 @@ HEAD = "train, aggregate, loop, × loop, of product, group, steps, × largest cl
 
 def launches(recipe: Recipe, data: FederatedData, device: torch.device, first: Group) -> int:
     """Return the launches of a round of a group, staging included."""
-    sgd, model = local_sgd(recipe), create_model(recipe.model_args.model, 0).to(device)
+    sgd, model = local_sgd(recipe, Functions()), create_model(recipe.model_args.model, 0).to(device)
     batches = TensorBatches(data, sgd, 0, device)
     start = layout_of(model).gather(named_tensors(model))
     group = GroupSGD(sgd, model, batches.images, batches.labels, len(first), batches.normalisation)
@@ -93,7 +94,7 @@ def main(name: str, conditions: tuple[str, ...], clients: int, data: Path, **opt
         with numerics(precision):
             loop()  # the first round only warms up
             one_by_one = min(total(loop()) for _ in range(options["repeats"]))
-        sizes, sgd = [len(indices) for indices in held.client_indices], local_sgd(recipe)
+        sizes, sgd = [len(indices) for indices in held.client_indices], local_sgd(recipe, Functions())
         inputs = Inputs(create_model(recipe.model_args.model, 0), held, device)
         room = room_on(inputs, total_memory(device))
         width = widest_group(inputs, sgd, recipe.train_args.client_batching, room)

@@ -110,6 +110,7 @@ def make_record() -> Callable[..., RoundRecord]:
         served_test_acc=None,
         mean_update_norm=1.0,
         mean_client_norm=4.0,
+        orthogonal_norm=2.0,
         server_update_norm=2.0,
         integrated_norm=2.0,
         client_norms=(3.0, 4.0, 5.0),

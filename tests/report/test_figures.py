@@ -112,7 +112,80 @@ def test_the_line_of_orthogonal_updates(runs: pd.DataFrame) -> None:
     ax = fig.agreement(runs)
     levels = {float(line.get_ydata()[0]) for line in ax.lines if len(line.get_ydata()) == 2}
     assert levels == {1.0, 0.1}
-    assert "1/√100: orthogonal" in names(ax)
+    assert "1/√100: orthogonal, equal length" in names(ax)
+
+
+def test_the_mark_of_orthogonal_updates_is_the_recorded_one(make_run) -> None:
+    """1/√m holds for updates of one length; under a power law it was 7.5 times too low."""
+
+    def long(line: dict) -> None:
+        line.update(mean_client_norm=4.0, orthogonal_norm=3.0)
+
+    ax = fig.agreement(fp.read_runs(make_run("FedNNNN", change=long, client_weighting="samples")))
+    (mark,) = (line for line in ax.lines if line.get_label() == "_orthogonal")
+    assert list(mark.get_ydata()) == [0.75] * 4
+    assert names(ax) == {"FedNNNN", "1: clients agree", "dotted: orthogonal"}
+
+
+@pytest.mark.parametrize(
+    ("draw", "given", "nearest"),
+    [
+        (fig.accuracy, {"column": "tst_acc"}, "test_acc"),
+        (fig.accuracy, {"scale": "eror"}, "error"),
+        (fig.norms, {"layer": "fc99"}, "fc1"),
+        (fig.norms, {"norm": "mean_update"}, "mean_update_norm"),
+        (fig.metric, {"name": "f1"}, "none"),
+    ],
+)
+def test_what_there_is_not_is_refused_in_a_line(runs, draw, given: dict, nearest: str) -> None:
+    with pytest.raises(fp.UserError) as caught:
+        draw(runs, **given)
+    assert str(caught.value).startswith(f"{next(iter(given))}: ")
+    assert nearest in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_time_does_not_go_back_where_a_seed_ends(make_run) -> None:
+    """The mean of the seconds of the seeds that are left was below the one before."""
+    for seed, seconds, done in ((0, 9.0, 3), (1, 1.0, 6)):
+        times = {"train": seconds, "aggregate": 0.0, "evaluate": 0.0}
+        folder = make_run(
+            "FedNNNN", seed=seed, comm_round=6, done=done,
+            change=lambda line, t=times: line.update(seconds=t),
+        )  # fmt: skip
+    ax = fig.accuracy_by_seconds(fp.read_runs(folder.parent))
+    assert list(ax.lines[0].get_xdata()) == [5.0, 10.0, 15.0]
+
+
+def test_the_accuracy_axis_begins_at_0_and_says_its_scale(make_run) -> None:
+    low = iter([0.0, 0.02, 0.01, 0.999])
+    runs = fp.read_runs(make_run("FedNNNN", change=lambda line: line.update(test_acc=next(low))))
+    for scale, named in ((None, True), ("error", True), ("linear", False)):
+        ax = fig.accuracy(runs, scale=scale)
+        assert ax.get_ylim()[0] >= 0.0
+        assert ("error scale" in ax.get_ylabel()) == named
+
+
+def test_drawing_twice_names_each_line_once_and_within_the_figure(runs: pd.DataFrame) -> None:
+    figure, ax = plt.subplots()
+    for _ in range(2):
+        fig.accuracy(runs, ax)
+    assert sorted(text.get_text() for text in ax.texts) == ["FedAvg", "FedNNNN"]
+    figure.draw_without_rendering()
+    for text in ax.texts:
+        assert text.get_window_extent().x1 <= figure.bbox.x1
+    assert fig.accuracy(runs, legend=True).get_legend() is not None
+
+
+def test_a_leader_starts_where_its_line_ends(make_run) -> None:
+    make_run("PaperFedAvg", comm_round=8, done=4)
+    ax = fig.accuracy(fp.read_runs(make_run("FedNNNN", comm_round=8).parent))
+    starts = {text.get_text(): round(text.xy[0], 3) for text in ax.texts}
+    assert starts == {"FedAvg": 0.5, "FedNNNN": 1.0}
+
+
+def test_drawings_name_a_generic_font(runs: pd.DataFrame) -> None:
+    assert b"sans-serif" in drawn(fig.loss(runs), "svg")
 
 
 def test_the_error_axis_parts_what_is_near_100(make_run) -> None:
@@ -166,7 +239,7 @@ def test_a_layer_and_a_metric_of_one_s_own(make_run) -> None:
     assert {"norms-fc2", "norms-conv2", "metric-mse"} <= found
 
 
-def test_variants_of_a_method_get_shades_by_the_value_and_a_colour_bar(make_run) -> None:
+def test_variants_of_a_method_get_shades_by_the_value(make_run) -> None:
     """β 0.5 and β 1.1 looked the same."""
     betas = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
     for beta in betas:
@@ -174,9 +247,7 @@ def test_variants_of_a_method_get_shades_by_the_value_and_a_colour_bar(make_run)
     runs = fp.read_runs(make_run("PaperFedAvg").parent)
     ax = fig.accuracy(runs)
     assert set(lines(ax)) == {"FedAvg", *(f"FedNNNN (β {beta:g})" for beta in betas)}
-    assert names(ax) == {"FedAvg"}
-    ticks = [text.get_text() for text in ax.figure.axes[1].get_yticklabels()]
-    assert ticks == [f"{beta:g}" for beta in betas]
+    assert names(ax) == set(lines(ax))
     shades = [line.get_alpha() for line in ax.lines if line.get_label() != "FedAvg"]
     assert shades == sorted(set(shades))
     two = fig.accuracy(runs[runs["beta"].isin([0.5, 1.1])])

@@ -16,6 +16,8 @@ def test_a_heat_map_and_a_line(study: Path) -> None:
     heat = fp.figures.search(study)
     assert [text.get_text() for text in heat.texts] == ["91.0", "pruned", "93.0"]
     assert (heat.get_xlabel(), heat.get_ylabel()) == ("β (beta)", "γ (gamma)")
+    with pytest.raises(fp.UserError, match=r"step: 'etta': .*did you mean 'eta'"):
+        fp.figures.search(study, step="etta")
     line = fp.figures.search(study, step="eta")
     assert list(line.lines[0].get_xdata()) == [0.05, 0.1]
     assert list(line.lines[0].get_ydata()) == pytest.approx([80.0, 70.0])

@@ -2,12 +2,15 @@
 
 import math
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.report import tables
+from fednnnn_plugin.report.charts import condition_charts
 from fednnnn_plugin.report.groups import arrange
 
 
@@ -41,11 +44,12 @@ def test_accuracy_worked_by_hand(make_run) -> None:
     assert table.rows["best − paper"][1] == "−19.1"
     assert "80.00 ± 14.14" in table.text()
     assert "| **80.00 ± 14.14** |" in table.markdown()
-    assert "s a round: median, on cpu (A, 2 cores)." in table.notes
+    assert "Machine: cpu (A, 2 cores)." in table.notes
     assert table.strong == {(1, "best"), (1, "final")}
     runs = arrange(fp.read_runs(base.parent))
     assert tables.headline(runs[runs["data"] == "MNIST"]) == (
-        "Best: FedNNNN, 80.00 ± 14.14 %, 50.0 points above FedAvg."
+        "Best: FedNNNN, 80.00 ± 14.14 %, 50.0 points above FedAvg; "
+        "4 of the paper's 100 rounds, 2 seeds."
     )
 
 
@@ -194,7 +198,7 @@ def test_the_best_of_two_without_fedavg(make_run) -> None:
     make_run("Momentum", change=curve(0.5, 0.6, 0.7, 0.6))
     folder = make_run("FedNNNN", change=curve(0.5, 0.6, 0.8, 0.6))
     runs = arrange(fp.read_runs(folder.parent))
-    assert tables.headline(runs) == "Best: FedNNNN, 80.00 %."
+    assert tables.headline(runs) == "Best: FedNNNN, 80.00 %; 4 rounds, one seed."
 
 
 def test_single_clients_that_differ_are_told_apart(make_run) -> None:
@@ -251,6 +255,46 @@ def test_rounds_to_an_accuracy(make_run, base, rounds) -> None:
     table = tables.rounds_to(arrange(fp.read_runs(seldom)), 0.3)
     assert list(table.rows["rounds"]) == ["10"]
     assert table.notes
+
+
+def test_seeds_that_do_not_reach_an_accuracy_are_counted(make_run) -> None:
+    """It said ``>30.0 ± 0.0``, a deviation of what was cut off."""
+    make_run("FedNNNN", seed=0, change=curve(0.1, 0.9, 0.9, 0.9))
+    runs = fp.read_runs(make_run("FedNNNN", seed=1, change=curve(0.1, 0.2, 0.2, 0.2)).parent)
+    (row,) = tables.rounds_to(arrange(runs), 0.8).rows.to_dict("records")
+    assert (row["seeds"], row["reached it"], row["rounds"]) == ("2", "1", ">4")
+
+
+def test_times_of_different_machines_do_not_stand_beside_each_other(make_run) -> None:
+    folders = [make_run(method) for method in ("FedNNNN", "PaperFedAvg")]
+    (folders[0] / "summary.json").write_text('{"rounds": 4, "device": "cpu (B, 2 cores)"}')
+    runs = arrange(fp.read_runs(*folders))
+    table = tables.accuracy(runs)
+    assert "s a round" not in table.rows
+    assert table.numbers["seconds"].isna().all()
+    assert any("different machines" in note for note in table.notes)
+    assert {f"Machine cpu ({name}, 2 cores): " in " ".join(table.notes) for name in "AB"} == {True}
+    assert "seconds" not in {c.name for c in condition_charts(runs, runs.iloc[:0], ())}
+
+
+def test_latex_is_what_pdflatex_takes(make_run, tmp_path: Path) -> None:
+    """42 times "Unicode character β"; a ``>`` was printed as ¿."""
+    for seed in (0, 1):
+        for beta in (0.5, 0.7):
+            make_run("FedNNNN", dataset="mnist", seed=seed, beta=beta)
+    runs = arrange(fp.read_runs(make_run("my:规_>~&A", dataset="mnist").parent))
+    texts = [tables.accuracy(runs).latex(), tables.rounds_to(runs, 0.99).latex()]
+    assert all(text.replace("–", "").isascii() for text in texts)
+    for part in (r"\beta", r"\pm", r"\toprule", r"lllr", "[U+89C4]", r"\footnotesize", "$*$"):
+        assert part.replace("$*$", "*") in texts[0]
+    assert "$>$4" in texts[1]
+    if pdflatex := shutil.which("pdflatex"):
+        body = "\n\n".join(texts)
+        head = r"\documentclass[landscape]{article}\usepackage{booktabs}\begin{document}"
+        (tmp_path / "t.tex").write_text(head + "\n" + body + "\n\\end{document}")
+        command = [pdflatex, "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+        assert ended.returncode == 0, ended.stdout[-2000:]
 
 
 def test_names_in_markdown(make_run) -> None:

@@ -38,6 +38,7 @@ def test_two_clients_worked_by_hand() -> None:
     assert update.buffers == {}
     assert (update.clients, update.rejected) == (2, 0)
     assert update.mean_client_square == 625.0
+    assert update.orthogonal_norm == pytest.approx(math.sqrt(2 * 12.5**2))
     assert update.client_norms == (25.0, 25.0, 25.0)
 
 
@@ -81,6 +82,7 @@ def test_three_weighted_clients_with_layers_and_buffers_worked_by_hand() -> None
     assert update.mean_update_norm == pytest.approx(math.sqrt(5.125 + 4.25**2), rel=1e-15)
     assert update.mean_client_norm == (10 * 1 + 13 * 2 + 2 * 5) / 8
     assert update.mean_client_square == (100 * 1 + 169 * 2 + 4 * 5) / 8
+    assert update.orthogonal_norm == pytest.approx(math.hypot(10 * 1, 13 * 2, 2 * 5) / 8)
     assert update.client_norms == (2.0, 10.0, 13.0)
     assert list(update.buffers) == ["bn.running_var", "bn.num_batches_tracked", "ready"]
     assert update.buffers["bn.running_var"].tolist() == [2.0, 0.28125]

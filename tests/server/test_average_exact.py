@@ -70,7 +70,7 @@ def cases(draw: st.DrawFn) -> Case:
 def bits(update: Update) -> tuple[object, ...]:
     tensors = [update.vector, *update.buffers.values()]
     norms = (update.mean_update_norm, update.mean_client_norm, update.mean_client_square)
-    measured = (*norms, update.layers, update.client_norms)
+    measured = (*norms, update.orthogonal_norm, update.layers, update.client_norms)
     return *(tensor.numpy().tobytes() for tensor in tensors), repr(measured)
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe, dump_recipe, find_recipe, load_recipe
-from fednnnn_plugin.tune.plan import make_plan, trial_recipe
+from fednnnn_plugin.tune.plan import described, make_plan, trial_recipe
 from fednnnn_plugin.tune.settings import Settings, settings_of
 
 
@@ -63,7 +63,7 @@ def test_the_learning_rate_is_searched_on_fedavg_under_non_iid_b() -> None:
     def load(changes: Sequence[str]) -> Recipe:
         return load_recipe(find_recipe("mnist_iid_ub_fednnnn"), [*own_data, *changes])
 
-    plan = make_plan(load([]), Settings())
+    plan = make_plan(load([]), Settings(paper=True))
     rate, own = plan.steps
     tried = trial_recipe(load, plan, rate, {"learning_rate": 0.07})
     assert tried.train_args.federated_optimizer == "PaperFedAvg"
@@ -77,6 +77,39 @@ def test_the_learning_rate_is_searched_on_fedavg_under_non_iid_b() -> None:
     assert tried.data_args.partition_sizes == "power_law"
     train = yaml.safe_load(dump_recipe(tried))["train_args"]
     assert (train["beta"], train["gamma"], train["learning_rate"]) == (0.9, 0.6, 0.07)
+
+
+def test_a_recipe_of_ones_own_is_searched_as_it_is_and_jointly() -> None:
+    """It was plain FedAvg on a two-class split, and its value went into the Dirichlet recipe."""
+
+    def load(changes: Sequence[str]) -> Recipe:
+        own = ("partition_method=dirichlet", "partition_alpha=0.3", "client_num_in_total=12")
+        path = find_recipe("digits_noniid_b_fednnnn")
+        return load_recipe(path, [*own, "client_num_per_round=12", *changes])
+
+    grids = {"learning_rate": (0.02, 0.05), "weight_decay": (0.0, 1e-4), "epochs": (1.0, 2.0)}
+    plan = make_plan(load([]), Settings(grids=grids))
+    (step,) = plan.steps
+    assert (step.method, len(step), step.rounds) == ("FedNNNN", 8, load([]).train_args.comm_round)
+    tried = trial_recipe(load, plan, step, {"learning_rate": 0.02, "epochs": 2.0})
+    assert tried.train_args.federated_optimizer == "FedNNNN"
+    assert (tried.data_args.partition_method, tried.data_args.partition_alpha) == ("dirichlet", 0.3)
+    assert (tried.train_args.learning_rate, tried.train_args.epochs) == (0.02, 2)
+    assert "FedNNNN, digits (dirichlet), 12 clients" in next(described(load, plan))
+    for grids in (None, {"comm_round": (1.0,)}, {"lr": (0.1,)}):
+        with pytest.raises(UserError, match="--grid"):
+            make_plan(load([]), Settings(grids=grids))
+    rate, _ = make_plan(load([]), Settings(paper=True)).steps
+    assert rate.method == "PaperFedAvg"
+    assert "the paper's procedure" in next(
+        described(load, make_plan(load([]), Settings(paper=True)))
+    )
+
+
+def test_weight_decay_is_chosen_with_the_learning_rate() -> None:
+    grids = {"learning_rate": (0.05,), "weight_decay": (0.0, 5e-4)}
+    (rate,) = make_plan(recipe("cifar10_noniid_b_fedavg"), Settings(grids=grids)).steps
+    assert (rate.method, len(rate)) == ("PaperFedAvg", 2)
 
 
 def test_a_plans_settings_make_the_plan_again() -> None:

@@ -1,0 +1,110 @@
+"""Runs as tables for a notebook: a line a round, a line of a figure, or a layer of a round."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.report.groups import LINE, arrange, placed
+from fednnnn_plugin.report.runs import layers, read_folders
+from fednnnn_plugin.report.tables import outcomes, reaching
+
+
+def read_runs(*folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
+    """Read run folders, or folders of them, into a tidy table with one line a round.
+
+    Each argument is a path, a pattern such as ``"runs/n-*"``, or an iterable of them; runs may lie
+    up to four folders deep. Unfinished runs are read too. Columns, in this order:
+
+    - ``run``, ``data`` and ``condition`` as the report names them, ``folder``, ``finished``,
+      ``method`` (as the paper writes it), ``seed``, ``device`` and ``commit`` of a
+      finished run, ``settings``, which has the names of the next columns, then the settings that
+      identify a run by their recipe key (``dataset``, ``beta``, ...), and ``model_fingerprint``,
+      ``data_fingerprint`` and so on, digests of what was the user's own. Counts are ``Int64``,
+      switches ``boolean``;
+    - ``round``, and the numbers of ``metrics.jsonl``: accuracies in [0, 1], L2 norms, seconds;
+      ``client_norm_min``, ``client_norm_median`` and ``client_norm_max``; layers such as
+      ``layers.fc3.mean_update_norm``; NaN where nothing was recorded, or where what a trainer of
+      the user's own measured is beyond 1e100.
+
+    Columns that are added later are no settings: the lines of figures and tables stay as they are.
+
+    A damaged line is left out, with a warning that names its file and number; and so is what is
+    beyond the bounds of a reading: 100,000 rounds, 1,000 damaged lines or 512 MiB of a file; of
+    all 3,000 columns of layers, 100 of a trainer's own metrics, 300 settings, and 2^25 numbers.
+
+    Raises:
+        UserError: no round was found.
+    """
+    given = itertools.chain.from_iterable(
+        [each] if isinstance(each, str | Path) else each for each in folders
+    )
+    runs, problems = read_folders([path for each in given for path in _matching(Path(each))])
+    if runs.empty:
+        raise UserError("\n".join([*problems, "no run with a recorded round was given"]))
+    for problem in problems:
+        warnings.warn(problem, stacklevel=2)
+    runs = placed(runs).drop(columns="deal")
+    first = ["run", "data", "condition"]
+    return runs[[*first, *runs.columns.drop(first)]]
+
+
+def summary(runs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
+    """One row for each line of a figure: a method and its settings under a condition, over seeds.
+
+    Args:
+        runs: what :func:`read_runs` returns.
+        target: an accuracy in [0, 1].
+
+    Returns:
+        ``data``, ``condition``, ``label``, ``method``, ``seeds``; ``rounds``, those of the shortest
+        run; ``best`` and ``final`` accuracy in [0, 1], means over seeds, with the sample standard
+        deviations ``best_sd`` and ``final_sd`` (NaN of one seed). With a ``target`` also
+        ``reached``, how many seeds got there, and ``rounds_to_target``, the mean of their first
+        rounds that did, NaN unless all did.
+    """
+    runs = arrange(runs)
+    every = outcomes(runs)
+    lines = every.groupby(LINE, sort=False)
+    table = lines.agg(
+        method=("method", "first"), seeds=("run", "size"), rounds=("rounds", "min"),
+        best=("best", "mean"), best_sd=("best", "std"),
+        final=("final", "mean"), final_sd=("final", "std"),
+    )  # fmt: skip
+    if target is not None:
+        found = reaching(runs, every, target).set_index(LINE)
+        table["reached"], table["rounds_to_target"] = found["reached"], found["rounds"]
+    return table.reset_index()
+
+
+def layer_norms(runs: pd.DataFrame) -> pd.DataFrame:
+    """The norms of each layer, a row a layer and round: tidy, as seaborn takes it.
+
+    Args:
+        runs: what :func:`read_runs` returns.
+
+    Returns:
+        ``data``, ``condition``, ``method``, ``run``, ``seed``, ``round``, ``layer``, and
+        ``mean_update_norm`` (N), ``mean_client_norm`` (E) and ``server_update_norm`` of the layer.
+    """
+    norms = ["mean_update_norm", "mean_client_norm", "server_update_norm"]
+    heads = runs[["data", "condition", "method", "run", "seed", "round"]]
+    parts = [
+        heads.assign(layer=layer, **{norm: runs.get(f"layers.{layer}.{norm}") for norm in norms})
+        for layer in layers(runs)
+    ]
+    found = pd.concat(parts, ignore_index=True) if parts else heads.iloc[:0]
+    return found.dropna(subset=norms, how="all").reset_index(drop=True) if parts else found
+
+
+def _matching(path: Path) -> list[Path]:
+    """The folders that a pattern means; a path that is there, or that nothing matches, itself."""
+    found = (
+        [] if path.exists() else sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+    )
+    return [each for each in found if each.is_dir()] or [path]
