@@ -94,7 +94,8 @@ def main(name: str, conditions: tuple[str, ...], clients: int, data: Path, **opt
         with numerics(precision):
             loop()  # the first round only warms up
             one_by_one = min(total(loop()) for _ in range(options["repeats"]))
-        sizes, sgd = [len(indices) for indices in held.client_indices], local_sgd(recipe, Functions())
+        sizes = [len(indices) for indices in held.client_indices]
+        sgd = local_sgd(recipe, Functions())
         inputs = Inputs(create_model(recipe.model_args.model, 0), held, device)
         room = room_on(inputs, total_memory(device))
         width = widest_group(inputs, sgd, recipe.train_args.client_batching, room)
