@@ -67,8 +67,8 @@ def joined(lines: Iterable[str]) -> str:
     return "\n".join(different[:MAX_LINES] + ([f"... and {rest} more"] if rest > 0 else []))
 
 
-def known(what: str, given: str, allowed: Iterable[str]) -> None:
-    """A ``UserError`` where an argument is none of what there is; it names the nearest."""
+def check_known(what: str, given: str, allowed: Iterable[str]) -> None:
+    """Refuse an argument that is none of what is allowed, and name the nearest."""
     names = list(allowed)
     if given not in names:
         near = get_close_matches(str(given), names, 1)

@@ -18,7 +18,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from fednnnn_plugin.errors import known
+from fednnnn_plugin.errors import check_known
 from fednnnn_plugin.report import partition as dealt
 from fednnnn_plugin.report import search as searched
 from fednnnn_plugin.report import style
@@ -52,7 +52,7 @@ def accuracy(
 
     ``column`` is ``test_acc`` of the evaluated model, or ``served_test_acc``.
     """
-    known("column", column, ("test_acc", "served_test_acc"))
+    check_known("column", column, ("test_acc", "served_test_acc"))
     axis = partial(style.accuracy_axis, scale=_scale(scale))
     how = _How(names, legend, palette, title)
     label = f"{judged(runs)} accuracy (%)"
@@ -105,7 +105,7 @@ def metric(
     palette: style.Palette | None = None,
 ) -> Axes:
     """A number that the user's own trainer measured, by round."""
-    known("name", name, [str(each)[13:] for each in runs.filter(regex="^test_metrics\\.")])
+    check_known("name", name, [str(each)[13:] for each in runs.filter(regex="^test_metrics\\.")])
     how = _How(names, legend, palette)
     return _curves(runs, ax, f"test_metrics.{name}", name, style.linear_axis, how)
 
@@ -126,9 +126,9 @@ def norms(
     ``norm`` is its name in ``metrics.jsonl``; ``layer`` a module, such as ``fc3``, or None for the
     whole model.
     """
-    known("norm", norm, NORMS)
+    check_known("norm", norm, NORMS)
     if layer is not None:
-        known("layer", layer, layers(runs))
+        check_known("layer", layer, layers(runs))
     column = f"layers.{layer}.{norm}" if layer is not None else norm
     how = _How(names, legend, palette, NORMS[norm])
     return _curves(runs, ax, column, "L2 norm", style.log_axis, how)
@@ -209,7 +209,7 @@ def client_spread(
 
 def _scale(scale: style.Scale | None) -> style.Scale | None:
     if scale is not None:
-        known("scale", scale, ("error", "linear"))
+        check_known("scale", scale, ("error", "linear"))
     return scale
 
 

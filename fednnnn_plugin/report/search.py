@@ -13,7 +13,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from fednnnn_plugin.errors import known
+from fednnnn_plugin.errors import check_known
 from fednnnn_plugin.report import style
 from fednnnn_plugin.report.groups import SYMBOLS
 from fednnnn_plugin.report.runs import method_name
@@ -59,7 +59,7 @@ def search(study: Study | str | Path, ax: Axes | None = None, *, step: str | Non
     found = study if isinstance(study, Study) else read_study(Path(study))
     steps = {each.name: each for each in found.plan.steps}
     if step is not None:
-        known("step", step, steps)
+        check_known("step", step, steps)
     chosen = steps[step or found.plan.steps[-1].name]
     ax = style.axes(ax)
     name, unit, factor, _ = METRICS[found.plan.metric]
