@@ -1,6 +1,7 @@
 """The round loop on clients that do as they are told: two parameters, updates worked by hand."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ def test_two_rounds_worked_by_hand(example: Any) -> None:
         "served_test_acc": 0.01,
         "mean_update_norm": 20.0,
         "mean_client_norm": 25.0,
+        "orthogonal_norm": pytest.approx(math.sqrt(25**2 + 25**2) / 2),
         "server_update_norm": 12.5,
         "integrated_norm": 12.5,
         "client_norms": [25.0, 25.0, 25.0],
