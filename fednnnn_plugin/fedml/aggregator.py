@@ -21,10 +21,13 @@ from fednnnn_plugin.engine.folder import write_atomically
 from fednnnn_plugin.errors import RunError, UserError, printable
 from fednnnn_plugin.fedml.defences import ClientModel, before_aggregation
 from fednnnn_plugin.fedml.model_states import served_copy, whole_client, whole_state
-from fednnnn_plugin.fedml.privacy import clamp_variances, global_privacy, with_global_noise
 from fednnnn_plugin.fedml.processes import end_federation_together
-from fednnnn_plugin.fedml.screen import log_through_fedml
-from fednnnn_plugin.fedml.security import check_security
+from fednnnn_plugin.fedml.security import (
+    check_security,
+    clamp_variances,
+    global_privacy,
+    with_global_noise,
+)
 from fednnnn_plugin.fedml.server_records import ServerRecords
 from fednnnn_plugin.fedml.server_state import read_state, write_state
 from fednnnn_plugin.fedml.settings import recorded_settings, server_recipe
@@ -35,6 +38,7 @@ from fednnnn_plugin.fedml.tester import (
     for_test,
     refuse_replaced,
 )
+from fednnnn_plugin.fedml.tracking import log_through_fedml
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import State
 from fednnnn_plugin.server.server import Server

@@ -16,14 +16,12 @@ from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run
 from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
-from fednnnn_plugin.fedml.engine_data import check_dataset, dealt_data, engine_data
-from fednnnn_plugin.fedml.loaders import FedMLDataset
+from fednnnn_plugin.fedml.loaders import FedMLDataset, check_dataset, dealt_data, engine_data
 from fednnnn_plugin.fedml.methods import warn_of_the_proximal_term
-from fednnnn_plugin.fedml.mlops import Mlops
 from fednnnn_plugin.fedml.processes import ended_by_sigterm, simulation_ranks
-from fednnnn_plugin.fedml.screen import quiet_fedml
 from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_functions, script_recipe
 from fednnnn_plugin.fedml.tester import SimulationTester
+from fednnnn_plugin.fedml.tracking import Mlops, quiet_fedml
 from fednnnn_plugin.fedml.trainer_adapter import ClientTrainerAdapter
 from fednnnn_plugin.fingerprint import Fingerprint, code_digest, model_digests
 from fednnnn_plugin.models import MODELS

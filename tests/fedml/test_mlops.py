@@ -6,7 +6,7 @@ import fedml
 import pytest
 
 from fednnnn_plugin.engine.run import run_recipe
-from fednnnn_plugin.fedml.mlops import Mlops
+from fednnnn_plugin.fedml.tracking import Mlops
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from fednnnn_plugin.fedml import compatibility
-from fednnnn_plugin.fedml.patches.wrapping import wrapper
+from fednnnn_plugin.fedml.patches import wrapper
 
 
 def apply(optrepo: ModuleType) -> None:

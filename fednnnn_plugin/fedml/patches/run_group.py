@@ -30,7 +30,7 @@ class RecipeGroup(click.Group):
             click.echo(reason, err=True)
             raise click.exceptions.Exit(2)
         from fednnnn_plugin.cli import run_command
-        from fednnnn_plugin.fedml.mlops import Mlops
+        from fednnnn_plugin.fedml.tracking import Mlops
 
         return run_command.make_context(info_name, args, parent, obj=Mlops, **extra)
 

@@ -15,7 +15,7 @@ from fednnnn_plugin.fedml.methods import (
     warn_of_keys_without_effect,
     warn_of_the_proximal_term,
 )
-from fednnnn_plugin.fedml.patches.wrapping import wrap
+from fednnnn_plugin.fedml.patches import wrap
 
 _RUNNER = ("fedml.runner.FedMLRunner",)
 

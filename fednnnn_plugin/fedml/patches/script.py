@@ -7,7 +7,7 @@ from typing import Any
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import compatibility
 from fednnnn_plugin.fedml.methods import names_ours, require_code_allowed, simulates_ours
-from fednnnn_plugin.fedml.patches.wrapping import wrap
+from fednnnn_plugin.fedml.patches import wrap
 from fednnnn_plugin.models import MODELS, create_model, unknown_model
 from fednnnn_plugin.user_code import names_code
 
