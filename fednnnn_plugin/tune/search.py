@@ -89,7 +89,9 @@ class Search:
         row: Row = {"step": step.name, "method": step.method, metric: None, **point}
         if len(curves):
             row |= {name: None if isnan(last) else last for name, last in curves.iloc[-1].items()}
-            row["best_round"] = int(curves["final_accuracy"].idxmax())
+            of_classes = curves["final_accuracy"].notna().any()
+            best = curves["final_accuracy"] if of_classes else -curves["final_loss"]
+            row["best_round"] = int(best.idxmax())
             row["rounds"] = int(curves.index[-1])
         if state == "finished" and row[metric] is None:
             state, reason = "failed", f"its {metric} is not finite"

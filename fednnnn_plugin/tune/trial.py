@@ -57,7 +57,8 @@ class _Pruner(Follower):
         self._hopeless, self._rounds = hopeless, rounds
 
     def round_done(self, record: RoundRecord) -> None:
-        if record.test_acc is not None and record.round < self._rounds and self._hopeless():
+        tested = record.test_acc is not None or record.test_loss is not None
+        if tested and record.round < self._rounds and self._hopeless():
             raise optuna.TrialPruned
 
 
@@ -70,7 +71,7 @@ def read_curves(folder: Path) -> pd.DataFrame:
         rounds = pd.DataFrame(map(json.loads, lines), columns=list(columns)).astype(columns)
     except (ValueError, TypeError):
         raise UserError(f"--study: {path}: damaged: remove its folder to run it anew") from None
-    tested = rounds.dropna(subset="test_acc").set_index("round")
+    tested = rounds.dropna(subset=["test_acc", "test_loss"], how="all").set_index("round")
     accuracy, loss = tested["test_acc"], tested["test_loss"]
     return pd.DataFrame(
         {"best_accuracy": accuracy.cummax(), "final_accuracy": accuracy, "final_loss": loss}

@@ -32,6 +32,7 @@ class Searches:
         self.folder = StudyFolder(path / "study")
         self.ran: list[str] = []
         self.said: list[str] = []
+        self.with_classes = True
         self._patch = patch
 
     def begin(self, **settings: object) -> None:
@@ -51,7 +52,8 @@ class Searches:
                 for number in range(1, recipe.train_args.comm_round + 1):
                     accuracy = outcome(train, number)
                     loss = None if train.get("beta") == BETA_WITHOUT_LOSS else 1 - accuracy
-                    record = {"round": number, "test_acc": accuracy, "test_loss": loss}
+                    shown = accuracy if self.with_classes else None
+                    record = {"round": number, "test_acc": shown, "test_loss": loss}
                     file.write(json.dumps(record) + "\n")
                     file.flush()
                     for follower in followers:

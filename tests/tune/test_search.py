@@ -139,6 +139,14 @@ def test_the_lowest_loss_is_best_and_one_that_is_not_finite_a_failure(searches: 
     assert len(searches.ran) == 3
 
 
+def test_a_regression_is_searched_by_its_loss(searches: Searches) -> None:
+    searches.with_classes = False
+    searches.begin(grids={"beta": [0.5, 0.7]}, rounds=2, metric="final_loss")
+    study = searches.search(hill)
+    assert study.chosen(study.plan.steps[0]) == {"beta": 0.7}
+    assert list(study.trials["best_round"]) == [1, 1]
+
+
 def test_a_hopeless_trial_is_stopped_and_stays_so(searches: Searches) -> None:
     searches.begin(grids={"beta": [0.6, 0.65, 0.7, 0.75, 2.0, 0.8]}, rounds=6, prune=True)
     study = searches.search(lambda train, number: 0.05 * number / train["beta"])
