@@ -10,7 +10,7 @@ from fedml.cli.modules import run
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.fedml import compatibility
-from fednnnn_plugin.fedml.patches import optimizers, wrapping
+from fednnnn_plugin.fedml.patches import optimizers, wrap
 
 fp.register()
 
@@ -20,7 +20,7 @@ LINE = "fednnnn-plugin needs FedML 0.9.6 (pip install fedml==0.9.6); found FedML
 def test_each_of_our_names_is_refused(fedml_args, monkeypatch) -> None:
     monkeypatch.setattr(fedml, "__version__", "0.9.7.dev1")
     optimizers.apply(ModuleType("optrepo_of_another_form"))
-    wrapping.wrap(("fedml.runner.FedMLRunner",), "_not_there", print)
+    wrap(("fedml.runner.FedMLRunner",), "_not_there", print)
     ours = fedml_args(federated_optimizer="FedNNNN", role="server")
     split = fedml_args(dataset="mnist", partition_method="n_class")
     for call, *words in (
