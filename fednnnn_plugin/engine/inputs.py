@@ -28,7 +28,9 @@ def recipe_inputs(
     recipe: Recipe, ranks: Ranks, objects: Mapping[str, object], *, allow_code: bool
 ) -> Inputs:
     """Load a recipe's data and make its model, or take the ``objects`` by ``section.key``."""
-    functions = find_functions(recipe, objects, allow_code=allow_code)  # data may take their time
+    # Data may take their time: what all ranks can refuse comes first.
+    device = rank_device(recipe, ranks)
+    functions = find_functions(recipe, objects, allow_code=allow_code)
     given, model = objects.get(DATA), objects.get(MODEL)
     name, seed = recipe.model_args.model, recipe.common_args.random_seed
     fingerprint: Fingerprint
@@ -54,7 +56,7 @@ def recipe_inputs(
             else model_digests(made, "drawn_weights", [maker])  # by the seed
         )
         fingerprint = {**fingerprint, "model": digests}
-    device, fingerprint = rank_device(recipe, ranks), {**fingerprint, **functions.digests}
+    fingerprint = {**fingerprint, **functions.digests}
     return Inputs(made, data, device, fingerprint=fingerprint, functions=functions)
 
 
