@@ -29,8 +29,8 @@ def recipe_inputs(
 ) -> Inputs:
     """Load a recipe's data and make its model, or take the ``objects`` by ``section.key``."""
     # Data may take their time: what all ranks can refuse comes first.
-    device = rank_device(recipe, ranks)
     functions = find_functions(recipe, objects, allow_code=allow_code)
+    device = rank_device(recipe, ranks)
     given, model = objects.get(DATA), objects.get(MODEL)
     name, seed = recipe.model_args.model, recipe.common_args.random_seed
     fingerprint: Fingerprint
