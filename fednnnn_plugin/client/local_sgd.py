@@ -99,11 +99,11 @@ class LocalSGD:
         A parameter that a step's loss does not reach stays as it is in that step.
         """
         replica.model.train()
-        descend = self._steps(replica)
-        if self.optimizer is not None:
-            descend = self._steps_of(
-                self.optimizer(replica.trained, lr=self.learning_rate), replica
-            )
+        if self.optimizer is None:
+            descend = self._steps(replica)
+        else:
+            made = self.optimizer(replica.trained, lr=self.learning_rate)
+            descend = self._steps_of(made, replica)
         for batches in epochs:
             for inputs, targets in batches:
                 before_step()

@@ -18,7 +18,6 @@ class Loss:
 
     name: str
     mean: LossFunction
-    is_own: bool = False  # a user's
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean of a batch, a scalar to differentiate."""

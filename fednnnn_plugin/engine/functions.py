@@ -21,6 +21,7 @@ from fednnnn_plugin.user_code import check_arguments, find_code, is_own, object_
 LOSS, OPTIMIZER = "train_args.loss", "train_args.client_optimizer"
 METRICS = "validation_args.metrics"
 _ARGUMENTS = f"{OPTIMIZER}_args"
+_GIVEN = {"params": "the model", "lr": "learning_rate", "weight_decay": "weight_decay"}
 
 
 class Functions(NamedTuple):
@@ -108,10 +109,8 @@ def _optimizer(recipe: Recipe, maker: MakeOptimizer | None) -> MakeOptimizer | N
     if name.lower() == "sgd" and not arguments and train.max_grad_norm is None:
         return None
     make = maker or getattr(torch.optim, OPTIMIZERS[name.lower()])
-    for key in ("lr", "params", "weight_decay"):
-        if key in arguments:
-            other = {"lr": "learning_rate", "weight_decay": "weight_decay"}.get(key, "the model")
-            raise UserError(f"{_ARGUMENTS}.{key}: leave it out: {other} gives it")
+    for key in _GIVEN.keys() & arguments.keys():
+        raise UserError(f"{_ARGUMENTS}.{key}: leave it out: {_GIVEN[key]} gives it")
     check_arguments(make, _ARGUMENTS, arguments)
     takes = inspect.signature(make).parameters.values()
     if any(each.name == "weight_decay" or each.kind is each.VAR_KEYWORD for each in takes):

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.folder import (
@@ -124,12 +124,7 @@ class Recorded(BaseModel):
     server_update_norm: _Amount = 0.0
     client_norms: tuple[_Amount, _Amount, _Amount] | None = None
     layers: dict[str, dict[str, _Amount]] = {}
-    test_metrics: dict[str, float] = {}
-
-    @field_validator("test_metrics", mode="before")
-    @classmethod
-    def _none(cls, value: object) -> object:
-        return {} if value is None else value
+    test_metrics: dict[str, float] | None = None
 
 
 class MetricsFile:
@@ -162,7 +157,8 @@ class MetricsFile:
     ) -> tuple[float | None, int | None, float | None]:
         """Return the best accuracy, or metric, the first round that reached it, and the last."""
         found = [
-            (r.round, r.test_metrics.get(metric) if metric else r.test_acc) for r in self._whole()
+            (r.round, (r.test_metrics or {}).get(metric) if metric else r.test_acc)
+            for r in self._whole()
         ]
         tested = [(number, value) for number, value in found if value is not None]
         if not tested:

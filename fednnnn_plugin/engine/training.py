@@ -125,7 +125,7 @@ def cohort_of(
     own_test = _own_test(inputs, seed)
     if trainer is not None:
         assert own_test is not None
-        alone = Threads(why="a trainer of one's own may keep something from round to round")
+        alone = Threads(why="a custom trainer may keep something from round to round")
         return Cohort(model, _by(trainer), own_test, workers=alone, seed=seed)
     side_by_side = _workers(inputs, workers if most == 1 else 1)
     cohort = partial(
