@@ -74,10 +74,14 @@ def find_functions(
     maker = own(OPTIMIZER, named, objects.get(OPTIMIZER), "optimizer") if is_own(named) else None
     metrics: dict[str, Metric] = {}
     given = _each(objects.get(METRICS))
-    for place, name in enumerate(recipe.validation_args.metrics or ()):
+    names = recipe.validation_args.metrics or ()
+    shown_as = [name.rpartition(":")[2] for name in names]
+    if twice := next((each for each in shown_as if shown_as.count(each) > 1), ""):
+        raise UserError(f"{METRICS}: two are called {printable(twice)}: each needs its own name")
+    for place, name in enumerate(names):
         if is_own(name):
             thing = given[place] if given else None
-            metrics[name.rpartition(":")[2]] = own(METRICS, name, thing, "metrics")
+            metrics[shown_as[place]] = own(METRICS, name, thing, "metrics")
         else:
             from fednnnn_plugin.engine.scorer import Scorer, unknown_metric
 

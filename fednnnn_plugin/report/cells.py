@@ -1,4 +1,4 @@
-"""Tables as CSV that a spreadsheet opens."""
+"""CSV of text that others wrote: no cell that a spreadsheet would compute."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ _OTHERS = [_look(color, *dash) for dash in _DASHES for color in (SKY_BLUE, ORANG
 def looks(runs: pd.DataFrame, palette: Palette | None = None) -> dict[str, Look]:
     """A look for each line of arranged runs: a method keeps its colour, whatever it is called.
 
-    ``palette`` has colours of one's own, by the name of a line or of a method.
+    ``palette`` has custom colours, by the name of a line or of a method.
     """
     lines = runs.drop_duplicates("label")
     rules = lines.get("federated_optimizer", lines["method"])

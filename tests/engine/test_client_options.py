@@ -315,6 +315,7 @@ def test_scorers_know_classes_labels_and_numbers() -> None:
         ({"max_grad_norm": 0}, "train_args.max_grad_norm"),
         ({"validation_args.metrics": ["f1_makro"]}, "f1_macro"),
         ({"validation_args.metrics": "f1"}, "validation_args.metrics"),
+        ({"validation_args.metrics": ["r2", "r2"]}, "validation_args.metrics: two"),
         ({"validation_args.metrics": ["roc_auc"]}, "validation_args.metrics: roc_auc"),
         ({"loss": "bce_with_logits"}, "model_args.model"),
     ],

@@ -1,4 +1,4 @@
-"""FedML's healthcare examples in small: metrics of one's own, on the clients' data alone.
+"""FedML's healthcare examples in small: custom metrics, on the clients' data alone.
 
 python healthcare.py --cf server.yaml --rank 0 --role server
 python healthcare.py --cf fedml_config.yaml --rank 1 --role client
