@@ -115,7 +115,8 @@ SETTINGS = {"epochs": 1, "client_num_per_round": 6}
 def job(run: Run, recipe: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
     """Run the tiny federation on some ranks, in ``tmp_path / "job"``.
 
-    None forks: a fork would find locks that the other ranks held.
+    None forks: a fork would find locks that the other ranks held. And none sets how many threads an
+    operator has while another trains: MKL's number is the process's, and the bits depend on it.
     """
     monkeypatch.setattr(training, "why_not_forked", lambda _: "the ranks are threads")
 
@@ -140,6 +141,7 @@ def job(run: Run, recipe: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return wire
 
     before = torch.get_num_threads(), logging.getLogger().level
+    torch.set_num_threads(1)
     yield start
     torch.set_num_threads(before[0])
     logging.getLogger().setLevel(before[1])
