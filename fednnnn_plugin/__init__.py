@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fednnnn_plugin.client.method import ClientMethod as ClientMethod
     from fednnnn_plugin.data.partition import partition as partition
     from fednnnn_plugin.engine.progress import Follower as Follower
     from fednnnn_plugin.engine.recorder import NWDARecorder as NWDARecorder
@@ -40,6 +41,7 @@ _FEDML_CLASSES = {
     "FedNNNNClientTrainer": "fedml.client_trainer",
 }
 _HOMES = {
+    "ClientMethod": "client.method",
     "Follower": "engine.progress",
     "NWDARecorder": "engine.recorder",
     "Run": "engine.start",

@@ -53,14 +53,15 @@ class GroupSGD:
         orders: Sequence[Sequence[Tensor]],
         before_step: Callable[[], None] = go_on,
         round_number: int = 1,
+        correction: Tensor | None = None,
     ) -> ModelState:
         """Train clients that all start from one model; the next call overwrites what it returns.
 
         ``orders`` are for each client, the largest first, for each epoch the positions of its
-        inputs in the order of training, int64 on the CPU.
+        inputs in the order of training, int64 on the CPU. The correction is ``h``, ``[m, d]``.
         """
         try:
-            return self._trained(start, orders, before_step, round_number)
+            return self._trained(start, orders, before_step, round_number, correction)
         except torch.cuda.OutOfMemoryError:
             self._held, self._most = None, len(orders) // 2
             raise
@@ -71,6 +72,7 @@ class GroupSGD:
         orders: Sequence[Sequence[Tensor]],
         before_step: Callable[[], None],
         round_number: int,
+        correction: Tensor | None,
     ) -> ModelState:
         sgd = self._sgd.in_round(round_number)
         sizes = torch.tensor([len(order[0]) for order in orders])
@@ -101,6 +103,8 @@ class GroupSGD:
                 if sgd.rate:
                     models.vector.lerp_(anchor, sgd.rate)
                 models.vector.add_(gradient, alpha=-sgd.learning_rate)
+                if correction is not None:
+                    models.vector.add_(correction[:rows], alpha=-sgd.learning_rate)
         return trained
 
     def _rows(self, count: int) -> ModelState:

@@ -26,14 +26,15 @@ def go_on() -> None:
 class LocalSGD:
     r"""Stochastic gradient descent (paper, sec. 5.1; algorithm ``ClientsUpdate``).
 
-    .. math:: w ← w - η_r \left( ∇ℓ(w; b) + λ w + μ (w - w_t) \right),  η_r = η d^{r-1}
+    .. math:: w ← w - η_r \left( ∇ℓ(w; b) + λ w + μ (w - w_t) + h \right),  η_r = η d^{r-1}
 
     over passes of mini-batches ``b``, the last one of a pass as short as it comes. The gradient of
-    the proximal term ``μ/2 ‖w - w_t‖²`` is FedProx's (eq. 7). Precision ``tf32`` is ``fp32`` with
-    TF32 products on a GPU; ``bf16`` computes products in bfloat16 with weights in float32.
+    the proximal term ``μ/2 ‖w - w_t‖²`` is FedProx's (eq. 7), the correction ``h`` a client
+    method's. Precision ``tf32`` is ``fp32`` with TF32 products on a GPU; ``bf16`` computes products
+    in bfloat16 with weights in float32.
 
     Where there is an ``optimizer``, one is made anew for each client and round. It gets
-    ``∇ℓ + μ (w - w_t)``, first scaled to at most ``max_grad_norm``; the decay λ is its own.
+    ``∇ℓ + μ (w - w_t) + h``, first scaled to at most ``max_grad_norm``; the decay λ is its own.
     """
 
     epochs: int
@@ -93,17 +94,19 @@ class LocalSGD:
         replica: Replica,
         epochs: Iterable[Iterable[tuple[Tensor, Tensor]]],
         before_step: Callable[[], None] = go_on,
+        correction: Tensor | None = None,
     ) -> None:
         """Train a replica in place by each epoch's batches (inputs, targets).
 
-        A parameter that a step's loss does not reach stays as it is in that step.
+        The correction is ``h``, ``[d]``. A parameter that a step's loss does not reach stays as it
+        is in that step.
         """
         replica.model.train()
         if self.optimizer is None:
-            descend = self._steps(replica)
+            descend = self._steps(replica, correction)
         else:
             made = self.optimizer(replica.trained, lr=self.learning_rate)
-            descend = self._steps_of(made, replica)
+            descend = self._steps_of(made, replica, correction)
         for batches in epochs:
             for inputs, targets in batches:
                 before_step()
@@ -111,32 +114,47 @@ class LocalSGD:
                     loss = self.loss(replica.model(inputs), targets)
                 descend(torch.autograd.grad(loss, replica.trained, allow_unused=True))
 
-    def _steps(self, replica: Replica) -> Descent:
+    def _steps(self, replica: Replica, correction: Tensor | None) -> Descent:
         anchors = replica.layout.views(self.anchor(replica.vector)).values()
+        corrections = _parts(replica, correction)
 
         @torch.no_grad()
         def descend(gradients: Sequence[Tensor | None]) -> None:
-            trio = zip(replica.trained, anchors, gradients, strict=True)
-            reached = [given for given in trio if given[2] is not None]
+            given = zip(gradients, replica.trained, anchors, corrections, strict=True)
+            reached = [parts for parts in given if parts[0] is not None]
             if reached:
-                weights, towards, steps = zip(*reached, strict=True)
+                steps, weights, towards, constant = zip(*reached, strict=True)
                 if self.rate:
                     torch._foreach_lerp_(weights, towards, self.rate)
                 torch._foreach_add_(weights, steps, alpha=-self.learning_rate)
+                if correction is not None:
+                    torch._foreach_add_(weights, constant, alpha=-self.learning_rate)
 
         return descend
 
-    def _steps_of(self, optimizer: torch.optim.Optimizer, replica: Replica) -> Descent:
+    def _steps_of(
+        self, optimizer: torch.optim.Optimizer, replica: Replica, correction: Tensor | None
+    ) -> Descent:
         served = replica.layout.views(replica.vector.clone()).values()
+        corrections = _parts(replica, correction)
 
         @torch.no_grad()
         def descend(gradients: Sequence[Tensor | None]) -> None:
-            for weights, start, gradient in zip(replica.trained, served, gradients, strict=True):
+            given = zip(replica.trained, served, gradients, corrections, strict=True)
+            for weights, start, gradient, constant in given:
                 near = self.prox_mu * (weights - start) if self.prox_mu else 0.0
-                weights.grad = None if gradient is None else gradient + near
+                more = near if constant is None else near + constant
+                weights.grad = None if gradient is None else gradient + more
             if self.max_grad_norm is not None:
                 torch.nn.utils.clip_grad_norm_(replica.trained, self.max_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
 
         return descend
+
+
+def _parts(replica: Replica, vector: Tensor | None) -> Sequence[Tensor | None]:
+    """Return the part of each trained parameter in a vector; None each where there is none."""
+    if vector is None:
+        return [None] * len(replica.trained)
+    return [*replica.layout.views(vector).values()]

@@ -48,6 +48,25 @@ class LoaderData:
         return self.sizes[client]
 
 
+def client_steps(data: FederatedData | LoaderData, sgd: LocalSGD) -> list[int]:
+    """Return how many steps each client takes in a round."""
+    batches = []
+    for client in range(data.num_clients):
+        size = data.client_size(client)
+        if isinstance(data, FederatedData):
+            batches.append(-(-size // sgd.batch_of(size)))
+            continue
+        loader: Any = data.train_loaders[client]
+        try:
+            batches.append(len(loader))
+        except TypeError as error:
+            raise UserError(
+                f"train_args.client_method: client {client}'s data: {type(loader).__name__}: must "
+                "have a length, as the method needs the number of batches"
+            ) from error
+    return [sgd.epochs * count for count in batches]
+
+
 class Batches:
     """A federation's mini-batches, on the device and in the dtype to train in once staged.
 

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,9 +54,12 @@ class CheckpointFolder:
             if path not in earlier[: _KEPT - 1]:
                 path.unlink()
 
-    def load(self, recorded: int) -> Checkpoint | None:
+    def load(
+        self, recorded: int, check: Callable[[Mapping[str, Tensor]], None] | None = None
+    ) -> Checkpoint | None:
         """Return the newest checkpoint that is whole and on record; warn of others.
 
+        ``check`` raises ``OSError`` or ``ValueError`` where what its tensors refer to is not whole.
         ``recorded`` is how many rounds the metrics hold, from the first one on. Where there are
         only checkpoints of later rounds, the metrics are damaged: the run is not started over.
         """
@@ -69,7 +72,10 @@ class CheckpointFolder:
         found = None
         for path in there[len(late) :]:
             try:
-                found = _read(path)
+                checkpoint = _read(path)
+                if check:
+                    check(checkpoint.server)
+                found = checkpoint
                 break
             except (OSError, ValueError, SafetensorError) as error:
                 damaged.append(path)

@@ -11,7 +11,7 @@ from operator import itemgetter
 from types import MappingProxyType
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fednnnn_plugin.client.groups import Group
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
@@ -26,9 +26,11 @@ from fednnnn_plugin.user_code import on_threads
 _log = logging.getLogger(__name__)
 
 #: How a group trains: from a replica that holds the served model, which it may change, the round's
-#: number, the clients, and what it calls before each step. It gives the models ``[m, d]`` in the
-#: order of the group, or one by names.
-Training = Callable[[Replica, int, Group, Step], ModelState | State]
+#: number, the clients, what a method adds to their gradients ``[m, d]``, and what it calls before
+#: each step. It gives the models ``[m, d]`` in the order of the group, or one by names.
+Training = Callable[[Replica, int, Group, Tensor | None, Step], ModelState | State]
+#: A group's correction, if its method has one.
+Correction = Callable[[Group], Tensor | None]
 #: What the training of a group gave, or why it gave nothing.
 Outcome = ModelState | State | Exception
 #: How a user tests a model, after which round.
@@ -78,9 +80,14 @@ class Cohort:
         self._tests.__exit__(*ended)
 
     def train(
-        self, served: ModelState, round_number: int, groups: Sequence[Group], consume: Consume
+        self,
+        served: ModelState,
+        round_number: int,
+        groups: Sequence[Group],
+        consume: Consume,
+        correction: Correction | None = None,
     ) -> None:
-        """Train the clients from ``served``, in any order.
+        """Train the clients from ``served``, in any order; each worker computes the corrections.
 
         An exception that training raises goes to ``consume``, but that the memory of a GPU ends for
         a group of several, which raises ``GroupTooWide``; one that ``consume`` raises, or an
@@ -89,7 +96,9 @@ class Cohort:
 
         def train_group(group: Group, go_on: Step) -> ModelState | State:
             with self._generators("client", round_number, group[0]):
-                return self._training(self._replica(served), round_number, group, go_on)
+                replica = self._replica(served)
+                more = correction(group) if correction else None
+                return self._training(replica, round_number, group, more, go_on)
 
         calls = [partial(train_group, group) for group in groups]
         with on_threads(1), closing(self.workers.each(calls)) as ended:

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Literal
 
 from fednnnn_plugin.client.groups import Group, plan_groups
+from fednnnn_plugin.engine.client_vectors import NO_STATE, ClientVectors, MethodState
 from fednnnn_plugin.engine.cohort import Cohort, GroupTooWide, Outcome
 from fednnnn_plugin.engine.devices import Clock
 from fednnnn_plugin.engine.endings import raise_lost_stop
@@ -52,6 +53,7 @@ class Standing:
     round: int = 0
     integrated_norm: float = 0.0
     wall_seconds: float = 0.0
+    method: MethodState = NO_STATE
 
 
 class Federation:
@@ -69,13 +71,15 @@ class Federation:
         ranks: Ranks,
         followers: Sequence[Follower] = (),
         widths: Widths | None = None,
+        vectors: ClientVectors | None = None,
     ) -> None:
         self._schedule, self._cohort, self._ranks = schedule, cohort, ranks
         self.followers = followers
         self.server = server
         self.rounds = schedule.rounds
         self.widths: Widths = widths or {0: 1}  # clients in one set of kernels, at most
-        self.standing = Standing(start)
+        self.vectors = vectors  # those of a client method that has some
+        self.standing = Standing(start, method=vectors.start() if vectors else NO_STATE)
 
     def run_round(self, keep: Callable[[RoundRecord], None] | None = None) -> RoundRecord:
         """Do the next round, on rank 0, and ``keep`` its record before the round counts as done.
@@ -89,6 +93,9 @@ class Federation:
         assert total is not None
         self._refuse_failures(number, total.known.failed)
         update, state, move = self._move(number, total)
+        method = before.method
+        if self.vectors:
+            method = self.vectors.finish_round(method, update.returned, update.clients)
         self._clock.mark("aggregate")
         served = self._test(number, state.served) if self._tests(number) > 1 else None
         tested = self._test(number, state.evaluation) if self._tests(number) else None
@@ -108,7 +115,7 @@ class Federation:
         if keep:
             keep(record)
         wall_seconds = before.wall_seconds + sum(seconds.values())
-        self.standing = Standing(state, number, integrated_norm, wall_seconds)
+        self.standing = Standing(state, number, integrated_norm, wall_seconds, method)
         return record
 
     def try_test(self) -> None:
@@ -134,7 +141,7 @@ class Federation:
         """
         raise_lost_stop()
         self._clock = Clock(self.standing.server.served.vector.device)
-        self._ranks.serve(self.standing.server.served)
+        self._ranks.serve(self.standing.server.served.tensors)
         clients = self._cohort_of(number)
         while True:
             width = width_in(self.widths, number)
@@ -143,6 +150,8 @@ class Federation:
                 self._ranks.wait()  # open to signals
             if width == 1 or self._ranks.least(int(part is not None)):
                 assert part is not None
+                if self.vectors:
+                    self.vectors.collect()
                 return self._ranks.reduce(part)
             self.widths = {**self.widths, number: width // 2}
             _log.warning(
@@ -159,10 +168,19 @@ class Federation:
         sizes = schedule.client_sizes
         layout = self.server.layout
         trained = [entry.name for entry in layout.entries]
-        part = UpdateAccumulator(layout.state_dict(served), trained, schedule.max_client_norm)
+        vectors = self.vectors
+        part = UpdateAccumulator(
+            layout.state_dict(served),
+            trained,
+            schedule.max_client_norm,
+            vectors.returns if vectors else (),
+        )
         groups = plan_groups(clients, sizes, width, schedule.least_groups)
         work = [sum(sizes[client] for client in group) for group in groups]
-        mine = deal(groups, work, self._ranks.size)[self._ranks.rank]
+        hands = deal(groups, work, self._ranks.size)
+        mine = hands[self._ranks.rank]
+        if vectors:
+            vectors.begin(number, self.standing.method, hands)
         done, of = 0, sum(map(len, mine))
 
         def add(group: Group, outcome: Outcome) -> None:
@@ -175,7 +193,8 @@ class Federation:
                 follower.client_done(number, done, of)
 
         try:
-            self._cohort.train(served, number, mine, add)
+            correction = vectors.correction if vectors else None
+            self._cohort.train(served, number, mine, add, correction)
         except GroupTooWide:
             return None
         self._clock.mark("train")
@@ -201,7 +220,13 @@ class Federation:
         names = [f"round {number}: client {client}" for client in group]
         accepted: list[bool] = []
         if isinstance(outcome, ModelState):
-            accepted = part.add_group(outcome, weights, names)
+            if self.vectors:
+                served = self.standing.server.served
+                kept, returned = self.vectors.finish(group, served, outcome)
+                accepted = part.add_group(outcome, weights, names, returned)
+                self.vectors.keep(group, accepted, kept)
+            else:
+                accepted = part.add_group(outcome, weights, names)
         elif not isinstance(outcome, Exception):
             try:
                 accepted = [part.add(outcome, weights[0], names[0])]
@@ -243,7 +268,7 @@ class Federation:
 
     def _test_part(self, number: int, state: ModelState) -> list[list[tuple[int, Tally]]]:
         """Test rank 0's model, which overwrites others', on this rank's batches; return all."""
-        self._ranks.serve(state)
+        self._ranks.serve(state.tensors)
         with _named(number):
             part = self._cohort.test(state, self._ranks.rank, self._ranks.size)
         return self._ranks.gather(part)

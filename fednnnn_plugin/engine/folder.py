@@ -93,6 +93,7 @@ class RunFolder:
         self.model = path / "model.safetensors"
         self.checkpoints = path / "checkpoint"
         self.log = path / "fedml.log"
+        self.clients = path / "clients"
         self._lock = path / ".lock"
         of_results = (self.metrics, self.summary, self.model)
         self._files = (self.recipe, self.fingerprint, self.widths, *of_results, self.log)
@@ -107,7 +108,7 @@ class RunFolder:
         """
         if Path(os.path.realpath(self.path)) == Path.cwd():  # a loop of links is no error to it
             raise UserError("--output: must name a folder for the run, not the current one")
-        folders = (self.checkpoints, *self._tracked)
+        folders = (self.checkpoints, self.clients, *self._tracked)
         files = (self._lock, *self._files, *checkpoints_in(self.checkpoints))
         there = [path for path in (*files, *folders) if os.path.lexists(path)]
         for path in there:
@@ -178,7 +179,7 @@ class RunFolder:
             if mode != "resume":
                 for path in (*self._files, *checkpoints_in(self.checkpoints)):
                     path.unlink(missing_ok=True)
-                for path in tracked:
+                for path in (self.clients, *tracked):
                     shutil.rmtree(path, ignore_errors=True)
             yield
 

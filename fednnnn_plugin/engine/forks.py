@@ -187,7 +187,7 @@ class _Result:
         """Return what a call gave; a model is put into the slot."""
         if not isinstance(given, ModelState):
             return cls(given)
-        for mine, theirs in zip(_tensors(slot), _tensors(given), strict=True):
+        for mine, theirs in zip(slot.tensors, given.tensors, strict=True):
             mine.copy_(theirs)
         return cls(in_slot=True)
 
@@ -309,10 +309,6 @@ def _sent(thing: object) -> bytes | None:
     except Exception:
         return None
     return content
-
-
-def _tensors(state: ModelState) -> list[Tensor]:
-    return [state.vector, *state.buffers.values()]
 
 
 def _shared(like: ModelState) -> ModelState:

@@ -10,13 +10,15 @@ import torch
 
 from fednnnn_plugin.client.local_sgd import MakeOptimizer
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
+from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.engine.evaluation import Metric
 from fednnnn_plugin.engine.sampling import SAMPLING, Sampler
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fingerprint import code_digest
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.kinds import OPTIMIZERS
-from fednnnn_plugin.user_code import check_arguments, find_code, is_own, object_name
+from fednnnn_plugin.recipe.method import CLIENT_METHOD
+from fednnnn_plugin.user_code import call_code, check_arguments, find_code, is_own, object_name
 
 LOSS, OPTIMIZER = "train_args.loss", "train_args.client_optimizer"
 METRICS = "validation_args.metrics"
@@ -27,19 +29,21 @@ _GIVEN = {"params": "the model", "lr": "learning_rate", "weight_decay": "weight_
 class Functions(NamedTuple):
     """The loss, what makes a client's optimizer (None for plain SGD), and the metrics by name.
 
-    The sampler draws the cohorts, None uniformly. ``digests`` are those of what is the user's.
+    The sampler draws the cohorts, None uniformly. The method is what clients do beside SGD.
+    ``digests`` are those of what is the user's.
     """
 
     loss: Loss = CROSS_ENTROPY
     optimizer: MakeOptimizer | None = None
     metrics: Mapping[str, Metric] = MappingProxyType({})
     sampler: Sampler | None = None
+    method: ClientMethod = ClientMethod()
     digests: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
     @property
     def train_by_own_code(self) -> bool:
-        """Whether the loss or the optimizer is a user's, and may draw from global generators."""
-        return bool({"loss", "optimizer"} & self.digests.keys())
+        """Whether a part of the training is a user's, and may draw from global generators."""
+        return bool({"loss", "optimizer", "client_method"} & self.digests.keys())
 
 
 def find_functions(
@@ -65,13 +69,19 @@ def find_functions(
     sampling, sampler = recipe.train_args.client_sampling or "", None
     if is_own(sampling):
         sampler = own(SAMPLING, sampling, objects.get(SAMPLING), "sampler")
+    named, method = recipe.train_args.client_method or "", recipe.client_method
+    if is_own(named):
+        method = own(CLIENT_METHOD, named, objects.get(CLIENT_METHOD), "client_method")
     if custom_trainer:
+        if named:
+            why = "a custom trainer trains by its own; leave it out"
+            raise UserError(f"{CLIENT_METHOD}: {printable(named)}: {why}")
         return Functions(sampler=sampler, digests=digests)
     loss = CROSS_ENTROPY
     if name := recipe.train_args.loss:
         loss = LOSSES.get(name) or Loss(name, own(LOSS, name, objects.get(LOSS), "loss"))
-    named = recipe.train_args.client_optimizer
-    maker = own(OPTIMIZER, named, objects.get(OPTIMIZER), "optimizer") if is_own(named) else None
+    name = recipe.train_args.client_optimizer
+    maker = own(OPTIMIZER, name, objects.get(OPTIMIZER), "optimizer") if is_own(name) else None
     metrics: dict[str, Metric] = {}
     given = _each(objects.get(METRICS))
     names = recipe.validation_args.metrics or ()
@@ -88,7 +98,10 @@ def find_functions(
             if problem := unknown_metric(name):
                 raise UserError(f"{METRICS}: {printable(name)}: {problem}")
             metrics[name] = Scorer(name)
-    return Functions(loss, _optimizer(recipe, maker), metrics, sampler, digests)
+    settings = {key: recipe.rule_settings[key] for key in method.keys}
+    where = f"{CLIENT_METHOD}: {printable(named)}"
+    made: Any = call_code(method, where, lambda cls: cls(**settings))
+    return Functions(loss, _optimizer(recipe, maker), metrics, sampler, made, digests)
 
 
 def object_names(key: str, thing: object) -> str | list[str]:

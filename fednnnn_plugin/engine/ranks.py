@@ -23,7 +23,6 @@ from fednnnn_plugin.engine.devices import core_ids
 from fednnnn_plugin.engine.endings import Terminated, ending, launched_ranks
 from fednnnn_plugin.errors import LaunchError, UserError, shown
 from fednnnn_plugin.server.average import UpdateAccumulator
-from fednnnn_plugin.server.layout import ModelState
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm, Request
@@ -71,8 +70,12 @@ class Ranks:
         MPI says less of it than of :meth:`abort`.
         """
 
-    def serve(self, state: ModelState) -> None:
-        """Overwrite a model with rank 0's."""
+    def serve(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite tensors with rank 0's."""
+
+    def scatter(self, parts: Sequence[T]) -> T:
+        """Return this rank's part of what rank 0 gives."""
+        return parts[0]
 
     def reduce(self, part: UpdateAccumulator) -> UpdateAccumulator | None:
         """Return the sum of all ranks' parts on rank 0, None elsewhere."""
@@ -83,7 +86,7 @@ class Ranks:
         return thing
 
     def gather(self, part: T) -> list[T]:
-        """Return what each rank gives."""
+        """Return what each rank gives on rank 0, nothing elsewhere."""
         return [part]
 
 
@@ -129,8 +132,7 @@ class MpiRanks(Ranks):
         self._mpi.Finalize()
         os._exit(status)
 
-    def serve(self, state: ModelState) -> None:
-        tensors = [state.vector, *state.buffers.values()]
+    def serve(self, tensors: Sequence[Tensor]) -> None:
         flat = torch.cat([tensor.reshape(-1).view(torch.uint8).cpu() for tensor in tensors])
         self._await(self._comm.Ibcast(flat.numpy()))
         if self.rank:
@@ -149,7 +151,11 @@ class MpiRanks(Ranks):
 
     def gather(self, part: T) -> list[T]:
         self.wait()
-        return self._comm.allgather(part)
+        return self._comm.gather(part) or []
+
+    def scatter(self, parts: Sequence[T]) -> T:
+        self.wait()
+        return self._comm.scatter(parts or None)
 
     def _sum(self, integers: Tensor) -> Tensor | None:
         """Add up int64 vectors at rank 0, in place."""

@@ -8,8 +8,15 @@ from dataclasses import dataclass
 import safetensors.torch
 
 from fednnnn_plugin.engine.checkpoint import CheckpointFolder
+from fednnnn_plugin.engine.client_vectors import MethodState
 from fednnnn_plugin.engine.federation import Federation, Standing
-from fednnnn_plugin.engine.folder import Mode, RunFolder, write_atomically
+from fednnnn_plugin.engine.folder import (
+    Mode,
+    RunFolder,
+    checkpoints_in,
+    round_of,
+    write_atomically,
+)
 from fednnnn_plugin.engine.progress import figures
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import MetricsFile, RoundRecord
@@ -58,6 +65,7 @@ class KeptRounds:
                 _log.info("round %d: %s", record.round, figures(record))
                 if record.round % self.checkpoint_every == 0:
                     self._save()
+                self._prune()
                 for follower in federation.followers:
                     follower.round_done(record)
 
@@ -70,7 +78,8 @@ class KeptRounds:
     def _restore(self) -> None:
         federation = self.federation
         recorded = self._metrics.rounds()
-        checkpoint = self._checkpoints.load(recorded)
+        vectors = federation.vectors
+        checkpoint = self._checkpoints.load(recorded, vectors.check if vectors else None)
         if checkpoint is None and self.folder.summary.exists():
             raise UserError(
                 f"--resume: {self._checkpoints.path}: no whole checkpoint of the {recorded} rounds "
@@ -87,13 +96,15 @@ class KeptRounds:
                 f"{self.folder.path} is at round {recorded} already"
             )
         device = federation.standing.server.served.vector.device
+        method = MethodState.taken_from(checkpoint.server)
         state = federation.server.restore(checkpoint.server, device)
         if state is None:
             raise UserError(
                 f"--resume: {self._checkpoints.path}: its checkpoint is of another model; "
                 "replace the run with --overwrite"
             )
-        federation.standing = Standing(state, self._saved, *self._metrics.until(self._saved))
+        sums = self._metrics.until(self._saved)
+        federation.standing = Standing(state, self._saved, *sums, method.on(device))
 
     def _keep(self, record: RoundRecord) -> None:
         self.folder.check_held()
@@ -118,5 +129,14 @@ class KeptRounds:
         evaluation = server.layout.state_dict(standing.server.evaluation)
         tied = {name: evaluation[first].clone() for name, first in self.tied.items()}
         write_atomically(self.folder.model, safetensors.torch.save(evaluation | tied))
-        self._checkpoints.save(server.state_dict(standing.server), standing.round)
+        if vectors := self.federation.vectors:
+            vectors.sync()
+        state = server.state_dict(standing.server) | standing.method.state_dict()
+        self._checkpoints.save(state, standing.round)
         self._saved = standing.round
+
+    def _prune(self) -> None:
+        """Remove what clients kept that neither a checkpoint nor the next round needs."""
+        if vectors := self.federation.vectors:
+            saved = map(round_of, checkpoints_in(self.folder.checkpoints))
+            vectors.prune([*saved, self.federation.standing.round])

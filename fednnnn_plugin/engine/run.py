@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.partition import deal_name
-from fednnnn_plugin.engine.batches import LoaderData
+from fednnnn_plugin.engine.batches import LoaderData, client_steps
+from fednnnn_plugin.engine.client_files import ClientFiles
+from fednnnn_plugin.engine.client_vectors import ClientVectors
 from fednnnn_plugin.engine.cohort import Cohort
 from fednnnn_plugin.engine.devices import (
     device_identity,
@@ -36,12 +39,12 @@ from fednnnn_plugin.engine.settings import (
     schedule,
 )
 from fednnnn_plugin.engine.training import Inputs, cohort_of, room_on, widest_group
-from fednnnn_plugin.engine.widths import kept_widths, width_in
+from fednnnn_plugin.engine.widths import Widths, kept_widths, width_in
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
 from fednnnn_plugin.recipe.build import named_objects
-from fednnnn_plugin.server.server import Server
+from fednnnn_plugin.server.server import Server, ServerState
 from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_code, names_object
 
 _log = logging.getLogger(__name__)
@@ -113,33 +116,29 @@ def run_federation(
         model = own_copy(model, recipe.model_args.model, sgd.dtype).to(device, sgd.dtype)
         if isinstance(data, FederatedData) and trainer is None:
             check_model(model, recipe.model_args.model, data, train.batch_size, sgd.loss)
-        inputs, layout = inputs._replace(model=model), layout_of(model)
+        inputs = inputs._replace(model=model)
         # A rank's share of its GPU; all plan the same groups, as the least share allows.
-        share = total_memory(device) // ranks.sharers(device_identity(device))
-        room = ranks.least(room_on(inputs, share))
-        widths = {
-            0: min(
-                widest_group(inputs, sgd, train.client_batching, room), train.client_num_per_round
-            )
-        }
+        sharers = ranks.sharers(device_identity(device))
+        room = ranks.least(room_on(inputs, total_memory(device) // sharers))
+        widest = widest_group(inputs, sgd, train.client_batching, room)
+        widths = {0: min(widest, train.client_num_per_round)}
         if mode == "resume" and inputs.are_ours and sgd.is_plain:  # others train one by one
-            widths = ranks.share(
-                (not ranks.rank and kept_widths(files, train.client_num_per_round)) or widths
-            )
+            widths = ranks.share(_kept_widths(recipe, files, ranks) or widths)
         most = max(widths.values())
         stack.enter_context(numerics(sgd.precision))
         workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
-        cohort = cohort_of(inputs, sgd, seed, most, workers, room)
-        stack.enter_context(cohort)
-        rule = Server(recipe.rule, recipe.rule_settings, layout)
+        cohort = stack.enter_context(cohort_of(inputs, sgd, seed, most, workers, room))
+        rule = Server(recipe.rule, recipe.rule_settings, layout_of(model))
+        start = rule.start(named_tensors(model))
         federation = Federation(
             schedule(recipe, data, ranks.size if room else 1, functions.sampler),
             rule,
-            rule.start(named_tensors(model)),
+            start,
             cohort,
             ranks,
             () if ranks.rank else followers,
             widths,
+            _client_vectors(inputs, sgd, start, ranks, files, seed),
         )
         if only_check and ranks.rank:
             return None
@@ -150,21 +149,38 @@ def run_federation(
             return None
         federation.try_draw()
         federation.try_test()
-        kept = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
+        rounds = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
         if only_check:
-            kept.check(mode)
+            rounds.check(mode)
             return None
         stack.enter_context(files.locked(mode))
         log_to(files.log)
         _say(recipe, inputs, most, cohort)
         foreign = isinstance(data, LoaderData) and not names_object(recipe.data_args.dataset)
-        text = dump_recipe(recipe, own_data=foreign)
         if fingerprint:
             keep_fingerprint(files, fingerprint)
-        kept.run(mode, text, ranks)
+        rounds.run(mode, dump_recipe(recipe, own_data=foreign), ranks)
         summary = _summary(recipe, files, federation, cohort, inputs, ranks)
         summary.write(files.summary)
         return summary
+
+
+def _kept_widths(recipe: Recipe, files: RunFolder, ranks: Ranks) -> Widths | None:
+    """Return the widths that a run had before, on rank 0."""
+    return None if ranks.rank else kept_widths(files, recipe.train_args.client_num_per_round)
+
+
+def _client_vectors(
+    inputs: Inputs, sgd: LocalSGD, start: ServerState, ranks: Ranks, files: RunFolder, seed: int
+) -> ClientVectors | None:
+    """Return what carries the client method's vectors, tried; None of one without any."""
+    method = inputs.functions.method
+    if not method.has_vectors:
+        return None
+    steps, kept_in = client_steps(inputs.data, sgd), ClientFiles(files.clients, files.check_held)
+    vectors = ClientVectors(method, sgd, steps, start.served, ranks, kept_in, seed)
+    vectors.try_method()
+    return vectors
 
 
 def _summary(
@@ -214,18 +230,22 @@ def _is_finished(recipe: Recipe, folder: RunFolder, mode: Mode, ranks: Ranks) ->
 
 
 def _check_same(recipe: Recipe, folder: RunFolder) -> None:
-    # Of code that a folder names none runs but the rule that the recipe has and the user allows.
-    own = recipe.train_args.federated_optimizer
+    # Of code that a folder names none runs but what the recipe has and the user allows.
+    own = {key: getattr(recipe.train_args, key) for key in ("federated_optimizer", "client_method")}
     sections = read_mapping(folder.recipe, "recipe")
     train = sections.get("train_args")
-    rule = train.get("federated_optimizer") if isinstance(train, dict) else None
+    stored_names = {key: train.get(key) if isinstance(train, dict) else None for key in own}
     if left := sorted(named_objects(sections) - named_objects(recipe.model_dump())):
         raise UserError(f"--resume: {folder.recipe}: {', '.join(left)}: {ONLY_GIVEN}")
-    if is_own(rule) and rule != own:
-        changed: dict[str, tuple[object, object]] = {"train_args.federated_optimizer": (rule, own)}
-    else:
+    changed: dict[str, tuple[object, object]] = {
+        f"train_args.{key}": (name, own[key])
+        for key, name in stored_names.items()
+        if is_own(name) and name != own[key]
+    }
+    if not changed:
         # An entry script's recipe may name data, models and platforms that are not ours.
-        stored = load_recipe(folder.recipe, foreign=True, allow_code=names_code(rule))
+        allow = any(map(names_code, own.values()))
+        stored = load_recipe(folder.recipe, foreign=True, allow_code=allow)
         changed = differences(stored, recipe)
         for key in ("train_args.comm_round", *PLACEMENT):
             changed.pop(key, None)

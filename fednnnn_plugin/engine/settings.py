@@ -118,7 +118,7 @@ def local_sgd(recipe: Recipe, functions: Functions) -> LocalSGD:
         batch_size=train.batch_size,
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
-        prox_mu=recipe.rule_settings.get("prox_mu", 0.0),
+        prox_mu=functions.method.prox_mu,
         precision=train.precision,
         learning_rate_decay=train.learning_rate_decay or 1.0,
         max_grad_norm=train.max_grad_norm,

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fednnnn_plugin.client.method import ClientMethod
+from fednnnn_plugin.client.methods import METHODS, name_client_method
 from fednnnn_plugin.engine.endings import Terminated
 from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.engine.functions import LOSS, METRICS, OPTIMIZER, object_names
@@ -22,6 +24,7 @@ from fednnnn_plugin.engine.sampling import SAMPLING, Sampler
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.recipe import find_recipe, load_recipe
+from fednnnn_plugin.recipe.method import CLIENT_METHOD
 from fednnnn_plugin.server.rules import RULES, name_rule
 
 if TYPE_CHECKING:
@@ -71,6 +74,7 @@ def run(
     model: "nn.Module | Callable[..., nn.Module] | str | None" = None,
     data: "Data | Callable[..., Data] | str | None" = None,
     rule: "type[Optimizer] | str | None" = None,
+    client_method: type[ClientMethod] | str | None = None,
     loss: "Callable[[Tensor, Tensor], Tensor] | str | None" = None,
     client_optimizer: "Callable[..., Optimizer] | str | None" = None,
     metrics: "Sequence[Callable[[Tensor, Tensor], float] | str] | None" = None,
@@ -100,6 +104,8 @@ def run(
             part is ``(inputs, labels)``, a ``Dataset`` or a ``DataLoader``. Or a function that
             returns arrays in one of these forms.
         rule: a server rule: a ``torch.optim.Optimizer`` under ``@fednnnn_plugin.rule(...)``.
+        client_method: what clients do beside plain local SGD: ``"scaffold"``, ``"fedprox"``, or a
+            subclass of :class:`~fednnnn_plugin.ClientMethod`.
         loss: a function of outputs and targets ``[n, ...]`` that returns the mean of a batch; or
             ``"cross_entropy"``, ``"bce_with_logits"``, ``"mse"``.
         client_optimizer: a class of ``torch.optim`` or like one, or a ``functools.partial`` of it;
@@ -136,6 +142,7 @@ def run(
     """
     given: dict[str, object] = {MODEL: model, DATA: data, RULE: rule, LOSS: loss}
     given |= {OPTIMIZER: client_optimizer, METRICS: metrics, SAMPLING: client_sampling}
+    given[CLIENT_METHOD] = client_method
     named = [f"{key}={json.dumps(name)}" for key, name in given.items() if isinstance(name, str)]
     with _words_of_python():
         return start_recipe(
@@ -204,15 +211,17 @@ def start_recipe(
 
 @contextmanager
 def _named(objects: Mapping[str, object]) -> Iterator[dict[str, str | list[str]]]:
-    """Name objects as a recipe does; a rule's name is known for so long."""
+    """Name objects as a recipe does; those of a rule and of a client method are known so long."""
     names = {key: object_names(key, thing) for key, thing in objects.items()}
     try:
         if RULE in objects:
             name_rule(str(names[RULE]), objects[RULE], RULE)
+        if CLIENT_METHOD in objects:
+            name_client_method(str(names[CLIENT_METHOD]), objects[CLIENT_METHOD], CLIENT_METHOD)
         yield names
     finally:
-        if RULE in objects:
-            RULES.pop(str(names[RULE]), None)
+        RULES.pop(str(names.get(RULE)), None)
+        METHODS.pop(str(names.get(CLIENT_METHOD)), None)
 
 
 @contextmanager

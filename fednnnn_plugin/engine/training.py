@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.groups import Group, client_bytes
@@ -211,8 +211,12 @@ def _own_test(inputs: Inputs, seed: int) -> OwnTest | None:
 def _alone(sgd: LocalSGD, batches: Batches) -> Training:
     """Train the one client of a group: its model is the replica's own, of the same form."""
 
-    def train(replica: Replica, number: int, group: Group, before_step: Step) -> ModelState:
-        sgd.in_round(number).train(replica, batches.epochs(group[0], number), before_step)
+    def train(
+        replica: Replica, number: int, group: Group, correction: Tensor | None, before_step: Step
+    ) -> ModelState:
+        alone = correction if correction is None else correction[0]
+        epochs = batches.epochs(group[0], number)
+        sgd.in_round(number).train(replica, epochs, before_step, alone)
         check_client(replica.layout.state_dict(replica.state), replica.layout.forms)
         return replica.state.as_group()
 
@@ -222,9 +226,11 @@ def _alone(sgd: LocalSGD, batches: Batches) -> Training:
 def _together(groups: GroupSGD, batches: TensorBatches) -> Training:
     """Train a group, each client in the order that it has alone."""
 
-    def train(replica: Replica, number: int, group: Group, before_step: Step) -> ModelState:
+    def train(
+        replica: Replica, number: int, group: Group, correction: Tensor | None, before_step: Step
+    ) -> ModelState:
         orders = [batches.orders(client, number) for client in group]
-        return groups.train(replica.state, orders, before_step, number)
+        return groups.train(replica.state, orders, before_step, number, correction)
 
     return train
 
@@ -232,7 +238,9 @@ def _together(groups: GroupSGD, batches: TensorBatches) -> Training:
 def _by(trainer: ForeignTrainer) -> Training:
     """Train the one client of a group with a user's trainer."""
 
-    def train(replica: Replica, number: int, group: Group, before_step: Step) -> State:
+    def train(
+        replica: Replica, number: int, group: Group, correction: Tensor | None, before_step: Step
+    ) -> State:
         return trainer.train(group[0], replica.layout.state_dict(replica.state), number)
 
     return train

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from fednnnn_plugin.client.methods import METHODS
 from fednnnn_plugin.engine.functions import LOSS, METRICS, OPTIMIZER, Functions, find_functions
 from fednnnn_plugin.engine.sampling import SAMPLING
 from fednnnn_plugin.errors import UserError, printable, shown
@@ -14,9 +15,9 @@ from fednnnn_plugin.reading import read_yaml, write_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.recipe.build import build
 from fednnnn_plugin.recipe.kinds import Caller
-from fednnnn_plugin.recipe.method import find_method, rule_keys
+from fednnnn_plugin.recipe.method import CLIENT_METHOD, find_client_method, find_method, method_keys
 from fednnnn_plugin.recipe.schema import SECTIONS, own_keys
-from fednnnn_plugin.server.rules import CLIENTS_KEYS, RULES, find_rule, load_rule
+from fednnnn_plugin.server.rules import RULES, find_rule, load_rule
 from fednnnn_plugin.user_code import names_code
 
 _SERVER_KEYS = (
@@ -96,14 +97,18 @@ def script_recipe(
 
     file, named = str(given.get("yaml_config_file", "")), given.get("federated_optimizer")
     where = printable(file) or "args"
-    if own_code := names_code(named):
-        require_code_allowed(_METHOD, str(named))
+    client_named = given.get("client_method")
+    for key, name in ((_METHOD, named), (CLIENT_METHOD, client_named)):
+        if names_code(name):
+            require_code_allowed(key, str(name))
+    own_code = names_code(named) or names_code(client_named)
     caller = Caller(lambda key: f"{where}: {printable(key)}", True, custom_trainer, own_code)
     methods: set[str] = set()
     with suppress(UserError):  # which `build` reports
-        methods = set(find_method(named, caller).keys)
+        rule = find_method(named, caller)
+        methods = {*rule.keys, *find_client_method(client_named, rule, caller).keys}
     keys = {section: set(own_keys(section)) for section in SECTIONS}
-    keys["train_args"] |= methods if method else set(rule_keys()) - (_FEDMLS - methods)
+    keys["train_args"] |= methods if method else set(method_keys()) - (_FEDMLS - methods)
     values = {name: {key: given[key] for key in own if key in given} for name, own in keys.items()}
     return build(Path(file).stem or str(named or "args"), values, caller)
 
@@ -125,6 +130,7 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
             f"client_sampling: {shown(sampler)}: FedML draws the clients of a deployment: must be "
             "uniform, or left out"
         )
+    _refuse_vectors(args)
     if method is None:
         method = str(named) if named in RULES or names_code(named) else "FedNNNN"
     elif not isinstance(method, str) or (method not in RULES and not names_code(method)):
@@ -134,8 +140,8 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
     rule = load_rule(method, _METHOD) if names_code(method) else find_rule(method)
     warn_of_near_keys(args, {*_SERVER_KEYS, *_CLIENT_KEYS})
     every = dict.fromkeys(key for other in RULES.values() for key in other.keys)
-    keys = (*_SERVER_KEYS, *(key for key in every if key not in CLIENTS_KEYS))
-    clients = {key: 0.0 for key in rule.keys if key in CLIENTS_KEYS}  # theirs to give
+    keys = (*_SERVER_KEYS, *every)
+    clients = dict.fromkeys(METHODS[rule.client_method].keys if rule.client_method else (), 0.0)
     return _recipe(args, keys, federated_optimizer=method, **clients)
 
 
@@ -176,10 +182,20 @@ def client_recipe(args: Any) -> Recipe:
             "scenario: hierarchical: the processes of a silo would train apart with "
             "FedNNNNClientTrainer: must be horizontal, or another client_trainer"
         )
+    _refuse_vectors(args)
     proximal = "PaperFedProx"
     needed = getattr(args, "federated_optimizer", None) == proximal
     absent = {} if needed or getattr(args, "prox_mu", None) is not None else {"prox_mu": 0.0}
     return _recipe(args, _CLIENT_KEYS, federated_optimizer=proximal, **absent)
+
+
+def _refuse_vectors(args: Any) -> None:
+    named = getattr(args, "client_method", None)
+    if named not in (None, "fedprox"):
+        raise UserError(
+            f"client_method: {shown(named)}: a deployment carries models alone: must be fedprox, "
+            "or left out"
+        )
 
 
 def _recipe(args: Any, keys: tuple[str, ...], **fixed: object) -> Recipe:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from fednnnn_plugin.errors import MAX_LINES, UserError, joined, shown
 from fednnnn_plugin.recipe.consistency import inconsistencies
 from fednnnn_plugin.recipe.kinds import Caller
-from fednnnn_plugin.recipe.method import METHOD, method_settings, rule_keys
+from fednnnn_plugin.recipe.method import CLIENT_METHOD, METHOD, method_keys, method_settings
 from fednnnn_plugin.recipe.schema import FEDMLS, FUNCTIONS, SECTIONS, Recipe, own_keys
 from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_object
 
@@ -32,7 +32,7 @@ def build(name: str, sections: Mapping[str, object], caller: Caller) -> Recipe:
         ours = {*own_keys("train_args"), *FEDMLS["train_args"]}
         own = {key: value for key, value in train.items() if key in ours}
         values["train_args"] = {**own, "rule_settings": settings}
-    problems |= _unknown(sections, of_rules=METHOD not in problems)
+    problems |= _unknown(sections, of_methods=not problems.keys() & {METHOD, CLIENT_METHOD})
     try:
         recipe = Recipe.model_validate(values, context=caller)
         problems = problems or dict(inconsistencies(recipe, foreign=caller.foreign))
@@ -57,7 +57,7 @@ def named_objects(sections: Mapping[str, object]) -> set[str]:
 
 def known_keys() -> dict[str, str]:
     """Every key, the rules' too, and its section."""
-    known = dict.fromkeys(rule_keys(), "train_args")
+    known = dict.fromkeys(method_keys(), "train_args")
     for section in SECTIONS:
         known |= dict.fromkeys([*own_keys(section), *FEDMLS.get(section, ())], section)
     return known
@@ -71,8 +71,8 @@ def unknown_section(section: str) -> str:
     return f"unknown section; the nearest known one is {nearest}"
 
 
-def _unknown(sections: Mapping[str, object], *, of_rules: bool) -> dict[str, str]:
-    """What no section has; without ``of_rules`` that may be the keys of a rule not yet known."""
+def _unknown(sections: Mapping[str, object], *, of_methods: bool) -> dict[str, str]:
+    """What no section has; without ``of_methods`` that may be the keys of one not yet known."""
     unknown = [name for name in sections if name not in SECTIONS]
     found = {name: unknown_section(name) for name in unknown[:MAX_LINES]}
     found |= dict.fromkeys(unknown[MAX_LINES:], "unknown section")
@@ -82,7 +82,7 @@ def _unknown(sections: Mapping[str, object], *, of_rules: bool) -> dict[str, str
         own = FUNCTIONS.get(section)
         of_function = own is not None and isinstance(keys, dict) and is_own(keys.get(own))
         for key in keys if isinstance(keys, dict) else ():
-            if key not in known and section == "train_args" and not of_rules:
+            if key not in known and section == "train_args" and not of_methods:
                 continue
             if of_function and (known.get(key) != section):
                 continue  # its arguments, which are checked where it is called

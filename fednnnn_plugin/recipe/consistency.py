@@ -35,6 +35,12 @@ def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str
         yield "train_args.client_num_per_round", f"{train.client_num_per_round}: {most}"
     if tracking.overwrite and tracking.resume:
         yield "tracking_args.overwrite", "true: resume is true too; give one of them"
+    if recipe.client_method.needs_plain_sgd:
+        other = train.client_optimizer.lower() != "sgd"
+        for key in ("client_optimizer",) if other else ("client_optimizer_args", "max_grad_norm"):
+            if value := getattr(train, key):
+                why = f"client_method {train.client_method} takes plain sgd; leave it out"
+                yield f"train_args.{key}", f"{shown(value)}: {why}"
     if foreign:
         return
     if data.dataset == "image_folder" and data.data_dir is None:

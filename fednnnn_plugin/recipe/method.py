@@ -1,46 +1,48 @@
-"""A recipe's method: the rule that it names, and the values of the rule's keys."""
+"""A recipe's method: the rule and the client method that it names, and the values of their keys."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
+from typing import TypeVar
 
+from fednnnn_plugin.client.method import ClientMethod
+from fednnnn_plugin.client.methods import METHODS, load_client_method
 from fednnnn_plugin.errors import UserError, shown
 from fednnnn_plugin.recipe.kinds import Caller, decimal
 from fednnnn_plugin.recipe.schema import SECTIONS, own_keys
 from fednnnn_plugin.server.rules import RULES, Key, Rule, load_rule
 from fednnnn_plugin.user_code import names_code, refuse_code
 
-METHOD = "train_args.federated_optimizer"
+METHOD, CLIENT_METHOD = "train_args.federated_optimizer", "train_args.client_method"
+Found = TypeVar("Found")
 
 
-def rule_keys() -> dict[str, Key]:
-    """The keys of all rules, a user's own too once it was allowed."""
-    return {name: key for rule in RULES.values() for name, key in rule.keys.items()}
+def method_keys() -> dict[str, Key]:
+    """The keys of all rules and client methods, a user's own too once it was allowed."""
+    every: list[Mapping[str, Key]] = [rule.keys for rule in RULES.values()]
+    every += [method.keys for method in METHODS.values()]
+    return {name: key for keys in every for name, key in keys.items()}
 
 
 def find_method(name: object, caller: Caller) -> Rule:
     """The rule of a name, imported where it is the user's and may run; else a ``UserError``."""
-    known = None if names_code(name) else RULES.get(str(name))  # a user's own may run or may not
-    rule = known or _imported(name, caller)
-    for section in SECTIONS:
-        for key in own_keys(section):
-            if key in rule.keys:
-                raise UserError(f"{name}: its key {key} is every recipe's; call it otherwise")
+    rule = _find(name, RULES, load_rule, METHOD, caller)
+    _check_keys(name, rule.keys)
     return rule
 
 
-def _imported(name: object, caller: Caller) -> Rule:
-    if not names_code(name):
-        known = {rule.lower(): rule for rule in RULES}
-        near = get_close_matches(str(name)[:60].lower(), known, n=1)
-        hint = f"; did you mean {known[near[0]]}?" if near else ""
-        given = "missing;" if name is None else f"{shown(name)}:"
-        raise UserError(f"{given} must be one of {', '.join(RULES)}, or MODULE:CLASS{hint}")
-    try:
-        if caller.allow_code:
-            return load_rule(str(name), METHOD)
-        raise refuse_code(METHOD, str(name))
-    except UserError as error:
-        raise UserError(str(error).removeprefix(f"{METHOD}: ")) from None
+def find_client_method(name: object, rule: Rule | None, caller: Caller) -> type[ClientMethod]:
+    """The client method of a name, which is None for the rule's own; else a ``UserError``."""
+    of_rule = rule and rule.client_method
+    if name is None:
+        return METHODS[of_rule] if of_rule else ClientMethod
+    method = _find(name, METHODS, load_client_method, CLIENT_METHOD, caller)
+    _check_keys(name, method.keys)
+    for key in sorted(method.keys) if rule else ():
+        if rule and key in rule.keys:
+            raise UserError(f"{name}: its key {key} is {rule.name}'s too; call it otherwise")
+    if rule and of_rule and of_rule != name:
+        raise UserError(f"{shown(name)}: {rule.name}'s is {of_rule}: leave it out, or at that")
+    return method
 
 
 def method_settings(
@@ -48,16 +50,24 @@ def method_settings(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """The values of the method's keys, defaults filled in; and what is wrong with ``section.key``.
 
-    Beside a method that is itself in error, the keys of all rules are judged.
+    Beside a method that is itself in error, the keys of all are judged.
     """
-    method, rule = train.get("federated_optimizer"), None
+    named, client_named = train.get("federated_optimizer"), train.get("client_method")
     problems: dict[str, str] = {}
+    rule = client = None
     try:
-        rule = find_method(method, caller)
+        rule = find_method(named, caller)
     except UserError as error:
         problems[METHOD] = str(error)
-    every = rule_keys()
-    taken = every if rule is None else rule.keys
+    try:
+        client = find_client_method(client_named, rule, caller)
+    except UserError as error:
+        problems[CLIENT_METHOD] = str(error)
+    every = method_keys()
+    client_name = str(named) if client_named is None else f"client_method {client_named}"
+    needs = dict.fromkeys(rule.keys if rule else (), str(named))
+    needs |= dict.fromkeys(client.keys if client else (), client_name)
+    taken = {**rule.keys, **client.keys} if rule and client else every
     settings: dict[str, float] = {}
     for name, key in taken.items():
         value = decimal(train.get(name))
@@ -66,13 +76,52 @@ def method_settings(
             settings[name] = float(value)
         elif value is not None:
             problems[f"train_args.{name}"] = f"{shown(value)}: must be {key.allowed}"
-        elif rule is not None:
-            problems[f"train_args.{name}"] = f"missing; {method} needs it: {key.allowed}"
+        elif name in needs:
+            problems[f"train_args.{name}"] = f"missing; {needs[name]} needs it: {key.allowed}"
+    used_by = str(named) if client_named is None else f"{named} with {client_name}"
     for name in (name for name in every if name not in taken):
         if (value := decimal(train.get(name))) is not None:
-            owners = " and ".join(other.name for other in RULES.values() if name in other.keys)
             problems[f"train_args.{name}"] = (
-                f"{shown(value)}: {method} does not use it; leave it out or null "
-                f"(it belongs to {owners})"
+                f"{shown(value)}: {used_by} does not use it; leave it out or null "
+                f"(it belongs to {' and '.join(_owners(name))})"
             )
     return settings, problems
+
+
+def _find(
+    name: object,
+    known: Mapping[str, Found],
+    load: Callable[[str, str], Found],
+    where: str,
+    caller: Caller,
+) -> Found:
+    if not names_code(name) and str(name) in known:  # a user's own may run or may not
+        return known[str(name)]
+    if not names_code(name):
+        by_lower = {each.lower(): each for each in known}
+        near = get_close_matches(str(name)[:60].lower(), by_lower, n=1)
+        hint = f"; did you mean {by_lower[near[0]]}?" if near else ""
+        given = "missing;" if name is None else f"{shown(name)}:"
+        raise UserError(f"{given} must be one of {', '.join(known)}, or MODULE:CLASS{hint}")
+    try:
+        if caller.allow_code:
+            return load(str(name), where)
+        raise refuse_code(where, str(name))
+    except UserError as error:
+        raise UserError(str(error).removeprefix(f"{where}: ")) from None
+
+
+def _check_keys(name: object, keys: Collection[str]) -> None:
+    for section in SECTIONS:
+        for key in own_keys(section):
+            if key in keys:
+                raise UserError(f"{name}: its key {key} is every recipe's; call it otherwise")
+
+
+def _owners(key: str) -> list[str]:
+    """Name the rules and client methods that a key belongs to."""
+    methods = [name for name, method in METHODS.items() if key in method.keys]
+    rules = [
+        rule.name for rule in RULES.values() if key in rule.keys or rule.client_method in methods
+    ]
+    return [*rules, *(f"client_method {name}" for name in methods)]

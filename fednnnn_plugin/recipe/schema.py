@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from fednnnn_plugin.client.method import ClientMethod
+from fednnnn_plugin.client.methods import METHODS
 from fednnnn_plugin.recipe import kinds
 from fednnnn_plugin.server.rules import Rule, find_rule
 
@@ -91,11 +93,13 @@ class ModelArgs(Section):
 class TrainArgs(Section):
     """The method and its hyperparameters: K, m, rounds, E, B, η, λ.
 
-    ``rule_settings`` is no key: it holds those that the method's rule takes, such as β and γ.
+    ``rule_settings`` is no key: it holds those that the rule takes, such as β and γ, and those of
+    the client method, such as μ.
     """
 
     federated_optimizer: str
     rule_settings: dict[str, float]
+    client_method: str | None = None
     client_weighting: Literal["uniform", "samples"] = "uniform"
     client_sampling: kinds.ClientSampling | None = None
     client_num_in_total: kinds.Count
@@ -184,8 +188,14 @@ class Recipe(Section):
         return find_rule(self.train_args.federated_optimizer)
 
     @property
+    def client_method(self) -> type[ClientMethod]:
+        """What clients do: that of ``client_method``, or of the rule; else plain local SGD."""
+        name = self.train_args.client_method or self.rule.client_method
+        return METHODS[name] if name else ClientMethod
+
+    @property
     def rule_settings(self) -> dict[str, float]:
-        """The values of the rule's keys, the defaults filled in."""
+        """The values of the keys of rule and client method, the defaults filled in."""
         return dict(self.train_args.rule_settings)
 
 

@@ -3,7 +3,8 @@
 import logging
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -54,6 +55,8 @@ class UpdateAccumulator:
         max_client_norm: ``c``: a longer update counts as ``Δ_k · c / ‖Δ_k‖`` in S, E and the
             records; and so does, by itself, the change ``b_k - b_t`` of a client's floating
             buffers, all together as one vector. None leaves every update as it is.
+        returns: names of the vectors ``r_k`` that clients return beside their models; their means
+            ``Σ α_k r_k``, which are not clipped, are ``Update.returned``.
 
     Raises:
         UserError: a trainable name that is not in the state or not floating point; a
@@ -72,7 +75,11 @@ class UpdateAccumulator:
     """
 
     def __init__(
-        self, global_state: State, trainable: Iterable[str], max_client_norm: float | None = None
+        self,
+        global_state: State,
+        trainable: Iterable[str],
+        max_client_norm: float | None = None,
+        returns: Iterable[str] = (),
     ) -> None:
         trainable = set(trainable)
         check_global(global_state, trainable)
@@ -84,6 +91,9 @@ class UpdateAccumulator:
         self._max_client_norm = max_client_norm
         self.device = self._w_t.device
         self.updates = BinnedSum(layout.size, self.device, _GROUP_FOLDS)
+        self._returned = {
+            name: BinnedSum(layout.size, self.device, _GROUP_FOLDS) for name in returns
+        }
         limited = max_client_norm is not None
         self._buffers = BufferSum(global_state, layout, self.device, measured=limited)
 
@@ -124,30 +134,46 @@ class UpdateAccumulator:
         return self._add(difference.unsqueeze(0), buffers, [weight], [name])[0]
 
     def add_group(
-        self, models: ModelState, weights: Sequence[float], names: Sequence[str] | None = None
+        self,
+        models: ModelState,
+        weights: Sequence[float],
+        names: Sequence[str] | None = None,
+        returned: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> list[bool]:
         """Add m models ``[m, d]`` and ``[m, …]`` at once; return which were accepted.
 
+        ``returned`` are all that ``returns`` names, ``[m, d]``; what is not finite is rejected.
         It takes a number of tensor operations that m does not change, and one wait of the host.
         """
         names = names or ["a client"] * len(weights)
-        return self._add(models.vector - self._w_t, models.buffers, weights, names)
+        return self._add(models.vector - self._w_t, models.buffers, weights, names, returned)
 
     def _add(
-        self, differences: Tensor, buffers: State, weights: Sequence[float], names: Sequence[str]
+        self,
+        differences: Tensor,
+        buffers: State,
+        weights: Sequence[float],
+        names: Sequence[str],
+        returned: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> list[bool]:
-        m = len(differences)
+        m, whole = len(differences), {"": slice(0, self.layout.size)}
         rows = self._buffers.read(buffers, m)
+        beside = [part_norms(returned[name], whole) for name in self._returned]
         norms = part_norms(differences, self.layout.modules)
         largest = math.inf if self._max_client_norm is None else self._max_client_norm
         places, part, terms, shares, peaks = [], Clients(), [], [], []
-        measured: list[list[float]] = torch.cat([norms, rows.measures], 1).tolist()
-        for k, ((*layers, peak, change, negative, strange), weight) in enumerate(
-            zip(measured, weights, strict=True)
-        ):
+        of_returned: list[list[tuple[float, int, float]]] = []
+        measured: list[list[float]] = torch.cat([*beside, norms, rows.measures], 1).tolist()
+        for k, (row, weight) in enumerate(zip(measured, weights, strict=True)):
+            others, (*layers, peak, change, negative, strange) = (
+                row[: len(beside)],
+                row[len(beside) :],
+            )
             square = sum(layer * layer for layer in layers)
             norm = math.sqrt(square)
-            finite = norm <= torch.finfo(self.layout.dtype).max and math.isfinite(peak + change)
+            longest = max(norm, *others) if others else norm
+            finite = longest <= torch.finfo(self.layout.dtype).max
+            finite = finite and math.isfinite(peak + change + sum(others))
             if not finite or strange:
                 why = f"not a count: {self._buffers.no_count(rows, k)}" if finite else "not finite"
                 _log.warning("%s: update rejected: %s", names[k], why)
@@ -165,12 +191,15 @@ class UpdateAccumulator:
             part.rows.append((weight, min(norm, largest), square * shrink**2, *shrunk))
             mantissa, exponent = math.frexp(weight)
             terms.append((mantissa * shrink, exponent, mantissa * shrink * norm))
+            of_returned.append([(mantissa, exponent, mantissa * length) for length in others])
             places.append(k)
         self.known.merge(part)
         if places:
             chosen = slice(None) if len(places) == m else torch.tensor(places).to(self.device)
             folds = 1 if m == 1 else _GROUP_FOLDS
             self.updates.add(differences[chosen], terms, folds)
+            for place, (name, total) in enumerate(self._returned.items()):
+                total.add(returned[name][chosen], [own[place] for own in of_returned], folds)
             accepted = [weights[k] for k in places]
             self._buffers.add(rows.take(chosen), accepted, shares, peaks)
         return [k in places for k in range(m)]
@@ -190,10 +219,13 @@ class UpdateAccumulator:
             raise UserError("UpdateAccumulator.merge: the other one is over another global state")
         self.known.merge(other.known)
         self.updates.merge(other.updates)
+        for name, total in self._returned.items():
+            total.merge(other._returned[name])
         self._buffers.merge(other._buffers)
 
     def _form(self) -> object:
-        return [*self.layout.forms.items()], self.layout.entries, self._max_client_norm
+        names = [*self._returned]
+        return [*self.layout.forms.items()], self.layout.entries, self._max_client_norm, names
 
     def combine(
         self, exchange: Callable[[Any], list[Any]], add_up: Callable[[Tensor], Tensor | None]
@@ -204,13 +236,18 @@ class UpdateAccumulator:
         on the CPU, or None on a process that is not to have it; return whether this one has it.
         """
         buffers = self._buffers
-        bins = [*self.updates.bins], {name: [*total.bins] for name, total in buffers.sums.items()}
+        of_all = [self.updates, *self._returned.values()]
+        bins = (
+            [[*total.bins] for total in of_all],
+            {name: [*total.bins] for name, total in buffers.sums.items()},
+        )
         parts = exchange((self.known, bins, buffers.weights, buffers.maxima.tolist()))
         buffers.become([weights for _, _, weights, _ in parts], [maxima for *_, maxima in parts])
-        self.updates.use({bin_ for _, (own, _), *_ in parts for bin_ in own})
+        for place, vector in enumerate(of_all):
+            vector.use({bin_ for _, (used, _), *_ in parts for bin_ in used[place]})
         for name, vector in buffers.sums.items():
             vector.use({bin_ for _, (_, of), *_ in parts for bin_ in of.get(name, ())})
-        vectors = [self.updates, *buffers.sums.values()]
+        vectors = [*of_all, *buffers.sums.values()]
         own = [total for vector in vectors for total in vector.bins.values()]
         nothing = torch.empty(0, dtype=torch.int64)
         sums = add_up(torch.cat([nothing, *(total.cpu() for total in own)]))
@@ -257,4 +294,7 @@ class UpdateAccumulator:
             clients=len(norms),
             rejected=known.rejected,
             client_norms=(min(norms), statistics.median(norms), max(norms)),
+            returned={
+                name: each.total(total, layout.dtype, unit) for name, each in self._returned.items()
+            },
         )

@@ -31,6 +31,11 @@ class ModelState:
     vector: Tensor
     buffers: dict[str, Tensor]
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The vector and the buffers."""
+        return [self.vector, *self.buffers.values()]
+
     def as_group(self) -> "ModelState":
         """Return one model as a group of one: ``[1, d]`` and ``[1, …]``, the same memory."""
         buffers = {name: tensor.unsqueeze(0) for name, tensor in self.buffers.items()}

@@ -74,6 +74,7 @@ class Update:
         clients: how many clients were accepted.
         rejected: how many were not.
         client_norms: minimum, median and maximum of ``‖Δ_k‖₂``.
+        returned: ``Σ α_k r_k`` of each vector that clients return beside their models, ``[d]``.
     """
 
     vector: Tensor
@@ -87,6 +88,7 @@ class Update:
     clients: int
     rejected: int
     client_norms: tuple[float, float, float]
+    returned: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def mean_update(self) -> dict[str, Tensor]:

@@ -52,9 +52,9 @@ def served() -> ModelState:
 
 def test_workers_and_order_change_no_bit(batches: TensorBatches, served: ModelState) -> None:
     def training(
-        replica: Replica, round_number: int, group: Group, before_step: BeforeStep
+        replica: Replica, number: int, group: Group, _: Tensor | None, before_step: BeforeStep
     ) -> ModelState:
-        SGD.train(replica, batches.epochs(group[0], round_number), before_step)
+        SGD.train(replica, batches.epochs(group[0], number), before_step)
         return replica.state.as_group()
 
     before = served.vector.clone()
@@ -98,7 +98,7 @@ def test_an_exception_of_the_consumer_abandons_the_round(
     began: list[int] = []
 
     def training(
-        replica: Replica, round_number: int, group: Group, before_step: BeforeStep
+        replica: Replica, number: int, group: Group, _: Tensor | None, before_step: BeforeStep
     ) -> ModelState:
         began.append(group[0])
         while group[0]:  # client 0 has no step at all
@@ -126,9 +126,9 @@ def test_a_cohort_that_abandoned_a_round_trains_the_next(
         raise RunError(f"client {group[0]}")
 
     def training(
-        replica: Replica, round_number: int, group: Group, before_step: BeforeStep
+        replica: Replica, number: int, group: Group, _: Tensor | None, before_step: BeforeStep
     ) -> ModelState:
-        SGD.train(replica, batches.epochs(group[0], round_number), before_step)
+        SGD.train(replica, batches.epochs(group[0], number), before_step)
         return replica.state.as_group()
 
     def two() -> Workers:

@@ -66,6 +66,13 @@ class Threads:
         given = np.frombuffer(pickle.dumps(value), np.uint8)
         return [pickle.loads(content.tobytes()) for content in self._exchange("allgather", given)]
 
+    def gather(self, value: Any) -> list[Any] | None:
+        given = self.allgather(value)
+        return None if self._rank else given
+
+    def scatter(self, values: Any) -> Any:
+        return self.allgather(values)[0][self._rank]
+
     def allreduce(self, value: int, operation: Any) -> int:
         assert operation == MPI.MIN
         return min(self.allgather(value))

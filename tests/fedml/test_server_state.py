@@ -14,7 +14,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.server.rules import CLIENTS_KEYS, RULES
+from fednnnn_plugin.server.rules import RULES
 
 
 def model(seed: int = 0, width: int = 3) -> nn.Module:
@@ -32,7 +32,7 @@ def frozen() -> nn.Module:
 def aggregator(silo):
     def build(path, start=0, method="FedNNNN", net=None, **values):
         keys = {"beta": None, "gamma": None}
-        keys |= {key: 0.5 for key in RULES[method].keys if key not in CLIENTS_KEYS}
+        keys |= dict.fromkeys(RULES[method].keys, 0.5)
         keys |= {"server_state_path": str(path), "start_round": start}
         return silo(net or model(), method, **keys | values)
 

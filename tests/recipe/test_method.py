@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fednnnn_plugin.client.methods import METHODS
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe, dump_recipe, find_recipe, load_recipe
 from fednnnn_plugin.server import rules
@@ -50,7 +51,9 @@ def test_the_rules_defaults_are_filled_in_and_written_out(
 
 @pytest.mark.parametrize("method", rules.RULES)
 def test_every_key_without_a_default_is_asked_for(method: str) -> None:
-    needed = [name for name, key in rules.RULES[method].keys.items() if key.default is None]
+    rule = rules.RULES[method]
+    keys = {**rule.keys, **(METHODS[rule.client_method].keys if rule.client_method else {})}
+    needed = [name for name, key in keys.items() if key.default is None]
     if not needed:
         assert load(method).train_args.federated_optimizer == method
         return

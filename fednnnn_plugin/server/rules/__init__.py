@@ -76,8 +76,6 @@ def decay(**options: Any) -> Key:
     return Key("a number of at least 0 and less than 1", below=1.0, **options)
 
 
-#: What the clients' training takes, not the server's optimizer: μ of FedProx.
-CLIENTS_KEYS = ("prox_mu",)
 #: η, where a rule's own is 1.
 LR = positive(default=1.0)
 
@@ -92,13 +90,12 @@ class Rule:
     wants: tuple[str, ...]
     evaluated: Evaluated
     place: int | None
+    client_method: str | None = None
 
     def make(self, parameters: Iterable[Tensor], settings: Mapping[str, float]) -> Optimizer:
         """Return the server's optimizer, given the values of the rule's keys."""
         given: dict[str, Any] = {
-            key.argument or name: settings.get(name, key.default)
-            for name, key in self.keys.items()
-            if name not in CLIENTS_KEYS
+            key.argument or name: settings.get(name, key.default) for name, key in self.keys.items()
         }
         with self._called():
             return self.optimizer(parameters, **given)
@@ -136,6 +133,7 @@ def rule(
     wants: Sequence[str] = (),
     evaluated: Evaluated = "average",
     place: int | None = None,
+    client_method: str | None = None,
     **keys: Key,
 ) -> Callable[[Class], Class]:
     """Register a server rule: put it on a subclass of ``torch.optim.Optimizer``.
@@ -150,8 +148,8 @@ def rule(
             name, such as ``mean_client_norm``.
         evaluated: which model is tested and reported.
         place: row in the paper's table of results, of a method that is the paper's.
-        **keys: the recipe's keys in ``train_args``, each with its range. ``prox_mu`` is the
-            clients': they train with the proximal term, and the optimizer does not get it.
+        client_method: what clients do with it, one of ``client.methods.METHODS``; None is free.
+        **keys: the recipe's keys in ``train_args``, each with its range.
 
     Raises:
         UserError: the class is no optimizer, or has the name of one of ours; what it wants, or
@@ -185,7 +183,7 @@ def rule(
         elif {type(key) for key in keys.values()} - {Key}:
             problem = f"{', '.join(keys)}: must be positive(), non_negative() or decay()"
         else:
-            RULES[name] = Rule(name, optimizer, keys, tuple(wants), evaluated, place)
+            RULES[name] = Rule(name, optimizer, keys, tuple(wants), evaluated, place, client_method)
             _decorated.append(RULES[name])
             return optimizer
         raise UserError(f"rule: {name}: {problem}")

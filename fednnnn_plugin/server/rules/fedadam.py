@@ -20,7 +20,7 @@ KEYS = {
     "server_beta2": decay(default=0.99, argument="beta2"),
     "server_tau": positive(default=1e-3, argument="tau"),
 }
-adaptive = rule(wants=(), evaluated="served", place=None, **KEYS)
+adaptive = rule(wants=(), evaluated="served", place=None, client_method=None, **KEYS)
 
 
 def checked(**arguments: float) -> dict[str, Any]:

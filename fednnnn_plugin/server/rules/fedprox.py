@@ -3,16 +3,16 @@
 from torch.optim import Optimizer
 
 from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, move
-from fednnnn_plugin.server.rules import LR, non_negative, rule
+from fednnnn_plugin.server.rules import LR, rule
 
 
-@rule(prox_mu=non_negative(grid=(0.005, 0.01, 0.015, 0.02)), place=2)
+@rule(client_method="fedprox", place=2)
 class PaperFedProx(Optimizer):
     r"""FedAvg's server step (Li et al. 2020; paper, eq. 7), arguments and errors included.
 
     .. math:: w_{t+1} = w_t + η S
 
-    What is FedProx's own happens at the clients, which minimise ``loss + μ/2 ‖w - w_t‖²``.
+    What is FedProx's own happens at the clients: see ``client/methods/fedprox.py``.
     """
 
     def __init__(self, params: Params, lr: float = 1.0) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.rules import CLIENTS_KEYS, RULES
+from fednnnn_plugin.server.rules import RULES
 from fednnnn_plugin.user_code import on_threads
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
@@ -232,5 +232,5 @@ def test_the_keys_defaults_are_the_optimizers(row: Row) -> None:
     rule = RULES[row.name]
     parameters = inspect.signature(rule.optimizer).parameters
     for name, key in rule.keys.items():
-        if name not in CLIENTS_KEYS and key.default is not None:
+        if key.default is not None:
             assert parameters[key.argument or name].default == key.default

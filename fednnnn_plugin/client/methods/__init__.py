@@ -1,0 +1,30 @@
+"""The client methods, one file each, and a user's own."""
+
+from fednnnn_plugin.client.method import ClientMethod
+from fednnnn_plugin.client.methods.fedprox import FedProx
+from fednnnn_plugin.client.methods.scaffold import Scaffold
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.rules import Key
+from fednnnn_plugin.user_code import load_code
+
+#: By the name that a recipe's ``client_method`` has.
+METHODS: dict[str, type[ClientMethod]] = {"fedprox": FedProx, "scaffold": Scaffold}
+
+
+def load_client_method(reference: str, where: str) -> type[ClientMethod]:
+    """Import a user's own ``module:Class``, and register it under that name.
+
+    Whoever calls this has made sure that the user allows the code to run.
+    """
+    return name_client_method(reference, load_code(reference, where), where)
+
+
+def name_client_method(name: str, found: object, where: str) -> type[ClientMethod]:
+    """Register a user's own method under a name."""
+    if not (isinstance(found, type) and issubclass(found, ClientMethod)):
+        raise UserError(f"{where}: {name}: must be a subclass of fednnnn_plugin.ClientMethod")
+    if {type(key) for key in found.keys.values()} - {Key}:
+        kinds = "positive(), non_negative() or decay()"
+        raise UserError(f"{where}: {name}: keys: {', '.join(found.keys)}: must be {kinds}")
+    METHODS[name] = found
+    return found
