@@ -23,9 +23,21 @@ from fednnnn_plugin.report.study import is_study
 METRICS = ("metrics.jsonl", "metrics.jsonl.gz")  # as the engine writes it, and as it is published
 RECIPE, SUMMARY, FINGERPRINT = "recipe.yaml", "summary.json", "fingerprint.json"
 #: Columns with the digest of what was the user's own.
-_OWN = ("model", "data", "split", "rule", "trainer", "sampler", "loss", "optimizer", "metrics")
+_OWN = (
+    "model",
+    "data",
+    "split",
+    "rule",
+    "trainer",
+    "sampler",
+    "client_method",
+    "loss",
+    "optimizer",
+    "metrics",
+)
 FINGERPRINTS = tuple(f"{own}_fingerprint" for own in _OWN)
 DISPLAY_NAMES = {"PaperFedAvg": "FedAvg", "PaperFedProx": "FedProx", "NormNorm": "Norm-Norm"}
+DISPLAY_NAMES |= {"fedprox": "FedProx", "scaffold": "SCAFFOLD"}
 CLIENT_NORMS = ["client_norm_min", "client_norm_median", "client_norm_max"]
 SECONDS = ["seconds.train", "seconds.aggregate", "seconds.evaluate"]
 COUNTS = ["clients", "rejected"]
@@ -103,10 +115,11 @@ def _typed(heads: pd.DataFrame) -> pd.DataFrame:
     return heads.where(heads.notna(), None).astype(found)
 
 
-def method_name(method: str) -> str:
+def method_name(method: str, client_method: object = None) -> str:
     """A method as the paper writes it; a user's own ``module:Class`` by its class, if it may be."""
     name = DISPLAY_NAMES.get(method, method.rpartition(":")[2])
-    return method if ":" in method and name in DISPLAY_NAMES.values() else name
+    name = method if ":" in method and name in DISPLAY_NAMES.values() else name
+    return f"{name} + {method_name(client_method)}" if isinstance(client_method, str) else name
 
 
 def _run_folders(paths: Sequence[Path], problems: list[str]) -> Iterator[Path]:
@@ -166,7 +179,9 @@ def _identity(
         "folder": printable(folder),
         "finished": _scalar(summary.get("rounds")) == last
         and not (isinstance(planned, int | float) and planned > last),
-        "method": name if method is None else method_name(str(method)),
+        "method": name
+        if method is None
+        else method_name(str(method), settings.get("client_method")),
         "seed": _scalar(sections.get("common_args", {}).get("random_seed")),
         "device": _scalar(summary.get("device")),
         "commit": _scalar(summary.get("commit")),

@@ -104,7 +104,9 @@ def looks(runs: pd.DataFrame, palette: Palette | None = None) -> dict[str, Look]
     """
     lines = runs.drop_duplicates("label")
     rules = lines.get("federated_optimizer", lines["method"])
-    methods = [method_name(str(rule)) for rule in rules.fillna(lines["method"])]
+    of_clients = lines.get("client_method", [None] * len(lines))
+    pairs = zip(rules.fillna(lines["method"]), of_clients, strict=True)
+    methods = [method_name(str(rule), client) for rule, client in pairs]
     others = [method for method in dict.fromkeys(methods) if method not in _METHODS]
     found = {}
     for line, method in zip(lines.itertuples(), methods, strict=True):

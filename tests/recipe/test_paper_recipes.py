@@ -13,7 +13,7 @@ from fednnnn_plugin.recipe import Recipe, dump_recipe, list_recipes, load_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 # Of what the recipes resolve to: no change of the package may change it unseen.
-RESOLVED = "e48cc06e1b93f681b8e99140415f2e6d5b9ed8b0c0e2de0a6c41e21ff710c890"
+RESOLVED = "cfe53556d665282d0bc804379183b631d3765f631d6f0bebe223ece903e63c59"
 
 # tab:params, "Summary of Hyperparameters Used in the Experiment (Common in Scenarios)"
 #            rounds  C  K    B   E  eta   lambda
@@ -46,6 +46,8 @@ PAPER = [
 ]
 OTHERS = [
     *(f"digits_noniid_b_{method}" for method in METHODS | COMPARATORS),
+    "digits_noniid_b_scaffold",
+    "digits_noniid_b_fednnnn_scaffold",
     "digits_noniid_ub_fednnnn",
     "mnist_single_client",
     "cifar10_single_client",
@@ -61,9 +63,9 @@ def test_every_recipe_resolves_as_ever() -> None:
     assert hashlib.sha256(text.encode()).hexdigest() == RESOLVED
 
 
-def test_there_are_the_forty_conditions_and_eleven_more() -> None:
+def test_there_are_the_forty_conditions_and_thirteen_more() -> None:
     expected = {"_".join(parts) for parts in PAPER} | set(OTHERS)
-    assert len(expected) == 51
+    assert len(expected) == 53
     assert [path.stem for path in list_recipes()] == sorted(expected)
 
 
