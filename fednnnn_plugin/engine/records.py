@@ -226,6 +226,7 @@ class Summary:
     best_metric: float | None = None
     best_metric_round: int | None = None
     final_metric: float | None = None
+    higher_is_better: bool | None = None  # of the metric
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""

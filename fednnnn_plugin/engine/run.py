@@ -213,7 +213,12 @@ def _summary(
         higher = bool(getattr(metric, "higher_is_better", True))
         best, best_round, final = records.results(name, higher_is_better=higher)
         return replace(
-            summary, metric=name, best_metric=best, best_metric_round=best_round, final_metric=final
+            summary,
+            metric=name,
+            best_metric=best,
+            best_metric_round=best_round,
+            final_metric=final,
+            higher_is_better=higher,
         )
     return summary
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS
 from fednnnn_plugin.recipe import kinds
-from fednnnn_plugin.server.rules import Rule, find_rule
+from fednnnn_plugin.server.rules import Key, Rule, find_rule
 
 #: Keys of FedML's own that its examples have, or its ``args.*`` reads: accepted, and left to it.
 FEDMLS: dict[str, tuple[str, ...]] = {
@@ -192,6 +192,11 @@ class Recipe(Section):
         """What clients do: that of ``client_method``, or of the rule; else plain local SGD."""
         name = self.train_args.client_method or self.rule.client_method
         return METHODS[name] if name else ClientMethod
+
+    @property
+    def method_keys(self) -> dict[str, Key]:
+        """The keys of the rule and of the client method."""
+        return {**self.rule.keys, **self.client_method.keys}
 
     @property
     def rule_settings(self) -> dict[str, float]:

@@ -63,8 +63,9 @@ def summary(runs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
 
     Returns:
         ``data``, ``condition``, ``label``, ``method``, ``seeds``; ``rounds``, those of the shortest
-        run; ``best`` and ``final`` accuracy in [0, 1], means over seeds, with the sample standard
-        deviations ``best_sd`` and ``final_sd`` (NaN of one seed). With a ``target`` also
+        run; ``metric``, the runs' first one, and its ``best`` and ``final`` value, an accuracy in
+        [0, 1] where they have none: means over seeds, with the sample standard deviations
+        ``best_sd`` and ``final_sd`` (NaN of one seed). With a ``target`` also
         ``reached``, how many seeds got there, and ``rounds_to_target``, the mean of their first
         rounds that did, NaN unless all did.
     """
@@ -73,6 +74,7 @@ def summary(runs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
     lines = every.groupby(LINE, sort=False)
     table = lines.agg(
         method=("method", "first"), seeds=("run", "size"), rounds=("rounds", "min"),
+        metric=("metric", "first"),
         best=("best", "mean"), best_sd=("best", "std"),
         final=("final", "mean"), final_sd=("final", "std"),
     )  # fmt: skip

@@ -44,8 +44,10 @@ _NO_VARIANT = {
     *(*IDENTITY, "dataset", "partition_method", "partition_sizes", *_DEAL, *ARRANGED),
 }
 # A method's own settings: told apart within the method, not across methods.
-_OWN = ("federated_optimizer", "client_method", "comm_round", "beta", "gamma", "prox_mu")
-_OWN += ("rule_fingerprint", "client_method_fingerprint")
+_OWN = (
+    *("federated_optimizer", "client_method", "comm_round", "beta", "gamma", "prox_mu"),
+    *("rule_fingerprint", "client_method_fingerprint"),
+)
 # Where null is a value, not a key that the method does not have.
 _OFF = ("max_client_norm", "model_fingerprint", "sampler_fingerprint", "trainer_fingerprint")
 _PAPER_ORDER = (*DATASET_NAMES.values(), *CONDITIONS, *METHODS)

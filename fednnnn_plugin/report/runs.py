@@ -9,7 +9,7 @@ import math
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,10 @@ NUMBERS = [
 OTHER_NUMBERS = re.compile(r"(layers\..*|test_metrics)\.")
 # Names of other columns; a user's own rule may have a key of such a name.
 ARRANGED = ["data", "deal", "condition", "label", "shade"]
-IDENTITY = ["run", "folder", "finished", "method", "seed", "device", "commit", "settings"]
+IDENTITY = [
+    *("run", "folder", "finished", "method", "seed", "device", "commit"),
+    *("metric", "lower_is_better", "settings"),
+]
 _TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED, *FINGERPRINTS}
 # What a file of others' may cost; one of gzip's can be larger than it looks.
 MAX_LINE_BYTES, MAX_METRICS_BYTES = 1 << 24, 1 << 29
@@ -185,8 +188,17 @@ def _identity(
         "seed": _scalar(sections.get("common_args", {}).get("random_seed")),
         "device": _scalar(summary.get("device")),
         "commit": _scalar(summary.get("commit")),
+        "metric": _first_metric(sections.get("validation_args", {})),
+        "lower_is_better": summary.get("higher_is_better") is False,
         "settings": "\n".join(settings),
     } | settings
+
+
+def _first_metric(validation: Mapping[str, Any]) -> str | None:
+    """The name of the first metric that a recipe has, as the records have it."""
+    metrics = validation.get("metrics")
+    first = metrics[0] if isinstance(metrics, list) and metrics else None
+    return printable(first.rpartition(":")[2]) if isinstance(first, str) else None
 
 
 def _fingerprints(path: Path, problems: list[str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from fednnnn_plugin.report.groups import (
     judged,
     value_text,
 )
+from fednnnn_plugin.report.judging import ACCURACY, scale, with_unit, with_values
 from fednnnn_plugin.report.runs import SECONDS
 
 FEDAVG = "FedAvg"
@@ -145,14 +147,16 @@ def escaped(text: str) -> str:
 
 
 def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
-    """A line a run, arranged: what identifies it, its ``best`` and ``final`` accuracy, ...
+    """A line a run, arranged: what identifies it, its ``best`` and ``final`` value, ...
 
-    Accuracies are in [0, 1], NaN where none was measured, ``tests`` how many were; ``seconds`` are
-    the median of a round.
+    ``metric`` says what the values are; accuracies are in [0, 1], NaN where none was measured.
+    ``tests`` is how many were; ``seconds`` are the median of a round.
     """
+    runs = with_values(runs)
     heads = runs.drop_duplicates("run").set_index("run", drop=False)
-    tested = runs.groupby("run")["test_acc"]
-    heads = heads.assign(best=tested.max(), final=tested.last(), tests=tested.count())
+    tested = runs.groupby("run")["value"]
+    best = tested.max().where(~heads["lower_is_better"].astype(bool), tested.min())
+    heads = heads.assign(best=best, final=tested.last(), tests=tested.count())
     seconds = runs[SECONDS].sum(axis=1).groupby(runs["run"]).median()
     seconds = seconds[seconds > 0.0]  # a loop of one's own does not measure them
     return heads.assign(seconds=seconds, rounds=runs.groupby("run")["round"].max())
@@ -161,6 +165,7 @@ def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
 def accuracy(runs: pd.DataFrame) -> Table:
     """Best and final accuracy of each method in a condition, and the paper's beside them.
 
+    Runs that have a metric of their own are judged by that: ``metric``.
     In the numbers accuracies are in [0, 1], with the sample standard deviation over seeds (NaN of
     one run), ``rounds`` and ``most_rounds`` those of the shortest and the longest run, ``untested``
     the most that a run has, ``paper`` in per cent, and ``unlike_paper`` how the settings differ.
@@ -174,13 +179,15 @@ def accuracy(runs: pd.DataFrame) -> Table:
         rounds=("rounds", "min"), most_rounds=("rounds", "max"), untested=("untested", "max"),
         best=("best", "mean"), best_sd=("best", "std"),
         final=("final", "mean"), final_sd=("final", "std"), seconds=("seconds", "mean"),
-        ranked=("ranked", "first"),
+        metric=("metric", "first"), lower=("lower_is_better", "first"), ranked=("ranked", "first"),
     ).reset_index()  # fmt: skip
+    lower, of_accuracy = numbers.pop("lower").astype(bool), numbers["metric"] == ACCURACY
     ranked = numbers.pop("ranked")
     heads = runs.drop_duplicates(LINE).to_dict("records")
     planned = pd.Series([head.get("comm_round") for head in heads], dtype=object)
     places = [(head.get("dataset"), head["deal"], head["method"]) for head in heads]
     numbers["paper"] = [PAPER.get(place, math.nan) for place in places]
+    numbers["paper"] = numbers["paper"].where(of_accuracy)
     numbers["unlike_paper"] = [
         _unlike_paper(head, place, line.rounds, line.untested) if place in PAPER else ""
         for head, line, place in zip(heads, numbers.itertuples(), places, strict=True)
@@ -194,13 +201,17 @@ def accuracy(runs: pd.DataFrame) -> Table:
     planned = pd.to_numeric(planned, errors="coerce")
     unfinished = numbers["rounds"] < planned
     rows["rounds"] = counts.where(~unfinished, counts + " of " + planned.map("{:g}".format))
+    if not of_accuracy.all():
+        rows["metric"] = numbers["metric"].map(with_unit)
     strong = set()
     for name in ("best", "final"):
-        rows[name] = _means(numbers[name] * 100.0, numbers[f"{name}_sd"] * 100.0, 2)
-        highest = numbers[name] == numbers.groupby(LINE[:2])[name].transform("max")
-        strong |= {(int(row), name) for row in numbers.index[ranked & highest]}
+        rows[name] = _values(numbers, name)
+        signed = numbers[name].where(~lower, -numbers[name])
+        first = signed == signed.groupby([numbers[key] for key in LINE[:2]]).transform("max")
+        strong |= {(int(row), name) for row in numbers.index[ranked & first]}
     alone = any(numbers["seeds"][row] == 1 for row, _ in strong)
-    notes = ["Bold is the highest; of one seed, tenths of a point may be chance."] * alone
+    word = "best" if lower.any() else "highest"
+    notes = [f"Bold is the {word}; of one seed, tenths of a point may be chance."] * alone
     notes += ["± is the sample standard deviation over seeds."] * bool((numbers["seeds"] > 1).any())
     if numbers["paper"].notna().any():
         rows["paper"] = _fixed(numbers["paper"], 1)
@@ -215,20 +226,35 @@ def accuracy(runs: pd.DataFrame) -> Table:
         notes.append(f"s a round: median. {TIMES}")
     if not timed.all():
         notes.append("No times where the runs of a condition are of different machines.")
-    for device, of in runs.dropna(subset=["device"]).groupby("device", sort=False):
-        if timed.all() and runs["device"].nunique() < 2:
-            notes.append(f"Machine: {device}.")
-            break
-        place = of["data"] + " " + of["condition"]
-        alone = pd.MultiIndex.from_frame(of[LINE[:2]]).isin(alike)
-        who = place.where(alone, place + " " + of["label"]).unique()
-        notes.append(f"Machine {device}: {'; '.join(who)}.")
+    notes += _machines(runs, alike)
     unlike = numbers[numbers["unlike_paper"] != ""].groupby("unlike_paper", sort=False)["label"]
     for difference, labels in unlike:
         who = ", ".join(labels.unique())
         notes.append(f"* {who}: not the paper's settings, in brackets: {difference}.")
-    title = f"{judged(runs).capitalize()} accuracy (%)"
+    title = f"{judged(runs).capitalize()} {', '.join(numbers['metric'].map(with_unit).unique())}"
     return Table(title, numbers, rows, frozenset(strong), tuple(notes))
+
+
+def _values(numbers: pd.DataFrame, name: str) -> pd.Series[str]:
+    """The texts of a column of values, each in the scale of its metric."""
+    parts = []
+    for metric, of in numbers.groupby("metric"):
+        factor, digits = scale(str(metric))
+        parts.append(_means(of[name] * factor, of[f"{name}_sd"] * factor, digits))
+    return pd.concat(parts).sort_index()
+
+
+def _machines(runs: pd.DataFrame, alike: Sequence[object]) -> Iterator[str]:
+    """Name the machines, and who ran on which, but in conditions that are ``alike`` as a whole."""
+    of_each = runs.dropna(subset=["device"]).groupby("device", sort=False)
+    if runs["device"].nunique() < 2:
+        yield from (f"Machine: {device}." for device, _ in of_each)
+        return
+    for device, of in of_each:
+        place = of["data"] + " " + of["condition"]
+        alone = pd.MultiIndex.from_frame(of[LINE[:2]]).isin(alike)
+        who = place.where(alone, place + " " + of["label"]).unique()
+        yield f"Machine {device}: {'; '.join(who)}."
 
 
 def comparable_times(runs: pd.DataFrame) -> bool:
@@ -243,13 +269,19 @@ def headline(runs: pd.DataFrame) -> str:
         return ""
     if why:
         return f"Not ranked: {why}."
-    methods = every.groupby(["label", "method"])["best"].agg(["mean", "std"]) * 100.0
-    best = methods.nlargest(1, "mean")
-    (text,), (label, _) = _means(best["mean"], best["std"], 2), best.index[0]
-    fedavg = methods["mean"][methods.index.isin([FEDAVG], level="method")].max()  # NaN of none
-    lead = best["mean"].iloc[0] - fedavg
-    above = f", {lead:.1f} points above FedAvg" * bool(lead > 0.0)
-    return f"Best: {label}, {text} %{above}; {_extent(every)}."
+    metric = str(every["metric"].iloc[0])
+    factor, digits = scale(metric)
+    methods = every.groupby(["label", "method"])["best"].agg(["mean", "std"]) * factor
+    sign = -1.0 if every["lower_is_better"].iloc[0] else 1.0
+    best = methods.loc[[(methods["mean"] * sign).idxmax()]]
+    (text,), (label, _) = _means(best["mean"], best["std"], digits), best.index[0]
+    fedavg = (methods["mean"][methods.index.isin([FEDAVG], level="method")] * sign).max()
+    lead = best["mean"].iloc[0] * sign - fedavg  # NaN without it
+    of_accuracy = metric == ACCURACY
+    by = f"{lead:.1f} points" if of_accuracy else f"{lead:.3g}"
+    above = f", {by} {'below' if sign < 0 else 'above'} FedAvg" * bool(lead > 0.0)
+    said = f"{text} %" if of_accuracy else f"{metric} {text}"
+    return f"Best: {label}, {said}{above}; {_extent(every)}."
 
 
 def settings(runs: pd.DataFrame) -> str:
@@ -282,6 +314,8 @@ def _not_ranked(every: pd.DataFrame) -> str | None:
     measured = every.dropna(subset=["best"])
     if measured["label"].nunique() < 2 or measured["data"].iloc[0] == UNRECORDED:
         return None
+    if measured["metric"].nunique() > 1:
+        return "the runs are judged by different metrics"
     for name in ("rounds", "tests"):
         low, high = measured[name].min(), measured[name].max()
         if low < high:
@@ -291,7 +325,7 @@ def _not_ranked(every: pd.DataFrame) -> str | None:
 
 
 def rounds_to(runs: pd.DataFrame, target: float) -> Table:
-    """Rounds that each method needs to an accuracy.
+    """Rounds that each method needs to an accuracy, or to a value of the runs' metric.
 
     Where a seed did not get there, its rounds are not known: ``reached`` says how many did, and
     there is neither a mean nor a deviation.
@@ -309,16 +343,24 @@ def rounds_to(runs: pd.DataFrame, target: float) -> Table:
     numbers = numbers.drop(columns="tested")
     seldom = bool((every["tests"] < every["rounds"]).any())
     notes = ("Not every round was tested: the first that was.",) * seldom
-    title = f"Rounds to an accuracy of {target * 100:g} %"
+    metrics = every["metric"].unique()
+    of_accuracy = [*metrics] == [ACCURACY]
+    what = (
+        f"an accuracy of {target * 100:g} %" if of_accuracy else f"{', '.join(metrics)} {target:g}"
+    )
+    title = f"Rounds to {what}"
     return Table(title, numbers, rows, notes=notes)
 
 
 def reaching(runs: pd.DataFrame, every: pd.DataFrame, target: float) -> pd.DataFrame:
-    """For each line its ``seeds``, how many ``reached`` an accuracy, and after how many ``rounds``.
+    """For each line its ``seeds``, how many ``reached`` a value, and after how many ``rounds``.
 
     ``rounds`` and their ``sd`` are NaN unless all did; ``every`` are the runs' ``outcomes``.
     """
-    first = runs[runs["test_acc"] >= target].groupby("run")["round"].min()
+    runs = with_values(runs)
+    lower = runs["lower_is_better"].astype(bool)
+    there = (runs["value"] >= target).where(~lower, runs["value"] <= target)
+    first = runs[there].groupby("run")["round"].min()
     numbers = every.assign(first=first).groupby(LINE, sort=False).agg(
         seeds=("run", "size"), reached=("first", "count"), tested=("tests", "any"),
         shortest=("rounds", "min"), rounds=("first", "mean"), sd=("first", "std"),

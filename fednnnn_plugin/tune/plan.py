@@ -49,7 +49,7 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
     """
     if not (settings.paper or _is_papers(recipe)):
         return _plan(recipe, settings, [_joint_step(recipe, settings)])
-    method, keys = recipe.train_args.federated_optimizer, recipe.rule.keys
+    method, keys = recipe.train_args.federated_optimizer, recipe.method_keys
     rates, rounds = _PAPER.get(recipe.data_args.dataset, _OTHERS)
     if recipe.train_args.client_num_in_total == 1:
         raise UserError(
@@ -104,7 +104,7 @@ def _is_papers(recipe: Recipe) -> bool:
 
 def _joint_step(recipe: Recipe, settings: Settings) -> Step:
     """The one step of a recipe that is searched as it is."""
-    train, keys = recipe.train_args, recipe.rule.keys
+    train, keys = recipe.train_args, recipe.method_keys
     if not settings.grids:
         raise UserError(
             "tune: --grid: name what to search, as in --grid learning_rate=0.02,0.05; the paper's "
@@ -154,7 +154,8 @@ def trial_recipe(load: Load, plan: Plan, step: Step, point: Mapping[str, float])
         "data_args.validation_fraction": plan.validation,
     }
     if step.name == LEARNING_RATE_STEP:
-        changes |= {f"train_args.{key}": "null" for key in load([]).rule.keys}
+        changes |= {f"train_args.{key}": "null" for key in load([]).method_keys}
+        changes["train_args.client_method"] = "null"
         changes["train_args.federated_optimizer"] = FEDAVG
         changes |= {f"data_args.{key}": value for key, value in _NON_IID_B.items()}
     # A count is no float; the values of a rule's keys stay as they are.

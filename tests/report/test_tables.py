@@ -1,5 +1,6 @@
 """Which runs belong together, and the tables made of them."""
 
+import json
 import math
 import re
 import shutil
@@ -7,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.report import tables
@@ -236,8 +238,9 @@ def test_a_setting_that_is_no_number_is_shown_as_it_is(make_run, key: str) -> No
 
 def test_a_run_without_an_accuracy(make_run) -> None:
     runs = arrange(fp.read_runs(make_run("FedNNNN", change=curve(None, None, None, None))))
-    assert tables.accuracy(runs).rows["best"][0] == "–"
-    assert tables.rounds_to(runs, 0.5).rows["rounds"][0] == "–"
+    row = tables.accuracy(runs).rows.iloc[0]
+    assert (row["metric"], float(row["best"])) == ("loss", round(runs["test_loss"].min(), 4))
+    assert tables.rounds_to(runs, 0.5).rows["rounds"][0] == "1"
     assert tables.headline(runs) == ""
 
 
@@ -300,3 +303,36 @@ def test_latex_is_what_pdflatex_takes(make_run, tmp_path: Path) -> None:
 def test_names_in_markdown(make_run) -> None:
     table = table_of(make_run("my_rules:A|b_$<1>"))
     assert "A\\|b\\_$\\<1\\>" in table.markdown()
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_metrics_first_one_judges(make_run, lower: bool) -> None:
+    """Values 0.5, 0.25, 0.75 of FedAvg and 0.5, 0.125, 0.25 of FedNNNN, as the recipe's first."""
+    values = {"PaperFedAvg": (0.5, 0.25, 0.75), "FedNNNN": (0.5, 0.125, 0.25)}
+
+    for method, of in values.items():
+        own = dict(enumerate(of, 1))
+        folder = make_run(
+            method,
+            comm_round=3,
+            change=lambda line, own=own: line.update(
+                test_metrics={"second": 1.0, "own": own[line["round"]]}
+            ),
+        )
+        recipe = yaml.safe_load((folder / "recipe.yaml").read_text())
+        recipe["validation_args"] = {"metrics": ["mine:own", "second"]}
+        (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+        summary = {"rounds": 3, "metric": "own", "higher_is_better": not lower}
+        (folder / "summary.json").write_text(json.dumps(summary))
+    runs = arrange(fp.read_runs(folder.parent))
+    table = tables.accuracy(runs)
+    assert [*table.rows["metric"]] == ["own", "own"]
+    assert [*table.rows["best"]] == (["0.2500", "0.1250"] if lower else ["0.7500", "0.5000"])
+    assert [*table.rows["final"]] == ["0.7500", "0.2500"]
+    best = 1 if lower else 0
+    assert (best, "best") in table.strong
+    assert (1 - best, "best") not in table.strong
+    assert ("FedNNNN, own 0.1250" if lower else "FedAvg, own 0.7500") in tables.headline(runs)
+    rounds = tables.rounds_to(runs, 0.25).numbers["rounds"].tolist()
+    assert rounds == ([2, 2] if lower else [1, 1])
+    assert fp.summary(fp.read_runs(folder.parent))["metric"].tolist() == ["own", "own"]
