@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 )
 @click.option("--rounds", type=int, help="Rounds of a trial; default: the paper's for the data.")
 @click.option("--validation", type=float, help="Share of the training images to judge on; 1/6.")
-@click.option("--metric", help="best_accuracy (default), final_accuracy or final_loss.")
+@click.option(
+    "--metric",
+    help="best_accuracy (default), final_accuracy or final_loss; where the recipe names "
+    "validation_args.metrics, best_metric (default then) or final_metric, of the first.",
+)
 @click.option(
     "--paper",
     is_flag=True,

@@ -28,6 +28,11 @@ _CPU_ROOM = 1 << 30  # bytes, of each worker
 Metric = Callable[[Tensor, Tensor], float]
 
 
+def higher_is_better(metric: Metric) -> bool:
+    """Tell which way a metric is meant."""
+    return bool(getattr(metric, "higher_is_better", True))
+
+
 class Tally(NamedTuple):
     """What a batch adds to a test; a sample may have a label for each pixel or token.
 

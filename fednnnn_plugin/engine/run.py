@@ -23,6 +23,7 @@ from fednnnn_plugin.engine.devices import (
     side_by_side,
     total_memory,
 )
+from fednnnn_plugin.engine.evaluation import higher_is_better
 from fednnnn_plugin.engine.federation import Federation
 from fednnnn_plugin.engine.fingerprints import check_unchanged, keep_fingerprint, rule_digests
 from fednnnn_plugin.engine.folder import Mode, RunFolder, run_log
@@ -210,7 +211,7 @@ def _summary(
         workers=cohort.workers.count,
     )
     for name, metric in inputs.functions.metrics.items():  # the first one
-        higher = bool(getattr(metric, "higher_is_better", True))
+        higher = higher_is_better(metric)
         best, best_round, final = records.results(name, higher_is_better=higher)
         return replace(
             summary,

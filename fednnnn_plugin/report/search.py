@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
@@ -17,9 +18,9 @@ from fednnnn_plugin.errors import check_known
 from fednnnn_plugin.report import style
 from fednnnn_plugin.report.groups import SYMBOLS
 from fednnnn_plugin.report.runs import method_name
-from fednnnn_plugin.report.study import Step, Study, read_study
+from fednnnn_plugin.report.study import Plan, Step, Study, read_study
 
-# Name, unit, factor and digits of a metric; of a loss the lowest is best.
+# Name, unit, factor and digits of a metric.
 METRICS = {
     "best_accuracy": ("best validation accuracy", "%", 100.0, 2),
     "final_accuracy": ("final validation accuracy", "%", 100.0, 2),
@@ -62,18 +63,18 @@ def search(study: Study | str | Path, ax: Axes | None = None, *, step: str | Non
         check_known("step", step, steps)
     chosen = steps[step or found.plan.steps[-1].name]
     ax = style.axes(ax)
-    name, unit, factor, _ = METRICS[found.plan.metric]
+    name, unit, factor, _ = _metric(found.plan)
     scaled = found.of(chosen).assign(value=lambda trials: trials["value"] * factor)
-    ranked = scaled.sort_values("value", ascending=unit == "nats", kind="stable")
+    ranked = scaled.sort_values("value", ascending=found.plan.lowest, kind="stable")
     trials = ranked.drop_duplicates(list(chosen.grid)[:2]).sort_index()
-    draw = _line if len(chosen.grid) == 1 else _heat_map
-    draw(ax, chosen, trials, found.best(chosen), f"{name} ({unit})")
+    draw = _line if len(chosen.grid) == 1 else partial(_heat_map, lowest=found.plan.lowest)
+    draw(ax, chosen, trials, found.best(chosen), f"{name} ({unit})" if unit else name)
     return ax
 
 
 def headline(study: Study) -> str:
     """What was chosen, step by step, and what it reached."""
-    name = METRICS[study.plan.metric][0].removeprefix("best ")
+    name = _metric(study.plan)[0].removeprefix("best ")
     parts = [
         f"{_at(step, best)} ({method_name(step.method)}: {name} {_shown(study, best['value'])})"
         for step in study.plan.steps
@@ -83,19 +84,24 @@ def headline(study: Study) -> str:
 
 
 def _heat_map(
-    ax: Axes, step: Step, trials: pd.DataFrame, best: pd.Series[float] | None, title: str
+    ax: Axes,
+    step: Step,
+    trials: pd.DataFrame,
+    best: pd.Series[float] | None,
+    title: str,
+    *,
+    lowest: bool,
 ) -> None:
     (first, across), (second, up) = ((key, sorted(step.grid[key])) for key in list(step.grid)[:2])
     cells = trials.pivot(index=second, columns=first, values="value").reindex(up, columns=across)
-    of_loss = "nats" in title
-    scale = colormaps["viridis_r" if of_loss else "viridis"].with_extremes(bad=style.GRID)
+    scale = colormaps["viridis_r" if lowest else "viridis"].with_extremes(bad=style.GRID)
     # A trial that diverged must not take all difference from the colours of the others.
-    low, high = trials["value"].quantile([0.0, 0.9] if of_loss else [0.1, 1.0])
+    low, high = trials["value"].quantile([0.0, 0.9] if lowest else [0.1, 1.0])
     mesh = ax.pcolormesh(cells.to_numpy(), cmap=scale, vmin=low, vmax=high)
     if max(cells.shape) > WRITTEN_CELLS:
         style.figure_of(ax).colorbar(mesh, ax=ax)
     else:
-        digits = ".3g" if of_loss else ".1f" if high - low >= 1.0 else ".2f"
+        digits = ".3g" if "%" not in title else ".1f" if high - low >= 1.0 else ".2f"
         for trial in trials.to_dict("records"):
             text, color, size = trial["state"], style.MUTED, 5.5
             if not pd.isna(value := trial["value"]):
@@ -162,8 +168,15 @@ def _none(study: Study) -> str:
 
 
 def _shown(study: Study, value: float) -> str:
-    _, unit, factor, digits = METRICS[study.plan.metric]
-    return f"{value * factor:.{digits}f} {unit}"
+    _, unit, factor, digits = _metric(study.plan)
+    return f"{value * factor:.{digits}f} {unit}".rstrip()
+
+
+def _metric(plan: Plan) -> tuple[str, str, float, int]:
+    """Name, unit, factor and digits of what judges a study."""
+    if plan.of_measure:
+        return f"{plan.metric.removesuffix('_metric')} validation {plan.measure}", "", 1.0, 4
+    return METRICS[plan.metric]
 
 
 def _at(step: Step, trial: pd.Series[float]) -> str:

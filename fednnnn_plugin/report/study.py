@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from fednnnn_plugin.reading import read_mapping
 PLAN, TRIALS = "study.yaml", "trials.csv"
 MAX_POINTS = 1_000
 
-Metric = Literal["best_accuracy", "final_accuracy", "final_loss"]
+Metric = Literal["best_accuracy", "final_accuracy", "final_loss", "best_metric", "final_metric"]
 STATES = ("finished", "pruned", "failed")
 MEASURED = ("best_accuracy", "best_round", "final_accuracy", "final_loss", "rounds")
 COLUMNS = ("step", "method", "state", "value", *MEASURED, "folder")
@@ -58,7 +59,8 @@ class Plan(BaseModel):
     """A whole search (paper, appendix); ``study.yaml``.
 
     ``validation`` is the share of the training images that is held out to judge every trial;
-    with ``prune`` trials far behind the others are stopped early.
+    with ``prune`` trials far behind the others are stopped early. ``measure`` is the recipe's first
+    metric, which ``best_metric`` and ``final_metric`` are of.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -67,7 +69,19 @@ class Plan(BaseModel):
     metric: Metric
     validation: float = Field(gt=0, lt=1)
     prune: bool
+    measure: str | None = None
+    lower_is_better: bool = False  # of the measure
     steps: tuple[Step, ...] = Field(min_length=1)
+
+    @property
+    def of_measure(self) -> bool:
+        """Whether the recipe's first metric judges the trials."""
+        return self.metric in ("best_metric", "final_metric")
+
+    @property
+    def lowest(self) -> bool:
+        """Whether the lowest value is the best."""
+        return self.metric == "final_loss" or (self.of_measure and self.lower_is_better)
 
     @property
     def keys(self) -> list[str]:
@@ -97,8 +111,7 @@ class Study:
         values = self.of(step)["value"].dropna()
         if values.empty:
             return None
-        lowest = self.plan.metric == "final_loss"
-        return self.trials.loc[values.idxmin() if lowest else values.idxmax()]
+        return self.trials.loc[values.idxmin() if self.plan.lowest else values.idxmax()]
 
     def chosen(self, step: Step) -> dict[str, float]:
         """The values of a step's best trial, by key; empty where none finished."""
@@ -127,8 +140,9 @@ def read_study(folder: Path) -> Study:
     except (OSError, ValueError) as error:
         warnings.append(f"{path}: cannot be read: {reason(error)}")
     finished = table["state"] == "finished"
-    highest = math.inf if plan.metric == "final_loss" else 1.0
-    usable = table["state"].isin(STATES) & (table["value"].between(0.0, highest) | ~finished)
+    lowest = -sys.float_info.max if plan.of_measure else 0.0
+    highest = sys.float_info.max if plan.of_measure or plan.lowest else 1.0
+    usable = table["state"].isin(STATES) & (table["value"].between(lowest, highest) | ~finished)
     # A line counts where it is a point of the plan, and the first one of that point.
     place = ["step", *plan.keys]
     trials = table.assign(value=table["value"].where(finished))[usable]

@@ -46,7 +46,7 @@ class Journal:
                 step.name: optuna.create_study(
                     study_name=step.name,
                     storage=storage,
-                    direction="minimize" if plan.metric == "final_loss" else "maximize",
+                    direction="minimize" if plan.lowest else "maximize",
                     load_if_exists=True,
                 )
                 for step in plan.steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
+from typing import NamedTuple
 
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.recipe import Recipe
@@ -13,6 +14,14 @@ from fednnnn_plugin.tune.settings import LEARNING_RATE_STEP, Settings, parse_gri
 
 Load = Callable[[Sequence[str]], Recipe]
 """Loads the recipe that is searched for, with these overrides."""
+
+
+class Measure(NamedTuple):
+    """The first metric of a recipe."""
+
+    name: str
+    lower_is_better: bool
+
 
 LEARNING_RATE = "learning_rate"
 _CHOSEN = (LEARNING_RATE, "weight_decay")
@@ -33,7 +42,7 @@ _NON_IID_B = {
 }
 
 
-def make_plan(recipe: Recipe, settings: Settings) -> Plan:
+def make_plan(recipe: Recipe, settings: Settings, measure: Measure | None = None) -> Plan:
     """Lay out a recipe's search: the paper's procedure, or the recipe as it is.
 
     The procedure (paper, appendix) is for recipes of the paper's data, network and deal, or where
@@ -45,10 +54,11 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
     of the images held out.
 
     Of any other recipe one step searches what the grids name, jointly: any number of
-    ``train_args``, on the recipe's own data, deal and method, for its own rounds.
+    ``train_args``, on the recipe's own data, deal and method, for its own rounds. Trials of a
+    recipe that names metrics are judged by the first, the ``measure``.
     """
     if not (settings.paper or _is_papers(recipe)):
-        return _plan(recipe, settings, [_joint_step(recipe, settings)])
+        return _plan(recipe, settings, [_joint_step(recipe, settings)], measure)
     method, keys = recipe.train_args.federated_optimizer, recipe.method_keys
     rates, rounds = _PAPER.get(recipe.data_args.dataset, _OTHERS)
     if recipe.train_args.client_num_in_total == 1:
@@ -77,7 +87,7 @@ def make_plan(recipe: Recipe, settings: Settings) -> Plan:
         grid = {key: grids[key] for key in own if key in grids}
         if grid:
             steps.append(_step(name, optimizer, settings.rounds or rounds, grid))
-    return _plan(recipe, settings, steps)
+    return _plan(recipe, settings, steps, measure)
 
 
 def described(load: Load, plan: Plan) -> Iterator[str]:
@@ -135,10 +145,16 @@ def _step(name: str, method: str, rounds: int, grid: Grid) -> Step:
     return Step(name=name, method=method, rounds=rounds, grid=grid)
 
 
-def _plan(recipe: Recipe, settings: Settings, steps: Sequence[Step]) -> Plan:
+def _plan(
+    recipe: Recipe, settings: Settings, steps: Sequence[Step], measure: Measure | None
+) -> Plan:
+    if settings.metric in ("best_metric", "final_metric") and not measure:
+        raise UserError(f"--metric {settings.metric}: the recipe names no validation_args.metrics")
     return Plan(
         recipe=printable(recipe.name),
-        metric=settings.metric or "best_accuracy",
+        metric=settings.metric or ("best_metric" if measure else "best_accuracy"),
+        measure=measure.name if measure else None,
+        lower_is_better=bool(measure and measure.lower_is_better),
         validation=settings.validation
         or recipe.data_args.validation_fraction
         or DEFAULT_VALIDATION,

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from math import isnan
 from pathlib import Path
 
+import pandas as pd
 from filelock import FileLock, Timeout
 
 from fednnnn_plugin.errors import RunError
@@ -78,20 +79,18 @@ class Search:
 
     def _run(self, recipe: Recipe, folder: Path, step: Step, point: Values) -> tuple[str, str]:
         def hopeless() -> bool:
-            return self._plan.prune and self._journal.hopeless(step, point, read_curves(folder))
+            return self._plan.prune and self._journal.hopeless(step, point, self._curves(folder))
 
         return run_trial(recipe, folder, hopeless, self._jobs, allow_code=self._folder.allow_code)
 
     def _record(self, folder: Path, step: Step, point: Values, state: str, reason: str) -> Row:
         """Write down what a trial that ended has measured."""
         metric = self._plan.metric
-        curves = read_curves(folder)
+        curves = self._curves(folder)
         row: Row = {"step": step.name, "method": step.method, metric: None, **point}
         if len(curves):
             row |= {name: None if isnan(last) else last for name, last in curves.iloc[-1].items()}
-            of_classes = curves["final_accuracy"].notna().any()
-            best = curves["final_accuracy"] if of_classes else -curves["final_loss"]
-            row["best_round"] = int(best.idxmax())
+            row["best_round"] = int(self._signed(curves).idxmax())
             row["rounds"] = int(curves.index[-1])
         if state == "finished" and row[metric] is None:
             state, reason = "failed", f"its {metric} is not finite"
@@ -99,6 +98,16 @@ class Search:
         row |= {"reason": reason, "folder": folder.relative_to(self._folder.path).as_posix()}
         self._journal.record(step, point, row, curves)
         return row
+
+    def _curves(self, folder: Path) -> pd.DataFrame:
+        return read_curves(folder, self._plan)
+
+    def _signed(self, curves: pd.DataFrame) -> pd.Series[float]:
+        """What is the higher the better after each round."""
+        if self._plan.of_measure:
+            return curves["final_metric"] * (-1.0 if self._plan.lower_is_better else 1.0)
+        of_classes = curves["final_accuracy"].notna().any()
+        return curves["final_accuracy"] if of_classes else -curves["final_loss"]
 
     def _tabulate(self) -> Study:
         """Bring ``trials.csv`` up to date."""

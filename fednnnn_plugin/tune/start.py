@@ -7,20 +7,26 @@ from torch.nn import Parameter
 
 from fednnnn_plugin.data.federated import DataSpec, load_federated
 from fednnnn_plugin.data.partition import deal_name
+from fednnnn_plugin.engine.evaluation import higher_is_better
+from fednnnn_plugin.engine.functions import find_functions
 from fednnnn_plugin.engine.settings import data_spec
 from fednnnn_plugin.errors import RunError, UserError, joined
 from fednnnn_plugin.recipe import differences
 from fednnnn_plugin.report.study import Plan, is_study, read_plan
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.tune.folder import StudyFolder, shown_values
-from fednnnn_plugin.tune.plan import Load, make_plan, trial_recipe
+from fednnnn_plugin.tune.plan import Load, Measure, make_plan, trial_recipe
 from fednnnn_plugin.tune.settings import Settings, settings_of
 
 
 def begin_study(folder: StudyFolder, load: Load, given: Settings) -> None:
     """Begin a study of a recipe, unless a trial of it cannot be run."""
     recipe = load([])
-    plan = make_plan(recipe, given)
+    functions = find_functions(recipe, allow_code=folder.allow_code)
+    measures = [
+        Measure(name, not higher_is_better(metric)) for name, metric in functions.metrics.items()
+    ]
+    plan = make_plan(recipe, given, measures[0] if measures else None)
     where = f"--study: {folder.path}"
     if is_study(folder.path):
         raise UserError(f"{where}: it holds a study; go on with --resume, or choose another")

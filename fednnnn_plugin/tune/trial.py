@@ -16,6 +16,7 @@ from fednnnn_plugin.engine.records import RoundRecord, Summary
 from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.recipe import Recipe, dump_recipe
+from fednnnn_plugin.report.study import Plan
 
 
 def rounds_done(folder: Path, recipe: Recipe) -> int | None:
@@ -62,17 +63,23 @@ class _Pruner(Follower):
             raise optuna.TrialPruned
 
 
-def read_curves(folder: Path) -> pd.DataFrame:
-    """Read the metrics after each round that was tested, by the round's number."""
+def read_curves(folder: Path, plan: Plan) -> pd.DataFrame:
+    """Read what the plan may judge by after each round that was tested, by the round's number."""
     path = RunFolder(folder).metrics
     columns = {"round": int, "test_acc": float, "test_loss": float}
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        rounds = pd.DataFrame(map(json.loads, lines), columns=list(columns)).astype(columns)
-    except (ValueError, TypeError):
+        records = [json.loads(line) for line in lines]
+        rounds = pd.DataFrame(records, columns=list(columns)).astype(columns)
+        own = [(record.get("test_metrics") or {}).get(plan.measure) for record in records]
+        rounds["measure"] = pd.Series(own, dtype=float)
+    except (ValueError, TypeError, AttributeError):
         raise UserError(f"--study: {path}: damaged: remove its folder to run it anew") from None
     tested = rounds.dropna(subset=["test_acc", "test_loss"], how="all").set_index("round")
     accuracy, loss = tested["test_acc"], tested["test_loss"]
-    return pd.DataFrame(
-        {"best_accuracy": accuracy.cummax(), "final_accuracy": accuracy, "final_loss": loss}
-    )
+    curves = {"best_accuracy": accuracy.cummax(), "final_accuracy": accuracy, "final_loss": loss}
+    if plan.measure is not None:
+        measure = tested["measure"]
+        curves["best_metric"] = measure.cummin() if plan.lower_is_better else measure.cummax()
+        curves["final_metric"] = measure
+    return pd.DataFrame(curves)

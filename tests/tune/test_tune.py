@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
+import yaml
 from click.testing import CliRunner
 
 import fednnnn_plugin as fp
@@ -157,3 +159,25 @@ def test_a_study_at_home_of_a_recipe_with_an_odd_name(
     assert done.exit_code == 0, done.output
     assert done.output.startswith("warning: tracking_args.enable_wandb: true: trials do not report")
     assert load_recipe(tmp_path / "study" / "best.yaml").rule_settings["beta"] == 0.7
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_a_recipes_first_metric_is_searched(tmp_path: Path, higher: bool) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def top(outputs, targets):\n"
+        "    return outputs.softmax(1).amax(1).mean().item()\n"
+        f"top.higher_is_better = {higher}\n"
+    )
+    metrics = ["--set", "validation_args.metrics=[mine:top, f1_macro]", "--allow-code"]
+    tune(tmp_path, "--grid", "train_args.beta=0.1,0.7", "--rounds", "2", *metrics)
+    study = tmp_path / "study"
+    rows = pd.read_csv(study / "trials.csv").set_index("beta")
+    measured = {}
+    for beta, folder in rows["folder"].items():
+        lines = (study / folder / "metrics.jsonl").read_text().splitlines()
+        found = [json.loads(line)["test_metrics"]["top"] for line in lines]
+        measured[beta] = max(found) if higher else min(found)
+    assert rows["value"].to_dict() == pytest.approx(measured)
+    best = (max if higher else min)(measured, key=lambda beta: measured[beta])
+    chosen = yaml.safe_load((study / "best.yaml").read_text())["train_args"]["beta"]
+    assert chosen == best
