@@ -1,0 +1,105 @@
+"""The documentation as a site: ``sphinx-build -W --keep-going -c docs . site``.
+
+The pages are the repository's own files, so the source folder is the repository. The reference is
+made from the docstrings of the public names.
+"""
+
+import inspect
+import re
+from pathlib import Path
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
+
+import fednnnn_plugin as fp
+
+PAGES = """
+    docs/tutorial docs/reference docs/paper recipes/README launch/README results/README
+    results/CLAIMS CONTRIBUTING tests/README SECURITY CHANGELOG
+""".split()
+# The reference's headings, by the folder that a public name comes from.
+HEADINGS = {
+    "engine": "Runs",
+    "report": "Reading runs",
+    "tune": "Tuning",
+    "data": "Data",
+    "client": "Client training",
+    "server": "Aggregation and server rules",
+    "fedml": "FedML",
+    "errors": "Errors",
+}
+FIGURE = re.compile(r'<picture>.*?srcset="(.*?)".*?src="(.*?)".*?alt="(.*?)".*?</picture>', re.S)
+
+project, version = "fednnnn-plugin", fp.__version__
+project_copyright = "The fednnnn-plugin developers"
+root_doc = "README"
+here = Path(__file__).parents[1]
+PAGES = [page for page in PAGES if any(here.glob(f"{page}.*"))]
+include_patterns = [f"{page}.*" for page in ("README", *PAGES)]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["attrs_inline"]
+
+add_module_names = False
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+maximum_signature_line_length = 80
+napoleon_use_ivar = True
+nitpicky = True
+nitpick_ignore_regex = [
+    ("py:.*", r"(?!fednnnn_plugin).*"),  # other libraries' types
+    ("py:class", r".*\.(Class|Layout|ModelState|Study)"),  # annotations that need no page
+]
+html_math_renderer = "mathml"
+
+html_theme = "furo"
+html_title = "fednnnn-plugin"
+html_extra_path = ["index.html"]
+html_static_path = ["site.css"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+
+
+def show_math(self: HTML5Translator, node: nodes.math) -> None:
+    """Write an equation as MathML, which browsers draw without scripts."""
+    self.body.append(tex2mathml(node.astext(), isinstance(node, nodes.math_block)))
+    raise nodes.SkipNode
+
+
+def write_page(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put the list of pages on the front page, and the public names into the reference."""
+    if page == "README":
+        picture = r"![\3](\2){.only-light}![\3](\1){.only-dark}"
+        pages = "\n".join(f"/{name}" for name in PAGES)
+        source[0] = FIGURE.sub(picture, source[0]) + f"\n```{{toctree}}\n:hidden:\n{pages}\n```\n"
+    elif page == "docs/reference":
+        source[0] = app.builder.templates.render_string(source[0], {"groups": public_names()})
+
+
+def public_names() -> dict[str, list[tuple[str, str]]]:
+    """Return what the reference has under each heading: autodoc's directives and their names."""
+    found: dict[str, list[tuple[str, str]]] = {heading: [] for heading in HEADINGS.values()}
+    for name in dir(fp):
+        value = getattr(fp, name)
+        if name.startswith("_"):
+            continue
+        if inspect.ismodule(value):
+            found["Figures"] = [
+                ("autofunction", f"fednnnn_plugin::{name}.{each}")
+                for each, function in inspect.getmembers(value, inspect.isfunction)
+                if "ax" in inspect.signature(function).parameters and each[0] != "_"
+            ]
+            continue
+        folder = value.__module__.split(".")[1]
+        kind = "autoclass" if inspect.isclass(value) else "autofunction"
+        found[HEADINGS[folder]].append((kind, name))
+    return {heading: sorted(names, reverse=True) for heading, names in found.items() if names}
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the above."""
+    app.add_html_math_renderer("mathml", (show_math, None), (show_math, None))
+    app.connect("source-read", write_page)
