@@ -6,7 +6,6 @@ made from the docstrings of the public names.
 
 import inspect
 import re
-from pathlib import Path
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
@@ -15,10 +14,24 @@ from sphinx.writers.html5 import HTML5Translator
 
 import fednnnn_plugin as fp
 
-PAGES = """
-    docs/tutorial docs/reference docs/paper recipes/README launch/README results/README
-    results/CLAIMS CONTRIBUTING tests/README SECURITY CHANGELOG
-""".split()
+PAGES = {
+    "Use": {
+        "Recipes and settings": "recipes/README",
+        "FedML, ranks and machines": "launch/README",
+        "API reference": "docs/reference",
+    },
+    "Method and results": {
+        "The paper and this package": "docs/paper",
+        "Results": "results/README",
+        "The paper's claims": "results/CLAIMS",
+    },
+    "Project": {
+        "Changes": "CHANGELOG",
+        "Security": "SECURITY",
+        "Contributing": "CONTRIBUTING",
+        "Tests and benchmarks": "tests/README",
+    },
+}
 # The reference's headings, by the folder that a public name comes from.
 HEADINGS = {
     "engine": "Runs",
@@ -35,9 +48,8 @@ FIGURE = re.compile(r'<picture>.*?srcset="(.*?)".*?src="(.*?)".*?alt="(.*?)".*?<
 project, version = "fednnnn-plugin", fp.__version__
 project_copyright = "The fednnnn-plugin developers"
 root_doc = "README"
-here = Path(__file__).parents[1]
-PAGES = [page for page in PAGES if any(here.glob(f"{page}.*"))]
-include_patterns = [f"{page}.*" for page in ("README", *PAGES)]
+include_patterns = ["README.md"]
+include_patterns += [f"{page}.*" for part in PAGES.values() for page in part.values()]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
 myst_heading_anchors = 4
@@ -73,8 +85,11 @@ def write_page(app: Sphinx, page: str, source: list[str]) -> None:
     """Put the list of pages on the front page, and the public names into the reference."""
     if page == "README":
         picture = r"![\3](\2){.only-light}![\3](\1){.only-dark}"
-        pages = "\n".join(f"/{name}" for name in PAGES)
-        source[0] = FIGURE.sub(picture, source[0]) + f"\n```{{toctree}}\n:hidden:\n{pages}\n```\n"
+        source[0] = FIGURE.sub(picture, source[0])
+        for part, pages in PAGES.items():
+            lines = [":hidden:", f":caption: {part}", ""]
+            lines += [f"{title} </{path}>" for title, path in pages.items()]
+            source[0] += "\n".join(["\n```{toctree}", *lines, "```\n"])
     elif page == "docs/reference":
         source[0] = app.builder.templates.render_string(source[0], {"groups": public_names()})
 
@@ -96,7 +111,11 @@ def public_names() -> dict[str, list[tuple[str, str]]]:
         folder = value.__module__.split(".")[1]
         kind = "autoclass" if inspect.isclass(value) else "autofunction"
         found[HEADINGS[folder]].append((kind, name))
-    return {heading: sorted(names, reverse=True) for heading, names in found.items() if names}
+    return {
+        heading: sorted(names, key=lambda each: (each[0] == "autoclass", each[1].lower()))
+        for heading, names in found.items()
+        if names
+    }
 
 
 def setup(app: Sphinx) -> None:

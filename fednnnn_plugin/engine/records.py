@@ -47,23 +47,23 @@ class LayerRecord(LayerNorms):
 class RoundRecord:
     """What is kept of a round; norms are Euclidean, of the whole model and of its modules."""
 
-    round: int  # from 1
-    evaluated: Evaluated | None  # which model is tested; None where that is not known
-    test_acc: float | None  # in [0, 1]; None where it was not measured
-    test_loss: float | None  # mean cross-entropy in nats; None where not measured or not finite
-    test_metrics: Mapping[str, float] | None  # what a user's own trainer measured, by name
-    served_test_acc: float | None  # of the served model, where asked for
-    mean_update_norm: float  # N
-    mean_client_norm: float  # E
-    orthogonal_norm: float  # what N is where all clients' updates are orthogonal
-    server_update_norm: float  # ‖w_{t+1} - w_t‖
-    integrated_norm: float  # its sum over all rounds so far
-    client_norms: tuple[float, float, float]  # minimum, median and maximum of ‖Δ_k‖
-    layers: dict[str, LayerRecord]
-    clients: int  # how many client models the round averages
-    rejected: int  # how many it dropped
-    degenerate: bool  # N was near 0, the served model stayed
-    seconds: Seconds
+    round: int  #: from 1
+    evaluated: Evaluated | None  #: which model is tested; None where that is not known
+    test_acc: float | None  #: in [0, 1]; None where it was not measured
+    test_loss: float | None  #: mean cross-entropy in nats; None where not measured or not finite
+    test_metrics: Mapping[str, float] | None  #: what a user's own trainer measured, by name
+    served_test_acc: float | None  #: of the served model, where asked for
+    mean_update_norm: float  #: N
+    mean_client_norm: float  #: E
+    orthogonal_norm: float  #: what N is where all clients' updates are orthogonal
+    server_update_norm: float  #: ‖w_{t+1} - w_t‖
+    integrated_norm: float  #: its sum over all rounds so far
+    client_norms: tuple[float, float, float]  #: minimum, median and maximum of ‖Δ_k‖
+    layers: dict[str, LayerRecord]  #: by module, of those that own trainable parameters
+    clients: int  #: how many client models the round averages
+    rejected: int  #: how many it dropped
+    degenerate: bool  #: N was near 0, the served model stayed
+    seconds: Seconds  #: of its parts
 
     def to_json(self) -> str:
         """Return the record as one line."""
