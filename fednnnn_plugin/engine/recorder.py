@@ -26,7 +26,7 @@ class NWDARecorder:
     r"""Writes the paper's norms, a line of ``metrics.jsonl`` a round, whatever the server rule.
 
     With ``w_t`` the global model, ``w_k`` the clients' and ``α_k`` their weights (paper, eqs. 2 to
-    5, and the appendix's server move and its sum)
+    5, and the appendix's server step and its sum)
 
     .. math::
         N = \lVert Σ_k α_k (w_k - w_t) \rVert_2, \quad E = Σ_k α_k \lVert w_k - w_t \rVert_2,

@@ -38,7 +38,7 @@ class Seconds:
 
 @dataclass(frozen=True)
 class LayerRecord(LayerNorms):
-    """The norms of one module, its server move too."""
+    """The norms of one module, including its part of the server step."""
 
     server_update_norm: float
 

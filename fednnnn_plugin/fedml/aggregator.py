@@ -51,7 +51,8 @@ _KEPT = (*AGGREGATING, "set_id", "get_model_params", "set_model_params", "test",
 class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     r"""A FedML ``ServerAggregator`` with the paper's server rules (eqs. 8 and 10 to 13).
 
-    The comparators' too (:data:`~fednnnn_plugin.server.rules.RULES`), each with its evaluation model.
+    It also takes every other rule of :data:`~fednnnn_plugin.server.rules.RULES`, each with its own
+    evaluation model.
 
     ``model`` is the *served* model: FedML sends it to the clients. Each round makes of the
     clients' models the next served model, by the rule, and the *evaluation* model

@@ -133,7 +133,7 @@ def _beginning(runs: pd.DataFrame, paths: Sequence[Path]) -> Iterator[str]:
     """What the page is of: how many runs, of which commits and machines; pages beside them."""
     if not runs.empty:
         many, rounds = runs["run"].nunique(), len(runs)
-        yield f"Of {many} runs, {rounds} rounds; made from their records by `fednnnn report`."
+        yield f"Made by `fednnnn report` from the records of {many} runs ({rounds} rounds)."
         for name, what in (("commit", "Commits"), ("device", "Machines")):
             counts = runs.drop_duplicates("run")[name].value_counts(sort=False)
             told = [tables.escaped(f"{each} ({count} runs)") for each, count in counts.items()]
@@ -141,7 +141,7 @@ def _beginning(runs: pd.DataFrame, paths: Sequence[Path]) -> Iterator[str]:
             told += [f"not recorded ({missing} runs)"] * bool(missing)
             yield f"{what}: {', '.join(told)}."
     others = {page.name for path in paths for page in path.glob("*.md")} - {MARKDOWN}
-    yield from (f"Read also [{page}]({page})." for page in sorted(others))
+    yield from (f"See also [{page}]({page})." for page in sorted(others))
 
 
 def _studies(paths: Sequence[Path], warnings: list[str]) -> list[Study]:

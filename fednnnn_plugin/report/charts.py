@@ -30,19 +30,19 @@ _EVALUATED = {
     "": "a model that the records do not name",
 }
 _AGREEMENT = (
-    "1: all clients move alike. Dotted: what N/E is of orthogonal updates, as if unrelated; below "
-    "it they undo each other. 1/√m is that mark for updates of equal length alone: it is higher "
-    "where a few are long, and a single long update lifts N/E without any agreement."
+    "1: all updates are equal. Dotted: N/E of orthogonal updates, as of unrelated clients; below "
+    "it, updates oppose each other. The mark is 1/√m if all updates have the same length, and "
+    "higher if a few are longer: a single long update raises N/E without any agreement."
 )
 _NORMS = (
-    "N is the norm of the clients' mean update, E the mean norm of their updates; N far below E "
-    "says that averaging cancels them out. The server move is how far the served model went, which "
-    "the paper's appendix plots as N."
+    "N is the norm of the mean update, E the mean norm of the clients' updates. If N is far below "
+    "E, the updates cancel each other in the average. The server step is the change of the served "
+    "model; the paper's appendix plots its norm as N."
 )
 _SERVED = "The served model only starts the next round; the paper calls it extremely poor."
 _SPREAD = "Median of the clients' update norms; the band reaches from the smallest to the largest"
-_LOSS = "Mean cross-entropy in nats, or the loss that the runs' own trainer took."
-_MOVES = "The way that the served model has gone so far: the sum of its moves."
+_LOSS = "Mean cross-entropy in nats, or the loss of a custom trainer."
+_MOVES = "The sum of the norms of all server steps so far."
 
 
 @dataclass(eq=False)
@@ -72,9 +72,11 @@ def condition_charts(
     several = bool((lengths.size() > 1).any())
     band = " Mean over seeds, with a band of one standard deviation." * several
     band += " Where a seed ends, the others go on alone." * bool((lengths.nunique() > 1).any())
-    grey = " Grey: one client that holds all data." * (len(both) > len(runs))
+    grey = " Grey: one client with all data." * (len(both) > len(runs))
     tested = _evaluated(runs)
-    spread = _SPREAD + (" of all seeds, the line is the mean of their medians." * several or ".")
+    spread = _SPREAD + (
+        " of all seeds, and the line is the mean of their medians." * several or "."
+    )
 
     def norms(module: str | None) -> list[Panel]:
         return [(both, partial(figures.norms, norm=norm, layer=module)) for norm in figures.NORMS]
@@ -82,12 +84,12 @@ def condition_charts(
     plans: list[tuple[str, str, str, list[Panel]]] = [
         ("accuracy", "Accuracy", tested + band, [(runs, figures.accuracy)]),
         ("agreement", "Do the clients agree? N/E", _AGREEMENT + band, [(runs, figures.agreement)]),
-        ("norms", "N, E and server move: whole model", _NORMS + grey + band, norms(None)),
+        ("norms", "N, E and server step: whole model", _NORMS + grey + band, norms(None)),
     ]
     recorded = layers(runs)
     for module in [m for m in modules if m in recorded] or _paper_s(recorded):
-        title = f"N, E and server move: {module}"
-        caption = f"The same for the weight and bias of {module} alone.{grey}{band}"
+        title = f"N, E and server step: {module}"
+        caption = f"The same for the weight and bias of {module}.{grey}{band}"
         plans.append((f"norms-{module}", title, caption, norms(module)))
     by_label = runs.groupby("label", sort=False)
     own: list[Panel] = [(part, partial(figures.client_spread, names=False)) for _, part in by_label]
@@ -98,7 +100,10 @@ def condition_charts(
          [(both, figures.integrated_norm)]),
     ]  # fmt: skip
     if comparable_times(runs):
-        caption = "Training, aggregation and evaluation, of the rounds that all seeds have." + band
+        caption = (
+            "Time of training, aggregation and evaluation, of the rounds that all seeds have."
+            + band
+        )
         plans.append(("seconds", "Accuracy by time", f"{caption} {TIMES}",
                       [(runs, figures.accuracy_by_seconds)]))  # fmt: skip
     if runs["served_test_acc"].notna().any():
@@ -109,7 +114,7 @@ def condition_charts(
     for column in runs.filter(like="test_metrics."):
         name = column.partition(".")[2]
         draw = partial(figures.metric, name=name)
-        caption = "As the runs' own trainer gave it." + band
+        caption = "As measured by the runs' own code." + band
         plans.append((f"metric-{name}", name, caption, [(runs, draw)]))
     for name, title, caption, shown in plans:
         chart = _chart(name, title, caption, shown)
@@ -142,7 +147,7 @@ def _chart(name: str, title: str, caption: str, shown: Sequence[Panel]) -> Chart
     for ax in axes[len(shown) :]:
         ax.set_visible(False)
     if axes[0].get_yscale() == "function":
-        caption += " The axis goes by the logarithm of the error."
+        caption += " The scale is logarithmic in the error."
     alt = f"Line chart by {axes[0].get_xlabel()}: {title}. Last values: {'; '.join(ends)}."
     return Chart(name, title, caption, alt, wide, axes[0]) if ends else None
 

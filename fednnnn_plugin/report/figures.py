@@ -31,7 +31,7 @@ partition = dealt.partition
 NORMS = {
     "mean_update_norm": "N, mean update",
     "mean_client_norm": "E, mean client update",
-    "server_update_norm": "server move",
+    "server_update_norm": "server step",
 }
 FEW_POINTS, BAND_POINTS = 15, 300
 
@@ -121,7 +121,7 @@ def norms(
     legend: bool = False,
     palette: style.Palette | None = None,
 ) -> Axes:
-    """An L2 norm by round: N (``mean_update_norm``), E (``mean_client_norm``), the server's move.
+    """An L2 norm by round: N (``mean_update_norm``), E (``mean_client_norm``), or server step.
 
     ``norm`` is its name in ``metrics.jsonl``; ``layer`` a module, such as ``fc3``, or None for the
     whole model.
@@ -181,9 +181,9 @@ def integrated_norm(
     legend: bool = False,
     palette: style.Palette | None = None,
 ) -> Axes:
-    """The way that the served model has gone: the sum of its moves, by round."""
+    """The integrated norm by round: the sum of the norms of all server steps so far."""
     how = _How(names, legend, palette)
-    return _curves(runs, ax, "integrated_norm", "sum of moves (L2)", style.linear_axis, how)
+    return _curves(runs, ax, "integrated_norm", "sum of server steps (L2)", style.linear_axis, how)
 
 
 @mpl.rc_context(style.STYLE)

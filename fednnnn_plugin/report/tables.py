@@ -64,7 +64,7 @@ SETTINGS = {
     "mnist": _SETTINGS | {"model": "nnnn_mnist", "comm_round": 100, "weight_decay": 0},
     "cifar10": _SETTINGS | {"model": "nnnn_cifar10", "comm_round": 250, "weight_decay": 5e-4},
 }
-TIMES = "Times hold for runs that had the machine to themselves; the records cannot say it."
+TIMES = "Times can be compared only if nothing else ran on the machine, which is not recorded."
 _SHOWN: tuple[str, ...] = (
     "client_num_in_total",
     "client_num_per_round",
@@ -211,13 +211,14 @@ def accuracy(runs: pd.DataFrame) -> Table:
         strong |= {(int(row), name) for row in numbers.index[ranked & first]}
     alone = any(numbers["seeds"][row] == 1 for row, _ in strong)
     word = "best" if lower.any() else "highest"
-    notes = [f"Bold is the {word}; of one seed, tenths of a point may be chance."] * alone
+    chance = "With one seed, differences of some tenths of a point may be chance."
+    notes = [f"Bold is the {word}. {chance}"] * alone
     notes += ["± is the sample standard deviation over seeds."] * bool((numbers["seeds"] > 1).any())
     if numbers["paper"].notna().any():
         rows["paper"] = _fixed(numbers["paper"], 1)
         for name in ("best", "final"):
             rows[f"{name} − paper"] = _fixed(numbers[name] * 100.0 - numbers["paper"], 1, "+")
-        notes.append("paper: its table of accuracies, one run each; differences in points.")
+        notes.append("paper: the accuracies in its table, of one run each; differences in points.")
     alike = [name for name, part in runs.groupby(LINE[:2]) if comparable_times(part)]
     timed = pd.MultiIndex.from_frame(numbers[LINE[:2]]).isin(alike)
     numbers["seconds"] = numbers["seconds"].where(timed)
@@ -225,7 +226,7 @@ def accuracy(runs: pd.DataFrame) -> Table:
         rows["s a round"] = _fixed(numbers["seconds"], 1)
         notes.append(f"s a round: median. {TIMES}")
     if not timed.all():
-        notes.append("No times where the runs of a condition are of different machines.")
+        notes.append("No times are shown for a condition with runs from different machines.")
     notes += _machines(runs, alike)
     unlike = numbers[numbers["unlike_paper"] != ""].groupby("unlike_paper", sort=False)["label"]
     for difference, labels in unlike:
@@ -342,7 +343,7 @@ def rounds_to(runs: pd.DataFrame, target: float) -> Table:
     )
     numbers = numbers.drop(columns="tested")
     seldom = bool((every["tests"] < every["rounds"]).any())
-    notes = ("Not every round was tested: the first that was.",) * seldom
+    notes = ("Not every round was tested: the first tested one.",) * seldom
     metrics = every["metric"].unique()
     of_accuracy = [*metrics] == [ACCURACY]
     what = (

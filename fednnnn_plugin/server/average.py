@@ -35,7 +35,7 @@ class UpdateAccumulator:
     over the trainable parameters, of the whole model and of each module.
 
     The result has the same bits whatever the order of the clients and however they were dealt to
-    accumulators that were merged: the sum is exact integer arithmetic (``server/sum.py``). Each element
+    accumulators that were merged: integers are summed (``server/sum.py``). Each element
     of a client's contribution is rounded once, by at most ``2^-41`` of the client's norm; a client
     whose weighted update is below ``2^-48`` of another's may add nothing to S. The exact range: up
     to 32,767 clients, one more is an error; each with a ``‖Δ_k‖`` that is finite in the dtype of S
