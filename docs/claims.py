@@ -52,8 +52,8 @@ def moves(runs: pd.DataFrame) -> pd.DataFrame:
     ours, move = steady["mean_client_norm"], steady["server_update_norm"]
     table = {
         "β/(1 - γ)": steady["beta"] / (1.0 - gamma),
-        "server move / E": move / ours,
-        "server move / FedAvg's": move / steady["mean_update_norm_fedavg"],
+        "server step / E": move / ours,
+        "server step / FedAvg's": move / steady["mean_update_norm_fedavg"],
         "E / FedAvg's E": ours / steady["mean_client_norm_fedavg"],
     }
     means = steady[LINE].assign(**table).groupby(LINE, sort=False).mean()

@@ -30,8 +30,8 @@ _EVALUATED = {
     "": "a model that the records do not name",
 }
 _AGREEMENT = (
-    "1: all updates are equal. Dotted: N/E of orthogonal updates, as of unrelated clients; below "
-    "it, updates oppose each other. The mark is 1/√m if all updates have the same length, and "
+    "1: all updates have one direction. Dotted: N/E of orthogonal updates, as of unrelated clients; "
+    "below it, updates oppose each other. The mark is 1/√m if all updates have one length, and "
     "higher if a few are longer: a single long update raises N/E without any agreement."
 )
 _NORMS = (
