@@ -30,9 +30,9 @@ _EVALUATED = {
     "": "a model that the records do not name",
 }
 _AGREEMENT = (
-    "1: all updates have one direction. Dotted: N/E of orthogonal updates, as of unrelated clients; "
-    "below it, updates oppose each other. The mark is 1/√m if all updates have one length, and "
-    "higher if a few are longer: a single long update raises N/E without any agreement."
+    "1: all updates have the same direction. Dotted: N/E of orthogonal updates, as of unrelated "
+    "clients; below it, updates oppose each other. The mark is 1/√m if all updates have the same "
+    "length, and higher if a few are longer: a single long update raises N/E without agreement."
 )
 _NORMS = (
     "N is the norm of the mean update, E the mean norm of the clients' updates. If N is far below "
