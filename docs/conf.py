@@ -8,8 +8,10 @@ import inspect
 import re
 
 from docutils import nodes
+from docutils.utils.math import MathError
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
+from sphinx.util.logging import getLogger
 from sphinx.writers.html5 import HTML5Translator
 
 import fednnnn_plugin as fp
@@ -77,7 +79,10 @@ html_show_sourcelink = False
 
 def show_math(self: HTML5Translator, node: nodes.math) -> None:
     """Write an equation as MathML, which browsers draw without scripts."""
-    self.body.append(tex2mathml(node.astext(), isinstance(node, nodes.math_block)))
+    try:
+        self.body.append(tex2mathml(node.astext(), isinstance(node, nodes.math_block)))
+    except MathError as error:
+        getLogger(__name__).warning("%s: %s", error, node.astext(), location=node)
     raise nodes.SkipNode
 
 

@@ -18,9 +18,9 @@ class LaunchError(UserError):
 
 
 class RunError(RuntimeError):
-    """A run that cannot go on, through no fault in its settings; the message is one line.
+    """A run that cannot continue, although its settings are right; the message is one line.
 
-    Commands print it without a traceback and exit with status 1. The last checkpoint is in place.
+    Commands print it without a traceback and exit with status 1. The last checkpoint is kept.
     """
 
 

@@ -19,25 +19,23 @@ _NORMS = ("mean_update_norm", "mean_client_norm", "server_update_norm")
 
 
 class Follower:
-    """Is told of a run as it goes, on rank 0; a subclass takes what it wants to know.
+    """Base class of objects that are notified of a run's progress, on rank 0.
 
-    What a method raises ends the run, whose last finished round is saved.
+    A subclass overrides the methods that it needs. All are called in the thread that runs the
+    federation. An exception in one of them ends the run, whose last finished round is saved.
     """
 
     def begin(self, folder: Path, finished: int) -> None:
-        """Take note that a run goes on in this folder after so many rounds."""
+        """Called before the first round; ``finished`` rounds are already in the folder."""
 
     def client_done(self, round_number: int, done: int, of: int) -> None:
-        """Take note that so many of this process's clients of a round have trained.
-
-        It is called in the thread that runs the federation, as all of these are.
-        """
+        """Called when ``done`` of this process's ``of`` clients of a round have trained."""
 
     def round_done(self, record: RoundRecord) -> None:
-        """Take note that a round has ended."""
+        """Called when a round has ended."""
 
     def end(self) -> None:
-        """Close what :meth:`begin` has opened; the run may have failed."""
+        """Called at the end, also of a run that failed: close what :meth:`begin` has opened."""
 
 
 def scalars(record: RoundRecord) -> dict[str, float]:

@@ -23,23 +23,22 @@ _STATISTICS = ("running_mean", "running_var")
 
 
 class NWDARecorder:
-    r"""Writes the paper's norms, a line of ``metrics.jsonl`` a round, whatever the server rule.
+    r"""Writes the paper's norms to ``metrics.jsonl``, one line a round, for any server rule.
 
-    With ``w_t`` the global model, ``w_k`` the clients' and ``α_k`` their weights (paper, eqs. 2 to
-    5, and the appendix's server step and its sum)
+    With the global model ``w_t``, the clients' models ``w_k`` and their weights ``α_k`` (paper,
+    eqs. 2 to 5, and the appendix's server step), it writes
 
     .. math::
-        N = \lVert Σ_k α_k (w_k - w_t) \rVert_2, \quad E = Σ_k α_k \lVert w_k - w_t \rVert_2,
-        \quad \lVert w_{t+1} - w_t \rVert_2
+        N = \lVert \sum_k α_k (w_k - w_t) \rVert_2, \quad
+        E = \sum_k α_k \lVert w_k - w_t \rVert_2, \quad \lVert w_{t+1} - w_t \rVert_2
 
-    of the whole model and of every module. A file that is there is continued: its last
-    ``integrated_norm`` too, and a round that is recorded again replaces the old line and those
-    after it.
+    of the whole model and of every module. An existing file is continued, including its
+    ``integrated_norm``. If a round is recorded again, its old line and all later ones are replaced.
 
     Args:
         path: the file.
-        trainable: names of the trained parameters; None takes every floating point entry but
-            batch normalisation's running statistics, tied ones once.
+        trainable: names of the trained parameters. By default all floating point entries except
+            the running statistics of batch normalisation; tied ones count once.
 
     Example:
         >>> import json, tempfile, torch
@@ -66,22 +65,22 @@ class NWDARecorder:
         test_acc: float | None = None,
         test_loss: float | None = None,
     ) -> None:
-        """Append a round's line.
+        """Append the line of a round.
 
-        ``seconds`` are 0 and ``evaluated`` is null: neither is known here. ``degenerate`` says
-        that N was near 0 and that the model stayed.
+        ``seconds`` are 0 and ``evaluated`` is null, because they are not known here.
+        ``degenerate`` is true if N was near 0 and the model did not change.
 
         Args:
-            global_state: ``w_t``; buffers may be there.
-            clients: ``w_k``, of the same names and shapes, taken one at a time.
-            weights: a positive number for each.
+            global_state: ``w_t``; it may have buffers.
+            clients: ``w_k``, with the same names and shapes; read one at a time.
+            weights: a positive number for each client.
             served_state: ``w_{t+1}``.
             round: from 1.
-            test_acc: accuracy of your evaluation model in [0, 1], where you tested one.
+            test_acc: accuracy of your evaluation model in [0, 1], if you tested one.
             test_loss: its loss.
 
         Raises:
-            UserError: names, shapes or numbers that do not fit; no client is finite.
+            UserError: names, shapes or numbers do not fit, or no client is finite.
         """
         if isinstance(round, bool) or not isinstance(round, SupportsIndex) or round.__index__() < 1:
             raise UserError(f"NWDARecorder: round: {round!r}: must be a whole number of at least 1")

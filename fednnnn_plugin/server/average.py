@@ -24,15 +24,16 @@ _GROUP_FOLDS = 2
 
 
 class UpdateAccumulator:
-    r"""Adds client models one at a time, in memory that does not grow with their number.
+    r"""Aggregates client models one at a time, in memory that does not grow with their number.
 
-    For clients ``w_k`` with weights ``a_k`` and ``α_k = a_k / Σ a`` it gives (paper, eqs. 2 to 5)
+    For clients ``w_k`` with weights ``a_k`` and ``α_k = a_k / Σ a``, it computes (paper, eqs. 2
+    to 5)
 
     .. math::
         Δ_k = w_k - w_t, \quad S = \sum_k α_k Δ_k, \quad N = \lVert S \rVert_2, \quad
         E = \sum_k α_k \lVert Δ_k \rVert_2
 
-    over the trainable parameters, of the whole model and of each module.
+    over the trainable parameters, for the whole model and for each module.
 
     The result has the same bits whatever the order of the clients and however they were dealt to
     accumulators that were merged: integers are summed (``server/sum.py``). Each element
@@ -42,19 +43,19 @@ class UpdateAccumulator:
     and a ``‖Δ_k‖²`` that is finite in float64, else it is rejected. Below about 1e-150, which only
     float64 reaches, norms and updates may round to zero.
 
-    Buffers, which all entries that are not trained are, are averaged as they are, not as
-    differences: a running variance stays positive. Those of a model may differ in scale as far as
-    float32 reaches. Of one that a client leaves as it is in ``w_t``, as a frozen parameter is,
-    nothing is kept. A client's ``running_var`` below 0 counts as 0. Integers are the maximum over
-    the clients; int64 ones that are not negative in ``w_t`` are counts, which stay so and grow by
-    at most ``2^32`` in a round, or the client is rejected.
+    All entries that are not trained are buffers. Floating ones are averaged as they are, not as
+    differences, so that a running variance stays positive; their scales may differ over the whole
+    range of float32. A buffer that no client changes, such as a frozen parameter, needs no memory.
+    A client's ``running_var`` below 0 counts as 0. Of integers the maximum over the clients is
+    taken. An int64 buffer that is not negative in ``w_t`` is a count: a client in which it becomes
+    negative or grows by more than ``2^32`` in a round is rejected.
 
     Args:
         global_state: ``w_t`` with its buffers; name -> tensor. It is copied.
         trainable: names in ``global_state`` that were trained: floating point, any shape.
-        max_client_norm: ``c``: a longer update counts as ``Δ_k · c / ‖Δ_k‖`` in S, E and the
-            records; and so does, by itself, the change ``b_k - b_t`` of a client's floating
-            buffers, all together as one vector. None leaves every update as it is.
+        max_client_norm: ``c``: a longer update is clipped to ``Δ_k · c / ‖Δ_k‖`` in S, E and the
+            records. The change ``b_k - b_t`` of a client's floating buffers, all together as one
+            vector, is clipped in the same way, separately. None clips nothing.
         returns: names of the vectors ``r_k`` that clients return beside their models; their means
             ``Σ α_k r_k``, which are not clipped, are ``Update.returned``.
 
@@ -104,7 +105,7 @@ class UpdateAccumulator:
 
     @property
     def rejected(self) -> int:
-        """How many clients were not."""
+        """How many clients were rejected so far."""
         return self.known.rejected
 
     def add(self, client_state: State, weight: float, name: str = "a client") -> bool:
@@ -114,12 +115,12 @@ class UpdateAccumulator:
             client_state: ``w_k``: the names and shapes of the global state; an entry that is not
                 trained, such as a frozen parameter, may be missing: it is as in ``w_t``.
             weight: ``a_k``, positive and finite: 1 for every client, or its number of samples.
-            name: the client's in the log, which says what is rejected, or limited, of its buffers.
+            name: the client's name in the log.
 
         Returns:
-            False if the client was rejected: an element (of a buffer, too) is NaN or infinite, an
-            integer buffer cannot be a count, or the update is beyond the exact range. It only
-            counts in ``rejected``.
+            False if the client was rejected: an element, also of a buffer, is NaN or infinite, an
+            integer buffer cannot be a count, or the update is outside the exact range. It is
+            counted in ``rejected`` only.
 
         Raises:
             UserError: missing trainable or extra names, another shape or kind of number, a weight

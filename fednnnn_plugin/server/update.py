@@ -51,7 +51,7 @@ class Clients:
 
 @dataclass(frozen=True)
 class LayerNorms:
-    """The two norms of one module: ``N`` and ``E`` of its own parameters."""
+    """``N`` and ``E`` of the parameters of one module."""
 
     mean_update_norm: float
     mean_client_norm: float
@@ -59,20 +59,20 @@ class LayerNorms:
 
 @dataclass(frozen=True)
 class Update:
-    """What one round of clients adds up to.
+    """The aggregate of a round's clients.
 
     Attributes:
         vector: ``S = Σ α_k Δ_k`` (eq. 3) as a vector ``[d]`` of float32 at least.
-        layout: the names of its elements.
+        layout: the names of the elements of ``vector``.
         mean_update_norm: ``N = ‖S‖₂`` (eq. 4) of the whole model.
         mean_client_norm: ``E = Σ α_k ‖Δ_k‖₂`` (eq. 5); ``N ≤ E`` (proposition 1).
         mean_client_square: ``Σ α_k ‖Δ_k‖₂²``.
-        orthogonal_norm: ``√(Σ α_k² ‖Δ_k‖₂²)``, what ``N`` is where all updates are orthogonal.
+        orthogonal_norm: ``√(Σ α_k² ‖Δ_k‖₂²)``, which ``N`` is if all updates are orthogonal.
         layers: both norms of every module that owns trainable parameters.
         buffers: every other entry of the model state: floating ones averaged with ``α_k``, integer
             ones the maximum over clients.
         clients: how many clients were accepted.
-        rejected: how many were not.
+        rejected: how many were rejected.
         client_norms: minimum, median and maximum of ``‖Δ_k‖₂``.
         returned: ``Σ α_k r_k`` of each vector that clients return beside their models, ``[d]``.
     """

@@ -26,12 +26,15 @@ _MEASURED = {*Update.__annotations__, "mean_update"}
 
 @dataclass(frozen=True)
 class Key:
-    """A setting of a rule: a recipe's key in ``train_args``; the range is told by ``allowed``.
+    """A setting of a rule: a recipe's key in ``train_args``.
 
     Attributes:
-        default: None where a recipe must give the value.
-        argument: the optimizer's argument; None: of the key's own name.
-        grid: the values that a search of hyperparameters tries where it is told none.
+        allowed: the range in words.
+        zero: whether 0 is allowed.
+        below: all values must be less than this.
+        default: the value if a recipe does not set the key; None if it must.
+        argument: the name of the optimizer's argument, if it is not that of the key.
+        grid: the values that ``fednnnn tune`` tries if ``--grid`` does not name the key.
     """
 
     allowed: str
@@ -62,17 +65,17 @@ class Key:
 
 
 def positive(**options: Any) -> Key:
-    """Return a key for finite numbers greater than 0; the options are those of :class:`Key`."""
+    """Return a key for finite numbers greater than 0; options as of :class:`Key`."""
     return Key("a finite number greater than 0", zero=False, **options)
 
 
 def non_negative(**options: Any) -> Key:
-    """Return a key for finite numbers of at least 0."""
+    """Return a key for finite numbers of at least 0; options as of :class:`Key`."""
     return Key("a finite number of at least 0", **options)
 
 
 def decay(**options: Any) -> Key:
-    """Return a key for numbers of at least 0 and less than 1."""
+    """Return a key for numbers of at least 0 and less than 1; options as of :class:`Key`."""
     return Key("a number of at least 0 and less than 1", below=1.0, **options)
 
 
@@ -82,7 +85,7 @@ LR = positive(default=1.0)
 
 @dataclass(frozen=True)
 class Rule:
-    """A method, as :func:`rule` declares it; ``name`` is a recipe's ``federated_optimizer``."""
+    """A server rule, as :func:`rule` declares it; ``name`` is its ``federated_optimizer``."""
 
     name: str
     optimizer: type[Optimizer]
@@ -101,7 +104,7 @@ class Rule:
             return self.optimizer(parameters, **given)
 
     def step(self, optimizer: Optimizer, update: Update) -> None:
-        """Let the optimizer move the model by a round's update; a user's own may change a copy."""
+        """Make a step with a round's update; a custom rule gets a copy of it."""
         given = update if _is_ours(self.optimizer) else copy.deepcopy(update)
         with self._called():
             optimizer.step(**{name: getattr(given, name) for name in self.wants})
@@ -138,16 +141,17 @@ def rule(
 ) -> Callable[[Class], Class]:
     """Register a server rule: put it on a subclass of ``torch.optim.Optimizer``.
 
-    The optimizer gets the served model as one flat parameter with ``p.grad = -S`` and is made anew
-    each round: what it remembers stands in ``self.state[p]``, as tensors or numbers, and is kept
-    in checkpoints. An attribute ``degenerate`` that is true after a step says in the record that
-    the model was left alone.
+    The optimizer gets the served model as one flat parameter ``p`` with ``p.grad = -S``. It is
+    created anew in each round, so it must keep its state in ``self.state[p]``, as tensors or
+    numbers; this state is stored in checkpoints. If its attribute ``degenerate`` is true after a
+    step, the record says that the model did not change.
 
     Args:
-        wants: attributes of :class:`~fednnnn_plugin.server.update.Update` that ``step`` takes by
-            name, such as ``mean_client_norm``.
-        evaluated: which model is tested and reported.
-        place: row in the paper's table of results, of a method that is the paper's.
+        wants: attributes of :class:`~fednnnn_plugin.server.update.Update` that are passed to
+            ``step`` by name, such as ``mean_client_norm``.
+        evaluated: which model is tested and reported: the plain average ``w_t + S``, the served
+            model ``w_{t+1}``, or the mean of ``w_t`` and ``w_{t+1}``.
+        place: row in the paper's table of results, for the paper's methods only.
         client_method: what clients do with it, one of ``client.methods.METHODS``; None is free.
         **keys: the recipe's keys in ``train_args``, each with its range.
 

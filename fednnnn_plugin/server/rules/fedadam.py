@@ -1,4 +1,4 @@
-"""FedAdam, a comparator: Adam on the server."""
+"""FedAdam, a baseline: Adam on the server."""
 
 import math
 from collections.abc import Callable
@@ -79,18 +79,19 @@ def adaptive_step(
 
 @adaptive
 class FedAdam(Optimizer):
-    r"""Adam on the server, on the average update.
+    r"""FedAdam: Adam on the server, applied to the average update.
 
     .. math::
         m_t = β_1 m_{t-1} + (1 - β_1) S, \quad v_t = β_2 v_{t-1} + (1 - β_2) S^2, \quad
         w_{t+1} = w_t + η \frac{m_t}{\sqrt{v_t} + τ}
 
-    element by element, with ``m_{-1} = 0`` and ``v_{-1} = τ²``, the least that the source allows;
-    no correction of the bias. The source knows one server model, ``w_{t+1}``, which is tested.
+    element by element, with ``m_{-1} = 0`` and ``v_{-1} = τ²``, the smallest value that the source
+    allows, and without bias correction. The source has one server model, ``w_{t+1}``, which is
+    tested.
 
     Args:
-        params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``, which m and
-            v have too.
+        params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``, which is
+            also that of m and v.
         lr: η > 0.
         beta1: β₁ in [0, 1).
         beta2: β₂ in [0, 1).
@@ -98,7 +99,7 @@ class FedAdam(Optimizer):
 
     Raises:
         UserError: a value out of range; τ² is 0 or infinite in the parameters' dtype.
-        RunError: at ``step``: v overflowed; the model may have moved in part.
+        RunError: at ``step``: v overflowed; a part of the model may have changed.
 
     Source: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, "Adaptive Federated
     Optimization", ICLR 2021 (arXiv 2003.00295), algorithm 2.

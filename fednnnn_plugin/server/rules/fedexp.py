@@ -1,4 +1,4 @@
-"""FedExP, a comparator: FedAvg, extrapolated."""
+"""FedExP, a baseline: extrapolated FedAvg."""
 
 from typing import Any
 
@@ -22,20 +22,20 @@ EPSILON = positive(default=1e-3, argument="epsilon")
 # them here (the authors' code takes w_1 alone in the first round).
 @rule(fedexp_epsilon=EPSILON, wants=("mean_client_square",), evaluated="midpoint")
 class FedExP(Optimizer):
-    r"""FedAvg, extrapolated by as much as the clients disagree.
+    r"""FedExP: FedAvg with a step that is longer the more the clients disagree.
 
     .. math::
         η_g = \max\left(1, \frac{\sum_k α_k \lVert Δ_k \rVert_2^2}{2 (N^2 + ε)}\right), \quad
         w_{t+1} = w_t + η η_g S
 
-    with ``N = ‖S‖₂`` over all parameters. The source's ``Σ_k ‖Δ_k‖² / (2 m (N² + ε))`` is this
-    for its weights ``α_k = 1/m``. The authors' code has ``m ε`` in the place of ``ε``, and shrinks
-    it from round to round along with the clients' learning rate; here it is as in the paper.
+    with ``N = ‖S‖₂`` over all parameters. For weights ``α_k = 1/m`` this is the source's
+    ``Σ_k ‖Δ_k‖² / (2 m (N² + ε))``. The authors' code uses ``m ε`` instead of ``ε``, and reduces it
+    in each round together with the clients' learning rate; here it is as in their paper.
 
     Args:
         params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
-        lr: η, scales the move; 1 in the source.
-        epsilon: ε > 0, keeps the step small where S vanishes; in units of ``‖Δ‖²``. The default is
+        lr: η, scales the step; 1 in the source.
+        epsilon: ε > 0, keeps the step small if S is near 0; in units of ``‖Δ‖²``. The default is
             the authors' for CIFAR-10 and CIFAR-100; theirs for EMNIST is 0.1.
 
     Raises:

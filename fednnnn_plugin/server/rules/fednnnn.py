@@ -15,15 +15,15 @@ class FedNNNN(Optimizer):
     .. math::
         d_{t+1} = γ d_t + β \frac{E}{N} S, \quad w_{t+1} = w_t + η d_{t+1}, \quad d_0 = 0
 
-    with ``N = ‖S‖₂`` over all parameters. Where N is near 0 (``N ≤ 1e-6 E``, or ``E = 0``) the
-    model stays as it is and so does ``d``; ``degenerate`` tells.
+    with ``N = ‖S‖₂`` over all parameters. If N is near 0 (``N ≤ 1e-6 E``, or ``E = 0``), neither
+    the model nor ``d`` changes, and the attribute ``degenerate`` is true.
 
     Args:
         params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
-        lr: η, scales the move; 1 in the paper.
+        lr: η, scales the step; 1 in the paper.
         beta: β > 0, scales the normalised update.
         gamma: γ in [0, 1), the momentum.
-        momentum: another name of γ, the one that FedML's FedOpt passes.
+        momentum: another name of γ, which FedML's FedOpt uses.
 
     Raises:
         UserError: a value out of range; at ``step``: β, γ or E is missing.
@@ -58,7 +58,7 @@ class FedNNNN(Optimizer):
     def step(
         self, closure: Closure | None = None, *, mean_client_norm: float | None = None
     ) -> Loss:
-        """Move the model; ``mean_client_norm`` is ``E = Σ α_k ‖w_k - w_t‖₂``."""
+        """Make a step; ``mean_client_norm`` is ``E = Σ α_k ‖w_k - w_t‖₂``."""
         loss = loss_of(closure)
         self.degenerate = not move(self, norm_ratio(self, mean_client_norm))
         return loss

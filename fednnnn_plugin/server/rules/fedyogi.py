@@ -1,4 +1,4 @@
-"""FedYogi, a comparator: Yogi on the server."""
+"""FedYogi, a baseline: Yogi on the server."""
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -9,7 +9,7 @@ from fednnnn_plugin.server.rules.fedadam import adaptive, adaptive_step, check_t
 
 @adaptive
 class FedYogi(Optimizer):
-    r"""Yogi on the server, on the average update.
+    r"""FedYogi: Yogi on the server, applied to the average update.
 
     .. math::
         v_t = v_{t-1} - (1 - β_2) S^2 \operatorname{sign}(v_{t-1} - S^2)
