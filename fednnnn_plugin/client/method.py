@@ -38,7 +38,7 @@ class ClientMethod:
 
     A client's step is
 
-    .. math:: w \leftarrow w - η \left( ∇ℓ(w; b) + λ w + μ (w - w_t) + h_k \right)
+    .. math:: w \leftarrow w - η \left( \nabla \ell(w; b) + λ w + μ (w - w_t) + h_k \right)
 
     with μ of ``prox_mu`` and :math:`h_k` of :meth:`correction`. Each vector that is sent or kept
     has an element for each trained parameter, in the order of the model's, in its dtype, and is 0

@@ -35,34 +35,42 @@ def partition(
     *,
     alpha: float = 0.5,
 ) -> list[Ints]:
-    """Deal every sample to exactly one client.
+    """Assign every sample to exactly one client.
 
-    Sizes: ``balanced`` ones differ by at most 1; ``power_law`` ones follow
-    ``n_k ∝ rank^(-power_law_exponent)``, and clients that the law would give fewer than
-    ``min_samples`` hold ``min_samples``. Client 0 is the largest, then they fall. Classes: ``iid``
-    deals at random, and each client of at least as many samples as there are classes holds every
-    class; ``n_class`` gives each client exactly ``classes_per_client`` classes, in parts as even
-    as the best of some random draws; ``dirichlet`` draws the clients' shares of each class from
-    Dir(``alpha``), scaled to these sizes. ``dirichlet_by_class`` is the same without the scaling,
-    as NIID-Bench and FedML deal: the sizes are what the draw gives, in no order, drawn again until
-    each is at least ``min_samples``. No global generator is touched.
+    The ``sizes`` of the clients, which fall from client 0 on:
+
+    - ``balanced``: they differ by at most 1;
+    - ``power_law``: ``n_k ∝ rank^(-power_law_exponent)``, but at least ``min_samples``.
+
+    The ``method`` divides the classes:
+
+    - ``iid``: at random; a client with at least as many samples as classes has every class;
+    - ``n_class``: each client has exactly ``classes_per_client`` classes, in parts as even as
+      the best of several random draws;
+    - ``dirichlet``: the clients' shares of each class are drawn from Dir(``alpha``), then scaled
+      to the clients' sizes;
+    - ``dirichlet_by_class``: without the scaling, as in NIID-Bench and FedML. The sizes result
+      from the draw, in no order, and it is repeated until each is at least ``min_samples``.
+
+    No global generator is used.
 
     Args:
         labels: class of each sample, [n] integers: list, array or tensor.
         num_clients: K, at least 1.
-        method, sizes: as above; ``balanced``, which is not read, under ``dirichlet_by_class``.
-        classes_per_client: at least 1, under ``n_class``.
-        power_law_exponent: finite and at least 0, under ``power_law``.
-        min_samples: at least 1, under ``power_law`` and ``dirichlet_by_class``.
+        method: as above.
+        sizes: as above; must be ``balanced`` for ``dirichlet_by_class``, which does not read it.
+        classes_per_client: at least 1, for ``n_class``.
+        power_law_exponent: finite and at least 0, for ``power_law``.
+        min_samples: at least 1, for ``power_law`` and ``dirichlet_by_class``.
         seed: at least 0; the same seed and labels give the same split on every platform.
-        alpha: finite and at least 0.001, under both kinds of ``dirichlet``: the smaller, the fewer
-            classes.
+        alpha: finite and at least 0.001, for both kinds of ``dirichlet``: the smaller, the fewer
+            classes a client has.
 
     Returns:
         For each client the positions of its samples in ``labels``, int64, ascending.
 
     Raises:
-        UserError: a bad argument, or a split that these labels do not allow: names the limit.
+        UserError: a bad argument, or a partition that these labels do not allow, with the limit.
 
     Example:
         >>> [len(indices) for indices in partition([0, 1, 0, 1, 0], num_clients=2)]

@@ -29,8 +29,9 @@ class NWDARecorder:
     eqs. 2 to 5, and the appendix's server step), it writes
 
     .. math::
-        N = \lVert \sum_k α_k (w_k - w_t) \rVert_2, \quad
-        E = \sum_k α_k \lVert w_k - w_t \rVert_2, \quad \lVert w_{t+1} - w_t \rVert_2
+        N = \left\lVert \sum_k α_k (w_k - w_t) \right\rVert_2, \quad
+        E = \sum_k α_k \left\lVert w_k - w_t \right\rVert_2, \quad
+        \left\lVert w_{t+1} - w_t \right\rVert_2
 
     of the whole model and of every module. An existing file is continued, including its
     ``integrated_norm``. If a round is recorded again, its old line and all later ones are replaced.

@@ -58,9 +58,9 @@ class Run:
     """A run that has ended.
 
     Attributes:
-        folder: its files.
-        summary: what ``summary.json`` says; None on MPI's ranks but the first.
-        was_finished: it had been finished before: nothing was done.
+        folder: the run folder.
+        summary: the content of ``summary.json``; None on MPI ranks other than 0.
+        was_finished: True if it was already finished, so that nothing was done.
     """
 
     folder: Path
@@ -88,21 +88,21 @@ def run(
     followers: Sequence[Follower] = (),
     mlops: Callable[[], Follower] | None = None,
 ) -> Run:
-    """Run a recipe, as the command ``fednnnn run`` does, and show how far it is.
+    """Run a recipe, like the command ``fednnnn run``, and show the progress.
 
-    Model, data, rule and sampler take the place of the recipe's: by name, as ``"module:name"``, or
-    as objects, which need no ``allow_code``. A fingerprint of them in the run folder keeps a run
-    from being resumed with others.
+    Model, data, rule and so on replace those of the recipe: by name, as ``"module:name"``, or as
+    objects, which need no ``allow_code``. The run folder stores their fingerprint, so that the run
+    cannot be resumed with other ones.
 
     Args:
         recipe: a path, or the name of a recipe that comes with the package.
         model: a module, whose weights are ``w_0`` and which is not changed; or a function of the
-            number of classes that makes one, its weights drawn by the recipe's seed.
-        data: ``(train_inputs, train_labels, test_inputs, test_labels)``, tensors or arrays, split
-            as the recipe says, or as a fifth value does: a list with each client's positions. Or
-            ``(clients, test)``, a list with each client's part, and the part to test on, where a
-            part is ``(inputs, labels)``, a ``Dataset`` or a ``DataLoader``. Or a function that
-            returns arrays in one of these forms.
+            number of classes that returns one, with weights drawn by the recipe's seed.
+        data: ``(train_inputs, train_labels, test_inputs, test_labels)``, tensors or arrays, divided
+            between the clients by the recipe, or by a fifth value: a list with each client's
+            positions. Or ``(clients, test)``: a list with each client's part, and the test part,
+            where a part is ``(inputs, labels)``, a ``Dataset`` or a ``DataLoader``. Or a function
+            that returns one of these.
         rule: a server rule: a ``torch.optim.Optimizer`` under ``@fednnnn_plugin.rule(...)``.
         client_method: what clients do beside plain local SGD: ``"scaffold"``, ``"fedprox"``, or a
             subclass of :class:`~fednnnn_plugin.ClientMethod`.
@@ -116,22 +116,22 @@ def run(
             better, unless a function has the attribute ``higher_is_better = False``.
         client_sampling: a function of round (from 1), number of clients K, size of the cohort m,
             and a ``torch.Generator`` of the round, that returns the clients of the round: m
-            different ones of 0 to K - 1, by these four alone.
-        overrides: ``{"train_args.comm_round": 3}``, or ``["train_args.comm_round=3"]`` as the
-            command takes them. Arguments of a function of yours are such keys too:
+            different numbers from 0 to K - 1, which depend on these four arguments only.
+        overrides: ``{"train_args.comm_round": 3}``, or ``["train_args.comm_round=3"]`` as for
+            the command. Arguments of your own functions are keys as well:
             ``{"model_args.width": 64}``.
         output: the run folder; ``runs/<recipe>-seed<seed>`` by default.
-        resume: go on from the newest checkpoint of the run that the folder holds.
-        overwrite: replace the run that the folder holds.
-        allow_code: let a ``module:name`` in the recipe run.
+        resume: continue from the newest checkpoint of the run in the folder.
+        overwrite: replace the run in the folder.
+        allow_code: allow a ``module:name`` in the recipe to run.
         backend: ``"sp"`` or ``"MPI"``; by default the recipe's, and MPI under ``mpirun``.
-        followers: are told of the run as it goes.
-        mlops: makes the one that reports to FedML's service, for ``using_mlops: true``.
+        followers: objects that are notified of the progress.
+        mlops: creates the follower that reports to FedML's service, for ``using_mlops: true``.
 
     Raises:
-        UserError: a mistake in the recipe, the data or the folder; nothing is written. What code
-            of yours raised is its ``__cause__``.
-        RunError: the run cannot go on; its last finished round is saved.
+        UserError: a mistake in the recipe, the data or the folder; nothing is written. An
+            exception in your own code is its ``__cause__``.
+        RunError: the run cannot continue; its last finished round is saved.
 
     Example::
 

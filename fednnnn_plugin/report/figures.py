@@ -1,4 +1,4 @@
-"""The figures, each on a matplotlib ``Axes``: compose them in a notebook as you like.
+"""The figures, each on a matplotlib ``Axes``.
 
 Every function takes what ``read_runs`` returns, and an ``Axes`` (a new one where none is given),
 and returns the ``Axes``. A line is the mean over seeds, its band one sample standard deviation;
@@ -48,7 +48,7 @@ def accuracy(
     legend: bool = False,
     palette: style.Palette | None = None,
 ) -> Axes:
-    """Accuracy in per cent by round; the axis goes by the error where it passes 95 %.
+    """Accuracy in per cent by round; the scale is that of the error if it passes 95 %.
 
     ``column`` is ``test_acc`` of the evaluated model, or ``served_test_acc``.
     """
@@ -89,7 +89,7 @@ def loss(
     legend: bool = False,
     palette: style.Palette | None = None,
 ) -> Axes:
-    """The loss by round: mean cross-entropy in nats, or what a trainer of the user's own took."""
+    """The loss by round: mean cross-entropy in nats, or the loss of a custom trainer."""
     how = _How(names, legend, palette)
     return _curves(runs, ax, "test_loss", f"{judged(runs)} loss", style.log_axis, how)
 
@@ -104,7 +104,7 @@ def metric(
     legend: bool = False,
     palette: style.Palette | None = None,
 ) -> Axes:
-    """A number that the user's own trainer measured, by round."""
+    """A custom metric by round; ``name`` is its name in ``test_metrics``."""
     check_known("name", name, [str(each)[13:] for each in runs.filter(regex="^test_metrics\\.")])
     how = _How(names, legend, palette)
     return _curves(runs, ax, f"test_metrics.{name}", name, style.linear_axis, how)

@@ -16,27 +16,27 @@ from fednnnn_plugin.report.tables import outcomes, reaching
 
 
 def read_runs(*folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
-    """Read run folders, or folders of them, into a tidy table with one line a round.
+    """Read run folders into a tidy table with one row for each round.
 
-    Each argument is a path, a pattern such as ``"runs/n-*"``, or an iterable of them; runs may lie
-    up to four folders deep. Unfinished runs are read too. Columns, in this order:
+    Each argument is a path, a pattern such as ``"runs/n-*"``, or an iterable of them. A path may be
+    a run folder or contain run folders, up to four levels deep. Unfinished runs are read as well.
+    The columns are, in this order:
 
-    - ``run``, ``data`` and ``condition`` as the report names them, ``folder``, ``finished``,
-      ``method`` (as the paper writes it), ``seed``, ``device`` and ``commit`` of a
-      finished run, ``settings``, which has the names of the next columns, then the settings that
-      identify a run by their recipe key (``dataset``, ``beta``, ...), and ``model_fingerprint``,
-      ``data_fingerprint`` and so on, digests of what was the user's own. Counts are ``Int64``,
-      switches ``boolean``;
-    - ``round``, and the numbers of ``metrics.jsonl``: accuracies in [0, 1], L2 norms, seconds;
-      ``client_norm_min``, ``client_norm_median`` and ``client_norm_max``; layers such as
-      ``layers.fc3.mean_update_norm``; NaN where nothing was recorded, or where what a trainer of
-      the user's own measured is beyond 1e100.
+    - of the run: ``run``, ``data`` and ``condition`` as in the report, ``folder``, ``finished``,
+      ``method`` (as the paper writes it), ``seed``, ``device`` and ``commit`` (of a finished run);
+    - its settings: ``settings`` has the names of the columns that follow: settings by their recipe
+      key (``dataset``, ``beta``, ...), counts as ``Int64`` and switches as ``boolean``, and
+      ``model_fingerprint``, ``data_fingerprint`` and so on, the digests of custom objects;
+    - of the round: ``round``, and the numbers of ``metrics.jsonl``: accuracies in [0, 1], L2
+      norms, seconds; ``client_norm_min``, ``client_norm_median`` and ``client_norm_max``; layers
+      such as ``layers.fc3.mean_update_norm``. NaN means that nothing was recorded, or that a
+      custom metric is beyond 1e100.
 
-    Columns that are added later are no settings: the lines of figures and tables stay as they are.
+    Columns that you add are not settings: they do not change the lines of figures and tables.
 
-    A damaged line is left out, with a warning that names its file and number; and so is what is
-    beyond the bounds of a reading: 100,000 rounds, 1,000 damaged lines or 512 MiB of a file; of
-    all 3,000 columns of layers, 100 of a trainer's own metrics, 300 settings, and 2^25 numbers.
+    A damaged line is left out with a warning that names its file and number. So is what exceeds
+    the limits: 100,000 rounds, 1,000 damaged lines or 512 MiB of a file; and in total 3,000 columns
+    of layers, 100 of a trainer's own metrics, 300 settings, and 2^25 numbers.
 
     Raises:
         UserError: no round was found.
@@ -55,19 +55,19 @@ def read_runs(*folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
 
 
 def summary(runs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
-    """One row for each line of a figure: a method and its settings under a condition, over seeds.
+    """Summarise runs over seeds: one row for each method with its settings under a condition.
 
     Args:
         runs: what :func:`read_runs` returns.
         target: an accuracy in [0, 1].
 
     Returns:
-        ``data``, ``condition``, ``label``, ``method``, ``seeds``; ``rounds``, those of the shortest
-        run; ``metric``, the runs' first one, and its ``best`` and ``final`` value, an accuracy in
-        [0, 1] where they have none: means over seeds, with the sample standard deviations
-        ``best_sd`` and ``final_sd`` (NaN of one seed). With a ``target`` also
-        ``reached``, how many seeds got there, and ``rounds_to_target``, the mean of their first
-        rounds that did, NaN unless all did.
+        A table with the columns ``data``, ``condition``, ``label``, ``method`` and ``seeds``;
+        ``rounds``, of the shortest run; ``metric``, the first of the runs; its ``best`` and
+        ``final`` value (without a metric: accuracy in [0, 1]), as means over seeds, with the sample
+        standard deviations ``best_sd`` and ``final_sd`` (NaN for one seed). With a ``target`` also
+        ``reached``, the number of seeds that reached it, and ``rounds_to_target``, the mean of the
+        first rounds that did, or NaN unless all seeds did.
     """
     runs = arrange(runs)
     every = outcomes(runs)
@@ -85,14 +85,15 @@ def summary(runs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
 
 
 def layer_norms(runs: pd.DataFrame) -> pd.DataFrame:
-    """The norms of each layer, a row a layer and round: tidy, as seaborn takes it.
+    """Return the norms of each layer, one row for each layer and round, tidy as for seaborn.
 
     Args:
         runs: what :func:`read_runs` returns.
 
     Returns:
-        ``data``, ``condition``, ``method``, ``run``, ``seed``, ``round``, ``layer``, and
-        ``mean_update_norm`` (N), ``mean_client_norm`` (E) and ``server_update_norm`` of the layer.
+        A table with ``data``, ``condition``, ``method``, ``run``, ``seed``, ``round``, ``layer``,
+        and the layer's ``mean_update_norm`` (N), ``mean_client_norm`` (E) and
+        ``server_update_norm``.
     """
     norms = ["mean_update_norm", "mean_client_norm", "server_update_norm"]
     heads = runs[["data", "condition", "method", "run", "seed", "round"]]

@@ -211,8 +211,7 @@ def accuracy(runs: pd.DataFrame) -> Table:
         strong |= {(int(row), name) for row in numbers.index[ranked & first]}
     alone = any(numbers["seeds"][row] == 1 for row, _ in strong)
     word = "best" if lower.any() else "highest"
-    chance = "With one seed, differences of some tenths of a point may be chance."
-    notes = [f"Bold is the {word}. {chance}"] * alone
+    notes = [f"Bold is the {word}. With one seed, small differences may be chance."] * alone
     notes += ["± is the sample standard deviation over seeds."] * bool((numbers["seeds"] > 1).any())
     if numbers["paper"].notna().any():
         rows["paper"] = _fixed(numbers["paper"], 1)

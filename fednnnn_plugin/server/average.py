@@ -30,8 +30,8 @@ class UpdateAccumulator:
     to 5)
 
     .. math::
-        Δ_k = w_k - w_t, \quad S = \sum_k α_k Δ_k, \quad N = \lVert S \rVert_2, \quad
-        E = \sum_k α_k \lVert Δ_k \rVert_2
+        Δ_k = w_k - w_t, \quad S = \sum_k α_k Δ_k, \quad N = \left\lVert S \right\rVert_2, \quad
+        E = \sum_k α_k \left\lVert Δ_k \right\rVert_2
 
     over the trainable parameters, for the whole model and for each module.
 

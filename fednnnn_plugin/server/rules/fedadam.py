@@ -112,7 +112,7 @@ class FedAdam(Optimizer):
         check_tau(self)
 
     def step(self, closure: Closure | None = None) -> Loss:
-        """Move the model."""
+        """Make a step."""
         loss = loss_of(closure)
         adaptive_step(self, lambda v, square, beta2: v.mul_(beta2).add_(square * (1 - beta2)))
         return loss

@@ -8,15 +8,15 @@ from fednnnn_plugin.server.rules import LR, rule
 
 @rule(place=1)
 class PaperFedAvg(Optimizer):
-    r"""The average as it is (McMahan et al. 2017; paper, eq. 3).
+    r"""FedAvg: a step by the average update (McMahan et al. 2017; paper, eq. 3).
 
     .. math:: w_{t+1} = w_t + η S
 
-    It bears a name of its own, so that FedML's ``FedAvg`` stays FedML's.
+    Its name leaves ``FedAvg`` to FedML's own method.
 
     Args:
         params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
-        lr: η, scales the move; 1 in the paper.
+        lr: η, scales the step; 1 in the paper.
 
     Raises:
         UserError: a value out of range.
@@ -26,7 +26,7 @@ class PaperFedAvg(Optimizer):
         super().__init__(params, {"lr": LR.checked("lr", lr)})
 
     def step(self, closure: Closure | None = None) -> Loss:
-        """Move the model."""
+        """Make a step."""
         loss = loss_of(closure)
         move(self)
         return loss

@@ -25,8 +25,8 @@ class FedExP(Optimizer):
     r"""FedExP: FedAvg with a step that is longer the more the clients disagree.
 
     .. math::
-        η_g = \max\left(1, \frac{\sum_k α_k \lVert Δ_k \rVert_2^2}{2 (N^2 + ε)}\right), \quad
-        w_{t+1} = w_t + η η_g S
+        η_g = \max\left(1, \frac{\sum_k α_k \left\lVert Δ_k \right\rVert_2^2}{2 (N^2 + ε)}\right),
+        \quad w_{t+1} = w_t + η η_g S
 
     with ``N = ‖S‖₂`` over all parameters. For weights ``α_k = 1/m`` this is the source's
     ``Σ_k ‖Δ_k‖² / (2 m (N² + ε))``. The authors' code uses ``m ε`` instead of ``ε``, and reduces it
@@ -61,7 +61,7 @@ class FedExP(Optimizer):
     def step(
         self, closure: Closure | None = None, *, mean_client_square: float | None = None
     ) -> Loss:
-        """Move the model; ``mean_client_square`` is ``Σ α_k ‖w_k - w_t‖₂²``."""
+        """Make a step; ``mean_client_square`` is ``Σ α_k ‖w_k - w_t‖₂²``."""
         loss = loss_of(closure)
         square = needed(self, "mean_client_square", mean_client_square)
         norm = update_norm(self)

@@ -8,18 +8,19 @@ from fednnnn_plugin.server.rules import LR, rule
 
 @rule(client_method="fedprox", place=2)
 class PaperFedProx(Optimizer):
-    r"""FedAvg's server step (Li et al. 2020; paper, eq. 7), arguments and errors included.
+    r"""FedProx (Li et al. 2020; paper, eq. 7): at the server a step by the average update.
 
     .. math:: w_{t+1} = w_t + η S
 
-    What is FedProx's own happens at the clients: see ``client/methods/fedprox.py``.
+    Arguments and errors are those of FedAvg. The proximal term is the clients', in
+    ``client/methods/fedprox.py``.
     """
 
     def __init__(self, params: Params, lr: float = 1.0) -> None:
         super().__init__(params, {"lr": LR.checked("lr", lr)})
 
     def step(self, closure: Closure | None = None) -> Loss:
-        """Move the model."""
+        """Make a step."""
         loss = loss_of(closure)
         move(self)
         return loss

@@ -14,8 +14,8 @@ class FedYogi(Optimizer):
     .. math::
         v_t = v_{t-1} - (1 - β_2) S^2 \operatorname{sign}(v_{t-1} - S^2)
 
-    and the rest as :class:`~fednnnn_plugin.server.rules.fedadam.FedAdam`, arguments, errors and
-    source included: v falls by no more than it would rise, so that one large update does not fade
+    and the rest as :class:`~fednnnn_plugin.server.rules.fedadam.FedAdam`, including arguments,
+    errors and source. v falls no faster than it rises, so that one large update does not fade
     at once.
     """
 
@@ -26,7 +26,7 @@ class FedYogi(Optimizer):
         check_tau(self)
 
     def step(self, closure: Closure | None = None) -> Loss:
-        """Move the model."""
+        """Make a step."""
         loss = loss_of(closure)
         adaptive_step(self, _yogi)
         return loss

@@ -27,9 +27,9 @@ class Momentum(Optimizer):
 
     Args:
         params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
-        lr: η, scales the move; 1 in the paper.
+        lr: η, scales the step; 1 in the paper.
         gamma: γ in [0, 1), the momentum.
-        momentum: another name of γ, the one that FedML's FedOpt passes.
+        momentum: another name of γ, which FedML's FedOpt uses.
 
     Raises:
         UserError: a value out of range; at ``step``: γ is missing.
@@ -46,7 +46,7 @@ class Momentum(Optimizer):
         super().__init__(params, defaults)
 
     def step(self, closure: Closure | None = None) -> Loss:
-        """Move the model."""
+        """Make a step."""
         loss = loss_of(closure)
         move(self)
         return loss

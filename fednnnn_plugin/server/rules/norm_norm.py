@@ -13,13 +13,15 @@ BETA = positive(grid=(0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2))
 class NormNorm(Optimizer):
     r"""Norm-normalised aggregation without momentum (paper, eq. 8).
 
-    .. math:: w_{t+1} = w_t + η β \frac{E}{N} S, \quad \lVert w_{t+1} - w_t \rVert_2 = η β E
+    .. math::
+        w_{t+1} = w_t + η β \frac{E}{N} S, \quad \left\lVert w_{t+1} - w_t \right\rVert_2 = η β E
 
-    Where N is near 0 (``N ≤ 1e-6 E``, or ``E = 0``) the model stays as it is; ``degenerate`` tells.
+    If N is near 0 (``N ≤ 1e-6 E``, or ``E = 0``), the model does not change, and the attribute
+    ``degenerate`` is true.
 
     Args:
         params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
-        lr: η, scales the move; 1 in the paper.
+        lr: η, scales the step; 1 in the paper.
         beta: β > 0, scales the normalised update.
 
     Raises:
@@ -35,7 +37,7 @@ class NormNorm(Optimizer):
     def step(
         self, closure: Closure | None = None, *, mean_client_norm: float | None = None
     ) -> Loss:
-        """Move the model; ``mean_client_norm`` is ``E = Σ α_k ‖w_k - w_t‖₂``."""
+        """Make a step; ``mean_client_norm`` is ``E = Σ α_k ‖w_k - w_t‖₂``."""
         loss = loss_of(closure)
         self.degenerate = not move(self, norm_ratio(self, mean_client_norm))
         return loss
