@@ -107,7 +107,8 @@ def public_names() -> dict[str, list[tuple[str, str]]]:
         if name.startswith("_"):
             continue
         if inspect.ismodule(value):
-            found["Figures"] = [
+            found["Figures"] = [("automodule", value.__name__)]
+            found["Figures"] += [
                 ("autofunction", f"fednnnn_plugin::{name}.{each}")
                 for each, function in inspect.getmembers(value, inspect.isfunction)
                 if "ax" in inspect.signature(function).parameters and each[0] != "_"

@@ -1,8 +1,10 @@
 """The figures, each on a matplotlib ``Axes``.
 
-Every function takes what ``read_runs`` returns, and an ``Axes`` (a new one where none is given),
-and returns the ``Axes``. A line is the mean over seeds, its band one sample standard deviation;
-``names=False`` leaves out the names at the lines' ends.
+Every function draws what ``read_runs`` returns on ``ax``, by default the ``Axes`` of a new figure,
+and returns it. A line is the mean over seeds, its band one sample standard deviation. ``names``
+writes the names at the ends of the lines; ``legend`` draws a legend instead; ``palette`` gives
+colours by the name of a line or a method; ``scale`` is ``"error"`` or ``"linear"``, by default what
+suits the accuracies.
 """
 
 from __future__ import annotations
@@ -143,10 +145,10 @@ def agreement(
     legend: bool = False,
     palette: style.Palette | None = None,
 ) -> Axes:
-    """N/E by round: 1 where all clients move alike; dotted, what orthogonal updates would have.
+    """N/E by round: 1 if all updates have the same direction; dotted: if they were orthogonal.
 
-    That is √(Σ α² ‖Δ‖²)/E, as recorded. Of records without it, and of clients of one weight, the
-    mark is 1/√m, which holds where all updates are of one length.
+    The dotted mark is √(Σ α² ‖Δ‖²)/E, as recorded. For records without it, and clients of equal
+    weight, it is 1/√m, which is right if all updates have the same length.
     """
     runs, ax = arrange(runs), style.axes(ax)
     moved = runs["mean_client_norm"].where(runs["mean_client_norm"] > 0.0)
