@@ -54,35 +54,35 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     It also takes every other rule of :data:`~fednnnn_plugin.server.rules.RULES`, each with its own
     evaluation model.
 
-    ``model`` is the *served* model: FedML sends it to the clients. Each round makes of the
-    clients' models the next served model, by the rule, and the *evaluation* model
-    :math:`w_t + S`, their plain average, which :meth:`test` reports. ``w_t`` is what the model
-    holds: what the last :meth:`set_model_params` set, noise included. Updates, momentum and the
-    rule are in float32 at least, on the device that FedML moves the clients' models to; what is
-    sent has the model's dtypes, on the CPU.
+    ``model`` is the *served* model, which FedML sends to the clients. In each round the rule
+    computes the next served model from the clients' models. Their plain average :math:`w_t + S` is
+    the *evaluation* model, which :meth:`test` reports. ``w_t`` is what the last
+    :meth:`set_model_params` set, including noise. Updates, momentum and the rule are in float32 at
+    least, on the device to which FedML moves the clients' models; what is sent has the model's
+    dtypes, on the CPU.
 
-    Of ``args`` it reads ``beta`` and ``gamma`` (no default), or the coefficients of another
+    From ``args`` it reads ``beta`` and ``gamma`` (no default), or the coefficients of another
     method, ``client_weighting``, ``max_client_norm``, ``max_client_failures``, ``start_round``,
     ``server_state_path``, ``save_path`` and ``metrics_path``, a folder for the records of rounds.
-    In a client's process, ``role: client``, it takes none of these files.
+    In a client's process (``role: client``) it uses none of these files.
 
-    After the last of ``comm_round`` rounds it hands over the evaluation model instead of the served
-    one: FedML sends that to all silos, reports it and leaves it in ``model``. The served model and
-    the momentum stay in ``server_state_path``.
+    After the last of ``comm_round`` rounds it returns the evaluation model instead of the served
+    one: FedML sends it to all silos, reports it and leaves it in ``model``. The served model and
+    the momentum are stored in ``server_state_path``.
 
     Args:
         model: ``w_0``.
         args: FedML's arguments.
-        method: one of our methods; None takes ``args.federated_optimizer`` if that is one, else
+        method: one of our methods; by default ``args.federated_optimizer`` if that is one, else
             FedNNNN.
-        tester: a ``ServerAggregator`` of yours, whose ``test`` and ``test_all`` test the evaluation
-            model, its ``model`` included; None tests as FedML does.
+        tester: your own ``ServerAggregator``, whose ``test`` and ``test_all`` test the evaluation
+            model, which is also put into its ``model``; by default FedML's test is used.
 
     Raises:
         UserError: a setting that is missing or out of range; a FedML setting that cannot work with
             this aggregation; a server state that is not of ``start_round``; a tester that
-            aggregates by itself; a subclass that replaces what state and records depend on, also
-            one that calls ours by ``super()``: it cannot be known whether it does.
+            overrides the aggregation; a subclass that overrides a method which state and records
+            depend on, even if it calls ours by ``super()``, which cannot be checked.
 
     Example::
 

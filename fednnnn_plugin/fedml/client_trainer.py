@@ -29,17 +29,17 @@ from fednnnn_plugin.user_code import on_threads
 
 
 class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
-    """A FedML ``ClientTrainer`` that trains as the engine does.
+    """A FedML ``ClientTrainer`` that trains like the engine.
 
-    That is, by default, SGD without momentum on cross-entropy, with ``weight_decay`` and, if
-    ``prox_mu`` is given, the proximal term; in the dtype of ``precision``. Batches of our data are
-    the engine's. Any other iterable of (inputs, labels) is iterated as it is, with the global
-    generators seeded for it and restored after. Seeds are those of round ``start_round + round_idx
-    + 1``: a restarted federation continues them.
+    By default this is SGD without momentum on cross-entropy, with ``weight_decay`` and, if
+    ``prox_mu`` is given, the proximal term; in the dtype of ``precision``. For our data the batches
+    are the engine's. Any other iterable of (inputs, labels) is used as it is, with the global
+    generators seeded before and restored after. The seeds are those of round ``start_round +
+    round_idx + 1``, so that a restarted federation continues them.
 
-    It trains on ``client_threads`` threads: a silo has one client, so that by default these are
-    all cores that the process may use. Sums then differ in their last bits between machines, and
-    from a simulation's; with ``client_threads: 1`` they do not.
+    It trains on ``client_threads`` threads, by default on all cores that the process may use,
+    because a silo has one client. Sums then differ in their last bits between machines, and from a
+    simulation; with ``client_threads: 1`` they do not.
 
     Args:
         model: trained in place.
