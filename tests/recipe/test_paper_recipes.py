@@ -13,7 +13,7 @@ from fednnnn_plugin.recipe import Recipe, dump_recipe, list_recipes, load_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 # Of what the recipes resolve to: no change of the package may change it unseen.
-RESOLVED = "cfe53556d665282d0bc804379183b631d3765f631d6f0bebe223ece903e63c59"
+RESOLVED = "615d5f62cf0a465d9d68dfbe4990758a365d90f53b5906aeb4004b81ad477e5c"
 
 # tab:params, "Summary of Hyperparameters Used in the Experiment (Common in Scenarios)"
 #            rounds  C  K    B   E  eta   lambda
