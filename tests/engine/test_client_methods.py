@@ -332,3 +332,13 @@ def test_what_does_not_fit_is_one_line(more: dict[str, Any], key: str, tmp_path:
     lines = str(caught.value).splitlines()
     assert any(f"train_args.{key}:" in line for line in lines), lines
     assert not (tmp_path / "run").exists()
+
+
+def test_the_page_has_a_method_that_runs(tmp_path: Path, content: Content) -> None:
+    page = (Path(__file__).parents[2] / "recipes/README.md").read_text()
+    code = page.split("# my_methods.py\n")[1].split("```")[0]
+    names: dict[str, Any] = {"__name__": "my_methods"}
+    exec(code, names)
+    start(tmp_path / "own", client_method=names["Inertia"], comm_round=2)
+    start(tmp_path / "plain", client_method=None, comm_round=2)
+    assert content(tmp_path / "own") != content(tmp_path / "plain")
