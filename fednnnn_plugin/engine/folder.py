@@ -7,7 +7,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from io import BufferedReader
 from logging.handlers import MemoryHandler
 from pathlib import Path
@@ -137,11 +137,14 @@ class RunFolder:
                 f"--resume: {self.path}: it holds no run; leave --resume out to begin one"
             )
 
-    def check_writable(self) -> None:
-        """Refuse a folder that cannot be made or written to, and make none."""
+    def check_free(self) -> None:
+        """Refuse a folder that cannot be made or written to, or that is in use; make none."""
         nearest = next(path for path in (self.path, *self.path.parents) if path.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             raise UserError(f"--output: {self.path}: cannot be written to")
+        if self._lock.exists():
+            with self._acquire():
+                pass
 
     def _holds_rounds(self) -> bool:
         if self.summary.exists() or self.model.exists() or checkpoints_in(self.checkpoints):
@@ -160,13 +163,10 @@ class RunFolder:
         """
         raise_lost_stop()  # what was stopped while it started leaves no folder
         tracked = self._tracked if self._lock.exists() else ()  # else it is not a run's
-        lock = FileLock(self._lock, timeout=0)  # the kernel's: it ends with its process
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            held = lock.acquire()
+            held = self._acquire()
             self._held = self._lock.stat()
-        except Timeout:
-            raise UserError(f"--output: {self.path}: another run is writing to it") from None
         except OSError as error:
             if error.errno in _DISK_FULL:
                 raise OSError(error.errno, error.strerror, str(self.path)) from error
@@ -182,6 +182,12 @@ class RunFolder:
                 for path in (self.clients, *tracked):
                     shutil.rmtree(path, ignore_errors=True)
             yield
+
+    def _acquire(self) -> AbstractContextManager[object]:
+        try:
+            return FileLock(self._lock, timeout=0).acquire()  # the kernel's: ends with its process
+        except Timeout:
+            raise UserError(f"--output: {self.path}: another run is writing to it") from None
 
     def check_held(self) -> None:
         """Refuse to write where the folder was moved or its lock removed since it was locked.

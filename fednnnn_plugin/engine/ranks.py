@@ -46,7 +46,10 @@ class Ranks:
     core_sharers = 1  # processes of this machine that may run on its cores, itself included
 
     def start(self, round_number: int | None) -> int:
-        """Return the last finished round, which rank 0 gives."""
+        """Return what rank 0 gives, the last finished round; raise where it ends the run instead.
+
+        The others wait here for what rank 0 alone knows, such as a folder that is in use.
+        """
         assert round_number is not None
         return round_number
 
@@ -109,7 +112,17 @@ class MpiRanks(Ranks):
         self.core_sharers = sum(not own.isdisjoint(other) for other in self._local.allgather(own))
 
     def start(self, round_number: int | None) -> int:
-        return self._comm.bcast(round_number)
+        if self.rank == 0:
+            for request in self._tell(round_number):
+                request.wait()
+            assert round_number is not None
+            return round_number
+        while not self._leaving.Iprobe(source=0):
+            time.sleep(_POLL_SECONDS)
+        told: int | None = self._leaving.recv(source=0)
+        if told is None:
+            raise UserError("rank 0 has ended the run")
+        return told
 
     def wait(self) -> None:
         self._await(self._comm.Ibarrier())
@@ -124,13 +137,21 @@ class MpiRanks(Ranks):
         self._comm.Abort(status)
 
     def leave(self, status: int) -> None:
+        told = self._tell(None) if self.rank == 0 else []  # kept until all have it
         all_leave, deadline = self._leaving.Ibarrier(), time.monotonic() + _HEAD_START
         while not all_leave.Test():
             if time.monotonic() > deadline:
                 return
             time.sleep(_POLL_SECONDS)
+        while self.rank and self._leaving.Iprobe(source=0):  # what it did not wait for
+            self._leaving.recv(source=0)
+        for request in told:
+            request.wait()
         self._mpi.Finalize()
         os._exit(status)
+
+    def _tell(self, number: int | None) -> "list[Request]":
+        return [self._leaving.isend(number, rank) for rank in range(1, self.size)]
 
     def serve(self, tensors: Sequence[Tensor]) -> None:
         flat = torch.cat([tensor.reshape(-1).view(torch.uint8).cpu() for tensor in tensors])

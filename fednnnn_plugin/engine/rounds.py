@@ -71,7 +71,7 @@ class KeptRounds:
 
     def check(self, mode: Mode) -> None:
         """Refuse what :meth:`run` would; write nothing."""
-        self.folder.check_writable()
+        self.folder.check_free()
         if mode == "resume":
             self._restore()
 

@@ -42,6 +42,7 @@ from fednnnn_plugin.engine.settings import (
 from fednnnn_plugin.engine.training import Inputs, cohort_of, room_on, widest_group
 from fednnnn_plugin.engine.widths import Widths, kept_widths, width_in
 from fednnnn_plugin.errors import UserError, printable, shown
+from fednnnn_plugin.fingerprint import Fingerprint
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
 from fednnnn_plugin.recipe.build import named_objects
@@ -110,8 +111,8 @@ def run_federation(
         sgd = local_sgd(recipe, functions)
         if not recipe.rule.is_ours:
             fingerprint = {**fingerprint, "rule": rule_digests(recipe.rule)}
-        if mode == "resume" and ranks.rank == 0:
-            check_unchanged(files, fingerprint)
+        if mode == "resume":
+            _check_inputs(files, fingerprint, ranks)
         if finished:
             return None
         model = own_copy(model, recipe.model_args.model, sgd.dtype).to(device, sgd.dtype)
@@ -141,8 +142,6 @@ def run_federation(
             widths,
             _client_vectors(inputs, sgd, start, ranks, files, seed),
         )
-        if only_check and ranks.rank:
-            return None
         if ranks.rank:
             log_to(Path(os.devnull))  # its records would keep what they hold: models, by tracebacks
             for number in range(ranks.start(None) + 1, federation.rounds + 1):
@@ -153,6 +152,7 @@ def run_federation(
         rounds = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
         if only_check:
             rounds.check(mode)
+            ranks.start(federation.rounds)  # none is to be done
             return None
         stack.enter_context(files.locked(mode))
         log_to(files.log)
@@ -232,7 +232,13 @@ def _is_finished(recipe: Recipe, folder: RunFolder, mode: Mode, ranks: Ranks) ->
         if mode == "resume" and folder.recipe.exists():
             _check_same(recipe, folder)
             finished = Summary.rounds_in(folder.summary) >= recipe.train_args.comm_round
-    return mode == "resume" and bool(ranks.start(int(finished)))
+    return bool(ranks.start(int(finished)))
+
+
+def _check_inputs(files: RunFolder, fingerprint: Fingerprint, ranks: Ranks) -> None:
+    if ranks.rank == 0:
+        check_unchanged(files, fingerprint)
+    ranks.start(0)  # which ends all of them where it is another run's
 
 
 def _check_same(recipe: Recipe, folder: RunFolder) -> None:

@@ -6,7 +6,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 import safetensors.torch
@@ -18,18 +17,23 @@ from torch import Tensor, nn
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.engine.evaluation import evaluation, tally
 from fednnnn_plugin.engine.folder import write_atomically
-from fednnnn_plugin.errors import RunError, UserError, printable
-from fednnnn_plugin.fedml.defences import ClientModel, before_aggregation
-from fednnnn_plugin.fedml.model_states import served_copy, whole_client, whole_state
+from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.fedml.model_states import (
+    clamp_variances,
+    served_copy,
+    whole_client,
+    whole_state,
+    with_noise,
+)
 from fednnnn_plugin.fedml.processes import end_federation_together
 from fednnnn_plugin.fedml.security import (
+    ClientModel,
+    before_aggregation,
     check_security,
-    clamp_variances,
     global_privacy,
-    with_global_noise,
 )
 from fednnnn_plugin.fedml.server_records import ServerRecords
-from fednnnn_plugin.fedml.server_state import read_state, write_state
+from fednnnn_plugin.fedml.server_state import file_to_write, read_state, write_state
 from fednnnn_plugin.fedml.settings import recorded_settings, server_recipe
 from fednnnn_plugin.fedml.tester import (
     AGGREGATING,
@@ -112,7 +116,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         super().__init__(model, args)
         self._round = self._train.start_round
         self._failed = 0
-        self._sent = 0  # how many models FedML's list has
         self._places: list[int] = []  # places, in that list, of the models to aggregate
         self._rule_state: dict[str, Tensor] = {}
         self._evaluation: OrderedDict[str, Tensor] | None = None
@@ -123,8 +126,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._next_served: OrderedDict[str, Tensor] | None = None
         is_server = getattr(args, "role", "server") != "client"  # FedML's scripts build one in each
         paths = vars(tracking) if is_server else {}
-        self._state_path = _file("server_state_path", paths.get("server_state_path"))
-        self._save_path = _file("save_path", paths.get("save_path"))
+        self._state_path = file_to_write("server_state_path", paths.get("server_state_path"))
+        self._save_path = file_to_write("save_path", paths.get("save_path"))
         if self._save_path is not None and self._save_path == self._state_path:
             raise UserError(f"save_path: {tracking.save_path}: is the server_state_path too")
         folder = paths.get("metrics_path")
@@ -203,7 +206,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 clients.append((samples, None))
         served = whole_state(self.model, named_tensors(self.model))
         names = [self._client(position) for position in range(len(clients))]
-        self._sent = len(clients)
         kept, self._places = before_aggregation(clients, served, names)
         return kept, self._places
 
@@ -226,7 +228,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         trainable = [entry.name for entry in server.layout.entries]
         part = UpdateAccumulator(w_t, trainable, self._train.max_client_norm)
         kept, self._places = self._places, []
-        came, self._sent = max(self._sent, len(raw_client_model_or_grad_list)), 0
         weightless = 0
         if len(kept) != len(raw_client_model_or_grad_list):
             kept = list(range(len(raw_client_model_or_grad_list)))
@@ -249,8 +250,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._failed = 0
         if not part.clients:
             raise RunError(
-                f"round {self._round + 1}: no client update to average: of {came} clients "
-                f"{weightless} have weight 0, {came - weightless} were rejected"
+                f"round {self._round + 1}: no client update to average: {weightless} have weight "
+                "0, all others were rejected"
             )
         before = server.restore(w_t | self._rule_state, part.device)
         assert before is not None
@@ -282,7 +283,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             return OrderedDict(aggregated_model_or_grad)
         tied = aliases(self.model)
         once = {name: t for name, t in aggregated_model_or_grad.items() if name not in tied}
-        return whole_state(self.model, with_global_noise(once))
+        return whole_state(self.model, with_noise(once, local=False))
 
     def test(self, test_data: Any, device: Any, args: Any) -> Any:
         """Test the evaluation model as FedML tests its own, and report it the same way."""
@@ -385,22 +386,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         if self._save_path is not None and self._round > self._train.start_round:
             content = {n: t.cpu().contiguous() for n, t in self.evaluation_state_dict().items()}
             write_atomically(self._save_path, safetensors.torch.save(content))
-
-
-def _file(key: str, text: str | None) -> Path | None:
-    """Return where a file can be written, in a folder that is there from now on."""
-    if text is None:
-        return None
-    path, where = Path(text).expanduser().resolve(), f"{key}: {printable(text)}"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():
-            raise UserError(f"{where}: is no regular file; must be one, or not be there")
-        # Of the length of the temporary file's name that the file is written under.
-        with NamedTemporaryFile(prefix=f".{path.name}", suffix=".try", dir=path.parent):
-            return path
-    except OSError as error:
-        raise UserError(f"{where}: cannot be written: {error.strerror}") from None
 
 
 def _client_ids(args: Any) -> list[Any]:

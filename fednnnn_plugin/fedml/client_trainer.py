@@ -18,9 +18,8 @@ from fednnnn_plugin.engine.model_check import check_model
 from fednnnn_plugin.engine.settings import local_sgd
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.loaders import ClientLoader, follow_the_engine
-from fednnnn_plugin.fedml.model_states import whole_state
+from fednnnn_plugin.fedml.model_states import whole_state, with_noise
 from fednnnn_plugin.fedml.processes import end_federation_together
-from fednnnn_plugin.fedml.security import noise_on_floats
 from fednnnn_plugin.fedml.settings import client_recipe, script_functions
 from fednnnn_plugin.fedml.tracking import log_through_fedml
 from fednnnn_plugin.models import MODELS
@@ -80,14 +79,13 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         """Train the model on a client's data."""
         device = torch.device(device)
         round_number = self._start + args.round_idx + 1
-        ours = isinstance(train_data, ClientLoader)
-        client = train_data.client if isinstance(train_data, ClientLoader) else self.id
-        known = ours and type(self.model) in MODELS.values()
-        known = known and not self._functions.train_by_own_code
+        client, known = self.id, False
+        if isinstance(train_data, ClientLoader):
+            client = train_data.client
+            known = type(self.model) in MODELS.values() and not self._functions.train_by_own_code
         self.model.to(device, self._sgd.dtype)
-        generators: AbstractContextManager[None] = nullcontext()
-        if not known:
-            generators = isolated_generators(self._seed, "client", round_number, client)
+        drawing = isolated_generators(self._seed, "client", round_number, client)
+        generators: AbstractContextManager[None] = nullcontext() if known else drawing
         batches = self._batches(train_data, client, device)
         with on_threads(self._threads), numerics(self._sgd.precision), generators:
             sgd = self._sgd.in_round(round_number)
@@ -95,9 +93,8 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
 
     def on_after_local_training(self, train_data: Any, device: Any, args: Any) -> None:
         """Add FedML's local noise, where it is enabled, to the floating point entries."""
-        privacy = FedMLDifferentialPrivacy.get_instance()
-        if privacy.is_local_dp_enabled():
-            self.set_model_params(noise_on_floats(privacy.add_local_noise, self.get_model_params()))
+        if FedMLDifferentialPrivacy.get_instance().is_local_dp_enabled():
+            self.set_model_params(with_noise(self.get_model_params(), local=True))
 
     def test(self, test_data: Any, device: Any, args: Any) -> dict[str, float]:
         """Count correct predictions and sum up the loss, as FedML's trainers do."""

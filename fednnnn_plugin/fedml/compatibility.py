@@ -14,7 +14,7 @@ _FIRST_WITHOUT = (3, 12)
 
 # FedML's modules that are patched, and what does it in fednnnn_plugin.fedml.patches.
 TARGETS = {
-    "fedml": ("runner", "data", "script"),
+    "fedml": ("runner", "script"),
     "fedml.simulation.sp.fedopt.optrepo": ("optimizers",),
     "fedml.simulation.mpi.fedopt.optrepo": ("optimizers",),
     "fedml.simulation.mpi.fedopt_seq.optrepo": ("optimizers",),

@@ -44,11 +44,7 @@ class ImageLoader(DataLoader[tuple[Tensor, Tensor]]):
     """
 
     def __init__(
-        self,
-        whole: Images,
-        indices: Tensor,
-        batch_size: int,
-        seed: int | None = None,
+        self, whole: Images, indices: Tensor, batch_size: int, seed: int | None = None
     ) -> None:
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         super().__init__(

@@ -15,7 +15,6 @@ _log = logging.getLogger(__name__)
 _ALLOWED = "FEDNNNN_ALLOW_CODE"
 _FEDMLS = "FedML_FEDERATED_OPTIMIZER_"
 
-
 # Keys that FedML 0.9.6 reads nowhere, or (beta) in one defence alone.
 _OUR_KEYS = (
     *("beta", "gamma", "client_weighting", "client_sampling"),
@@ -30,23 +29,26 @@ def names_ours(args: Any) -> bool:
     Our rules are optimizers, which FedML lists as soon as they are imported: a name of FedML's own
     leaves them alone.
     """
-    named = getattr(args, "federated_optimizer", None)
-    if not isinstance(named, str) or named in _fedmls_methods():
+    named = _not_fedmls(args)
+    if named is None:
         return False
     from fednnnn_plugin.server.rules import RULES
 
     return named in RULES or names_code(named)
 
 
-def _fedmls_methods() -> set[str]:
+def _not_fedmls(args: Any) -> str | None:
+    """Return the method that is named, unless FedML has it."""
+    named = getattr(args, "federated_optimizer", None)
     constants = getattr(sys.modules.get("fedml.constants"), "__dict__", {})
-    return {value for name, value in constants.items() if name.startswith(_FEDMLS)}
+    theirs = {value for name, value in constants.items() if name.startswith(_FEDMLS)}
+    return named if isinstance(named, str) and named not in theirs else None
 
 
 def refuse_near_miss(args: Any) -> None:
     """Raise where the method is nobody's, and nearly one of ours."""
-    named = getattr(args, "federated_optimizer", None)
-    if not isinstance(named, str) or named in _fedmls_methods():
+    named = _not_fedmls(args)
+    if named is None:
         return
     from fednnnn_plugin.server.rules import RULES
 
@@ -91,10 +93,12 @@ def warn_of_the_proximal_term(args: Any) -> None:
         _log.warning("client_trainer: PaperFedProx's proximal term is its own to add (prox_mu)")
 
 
-def require_code_allowed(where: str, reference: str) -> None:
-    """Refuse ``module:name`` unless the user, by the environment, allows such code to run."""
-    if os.environ.get(_ALLOWED) != "1":
+def is_allowed_code(where: str, name: object) -> bool:
+    """Say whether a name is ``module:name``; refuse one that the environment does not allow."""
+    own_code = names_code(name)
+    if own_code and os.environ.get(_ALLOWED) != "1":
         raise UserError(
-            f"{where}: {reference!r} is code that the YAML file asks to run: set {_ALLOWED}=1 in "
+            f"{where}: {name!r} is code that the YAML file asks to run: set {_ALLOWED}=1 in "
             "the environment if you trust it"
         )
+    return own_code

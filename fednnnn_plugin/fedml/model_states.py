@@ -1,9 +1,10 @@
-"""A model's state as FedML sends it: under every name."""
+"""A model's state as FedML sends it: under every name, with FedML's noise."""
 
 from collections import OrderedDict
 from typing import Any
 
 import torch
+from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import aliases, named_tensors
@@ -50,3 +51,34 @@ def whole_state(
         for name, tensor in model.state_dict().items()
         if isinstance(tensor, Tensor)  # a simulation's may have more
     )
+
+
+def with_noise(state: State, *, local: bool) -> OrderedDict[str, Tensor]:
+    """Return a state with FedML's noise on its floating point entries, in their dtypes and places.
+
+    No running variance is negative.
+    """
+    privacy = FedMLDifferentialPrivacy.get_instance()
+    floating = OrderedDict(
+        (name, tensor.detach().cpu())
+        for name, tensor in state.items()
+        if tensor.is_floating_point()
+    )
+    noised = (privacy.add_local_noise if local else privacy.add_global_noise)(floating)
+    return clamp_variances(
+        OrderedDict(
+            (name, torch.as_tensor(noised[name]).to(tensor) if name in noised else tensor)
+            for name, tensor in state.items()
+        )
+    )
+
+
+def clamp_variances(state: OrderedDict[str, Tensor]) -> OrderedDict[str, Tensor]:
+    """Make no running variance of a state negative, and return the state.
+
+    Noise may, and batch normalisation then gives NaN; clipping afterwards costs no privacy.
+    """
+    for name, tensor in state.items():
+        if name.rpartition(".")[2] == "running_var":
+            tensor.clamp_(min=0.0)
+    return state

@@ -1,20 +1,35 @@
 """The server's state on disk: what a federation needs to go on after all its processes ended."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fednnnn_plugin.engine.folder import write_atomically
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, printable
 
 _STANDING, _DIGEST = "standing", "digest"
+
+
+def file_to_write(key: str, text: str | None) -> Path | None:
+    """Return where a file can be written, in a folder that is there from now on."""
+    if text is None:
+        return None
+    path, where = Path(text).expanduser().resolve(), f"{key}: {printable(text)}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise UserError(f"{where}: is no regular file; must be one, or not be there")
+        # Of the length of the temporary file's name that the file is written under.
+        with NamedTemporaryFile(prefix=f".{path.name}", suffix=".try", dir=path.parent):
+            return path
+    except OSError as error:
+        raise UserError(f"{where}: cannot be written: {error.strerror}") from None
 
 
 def write_state(path: Path, tensors: Mapping[str, Tensor], done: int, method: str) -> None:

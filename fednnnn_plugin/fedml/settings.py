@@ -10,7 +10,7 @@ from fednnnn_plugin.client.methods import METHODS
 from fednnnn_plugin.engine.functions import LOSS, METRICS, OPTIMIZER, Functions, find_functions
 from fednnnn_plugin.engine.sampling import SAMPLING
 from fednnnn_plugin.errors import UserError, printable, shown
-from fednnnn_plugin.fedml.methods import require_code_allowed, warn_of_near_keys
+from fednnnn_plugin.fedml.methods import is_allowed_code, warn_of_near_keys
 from fednnnn_plugin.reading import read_yaml, write_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.recipe.build import build
@@ -98,10 +98,8 @@ def script_recipe(
     file, named = str(given.get("yaml_config_file", "")), given.get("federated_optimizer")
     where = printable(file) or "args"
     client_named = given.get("client_method")
-    for key, name in ((_METHOD, named), (CLIENT_METHOD, client_named)):
-        if names_code(name):
-            require_code_allowed(key, str(name))
-    own_code = names_code(named) or names_code(client_named)
+    names = ((_METHOD, named), (CLIENT_METHOD, client_named))
+    own_code = any(is_allowed_code(key, name) for key, name in names)
     caller = Caller(lambda key: f"{where}: {printable(key)}", True, custom_trainer, own_code)
     methods: set[str] = set()
     with suppress(UserError):  # which `build` reports
@@ -135,9 +133,8 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
         method = str(named) if named in RULES or names_code(named) else "FedNNNN"
     elif not isinstance(method, str) or (method not in RULES and not names_code(method)):
         raise UserError(f"method: {method!r}: must be one of {', '.join(RULES)}")
-    if names_code(method):
-        require_code_allowed(_METHOD, method)
-    rule = load_rule(method, _METHOD) if names_code(method) else find_rule(method)
+    own_code = is_allowed_code(_METHOD, method)
+    rule = load_rule(method, _METHOD) if own_code else find_rule(method)
     warn_of_near_keys(args, {*_SERVER_KEYS, *_CLIENT_KEYS})
     every = dict.fromkeys(key for other in RULES.values() for key in other.keys)
     keys = (*_SERVER_KEYS, *every)
@@ -155,8 +152,7 @@ def script_functions(recipe: Recipe, *, custom_trainer: bool = False) -> Functio
     if not custom_trainer:
         named += [(LOSS, train.loss), (OPTIMIZER, train.client_optimizer)]
     for where, name in (*named, *((METRICS, name) for name in metrics)):
-        if names_code(name):
-            require_code_allowed(where, str(name))
+        is_allowed_code(where, name)
     return find_functions(recipe, allow_code=True, custom_trainer=custom_trainer)
 
 

@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.recipe import find_recipe
@@ -154,9 +155,35 @@ def test_a_mistake_is_said_once_for_all_ranks(tmp_path: Path) -> None:
     status, _, stderr = ended(2, _BIN / "fednnnn", *run(tmp_path / "run", beta=-1))
     assert (status, stderr.count("train_args.beta: -1: ")) == (2, 1)
     assert not (tmp_path / "run").exists()
-    (tmp_path / "summary.json").write_text("{}")
-    status, _, stderr = ended(2, _BIN / "fednnnn", *run(tmp_path))
-    assert (status, stderr.count("it already holds a run; go on with --resume")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("holds", "more", "said"),
+    [
+        ("a run", [], "it already holds a run"),
+        ("a lock", [], "another run is writing to it"),
+        ("a fingerprint", ["--resume"], "model (code)"),
+    ],
+)
+def test_what_rank_0_alone_sees_ends_all(
+    holds: str, more: list[str], said: str, own_code: Path
+) -> None:
+    """At the start, before the first round, and with the model."""
+    Path("mine.py").write_text(OWN)
+    folder, settings = Path("run"), keys({"comm_round": 4, "model_args.model": "mine:net"})
+    if holds == "a fingerprint":
+        once = settings | {"train_args.comm_round": 1}
+        fp.run(FEDNNNN, overrides=once, output=folder, allow_code=True)
+        Path("mine.py").write_text(OWN.replace("4", "5"))
+    folder.mkdir(exist_ok=True)
+    if holds == "a run":
+        (folder / "summary.json").write_text("{}")
+    with FileLock(folder / ".lock") if holds == "a lock" else nullcontext():
+        for command in ("run", "check"):
+            job = [command, *run(folder, "--allow-code", *more, **settings)[1:]]
+            status, _, stderr = ended(2, _BIN / "fednnnn", *job)
+            assert (status, stderr.count(said)) == (2, 1), stderr
+            assert "MPI_ABORT" not in stderr
 
 
 def test_a_mistake_that_all_ranks_know_aborts_nothing(tmp_path: Path) -> None:

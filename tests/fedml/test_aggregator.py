@@ -85,7 +85,7 @@ def test_samples_weigh_and_long_updates_are_clipped_where_asked_for(aggregator, 
     assert math.isclose(served["w"].norm().item(), 0.5 * 3.75, rel_tol=1e-6)
     with pytest.raises(fp.UserError, match=r"the client of rank 1: client weight: -1"):
         server.aggregate([(-1, states[0])])
-    with pytest.raises(RunError, match=r"average: of 2 clients 1 have weight 0, 1 were rejected$"):
+    with pytest.raises(RunError, match=r"no client update to average: 1 have weight 0"):
         play(server, [(0, states[0]), client(math.nan, 0.0)])
     server = aggregator(max_client_norm=1.0)
     play(server, [client(3.0, 0.0), client(0.0, 0.5)])
