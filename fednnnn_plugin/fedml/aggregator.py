@@ -207,6 +207,10 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         served = whole_state(self.model, named_tensors(self.model))
         names = [self._client(position) for position in range(len(clients))]
         kept, self._places = before_aggregation(clients, served, names)
+        for position, (_, model) in enumerate(clients):
+            if model is not None and position not in self._places:
+                why = f"not finite, or by defense_type {getattr(self.args, 'defense_type', None)}"
+                self._records.remark(f"{self._rank(position)} left out: {why}")
         return kept, self._places
 
     @torch.no_grad()
@@ -235,6 +239,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             weight = 1.0 if self._train.client_weighting == "uniform" else samples
             if weight == 0:  # as FoolsGold gives
                 weightless += 1
+                self._records.remark(f"{self._rank(position)} has weight 0")
                 continue
             clipped = part.known.clipped
             try:

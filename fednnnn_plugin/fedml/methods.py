@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
@@ -74,10 +73,10 @@ def warn_of_keys_without_effect(args: Any) -> None:
         )
 
 
-def warn_of_near_keys(args: Any, keys: Iterable[str]) -> None:
-    """Say which arguments are nearly one of our ``keys`` and are read by nobody."""
+def warn_of_near_keys(args: Any) -> None:
+    """Say which arguments are nearly a key of ours and are read by nobody."""
     own = [key for key in _OUR_KEYS if len(key) > len("gamma")]
-    for name in sorted(vars(args).keys() - set(keys)):
+    for name in sorted(vars(args).keys() - set(own)):
         if near := get_close_matches(name, own, 1, _NEAR):
             _log.warning("%s: no such key, and ignored; did you mean %s?", name, near[0])
 

@@ -135,7 +135,7 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
         raise UserError(f"method: {method!r}: must be one of {', '.join(RULES)}")
     own_code = is_allowed_code(_METHOD, method)
     rule = load_rule(method, _METHOD) if own_code else find_rule(method)
-    warn_of_near_keys(args, {*_SERVER_KEYS, *_CLIENT_KEYS})
+    warn_of_near_keys(args)
     every = dict.fromkeys(key for other in RULES.values() for key in other.keys)
     keys = (*_SERVER_KEYS, *every)
     clients = dict.fromkeys(METHODS[rule.client_method].keys if rule.client_method else (), 0.0)

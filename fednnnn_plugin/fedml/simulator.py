@@ -17,7 +17,7 @@ from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
 from fednnnn_plugin.fedml.loaders import FedMLDataset, check_dataset, dealt_data, engine_data
-from fednnnn_plugin.fedml.methods import warn_of_the_proximal_term
+from fednnnn_plugin.fedml.methods import warn_of_near_keys, warn_of_the_proximal_term
 from fednnnn_plugin.fedml.processes import ended_by_sigterm, simulation_ranks
 from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_functions, script_recipe
 from fednnnn_plugin.fedml.tester import SimulationTester
@@ -58,6 +58,7 @@ class Simulator:
         client_trainer = client_trainer or _task_trainer(model, args)
         custom = client_trainer is not None
         check_dataset(dataset)
+        warn_of_near_keys(args)
         brought = _brought(args, dataset, model)
         self._recipe = script_recipe(args, custom_trainer=custom, unread=unread, instead=brought)
         _check(self._recipe, args, client_trainer, server_aggregator)
