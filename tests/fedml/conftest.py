@@ -19,12 +19,17 @@ from typing import Any
 import fedml
 import pytest
 import torch
+from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
+from fedml.core.security.fedml_attacker import FedMLAttacker
+from fedml.core.security.fedml_defender import FedMLDefender
 from torch import nn
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.fedml import hook
+
+from .rounds import net
 
 PTH = Path(hook.__file__).with_name("fednnnn_plugin.pth")
 
@@ -57,6 +62,28 @@ def silo(fedml_args) -> Callable[..., fp.FedNNNNAggregator]:
     return build
 
 
+@pytest.fixture
+def secured(silo, monkeypatch: pytest.MonkeyPatch) -> Callable[..., fp.FedNNNNAggregator]:
+    """Norm-Norm's aggregator under FedML's security settings, anew: FedML keeps its parts."""
+    monkeypatch.setattr(FedMLAttacker, "_attacker_instance", None)
+    monkeypatch.setattr(FedMLDefender, "_defender_instance", None)
+    monkeypatch.setattr(FedMLDifferentialPrivacy, "_dp_instance", None)
+
+    def build(model: nn.Module | None = None, **values) -> fp.FedNNNNAggregator:
+        torch.manual_seed(0)
+        others = {"gamma": None, "worker_num": 5, "process_id": 0, "enable_cuda_rpc": False}
+        return silo(model or net(), "NormNorm", **others | values)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def privacy() -> dict[str, object]:
+    """FedML's settings of global differential privacy."""
+    settings = {"enable_dp": True, "dp_solution_type": "cdp", "mechanism_type": "gaussian"}
+    return settings | {"epsilon": 0.9, "delta": 0.01, "sensitivity": 0.05, "max_grad_norm": 1.0}
+
+
 @pytest.fixture(scope="session")
 def play() -> Callable[..., tuple[OrderedDict, list[int]]]:
     """One round in FedML's order of calls; what is then served, and who was kept."""
@@ -70,6 +97,17 @@ def play() -> Callable[..., tuple[OrderedDict, list[int]]]:
         return served, places
 
     return play
+
+
+@pytest.fixture
+def run_round(play) -> Callable[..., tuple[OrderedDict, list[int]]]:
+    """One round; return w_t, and who was kept."""
+
+    def run_round(aggregator: fp.FedNNNNAggregator, given: list) -> tuple[OrderedDict, list[int]]:
+        w_t = aggregator.get_model_params()
+        return w_t, play(aggregator, given)[1]
+
+    return run_round
 
 
 @pytest.fixture

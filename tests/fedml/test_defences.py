@@ -1,0 +1,169 @@
+"""FedML's defences and attacks around our aggregator, each against what it is to do."""
+
+import copy
+import logging
+import math
+
+import numpy as np
+import pytest
+import torch
+from fedml.core.security.defense.foolsgold_defense import FoolsGoldDefense
+from fedml.core.security.fedml_defender import FedMLDefender
+from torch import nn
+
+from fednnnn_plugin.errors import RunError
+
+from .rounds import COUNTS, WEIGHTS, assert_average, clients, norm, send_away
+
+FEATURE = "1.weight"  # of FoolsGold: the last entry but one
+
+
+@pytest.fixture
+def defended(secured):
+    return lambda name, **values: secured(enable_defense=True, defense_type=name, **values)
+
+
+def test_norm_diff_clipping(defended, run_round) -> None:
+    bound = 0.2
+    aggregator = defended("norm_diff_clipping", norm_bound=bound)
+    for seed in (1, 2):
+        given = clients(aggregator, 4, seed)
+        w_t, positions = run_round(aggregator, given)
+        assert positions == [0, 1, 2, 3]
+        clipped = []
+        for _, state in given:
+            length = norm({name: state[name] - w_t[name] for name in WEIGHTS})
+            assert length > bound
+            changed = {n: w_t[n] + (state[n] - w_t[n]) * bound / length for n in WEIGHTS}
+            clipped.append(state | changed)
+        assert_average(aggregator, w_t, clipped)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # FedML's, of such a model
+@pytest.mark.parametrize(
+    ("name", "settings", "count", "far", "broken"),
+    [
+        ("krum", {"byzantine_client_num": 1}, 5, 5.0, None),
+        ("multikrum", {"byzantine_client_num": 1, "krum_param_m": 3}, 8, 5.0, math.nan),
+        ("3sigma", {}, 6, 5.0, math.inf),
+        ("anomaly_detection", {"cosine_similarity_bound": 0.5}, 6, -5.0, math.nan),
+    ],
+)
+def test_outliers_are_left_out_and_named(
+    name, settings, count, far, broken, defended, run_round, caplog
+) -> None:
+    """A model that is not finite would make every distance one that is none."""
+    caplog.set_level(logging.INFO, "fednnnn_plugin")
+    aggregator = defended(name, client_num_per_round=count, frequency_of_the_test=0, **settings)
+    for seed in (1, 2, 3):
+        given = clients(aggregator, count, seed)
+        send_away(given, 1, far)
+        if broken and seed == 2:
+            send_away(given, 4, broken)
+        w_t, positions = run_round(aggregator, given)
+        assert positions
+        assert 1 not in positions
+        assert not (broken and seed == 2 and 4 in positions)
+        if "krum" in name:
+            assert len(positions) == settings.get("krum_param_m", 1)
+        assert_average(aggregator, w_t, [given[k][1] for k in positions])
+        said = next(line for line in caplog.messages if line.startswith(f"round {seed}: N "))
+        named = [k for k in range(count) if f"rank {k + 1} left out: " in said]
+        assert named == [k for k in range(count) if k not in positions]
+
+
+def test_krum_needs_enough_finite_clients(defended, run_round) -> None:
+    """Those that are not it never sees."""
+    aggregator = defended("krum", byzantine_client_num=1, client_num_per_round=5)
+    given = clients(aggregator, 5)
+    send_away(given, 1, math.nan)
+    with pytest.raises(RunError, match=r"^defense_type: krum: 4 of 5 clients .* needs 5$"):
+        run_round(aggregator, given)
+
+
+def test_3sigma_foolsgold(defended, run_round) -> None:
+    aggregator = defended("3sigma_foolsgold")
+    given = clients(aggregator, 14, scale=2.0)
+    given[13] = (given[13][0], copy.deepcopy(given[2][1]))  # two of one mind
+    send_away(given, 7, math.nan)
+    w_t, positions = run_round(aggregator, given)
+    assert len(positions) < 13
+    assert not {2, 7, 13} & set(positions)
+    assert_average(aggregator, w_t, [given[k][1] for k in positions])
+
+
+def test_foolsgold_weighs_by_what_it_remembers(defended, run_round) -> None:
+    aggregator = defended("foolsgold", client_weighting="samples")
+    memory = 0.0
+    for seed in (1, 2):
+        given = clients(aggregator, 6, seed, scale=2.0)
+        given[5] = (given[5][0], copy.deepcopy(given[0][1]))
+        seen = [state for _, state in given]
+        if seed == 1:
+            send_away(given, 3, math.nan)
+            seen[3] = aggregator.get_model_params()  # stands in
+        w_t, positions = run_round(aggregator, given)
+        memory = memory + np.stack([state[FEATURE].numpy().reshape(-1) for state in seen])
+        verdict = FoolsGoldDefense.fools_gold_score(list(memory))
+        assert positions == [k for k in range(6) if not (seed == 1 and k == 3)]
+        weighed = [k for k in positions if verdict[k] > 0]
+        assert len(weighed) < len(positions)
+        weights = [float(given[k][0] * verdict[k]) for k in weighed]
+        assert_average(aggregator, w_t, [given[k][1] for k in weighed], weights)
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+@pytest.mark.parametrize("name", ["foolsgold", "3sigma_foolsgold"])
+def test_failed_client_keeps_its_place_in_memory(name, failing, defended, run_round) -> None:
+    """The served model stands in for it, in the first round as in one after it."""
+    aggregator = defended(name, client_weighting="samples", max_client_failures=1)
+    expected = np.zeros((6, 6))
+    for number in (1, 2):
+        given = clients(aggregator, 6, number, scale=2.0)
+        seen = [state[FEATURE] for _, state in given]
+        if number == failing:
+            del given[3][1]["1.bias"]
+            seen[3] = aggregator.get_model_params()[FEATURE]
+        _, positions = run_round(aggregator, given)
+        assert positions
+        assert number != failing or 3 not in positions
+        expected += torch.stack(seen).flatten(1).numpy()
+    np.testing.assert_allclose(
+        np.stack(FedMLDefender.get_instance().defender.memory), expected, rtol=1e-5
+    )
+
+
+def test_byzantine(secured, run_round) -> None:
+    attack = {"enable_attack": True, "attack_type": "byzantine", "attack_mode": "zero"}
+    aggregator = secured(**attack, byzantine_client_num=5)
+    w_t, _ = run_round(aggregator, clients(aggregator, 5))
+    evaluation = aggregator.evaluation_state_dict()
+    assert not any(evaluation[name].any() for name in WEIGHTS)
+    assert evaluation[COUNTS[0]] == w_t[COUNTS[0]] + 4
+
+
+def test_model_replacement(secured, run_round) -> None:
+    aggregator = secured(enable_attack=True, attack_type="model_replacement", malicious_client_id=1)
+    given = clients(aggregator, 3)
+    w_t, positions = run_round(aggregator, given)
+    assert positions == [0, 1, 2]
+    state = given[1][1]
+    replaced = state | {name: w_t[name] + 3 * (state[name] - w_t[name]) for name in WEIGHTS}
+    assert_average(aggregator, w_t, [given[0][1], replaced, given[2][1]])
+
+
+def test_round_without_finite_clients_ends_the_federation(defended, run_round) -> None:
+    aggregator = defended("3sigma", client_num_per_round=3)
+    given = clients(aggregator, 3)
+    for client in range(3):
+        send_away(given, client, math.nan)
+    with pytest.raises(RunError, match="no client update to average"):
+        run_round(aggregator, given)
+
+
+def test_models_that_fedml_cannot_take_are_one_line(defended) -> None:
+    """FoolsGold looks at the entry before the last, which a model of one has not."""
+    model = nn.Linear(2, 1, bias=False)
+    server = defended("3sigma", model=model, client_num_per_round=3)
+    with pytest.raises(RunError, match=r"^defense_type: 3sigma: FedML 0\.9\.6 fails on .*: \w"):
+        server.on_before_aggregation([(1, model.state_dict())] * 3)

@@ -1,0 +1,113 @@
+"""FedML's security settings: what our aggregation takes, and what it refuses at the start."""
+
+import re
+from pathlib import Path
+
+import pytest
+from fedml.core.dp.common import constants as privacy_names
+from fedml.core.security import constants as security_names
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.fedml.security import SUPPORTED
+
+SWITCHES = {
+    "defense_type": "enable_defense",
+    "attack_type": "enable_attack",
+    "dp_solution_type": "enable_dp",
+}
+#: What the other files test, with the settings that it needs.
+WORKS = {
+    ("defense_type", "norm_diff_clipping"): {"norm_bound": 1.0},
+    ("defense_type", "krum"): {"byzantine_client_num": 1},
+    ("defense_type", "multikrum"): {"byzantine_client_num": 1, "krum_param_m": 1},
+    ("defense_type", "3sigma"): {},
+    ("defense_type", "3sigma_foolsgold"): {},
+    ("defense_type", "foolsgold"): {"client_weighting": "samples"},
+    ("defense_type", "anomaly_detection"): {"cosine_similarity_bound": 0.5},
+    ("attack_type", "byzantine"): {"byzantine_client_num": 1, "attack_mode": "zero"},
+    ("attack_type", "model_replacement"): {"malicious_client_id": 1},
+    ("dp_solution_type", "cdp"): {},
+    ("dp_solution_type", "ldp"): {},
+}
+
+
+def named(constants: object, start: str) -> set[str]:
+    return {str(value) for name, value in vars(constants).items() if re.match(start, name)}
+
+
+FEDMLS = {
+    "defense_type": named(security_names, "DEFENSE_|ANOMALY_"),
+    "attack_type": named(security_names, "ATTACK_|BACKDOOR_"),
+    "dp_solution_type": named(privacy_names, "DP_[CL]|NBAFL_DP"),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), sorted((key, name) for key, names in FEDMLS.items() for name in names)
+)
+def test_each_of_fedmls_names_works_or_is_refused(key, name, secured, privacy) -> None:
+    """Where it is switched off it is left alone."""
+    settings = privacy | {"enable_dp": False, "client_num_per_round": 5, key: name}
+    settings |= WORKS.get((key, name), {})
+    secured(**settings)
+    settings |= {SWITCHES[key]: True}
+    if (key, name) in WORKS:
+        secured(**settings)
+        return
+    with pytest.raises(fp.UserError, match=rf"^{key}: {name}: must be one of [^\n]*$"):
+        secured(**settings)
+
+
+def test_page_lists_what_the_code_does() -> None:
+    page = (Path(__file__).parents[2] / "launch" / "README.md").read_text().splitlines()
+    for key, (_, _, works, refused) in SUPPORTED.items():
+        [row] = [line for line in page if line.startswith(f"| `{key}` |")]
+        _, _, named, fails, _ = (re.findall(r"`(\w+)`", cell) for cell in row.split("|"))
+        assert sorted(named) == sorted(works) == sorted(n for k, n in WORKS if k == key)
+        assert set(refused) <= set(fails)
+
+
+CDP = {"dp_solution_type": "cdp"}
+KRUM = {"defense_type": "krum", "byzantine_client_num": 1, "client_num_per_round": 5}
+CLIPPING = {"defense_type": "norm_diff_clipping"}
+ANOMALY = {"defense_type": "anomaly_detection", "client_num_per_round": 3}
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"defense_type": "another"}, "defense_type: another: must be one of"),
+        ({"defense_type": "foolsgold"}, "defense_type: foolsgold: .*train_args.client_weighting"),
+        (
+            {"defense_type": "3sigma_foolsgold", "bucketing_batch_size": 2},
+            "bucketing_batch_size: 2",
+        ),
+        ({"defense_type": "3sigma", "client_num_per_round": 2}, "defense_type: 3sigma: .* least 3"),
+        (CLIPPING, "norm_bound: None: must be a positive"),
+        (CLIPPING | {"norm_bound": "1e-1"}, "norm_bound: '1e-1'"),
+        (KRUM | {"client_num_per_round": 4}, "defense_type: krum: client_num_per_round is 4"),
+        (KRUM | {"byzantine_client_num": None}, "byzantine_client_num: None"),
+        (KRUM | {"krum_param_m": 0}, "krum_param_m: 0"),
+        (ANOMALY, "defense_type: .* 'cosine_similarity_bound'"),
+        (ANOMALY | {"cosine_similarity_bound": "5e-1"}, "cosine_similarity_bound: '5e-1'"),
+        ({"attack_type": "byzantine"}, "byzantine_client_num: None"),
+        ({"attack_type": "byzantine", "byzantine_client_num": 1}, "attack_mode: None"),
+        ({"attack_type": "model_replacement", "malicious_client_id": 2}, "malicious_client_id: 2"),
+        (CDP | {"delta": None}, "dp_solution_type: cdp: .*elta"),
+        (CDP | {"epsilon": 2.0}, "dp_solution_type: cdp: .*psilon"),
+        (CDP | {"max_grad_norm": "1e-1"}, "max_grad_norm: '1e-1'"),
+        (CDP | {"ml_engine": "jax"}, "ml_engine: jax: .* dp_solution_type: cdp"),
+        (CDP | {"enable_rdp_accountant": True, "rdp_alpha": 2}, "enable_rdp_accountant: true"),
+        ({"enable_contribution": True}, "enable_contribution: true"),
+        ({"enable_fhe": True}, "enable_fhe: true"),
+    ],
+)
+def test_settings_that_cannot_work_are_one_line(values, named, secured, privacy) -> None:
+    switches = {switch: key in values for key, switch in SWITCHES.items()}
+    with pytest.raises(fp.UserError, match=f"^{named}") as caught:
+        secured(**privacy | switches | values)
+    assert "\n" not in str(caught.value)
+
+
+def test_accountant_without_privacy_is_left_alone(secured) -> None:
+    secured(enable_rdp_accountant=True, rdp_alpha=2)
