@@ -76,7 +76,7 @@ def test_rounds_by_hand(aggregator, play, caplog) -> None:
     assert "round 4: N is near 0" in caplog.text
 
 
-def test_samples_weigh_and_long_updates_are_clipped_where_asked_for(aggregator, play) -> None:
+def test_weighting_by_samples_and_clipping(aggregator, play) -> None:
     """α = (1/4, 3/4, 0): S = (0.75, 3), E = 3.75; a nonsense number is named."""
     server = aggregator(client_weighting="samples", method="NormNorm", gamma=None)
     states = [state for _, state in (*TWO, client(9.0, 9.0))]
@@ -109,7 +109,7 @@ def test_samples_weigh_and_long_updates_are_clipped_where_asked_for(aggregator, 
         ({"start_round": 2}, "train_args.start_round: 2: there is no state to start from"),
     ],
 )
-def test_a_setting_that_cannot_work_is_refused_in_a_line(values, line, aggregator) -> None:
+def test_settings_that_cannot_work_are_one_line(values, line, aggregator) -> None:
     with pytest.raises(fp.UserError) as caught:
         aggregator(**values)
     assert str(caught.value).startswith(line)
@@ -156,9 +156,7 @@ def test_a_model_that_does_not_fit_is_named(state, words, aggregator, play) -> N
             aggregator().aggregate([TWO[0], (1, state)])
 
 
-def test_clients_that_are_left_out_are_named_by_the_rank_that_fedmls_log_has(
-    aggregator, play, caplog
-) -> None:
+def test_rejected_clients_are_named_by_fedmls_rank(aggregator, play, caplog) -> None:
     """Also behind one that was left out before, and by the ids that FedML was given."""
     server = aggregator(max_client_failures=1, client_id_list="[64, 65, 66, 70]")
     served, _ = play(server, [client(1.0), client(math.nan, 0.0), *TWO])
@@ -168,7 +166,7 @@ def test_clients_that_are_left_out_are_named_by_the_rank_that_fedmls_log_has(
     assert second == "round 1: the client of rank 65: update rejected: not finite"
 
 
-def test_what_is_frozen_may_be_missing_of_a_client_and_stays(aggregator, play) -> None:
+def test_frozen_entries_may_be_missing_and_stay(aggregator, play) -> None:
     """As LoRA's clients leave it out; what is trained may not be."""
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     model[0].requires_grad_(requires_grad=False)
@@ -202,7 +200,7 @@ def test_what_is_handed_out_is_a_copy(aggregator, play) -> None:
         assert torch.equal(get()["w"], before)
 
 
-def test_the_test_reports_the_evaluation_model_as_fedml_reports_its_own(aggregator, play) -> None:
+def test_test_reports_the_evaluation_model(aggregator, play) -> None:
     torch.manual_seed(0)
     server = aggregator(normalised())
     args = server.args
@@ -220,7 +218,7 @@ def test_the_test_reports_the_evaluation_model_as_fedml_reports_its_own(aggregat
     assert_close(server.get_model_params(), served, rtol=0, atol=0)
 
 
-def test_labels_of_the_size_of_images_are_counted(aggregator) -> None:
+def test_labels_as_large_as_images_are_counted(aggregator) -> None:
     """FedML's own tester counts none of them, and divides by that."""
     model = nn.Conv2d(1, 2, 1)
     x, y = torch.randn(3, 1, 4, 4), torch.randint(2, (3, 4, 4))
@@ -240,7 +238,7 @@ def test_the_evaluation_model_is_saved_every_round(aggregator, play, tmp_path) -
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_fewer_silos_than_clients_are_said_in_one_line(aggregator, caplog) -> None:
+def test_fewer_silos_than_clients_are_said(aggregator, caplog) -> None:
     aggregator(client_num_in_total=10, client_num_per_round=10)
     assert not caplog.records
     aggregator(client_num_in_total=10, client_num_per_round=3)
@@ -248,7 +246,7 @@ def test_fewer_silos_than_clients_are_said_in_one_line(aggregator, caplog) -> No
     assert record.message.startswith("client_num_per_round: 3 of 10: ")
 
 
-def test_it_follows_fedml_to_its_device_and_sends_from_the_cpu(aggregator, play) -> None:
+def test_aggregator_follows_fedml_to_its_device(aggregator, play) -> None:
     """FedML sets ``args.device``, to which it also moves the models that it receives."""
     server = aggregator()
     assert play(server, TWO)[0]["w"].device == CPU
@@ -258,7 +256,7 @@ def test_it_follows_fedml_to_its_device_and_sends_from_the_cpu(aggregator, play)
 
 
 @pytest.mark.parametrize(("backend", "optimizer"), [("sp", "FedAvg"), ("MPI", "FedOpt")])
-def test_a_simulation_of_fedml_refuses_what_it_would_ignore(backend, optimizer, silo) -> None:
+def test_fedmls_simulation_refuses_our_aggregator(backend, optimizer, silo) -> None:
     server = silo(Vector())
     args = server.args
     args.training_type, args.backend, args.federated_optimizer = "simulation", backend, optimizer

@@ -49,14 +49,14 @@ def test_the_seeds_go_on_after_a_restart(fedml_args, images) -> None:
     assert not torch.equal(after(1, 0)["fc2.weight"], after(0, 0)["fc2.weight"])
 
 
-def test_a_full_batch_is_one_of_the_clients_size(fedml_args, images) -> None:
+def test_full_batch_is_of_the_clients_size(fedml_args, images) -> None:
     dataset, model = fedml_dataset(images, -1, 0), create_model("nnnn_digits", 0)
     of_size = (dict(trained(model, dataset[5][0], fedml_args(batch_size=n))) for n in (-1, 12))
     assert dataset[4][0] == 12
     assert_close(*of_size, rtol=0, atol=0)
 
 
-def test_what_it_gives_is_a_copy_in_the_precision_that_is_asked_for(fedml_args) -> None:
+def test_trained_model_is_a_copy_in_its_precision(fedml_args) -> None:
     model = nn.Linear(2, 2)
     trainer = fp.FedNNNNClientTrainer(model, fedml_args())
     assert type(trainer.get_model_params()) is OrderedDict
@@ -76,14 +76,14 @@ def test_what_it_gives_is_a_copy_in_the_precision_that_is_asked_for(fedml_args) 
         ({"scenario": "hierarchical"}, "scenario: hierarchical: "),
     ],
 )
-def test_a_setting_that_does_not_fit_is_a_line(values, line, fedml_args) -> None:
+def test_settings_that_do_not_fit_are_lines(values, line, fedml_args) -> None:
     with pytest.raises(fp.UserError) as caught:
         fp.FedNNNNClientTrainer(nn.Linear(5, 2), fedml_args(**values))
     assert str(caught.value).startswith(line)
     assert "\n" not in str(caught.value)
 
 
-def test_a_model_that_does_not_take_our_images_is_named(fedml_args, images) -> None:
+def test_model_that_takes_no_images_is_named(fedml_args, images) -> None:
     with pytest.raises(fp.UserError, match=r"^model_args.model: lr: does not take images of"):
         trained(nn.Linear(784, 10), fedml_dataset(images, 5, 0)[5][0], fedml_args(model="lr"))
 

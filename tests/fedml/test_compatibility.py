@@ -42,6 +42,6 @@ def test_each_of_our_names_is_refused(fedml_args, monkeypatch) -> None:
     assert (result.exit_code, result.output) == (2, f"{LINE}\n")
 
 
-def test_the_version_is_the_one_that_the_package_depends_on() -> None:
+def test_fedml_version_is_the_packages_dependency() -> None:
     needed = f"fedml=={compatibility.FEDML_VERSION}; python_version < '3.12'"
     assert needed in (requires("fednnnn-plugin") or [])

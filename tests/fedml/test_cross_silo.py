@@ -89,7 +89,7 @@ def dropping() -> nn.Module:
 
 
 @pytest.mark.parametrize("net", ["ours", "another"])
-def test_our_trainer_on_our_data_gives_the_engines_bits(net, arguments, images, tmp_path) -> None:
+def test_trainer_on_our_data_gives_the_engines_bits(net, arguments, images, tmp_path) -> None:
     model = create_model("nnnn_digits", 0) if net == "ours" else dropping()
     args = arguments(weight_decay=0.01, client_weighting="samples")
     args.server_state_path = str(tmp_path / "state")
@@ -99,9 +99,7 @@ def test_our_trainer_on_our_data_gives_the_engines_bits(net, arguments, images, 
     assert_as_the_engine(server, args, images, start, tmp_path / "run")
 
 
-def test_our_trainer_on_other_data_gives_the_engines_bits_and_leaves_the_generators(
-    arguments, images, tmp_path
-) -> None:
+def test_trainer_on_other_data_gives_the_engines_bits(arguments, images, tmp_path) -> None:
     """The loaders shuffle by the global generator, which the engine seeds for each client."""
     parts = {k: TensorDataset(*images.client_data(k)) for k in range(CLIENTS)}
     local = {k: DataLoader(part, batch_size=4, shuffle=True) for k, part in parts.items()}
@@ -117,7 +115,7 @@ def test_our_trainer_on_other_data_gives_the_engines_bits_and_leaves_the_generat
     assert_as_the_engine(server, args, LoaderData(local, sizes, test, 10), start, tmp_path / "run")
 
 
-def test_fedmls_trainer_is_averaged_and_the_server_moves_by_beta_e(arguments, eight_values) -> None:
+def test_fedmls_trainer_moves_the_server_by_beta_e(arguments, eight_values) -> None:
     def batch() -> tuple[torch.Tensor, torch.Tensor]:
         return torch.randn(4, 5), torch.randint(2, (4,))
 
@@ -159,9 +157,7 @@ def run(args, dataset=None, **helpers) -> None:
     fedml.FedMLRunner(args, CPU, dataset or [None] * 8, model, **helpers)
 
 
-def test_by_name_a_missing_trainer_is_ours_for_our_data_only(
-    arguments, images, started, caplog
-) -> None:
+def test_method_by_name_trains_our_data_alone(arguments, images, started, caplog) -> None:
     args = arguments(federated_optimizer="FedNNNN", role="client")
     own = ModelTrainerCLS(nn.Linear(5, 2), args)
     ours = fedml_dataset(images, 5, 0)
@@ -179,7 +175,7 @@ def test_by_name_a_missing_trainer_is_ours_for_our_data_only(
 
 
 @pytest.mark.parametrize("kind", ["cross_cloud", "fedml_serving", "cross_device"])
-def test_by_name_what_fedml_has_beside_is_refused_in_a_line(kind, arguments) -> None:
+def test_method_by_name_elsewhere_is_refused(kind, arguments) -> None:
     args = arguments(training_type=kind, federated_optimizer="FedNNNN", role="server")
     with pytest.raises(fp.UserError, match=f"^training_type: {kind}: FedNNNN runs by") as caught:
         fedml.init(args, check_env=False)
@@ -189,7 +185,7 @@ def test_by_name_what_fedml_has_beside_is_refused_in_a_line(kind, arguments) -> 
     sys.modules["fedml.core.mlops"].pre_setup(args)  # FedML's own goes on
 
 
-def test_by_name_the_server_gets_our_aggregator_and_fedml_sees_fedavg(arguments, started) -> None:
+def test_method_by_name_gives_the_server_our_aggregator(arguments, started) -> None:
     class Average(ServerAggregator):
         get_model_params = set_model_params = test = None
 

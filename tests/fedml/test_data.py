@@ -58,7 +58,7 @@ def test_more_clients_than_test_images(arguments) -> None:
     assert [len(dataset[6][k].dataset) for k in (0, 359, 360, 361)] == [1, 1, 0, 0]
 
 
-def test_every_pass_is_shuffled_anew_and_by_the_seed_alone(arguments) -> None:
+def test_loader_shuffles_every_pass_by_the_seed(arguments) -> None:
     def passes(seed: int) -> list[list[int]]:
         loader = fedml.data.load(arguments(random_seed=seed))[0][5][1]
         return [torch.cat([y for _, y in loader]).tolist() for _ in range(2)]
@@ -72,7 +72,7 @@ def test_every_pass_is_shuffled_anew_and_by_the_seed_alone(arguments) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_engine_gets_the_tensors_only_of_an_untouched_data_set(arguments) -> None:
+def test_engine_data_of_an_untouched_set_are_tensors(arguments) -> None:
     dataset, _ = fedml.data.load(arguments())
     assert staged_data(dataset) is dataset[3].data
     for index, changed in (
@@ -86,9 +86,7 @@ def test_the_engine_gets_the_tensors_only_of_an_untouched_data_set(arguments) ->
         assert staged_data(other) is None
 
 
-def test_fedmls_own_optimizers_run_on_it_and_their_sums_are_the_test_set(
-    arguments, caplog, own_folder
-) -> None:
+def test_fedmls_optimizers_run_on_our_data(arguments, caplog, own_folder) -> None:
     args = arguments(batch_size=50)
     fedml.mlops.pre_setup(args)
     dataset, classes = fedml.data.load(args)
@@ -112,7 +110,7 @@ def test_fedmls_own_optimizers_run_on_it_and_their_sums_are_the_test_set(
         {"classes_per_client": 2},
     ],
 )
-def test_what_only_we_have_is_refused_for_another_data_set(values, arguments) -> None:
+def test_our_partitions_of_other_data_are_refused(values, arguments) -> None:
     for load in (fedml.data.load, data_loader.load):
         with pytest.raises(fp.UserError, match=r"^data_args.dataset: .* mnist, cifar10, digits"):
             load(arguments(dataset="cifar100", **OURS, **values))
@@ -169,7 +167,7 @@ def test_a_function_runs_where_the_environment_allows_it(
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 10.0])
-def test_class_by_class_is_fedmls_dirichlet_for_its_draws(alpha, monkeypatch) -> None:
+def test_class_by_class_is_fedmls_dirichlet(alpha, monkeypatch) -> None:
     """But for the last bits of a cut, by which FedML may give a client that has enough one more."""
     labels, drawn = np.random.default_rng(0).integers(0, 10, 2000), []
     rng = np.random.default_rng(1)
@@ -195,7 +193,7 @@ def test_class_by_class_is_fedmls_dirichlet_for_its_draws(alpha, monkeypatch) ->
     assert (ours != expected).sum() <= 8
 
 
-def test_class_by_class_is_dealt_under_fedmls_optimizers_too(arguments) -> None:
+def test_class_by_class_under_fedmls_optimizers(arguments) -> None:
     dataset, _ = fedml.data.load(arguments(partition_method="dirichlet_by_class"))
     sizes = [*dataset[4].values()]
     assert sum(sizes) == 1437

@@ -46,7 +46,7 @@ def python(*arguments: str, **environment: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_an_interpreter_runs_the_pth_and_loads_nothing_of_ours_before_fedml() -> None:
+def test_hook_loads_nothing_before_fedml() -> None:
     assert PTH.read_text().startswith("import ")
     assert PTH.read_text().count("\n") == 1
     program = (
@@ -91,7 +91,7 @@ def test_importing_fedml_patches_it(plugin, before, printed, run_program, fake) 
     assert (done.stdout, done.stderr) == (printed, "")
 
 
-def test_the_warnings_of_what_fedml_pins_are_not_shown(run_program, fake) -> None:
+def test_pinned_packages_warnings_are_not_shown(run_program, fake) -> None:
     raising = (
         "import fedml, warnings\n"
         "warnings.warn('pkg_resources is deprecated as an API. See https://...')\n"
@@ -102,7 +102,7 @@ def test_the_warnings_of_what_fedml_pins_are_not_shown(run_program, fake) -> Non
     assert shown.count("UserWarning: ") == shown.count("UserWarning: something else") == 1
 
 
-def test_an_error_of_ours_leaves_fedml_working_and_says_so(run_program, fake) -> None:
+def test_hook_error_leaves_fedml_working(run_program, fake) -> None:
     program = (
         "import fednnnn_plugin.fedml.patches.runner as runner\n"
         "def broken(_): raise RuntimeError('boom')\n"
@@ -114,7 +114,7 @@ def test_an_error_of_ours_leaves_fedml_working_and_says_so(run_program, fake) ->
     assert "could not patch fedml and is off: RuntimeError('boom')" in done.stderr
 
 
-def test_the_finder_leaves_other_modules_and_a_missing_fedml_alone() -> None:
+def test_finder_leaves_other_modules_alone() -> None:
     for name in ("json", "fedml.runner"):
         assert hook.PatchingFinder.find_spec(name) is None
     assert hook.PatchingFinder.find_spec("fedml", path=[]) is None

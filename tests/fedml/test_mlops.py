@@ -11,9 +11,7 @@ from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 
 @pytest.mark.parametrize("reachable", [True, False])
-def test_scalars_reach_fedml_and_one_failure_ends_the_calls(
-    reachable, tmp_path, monkeypatch, caplog
-) -> None:
+def test_mlops_gets_scalars_until_one_failure(reachable, tmp_path, monkeypatch, caplog) -> None:
     """FedML 0.9.6 raises with its lock held: a second call would wait for ever."""
     logged: list[dict[str, float]] = []
 

@@ -36,7 +36,7 @@ def test_names_are_found_in_any_case(repo) -> None:
     assert {"lr", "beta", "gamma", "momentum"} <= set(repo.supported_parameters("FedNNNN"))
 
 
-def test_single_process_fedopt_steps_or_says_at_the_step_what_is_missing(repo) -> None:
+def test_fedopt_steps_or_says_what_is_missing(repo) -> None:
     """m = S / 10 and v = 10⁻⁶ + S² / 100, whose 0.99 or 1 of 10⁻⁶ is far below S²."""
     for name in NEEDING | MOMENTS:
         weight = torch.nn.Parameter(torch.zeros(2))

@@ -11,9 +11,7 @@ PROGRAM = Path(__file__).parent / "programs" / "own_names.py"
 
 
 @pytest.mark.slow
-def test_with_and_without_the_plugin_and_in_a_version_that_it_does_not_know(
-    start_scripts, tmp_path
-) -> None:
+def test_fedmls_names_are_unchanged_by_the_plugin(start_scripts, tmp_path) -> None:
     modules = ("fedml.cli.modules.run", "fedml.simulation.simulator", "fedml.data.data_loader")
     scripts, found = start_scripts(*modules, FEDNNNN_PLUGIN_DISABLE="1"), {}
     for plugin in ("off", "on", "unknown", "aggregator"):

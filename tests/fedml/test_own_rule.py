@@ -65,7 +65,7 @@ def test_it_runs_only_where_the_environment_allows_it(kind, fedml_args, eight_va
     assert "my_rules" not in sys.modules
 
 
-def test_a_silos_server_steps_by_it_and_goes_on(one_round, monkeypatch) -> None:
+def test_silo_server_steps_by_a_custom_rule(one_round, monkeypatch) -> None:
     """w = 0.5, then 0.5 + 2 · 0.5: what it counts outlives a restart."""
     monkeypatch.setenv("FEDNNNN_ALLOW_CODE", "1")
     where = {"server_state_path": "state.safetensors"}

@@ -75,7 +75,7 @@ def run(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_fedml_run_and_a_script_give_the_same_run(scripts, recipe, tmp_path) -> None:
+def test_fedml_run_and_script_give_one_run(scripts, recipe, tmp_path) -> None:
     """The command without a connection, and nothing of FedML's on the screen."""
     path, folder = recipe(), tmp_path / "runs" / "short-seed0"
     fedml = (sys.executable, "-c", NO_CONNECTIONS, "run")
@@ -105,9 +105,7 @@ def test_fedmls_single_process_examples(name: str, scripts, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 1)], ids=str)
-def test_a_signal_leaves_a_checkpoint_to_go_on_from(
-    number, status, scripts, recipe, tmp_path
-) -> None:
+def test_signal_leaves_a_checkpoint(number, status, scripts, recipe, tmp_path) -> None:
     long = recipe(comm_round=1_000, checkpoint_every=1_000)
     process = scripts.start(SCRIPT, "--cf", long, folder=tmp_path)
     folder = tmp_path / "runs" / "short-seed0"
@@ -136,9 +134,7 @@ def run_two_ranks(*arguments: str | Path, folder: Path) -> subprocess.CompletedP
     return run(*launcher, *arguments, folder=folder)
 
 
-def test_two_ranks_give_the_bytes_of_fednnnn_run_alone_and_one_without_data_ends_both(
-    scripts, recipe, tmp_path
-) -> None:
+def test_two_ranks_give_the_bytes_of_one(scripts, recipe, tmp_path) -> None:
     fednnnn = Path(sys.executable).with_name("fednnnn")
     alone = scripts.run(fednnnn, "run", recipe(), "--output", "one", folder=tmp_path)
     assert alone.returncode == 0, alone.stderr
@@ -156,7 +152,7 @@ def test_two_ranks_give_the_bytes_of_fednnnn_run_alone_and_one_without_data_ends
     assert "/nowhere" in done.stderr
 
 
-def test_a_cross_silo_server_over_mpi_ends_its_clients_where_it_fails(recipe, tmp_path) -> None:
+def test_failing_server_over_mpi_ends_its_clients(recipe, tmp_path) -> None:
     script = tmp_path / "breaking.py"
     breaks = "import fednnnn_plugin\nfednnnn_plugin.FedNNNNAggregator.aggregate = None\n"
     script.write_text(SCRIPT.read_text().replace("if __name__", breaks + "if __name__"))

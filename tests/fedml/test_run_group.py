@@ -29,9 +29,7 @@ def fedml_command(*words: str) -> click.testing.Result:
 
 
 @pytest.mark.parametrize("name", ["a.yaml", "folder/a.yml", "./list.yaml", "mnist_iid_b_fedavg"])
-def test_a_file_or_a_name_of_ours_is_a_recipe_with_options_on_either_side(
-    recipes_run, name: str
-) -> None:
+def test_recipe_is_a_file_or_our_name(recipes_run, name: str) -> None:
     after = ("--backend", "sp", "--output", "list", "--overwrite")
     for words in ((name, *SET, *SET), (*SET, *SET, name), (*SET, name, *SET, *after)):
         assert fedml_command(*words).exit_code == 0

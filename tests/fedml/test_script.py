@@ -14,7 +14,7 @@ from fednnnn_plugin.models import MODELS, create_model
 
 
 @pytest.mark.parametrize("create", [fedml.model.create, model_hub.create])
-def test_the_model_is_of_the_seed_and_no_global_generator_moves(create, fedml_args) -> None:
+def test_model_is_of_the_seed_alone(create, fedml_args) -> None:
     state = torch.get_rng_state()
     made = [create(fedml_args(model=name, random_seed=3), 10) for name in MODELS]
     assert torch.equal(torch.get_rng_state(), state)
@@ -24,9 +24,7 @@ def test_the_model_is_of_the_seed_and_no_global_generator_moves(create, fedml_ar
     assert create(fedml_args(model="nnnn_mnist"), 62)(torch.zeros(1, 1, 28, 28)).shape == (1, 62)
 
 
-def test_under_our_methods_a_model_is_any_that_fedml_run_has(
-    fedml_args, own_folder, monkeypatch
-) -> None:
+def test_model_is_any_that_fedml_run_has(fedml_args, own_folder, monkeypatch) -> None:
     Path("own_net.py").write_text(
         "from torch import nn\ndef create(n): return nn.Sequential(nn.Flatten(), nn.Linear(4, n))\n"
     )
@@ -42,7 +40,7 @@ def test_under_our_methods_a_model_is_any_that_fedml_run_has(
         fedml.model.create(fedml_args(model="own_net:create"), 7)
 
 
-def test_weights_and_biases_needs_a_key_and_no_project(fedml_args, own_folder, monkeypatch) -> None:
+def test_wandb_needs_a_key_and_no_project(fedml_args, own_folder, monkeypatch) -> None:
     begun: list[dict] = []
     args = fedml_args(enable_wandb=True, sys_perf_profiling=False)
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -57,9 +55,7 @@ def test_weights_and_biases_needs_a_key_and_no_project(fedml_args, own_folder, m
     assert len(begun) == 1
 
 
-def test_the_device_is_the_cpu_without_a_word_or_the_gpu_that_is_asked_for(
-    fedml_args, monkeypatch, capsys, caplog
-) -> None:
+def test_device_is_the_cpu_unless_asked(fedml_args, monkeypatch, capsys, caplog) -> None:
     args = fedml_args(federated_optimizer="FedNNNN", beta=0.5, gamma=0.5)
     assert fedml.device.get_device(args) == torch.device("cpu")
     assert capsys.readouterr() == ("", "")

@@ -69,7 +69,7 @@ def test_round_is_said_and_kept_by_hand(server, play, tmp_path, caplog) -> None:
     assert [line for line in caplog.messages if "beta 0.5" in line and "state: " in line]
 
 
-def test_client_of_just_the_allowed_norm_is_not_named_as_clipped(server, play, caplog) -> None:
+def test_client_of_just_the_bound_is_not_clipped(server, play, caplog) -> None:
     caplog.set_level(logging.INFO, "fednnnn_plugin")
     silo = server(max_client_norm=5.0, frequency_of_the_test=0)
     play(silo, clients(silo, (3.0, 4.0), (6.0, 8.0)))

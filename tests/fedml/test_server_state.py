@@ -62,7 +62,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("method", RULES)
-def test_a_restart_gives_the_bits_of_an_uninterrupted_federation(
+def test_restart_gives_an_uninterrupted_federations_bits(
     method, path, tmp_path, aggregator, advance
 ) -> None:
     whole = aggregator(tmp_path / "whole.safetensors", method=method)
@@ -79,7 +79,7 @@ def test_a_restart_gives_the_bits_of_an_uninterrupted_federation(
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_the_state_is_of_what_was_set_and_in_its_precision(path, aggregator, advance) -> None:
+def test_state_is_of_what_was_set(path, aggregator, advance) -> None:
     """At a first start too, from weights of the user's; with noise on what was aggregated."""
     pretrained = model(seed=7).half().state_dict()
     aggregator(path, net=model().half()).set_model_params(pretrained)
@@ -131,7 +131,7 @@ def test_what_is_no_state_is_refused(tmp_path, aggregator) -> None:
         ({"path": "a", "save_path": "b/../a"}, "save_path: b/../a: is the server_state_path too"),
     ],
 )
-def test_where_no_file_can_be_written_is_refused_at_the_start(
+def test_unwritable_paths_are_refused_at_the_start(
     values, line, tmp_path, aggregator, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -141,9 +141,7 @@ def test_where_no_file_can_be_written_is_refused_at_the_start(
         aggregator(**{"path": "state"} | values)
 
 
-def test_the_state_is_kept_where_the_evaluation_model_cannot_be(
-    path, tmp_path, aggregator, advance
-) -> None:
+def test_state_is_kept_where_the_average_cannot_be(path, tmp_path, aggregator, advance) -> None:
     server = aggregator(path, save_path=str(tmp_path / "model"))
     (tmp_path / "model").mkdir()
     with pytest.raises(OSError, match="model"):

@@ -19,7 +19,7 @@ def args(**more: Any) -> SimpleNamespace:
     return SimpleNamespace(**{**NEEDED, **more})
 
 
-def test_absent_keys_take_the_defaults_and_text_numbers_are_read() -> None:
+def test_absent_keys_take_the_defaults() -> None:
     recipe = script_recipe(args())
     assert recipe.name == "FedNNNN"
     assert recipe.rule_settings == {"beta": 0.7, "gamma": 0.8}
@@ -29,7 +29,7 @@ def test_absent_keys_take_the_defaults_and_text_numbers_are_read() -> None:
     assert script_recipe(args(yaml_config_file="config/mine.yaml")).name == "mine"
 
 
-def test_the_callers_own_data_model_and_platform_are_free(tmp_path: Path) -> None:
+def test_own_data_model_and_platform_are_free(tmp_path: Path) -> None:
     theirs = {"dataset": "femnist", "model": "resnet18_gn", "partition_method": "hetero"}
     theirs |= {"training_type": "cross_cloud", "backend": "MQTT_S3"}
     recipe = script_recipe(args(**theirs, start_round=4, save_path="model.safetensors"))
@@ -63,7 +63,7 @@ def test_using_mlops_comes_unparsed_from_the_environment() -> None:
         assert script_recipe(args(using_mlops=given)).common_args.using_mlops is meant
 
 
-def test_a_method_given_by_the_caller_replaces_the_namespaces() -> None:
+def test_method_of_the_caller_replaces_the_scripts() -> None:
     fedavg = args(federated_optimizer="FedAvg")
     with pytest.raises(UserError, match="'FedAvg': must be one of PaperFedAvg"):
         script_recipe(fedavg)
@@ -71,7 +71,7 @@ def test_a_method_given_by_the_caller_replaces_the_namespaces() -> None:
     assert (norm.rule.name, norm.rule_settings) == ("NormNorm", {"beta": 0.7})
 
 
-def test_fedmls_server_lr_may_stand_beside_our_other_methods() -> None:
+def test_server_lr_may_stand_beside_other_methods() -> None:
     """Its FedOpt has a key of that name; FedAdam reads it, FedNNNN leaves it alone."""
     assert script_recipe(args(server_lr=0.05)).rule_settings == {"beta": 0.7, "gamma": 0.8}
     adam = args(federated_optimizer="FedAdam", server_lr=0.05, beta=None, gamma=None)

@@ -152,7 +152,7 @@ NUMBERS = {"mse": torch.tensor(0.25), "worst": np.float32(2.0), "name": "x"}
         ((0.5, 1.0, None, None), (None, None, None)),
     ],
 )
-def test_what_a_trainer_measures_is_recorded_as_it_is(found, recorded, run, fedml_args) -> None:
+def test_trainers_metrics_are_recorded(found, recorded, run, fedml_args) -> None:
     """No cross-entropy in its place, and no accuracy where it gives none, or one above 1."""
     trainer = Counting(linear(), fedml_args())
     trainer.test = lambda *_: found
@@ -162,7 +162,7 @@ def test_what_a_trainer_measures_is_recorded_as_it_is(found, recorded, run, fedm
 
 
 @pytest.mark.parametrize("name", ["lr", "cnn"])
-def test_a_model_of_fedmls_that_does_not_take_our_images_is_named(name, run, fedml_args) -> None:
+def test_model_that_takes_no_images_is_named(name, run, fedml_args) -> None:
     args = fedml_args(dataset="digits", partition_method="iid", batch_size=50)
     dataset, _ = fedml.data.load(args)
     model = fedml.model.create(fedml_args(model=name, dataset="mnist"), 10)  # whose models they are
@@ -181,7 +181,7 @@ class Drawing(ModelTrainerCLS):
                 parameter.add_(torch.randn_like(parameter))
 
 
-def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(run, fedml_args) -> None:
+def test_resumed_run_has_an_uninterrupted_ones_bits(run, fedml_args) -> None:
     """Also where a trainer shuffles by our loader."""
     digits = {"dataset": "digits", "model": "nnnn_digits", "partition_method": "iid"}
 
@@ -199,7 +199,7 @@ def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(run, fedml_args) -> 
     assert_close(after("once", 2), after("twice", 1, 2), rtol=0, atol=0)
 
 
-def test_a_loader_with_a_generator_of_its_own_resumes_too(run, synthetic) -> None:
+def test_loader_with_its_own_generator_resumes_too(run, synthetic) -> None:
     """It went on from pass to pass: a resumed run had other batches."""
     data = TensorDataset(torch.eye(12)[:, :FEATURES], torch.arange(12) % CLASSES)
 
@@ -221,7 +221,7 @@ def test_a_loader_with_a_generator_of_its_own_resumes_too(run, synthetic) -> Non
     assert_close(after("once", 2), after("twice", 1, 2), rtol=0, atol=0)
 
 
-def test_of_what_a_script_brought_the_names_of_ours_are_not_recorded(run, fedml_args) -> None:
+def test_own_data_and_model_are_recorded_so(run, fedml_args) -> None:
     names = {"dataset": "mnist", "model": "nnnn_mnist", "partition_method": "hetero"}
     for rounds in (1, 2):
         run(args=fedml_args(**names, output="out", comm_round=rounds, resume=rounds > 1))
@@ -230,7 +230,7 @@ def test_of_what_a_script_brought_the_names_of_ours_are_not_recorded(run, fedml_
         assert recipe["model_args"] == {"model": "custom"}
 
 
-def test_what_a_model_saves_beside_its_tensors_stays_as_it_is(run) -> None:
+def test_extra_state_of_a_model_stays(run) -> None:
     class Versioned(nn.Linear):
         def get_extra_state(self):
             return {"version": 1}
@@ -243,7 +243,7 @@ def test_what_a_model_saves_beside_its_tensors_stays_as_it_is(run) -> None:
     assert_close(model.weight.detach(), result["weight"], rtol=0, atol=0)
 
 
-def test_a_trainer_of_a_model_with_tied_weights_and_buffers(run, fedml_args) -> None:
+def test_custom_trainer_of_tied_weights_and_buffers(run, fedml_args) -> None:
     tied = [nn.Linear(FEATURES, FEATURES) for _ in range(2)]
     tied[1].weight = tied[0].weight
     model = nn.Sequential(*tied, nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, CLASSES))
@@ -253,7 +253,7 @@ def test_a_trainer_of_a_model_with_tied_weights_and_buffers(run, fedml_args) -> 
     assert result["2.num_batches_tracked"] == 2
 
 
-def test_without_a_global_test_set_the_clients_are_tested(run, synthetic) -> None:
+def test_clients_are_tested_without_a_test_set(run, synthetic) -> None:
     without = [*synthetic[:3], None, *synthetic[4:]]
     (_, one), (_, other) = run(output="a"), run(without, output="b")
     assert (one["test_acc"], one["test_loss"]) == (other["test_acc"], other["test_loss"])
@@ -379,7 +379,7 @@ def test_an_aggregator_that_aggregates_is_refused(run, fedml_args) -> None:
         run(aggregator=fp.FedNNNNAggregator(linear(), args), args=args)
 
 
-def test_a_second_run_says_in_the_yaml_what_to_do(run) -> None:
+def test_second_run_needs_a_word_in_the_yaml(run) -> None:
     run()
     with pytest.raises(fp.UserError, match="already holds a run") as caught:
         run(comm_round=2)
@@ -389,7 +389,7 @@ def test_a_second_run_says_in_the_yaml_what_to_do(run) -> None:
         assert run(**values)[1]["round"] == values.get("comm_round", 1)
 
 
-def test_a_sampler_of_one_s_own_draws_where_the_environment_allows_it(
+def test_custom_sampler_needs_the_environments_permission(
     run, fedml_args, own_code, monkeypatch
 ) -> None:
     Path("mine.py").write_text("def last(number, total, size, _):\n    return range(total)[-size:]")

@@ -125,7 +125,7 @@ def test_replaced_aggregation_is_refused_at_the_start(arguments, build) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_subclass_without_our_constructor_is_refused_as_fedml_starts(arguments) -> None:
+def test_subclass_without_our_constructor_is_refused(arguments) -> None:
     with pytest.raises(fp.UserError, match="Uncalled: its __init__"):
         as_fedml_starts(Uncalled(model(), arguments()))
 

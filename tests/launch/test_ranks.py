@@ -46,7 +46,7 @@ def test_a_mistake_is_one_line_and_nothing_starts(
 
 
 @pytest.mark.parametrize("recipe", [RECIPE, NAME])
-def test_one_machine_and_several_of_which_both_are_this_one(
+def test_one_machine_and_several_start_all_ranks(
     script: Run, command: Command, tmp_path: Path, recipe: str
 ) -> None:
     command("fednnnn", f'echo "$@" >"{tmp_path}/$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"')
@@ -85,7 +85,7 @@ def test_slurms_directives_are_before_the_first_command() -> None:
 
 
 @pytest.mark.parametrize("output", ["--output=other --output mine", "--output=mine"])
-def test_slurm_resumes_what_a_job_that_is_queued_again_has_begun(
+def test_slurm_resumes_a_requeued_job(
     script: Run, told: Callable[[], str], tmp_path: Path, output: str
 ) -> None:
     run = ("slurm.sbatch", RECIPE, "--overwrite", *output.split())
@@ -138,7 +138,7 @@ def test_slurm_finds_the_environment(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_to_one_machine_leaves_a_checkpoint_of_the_last_round(
+def test_one_machine_checkpoints_at_a_signal(
     stop: Callable[..., list[str]], tmp_path: Path, number: int, status: int
 ) -> None:
     words = (
@@ -155,7 +155,7 @@ def test_a_signal_to_one_machine_leaves_a_checkpoint_of_the_last_round(
 
 
 @pytest.mark.slow
-def test_slurms_time_limit_leaves_a_checkpoint_and_queues_the_job_again(
+def test_slurm_requeues_at_the_time_limit(
     stop: Callable[..., list[str]], command: Command, tmp_path: Path
 ) -> None:
     command("scontrol", f'echo scontrol "$@" >"{tmp_path}/told"')
@@ -168,7 +168,7 @@ def test_slurms_time_limit_leaves_a_checkpoint_and_queues_the_job_again(
 
 
 @pytest.mark.parametrize("name", ["one_machine.sh", "reproduce.sh"])
-def test_a_second_signal_does_not_wait_for_the_checkpoint(
+def test_second_signal_does_not_wait(
     start: Callable[..., "subprocess.Popen[str]"], command: Command, tmp_path: Path, name: str
 ) -> None:
     command(

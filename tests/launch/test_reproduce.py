@@ -36,7 +36,7 @@ def files(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in found}
 
 
-def test_runs_leave_their_records_once_and_more_rounds_extend_them(
+def test_reproduce_keeps_records_once_and_extends_them(
     script: Run, command: Command, tmp_path: Path
 ) -> None:
     command("fednnnn", FEDNNNN)
@@ -83,7 +83,7 @@ def test_a_stopped_command_goes_on(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE])
-def test_whatever_ends_it_while_it_keeps_records_ends_its_runs(
+def test_reproduce_ends_its_runs_with_itself(
     start: Start, command: Command, tmp_path: Path, number: signal.Signals
 ) -> None:
     command(
