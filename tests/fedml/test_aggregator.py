@@ -109,7 +109,7 @@ def test_weighting_by_samples_and_clipping(aggregator, play) -> None:
         ({"start_round": 2}, "train_args.start_round: 2: there is no state to start from"),
     ],
 )
-def test_settings_that_cannot_work_are_one_line(values, line, aggregator) -> None:
+def test_aggregators_settings_that_cannot_work_are_refused(values, line, aggregator) -> None:
     with pytest.raises(fp.UserError) as caught:
         aggregator(**values)
     assert str(caught.value).startswith(line)
