@@ -5,7 +5,6 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import safetensors.torch
@@ -131,13 +130,13 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         if self._save_path is not None and self._save_path == self._state_path:
             raise UserError(f"save_path: {tracking.save_path}: is the server_state_path too")
         folder = paths.get("metrics_path")
+        records = None if folder is None else f"{folder}/metrics.jsonl"
+        records_path = file_to_write("metrics_path", records)
         if is_server:
             self._restore()
             _warn_of_drawn_clients(args, self._train.start_round)
         self._records = ServerRecords(
-            None if folder is None else Path(folder).expanduser().resolve(),
-            self._round,
-            recorded_settings(self._recipe, args),
+            records_path, self._round, recorded_settings(self._recipe, args)
         )
         if is_server:
             self._say_settings()

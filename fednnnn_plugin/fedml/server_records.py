@@ -23,7 +23,7 @@ class ServerRecords:
     the server's: ``train`` is what it waits for the clients, their network included.
 
     Args:
-        folder: where records are kept; None keeps none.
+        path: ``metrics.jsonl`` in the folder where records are kept; None keeps none.
         done: rounds that are done.
         settings: the server's, as YAML.
 
@@ -32,8 +32,8 @@ class ServerRecords:
             that this one does not continue.
     """
 
-    def __init__(self, folder: Path | None, done: int, settings: str) -> None:
-        self._file = None if folder is None else MetricsFile(RunFolder(folder).metrics)
+    def __init__(self, path: Path | None, done: int, settings: str) -> None:
+        self._file = None if path is None else MetricsFile(path)
         self._integrated = 0.0
         self._last: RoundRecord | None = None
         self._remarks: list[str] = []
@@ -54,7 +54,6 @@ class ServerRecords:
                 f"{where}: has records of {recorded} rounds: set start_round to those that are "
                 "done, or name another folder"
             )
-        file.path.parent.mkdir(parents=True, exist_ok=True)
         if done:
             self._integrated, _ = file.until(done)
         file.cut(done)

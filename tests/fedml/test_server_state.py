@@ -128,6 +128,8 @@ def test_what_is_no_state_is_refused(tmp_path, aggregator) -> None:
         ({"save_path": "."}, "save_path: .: is no regular file"),
         ({"save_path": "/proc/x"}, "save_path: /proc/x: cannot be written"),
         ({"save_path": "x" * 250}, "save_path: xxx"),
+        ({"metrics_path": "file"}, "metrics_path: file/metrics.jsonl: cannot be written"),
+        ({"metrics_path": "/proc/x"}, "metrics_path: /proc/x/metrics.jsonl: cannot be written"),
         ({"path": "a", "save_path": "b/../a"}, "save_path: b/../a: is the server_state_path too"),
     ],
 )
