@@ -289,6 +289,12 @@ def test_what_does_not_fit_is_one_line(values: dict, line: str, run) -> None:
     assert not Path("out").exists()
 
 
+def test_near_miss_of_a_key_is_named(run, caplog) -> None:
+    run(max_client_nrm=1.0)
+    [line] = [line for line in caplog.messages if line.startswith("max_client_nrm: ")]
+    assert "max_client_norm?" in line
+
+
 @pytest.mark.parametrize(
     ("change", "line"),
     [
