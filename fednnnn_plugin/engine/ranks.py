@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _POLL_SECONDS = 0.001
-# Most mistakes are seen by all ranks at once: rank 0 then reports, and all end.
-_HEAD_START = 3.0
+# Most mistakes are seen by all ranks, or by rank 0 while the others wait for its word: rank 0 then
+# reports, and all end. On a busy machine some are seconds behind.
+_HEAD_START = 10.0
 # A signal reaches all ranks; rank 0 then writes a checkpoint, and ends the others when it has.
 _TIME_TO_SAVE = 60.0
 
