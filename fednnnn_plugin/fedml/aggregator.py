@@ -30,6 +30,7 @@ from fednnnn_plugin.fedml.security import (
     before_aggregation,
     check_security,
     global_privacy,
+    is_finite,
 )
 from fednnnn_plugin.fedml.server_records import ServerRecords
 from fednnnn_plugin.fedml.server_state import file_to_write, read_state, write_state
@@ -115,7 +116,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         super().__init__(model, args)
         self._round = self._train.start_round
         self._failed = 0
-        self._places: list[int] = []  # places, in that list, of the models to aggregate
+        self._places: list[int] = []  # in FedML's list, of the models to aggregate
         self._rule_state: dict[str, Tensor] = {}
         self._evaluation: OrderedDict[str, Tensor] | None = None
         self._ids = _client_ids(args)
@@ -208,7 +209,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         kept, self._places = before_aggregation(clients, served, names)
         for position, (_, model) in enumerate(clients):
             if model is not None and position not in self._places:
-                why = f"not finite, or by defense_type {getattr(self.args, 'defense_type', None)}"
+                why = f"by {self.args.defense_type}" if is_finite(model) else "not finite"
                 self._records.remark(f"{self._rank(position)} left out: {why}")
         return kept, self._places
 

@@ -214,7 +214,7 @@ def before_aggregation(
     if not (clip or attacker.is_enabled or defender.is_defense_enabled()):
         return [(clients[k][0], model) for k, model in models.items()], list(models)
 
-    for client in [k for k, model in models.items() if not _is_finite(model)]:
+    for client in [k for k, model in models.items() if not is_finite(model)]:
         _log.warning("%s: update rejected: not finite", names[client])
         del models[client]
     if not models:
@@ -274,7 +274,8 @@ def _floats(state: State, served: State) -> OrderedDict[str, Tensor]:
     )
 
 
-def _is_finite(state: State) -> bool:
+def is_finite(state: State) -> bool:
+    """Say whether no entry of a model is infinite or NaN."""
     return all(bool(tensor.isfinite().all()) for tensor in state.values())
 
 
