@@ -87,6 +87,9 @@ def test_only_one_run_writes_to_a_folder(tmp_path: Path) -> None:
         for mode in MODES:
             with pytest.raises(UserError, match=r"--output: .*run: another run is writing"):
                 threads.submit(enter, mode).result()
+        with pytest.raises(UserError, match=r"--output: .*run: another run is writing"):
+            threads.submit(RunFolder(tmp_path / "run").check_free).result()
+    RunFolder(tmp_path / "run").check_free()
     enter("resume")
 
 
