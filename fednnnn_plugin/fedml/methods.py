@@ -16,7 +16,7 @@ _FEDMLS = "FedML_FEDERATED_OPTIMIZER_"
 
 # Keys that FedML 0.9.6 reads nowhere, or (beta) in one defence alone.
 _OUR_KEYS = (
-    *("beta", "gamma", "client_weighting", "client_sampling"),
+    *("beta", "gamma", "client_weighting", "client_sampling", "client_method"),
     *("max_client_norm", "max_client_failures", "server_state_path", "metrics_path"),
 )
 _NEAR = 0.85  # of difflib's ratio: FedML's own names and keys are further away
