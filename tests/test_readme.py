@@ -45,7 +45,8 @@ def cells(marker: str) -> dict[str, str]:
             condition, shorter, rounds = place.partition(" for ")
             before, _, split = condition.lower().replace("non-", "non").rpartition(" ")
             data = before.strip(",").replace("-", "") or data
-            recipe = f"{data}_{split.replace('-', '_')}_{method.lower().replace('-', '').replace(' + ', '_')}"
+            name = method.lower().replace("-", "").replace(" + ", "_")
+            recipe = f"{data}_{split.replace('-', '_')}_{name}"
             assert (PROJECT / "recipes" / f"{recipe}.yaml").exists(), recipe
             if number not in ("", "–"):  # not run
                 found[recipe] = number + shorter + rounds
