@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fednnnn_plugin.engine.records import RoundRecord as RoundRecord
     from fednnnn_plugin.engine.start import Run as Run
     from fednnnn_plugin.engine.start import run as run
+    from fednnnn_plugin.engine.trained import load_model as load_model
     from fednnnn_plugin.errors import RunError as RunError
     from fednnnn_plugin.errors import UserError as UserError
     from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator as FedNNNNAggregator
@@ -50,6 +51,7 @@ _HOMES = {
     "UpdateAccumulator": "server.average",
     "UserError": "errors",
     "layer_norms": "report.frames",
+    "load_model": "engine.trained",
     "partition": "data.partition",
     "read_runs": "report.frames",
     "register": "fedml.hook",

@@ -3,6 +3,7 @@
 import json
 import logging
 import platform
+from collections.abc import Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -36,13 +37,11 @@ def check_unchanged(folder: RunFolder, fingerprint: Fingerprint) -> None:
     """
     if not folder.fingerprint.exists():
         return
-    try:
-        with open_regular(folder.fingerprint, _LONGEST) as file:
-            stored = TypeAdapter(dict[str, dict[str, str]]).validate_json(file.read(), strict=True)
-    except (OSError, ValidationError):
+    stored = _stored(folder)
+    if stored is None:
         raise UserError(
             f"--resume: {folder.fingerprint}: damaged: replace the run with --overwrite"
-        ) from None
+        )
     same_python = stored.pop(_PYTHON, None) == _version()
     if not same_python:
         _log.warning("%s: of another Python: its code is not compared", folder.fingerprint)
@@ -57,6 +56,27 @@ def check_unchanged(folder: RunFolder, fingerprint: Fingerprint) -> None:
             f"--resume: {', '.join(changed)}: not what the run in {folder.path} is of: give what "
             "it was begun with, replace it with --overwrite, or choose another folder"
         )
+
+
+def is_of_other_code(folder: RunFolder, model: Mapping[str, str]) -> bool:
+    """Tell whether a run's model was of other code than one with these digests.
+
+    Nothing is known of a run without a fingerprint or of another Python, nor of a module given for
+    a function that makes one.
+    """
+    stored = _stored(folder) or {}
+    before = stored.get("model", {})
+    known = stored.get(_PYTHON) == _version() and before.keys() == model.keys()
+    return known and before["code"] != model["code"]
+
+
+def _stored(folder: RunFolder) -> dict[str, dict[str, str]] | None:
+    """Return what the folder has; None where it is missing or damaged."""
+    try:
+        with open_regular(folder.fingerprint, _LONGEST) as file:
+            return TypeAdapter(dict[str, dict[str, str]]).validate_json(file.read(), strict=True)
+    except (OSError, ValidationError):
+        return None
 
 
 def _version() -> dict[str, str]:

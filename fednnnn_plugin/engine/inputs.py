@@ -5,9 +5,10 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.own_data import check_labels, count_classes, inputs_and_labels, members
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.functions import find_functions
@@ -31,33 +32,46 @@ def recipe_inputs(
     # Data may take their time: what all ranks can refuse comes first.
     functions = find_functions(recipe, objects, allow_code=allow_code)
     device = rank_device(recipe, ranks)
-    given, model = objects.get(DATA), objects.get(MODEL)
-    name, seed = recipe.model_args.model, recipe.common_args.random_seed
-    fingerprint: Fingerprint
-    data: Any
+    data, fingerprint = recipe_data(recipe, ranks, objects.get(DATA), allow_code=allow_code)
+    model, digests = recipe_model(
+        recipe, data.num_classes, objects.get(MODEL), allow_code=allow_code
+    )
+    fingerprint = {**fingerprint, **digests, **functions.digests}
+    return Inputs(model, data, device, fingerprint=fingerprint, functions=functions)
+
+
+def recipe_data(
+    recipe: Recipe, ranks: Ranks, given: object, *, allow_code: bool
+) -> tuple[FederatedData | LoaderData, Fingerprint]:
+    """Load a recipe's data, or what a program gave for them."""
     if loaders := _loaders(given, recipe):
-        data, fingerprint = loaders
-    else:
-        data = load_data(recipe, ranks, given=given, allow_code=allow_code)
-        fingerprint = data.fingerprint
+        return loaders
+    data = load_data(recipe, ranks, given=given, allow_code=allow_code)
+    return data, data.fingerprint
+
+
+def recipe_model(
+    recipe: Recipe, num_classes: int, given: object, *, allow_code: bool
+) -> tuple[nn.Module, Fingerprint]:
+    """Make a recipe's model, or what a program gave for it."""
+    name = recipe.model_args.model
     made = create_model(
         name,
-        seed,
-        data.num_classes,
-        given=model,
+        recipe.common_args.random_seed,
+        num_classes,
+        given=given,
         arguments=recipe.model_args.arguments,
         allow_code=allow_code,
     )
-    if is_own(name):
-        maker = find_code(MODEL, name, model, allow_code=allow_code)
-        digests = (
-            model_digests(made)
-            if made is maker
-            else model_digests(made, "drawn_weights", [maker])  # by the seed
-        )
-        fingerprint = {**fingerprint, "model": digests}
-    fingerprint = {**fingerprint, **functions.digests}
-    return Inputs(made, data, device, fingerprint=fingerprint, functions=functions)
+    if not is_own(name):
+        return made, {}
+    maker = find_code(MODEL, name, given, allow_code=allow_code)
+    digests = (
+        model_digests(made)
+        if made is maker
+        else model_digests(made, "drawn_weights", [maker])  # by the seed
+    )
+    return made, {"model": digests}
 
 
 def _loaders(given: object, recipe: Recipe) -> tuple[LoaderData, Fingerprint] | None:
