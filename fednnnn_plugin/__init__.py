@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fednnnn_plugin.report.frames import layer_norms as layer_norms
     from fednnnn_plugin.report.frames import read_runs as read_runs
     from fednnnn_plugin.report.frames import summary as summary
+    from fednnnn_plugin.report.page import report as report
     from fednnnn_plugin.server.average import UpdateAccumulator as UpdateAccumulator
     from fednnnn_plugin.server.rules import rule as rule
     from fednnnn_plugin.server.rules.fedadam import FedAdam as FedAdam
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from fednnnn_plugin.server.rules.fedyogi import FedYogi as FedYogi
     from fednnnn_plugin.server.rules.momentum import Momentum as Momentum
     from fednnnn_plugin.server.rules.norm_norm import NormNorm as NormNorm
+    from fednnnn_plugin.tune.tuning import Tuning as Tuning
+    from fednnnn_plugin.tune.tuning import tune as tune
 
 __version__ = "0.2.0.dev0"
 
@@ -48,6 +51,7 @@ _HOMES = {
     "Run": "engine.start",
     "RoundRecord": "engine.records",
     "RunError": "errors",
+    "Tuning": "tune.tuning",
     "UpdateAccumulator": "server.average",
     "UserError": "errors",
     "layer_norms": "report.frames",
@@ -59,7 +63,8 @@ _HOMES = {
     "run": "engine.start",
     "summary": "report.frames",
 }
-_MODULES = {"figures": "report.figures"}
+# Packages that are called as a function are listed as the modules that they are.
+_MODULES = {"figures": "report.figures", "report": "report", "tune": "tune"}
 
 
 def _public(name: str) -> object:

@@ -1,7 +1,9 @@
 """The exception types, and how an error and a user's values are worded on one line."""
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -75,3 +77,17 @@ def check_known(what: str, given: str, allowed: Iterable[str]) -> None:
         hint = f"; did you mean {near[0]!r}?" if near else ""
         there = ", ".join(map(repr, names[:12])) or "none"
         raise UserError(f"{what}: {given!r}: must be one of {there}{hint}")
+
+
+@contextmanager
+def in_words(words: Mapping[str, str]) -> Iterator[None]:
+    """Say what ends the work in the words of Python, by the command's option: ``--resume``."""
+    option = re.compile(rf"(?<!\S)({'|'.join(words)})\b")
+    try:
+        yield
+    except BaseException as error:
+        error.args = tuple(
+            option.sub(lambda found: words[found[1]], each) if isinstance(each, str) else each
+            for each in error.args
+        )
+        raise

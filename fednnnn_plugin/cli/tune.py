@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
-from fednnnn_plugin.engine.endings import launched_ranks, say
+from fednnnn_plugin.engine.endings import say
 from fednnnn_plugin.errors import UserError
-
-if TYPE_CHECKING:
-    from fednnnn_plugin.recipe import Recipe
 
 
 @click.command("tune")
@@ -69,50 +64,28 @@ def tune_command(
     other machines too, join with --resume on the same study folder.
     """
     from fednnnn_plugin.engine.devices import keep_freed_memory
-    from fednnnn_plugin.recipe import find_recipe, load_recipe
-    from fednnnn_plugin.report.study import is_study, read_plan
-    from fednnnn_plugin.tune.folder import StudyFolder, counts, shown_values
-    from fednnnn_plugin.tune.plan import described
-    from fednnnn_plugin.tune.processes import search
-    from fednnnn_plugin.tune.settings import Settings, checked_settings, read_settings
-    from fednnnn_plugin.tune.start import begin_study, check_study
+    from fednnnn_plugin.tune.settings import read_settings
+    from fednnnn_plugin.tune.tuning import tune_recipe
 
     keep_freed_memory()
-    if launched_ranks() > 1:
-        raise UserError("tune: start one process; --jobs N starts more, --resume joins a study")
-    if jobs < 1:
-        raise UserError(f"--jobs: {jobs}: must be at least 1")
     if grids:
         options["grids"] = _by_key(grids)
-    path = find_recipe(recipe)
+    tune_recipe(
+        recipe,
+        options,
+        file=read_settings(settings) if settings else None,
+        overrides=overrides,
+        study=study,
+        jobs=jobs,
+        resume=resume,
+        allow_code=allow_code,
+        say=say,
+        warn=_warn,
+    )
 
-    def load(more: Sequence[str]) -> Recipe:
-        return load_recipe(path, [*overrides, *more], allow_code=allow_code)
 
-    loaded = load([])
-    given = checked_settings({k: v for k, v in options.items() if v is not None}, "--")
-    given = (read_settings(settings) if settings else Settings()).updated(given)
-    default = f"{loaded.name}-seed{loaded.common_args.random_seed}"
-    folder = StudyFolder(study or Path("studies") / default, allow_code=allow_code)
-    if resume and is_study(folder.path):
-        check_study(folder, load, given)
-    else:
-        begin_study(folder, load, given)
-        if resume:
-            say(f"{folder.path}: no study to go on with: beginning one")
-    for key, asked in (
-        ("tracking_args.enable_wandb", loaded.tracking_args.enable_wandb),
-        ("common_args.using_mlops", loaded.common_args.using_mlops),
-    ):
-        if asked:
-            say(f"warning: {key}: true: trials do not report; runs of best.yaml do", err=True)
-    for line in described(folder.load, read_plan(folder.path)):
-        say(line)
-    found = search(folder, say, jobs)
-    steps = found.plan.steps
-    say(counts(found.trials, sum(map(len, steps))))
-    say(f"best: {', '.join(shown_values(found.chosen(step)) for step in steps)}")
-    say(f"recipe: {folder.best}")
+def _warn(text: str) -> None:
+    say(f"warning: {text}", err=True)
 
 
 def _by_key(grids: tuple[str, ...]) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Running a recipe, from Python and from the command alike."""
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS, name_client_method
-from fednnnn_plugin.engine.endings import Terminated
 from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.engine.functions import LOSS, METRICS, OPTIMIZER, object_names
 from fednnnn_plugin.engine.inputs import DATA, MODEL, RULE
@@ -22,7 +20,7 @@ from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.engine.sampling import SAMPLING, Sampler
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
-from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.errors import UserError, in_words
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.recipe.method import CLIENT_METHOD
 from fednnnn_plugin.server.rules import RULES, name_rule
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
     )
 
 #: What Python calls the command's options.
-_IN_PYTHON = {
+IN_PYTHON = {
     "--resume": "resume=True",
     "--overwrite": "overwrite=True",
     "--allow-code": "allow_code=True",
@@ -50,7 +48,6 @@ _IN_PYTHON = {
     "--backend": "backend",
     "--set": "overrides:",
 }
-_OPTION = re.compile(rf"(?<!\S)({'|'.join(_IN_PYTHON)})\b")
 
 
 @dataclass(frozen=True)
@@ -144,10 +141,10 @@ def run(
     given |= {OPTIMIZER: client_optimizer, METRICS: metrics, SAMPLING: client_sampling}
     given[CLIENT_METHOD] = client_method
     named = [f"{key}={json.dumps(name)}" for key, name in given.items() if isinstance(name, str)]
-    with _words_of_python():
+    with in_words(IN_PYTHON):
         return start_recipe(
             recipe,
-            overrides=[*named, *_as_options(overrides or ())],
+            overrides=[*named, *as_options(overrides or ())],
             objects={
                 key: thing
                 for key, thing in given.items()
@@ -224,21 +221,6 @@ def _named(objects: Mapping[str, object]) -> Iterator[dict[str, str | list[str]]
         METHODS.pop(str(names.get(CLIENT_METHOD)), None)
 
 
-@contextmanager
-def _words_of_python() -> Iterator[None]:
-    """Say what ends a run in the words of Python, where they are those of the command."""
-    try:
-        yield
-    except (UserError, RunError, KeyboardInterrupt, Terminated) as error:
-        error.args = tuple(
-            _OPTION.sub(lambda option: _IN_PYTHON[option[1]], text)
-            if isinstance(text, str)
-            else text
-            for text in error.args
-        )
-        raise
-
-
 def _folder(output: Path) -> Path:
     try:
         return output.expanduser()
@@ -246,7 +228,8 @@ def _folder(output: Path) -> Path:
         raise UserError(f"--output: {output}: there is no such home directory") from None
 
 
-def _as_options(overrides: Mapping[str, object] | Sequence[str]) -> list[str]:
+def as_options(overrides: Mapping[str, object] | Sequence[str]) -> list[str]:
+    """Return a caller's overrides as the command's ``--set`` has them."""
     if isinstance(overrides, Mapping):  # JSON is YAML
         as_json = partial(json.dumps, ensure_ascii=False, default=_plain)
         return [f"{key}={as_json(value)}" for key, value in overrides.items()]

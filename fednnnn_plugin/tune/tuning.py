@@ -1,0 +1,159 @@
+"""A hyperparameter search, from Python and from the command alike."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fednnnn_plugin.engine.endings import launched_ranks
+from fednnnn_plugin.engine.start import IN_PYTHON, as_options
+from fednnnn_plugin.errors import UserError, in_words
+from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
+from fednnnn_plugin.report.study import is_study, read_plan
+from fednnnn_plugin.tune.folder import StudyFolder, counts, shown_values
+from fednnnn_plugin.tune.plan import described
+from fednnnn_plugin.tune.processes import search
+from fednnnn_plugin.tune.settings import Settings, checked_settings
+from fednnnn_plugin.tune.start import begin_study, check_study
+
+_log = logging.getLogger(__name__)
+Say = Callable[[str], None]
+_OPTIONS = ("grid", "rounds", "validation", "metric", "paper", "prune", "study", "jobs")
+_WORDS = IN_PYTHON | {f"--{name}": name for name in _OPTIONS}
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A search that has ended.
+
+    Attributes:
+        folder: the study folder.
+        best: the chosen value of each key that was searched.
+        recipe: ``best.yaml``, the recipe with these values.
+        trials: a row for each trial: its step, method and values, ``state``, ``value``, what it
+            is judged by, and ``best_accuracy``, ``final_accuracy``, ``final_loss``.
+    """
+
+    folder: Path
+    best: dict[str, float]
+    recipe: Path
+    trials: pd.DataFrame
+
+
+def tune(
+    recipe: Path | str,
+    *,
+    grid: Mapping[str, str | Sequence[float]] | None = None,
+    overrides: Mapping[str, object] | Sequence[str] | None = None,
+    rounds: int | None = None,
+    validation: float | None = None,
+    metric: str | None = None,
+    paper: bool | None = None,
+    prune: bool | None = None,
+    study: Path | str | None = None,
+    jobs: int = 1,
+    resume: bool = False,
+    allow_code: bool = False,
+) -> Tuning:
+    """Find a recipe's hyperparameters by grid search, like the command ``fednnnn tune``.
+
+    Each trial that ends is logged at level INFO.
+
+    Args:
+        recipe: a path, or the name of a recipe that comes with the package.
+        grid: the values to search, by key of ``train_args``: numbers, or ``"START:STOP:STEP"`` with
+            both ends. Only what is named is searched; by default η, and the method's keys.
+        overrides: as for :func:`~fednnnn_plugin.run`.
+        rounds: rounds of a trial.
+        validation: share of the training images to judge on; 1/6 by default.
+        metric: ``"best_accuracy"`` (default), ``"final_accuracy"`` or ``"final_loss"``.
+        paper: follow the paper's procedure for a recipe of other data, network or deal, too.
+        prune: stop trials that are far behind the others.
+        study: the study folder; ``studies/<recipe>-seed<seed>`` by default.
+        jobs: trials side by side. Above 1 a script needs ``if __name__ == "__main__":``.
+        resume: continue the study in the folder; no finished trial is repeated.
+        allow_code: allow a ``module:name`` in the recipe to run.
+
+    Raises:
+        UserError: a mistake in the recipe, the settings or the folder; nothing is written.
+        RunError: no trial of a step finished.
+
+    Example::
+
+        found = fp.tune("digits_noniid_b_fednnnn", grid={"beta": [0.5, 0.7], "gamma": [0.8]})
+        fp.run(found.recipe)
+    """
+    given = {"grids": grid, "rounds": rounds, "validation": validation, "metric": metric}
+    given |= {"paper": paper, "prune": prune}
+    with in_words(_WORDS):
+        return tune_recipe(
+            recipe,
+            given,
+            overrides=as_options(overrides or ()),
+            study=None if study is None else Path(study).expanduser(),
+            jobs=jobs,
+            resume=resume,
+            allow_code=allow_code,
+            say=_log.info,
+            warn=_log.warning,
+        )
+
+
+def tune_recipe(
+    recipe: Path | str,
+    settings: Mapping[str, Any],
+    *,
+    say: Say,
+    warn: Say,
+    file: Settings | None = None,
+    overrides: Sequence[str] = (),
+    study: Path | None = None,
+    jobs: int = 1,
+    resume: bool = False,
+    allow_code: bool = False,
+) -> Tuning:
+    """Search as :func:`tune` does; messages are the command's.
+
+    ``settings`` are those of :class:`Settings`, of which None is not given; they come before those
+    of a ``file``. ``say`` takes a line for each trial that ends, and the outcome.
+    """
+    if launched_ranks() > 1:
+        raise UserError("tune: start one process; --jobs N starts more, --resume joins a study")
+    if jobs < 1:
+        raise UserError(f"--jobs: {jobs}: must be at least 1")
+    path = find_recipe(str(recipe))
+
+    def load(more: Sequence[str]) -> Recipe:
+        return load_recipe(path, [*overrides, *more], allow_code=allow_code)
+
+    loaded = load([])
+    given = checked_settings({k: v for k, v in settings.items() if v is not None}, "--")
+    given = (file or Settings()).updated(given)
+    default = f"{loaded.name}-seed{loaded.common_args.random_seed}"
+    folder = StudyFolder(study or Path("studies") / default, allow_code=allow_code)
+    if resume and is_study(folder.path):
+        check_study(folder, load, given)
+    else:
+        begin_study(folder, load, given)
+        if resume:
+            say(f"{folder.path}: no study to go on with: beginning one")
+    for key, asked in (
+        ("tracking_args.enable_wandb", loaded.tracking_args.enable_wandb),
+        ("common_args.using_mlops", loaded.common_args.using_mlops),
+    ):
+        if asked:
+            warn(f"{key}: true: trials do not report; runs of best.yaml do")
+    for line in described(folder.load, read_plan(folder.path)):
+        say(line)
+    found = search(folder, say, jobs)
+    steps = found.plan.steps
+    say(counts(found.trials, sum(map(len, steps))))
+    say(f"best: {', '.join(shown_values(found.chosen(step)) for step in steps)}")
+    say(f"recipe: {folder.best}")
+    best = {key: value for step in steps for key, value in found.chosen(step).items()}
+    return Tuning(folder.path, best, folder.best, found.trials)
