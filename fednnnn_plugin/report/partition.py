@@ -14,7 +14,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from fednnnn_plugin.errors import printable
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.report.style import BLUE, PAPER, STYLE, axes, drawn, log_axis, panels
 
 SEPARATED_CLIENTS, VECTOR_CLIENTS, NAMED_CLASSES = 60, 400, 20
@@ -56,13 +56,16 @@ def counts_text(counts: pd.DataFrame) -> str:
 
 
 @mpl.rc_context(STYLE)
-def partition(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:
+def partition(counts: pd.DataFrame | npt.ArrayLike, ax: Axes | None = None) -> Axes:
     """Each client's images by class, in per cent of the client, so that small ones show too.
 
-    ``counts`` is what ``client_counts`` gives.
+    ``counts`` is what ``client_counts`` gives, or an array ``[K, classes]`` of counts or shares:
+    finite, none below 0, else it is a ``UserError``. A client without images stays empty.
     """
+    counts = _table(counts)
     ax, images = axes(ax), counts.to_numpy()
-    shares = 100.0 * images / images.sum(axis=1, keepdims=True).clip(min=1)
+    totals = images.sum(axis=1, keepdims=True)
+    shares = 100.0 * images / np.where(totals > 0, totals, 1.0)
     tops = shares.cumsum(axis=1)
     bottoms = tops - shares
     edges = np.arange(len(counts) + 1) - 0.5
@@ -86,6 +89,17 @@ def partition(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:
         reverse=True,  # from the top down, as they are stacked
     )
     return ax
+
+
+def _table(counts: pd.DataFrame | npt.ArrayLike) -> pd.DataFrame:
+    try:
+        table = pd.DataFrame(counts if isinstance(counts, pd.DataFrame) else np.asarray(counts))
+        numbers = table.to_numpy(dtype=float)
+    except (TypeError, ValueError):
+        raise UserError("counts: must be numbers [clients, classes]") from None
+    if not numbers.size or not np.isfinite(numbers).all() or numbers.min() < 0:
+        raise UserError("counts: must be numbers [clients, classes], finite and at least 0")
+    return table.rename(columns=str)
 
 
 @mpl.rc_context(STYLE)

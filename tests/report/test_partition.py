@@ -49,6 +49,20 @@ def test_small_clients_stay_visible_under_a_power_law() -> None:
     assert (sizes.get_xscale(), sizes.get_yscale()) == ("log", "log")
 
 
+def test_shares_of_an_array_are_drawn_as_counts_are() -> None:
+    tops = [
+        [patch.get_data().values.tolist() for patch in fp.figures.partition(array).patches]
+        for array in ([[1, 3], [2, 2], [0, 0]], np.array([[0.25, 0.75], [0.5, 0.5], [0.0, 0.0]]))
+    ]
+    assert tops[0] == tops[1] == [[25.0, 50.0, 0.0], [100.0, 100.0, 0.0]]
+
+
+@pytest.mark.parametrize("wrong", [[[1, -1]], [[1.0, np.nan]], [], [["a"]], [[[1]]]])
+def test_partition_of_no_counts_is_one_line(wrong: list[object]) -> None:
+    with pytest.raises(fp.UserError, match="counts: must be"):
+        fp.figures.partition(wrong)
+
+
 @pytest.mark.parametrize("number", [10, 100])
 def test_classes_have_their_names_and_colours_of_their_own(number: int) -> None:
     names = [f"class {i}" for i in range(number)]
