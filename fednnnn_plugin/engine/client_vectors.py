@@ -25,9 +25,7 @@ class MethodState:
     """What a client method has between two rounds: what is sent, and where clients' vectors are."""
 
     sent: Vectors = field(default_factory=dict)
-    kept: Mapping[int, Place] = field(
-        default_factory=dict
-    )  # of the clients that were accepted once
+    kept: Mapping[int, Place] = field(default_factory=dict)  # by client
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return what a checkpoint holds of it; the clients' vectors are in their files."""
