@@ -45,6 +45,8 @@ HEADINGS = {
     "fedml": "FedML",
     "errors": "Errors",
 }
+# Packages that are called, and the modules that have the functions of their names.
+CALLED = {"report": "page", "tune": "tuning"}
 FIGURE = re.compile(r'<picture>.*?srcset="(.*?)".*?src="(.*?)".*?alt="(.*?)".*?</picture>', re.S)
 
 project, version = "fednnnn-plugin", fp.__version__
@@ -105,6 +107,10 @@ def public_names() -> dict[str, list[tuple[str, str]]]:
     for name in dir(fp):
         value = getattr(fp, name)
         if name.startswith("_"):
+            continue
+        if name in CALLED:
+            home = f"{value.__name__}.{CALLED[name]}"
+            found[HEADINGS[name]].append(("autofunction", f"{home}::{name}"))
             continue
         if inspect.ismodule(value):
             found["Figures"] = [("automodule", value.__name__)]
