@@ -1,8 +1,10 @@
 """The processes that share a round's clients: this one alone, or MPI's ranks.
 
-With many processes no collective is a client's:
+With many processes no collective is a client's, but those of a client method that keeps something
+at its clients: by ``scatter`` rank 0 hands out what they kept, and by ``gather`` it gets it back.
 
-1. ``serve``: rank 0 broadcasts the served model, and by ``share`` what a user's sampler drew.
+1. ``serve``: rank 0 broadcasts the served model and what a client method sends beside it, and by
+   ``share`` what a user's sampler drew.
 2. ``reduce``: all exchange what they know of their clients, a row each, and which bins their sums
    use; then the int64 sums are added up at rank 0, exactly.
 3. Where a model is tested, ``serve`` and ``gather``: each rank tests it on some of the batches.
