@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -38,7 +37,7 @@ NORMS = {
 FEW_POINTS, BAND_POINTS = 15, 300
 
 
-@mpl.rc_context(style.STYLE)
+@style.styled
 def accuracy(
     runs: pd.DataFrame,
     ax: Axes | None = None,
@@ -61,7 +60,7 @@ def accuracy(
     return _curves(runs, ax, column, label, axis, how, factor=100.0)
 
 
-@mpl.rc_context(style.STYLE)
+@style.styled
 def accuracy_by_seconds(
     runs: pd.DataFrame,
     ax: Axes | None = None,
@@ -82,7 +81,7 @@ def accuracy_by_seconds(
     return _curves(timed, ax, "test_acc", label, axis, how, factor=100.0, x=unit)
 
 
-@mpl.rc_context(style.STYLE)
+@style.styled
 def loss(
     runs: pd.DataFrame,
     ax: Axes | None = None,
@@ -96,7 +95,7 @@ def loss(
     return _curves(runs, ax, "test_loss", f"{judged(runs)} loss", style.log_axis, how)
 
 
-@mpl.rc_context(style.STYLE)
+@style.styled
 def metric(
     runs: pd.DataFrame,
     ax: Axes | None = None,
@@ -112,7 +111,7 @@ def metric(
     return _curves(runs, ax, f"test_metrics.{name}", name, style.linear_axis, how)
 
 
-@mpl.rc_context(style.STYLE)
+@style.styled
 def norms(
     runs: pd.DataFrame,
     ax: Axes | None = None,
@@ -136,7 +135,7 @@ def norms(
     return _curves(runs, ax, column, "L2 norm", style.log_axis, how)
 
 
-@mpl.rc_context(style.STYLE)
+@style.styled
 def agreement(
     runs: pd.DataFrame,
     ax: Axes | None = None,
@@ -174,7 +173,7 @@ def agreement(
     return _curves(ratio, ax, "ratio", "N/E", style.log_axis, how, others=others)
 
 
-@mpl.rc_context(style.STYLE)
+@style.styled
 def integrated_norm(
     runs: pd.DataFrame,
     ax: Axes | None = None,
@@ -188,7 +187,7 @@ def integrated_norm(
     return _curves(runs, ax, "integrated_norm", "sum of server steps (L2)", style.linear_axis, how)
 
 
-@mpl.rc_context(style.STYLE)
+@style.styled
 def client_spread(
     runs: pd.DataFrame,
     ax: Axes | None = None,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -15,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from fednnnn_plugin.errors import UserError, printable
-from fednnnn_plugin.report.style import BLUE, PAPER, STYLE, axes, drawn, log_axis, panels
+from fednnnn_plugin.report.style import BLUE, PAPER, axes, drawn, log_axis, panels, styled
 
 SEPARATED_CLIENTS, VECTOR_CLIENTS, NAMED_CLASSES = 60, 400, 20
 
@@ -55,7 +54,7 @@ def counts_text(counts: pd.DataFrame) -> str:
     )
 
 
-@mpl.rc_context(STYLE)
+@styled
 def partition(counts: pd.DataFrame | npt.ArrayLike, ax: Axes | None = None) -> Axes:
     """Each client's images by class, in per cent of the client, so that small ones show too.
 
@@ -102,7 +101,7 @@ def _table(counts: pd.DataFrame | npt.ArrayLike) -> pd.DataFrame:
     return table.rename(columns=str)
 
 
-@mpl.rc_context(STYLE)
+@styled
 def client_sizes(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:
     """Sizes by rank, both axes logarithmic, where a power law is a straight line."""
     ax, sizes = axes(ax), np.sort(counts.sum(axis=1))[::-1]

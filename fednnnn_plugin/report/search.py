@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
@@ -46,7 +45,7 @@ def search_figures(study: Study) -> Iterator[tuple[str, str, Axes]]:
         yield step.name, _caption(study, step), search(study, ax, step=step.name)
 
 
-@mpl.rc_context(style.STYLE)
+@style.styled
 def search(study: Study | str | Path, ax: Axes | None = None, *, step: str | None = None) -> Axes:
     """The metric over the values of a grid search: a line over one, a heat map over two.
 

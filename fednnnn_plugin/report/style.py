@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from io import BytesIO
-from typing import Any, Literal, cast
+from typing import Any, Literal, ParamSpec, cast
 from weakref import WeakKeyDictionary
 
 import matplotlib as mpl
@@ -27,6 +28,7 @@ from matplotlib.transforms import offset_copy
 from fednnnn_plugin.report.groups import SINGLE_CLIENT
 from fednnnn_plugin.report.runs import method_name
 
+P = ParamSpec("P")
 Look = dict[str, Any]  # as Axes.plot takes it
 Palette = Mapping[str, str]
 Scale = Literal["error", "linear"]
@@ -117,6 +119,24 @@ def looks(runs: pd.DataFrame, palette: Palette | None = None) -> dict[str, Look]
         color = own.get(line.label, own.get(line.method, look["color"]))
         found[line.label] = look | {"alpha": line.shade, "color": color}
     return found
+
+
+def styled(draw: Callable[P, Axes]) -> Callable[P, Axes]:
+    """Draw in ``STYLE``.
+
+    The backend of a notebook makes matplotlib interactive where it is used first, in here: else
+    only the first figure of a notebook would be shown.
+    """
+
+    @wraps(draw)
+    def drawing(*args: P.args, **kwargs: P.kwargs) -> Axes:
+        with mpl.rc_context(STYLE):
+            ax = draw(*args, **kwargs)
+            interactive = mpl.is_interactive()
+        mpl.interactive(interactive)
+        return ax
+
+    return drawing
 
 
 def axes(ax: Axes | None) -> Axes:
