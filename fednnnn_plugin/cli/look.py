@@ -28,7 +28,10 @@ from fednnnn_plugin.errors import UserError
     help="A module whose norms to show, such as fc3; may be repeated. Default: the paper's.",
 )
 @click.option(
-    "--target", type=float, help="An accuracy, such as 0.9: which round reaches it first."
+    "--target",
+    type=float,
+    help="An accuracy, such as 0.9, or a value of the runs' first metric: which round reaches it "
+    "first.",
 )
 @click.option(
     "--format",

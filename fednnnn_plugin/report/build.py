@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from fednnnn_plugin.report import search, tables
 from fednnnn_plugin.report.cells import as_csv
 from fednnnn_plugin.report.charts import Chart, condition_charts
 from fednnnn_plugin.report.groups import arrange, references
+from fednnnn_plugin.report.judging import ACCURACY, with_values
 from fednnnn_plugin.report.study import Study, is_study, read_study
 from fednnnn_plugin.report.style import THEME, drawn
 
@@ -58,11 +60,10 @@ def build_report(
     """Read run folders, study folders, or folders of them, and write their report.
 
     What an earlier report left in ``out`` is replaced; where somebody else's files stand in the
-    way, that is a ``UserError``. ``target`` is an accuracy in (0, 1]; ``formats`` beside SVG are
-    ``pdf`` and ``png``; without ``layers`` the norms of the paper's are shown.
+    way, that is a ``UserError``. ``target`` is an accuracy in (0, 1], or a value of the runs'
+    metric; ``formats`` beside SVG are ``pdf`` and ``png``; without ``layers`` the norms of the
+    paper's are shown.
     """
-    if target is not None and not 0.0 < target <= 1.0:
-        raise UserError(f"--target: {target:g} is not allowed; it must be above 0 and at most 1")
     for name in set(formats) - set(FORMATS):
         raise UserError(f"--format: {name!r} is not allowed; it must be of {', '.join(FORMATS)}")
     kinds = [kind for kind in FORMATS if kind in ("svg", *formats)]
@@ -82,6 +83,10 @@ def build_report(
         runs = arrange(runs, warnings)
         shown["accuracy"] = tables.accuracy(runs)
         if target is not None:
+            of_accuracy = {*with_values(runs)["metric"]} == {ACCURACY}
+            if not (0.0 < target <= 1.0 if of_accuracy else math.isfinite(target)):
+                allowed = "above 0 and at most 1" if of_accuracy else "a finite number"
+                raise UserError(f"--target: {target:g} is not allowed; it must be {allowed}")
             shown["rounds-to-accuracy"] = tables.rounds_to(runs, target)
         for (data, condition), members in runs.groupby(["data", "condition"], sort=False):
             charts = condition_charts(members, references(runs, members), layers)

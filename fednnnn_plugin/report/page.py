@@ -28,7 +28,8 @@ def report(
         runs: run folders, study folders, or folders of them.
         out: where tables, figures and ``index.html`` go; an earlier report there is replaced.
         layers: modules whose norms to show, such as ``"fc3"``; by default the paper's.
-        target: an accuracy in (0, 1]: a table says which round reaches it first.
+        target: an accuracy in (0, 1], or a value of the runs' first metric: a table says which
+            round reaches it first.
         formats: ``"pdf"`` and ``"png"``: further files of each figure, beside its SVG.
 
     Returns:

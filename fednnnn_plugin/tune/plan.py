@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.report.study import MAX_POINTS, TAKEN, Grid, Plan, Step
+from fednnnn_plugin.report.study import MAX_POINTS, TAKEN, Grid, Metric, Plan, Step
 from fednnnn_plugin.tune.settings import LEARNING_RATE_STEP, Settings, parse_grid
 
 Load = Callable[[Sequence[str]], Recipe]
@@ -55,7 +55,8 @@ def make_plan(recipe: Recipe, settings: Settings, measure: Measure | None = None
 
     Of any other recipe one step searches what the grids name, jointly: any number of
     ``train_args``, on the recipe's own data, deal and method, for its own rounds. Trials of a
-    recipe that names metrics are judged by the first, the ``measure``.
+    recipe that names metrics are judged by the first, the ``measure``; of one whose loss is not of
+    classes, by the loss.
     """
     if not (settings.paper or _is_papers(recipe)):
         return _plan(recipe, settings, [_joint_step(recipe, settings)], measure)
@@ -150,9 +151,11 @@ def _plan(
 ) -> Plan:
     if settings.metric in ("best_metric", "final_metric") and not measure:
         raise UserError(f"--metric {settings.metric}: the recipe names no validation_args.metrics")
+    of_classes = recipe.train_args.loss not in ("mse", "bce_with_logits")
+    usual: Metric = "best_accuracy" if of_classes else "final_loss"
     return Plan(
         recipe=printable(recipe.name),
-        metric=settings.metric or ("best_metric" if measure else "best_accuracy"),
+        metric=settings.metric or ("best_metric" if measure else usual),
         measure=measure.name if measure else None,
         lower_is_better=bool(measure and measure.lower_is_better),
         validation=settings.validation

@@ -71,7 +71,9 @@ def tune(
         overrides: as for :func:`~fednnnn_plugin.run`.
         rounds: rounds of a trial.
         validation: share of the training images to judge on; 1/6 by default.
-        metric: ``"best_accuracy"`` (default), ``"final_accuracy"`` or ``"final_loss"``.
+        metric: ``"best_accuracy"`` (default), ``"final_accuracy"`` or ``"final_loss"``; where the
+            recipe names metrics, ``"best_metric"`` (default then) or ``"final_metric"``, of the
+            first.
         paper: follow the paper's procedure for a recipe of other data, network or deal, too.
         prune: stop trials that are far behind the others.
         study: the study folder; ``studies/<recipe>-seed<seed>`` by default.

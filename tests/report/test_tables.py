@@ -12,6 +12,7 @@ import yaml
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.report import tables
+from fednnnn_plugin.report.build import build_report
 from fednnnn_plugin.report.charts import condition_charts
 from fednnnn_plugin.report.groups import arrange
 
@@ -336,3 +337,11 @@ def test_metrics_first_one_judges(make_run, lower: bool) -> None:
     rounds = tables.rounds_to(runs, 0.25).numbers["rounds"].tolist()
     assert rounds == ([2, 2] if lower else [1, 1])
     assert fp.summary(fp.read_runs(folder.parent))["metric"].tolist() == ["own", "own"]
+
+
+def test_target_may_be_any_value_of_a_metric(make_run, tmp_path: Path) -> None:
+    folder = make_run("FedNNNN", change=curve(None, None, None, None))  # judged by its loss
+    build_report([folder], tmp_path / "out", target=20.0)
+    assert "Rounds to loss 20" in (tmp_path / "out" / "README.md").read_text()
+    with pytest.raises(fp.UserError, match="--target"):
+        build_report([folder], tmp_path / "other", target=float("nan"))

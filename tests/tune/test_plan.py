@@ -116,3 +116,10 @@ def test_a_plans_settings_make_the_plan_again() -> None:
     base = recipe("mnist_noniid_b_fednnnn")
     plan = make_plan(base, Settings(metric="final_loss", prune=True, validation=0.25, rounds=7))
     assert make_plan(base, settings_of(plan)) == plan
+
+
+@pytest.mark.parametrize("loss", ["mse", "bce_with_logits", "cross_entropy"])
+def test_a_plan_without_classes_judges_by_loss(loss: str) -> None:
+    base = load_recipe(find_recipe("digits_noniid_b_fednnnn"), [f"train_args.loss={loss}"])
+    metric = make_plan(base, Settings(grids={"beta": (0.5,)}, paper=True)).metric
+    assert metric == ("best_accuracy" if loss == "cross_entropy" else "final_loss")

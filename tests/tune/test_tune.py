@@ -163,12 +163,13 @@ def test_a_study_at_home_of_a_recipe_with_an_odd_name(
 
 @pytest.mark.parametrize("higher", [True, False])
 def test_a_recipes_first_metric_is_searched(tmp_path: Path, higher: bool) -> None:
-    (tmp_path / "mine.py").write_text(
+    module = f"first_metric_{higher}"  # a module of this name stays imported
+    (tmp_path / f"{module}.py").write_text(
         "def top(outputs, targets):\n"
         "    return outputs.softmax(1).amax(1).mean().item()\n"
         f"top.higher_is_better = {higher}\n"
     )
-    metrics = ["--set", "validation_args.metrics=[mine:top, f1_macro]", "--allow-code"]
+    metrics = ["--set", f"validation_args.metrics=[{module}:top, f1_macro]", "--allow-code"]
     tune(tmp_path, "--grid", "train_args.beta=0.1,0.7", "--rounds", "2", *metrics)
     study = tmp_path / "study"
     rows = pd.read_csv(study / "trials.csv").set_index("beta")
