@@ -1,8 +1,8 @@
 """One round of the paper's federation: FedML's single process, a plain loop, and ours.
 
-    python tests/benchmarks/training.py mnist --clients 10
-    python tests/benchmarks/training.py cifar10 --clients 10
-    python tests/benchmarks/training.py resnet18 --clients 4
+    python benchmarks/training.py mnist --clients 10
+    python benchmarks/training.py cifar10 --clients 10
+    python benchmarks/training.py resnet18 --clients 4
 
 The paper's network, data, partition (K = 100, non-IID, balanced), epochs and batch size; the first
 ``--clients`` of the 100 train, so a whole round takes 100 / clients times as long. Every contender

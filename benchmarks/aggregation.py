@@ -1,6 +1,6 @@
 """What exact streaming aggregation costs beside a plain ``sum.add_(delta)`` and FedML's average.
 
-    python tests/benchmarks/aggregation.py
+    python benchmarks/aggregation.py
 
 The goal is an ``add`` within ten plain passes, norms and exactness included. Then 100 clients of
 the CIFAR-10 network, in 0.6 s, against ``FedMLAggOperator.agg``, which holds all of them at once.

@@ -4,8 +4,8 @@ The two are launched one after another, each as ``mpirun`` would, and the second
 run itself records: training, aggregation and test, without the start of Python. Nothing else should
 run meanwhile. The goal is that two ranks take at most 0.55 of one rank's time.
 
-    python tests/benchmarks/ranks.py                 # the paper's K = 100, about two minutes
-    python tests/benchmarks/ranks.py --clients 20    # a quick look
+    python benchmarks/ranks.py                 # the paper's K = 100, about two minutes
+    python benchmarks/ranks.py --clients 20    # a quick look
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A round of the paper's non-IID conditions on a GPU: ours, side by side, and a one-by-one loop.
 
-    python tests/benchmarks/gpu.py                                        # all four, 100 clients
-    python tests/benchmarks/gpu.py --device cpu --clients 3 --samples 50  # a try, without a GPU
+    python benchmarks/gpu.py                                        # all four, 100 clients
+    python benchmarks/gpu.py --device cpu --clients 3 --samples 50  # a try, without a GPU
 
 The loop has its data on the device, and is PyTorch's SGD on a copy of the model for each client.
 Seconds are of training and aggregation in the second round, the fastest of ``--repeats``. Goals: 20

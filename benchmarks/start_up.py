@@ -1,6 +1,6 @@
 """What the plugin adds to the start of Python, and ``fedml run`` to ``import fedml``.
 
-    python tests/benchmarks/start_up.py
+    python benchmarks/start_up.py
 
 The hook: bare interpreters with and without its .pth file in turn, compared in pairs; the goal is
 1 ms. The command: a run of one round, less the seconds that the round itself took, beside

@@ -1,6 +1,6 @@
 """How long ``fednnnn report`` takes for 20 runs of 250 rounds; the goal is 20 s.
 
-    python tests/benchmarks/report.py
+    python benchmarks/report.py
 
 The runs are made up, one for each method and condition of CIFAR-10.
 """
@@ -21,7 +21,7 @@ METHODS = ("PaperFedAvg", "PaperFedProx", "NormNorm", "Momentum", "FedNNNN")
 @click.command(help=__doc__)
 @click.option("--repeats", default=5, show_default=True)
 def main(repeats: int) -> None:
-    made_up = runpy.run_path(str(Path(__file__).parents[1] / "report" / "conftest.py"))
+    made_up = runpy.run_path(str(Path(__file__).parents[1] / "tests" / "report" / "conftest.py"))
     with tempfile.TemporaryDirectory() as name:
         runs = Path(name, "runs")
         make_run = made_up["maker"](runs)

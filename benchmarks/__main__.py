@@ -1,7 +1,7 @@
 """All benchmarks, one after another, with the machine that they ran on.
 
-    python tests/benchmarks            # an hour on two cores
-    python tests/benchmarks --quick    # a look: fewer clients, one repeat
+    python benchmarks            # an hour on two cores
+    python benchmarks --quick    # a look: fewer clients, one repeat
 
 Ratios count, not seconds: nothing else should run meanwhile.
 """
