@@ -5,7 +5,9 @@ made from the docstrings of the public names.
 """
 
 import inspect
+import json
 import re
+from typing import Any
 
 from docutils import nodes
 from docutils.utils.math import MathError
@@ -18,6 +20,7 @@ import fednnnn_plugin as fp
 
 PAGES = {
     "Use": {
+        "Tutorial": "docs/tutorial",
         "Recipes and settings": "recipes/README",
         "FedML, ranks and machines": "launch/README",
         "API reference": "docs/reference",
@@ -52,6 +55,7 @@ FIGURE = re.compile(r'<picture>.*?srcset="(.*?)".*?src="(.*?)".*?alt="(.*?)".*?<
 project, version = "fednnnn-plugin", fp.__version__
 project_copyright = "The fednnnn-plugin developers"
 root_doc = "README"
+source_suffix = {".md": "markdown", ".rst": "restructuredtext", ".ipynb": "markdown"}
 include_patterns = ["README.md"]
 include_patterns += [f"{page}.*" for part in PAGES.values() for page in part.values()]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
@@ -97,8 +101,28 @@ def write_page(app: Sphinx, page: str, source: list[str]) -> None:
             lines = [":hidden:", f":caption: {part}", ""]
             lines += [f"{title} </{path}>" for title, path in pages.items()]
             source[0] += "\n".join(["\n```{toctree}", *lines, "```\n"])
+    elif page == "docs/tutorial":
+        source[0] = notebook(json.loads(source[0])["cells"])
     elif page == "docs/reference":
         source[0] = app.builder.templates.render_string(source[0], {"groups": public_names()})
+
+
+def notebook(cells: list[dict[str, Any]]) -> str:
+    """Return the cells of a notebook and their stored outputs as Markdown."""
+    parts = []
+    for cell in cells:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {"text/plain": output.get("text", "")})
+            if "image/png" in data:
+                image = data["image/png"].strip()
+                parts.append(f'<img alt="" src="data:image/png;base64,{image}">')
+            elif "text/html" in data:
+                parts.append(f"```{{raw}} html\n{''.join(data['text/html'])}\n```")
+            else:
+                parts.append(f"```text\n{''.join(data['text/plain'])}\n```")
+    return "\n\n".join(parts)
 
 
 def public_names() -> dict[str, list[tuple[str, str]]]:
