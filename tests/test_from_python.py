@@ -45,7 +45,7 @@ def test_tune_names_its_arguments(tmp_path: Path, given: dict[str, object], line
 
 
 def test_report_names_its_arguments(tmp_path: Path) -> None:
-    with pytest.raises(fp.UserError, match=r"^target: 2"):
-        fp.report(tmp_path, out=tmp_path / "report", target=2.0)
+    with pytest.raises(fp.UserError, match=r"^formats: .gif"):
+        fp.report(tmp_path, out=tmp_path / "report", formats=["gif"])
     with pytest.raises(fp.UserError, match="no run"):
         fp.report(tmp_path, out=tmp_path / "report")
