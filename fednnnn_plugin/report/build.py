@@ -19,7 +19,6 @@ from fednnnn_plugin.report import search, tables
 from fednnnn_plugin.report.cells import as_csv
 from fednnnn_plugin.report.charts import Chart, condition_charts
 from fednnnn_plugin.report.groups import arrange, references
-from fednnnn_plugin.report.judging import ACCURACY, with_values
 from fednnnn_plugin.report.study import Study, is_study, read_study
 from fednnnn_plugin.report.style import THEME, drawn
 
@@ -64,6 +63,8 @@ def build_report(
     metric; ``formats`` beside SVG are ``pdf`` and ``png``; without ``layers`` the norms of the
     paper's are shown.
     """
+    if target is not None and not math.isfinite(target):
+        raise UserError(f"--target: {target:g} is not allowed; it must be a finite number")
     for name in set(formats) - set(FORMATS):
         raise UserError(f"--format: {name!r} is not allowed; it must be of {', '.join(FORMATS)}")
     kinds = [kind for kind in FORMATS if kind in ("svg", *formats)]
@@ -83,10 +84,6 @@ def build_report(
         runs = arrange(runs, warnings)
         shown["accuracy"] = tables.accuracy(runs)
         if target is not None:
-            of_accuracy = {*with_values(runs)["metric"]} == {ACCURACY}
-            if not (0.0 < target <= 1.0 if of_accuracy else math.isfinite(target)):
-                allowed = "above 0 and at most 1" if of_accuracy else "a finite number"
-                raise UserError(f"--target: {target:g} is not allowed; it must be {allowed}")
             shown["rounds-to-accuracy"] = tables.rounds_to(runs, target)
         for (data, condition), members in runs.groupby(["data", "condition"], sort=False):
             charts = condition_charts(members, references(runs, members), layers)

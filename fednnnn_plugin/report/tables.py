@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.report.groups import (
     CONDITIONS,
     LINE,
@@ -331,6 +332,9 @@ def rounds_to(runs: pd.DataFrame, target: float) -> Table:
     there is neither a mean nor a deviation.
     """
     every = outcomes(runs)
+    of_accuracy = {*every["metric"]} == {ACCURACY}
+    if of_accuracy and not 0.0 < target <= 1.0:
+        raise UserError(f"--target: {target:g}: an accuracy must be above 0 and at most 1")
     numbers = reaching(runs, every, target)
     rows = numbers[LINE].set_axis(_FIRST, axis=1)
     rows["seeds"] = numbers["seeds"].astype(str)
@@ -344,7 +348,6 @@ def rounds_to(runs: pd.DataFrame, target: float) -> Table:
     seldom = bool((every["tests"] < every["rounds"]).any())
     notes = ("Not every round was tested: the first tested one.",) * seldom
     metrics = every["metric"].unique()
-    of_accuracy = [*metrics] == [ACCURACY]
     what = (
         f"an accuracy of {target * 100:g} %" if of_accuracy else f"{', '.join(metrics)} {target:g}"
     )

@@ -103,7 +103,7 @@ def test_the_same_runs_give_the_same_bytes(make_run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value", "named"),
-    [("--format", "gif", "--format"), ("--target", "1.5", "--target"), ("--layer", "x", "nowhere")],
+    [("--format", "gif", "--format"), ("--target", "nan", "--target"), ("--layer", "x", "nowhere")],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, option: str, value: str, named: str) -> None:
     status, output = report(tmp_path / "nowhere", "--out", tmp_path / "out", option, value)
