@@ -20,24 +20,22 @@ from fednnnn_plugin.engine.batches import Batch, Batches, TensorBatches
 from fednnnn_plugin.engine.evaluation import Evaluation, Metric, Tally, evaluation, tally
 from fednnnn_plugin.engine.workers import Step, Threads, Workers, all_of
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.server.layout import ModelState, State
+from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.user_code import on_threads
 
 _log = logging.getLogger(__name__)
 
 #: How a group trains: from a replica that holds the served model, which it may change, the round's
 #: number, the clients, what a method adds to their gradients ``[m, d]``, and what it calls before
-#: each step. It gives the models ``[m, d]`` in the order of the group, or one by names.
-Training = Callable[[Replica, int, Group, Tensor | None, Step], ModelState | State]
+#: each step. It gives the models ``[m, d]`` in the order of the group.
+Training = Callable[[Replica, int, Group, Tensor | None, Step], ModelState]
 #: A group's correction, if its method has one.
 Correction = Callable[[Group], Tensor | None]
-#: What the training of a group gave, or why it gave nothing.
-Outcome = ModelState | State | Exception
 #: How a user tests a model, after which round.
 OwnTest = Callable[[int, ModelState], Evaluation]
-#: Takes a group's outcome as soon as its training ends; the tensors are overwritten after it
-#: returns.
-Consume = Callable[[Group, Outcome], None]
+#: Takes a group's models as soon as its training ends, or why there are none; the tensors are
+#: overwritten after it returns.
+Consume = Callable[[Group, ModelState | Exception], None]
 
 
 class GroupTooWide(Exception):
@@ -94,21 +92,21 @@ class Cohort:
         interrupt, abandons the round and is raised here, at once.
         """
 
-        def train_group(group: Group, go_on: Step) -> ModelState | State:
+        def train_group(group: Group, before_step: Step) -> ModelState:
             with self._generators("client", round_number, group[0]):
                 replica = self._replica(served)
                 more = correction(group) if correction else None
-                return self._training(replica, round_number, group, more, go_on)
+                return self._training(replica, round_number, group, more, before_step)
 
         calls = [partial(train_group, group) for group in groups]
         with on_threads(1), closing(self.workers.each(calls)) as ended:
-            for place, outcome in ended:
-                if isinstance(outcome, Exception):
-                    out_of_memory = isinstance(outcome.__cause__, torch.cuda.OutOfMemoryError)
+            for place, trained in ended:
+                if isinstance(trained, Exception):
+                    out_of_memory = isinstance(trained.__cause__, torch.cuda.OutOfMemoryError)
                     if out_of_memory and len(groups[place]) > 1:
                         raise GroupTooWide
-                    _log.info("round %d: clients %s", round_number, groups[place], exc_info=outcome)
-                consume(groups[place], outcome)
+                    _log.info("round %d: clients %s", round_number, groups[place], exc_info=trained)
+                consume(groups[place], trained)
 
     @property
     def tests_alone(self) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -26,7 +27,11 @@ DATA, MODEL, RULE = "data_args.dataset", "model_args.model", "train_args.federat
 
 
 def recipe_inputs(
-    recipe: Recipe, ranks: Ranks, objects: Mapping[str, object], *, allow_code: bool
+    recipe: Recipe,
+    ranks: Ranks,
+    objects: Mapping[str, object] = MappingProxyType({}),
+    *,
+    allow_code: bool = False,
 ) -> Inputs:
     """Load a recipe's data and make its model, or take the ``objects`` by ``section.key``."""
     # Data may take their time: what all ranks can refuse comes first.

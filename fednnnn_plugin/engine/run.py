@@ -2,20 +2,17 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
-from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.partition import deal_name
 from fednnnn_plugin.engine.batches import LoaderData, client_steps
 from fednnnn_plugin.engine.client_files import ClientFiles
-from fednnnn_plugin.engine.client_vectors import ClientVectors
-from fednnnn_plugin.engine.cohort import Cohort
+from fednnnn_plugin.engine.client_vectors import NO_STATE, ClientVectors
 from fednnnn_plugin.engine.devices import (
     device_identity,
     device_name,
@@ -24,58 +21,29 @@ from fednnnn_plugin.engine.devices import (
     total_memory,
 )
 from fednnnn_plugin.engine.evaluation import higher_is_better
-from fednnnn_plugin.engine.federation import Federation
-from fednnnn_plugin.engine.fingerprints import check_unchanged, keep_fingerprint, rule_digests
-from fednnnn_plugin.engine.folder import Mode, RunFolder, run_log
-from fednnnn_plugin.engine.inputs import recipe_inputs
+from fednnnn_plugin.engine.folder import Mode, RunFolder, run_log, write_atomically
+from fednnnn_plugin.engine.keeper import Keeper
 from fednnnn_plugin.engine.model_check import check_model, own_copy
-from fednnnn_plugin.engine.progress import Follower
+from fednnnn_plugin.engine.progress import Follower, figures
 from fednnnn_plugin.engine.provenance import commit, versions
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import MetricsFile, Summary
-from fednnnn_plugin.engine.rounds import KeptRounds
-from fednnnn_plugin.engine.settings import (
-    PLACEMENT,
-    local_sgd,
-    schedule,
-)
+from fednnnn_plugin.engine.settings import local_sgd, schedule
+from fednnnn_plugin.engine.simulation import Federation, Standing, simulate_round
 from fednnnn_plugin.engine.training import Inputs, cohort_of, room_on, widest_group
+from fednnnn_plugin.engine.unchanged import (
+    check_same_recipe,
+    check_unchanged,
+    keep_fingerprint,
+    rule_digests,
+)
 from fednnnn_plugin.engine.widths import Widths, kept_widths, width_in
-from fednnnn_plugin.errors import UserError, printable, shown
-from fednnnn_plugin.fingerprint import Fingerprint
-from fednnnn_plugin.reading import read_mapping
-from fednnnn_plugin.recipe import Recipe, differences, dump_recipe, load_recipe
-from fednnnn_plugin.recipe.build import named_objects
-from fednnnn_plugin.server.server import Server, ServerState
-from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_code, names_object
+from fednnnn_plugin.errors import printable
+from fednnnn_plugin.recipe import Recipe, dump_recipe
+from fednnnn_plugin.server.server import Server
+from fednnnn_plugin.user_code import names_object
 
 _log = logging.getLogger(__name__)
-
-
-def run_recipe(
-    recipe: Recipe,
-    folder: Path,
-    mode: Mode = "new",
-    *,
-    ranks: Ranks | None = None,
-    followers: Sequence[Follower] = (),
-    objects: Mapping[str, object] = MappingProxyType({}),
-    allow_code: bool = False,
-    only_check: bool = False,
-) -> Summary | None:
-    """Run a recipe with its own data and model; see :func:`run_federation`.
-
-    ``objects`` are a caller's in the place of what the recipe names, by ``section.key``;
-    ``allow_code`` lets a ``module:name`` in the recipe run.
-    """
-    ranks = ranks or Ranks()
-
-    def own() -> Inputs:
-        return recipe_inputs(recipe, ranks, objects, allow_code=allow_code)
-
-    return run_federation(
-        recipe, own, folder, mode, ranks=ranks, followers=followers, only_check=only_check
-    )
 
 
 def run_federation(
@@ -99,71 +67,126 @@ def run_federation(
     summary, unless the run had been finished before. ``only_check`` ends it before anything is
     written to the folder.
     """
-    ranks = ranks or Ranks()
-    files, train, seed = RunFolder(folder), recipe.train_args, recipe.common_args.random_seed
+    ranks, files = ranks or Ranks(), RunFolder(folder)
     with ExitStack() as stack:
         log_to = stack.enter_context(run_log())
-        finished = _is_finished(recipe, files, mode, ranks)
-        if finished and not ranks.start(int(files.fingerprint.exists())):
-            return None  # before anything is downloaded
-        inputs = load()
-        model, data, device, trainer, fingerprint, functions, _ = inputs
-        sgd = local_sgd(recipe, functions)
-        if not recipe.rule.is_ours:
-            fingerprint = {**fingerprint, "rule": rule_digests(recipe.rule)}
-        if mode == "resume":
-            _check_inputs(files, fingerprint, ranks)
-        if finished:
+        inputs = _unfinished_inputs(recipe, load, files, mode, ranks)
+        if inputs is None:
             return None
-        model = own_copy(model, recipe.model_args.model, sgd.dtype).to(device, sgd.dtype)
-        if isinstance(data, FederatedData) and trainer is None:
-            check_model(model, recipe.model_args.model, data, train.batch_size, sgd.loss)
-        inputs = inputs._replace(model=model)
-        # A rank's share of its GPU; all plan the same groups, as the least share allows.
-        sharers = ranks.sharers(device_identity(device))
-        room = ranks.least(room_on(inputs, total_memory(device) // sharers))
-        widest = widest_group(inputs, sgd, train.client_batching, room)
-        widths = {0: min(widest, train.client_num_per_round)}
-        if mode == "resume" and inputs.are_ours and sgd.is_plain:  # others train one by one
-            widths = ranks.share(_kept_widths(recipe, files, ranks) or widths)
-        most = max(widths.values())
-        stack.enter_context(numerics(sgd.precision))
-        workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
-        cohort = stack.enter_context(cohort_of(inputs, sgd, seed, most, workers, room))
-        rule = Server(recipe.rule, recipe.rule_settings, layout_of(model))
-        start = rule.start(named_tensors(model))
-        federation = Federation(
-            schedule(recipe, data, ranks.size if room else 1, functions.sampler),
-            rule,
-            start,
-            cohort,
-            ranks,
-            () if ranks.rank else followers,
-            widths,
-            _client_vectors(inputs, sgd, start, ranks, files, seed),
-        )
+        built = _federation(recipe, inputs, files, mode, ranks, followers)
+        federation, standing = stack.enter_context(built)
         if ranks.rank:
             log_to(Path(os.devnull))  # its records would keep what they hold: models, by tracebacks
-            for number in range(ranks.start(None) + 1, federation.rounds + 1):
-                federation.assist(number)
+            standing = replace(standing, round=ranks.start(None))
+            while standing.round < federation.schedule.rounds:
+                _, standing = simulate_round(federation, standing)
             return None
-        federation.try_draw()
-        federation.try_test()
-        rounds = KeptRounds(federation, files, aliases(model), train.checkpoint_every)
+        federation.try_out(standing.server)
+        tied, every = aliases(inputs.model), recipe.train_args.checkpoint_every
+        keeper = Keeper(federation, standing, files, tied, every)
         if only_check:
-            rounds.check(mode)
-            ranks.start(federation.rounds)  # none is to be done
+            files.check_free()
+            if mode == "resume":
+                keeper.restore()
+            ranks.start(federation.schedule.rounds)  # none is to be done
             return None
         stack.enter_context(files.locked(mode))
         log_to(files.log)
-        _say(recipe, inputs, most, cohort)
-        foreign = isinstance(data, LoaderData) and not names_object(recipe.data_args.dataset)
-        if fingerprint:
-            keep_fingerprint(files, fingerprint)
-        rounds.run(mode, dump_recipe(recipe, own_data=foreign), ranks)
-        summary = _summary(recipe, files, federation, cohort, inputs, ranks)
+        _log_inputs(recipe, inputs, federation)
+        if inputs.fingerprint:
+            keep_fingerprint(files, inputs.fingerprint)
+        if mode == "resume":
+            keeper.restore()
+        foreign = isinstance(inputs.data, LoaderData) and not names_object(recipe.data_args.dataset)
+        write_atomically(files.recipe, dump_recipe(recipe, own_data=foreign).encode())
+        _simulate(federation, keeper, files)
+        summary = _summary(recipe, files, federation, keeper.standing, inputs)
         summary.write(files.summary)
         return summary
+
+
+def _simulate(federation: Federation, keeper: Keeper, files: RunFolder) -> None:
+    """Do the rounds that are left, on rank 0; whatever ends them, the last one is saved."""
+    keeper.begin()
+    federation.ranks.start(keeper.standing.round)
+    with ExitStack() as stack:
+        for follower in federation.followers:
+            follower.begin(files.path, keeper.standing.round)
+            stack.callback(follower.end)
+        stack.callback(keeper.save)  # before any follower ends, which may take its time
+        while keeper.standing.round < federation.schedule.rounds:
+            record, standing = simulate_round(federation, keeper.standing)
+            assert record is not None
+            keeper.keep(record, standing)
+            _log.info("round %d: %s", record.round, figures(record))
+            for follower in federation.followers:
+                follower.round_done(record)
+
+
+def _unfinished_inputs(
+    recipe: Recipe, load: Callable[[], Inputs], files: RunFolder, mode: Mode, ranks: Ranks
+) -> Inputs | None:
+    """Load what a run is of, unless it is finished; refuse what is not what it was begun with."""
+    finished = False
+    if ranks.rank == 0:
+        files.check(mode)
+        if mode == "resume" and files.recipe.exists():
+            check_same_recipe(recipe, files)
+            finished = Summary.rounds_in(files.summary) >= recipe.train_args.comm_round
+    finished = bool(ranks.start(int(finished)))
+    if finished and not ranks.start(int(files.fingerprint.exists())):
+        return None  # before anything is downloaded
+    inputs = load()
+    if not recipe.rule.is_ours:
+        rule = {"rule": rule_digests(recipe.rule)}
+        inputs = inputs._replace(fingerprint={**inputs.fingerprint, **rule})
+    if mode == "resume":
+        if ranks.rank == 0:
+            check_unchanged(files, inputs.fingerprint)
+        ranks.start(0)  # which ends all of them where it is another run's
+    return None if finished else inputs
+
+
+@contextmanager
+def _federation(
+    recipe: Recipe,
+    inputs: Inputs,
+    files: RunFolder,
+    mode: Mode,
+    ranks: Ranks,
+    followers: Sequence[Follower],
+) -> Iterator[tuple[Federation, Standing]]:
+    """Build what computes the rounds, and where it starts."""
+    train, seed, name = recipe.train_args, recipe.common_args.random_seed, recipe.model_args.model
+    data, device, sgd = inputs.data, inputs.device, local_sgd(recipe, inputs.functions)
+    model = own_copy(inputs.model, name, sgd.dtype).to(device, sgd.dtype)
+    if isinstance(data, FederatedData) and inputs.trainer is None:
+        check_model(model, name, data, train.batch_size, sgd.loss)
+    inputs = inputs._replace(model=model)
+    # A rank's share of its GPU; all plan the same groups, as the least share allows.
+    sharers = ranks.sharers(device_identity(device))
+    room = ranks.least(room_on(inputs, total_memory(device) // sharers))
+    widest = widest_group(inputs, sgd, train.client_batching, room)
+    widths = {0: min(widest, train.client_num_per_round)}
+    if mode == "resume" and inputs.are_ours and sgd.is_plain:  # others train one by one
+        widths = ranks.share(_kept_widths(recipe, files, ranks) or widths)
+    workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
+    server = Server(recipe.rule, recipe.rule_settings, layout_of(model))
+    with (
+        numerics(sgd.precision),
+        cohort_of(inputs, sgd, seed, max(widths.values()), workers, room) as cohort,
+    ):
+        start = server.start(named_tensors(model))
+        vectors = None
+        if (method := inputs.functions.method).has_vectors:
+            kept_in = ClientFiles(files.clients, files.check_held)
+            steps = client_steps(data, sgd)
+            vectors = ClientVectors(method, sgd, steps, start.served, ranks, kept_in, seed)
+            vectors.try_method()
+        plan = schedule(recipe, data, ranks.size if room else 1, inputs.functions.sampler)
+        told = () if ranks.rank else followers
+        federation = Federation(plan, server, cohort, ranks, told, widths, vectors)
+        yield federation, Standing(start, method=vectors.start() if vectors else NO_STATE)
 
 
 def _kept_widths(recipe: Recipe, files: RunFolder, ranks: Ranks) -> Widths | None:
@@ -171,44 +194,26 @@ def _kept_widths(recipe: Recipe, files: RunFolder, ranks: Ranks) -> Widths | Non
     return None if ranks.rank else kept_widths(files, recipe.train_args.client_num_per_round)
 
 
-def _client_vectors(
-    inputs: Inputs, sgd: LocalSGD, start: ServerState, ranks: Ranks, files: RunFolder, seed: int
-) -> ClientVectors | None:
-    """Return what carries the client method's vectors, tried; None of one without any."""
-    method = inputs.functions.method
-    if not method.has_vectors:
-        return None
-    steps, kept_in = client_steps(inputs.data, sgd), ClientFiles(files.clients, files.check_held)
-    vectors = ClientVectors(method, sgd, steps, start.served, ranks, kept_in, seed)
-    vectors.try_method()
-    return vectors
-
-
 def _summary(
-    recipe: Recipe,
-    files: RunFolder,
-    federation: Federation,
-    cohort: Cohort,
-    inputs: Inputs,
-    ranks: Ranks,
+    recipe: Recipe, files: RunFolder, federation: Federation, standing: Standing, inputs: Inputs
 ) -> Summary:
-    records = MetricsFile(files.metrics)
+    records, ranks = MetricsFile(files.metrics), federation.ranks
     best, best_round, final = records.results()
     summary = Summary(
         recipe=printable(recipe.name),
         seed=recipe.common_args.random_seed,
-        rounds=federation.rounds,
+        rounds=standing.round,
         best_test_acc=best,
         best_round=best_round,
         final_test_acc=final,
         backend=ranks.backend,
         ranks=ranks.size,
         device=device_name(inputs.device),
-        client_batching=width_in(federation.widths, federation.rounds),
-        wall_seconds=federation.standing.wall_seconds,
+        client_batching=width_in(federation.widths, standing.round),
+        wall_seconds=standing.wall_seconds,
         versions=versions(),
         commit=commit(),
-        workers=cohort.workers.count,
+        workers=federation.cohort.workers.count,
     )
     for name, metric in inputs.functions.metrics.items():  # the first one
         higher = higher_is_better(metric)
@@ -224,58 +229,11 @@ def _summary(
     return summary
 
 
-def _is_finished(recipe: Recipe, folder: RunFolder, mode: Mode, ranks: Ranks) -> bool:
-    """Tell all ranks whether the run that is to go on has done its rounds; on rank 0, check it."""
-    finished = False
-    if ranks.rank == 0:
-        folder.check(mode)
-        if mode == "resume" and folder.recipe.exists():
-            _check_same(recipe, folder)
-            finished = Summary.rounds_in(folder.summary) >= recipe.train_args.comm_round
-    return bool(ranks.start(int(finished)))
-
-
-def _check_inputs(files: RunFolder, fingerprint: Fingerprint, ranks: Ranks) -> None:
-    if ranks.rank == 0:
-        check_unchanged(files, fingerprint)
-    ranks.start(0)  # which ends all of them where it is another run's
-
-
-def _check_same(recipe: Recipe, folder: RunFolder) -> None:
-    # Of code that a folder names none runs but what the recipe has and the user allows.
-    own = {key: getattr(recipe.train_args, key) for key in ("federated_optimizer", "client_method")}
-    sections = read_mapping(folder.recipe, "recipe")
-    train = sections.get("train_args")
-    stored_names = {key: train.get(key) if isinstance(train, dict) else None for key in own}
-    if left := sorted(named_objects(sections) - named_objects(recipe.model_dump())):
-        raise UserError(f"--resume: {folder.recipe}: {', '.join(left)}: {ONLY_GIVEN}")
-    changed: dict[str, tuple[object, object]] = {
-        f"train_args.{key}": (name, own[key])
-        for key, name in stored_names.items()
-        if is_own(name) and name != own[key]
-    }
-    if not changed:
-        # An entry script's recipe may name data, models and platforms that are not ours.
-        allow = any(map(names_code, own.values()))
-        stored = load_recipe(folder.recipe, foreign=True, allow_code=allow)
-        changed = differences(stored, recipe)
-        for key in ("train_args.comm_round", *PLACEMENT):
-            changed.pop(key, None)
-    if changed:
-        raise UserError(
-            "\n".join(
-                f"--resume: {key}: {shown(given)}: the run in {folder.path} has {shown(before)}; "
-                "only train_args.comm_round, and what places ranks on GPUs and cores, may differ"
-                for key, (before, given) in changed.items()
-            )
-        )
-
-
-def _say(recipe: Recipe, inputs: Inputs, batching: int, cohort: Cohort) -> None:
+def _log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
     """Put into the log what the numbers depend on."""
     _log.info("versions: %s", ", ".join(f"{name} {v}" for name, v in versions().items()))
     device, data, settings = device_name(inputs.device), inputs.data, recipe.data_args
-    workers = cohort.workers
+    workers, batching = federation.cohort.workers, max(federation.widths.values())
     _log.info(
         "device: %s, workers: %d (%s), clients in one set of kernels: %d",
         *(device, workers.count, workers.kind, batching),

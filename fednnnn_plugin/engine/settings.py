@@ -17,12 +17,12 @@ from fednnnn_plugin.engine.devices import (
     read_mapping,
     visible_gpus,
 )
-from fednnnn_plugin.engine.federation import Schedule
 from fednnnn_plugin.engine.folder import Mode
 from fednnnn_plugin.engine.functions import Functions
 from fednnnn_plugin.engine.progress import Follower, WeightsAndBiases
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.sampling import Sampler
+from fednnnn_plugin.engine.simulation import Schedule
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.reading import read_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
@@ -30,11 +30,6 @@ from fednnnn_plugin.recipe.schema import DataArgs
 from fednnnn_plugin.server.sum import BinnedSum
 
 _log = logging.getLogger(__name__)
-# Which rank trains where: a run may go on with others.
-PLACEMENT = tuple(
-    f"device_args.{key}"
-    for key in ("gpu_id", "gpu_mapping_file", "gpu_mapping_key", "gpu_util_parse", "worker_num")
-)
 
 
 def default_folder(recipe: Recipe) -> Path:

@@ -13,11 +13,11 @@ from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS, name_client_method
 from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.engine.functions import LOSS, METRICS, OPTIMIZER, object_names
-from fednnnn_plugin.engine.inputs import DATA, MODEL, RULE
+from fednnnn_plugin.engine.inputs import DATA, MODEL, RULE, recipe_inputs
 from fednnnn_plugin.engine.progress import Follower, progress_display
 from fednnnn_plugin.engine.ranks import choose_ranks, ending_together
 from fednnnn_plugin.engine.records import Summary
-from fednnnn_plugin.engine.run import run_recipe
+from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.sampling import SAMPLING, Sampler
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
 from fednnnn_plugin.errors import UserError, in_words
@@ -188,14 +188,13 @@ def start_recipe(
         ranks = choose_ranks(backend or asked_for)
         with ending_together(ranks), progress_display(loaded.train_args.comm_round) as display:
             tracking = recipe_followers(loaded, mlops) if ranks.rank == 0 else []
-            summary = run_recipe(
+            summary = run_federation(
                 loaded,
+                partial(recipe_inputs, loaded, ranks, objects, allow_code=allow_code),
                 folder,
                 mode,
                 ranks=ranks,
                 followers=[display, *tracking, *followers],
-                objects=objects,
-                allow_code=allow_code,
                 only_check=only_check,
             )
     if ranks.rank:

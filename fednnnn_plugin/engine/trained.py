@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.images import Normalisation
-from fednnnn_plugin.engine.fingerprints import is_of_other_code
 from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.engine.inputs import DATA, MODEL, recipe_data, recipe_model
 from fednnnn_plugin.engine.ranks import Ranks
+from fednnnn_plugin.engine.unchanged import is_of_other_code
 from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.recipe import load_recipe
 from fednnnn_plugin.user_code import names_code, names_object, refuse_code

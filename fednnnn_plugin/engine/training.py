@@ -126,7 +126,7 @@ def cohort_of(
     if trainer is not None:
         assert own_test is not None
         alone = Threads(why="a custom trainer may keep something from round to round")
-        return Cohort(model, _by(trainer), own_test, workers=alone, seed=seed)
+        return Cohort(model, partial(_train_by, trainer), own_test, workers=alone, seed=seed)
     side_by_side = _workers(inputs, workers if most == 1 else 1)
     cohort = partial(
         Cohort,
@@ -139,13 +139,13 @@ def cohort_of(
     any_order = inputs.are_ours or _takes_any_order(inputs, side_by_side, seed)
     if not isinstance(data, FederatedData):
         loaded = LoaderBatches(data, sgd, device, any_order=any_order)
-        return cohort(_alone(sgd, loaded), own_test or loaded)
+        return cohort(partial(_train_alone, sgd, loaded), own_test or loaded)
     size = batch_to_test(model, data.normalised(data.test_images[:1]), int(MEMORY * room))
     batches = TensorBatches(data, sgd, seed, device, any_order=any_order, test_batch=size)
-    training = _alone(sgd, batches)
+    training: Training = partial(_train_alone, sgd, batches)
     if most > 1:  # the groups train in one memory, one after another
         groups = GroupSGD(sgd, model, batches.images, batches.labels, most, batches.normalisation)
-        training = _together(groups, batches)
+        training = partial(_train_together, groups, batches)
     return cohort(training, own_test or batches)
 
 
@@ -208,39 +208,45 @@ def _own_test(inputs: Inputs, seed: int) -> OwnTest | None:
     return own_test
 
 
-def _alone(sgd: LocalSGD, batches: Batches) -> Training:
+def _train_alone(
+    sgd: LocalSGD,
+    batches: Batches,
+    replica: Replica,
+    number: int,
+    group: Group,
+    correction: Tensor | None,
+    before_step: Step,
+) -> ModelState:
     """Train the one client of a group: its model is the replica's own, of the same form."""
-
-    def train(
-        replica: Replica, number: int, group: Group, correction: Tensor | None, before_step: Step
-    ) -> ModelState:
-        alone = correction if correction is None else correction[0]
-        epochs = batches.epochs(group[0], number)
-        sgd.in_round(number).train(replica, epochs, before_step, alone)
-        check_client(replica.layout.state_dict(replica.state), replica.layout.forms)
-        return replica.state.as_group()
-
-    return train
+    alone = None if correction is None else correction[0]
+    sgd.in_round(number).train(replica, batches.epochs(group[0], number), before_step, alone)
+    check_client(replica.layout.state_dict(replica.state), replica.layout.forms)
+    return replica.state.as_group()
 
 
-def _together(groups: GroupSGD, batches: TensorBatches) -> Training:
+def _train_together(
+    groups: GroupSGD,
+    batches: TensorBatches,
+    replica: Replica,
+    number: int,
+    group: Group,
+    correction: Tensor | None,
+    before_step: Step,
+) -> ModelState:
     """Train a group, each client in the order that it has alone."""
-
-    def train(
-        replica: Replica, number: int, group: Group, correction: Tensor | None, before_step: Step
-    ) -> ModelState:
-        orders = [batches.orders(client, number) for client in group]
-        return groups.train(replica.state, orders, before_step, number, correction)
-
-    return train
+    orders = [batches.orders(client, number) for client in group]
+    return groups.train(replica.state, orders, before_step, number, correction)
 
 
-def _by(trainer: ForeignTrainer) -> Training:
-    """Train the one client of a group with a user's trainer."""
-
-    def train(
-        replica: Replica, number: int, group: Group, correction: Tensor | None, before_step: Step
-    ) -> State:
-        return trainer.train(group[0], replica.layout.state_dict(replica.state), number)
-
-    return train
+def _train_by(
+    trainer: ForeignTrainer, replica: Replica, number: int, group: Group, *_: object
+) -> ModelState:
+    """Train the one client of a group with a user's trainer; what it leaves out is as served."""
+    layout, served = replica.layout, replica.layout.state_dict(replica.state)
+    theirs = trainer.train(group[0], served, number)
+    check_client(theirs, layout.forms, layout.buffers)
+    trained, device = {**served, **theirs}, replica.vector.device
+    vector = layout.flatten(trained).to(device)  # in the model's dtype a wider one may overflow
+    dtypes = {name: layout.forms[name][1] for name in layout.buffers}
+    buffers = {name: trained[name].detach().to(device, dtypes[name]) for name in dtypes}
+    return ModelState(vector, buffers).as_group()

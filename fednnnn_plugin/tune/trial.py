@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import optuna
 import pandas as pd
 
 from fednnnn_plugin.engine.folder import Mode, RunFolder
+from fednnnn_plugin.engine.inputs import recipe_inputs
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import RoundRecord, Summary
-from fednnnn_plugin.engine.run import run_recipe
+from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.report.study import Plan
@@ -41,7 +43,8 @@ def run_trial(
     mode: Mode = "resume" if RunFolder(folder).recipe.exists() else "new"
     pruner = _Pruner(hopeless, recipe.train_args.comm_round)
     try:
-        run_recipe(recipe, folder, mode, ranks=ranks, followers=[pruner], allow_code=allow_code)
+        load = partial(recipe_inputs, recipe, ranks, allow_code=allow_code)
+        run_federation(recipe, load, folder, mode, ranks=ranks, followers=[pruner])
     except optuna.TrialPruned:
         return "pruned", ""
     except RunError as error:

@@ -14,7 +14,7 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import TensorBatches
-from fednnnn_plugin.engine.cohort import Cohort, Outcome
+from fednnnn_plugin.engine.cohort import Cohort
 from fednnnn_plugin.engine.evaluation import Tally
 from fednnnn_plugin.engine.forks import Forks
 from fednnnn_plugin.engine.workers import Threads, Workers
@@ -36,7 +36,7 @@ def batches(data: FederatedData) -> TensorBatches:
 def trained(cohort: Cohort, served: ModelState, clients: Sequence[int]) -> Outcomes:
     outcomes: Outcomes = {}
 
-    def consume(group: Group, outcome: Outcome) -> None:
+    def consume(group: Group, outcome: ModelState | Exception) -> None:
         assert isinstance(outcome, ModelState | Exception)
         (client,) = group
         outcomes[client] = outcome if isinstance(outcome, Exception) else outcome.vector[0].clone()
@@ -105,7 +105,7 @@ def test_an_exception_of_the_consumer_abandons_the_round(
             before_step()
         return replica.state.as_group()
 
-    def refuse(group: Group, outcome: Outcome) -> None:
+    def refuse(group: Group, outcome: ModelState | Exception) -> None:
         while len(began) < 2:
             time.sleep(0.001)
         raise RunError(f"client {group[0]}")
@@ -122,7 +122,7 @@ def test_an_exception_of_the_consumer_abandons_the_round(
 def test_a_cohort_that_abandoned_a_round_trains_the_next(
     batches: TensorBatches, served: ModelState, workers: str
 ) -> None:
-    def refuse(group: Group, _: Outcome) -> None:
+    def refuse(group: Group, _: object) -> None:
         raise RunError(f"client {group[0]}")
 
     def training(

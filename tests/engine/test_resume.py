@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from fednnnn_plugin.engine import rounds
+from fednnnn_plugin.engine import keeper
 from fednnnn_plugin.engine.folder import write_atomically
 from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.records import RoundRecord
@@ -144,11 +144,11 @@ def test_an_interrupt_of_the_last_save_costs_no_round(
 ) -> None:
     def interrupted(path: Path, content: bytes) -> None:
         if path.name == "model.safetensors":
-            monkeypatch.setattr(rounds, "write_atomically", write_atomically)
+            monkeypatch.setattr(keeper, "write_atomically", write_atomically)
             raise KeyboardInterrupt
         write_atomically(path, content)
 
-    monkeypatch.setattr(rounds, "write_atomically", interrupted)
+    monkeypatch.setattr(keeper, "write_atomically", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(recipe(comm_round=1, checkpoint_every=2), tmp_path)
     assert list(tmp_path.glob("checkpoint/round-000001-*"))

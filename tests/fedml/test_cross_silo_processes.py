@@ -16,9 +16,7 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.engine.run import run_recipe
 from fednnnn_plugin.models import create_model
-from fednnnn_plugin.recipe import load_recipe
 from fednnnn_plugin.report.build import build_report
 
 from .conftest import Ended
@@ -99,7 +97,7 @@ def assert_as_the_engine(folder: Path, rounds: int) -> None:
     content |= {"comm_args": {"backend": "sp"}, "tracking_args": {}}
     path, run = folder / "recipe.yaml", folder / "run"
     path.write_text(yaml.safe_dump(content))
-    run_recipe(load_recipe(path), run)
+    fp.run(path, output=run)
     for found, expected in (
         ("server_state", max((run / "checkpoint").iterdir())),
         ("evaluation_model", run / "model.safetensors"),

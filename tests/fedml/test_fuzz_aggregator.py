@@ -15,8 +15,8 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import layout_of, named_tensors
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.federation import Federation, Schedule
 from fednnnn_plugin.engine.ranks import Ranks
+from fednnnn_plugin.engine.simulation import Federation, Schedule, Standing, simulate_round
 from fednnnn_plugin.engine.training import Inputs, cohort_of
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.server import rules
@@ -143,27 +143,26 @@ def test_the_engine(
         max_client_norm=clip,
     )
     server = Server(rules.RULES[rule], RULES[rule], layout)
-    start = server.start(named_tensors(model))
+    standing = Standing(server.start(named_tensors(model)))
     with cohort_of(inputs, LocalSGD(1, 1, 0.1), seed=0, most=1, workers=1) as cohort:
-        federation = Federation(schedule, server, start, cohort, Ranks())
+        federation = Federation(schedule, server, cohort, Ranks())
         for _ in rounds:
-            standing = federation.standing
             before = copied(server.state_dict(standing.server))
             try:
-                record = federation.run_round()
+                record, after = simulate_round(federation, standing)
             except RunError as error:
                 record, message = None, str(error)
             if record is None:
                 assert message.isprintable()
-                assert federation.standing is standing
                 check_equal(server.state_dict(standing.server), before)
                 return
             assert record.clients + record.rejected == 4
             record.to_json()  # refuses numbers that are not finite
             assert record.mean_update_norm <= record.mean_client_norm
             assert clip is None or record.client_norms[2] <= clip * (1 + 1e-12)
-            check_state(layout.state_dict(federation.standing.server.served), like)
-            check_state(layout.state_dict(federation.standing.server.evaluation), like)
+            standing = after
+            check_state(layout.state_dict(standing.server.served), like)
+            check_state(layout.state_dict(standing.server.evaluation), like)
 
 
 SAMPLES = st.sampled_from([1, 5, 0, -1, 2.5, math.nan, None, "3", 10**400])

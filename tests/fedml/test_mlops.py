@@ -5,9 +5,8 @@ import json
 import fedml
 import pytest
 
-from fednnnn_plugin.engine.run import run_recipe
+import fednnnn_plugin as fp
 from fednnnn_plugin.fedml.tracking import Mlops
-from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 
 @pytest.mark.parametrize("reachable", [True, False])
@@ -23,8 +22,8 @@ def test_mlops_gets_scalars_until_one_failure(reachable, tmp_path, monkeypatch, 
     monkeypatch.setattr(fedml.mlops, "log", log)
     short = ["train_args.comm_round=2", "train_args.client_num_per_round=2"]
     short += ["train_args.epochs=1", "device_args.using_gpu=false"]
-    recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"), short)
-    run_recipe(recipe, tmp_path / "run", followers=[Mlops()])
+    name, folder = "digits_noniid_b_fednnnn", tmp_path / "run"
+    fp.run(name, overrides=short, output=folder, followers=[Mlops()])
     records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").open()]
     sent = [[line["round"], line["Test/Acc"], line["NWDA/integrated_norm"]] for line in logged]
     expected = [[line[k] for k in ("round", "test_acc", "integrated_norm")] for line in records]

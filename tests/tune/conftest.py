@@ -40,7 +40,7 @@ class Searches:
         self.folder.write_plan(base, make_plan(base, Settings.model_validate(settings)))
 
     def search(self, outcome: Outcome) -> Study:
-        def run_recipe(recipe: Recipe, folder: Path, mode: str, **how: object) -> None:
+        def run(recipe: Recipe, _: object, folder: Path, mode: str, **how: object) -> None:
             self.ran.append(folder.name)
             folder.mkdir(exist_ok=True)
             text = dump_recipe(recipe)
@@ -63,7 +63,7 @@ class Searches:
             summary.write(folder / "summary.json")
 
         with self._patch.context() as patch:
-            patch.setattr("fednnnn_plugin.tune.trial.run_recipe", run_recipe)
+            patch.setattr("fednnnn_plugin.tune.trial.run_federation", run)
             return self.search_really()
 
     def search_really(self) -> Study:

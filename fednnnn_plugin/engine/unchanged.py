@@ -1,4 +1,4 @@
-"""The fingerprint in a run folder: what of the user's a run is of, and whether it still is."""
+"""What must be unchanged to resume a run: its recipe, and the fingerprint of what is the user's."""
 
 import json
 import logging
@@ -8,13 +8,53 @@ from collections.abc import Mapping
 from pydantic import TypeAdapter, ValidationError
 
 from fednnnn_plugin.engine.folder import RunFolder, open_regular, write_atomically
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.fingerprint import Fingerprint, code_digest
+from fednnnn_plugin.reading import read_mapping
+from fednnnn_plugin.recipe import Recipe, differences, load_recipe
+from fednnnn_plugin.recipe.build import named_objects
 from fednnnn_plugin.server.rules import Rule
+from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_code
 
 _log = logging.getLogger(__name__)
 _PYTHON = "python"  # whose bytecode the digests of code are of
 _LONGEST = 1 << 20  # bytes
+# Which rank trains where: a resumed run may have others.
+_PLACEMENT = tuple(
+    f"device_args.{key}"
+    for key in ("gpu_id", "gpu_mapping_file", "gpu_mapping_key", "gpu_util_parse", "worker_num")
+)
+
+
+def check_same_recipe(recipe: Recipe, folder: RunFolder) -> None:
+    """Refuse to resume a run of another recipe, but for its length and for where it runs."""
+    # Of code that a folder names none runs but what the recipe has and the user allows.
+    own = {key: getattr(recipe.train_args, key) for key in ("federated_optimizer", "client_method")}
+    sections = read_mapping(folder.recipe, "recipe")
+    train = sections.get("train_args")
+    stored_names = {key: train.get(key) if isinstance(train, dict) else None for key in own}
+    if left := sorted(named_objects(sections) - named_objects(recipe.model_dump())):
+        raise UserError(f"--resume: {folder.recipe}: {', '.join(left)}: {ONLY_GIVEN}")
+    changed: dict[str, tuple[object, object]] = {
+        f"train_args.{key}": (name, own[key])
+        for key, name in stored_names.items()
+        if is_own(name) and name != own[key]
+    }
+    if not changed:
+        # An entry script's recipe may name data, models and platforms that are not ours.
+        allow = any(map(names_code, own.values()))
+        stored = load_recipe(folder.recipe, foreign=True, allow_code=allow)
+        changed = differences(stored, recipe)
+        for key in ("train_args.comm_round", *_PLACEMENT):
+            changed.pop(key, None)
+    if changed:
+        raise UserError(
+            "\n".join(
+                f"--resume: {key}: {shown(given)}: the run in {folder.path} has {shown(before)}; "
+                "only train_args.comm_round, and what places ranks on GPUs and cores, may differ"
+                for key, (before, given) in changed.items()
+            )
+        )
 
 
 def rule_digests(rule: Rule) -> dict[str, str]:

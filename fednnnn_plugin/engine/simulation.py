@@ -1,0 +1,304 @@
+"""A round of the simulation, from the served model to the record, on every rank."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Literal
+
+from fednnnn_plugin.client.groups import Group, plan_groups
+from fednnnn_plugin.engine.client_vectors import NO_STATE, ClientVectors, MethodState
+from fednnnn_plugin.engine.cohort import Cohort, GroupTooWide
+from fednnnn_plugin.engine.devices import Clock
+from fednnnn_plugin.engine.endings import raise_lost_stop
+from fednnnn_plugin.engine.evaluation import Evaluation, Tally
+from fednnnn_plugin.engine.progress import Follower
+from fednnnn_plugin.engine.ranks import Ranks, deal
+from fednnnn_plugin.engine.records import RoundRecord, Seconds, round_record
+from fednnnn_plugin.engine.sampling import Sampler, draw_cohort
+from fednnnn_plugin.engine.widths import Widths, width_in
+from fednnnn_plugin.engine.workers import Failure
+from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.layout import ModelState
+from fednnnn_plugin.server.server import Server, ServerState
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a federation does in each round."""
+
+    rounds: int  # the number of the last one
+    client_sizes: tuple[int, ...]  # samples of each of the K clients
+    cohort_size: int  # m, clients a round
+    seed: int  # of the cohorts, and of what a user's rule draws
+    weighting: Literal["uniform", "samples"] = "uniform"  # α_k = 1/m, or n_k/n
+    sampler: Sampler | None = None  # a user's own, of the cohorts; None draws uniformly
+    test_every: int = 1  # rounds with (round - 1) % test_every = 0 are tested, and the last
+    test_served: bool = False  # the served model as well
+    max_client_failures: int = 0  # of a round, before the run ends
+    max_client_norm: float | None = None  # longer updates are clipped to it
+    least_groups: int = 1  # of a round, where it has as many clients
+
+    def draw(self, number: int) -> list[int]:
+        """Return the clients of a round."""
+        total = len(self.client_sizes)
+        return draw_cohort(self.seed, number, total, self.cohort_size, self.sampler)
+
+    def weight(self, client: int) -> float:
+        """Return ``a_k``, of which ``α_k`` is the share in the round."""
+        return 1.0 if self.weighting == "uniform" else float(self.client_sizes[client])
+
+    def tests(self, number: int) -> bool:
+        """Tell whether a round is tested."""
+        return (number - 1) % self.test_every == 0 or number == self.rounds
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a federation is after a whole round."""
+
+    server: ServerState
+    round: int = 0
+    integrated_norm: float = 0.0
+    wall_seconds: float = 0.0
+    method: MethodState = NO_STATE
+
+
+@dataclass
+class Federation:
+    """What computes the rounds, on one rank."""
+
+    schedule: Schedule
+    server: Server
+    cohort: Cohort
+    ranks: Ranks
+    followers: Sequence[Follower] = ()
+    widths: Widths = field(default_factory=lambda: {0: 1})  # clients in one set of kernels, at most
+    vectors: ClientVectors | None = None  # those of a client method that has some
+
+    def try_out(self, start: ServerState) -> None:
+        """Draw a cohort, and test the start on one batch.
+
+        What is wrong with a sampler, or has no room, ends the run before the first round.
+        """
+        self.schedule.draw(1)
+        with _test_of(1):
+            self.cohort.try_test(start.evaluation)
+
+
+def simulate_round(
+    federation: Federation, standing: Standing
+) -> tuple[RoundRecord | None, Standing]:
+    """Compute the next round (paper, algorithm 1); all ranks call this.
+
+    Returns the round's record and the standing after it. On the ranks but 0 there is no record, and
+    the served model of their standing is overwritten by rank 0's.
+
+    Raises:
+        RunError: too many clients failed, no update was accepted, or the served model overflowed.
+    """
+    schedule, server, ranks = federation.schedule, federation.server, federation.ranks
+    before, number = standing.server, standing.round + 1
+    raise_lost_stop()
+    clock = Clock(before.served.vector.device)
+    ranks.serve(before.served.tensors)
+    clients = _cohort(federation, number)
+    total = _train(federation, number, clients, standing, clock)
+    if total is None:  # it is on rank 0
+        _test_parts(federation, number, before.served)
+        return None, replace(standing, round=number)
+    _refuse_failures(schedule, number, total.known.failed)
+    with _errors_of(number):
+        update, after, move = server.close_round(number, before, total, schedule.seed)
+    method = standing.method
+    if federation.vectors:
+        method = federation.vectors.finish_round(method, update.returned, update.clients)
+    clock.mark("aggregate")
+    served = evaluation = None
+    if schedule.tests(number):
+        served = _test(federation, number, after.served) if schedule.test_served else None
+        evaluation = _test(federation, number, after.evaluation)
+    clock.mark("evaluate")
+    seconds = clock.seconds()
+    integrated_norm = standing.integrated_norm + move.server_update_norm
+    record = round_record(
+        number,
+        update,
+        move,
+        integrated_norm=integrated_norm,
+        evaluated=server.rule.evaluated,
+        evaluation=evaluation,
+        served=served,
+        seconds=Seconds(**seconds),
+    )
+    wall_seconds = standing.wall_seconds + sum(seconds.values())
+    return record, Standing(after, number, integrated_norm, wall_seconds, method)
+
+
+def _cohort(federation: Federation, number: int) -> list[int]:
+    """Return a round's clients; those of a user's sampler, which may be any, are rank 0's."""
+    schedule, ranks = federation.schedule, federation.ranks
+    if schedule.sampler is None:
+        return schedule.draw(number)
+    try:
+        return ranks.share([] if ranks.rank else schedule.draw(number))
+    except UserError as error:
+        raise RunError(str(error)) from error.__cause__
+
+
+def _train(
+    federation: Federation, number: int, clients: Sequence[int], standing: Standing, clock: Clock
+) -> UpdateAccumulator | None:
+    """Train a round's clients, dealt to the ranks; return the sum of all updates, on rank 0.
+
+    Where the memory of a GPU ends for a group, all ranks train the round's clients anew in groups
+    of half the width, and so in the rounds after it: the bits depend on the width alone.
+    """
+    ranks, vectors = federation.ranks, federation.vectors
+    while True:
+        width = width_in(federation.widths, number)
+        part = _train_part(federation, number, clients, standing, clock)
+        if width > 1:
+            ranks.wait()  # open to signals
+        if width == 1 or ranks.least(int(part is not None)):
+            assert part is not None
+            if vectors:
+                vectors.collect()
+            return ranks.reduce(part)
+        federation.widths = {**federation.widths, number: width // 2}
+        _log.warning(
+            "round %d: %d clients in one set of kernels need more memory than the GPU has: "
+            "%d from now on",
+            *(number, width, width // 2),
+        )
+
+
+def _train_part(
+    federation: Federation, number: int, clients: Sequence[int], standing: Standing, clock: Clock
+) -> UpdateAccumulator | None:
+    """Train this rank's clients and add up their updates; None where the memory of its GPU ends."""
+    schedule, vectors, served = federation.schedule, federation.vectors, standing.server.served
+    layout, sizes = federation.server.layout, schedule.client_sizes
+    total = UpdateAccumulator(
+        layout.state_dict(served),
+        [entry.name for entry in layout.entries],
+        schedule.max_client_norm,
+        vectors.returns if vectors else (),
+    )
+    width = width_in(federation.widths, number)
+    groups = plan_groups(clients, sizes, width, schedule.least_groups)
+    work = [sum(sizes[client] for client in group) for group in groups]
+    hands = deal(groups, work, federation.ranks.size)
+    mine = hands[federation.ranks.rank]
+    if vectors:
+        vectors.begin(number, standing.method, hands)
+    done, of = 0, sum(map(len, mine))
+
+    def add(group: Group, trained: ModelState | Exception) -> None:
+        nonlocal done
+        clock.mark("train")
+        if isinstance(trained, Exception):
+            _count_failures(schedule, number, total, group, trained)
+        else:
+            weights = [schedule.weight(client) for client in group]
+            names = [f"round {number}: client {client}" for client in group]
+            if vectors:
+                kept, returned = vectors.finish(group, served, trained)
+                vectors.keep(group, total.add_group(trained, weights, names, returned), kept)
+            else:
+                total.add_group(trained, weights, names)
+        clock.mark("aggregate")
+        done += len(group)
+        for follower in federation.followers:
+            follower.client_done(number, done, of)
+
+    try:
+        federation.cohort.train(served, number, mine, add, vectors.correction if vectors else None)
+    except GroupTooWide:
+        return None
+    clock.mark("train")
+    return total
+
+
+def _count_failures(
+    schedule: Schedule, number: int, total: UpdateAccumulator, group: Group, error: Exception
+) -> None:
+    """Count a group's clients as failed; raise where that are too many."""
+    said = " ".join(str(error).split())
+    for client in group:
+        total.fail()
+        _log.warning("round %d: client %d failed: %s", number, client, said)
+    reason = f"client {group[0]} failed ({said}): "
+    _refuse_failures(schedule, number, total.known.failed, reason, error)
+
+
+def _refuse_failures(
+    schedule: Schedule,
+    number: int,
+    failed: int,
+    reason: str = "",
+    cause: Exception | None = None,
+) -> None:
+    if failed > schedule.max_client_failures:
+        raise RunError(
+            f"round {number}: {reason}{failed} of its clients failed; "
+            f"train_args.max_client_failures allows {schedule.max_client_failures}"
+        ) from _root(cause)
+
+
+def _test(federation: Federation, number: int, state: ModelState) -> Evaluation:
+    """Test a model of rank 0's on all ranks."""
+    cohort = federation.cohort
+    if cohort.tests_alone:
+        with _test_of(number):
+            return cohort.own_test(number, state)
+    tallied = chain.from_iterable(_test_part(federation, number, state))
+    with _test_of(number):
+        return cohort.evaluate(tallied)
+
+
+def _test_parts(federation: Federation, number: int, state: ModelState) -> None:
+    """Do this rank's part of a round's tests, of models that overwrite ``state``."""
+    schedule = federation.schedule
+    if schedule.tests(number) and not federation.cohort.tests_alone:
+        for _ in range(1 + schedule.test_served):
+            _test_part(federation, number, state)
+
+
+def _test_part(
+    federation: Federation, number: int, state: ModelState
+) -> list[list[tuple[int, Tally]]]:
+    """Test rank 0's model, which overwrites others', on this rank's batches; return all ranks'."""
+    ranks = federation.ranks
+    ranks.serve(state.tensors)
+    with _test_of(number):
+        part = federation.cohort.test(state, ranks.rank, ranks.size)
+    return ranks.gather(part)
+
+
+@contextmanager
+def _errors_of(number: int) -> Iterator[None]:
+    """Name the round in the one-line errors of the server."""
+    try:
+        yield
+    except UserError as error:
+        raise RunError(f"round {number}: {error}") from error.__cause__
+
+
+@contextmanager
+def _test_of(number: int) -> Iterator[None]:
+    """Name the round in the errors of its test."""
+    try:
+        yield
+    except (Failure, UserError) as error:
+        _log.info("round %d: test", number, exc_info=True)
+        raise RunError(f"round {number}: the test failed ({error})") from _root(error)
+
+
+def _root(error: BaseException | None) -> BaseException | None:
+    """Return the user's own exception behind the line that stands for it."""
+    return error.__cause__ if isinstance(error, Failure) and error.__cause__ else error
