@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from fednnnn_plugin.data.federated import FederatedData, load_federated
-from fednnnn_plugin.engine.devices import keep_freed_memory
 from fednnnn_plugin.engine.functions import Functions
+from fednnnn_plugin.engine.numerics import keep_freed_memory
 from fednnnn_plugin.engine.records import Seconds
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.settings import data_spec, local_sgd

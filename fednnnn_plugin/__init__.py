@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fednnnn_plugin.client.method import ClientMethod as ClientMethod
     from fednnnn_plugin.data.partition import partition as partition
-    from fednnnn_plugin.engine.progress import Follower as Follower
-    from fednnnn_plugin.engine.recorder import NWDARecorder as NWDARecorder
+    from fednnnn_plugin.engine.followers import Follower as Follower
+    from fednnnn_plugin.engine.load_model import load_model as load_model
+    from fednnnn_plugin.engine.nwda import NWDARecorder as NWDARecorder
     from fednnnn_plugin.engine.records import RoundRecord as RoundRecord
     from fednnnn_plugin.engine.start import Run as Run
     from fednnnn_plugin.engine.start import run as run
-    from fednnnn_plugin.engine.trained import load_model as load_model
     from fednnnn_plugin.errors import RunError as RunError
     from fednnnn_plugin.errors import UserError as UserError
     from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator as FedNNNNAggregator
@@ -46,8 +46,8 @@ _FEDML_CLASSES = {
 }
 _HOMES = {
     "ClientMethod": "client.method",
-    "Follower": "engine.progress",
-    "NWDARecorder": "engine.recorder",
+    "Follower": "engine.followers",
+    "NWDARecorder": "engine.nwda",
     "Run": "engine.start",
     "RoundRecord": "engine.records",
     "RunError": "errors",
@@ -55,7 +55,7 @@ _HOMES = {
     "UpdateAccumulator": "server.average",
     "UserError": "errors",
     "layer_norms": "report.frames",
-    "load_model": "engine.trained",
+    "load_model": "engine.load_model",
     "partition": "data.partition",
     "read_runs": "report.frames",
     "register": "fedml.hook",

@@ -14,7 +14,7 @@ from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
 from fednnnn_plugin.engine.endings import launched_rank, say
 
 if TYPE_CHECKING:
-    from fednnnn_plugin.engine.progress import Follower
+    from fednnnn_plugin.engine.followers import Follower
     from fednnnn_plugin.engine.records import Summary
 
 
@@ -55,9 +55,9 @@ def run_command(
     (see `fednnnn recipes`). One with using_mlops: true is given to `fedml run`, which reports to
     FedML's service, where FedML is installed.
     """
-    from fednnnn_plugin.engine.devices import keep_freed_memory
-    from fednnnn_plugin.engine.progress import TensorBoard
+    from fednnnn_plugin.engine.numerics import keep_freed_memory
     from fednnnn_plugin.engine.start import start_recipe
+    from fednnnn_plugin.engine.trackers import TensorBoard
 
     if mlops is None and find_spec("fedml") is not None:
         _become_fedml_run(recipe, options)

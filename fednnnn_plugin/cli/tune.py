@@ -63,7 +63,7 @@ def tune_command(
     train_args, is searched on the recipe as it is, jointly with the others. Further processes, on
     other machines too, join with --resume on the same study folder.
     """
-    from fednnnn_plugin.engine.devices import keep_freed_memory
+    from fednnnn_plugin.engine.numerics import keep_freed_memory
     from fednnnn_plugin.tune.settings import read_settings
     from fednnnn_plugin.tune.tuning import tune_recipe
 

@@ -11,7 +11,8 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from fednnnn_plugin.engine.folder import checkpoints_in, open_regular, round_of, write_atomically
+from fednnnn_plugin.engine.files import open_regular, write_atomically
+from fednnnn_plugin.engine.folder import checkpoints_in, round_of
 from fednnnn_plugin.errors import UserError
 
 _log = logging.getLogger(__name__)

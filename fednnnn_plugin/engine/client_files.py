@@ -11,7 +11,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from fednnnn_plugin.engine.folder import errors_named
+from fednnnn_plugin.engine.files import errors_named
 from fednnnn_plugin.errors import RunError, reason
 
 _NAME = re.compile(r"client-(\d{6,})-round-(\d{6,})\.safetensors")

@@ -1,72 +1,24 @@
 """The run folder: one run's files, each written whole or not at all, and nobody else's."""
 
 import errno
-import logging
 import os
 import re
 import shutil
-import stat
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from io import BufferedReader
-from logging.handlers import MemoryHandler
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal
 
 from filelock import FileLock, Timeout
 
 from fednnnn_plugin.engine.endings import raise_lost_stop, resumable
+from fednnnn_plugin.engine.files import LONGEST_LINE, TEMPORARY
 from fednnnn_plugin.errors import RunError, UserError
 
 Mode = Literal["new", "resume", "overwrite"]
 
-LONGEST_LINE = 1 << 24  # bytes of a round's record
-_SUFFIX = ".fednnnn-tmp"
 _CHECKPOINT = re.compile(r"round-\d{6,}-[0-9a-f]{32}\.safetensors")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-@contextmanager
-def errors_named(path: Path) -> Iterator[None]:
-    """Name the file in errors of writing to it; the kernel reports a full disk without a name."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-
-
-def open_regular(path: Path, max_bytes: int) -> BufferedReader:
-    """Open a file, or raise ``OSError`` of what would block, never end, or fill the memory."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
-        raise OSError(f"not a regular file of at most {max_bytes} bytes")
-    return path.open("rb")
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file, or raise ``OSError`` with its name and leave there what it held before."""
-    temporary = path.with_name(f".{path.name}{_SUFFIX}")
-    with errors_named(path):
-        try:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def break_off(path: Path) -> None:
-    """Give a file that is to grow a content of its own: a copy of its folder may be hard links."""
-    if path.is_file() and path.stat().st_nlink > 1:
-        write_atomically(path, path.read_bytes())
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
@@ -207,56 +159,5 @@ class RunFolder:
     def _tidy(self) -> None:
         """Remove what a process left that died while writing."""
         for folder in (self.path, self.checkpoints):
-            for left_over in folder.glob(f".*{_SUFFIX}"):
+            for left_over in folder.glob(f".*{TEMPORARY}"):
                 left_over.unlink()
-
-
-@contextmanager
-def run_log() -> Iterator[Callable[[Path], None]]:
-    """Hold back all log records from INFO on until what it yields names a file.
-
-    FedML's are among them. The process's own handlers get what they would get without it.
-    """
-    root = logging.getLogger()
-    level, handlers = root.level, root.handlers[:]
-    records = MemoryHandler(1)  # passes on each at once as soon as it has a target
-
-    def write_to(path: Path) -> None:
-        break_off(path)
-        file = _LogFile(path, encoding="utf-8")
-        file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        records.setTarget(file)
-        records.flush()
-
-    def shown(record: logging.LogRecord) -> bool:
-        """Whether it would be there at the root's own level, if its logger has none."""
-        logger = logging.getLogger(record.name)
-        while logger.parent and not logger.level:
-            logger = logger.parent
-        return logger is not root or record.levelno >= level
-
-    for handler in handlers:
-        handler.addFilter(shown)
-    root.addHandler(records)
-    root.setLevel(min(level, logging.INFO) or logging.INFO)
-    try:
-        yield write_to
-    finally:
-        root.setLevel(level)
-        root.removeHandler(records)
-        for handler in handlers:
-            handler.removeFilter(shown)
-        target = records.target
-        records.close()  # passes on what an interrupt of its last record has kept back
-        if target:
-            with suppress(OSError):
-                target.close()
-
-
-class _LogFile(logging.FileHandler):
-    def emit(self, record: logging.LogRecord) -> None:
-        """Lose it on a full disk: logging's own report of that would hide the run's."""
-        with suppress(OSError):
-            assert self.stream is not None
-            self.stream.write(self.format(record) + self.terminator)
-            self.flush()

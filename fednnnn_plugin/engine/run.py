@@ -13,18 +13,15 @@ from fednnnn_plugin.data.partition import deal_name
 from fednnnn_plugin.engine.batches import LoaderData, client_steps
 from fednnnn_plugin.engine.client_files import ClientFiles
 from fednnnn_plugin.engine.client_vectors import NO_STATE, ClientVectors
-from fednnnn_plugin.engine.devices import (
-    device_identity,
-    device_name,
-    numerics,
-    side_by_side,
-    total_memory,
-)
+from fednnnn_plugin.engine.devices import device_identity, device_name, side_by_side, total_memory
 from fednnnn_plugin.engine.evaluation import higher_is_better
-from fednnnn_plugin.engine.folder import Mode, RunFolder, run_log, write_atomically
+from fednnnn_plugin.engine.files import write_atomically
+from fednnnn_plugin.engine.folder import Mode, RunFolder
+from fednnnn_plugin.engine.followers import Follower, figures
 from fednnnn_plugin.engine.keeper import Keeper
+from fednnnn_plugin.engine.log_file import run_log
 from fednnnn_plugin.engine.model_check import check_model, own_copy
-from fednnnn_plugin.engine.progress import Follower, figures
+from fednnnn_plugin.engine.numerics import numerics
 from fednnnn_plugin.engine.provenance import commit, versions
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import MetricsFile, Summary

@@ -11,18 +11,15 @@ import torch
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import DataSpec, FederatedData, load_federated
 from fednnnn_plugin.engine.batches import LoaderData
-from fednnnn_plugin.engine.devices import (
-    choose_gpu,
-    parse_mapping,
-    read_mapping,
-    visible_gpus,
-)
+from fednnnn_plugin.engine.devices import choose_gpu, visible_gpus
 from fednnnn_plugin.engine.folder import Mode
+from fednnnn_plugin.engine.followers import Follower
 from fednnnn_plugin.engine.functions import Functions
-from fednnnn_plugin.engine.progress import Follower, WeightsAndBiases
+from fednnnn_plugin.engine.gpu_mapping import parse_mapping, read_mapping
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.sampling import Sampler
 from fednnnn_plugin.engine.simulation import Schedule
+from fednnnn_plugin.engine.trackers import WeightsAndBiases
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.reading import read_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe

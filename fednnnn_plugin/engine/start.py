@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS, name_client_method
+from fednnnn_plugin.engine.display import progress_display
 from fednnnn_plugin.engine.folder import RunFolder
+from fednnnn_plugin.engine.followers import Follower
 from fednnnn_plugin.engine.functions import LOSS, METRICS, OPTIMIZER, object_names
 from fednnnn_plugin.engine.inputs import DATA, MODEL, RULE, recipe_inputs
-from fednnnn_plugin.engine.progress import Follower, progress_display
 from fednnnn_plugin.engine.ranks import choose_ranks, ending_together
 from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.engine.run import run_federation

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
-from fednnnn_plugin.engine.folder import RunFolder, open_regular, write_atomically
+from fednnnn_plugin.engine.files import open_regular, write_atomically
+from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.fingerprint import Fingerprint, code_digest
 from fednnnn_plugin.reading import read_mapping

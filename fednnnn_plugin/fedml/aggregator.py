@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.engine.evaluation import evaluation, tally
-from fednnnn_plugin.engine.folder import write_atomically
+from fednnnn_plugin.engine.files import write_atomically
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.fedml.model_states import (
     clamp_variances,

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.folder import RunFolder, write_atomically
+from fednnnn_plugin.engine.files import write_atomically
+from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.engine.records import MetricsFile, RoundRecord, Seconds, round_record
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.server.rules import Evaluated

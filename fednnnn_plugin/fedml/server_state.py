@@ -10,7 +10,7 @@ import safetensors.torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fednnnn_plugin.engine.folder import write_atomically
+from fednnnn_plugin.engine.files import write_atomically
 from fednnnn_plugin.errors import UserError, printable
 
 _STANDING, _DIGEST = "standing", "digest"

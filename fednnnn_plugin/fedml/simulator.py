@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.engine.progress import progress_display
+from fednnnn_plugin.engine.display import progress_display
 from fednnnn_plugin.engine.ranks import ending_together
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode

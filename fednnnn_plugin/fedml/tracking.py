@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import fedml
 
-from fednnnn_plugin.engine.progress import Follower, scalars
+from fednnnn_plugin.engine.followers import Follower, scalars
 from fednnnn_plugin.engine.records import RoundRecord
 
 

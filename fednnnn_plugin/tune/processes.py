@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable
 from multiprocessing import get_context, parent_process
 
-from fednnnn_plugin.engine.devices import keep_freed_memory
+from fednnnn_plugin.engine.display import warnings_shown
 from fednnnn_plugin.engine.endings import ending, resumable, signals_raised
-from fednnnn_plugin.engine.progress import warnings_shown
+from fednnnn_plugin.engine.numerics import keep_freed_memory
 from fednnnn_plugin.report.study import Study
 from fednnnn_plugin.tune.folder import StudyFolder
 from fednnnn_plugin.tune.search import Search

@@ -11,8 +11,8 @@ import optuna
 import pandas as pd
 
 from fednnnn_plugin.engine.folder import Mode, RunFolder
+from fednnnn_plugin.engine.followers import Follower
 from fednnnn_plugin.engine.inputs import recipe_inputs
-from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import RoundRecord, Summary
 from fednnnn_plugin.engine.run import run_federation

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.engine import run as run_module
-from fednnnn_plugin.engine.progress import Follower
+from fednnnn_plugin.engine.followers import Follower
 from fednnnn_plugin.engine.scorer import Scorer
 
 RECIPE, ROUNDS, SIZES = "digits_noniid_b_fedavg", 3, (7, 12, 5, 9)

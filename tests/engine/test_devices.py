@@ -1,6 +1,7 @@
 """Which GPU each rank takes: FedML's two notations, and what is said where they do not fit."""
 
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,14 +11,9 @@ import torch
 
 from fednnnn_plugin.engine import devices as device_module
 from fednnnn_plugin.engine import settings
-from fednnnn_plugin.engine.devices import (
-    Clock,
-    choose_gpu,
-    core_ids,
-    parse_mapping,
-    read_mapping,
-    side_by_side,
-)
+from fednnnn_plugin.engine.clock import Clock
+from fednnnn_plugin.engine.devices import choose_gpu, core_ids, side_by_side
+from fednnnn_plugin.engine.gpu_mapping import parse_mapping, read_mapping
 from fednnnn_plugin.engine.settings import rank_device
 from fednnnn_plugin.errors import UserError
 
@@ -122,7 +118,7 @@ def test_cores_are_shared_between_the_ranks_of_a_machine(monkeypatch: pytest.Mon
 def test_a_mark_ends_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ticks of 1, 2, 4, 8 seconds: what is trained in two pieces adds up."""
     ticks = iter([0.0, 1.0, 3.0, 7.0, 15.0])
-    monkeypatch.setattr(device_module.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
     clock = Clock(CPU)
     for part in ("train", "aggregate", "train", "evaluate"):
         clock.mark(part)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fednnnn_plugin.engine.folder import Mode, RunFolder, run_log, write_atomically
+from fednnnn_plugin.engine.files import write_atomically
+from fednnnn_plugin.engine.folder import Mode, RunFolder
+from fednnnn_plugin.engine.log_file import run_log
 from fednnnn_plugin.errors import UserError
 
 LINE = '{"round": 1}\n'
@@ -156,7 +158,7 @@ def test_an_interrupt_while_the_log_is_written_stays_one_and_its_record_is_kept(
     def logs() -> None:
         with run_log() as write_to:
             write_to(tmp_path / "log")
-            monkeypatch.setattr("fednnnn_plugin.engine.folder._LogFile.format", interrupted)
+            monkeypatch.setattr("fednnnn_plugin.engine.log_file._LogFile.format", interrupted)
             logging.getLogger("anybody").warning("said")
 
     with pytest.raises(KeyboardInterrupt):

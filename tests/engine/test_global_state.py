@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.progress import Follower
+from fednnnn_plugin.engine.followers import Follower
 from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.server.layout import State

@@ -19,8 +19,8 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine import run as run_module
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.evaluation import Evaluation, batch_to_test
+from fednnnn_plugin.engine.followers import Follower
 from fednnnn_plugin.engine.model_check import takes_any_order
-from fednnnn_plugin.engine.progress import Follower
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.recipe.schema import DataArgs

@@ -10,8 +10,8 @@ import pytest
 from torch import nn
 
 from fednnnn_plugin.engine import keeper
-from fednnnn_plugin.engine.folder import write_atomically
-from fednnnn_plugin.engine.progress import Follower
+from fednnnn_plugin.engine.files import write_atomically
+from fednnnn_plugin.engine.followers import Follower
 from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.errors import RunError, UserError
 

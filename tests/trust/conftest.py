@@ -14,7 +14,7 @@ import pytest
 
 COMMAND = str(Path(__file__).with_name("command.py"))
 PRELOADED = [
-    *("fednnnn_plugin.cli", "fednnnn_plugin.engine.start", "fednnnn_plugin.engine.progress"),
+    *("fednnnn_plugin.cli", "fednnnn_plugin.engine.start", "fednnnn_plugin.engine.display"),
     *("fednnnn_plugin.report.build", "sklearn.datasets", "torch._dynamo", "pytest"),
 ]
 RECIPE = "digits_noniid_b_fednnnn"

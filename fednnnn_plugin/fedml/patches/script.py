@@ -44,7 +44,7 @@ def _pre_setup(original: Callable[..., Any], args: Any, *rest: Any, **named: Any
 def _begin_tracking(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
     """Look for the key of Weights & Biases before ``fedml.init`` begins a run there."""
     if getattr(args, "enable_wandb", False) and names_ours(args):
-        from fednnnn_plugin.engine.progress import WeightsAndBiases
+        from fednnnn_plugin.engine.trackers import WeightsAndBiases
 
         WeightsAndBiases()  # which raises one line where there is none
         args.wandb_project = getattr(args, "wandb_project", None)  # which FedML reads

@@ -1,0 +1,54 @@
+"""Files that are written whole or not at all, and read without surprises."""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+
+LONGEST_LINE = 1 << 24  # bytes of a round's record
+TEMPORARY = ".fednnnn-tmp"
+
+
+@contextmanager
+def errors_named(path: Path) -> Iterator[None]:
+    """Name the file in errors of writing to it; the kernel reports a full disk without a name."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def open_regular(path: Path, max_bytes: int) -> BufferedReader:
+    """Open a file, or raise ``OSError`` of what would block, never end, or fill the memory."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
+        raise OSError(f"not a regular file of at most {max_bytes} bytes")
+    return path.open("rb")
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file, or raise ``OSError`` with its name and leave there what it held before."""
+    temporary = path.with_name(f".{path.name}{TEMPORARY}")
+    with errors_named(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def break_off(path: Path) -> None:
+    """Give a file that is to grow a content of its own: a copy of its folder may be hard links."""
+    if path.is_file() and path.stat().st_nlink > 1:
+        write_atomically(path, path.read_bytes())

@@ -1,0 +1,60 @@
+"""The log of a run, in its folder."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from logging.handlers import MemoryHandler
+from pathlib import Path
+
+from fednnnn_plugin.engine.files import break_off
+
+
+@contextmanager
+def run_log() -> Iterator[Callable[[Path], None]]:
+    """Hold back all log records from INFO on until what it yields names a file.
+
+    FedML's are among them. The process's own handlers get what they would get without it.
+    """
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    records = MemoryHandler(1)  # passes on each at once as soon as it has a target
+
+    def write_to(path: Path) -> None:
+        break_off(path)
+        file = _LogFile(path, encoding="utf-8")
+        file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        records.setTarget(file)
+        records.flush()
+
+    def shown(record: logging.LogRecord) -> bool:
+        """Whether it would be there at the root's own level, if its logger has none."""
+        logger = logging.getLogger(record.name)
+        while logger.parent and not logger.level:
+            logger = logger.parent
+        return logger is not root or record.levelno >= level
+
+    for handler in handlers:
+        handler.addFilter(shown)
+    root.addHandler(records)
+    root.setLevel(min(level, logging.INFO) or logging.INFO)
+    try:
+        yield write_to
+    finally:
+        root.setLevel(level)
+        root.removeHandler(records)
+        for handler in handlers:
+            handler.removeFilter(shown)
+        target = records.target
+        records.close()  # passes on what an interrupt of its last record has kept back
+        if target:
+            with suppress(OSError):
+                target.close()
+
+
+class _LogFile(logging.FileHandler):
+    def emit(self, record: logging.LogRecord) -> None:
+        """Lose it on a full disk: logging's own report of that would hide the run's."""
+        with suppress(OSError):
+            assert self.stream is not None
+            self.stream.write(self.format(record) + self.terminator)
+            self.flush()
