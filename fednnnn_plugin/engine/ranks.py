@@ -11,6 +11,7 @@ at its clients: by ``scatter`` rank 0 hands out what they kept, and by ``gather`
 """
 
 import os
+import platform
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,10 @@ _HEAD_START = 10.0
 _TIME_TO_SAVE = 60.0
 
 
+class _AnotherRanksError(UserError):
+    """A user's mistake that another rank has seen: all ranks have agreed on it."""
+
+
 class Ranks:
     """The processes of a run, which all train: this one alone, which also holds the server."""
 
@@ -58,6 +63,11 @@ class Ranks:
 
     def wait(self) -> None:
         """Return when every rank has called this."""
+
+    def agree(self, error: UserError | None = None) -> None:
+        """Return if no rank has an error; else raise this rank's own, or what another one says."""
+        if error:
+            raise error
 
     def least(self, number: int) -> int:
         """Return the least of what the ranks give."""
@@ -130,6 +140,13 @@ class MpiRanks(Ranks):
     def wait(self) -> None:
         self._await(self._comm.Ibarrier())
 
+    def agree(self, error: UserError | None = None) -> None:
+        self.wait()
+        mine = error and f"rank {self.rank} on {platform.node()}: {error}"
+        said = next(filter(None, self._comm.allgather(mine)), None)
+        if error or said:
+            raise error or _AnotherRanksError(said)
+
     def least(self, number: int) -> int:
         return self._comm.allreduce(number, self._mpi.MIN)
 
@@ -194,6 +211,21 @@ class MpiRanks(Ranks):
         """Wait for the slowest rank without taking a core from it, and open to signals."""
         while not request.Test():
             time.sleep(_POLL_SECONDS)
+
+
+@contextmanager
+def agreed(ranks: Ranks) -> Iterator[None]:
+    """Raise on all ranks where one raises a user's mistake, which may be that of its machine.
+
+    All ranks meet here, or each where the next one of them calls ``ranks.agree``.
+    """
+    try:
+        yield
+    except _AnotherRanksError:
+        raise
+    except UserError as error:
+        ranks.agree(error)
+    ranks.agree()
 
 
 def deal(groups: Sequence[Group], work: Sequence[int], ranks: int) -> list[list[Group]]:

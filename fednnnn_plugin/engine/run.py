@@ -23,7 +23,7 @@ from fednnnn_plugin.engine.log_file import run_log
 from fednnnn_plugin.engine.model_check import check_model, own_copy
 from fednnnn_plugin.engine.numerics import numerics
 from fednnnn_plugin.engine.provenance import commit, versions
-from fednnnn_plugin.engine.ranks import Ranks
+from fednnnn_plugin.engine.ranks import Ranks, agreed
 from fednnnn_plugin.engine.records import MetricsFile, Summary
 from fednnnn_plugin.engine.settings import local_sgd, schedule
 from fednnnn_plugin.engine.simulation import Federation, Standing, simulate_round
@@ -133,7 +133,8 @@ def _unfinished_inputs(
     finished = bool(ranks.start(int(finished)))
     if finished and not ranks.start(int(files.fingerprint.exists())):
         return None  # before anything is downloaded
-    inputs = load()
+    with agreed(ranks):
+        inputs = load()
     if not recipe.rule.is_ours:
         rule = {"rule": rule_digests(recipe.rule)}
         inputs = inputs._replace(fingerprint={**inputs.fingerprint, **rule})

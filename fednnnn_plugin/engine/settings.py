@@ -70,9 +70,9 @@ def load_data(
     spec = data_spec(recipe, allow_code=allow_code)
     if ranks.local_rank == 0:
         data = load_federated(spec, given)
-        ranks.wait()
+        ranks.agree()
         return data
-    ranks.wait()
+    ranks.agree()
     return load_federated(replace(spec, download=False), given)
 
 

@@ -205,6 +205,24 @@ def test_a_mistake_that_one_rank_alone_has_names_it(tmp_path: Path) -> None:
     assert re.search(r"^rank 1 on .+: .*own\.yaml", stderr, re.MULTILINE)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_mistake_in_one_ranks_data_ends_all(rank: int, own_code: Path) -> None:
+    """As on two machines, one of which has no data: the line names the rank."""
+    Path("mine.py").write_text(
+        f"""
+import os
+
+def data():
+    assert os.environ["OMPI_COMM_WORLD_RANK"] != "{rank}", "no data here"
+"""
+    )
+    job = run(Path("run"), "--allow-code", **keys({"data_args.dataset": "mine:data"}))
+    status, _, stderr = ended(2, _BIN / "fednnnn", *job)
+    assert (status, stderr.count("no data here")) == (2, 1)
+    assert ("rank 1 on " in stderr) == (rank == 1)
+    assert "MPI_ABORT" not in stderr
+
+
 OWN = """
 from torch import nn
 
