@@ -211,14 +211,17 @@ def test_a_mistake_in_one_ranks_data_ends_all(rank: int, own_code: Path) -> None
     Path("mine.py").write_text(
         f"""
 import os
+import numpy as np
 
 def data():
     assert os.environ["OMPI_COMM_WORLD_RANK"] != "{rank}", "no data here"
+    images, labels = np.zeros((900, 1, 8, 8), np.uint8), np.arange(900) % 10
+    return images, labels, images, labels
 """
     )
     job = run(Path("run"), "--allow-code", **keys({"data_args.dataset": "mine:data"}))
     status, _, stderr = ended(2, _BIN / "fednnnn", *job)
-    assert (status, stderr.count("no data here")) == (2, 1)
+    assert (status, stderr.count("no data here")) == (2, 1), stderr
     assert ("rank 1 on " in stderr) == (rank == 1)
     assert "MPI_ABORT" not in stderr
 
