@@ -34,7 +34,7 @@ from fednnnn_plugin.engine.unchanged import (
     keep_fingerprint,
     rule_digests,
 )
-from fednnnn_plugin.engine.widths import Widths, kept_widths, width_in
+from fednnnn_plugin.engine.widths import kept_widths, width_in
 from fednnnn_plugin.errors import printable
 from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.server.server import Server
@@ -166,8 +166,9 @@ def _federation(
     room = ranks.least(room_on(inputs, total_memory(device) // sharers))
     widest = widest_group(inputs, sgd, train.client_batching, room)
     widths = {0: min(widest, train.client_num_per_round)}
-    if mode == "resume" and inputs.are_ours and sgd.is_plain:  # others train one by one
-        widths = ranks.share(_kept_widths(recipe, files, ranks) or widths)
+    if mode == "resume" and inputs.can_train_together(sgd):
+        kept = None if ranks.rank else kept_widths(files, train.client_num_per_round)
+        widths = ranks.share(kept or widths)
     workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
     server = Server(recipe.rule, recipe.rule_settings, layout_of(model))
     with (
@@ -185,11 +186,6 @@ def _federation(
         told = () if ranks.rank else followers
         federation = Federation(plan, server, cohort, ranks, told, widths, vectors)
         yield federation, Standing(start, method=vectors.start() if vectors else NO_STATE)
-
-
-def _kept_widths(recipe: Recipe, files: RunFolder, ranks: Ranks) -> Widths | None:
-    """Return the widths that a run had before, on rank 0."""
-    return None if ranks.rank else kept_widths(files, recipe.train_args.client_num_per_round)
 
 
 def _summary(

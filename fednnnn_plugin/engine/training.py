@@ -68,6 +68,10 @@ class Inputs(NamedTuple):
         ours = type(self.model) in MODELS.values() and isinstance(self.data, FederatedData)
         return ours and self.trainer is None and not self.functions.train_by_own_code
 
+    def can_train_together(self, sgd: LocalSGD) -> bool:
+        """Tell whether several clients can train in one set of kernels."""
+        return self.are_ours and sgd.is_plain
+
 
 def room_on(inputs: Inputs, memory: int) -> int:
     """Return the bytes that clients in training may take of a GPU's ``memory``; 0 of none.
@@ -96,17 +100,16 @@ def widest_group(
     most of it idle, it is as many as fit in ``MEMORY`` of ``room`` bytes.
     """
     if isinstance(setting, int):
-        if setting > 1 and not (inputs.are_ours and sgd.is_plain):
+        if setting > 1 and not inputs.can_train_together(sgd):
             raise UserError(
                 f"train_args.client_batching: {setting}: must be auto or off: only the models "
                 f"{', '.join(MODELS)} on this package's data train together, by plain SGD on the "
                 "cross-entropy"
             )
         return setting
-    model, data, *_ = inputs
-    together = inputs.are_ours and sgd.is_plain and isinstance(data, FederatedData)
-    if setting == "off" or not room or not together:
+    if setting == "off" or not room or not inputs.can_train_together(sgd):
         return 1
+    model, data, *_ = inputs
     assert isinstance(data, FederatedData)
     largest = max(map(data.client_size, range(data.num_clients)))
     shape = (min(sgd.batch_of(largest), largest), *data.train_images.shape[1:])
