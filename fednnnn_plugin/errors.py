@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -73,10 +73,18 @@ def check_known(what: str, given: str, allowed: Iterable[str]) -> None:
     """Refuse an argument that is none of what is allowed, and name the nearest."""
     names = list(allowed)
     if given not in names:
-        near = get_close_matches(str(given), names, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
         there = ", ".join(map(repr, names[:12])) or "none"
+        hint = did_you_mean(given, names, repr)
         raise UserError(f"{what}: {given!r}: must be one of {there}{hint}")
+
+
+def did_you_mean(
+    given: object, names: Iterable[str], form: Callable[[str], str] = lambda name: name
+) -> str:
+    """Return ``; did you mean X?`` for the most similar name, case aside; nothing if none is."""
+    by_lower = {name.lower(): name for name in names}
+    near = get_close_matches(str(given)[:_LONGEST_VALUE].lower(), by_lower, n=1)
+    return f"; did you mean {form(by_lower[near[0]])}?" if near else ""
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import UserError, did_you_mean, printable
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import call_code, check_arguments, find_code, is_own
 
@@ -214,11 +213,9 @@ def unknown_model(name: str) -> str:
     known = [*MODELS, *models.list_models(module=models)]
     if name in known:
         return ""
-    near = get_close_matches(name[:60].lower(), known, n=3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return (
         f"must be one of {', '.join(MODELS)}, the name of a torchvision classification model, or "
-        f"module:function{hint}"
+        f"module:function{did_you_mean(name, known)}"
     )
 
 

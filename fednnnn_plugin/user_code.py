@@ -8,13 +8,12 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from pathlib import Path
 from types import FunctionType, ModuleType
 
 import torch
 
-from fednnnn_plugin.errors import UserError, joined, printable
+from fednnnn_plugin.errors import UserError, did_you_mean, joined, printable
 from fednnnn_plugin.seeds import isolated_generators
 
 _PACKAGE = str(Path(__file__).parent)
@@ -144,11 +143,9 @@ def check_arguments(function: object, where: str, given: Mapping[str, object]) -
     what = printable(getattr(function, "__qualname__", type(function).__name__))
     lines = []
     for name in (name for name in given if name not in by_name):
-        near = get_close_matches(name[:40], by_name, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
         lines.append(
             f"{where}.{printable(name)}: unknown key, and no argument of {what}, which takes "
-            f"{', '.join(by_name) or 'none'}{hint}"
+            f"{', '.join(by_name) or 'none'}{did_you_mean(name, by_name)}"
         )
     if lines:
         raise UserError(joined(lines))

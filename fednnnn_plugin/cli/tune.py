@@ -35,11 +35,6 @@ from fednnnn_plugin.errors import UserError
     help="The paper's procedure for a recipe of other data, network or deal, too.",
 )
 @click.option("--prune", is_flag=True, default=None, help="Stop trials far behind the others.")
-@click.option(
-    "--settings",
-    type=PATH,
-    help="A YAML file with grids, rounds, validation, metric, prune; options come before it.",
-)
 @click.option("--study", type=PATH, help="The study folder; default studies/<recipe>-seed<seed>.")
 @click.option("--jobs", default=1, show_default=True, help="Trials side by side.")
 @click.option("--resume", is_flag=True, help="Go on with the study; no finished trial is repeated.")
@@ -49,7 +44,6 @@ def tune_command(
     overrides: tuple[str, ...],
     grids: tuple[str, ...],
     study: Path | None,
-    settings: Path | None,
     jobs: int,
     resume: bool,
     allow_code: bool,
@@ -64,7 +58,6 @@ def tune_command(
     other machines too, join with --resume on the same study folder.
     """
     from fednnnn_plugin.engine.numerics import keep_freed_memory
-    from fednnnn_plugin.tune.settings import read_settings
     from fednnnn_plugin.tune.tuning import tune_recipe
 
     keep_freed_memory()
@@ -73,7 +66,6 @@ def tune_command(
     tune_recipe(
         recipe,
         options,
-        file=read_settings(settings) if settings else None,
         overrides=overrides,
         study=study,
         jobs=jobs,
@@ -89,11 +81,11 @@ def _warn(text: str) -> None:
 
 
 def _by_key(grids: tuple[str, ...]) -> dict[str, str]:
-    """Divide KEY=VALUES; ``train_args.`` may stand before the key, as in --set."""
+    """Divide KEY=VALUES."""
     found: dict[str, str] = {}
     for grid in grids:
         key, equals, values = grid.partition("=")
-        key = key.strip().removeprefix("train_args.")
+        key = key.strip()
         if not equals or not key:
             raise UserError(f"--grid {grid!r}: write KEY=VALUES, as in beta=0.5:1.2:0.1")
         if key in found:

@@ -1,7 +1,6 @@
 """Metrics of a test by name: scikit-learn's scorers. Importing it takes seconds."""
 
 import warnings
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from sklearn.metrics import get_scorer, get_scorer_names
 from torch import Tensor
 
 from fednnnn_plugin.data.images import IGNORED
-from fednnnn_plugin.errors import UserError, reason
+from fednnnn_plugin.errors import UserError, did_you_mean, reason
 
 
 def unknown_metric(name: str) -> str:
@@ -19,8 +18,7 @@ def unknown_metric(name: str) -> str:
     names = get_scorer_names()
     if name in names:
         return ""
-    near = get_close_matches(name[:60], names, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(name, names)
     return f"must be a scorer of scikit-learn's, such as f1_macro, or MODULE:FUNCTION{hint}"
 
 

@@ -1,12 +1,11 @@
 """Values to a `Recipe`, or a line for each that is wrong: where, key, value, what is allowed."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from pydantic import ValidationError
 
-from fednnnn_plugin.errors import MAX_LINES, UserError, joined, shown
+from fednnnn_plugin.errors import MAX_LINES, UserError, did_you_mean, joined, shown
 from fednnnn_plugin.recipe.consistency import inconsistencies
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.method import CLIENT_METHOD, METHOD, method_keys, method_settings
@@ -67,8 +66,8 @@ def unknown_section(section: str) -> str:
     """Say that there is no such section, and name the nearest one."""
     if home := known_keys().get(section):
         return f"not a section; it is a key of {home}"
-    nearest = get_close_matches(section[:40], SECTIONS, n=1, cutoff=0.0)[0]
-    return f"unknown section; the nearest known one is {nearest}"
+    hint = did_you_mean(section, SECTIONS) or f"; must be one of {', '.join(SECTIONS)}"
+    return f"unknown section{hint}"
 
 
 def _unknown(sections: Mapping[str, object], *, of_methods: bool) -> dict[str, str]:
@@ -89,9 +88,8 @@ def _unknown(sections: Mapping[str, object], *, of_methods: bool) -> dict[str, s
             if key not in known and len(found) >= MAX_LINES:  # no message shows it
                 found[f"{section}.{key}"] = "unknown key"
             elif key not in known:
-                nearest = get_close_matches(key[:40], known, n=1, cutoff=0.0)[0]
-                text = f"unknown key; did you mean {known[nearest]}.{nearest}?"
-                found[f"{section}.{key}"] = text
+                hint = did_you_mean(key, known, lambda name: f"{known[name]}.{name}")
+                found[f"{section}.{key}"] = f"unknown key{hint}"
             elif known[key] != section:
                 found[f"{section}.{key}"] = f"unknown key there; it belongs to {known[key]}"
     return found

@@ -1,12 +1,11 @@
 """A recipe's method: the rule and the client method that it names, and the values of their keys."""
 
 from collections.abc import Callable, Collection, Mapping
-from difflib import get_close_matches
 from typing import TypeVar
 
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS, load_client_method
-from fednnnn_plugin.errors import UserError, shown
+from fednnnn_plugin.errors import UserError, did_you_mean, shown
 from fednnnn_plugin.recipe.kinds import Caller, decimal
 from fednnnn_plugin.recipe.schema import SECTIONS, own_keys
 from fednnnn_plugin.server.rules import RULES, Key, Rule, load_rule
@@ -98,11 +97,9 @@ def _find(
     if not names_code(name) and str(name) in known:  # a user's own may run or may not
         return known[str(name)]
     if not names_code(name):
-        by_lower = {each.lower(): each for each in known}
-        near = get_close_matches(str(name)[:60].lower(), by_lower, n=1)
-        hint = f"; did you mean {by_lower[near[0]]}?" if near else ""
         given = "missing;" if name is None else f"{shown(name)}:"
-        raise UserError(f"{given} must be one of {', '.join(known)}, or MODULE:CLASS{hint}")
+        allowed = f"must be one of {', '.join(known)}, or MODULE:CLASS"
+        raise UserError(f"{given} {allowed}{did_you_mean(name, known)}")
     try:
         if caller.allow_code:
             return load(str(name), where)

@@ -29,8 +29,8 @@ Grid = dict[str, tuple[float, ...]]
 
 
 def _searchable(grid: Grid) -> Grid:
-    if not 0 < math.prod(map(len, grid.values())) <= MAX_POINTS:
-        raise ValueError(f"not 1 to {MAX_POINTS} combinations")
+    if not 0 < (points := math.prod(map(len, grid.values()))) <= MAX_POINTS:
+        raise ValueError(f"{points} combinations: must be 1 to {MAX_POINTS}")
     if taken := grid.keys() & TAKEN:
         raise ValueError(f"{', '.join(sorted(taken))}: tables of trials have such a column")
     return grid

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import prod
 from typing import NamedTuple
+
+from pydantic import ValidationError
 
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.report.study import MAX_POINTS, TAKEN, Grid, Metric, Plan, Step
-from fednnnn_plugin.tune.settings import LEARNING_RATE_STEP, Settings, parse_grid
+from fednnnn_plugin.report.study import Grid, Metric, Plan, Step
+from fednnnn_plugin.tune.options import LEARNING_RATE_STEP, Settings, parse_grid
 
 Load = Callable[[Sequence[str]], Recipe]
 """Loads the recipe that is searched for, with these overrides."""
@@ -75,10 +76,6 @@ def make_plan(recipe: Recipe, settings: Settings, measure: Measure | None = None
         if name not in (*_CHOSEN, *keys):
             known = ", ".join((*_CHOSEN, *keys))
             raise UserError(f"--grid {name}: {method} has no such key to search; it has {known}")
-        if name in TAKEN:
-            raise UserError(
-                f"--grid {name}: the table of trials has such a column: call it otherwise"
-            )
     searched = {
         LEARNING_RATE_STEP: (FEDAVG, [*_CHOSEN]),
         _step_name(method): (method, [*keys]),
@@ -127,10 +124,6 @@ def _joint_step(recipe: Recipe, settings: Settings) -> Step:
         if name not in searchable or name in _NOT_SEARCHED:
             there = ", ".join(key for key in searchable if key not in _NOT_SEARCHED)
             raise UserError(f"--grid {name}: no key of train_args to search; there are {there}")
-        if name in TAKEN:
-            raise UserError(
-                f"--grid {name}: the table of trials has such a column: call it otherwise"
-            )
     method = train.federated_optimizer
     rounds = settings.rounds or train.comm_round
     return _step(_step_name(method), method, rounds, settings.grids)
@@ -141,9 +134,11 @@ def _step_name(method: str) -> str:
 
 
 def _step(name: str, method: str, rounds: int, grid: Grid) -> Step:
-    if (points := prod(map(len, grid.values()))) > MAX_POINTS:
-        raise UserError(f"--grid: {points} combinations; at most {MAX_POINTS} are allowed")
-    return Step(name=name, method=method, rounds=rounds, grid=grid)
+    try:
+        return Step(name=name, method=method, rounds=rounds, grid=grid)
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise UserError(f"--grid: {problem}") from None
 
 
 def _plan(

@@ -14,8 +14,8 @@ from fednnnn_plugin.engine.display import warnings_shown
 from fednnnn_plugin.engine.endings import ending, resumable, signals_raised
 from fednnnn_plugin.engine.numerics import keep_freed_memory
 from fednnnn_plugin.report.study import Study
-from fednnnn_plugin.tune.folder import StudyFolder
 from fednnnn_plugin.tune.search import Search
+from fednnnn_plugin.tune.study_folder import StudyFolder
 
 
 def search(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Study:

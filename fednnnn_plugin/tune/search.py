@@ -19,9 +19,9 @@ from filelock import FileLock, Timeout
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.report.study import Step, Study, read_plan
-from fednnnn_plugin.tune.folder import StudyFolder, shown_values
 from fednnnn_plugin.tune.journal import Journal, Row
 from fednnnn_plugin.tune.plan import trial_recipe
+from fednnnn_plugin.tune.study_folder import StudyFolder, shown_values
 from fednnnn_plugin.tune.trial import read_curves, rounds_done, run_trial
 
 Values = dict[str, float]

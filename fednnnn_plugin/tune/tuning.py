@@ -12,14 +12,14 @@ import pandas as pd
 
 from fednnnn_plugin.engine.endings import launched_ranks
 from fednnnn_plugin.engine.start import IN_PYTHON, as_options
-from fednnnn_plugin.errors import UserError, in_words
+from fednnnn_plugin.errors import UserError, in_words, shown
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.report.study import is_study, read_plan
-from fednnnn_plugin.tune.folder import StudyFolder, counts, shown_values
+from fednnnn_plugin.tune.begin import begin_study, check_study
+from fednnnn_plugin.tune.options import checked_settings
 from fednnnn_plugin.tune.plan import described
 from fednnnn_plugin.tune.processes import search
-from fednnnn_plugin.tune.settings import Settings, checked_settings
-from fednnnn_plugin.tune.start import begin_study, check_study
+from fednnnn_plugin.tune.study_folder import StudyFolder, counts, shown_values
 
 _log = logging.getLogger(__name__)
 Say = Callable[[str], None]
@@ -112,7 +112,6 @@ def tune_recipe(
     *,
     say: Say,
     warn: Say,
-    file: Settings | None = None,
     overrides: Sequence[str] = (),
     study: Path | None = None,
     jobs: int = 1,
@@ -121,21 +120,20 @@ def tune_recipe(
 ) -> Tuning:
     """Search as :func:`tune` does; messages are the command's.
 
-    ``settings`` are those of :class:`Settings`, of which None is not given; they come before those
-    of a ``file``. ``say`` takes a line for each trial that ends, and the outcome.
+    ``settings`` are those of :class:`~fednnnn_plugin.tune.options.Settings`, of which None is not
+    given. ``say`` takes a line for each trial that ends, and the outcome.
     """
     if launched_ranks() > 1:
         raise UserError("tune: start one process; --jobs N starts more, --resume joins a study")
-    if jobs < 1:
-        raise UserError(f"--jobs: {jobs}: must be at least 1")
+    if type(jobs) is not int or jobs < 1:
+        raise UserError(f"--jobs: {shown(jobs)}: must be a whole number of at least 1")
     path = find_recipe(str(recipe))
 
     def load(more: Sequence[str]) -> Recipe:
         return load_recipe(path, [*overrides, *more], allow_code=allow_code)
 
     loaded = load([])
-    given = checked_settings({k: v for k, v in settings.items() if v is not None}, "--")
-    given = (file or Settings()).updated(given)
+    given = checked_settings({k: v for k, v in settings.items() if v is not None})
     default = f"{loaded.name}-seed{loaded.common_args.random_seed}"
     folder = StudyFolder(study or Path("studies") / default, allow_code=allow_code)
     if resume and is_study(folder.path):

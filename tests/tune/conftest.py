@@ -13,10 +13,10 @@ import yaml
 from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.recipe import Recipe, dump_recipe, find_recipe, load_recipe
 from fednnnn_plugin.report.study import Study
-from fednnnn_plugin.tune.folder import StudyFolder
+from fednnnn_plugin.tune.options import Settings
 from fednnnn_plugin.tune.plan import make_plan
 from fednnnn_plugin.tune.search import Search
-from fednnnn_plugin.tune.settings import Settings
+from fednnnn_plugin.tune.study_folder import StudyFolder
 
 Outcome = Callable[[dict[str, Any], int], float]
 """A trial's accuracy after a round, from its ``train_args``; it may raise what a run raises."""

@@ -8,8 +8,8 @@ import yaml
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe, dump_recipe, find_recipe, load_recipe
+from fednnnn_plugin.tune.options import Settings, settings_of
 from fednnnn_plugin.tune.plan import described, make_plan, trial_recipe
-from fednnnn_plugin.tune.settings import Settings, settings_of
 
 
 def recipe(name: str) -> Recipe:

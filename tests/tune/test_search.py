@@ -123,7 +123,7 @@ def test_trials_side_by_side_share_cores_and_a_gpu(
 ) -> None:
     given: list[Ranks] = []
     stand_in = lambda *_, ranks, **__: given.append(ranks)  # noqa: E731
-    monkeypatch.setattr("fednnnn_plugin.tune.trial.run_recipe", stand_in)
+    monkeypatch.setattr("fednnnn_plugin.tune.trial.run_federation", stand_in)
     recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"))
     run_trial(recipe, tmp_path, lambda: False, 3, allow_code=False)
     assert (given[0].core_sharers, given[0].sharers("a GPU")) == (3, 3)

@@ -1,16 +1,14 @@
-"""What a user says of a search: a small YAML file, options of the command, or nothing."""
+"""What a user says of a search: options of the command, arguments of the function, or nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from fednnnn_plugin.errors import UserError, printable, shown
-from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.report.study import MAX_POINTS, Grid, Metric, Plan
 
 LEARNING_RATE_STEP = "learning-rate"  # the paper's Step 2; no method has such a name
@@ -89,24 +87,14 @@ def settings_of(plan: Plan) -> Settings:
     return Settings(grids=grids, rounds=plan.steps[0].rounds, paper=paper, **given)
 
 
-def read_settings(path: Path) -> Settings:
-    """Read a settings file; a ``UserError`` has a line for each problem."""
-    values = read_mapping(path, ", ".join(Settings.model_fields))
-    return checked_settings(values, f"{printable(path)}: ")
-
-
-def checked_settings(values: Mapping[str, Any], where: str) -> Settings:
-    """Validate settings; before an error's key stands ``where``, which is ``--`` of options."""
+def checked_settings(values: Mapping[str, Any]) -> Settings:
+    """Validate settings; a ``UserError`` has a line for each problem, by the command's option."""
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        raise UserError("\n".join(_line(where, entry) for entry in error.errors())) from None
+        raise UserError("\n".join(map(_line, error.errors()))) from None
 
 
-def _line(where: str, entry: Any) -> str:
-    key = printable(".".join(map(str, entry["loc"][:2])))
-    key = key.replace("grids.", "grid ") if where == "--" else key
-    allowed = entry["msg"].removeprefix("Value error, ")
-    if entry["type"] == "extra_forbidden":
-        allowed = f"unknown key; must be one of {', '.join(Settings.model_fields)}"
-    return f"{where}{key}: {shown(entry['input'])}: {allowed}"
+def _line(entry: Any) -> str:
+    option = printable(" ".join(map(str, entry["loc"][:2]))).replace("grids", "grid", 1)
+    return f"--{option}: {shown(entry['input'])}: {entry['msg'].removeprefix('Value error, ')}"

@@ -14,9 +14,9 @@ from fednnnn_plugin.errors import RunError, UserError, joined
 from fednnnn_plugin.recipe import differences
 from fednnnn_plugin.report.study import Plan, is_study, read_plan
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.tune.folder import StudyFolder, shown_values
+from fednnnn_plugin.tune.options import Settings, settings_of
 from fednnnn_plugin.tune.plan import Load, Measure, make_plan, trial_recipe
-from fednnnn_plugin.tune.settings import Settings, settings_of
+from fednnnn_plugin.tune.study_folder import StudyFolder, shown_values
 
 
 def begin_study(folder: StudyFolder, load: Load, given: Settings) -> None:
