@@ -111,7 +111,7 @@ def simulate_round(
     if total is None:  # it is on rank 0
         _test_parts(federation, number, before.served)
         return None, replace(standing, round=number)
-    _refuse_failures(schedule, number, total.known.failed)
+    _refuse_failures(schedule, number, total.seen.failed)
     with _errors_of(number):
         update, after, move = server.close_round(number, before, total, schedule.seed)
     method = standing.method
@@ -233,7 +233,7 @@ def _count_failures(
         total.fail()
         _log.warning("round %d: client %d failed: %s", number, client, said)
     reason = f"client {group[0]} failed ({said}): "
-    _refuse_failures(schedule, number, total.known.failed, reason, error)
+    _refuse_failures(schedule, number, total.seen.failed, reason, error)
 
 
 def _refuse_failures(

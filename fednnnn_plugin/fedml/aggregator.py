@@ -241,14 +241,14 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 weightless += 1
                 self._records.remark(f"{self._rank(position)} has weight 0")
                 continue
-            clipped = part.known.clipped
+            clipped = part.seen.clipped
             try:
                 once = {name: t for name, t in model.items() if name not in tied}
                 if not part.add(once, weight, self._client(position)):
                     self._records.remark(
                         f"{self._rank(position)} rejected: not finite, or not a count"
                     )
-                elif part.known.clipped > clipped:
+                elif part.seen.clipped > clipped:
                     self._records.remark(f"{self._rank(position)} clipped to max_client_norm")
             except UserError as error:
                 self._fail(position, error)

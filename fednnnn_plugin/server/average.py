@@ -15,8 +15,8 @@ from fednnnn_plugin.server.admission import check_client, check_global, checked_
 from fednnnn_plugin.server.buffers import BufferSum
 from fednnnn_plugin.server.layout import Layout, ModelState, State
 from fednnnn_plugin.server.norms import part_norms
-from fednnnn_plugin.server.sum import BinnedSum
-from fednnnn_plugin.server.update import Clients, LayerNorms, Update
+from fednnnn_plugin.server.sum import BinnedSum, Term
+from fednnnn_plugin.server.update import AcceptedClient, Clients, LayerNorms, Update
 
 _log = logging.getLogger(__name__)
 # Of a group's update: its clients share a grid, which may be coarse for the shortest of them.
@@ -87,7 +87,7 @@ class UpdateAccumulator:
         if max_client_norm is not None:
             max_client_norm = checked_positive("max_client_norm", max_client_norm)
         self.layout = layout = Layout(global_state, trainable)
-        self.known = Clients()
+        self.seen = Clients()
         self._w_t = layout.flatten(global_state)
         self._max_client_norm = max_client_norm
         self.device = self._w_t.device
@@ -101,12 +101,12 @@ class UpdateAccumulator:
     @property
     def clients(self) -> int:
         """How many clients were accepted so far."""
-        return len(self.known.rows)
+        return len(self.seen.accepted)
 
     @property
     def rejected(self) -> int:
         """How many clients were rejected so far."""
-        return self.known.rejected
+        return self.seen.rejected
 
     def add(self, client_state: State, weight: float, name: str = "a client") -> bool:
         """Add one client's model; it is read only.
@@ -159,55 +159,54 @@ class UpdateAccumulator:
     ) -> list[bool]:
         m, whole = len(differences), {"": slice(0, self.layout.size)}
         rows = self._buffers.read(buffers, m)
-        beside = [part_norms(returned[name], whole) for name in self._returned]
+        lengths_returned = [part_norms(returned[name], whole) for name in self._returned]
         norms = part_norms(differences, self.layout.modules)
+        measured = torch.cat([*lengths_returned, norms, rows.measures], 1).tolist()
         largest = math.inf if self._max_client_norm is None else self._max_client_norm
-        places, part, terms, shares, peaks = [], Clients(), [], [], []
-        of_returned: list[list[tuple[float, int, float]]] = []
-        measured: list[list[float]] = torch.cat([*beside, norms, rows.measures], 1).tolist()
+        group, places, terms, shares, peaks = Clients(), [], [], [], []
+        terms_returned: list[list[Term]] = [[] for _ in self._returned]
         for k, (row, weight) in enumerate(zip(measured, weights, strict=True)):
-            others, (*layers, peak, change, negative, strange) = (
-                row[: len(beside)],
-                row[len(beside) :],
-            )
-            square = sum(layer * layer for layer in layers)
+            lengths = row[: len(self._returned)]
+            *layer_norms, peak, change, negative, strange = row[len(lengths) :]
+            square = sum(layer * layer for layer in layer_norms)
             norm = math.sqrt(square)
-            longest = max(norm, *others) if others else norm
-            finite = longest <= torch.finfo(self.layout.dtype).max
-            finite = finite and math.isfinite(peak + change + sum(others))
+            finite = max([norm, *lengths]) <= torch.finfo(self.layout.dtype).max
+            finite = finite and math.isfinite(peak + change + sum(lengths))
             if not finite or strange:
                 why = f"not a count: {self._buffers.no_count(rows, k)}" if finite else "not finite"
                 _log.warning("%s: update rejected: %s", names[k], why)
-                part.rejected += 1
+                group.rejected += 1
                 continue
             if negative:
                 _log.warning("%s: running variances below 0 count as 0", names[k])
             if change > largest:
                 _log.warning("%s: its buffers moved by %.3g: clipped", names[k], change)
+            group.clipped += norm > largest or change > largest
+            shrink = largest / norm if norm > largest else 1.0
+            layer_norms = tuple(layer * shrink for layer in layer_norms)
+            group.accepted.append(
+                AcceptedClient(weight, min(norm, largest), square * shrink**2, layer_norms)
+            )
+            places.append(k)
+            terms.append(Term.of(weight, shrink, norm))
+            for each, length in zip(terms_returned, lengths, strict=True):
+                each.append(Term.of(weight, 1.0, length))
             shares.append(largest / change if change > largest else 1.0)
             peaks.append(peak)
-            part.clipped += norm > largest or change > largest
-            shrink = largest / norm if norm > largest else 1.0
-            shrunk = (layer * shrink for layer in layers)
-            part.rows.append((weight, min(norm, largest), square * shrink**2, *shrunk))
-            mantissa, exponent = math.frexp(weight)
-            terms.append((mantissa * shrink, exponent, mantissa * shrink * norm))
-            of_returned.append([(mantissa, exponent, mantissa * length) for length in others])
-            places.append(k)
-        self.known.merge(part)
+        self.seen.merge(group)
         if places:
             chosen = slice(None) if len(places) == m else torch.tensor(places).to(self.device)
             folds = 1 if m == 1 else _GROUP_FOLDS
             self.updates.add(differences[chosen], terms, folds)
-            for place, (name, total) in enumerate(self._returned.items()):
-                total.add(returned[name][chosen], [own[place] for own in of_returned], folds)
+            for (name, total), each in zip(self._returned.items(), terms_returned, strict=True):
+                total.add(returned[name][chosen], each, folds)
             accepted = [weights[k] for k in places]
             self._buffers.add(rows.take(chosen), accepted, shares, peaks)
         return [k in places for k in range(m)]
 
     def fail(self) -> None:
         """Count a client that had no model to add: its training raised, or gave another shape."""
-        self.known.merge(Clients(rejected=1, failed=1))
+        self.seen.merge(Clients(rejected=1, failed=1))
 
     def merge(self, other: "UpdateAccumulator") -> None:
         """Add the partial sums of another accumulator over the same global state.
@@ -218,7 +217,7 @@ class UpdateAccumulator:
         """
         if self._form() != other._form():
             raise UserError("UpdateAccumulator.merge: the other one is over another global state")
-        self.known.merge(other.known)
+        self.seen.merge(other.seen)
         self.updates.merge(other.updates)
         for name, total in self._returned.items():
             total.merge(other._returned[name])
@@ -236,30 +235,32 @@ class UpdateAccumulator:
         ``exchange`` gives what every process gave. ``add_up`` gives the sum of their int64 vectors,
         on the CPU, or None on a process that is not to have it; return whether this one has it.
         """
-        buffers = self._buffers
-        of_all = [self.updates, *self._returned.values()]
-        bins = (
-            [[*total.bins] for total in of_all],
-            {name: [*total.bins] for name, total in buffers.sums.items()},
-        )
-        parts = exchange((self.known, bins, buffers.weights, buffers.maxima.tolist()))
-        buffers.become([weights for _, _, weights, _ in parts], [maxima for *_, maxima in parts])
-        for place, vector in enumerate(of_all):
-            vector.use({bin_ for _, (used, _), *_ in parts for bin_ in used[place]})
-        for name, vector in buffers.sums.items():
-            vector.use({bin_ for _, (_, of), *_ in parts for bin_ in of.get(name, ())})
-        vectors = [*of_all, *buffers.sums.values()]
-        own = [total for vector in vectors for total in vector.bins.values()]
+        bins = {key: [*total.bins] for key, total in self._sums.items()}
+        maxima = self._buffers.maxima.tolist()
+        parts = exchange((self.seen, bins, self._buffers.weights, maxima))
+        self._buffers.become([part[2] for part in parts], [part[3] for part in parts])
+        sums = self._sums
+        for key, total in sums.items():
+            total.align({bin_ for _, bins, *_ in parts for bin_ in bins.get(key, ())})
+        vectors = [vector for total in sums.values() for vector in total.bins.values()]
         nothing = torch.empty(0, dtype=torch.int64)
-        sums = add_up(torch.cat([nothing, *(total.cpu() for total in own)]))
-        if sums is None:
+        added = add_up(torch.cat([nothing, *(vector.cpu() for vector in vectors)]))
+        if added is None:
             return False
-        for total, together in zip(own, sums.split([len(x) for x in own]), strict=True):
-            total.copy_(together)
-        self.known = Clients()
-        for known, *_ in parts:
-            self.known.merge(known)
+        for vector, together in zip(vectors, added.split([len(x) for x in vectors]), strict=True):
+            vector.copy_(together)
+        self.seen = Clients()
+        for seen, *_ in parts:
+            self.seen.merge(seen)
         return True
+
+    @property
+    def _sums(self) -> dict[object, BinnedSum]:
+        """All sums, in one order on all processes that have the same."""
+        sums: dict[object, BinnedSum] = {"update": self.updates}
+        sums |= {("returned", name): total for name, total in self._returned.items()}
+        sums |= {("buffer", name): total for name, total in self._buffers.sums.items()}
+        return sums
 
     def finish(self) -> Update:
         """Divide by the exact sum of the accepted weights.
@@ -267,35 +268,31 @@ class UpdateAccumulator:
         Raises:
             UserError: no client was accepted.
         """
-        known, layout = self.known, self.layout
-        if not known.rows:
+        seen, modules = self.seen, self.layout.modules
+        if not seen.accepted:
             raise UserError(f"no client update to average: {self.rejected} rejected, none accepted")
-        total, unit = known.weighted(), -known.exponent()
-        vector = self.updates.total(total, layout.dtype, unit)
-        own = part_norms(vector, layout.modules).tolist()
-        norm, square, *layers = (
-            known.weighted(column) / total for column in range(1, len(known.rows[0]))
-        )
-        norms = [row[1] for row in known.rows]
-        shares = [math.ldexp(row[0], unit) / total * row[1] for row in known.rows]
-        longest = max(shares) or 1.0  # in units of it no square overflows
+        vector = seen.mean_vector(self.updates, self.layout.dtype)
+        layer_norms = part_norms(vector, modules).tolist()
+        mean_update_norm = math.sqrt(math.fsum(norm * norm for norm in layer_norms))
+        mean_client_norm = seen.mean(client.norm for client in seen.accepted)
+        by_layer = zip(*(client.layer_norms for client in seen.accepted), strict=True)
+        layers = zip(modules, layer_norms, map(seen.mean, by_layer), strict=True)
+        norms = [client.norm for client in seen.accepted]
         return Update(
             vector=vector,
-            layout=layout,
+            layout=self.layout,
             # Proposition 1 holds for the exact values; rounding must not break it by an ulp.
-            mean_update_norm=min(math.sqrt(math.fsum(x * x for x in own)), norm),
-            mean_client_norm=norm,
-            mean_client_square=square,
-            orthogonal_norm=longest * math.sqrt(math.fsum((x / longest) ** 2 for x in shares)),
-            layers={
-                module: LayerNorms(min(n, e), e)
-                for module, n, e in zip(layout.modules, own, layers, strict=True)
-            },
-            buffers=self._buffers.mean(known),
+            mean_update_norm=min(mean_update_norm, mean_client_norm),
+            mean_client_norm=mean_client_norm,
+            mean_client_square=seen.mean(client.square for client in seen.accepted),
+            orthogonal_norm=seen.orthogonal_norm(),
+            layers={module: LayerNorms(min(n, e), e) for module, n, e in layers},
+            buffers=self._buffers.mean(seen),
             clients=len(norms),
-            rejected=known.rejected,
+            rejected=seen.rejected,
             client_norms=(min(norms), statistics.median(norms), max(norms)),
             returned={
-                name: each.total(total, layout.dtype, unit) for name, each in self._returned.items()
+                name: seen.mean_vector(total, self.layout.dtype)
+                for name, total in self._returned.items()
             },
         )

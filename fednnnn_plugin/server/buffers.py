@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fednnnn_plugin.server.layout import Block, Entry, Layout, State
 from fednnnn_plugin.server.norms import part_norms
-from fednnnn_plugin.server.sum import BinnedSum
+from fednnnn_plugin.server.sum import BinnedSum, Term
 from fednnnn_plugin.server.update import Clients
 
 # A client's buffers differ in scale: an attention mask of -1e9 beside a running variance of 0.01,
@@ -130,10 +130,7 @@ class BufferSum:
 
         That is a share of each client, and for the rest of its weight ``w_t``.
         """
-        terms = []
-        for weight, factor, peak in zip(weights, factors, peaks, strict=True):
-            mantissa, exponent = math.frexp(weight)
-            terms.append((mantissa * factor, exponent, mantissa * factor * peak))
+        terms = list(map(Term.of, weights, factors, peaks))
         shares = zip(map(Fraction, weights), map(Fraction, factors), strict=True)
         together = sum((weight * factor for weight, factor in shares), Fraction())
         folds = _HUGE_FOLDS if max(peaks) > _HUGE else _FOLDS
@@ -166,22 +163,21 @@ class BufferSum:
         }
         self.maxima = torch.tensor(maxima, dtype=torch.int64).amax(0).to(self._device)
 
-    def mean(self, known: Clients) -> dict[str, Tensor]:
+    def mean(self, clients: Clients) -> dict[str, Tensor]:
         """Return the weighted average, or the maximum, of every buffer, in its own dtype."""
         found = self._layout.integer.views(self.maxima)
-        every = sum((Fraction(row[0]) for row in known.rows), Fraction())
+        every = sum((Fraction(client.weight) for client in clients.accepted), Fraction())
         if every == self.weights.get(_ALL):
-            total, unit = known.weighted(), -known.exponent()
-            vector = self.sums[_ALL].total(total, torch.float64, unit)
+            vector = clients.mean_vector(self.sums[_ALL], torch.float64)
             found |= self._layout.floating.views(vector)
         else:
-            found |= {e.name: self._mean(e, every, known) for e in self._layout.floating.entries}
+            found |= {e.name: self._mean(e, every, clients) for e in self._layout.floating.entries}
         forms = self._layout.forms
         return {name: found[name].to(forms[name][1], copy=True) for name in self._layout.buffers}
 
-    def _mean(self, entry: Entry, every: Fraction, known: Clients) -> Tensor:
-        """Return the average of an entry that not all clients, whose weights are known, moved."""
-        start, exponent, still = self._w_t[entry.name], known.exponent(), every
+    def _mean(self, entry: Entry, every: Fraction, clients: Clients) -> Tensor:
+        """Return the average of an entry that not all clients moved; ``every`` is their weight."""
+        start, still = self._w_t[entry.name], every
         places = {_ALL: entry.where, entry.name: slice(None)}
         blocks = [block for block in places if block in self.sums]
         if not blocks:
@@ -191,11 +187,11 @@ class BufferSum:
             total.merge(self.sums[block].part(places[block]))
             still -= self.weights[block]
         if still:
-            row = start.reshape(1, -1)
+            row, exponent = start.reshape(1, -1), clients.exponent
             share, peak = float(still / Fraction(2) ** exponent), float(_peaks(row))
             folds = _HUGE_FOLDS if peak > _HUGE else _FOLDS
-            total.add(row, [(share, exponent, share * peak)], folds)
-        return total.total(known.weighted(), torch.float64, -exponent).view(entry.shape)
+            total.add(row, [Term(share, exponent, share * peak)], folds)
+        return clients.mean_vector(total, torch.float64).view(entry.shape)
 
     def _sum_of(self, block: str | None) -> BinnedSum:
         if block not in self.sums:

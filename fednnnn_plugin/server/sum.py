@@ -10,6 +10,7 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +21,20 @@ def pieces(size: int, device: torch.device) -> Iterator[slice]:
     length = 131_072 if device.type == "cpu" else max(size, 1)
     for start in range(0, max(size, 1), length):
         yield slice(start, min(start + length, size))
+
+
+class Term(NamedTuple):
+    """A row's factor, by mantissa and exponent as of ``math.frexp``; a bound of |x| · mantissa."""
+
+    mantissa: float
+    exponent: int
+    bound: float
+
+    @classmethod
+    def of(cls, weight: float, factor: float, largest: float) -> "Term":
+        """Return that of ``weight · factor · x`` with elements up to ``largest``."""
+        mantissa, exponent = math.frexp(weight)
+        return cls(mantissa * factor, exponent, mantissa * factor * largest)
 
 
 class BinnedSum:
@@ -57,22 +72,18 @@ class BinnedSum:
                 total.sub_((count * self._ROUND_BITS + 2**63) % 2**64 - 2**63)
         return self._sums
 
-    def add(self, rows: Tensor, terms: Sequence[tuple[float, int, float]], folds: int) -> None:
-        """Add finite rows ``[m, size]`` on one grid, each times a positive factor.
-
-        A row's term is its factor's mantissa and exponent, as ``math.frexp`` gives them, and a
-        bound of ``|x|`` times that mantissa.
-        """
+    def add(self, rows: Tensor, terms: Sequence[Term], folds: int) -> None:
+        """Add finite rows ``[m, size]`` on one grid, each times a positive factor."""
         # Below 2^-900 the scale would overflow; such a term rounds to zero on its grid.
-        tops = [own + max(math.frexp(bound)[1], -900) for _, own, bound in terms if bound]
+        tops = [t.exponent + max(math.frexp(t.bound)[1], -900) for t in terms if t.bound]
         if not tops:
             return
         highest = -(-max(tops) // self._WIDTH)
         bins = [highest - fold * self._BITS // self._WIDTH for fold in range(folds)]
-        self.use(bins)
+        self.align(bins)
         exponent = self._BITS - self._WIDTH * highest
         scales = [  # a row of zeros may have any factor
-            math.ldexp(mantissa, own + exponent) if bound else 0.0 for mantissa, own, bound in terms
+            math.ldexp(t.mantissa, t.exponent + exponent) if t.bound else 0.0 for t in terms
         ]
         alone = len(rows) == 1
         column = torch.tensor(scales, dtype=torch.float64).to(rows.device).unsqueeze(1)
@@ -93,7 +104,7 @@ class BinnedSum:
 
     def merge(self, other: "BinnedSum") -> None:
         """Add another partial sum."""
-        self.use(other.bins)
+        self.align(other.bins)
         for bin_ in self._sums.keys() & other.bins.keys():
             self._sums[bin_].add_(other.bins[bin_].to(self._device))
 
@@ -105,7 +116,7 @@ class BinnedSum:
         part._size = len(range(self._size)[where])
         return part
 
-    def use(self, bins: Collection[int]) -> None:
+    def align(self, bins: Collection[int]) -> None:
         """Have all bins that a sum over these and its own keeps; drop those that fall below."""
         every = {*self._sums, *bins}
         kept = sorted((bin_ for bin_ in every if bin_ > max(every) - self._kept), reverse=True)
