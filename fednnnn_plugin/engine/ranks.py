@@ -25,7 +25,7 @@ from fednnnn_plugin.client.groups import Group
 from fednnnn_plugin.engine.devices import core_ids
 from fednnnn_plugin.engine.endings import Terminated, ending, launched_ranks
 from fednnnn_plugin.errors import LaunchError, UserError, shown
-from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.client_sum import ClientSum
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm, Request
@@ -93,7 +93,7 @@ class Ranks:
         """Return this rank's part of what rank 0 gives."""
         return parts[0]
 
-    def reduce(self, part: UpdateAccumulator) -> UpdateAccumulator | None:
+    def reduce(self, part: ClientSum) -> ClientSum | None:
         """Return the sum of all ranks' parts on rank 0, None elsewhere."""
         return part
 
@@ -182,7 +182,7 @@ class MpiRanks(Ranks):
                 # A copy is aligned for the dtype that the bytes are of.
                 tensor.copy_(content.clone().view(tensor.dtype).view(tensor.shape))
 
-    def reduce(self, part: UpdateAccumulator) -> UpdateAccumulator | None:
+    def reduce(self, part: ClientSum) -> ClientSum | None:
         self.wait()  # open to signals, which the exchange of objects is not
         return part if part.combine(self._comm.allgather, self._sum) else None
 

@@ -20,7 +20,7 @@ from fednnnn_plugin.engine.sampling import Sampler, draw_cohort
 from fednnnn_plugin.engine.widths import Widths, width_in
 from fednnnn_plugin.engine.workers import Failure
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.client_sum import ClientSum
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.server import Server, ServerState
 
@@ -152,7 +152,7 @@ def _cohort(federation: Federation, number: int) -> list[int]:
 
 def _train(
     federation: Federation, number: int, clients: Sequence[int], standing: Standing, clock: Clock
-) -> UpdateAccumulator | None:
+) -> ClientSum | None:
     """Train a round's clients, dealt to the ranks; return the sum of all updates, on rank 0.
 
     Where the memory of a GPU ends for a group, all ranks train the round's clients anew in groups
@@ -179,16 +179,11 @@ def _train(
 
 def _train_part(
     federation: Federation, number: int, clients: Sequence[int], standing: Standing, clock: Clock
-) -> UpdateAccumulator | None:
+) -> ClientSum | None:
     """Train this rank's clients and add up their updates; None where the memory of its GPU ends."""
     schedule, vectors, served = federation.schedule, federation.vectors, standing.server.served
-    layout, sizes = federation.server.layout, schedule.client_sizes
-    total = UpdateAccumulator(
-        layout.state_dict(served),
-        [entry.name for entry in layout.entries],
-        schedule.max_client_norm,
-        vectors.returns if vectors else (),
-    )
+    sizes, returns = schedule.client_sizes, vectors.returns if vectors else ()
+    total = ClientSum(federation.server.layout, served, schedule.max_client_norm, returns)
     width = width_in(federation.widths, number)
     groups = plan_groups(clients, sizes, width, schedule.least_groups)
     work = [sum(sizes[client] for client in group) for group in groups]
@@ -225,7 +220,7 @@ def _train_part(
 
 
 def _count_failures(
-    schedule: Schedule, number: int, total: UpdateAccumulator, group: Group, error: Exception
+    schedule: Schedule, number: int, total: ClientSum, group: Group, error: Exception
 ) -> None:
     """Count a group's clients as failed; raise where that are too many."""
     said = " ".join(str(error).split())

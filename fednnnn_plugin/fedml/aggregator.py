@@ -43,7 +43,7 @@ from fednnnn_plugin.fedml.tester import (
     refuse_replaced,
 )
 from fednnnn_plugin.fedml.tracking import log_through_fedml
-from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.client_sum import ClientSum
 from fednnnn_plugin.server.layout import State
 from fednnnn_plugin.server.server import Server
 
@@ -228,9 +228,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 is as it was before.
         """
         w_t, tied = named_tensors(self.model), aliases(self.model)
-        server = self._server
-        trainable = [entry.name for entry in server.layout.entries]
-        part = UpdateAccumulator(w_t, trainable, self._train.max_client_norm)
+        server, layout = self._server, self._server.layout
+        part = ClientSum(layout, layout.gather(w_t), self._train.max_client_norm)
         kept, self._places = self._places, []
         weightless = 0
         if len(kept) != len(raw_client_model_or_grad_list):
@@ -267,12 +266,12 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._rule_state = server.memory_dict(state)
         self._evaluation = None
         if not global_privacy():
-            evaluation = whole_state(self.model, part.layout.state_dict(state.evaluation))
+            evaluation = whole_state(self.model, layout.state_dict(state.evaluation))
             self._evaluation = clamp_variances(evaluation)
         self._round += 1
         evaluated = "served" if self._evaluation is None else self._recipe.rule.evaluated
         self._records.aggregated(self._round, update, move, evaluated)
-        served = part.layout.state_dict(state.served)
+        served = layout.state_dict(state.served)
         served = clamp_variances(whole_state(self.model, served, torch.device("cpu")))
         if self._round != self._last_round or self._evaluation is None:
             self._next_served = None

@@ -59,15 +59,13 @@ class BufferSum:
     """Adds the clients' buffers, frozen parameters included, exactly and in any order.
 
     Of a floating entry that is ``w_t``'s in every client nothing is kept; where some moved it, the
-    others count with ``w_t``'s. ``state`` is ``w_t``; its buffers are copied. ``measured`` says
-    that changes are: ``‖b_k - b_t‖₂``, over all floating entries of a client together.
+    others count with ``w_t``'s. ``measured`` says that changes are: ``‖b_k - b_t‖₂``, over all
+    floating entries of a client together.
     """
 
-    def __init__(
-        self, state: State, layout: Layout, device: torch.device, *, measured: bool
-    ) -> None:
+    def __init__(self, layout: Layout, w_t: State, device: torch.device, *, measured: bool) -> None:
         self._layout, self._device, self._measured = layout, device, measured
-        self._w_t = {name: state[name].detach().to(device, copy=True) for name in layout.buffers}
+        self._w_t = {name: tensor.to(device) for name, tensor in w_t.items()}
         start, limits = layout.integer.flatten(self._w_t).to(device), torch.iinfo(torch.int64)
         kinds = [self._w_t[e.name].dtype == torch.int64 for e in layout.integer.entries]
         sizes = torch.tensor([e.shape.numel() for e in layout.integer.entries], dtype=torch.int64)

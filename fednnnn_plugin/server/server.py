@@ -10,7 +10,7 @@ from torch.nn import Parameter
 
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.client_sum import ClientSum
 from fednnnn_plugin.server.layout import Layout, ModelState, State
 from fednnnn_plugin.server.norms import part_norms
 from fednnnn_plugin.server.rules import Rule
@@ -99,7 +99,7 @@ class Server:
         return after, move
 
     def close_round(
-        self, number: int, state: ServerState, total: UpdateAccumulator, seed: int
+        self, number: int, state: ServerState, total: ClientSum, seed: int
     ) -> tuple[Update, ServerState, ServerMove]:
         """Average a round's clients and :meth:`apply` it; the rule may draw, by ``seed``.
 

@@ -1,0 +1,251 @@
+"""The sum of a round's clients, and what it gives: the average update and the NWDA norms."""
+
+import logging
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.server.admission import check_client, checked_positive
+from fednnnn_plugin.server.buffers import BufferSum
+from fednnnn_plugin.server.layout import Layout, ModelState, State
+from fednnnn_plugin.server.norms import part_norms
+from fednnnn_plugin.server.sum import BinnedSum, Term
+from fednnnn_plugin.server.update import AcceptedClient, Clients, LayerNorms, Update
+
+_log = logging.getLogger(__name__)
+# Of a group's update: its clients share a grid, which may be coarse for the shortest of them.
+_GROUP_FOLDS = 2
+
+
+class ClientSum:
+    """Adds the clients of a round; :class:`~fednnnn_plugin.UpdateAccumulator` says what and how.
+
+    Args:
+        layout: where the tensors of the model stand.
+        w_t: the model that they all started from; it is not copied, and must not change.
+        max_client_norm: ``c``: a longer update, or change of buffers, is clipped to it.
+        returns: names of the vectors ``r_k`` that clients return beside their models; their means
+            ``Σ α_k r_k``, which are not clipped, are ``Update.returned``.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        w_t: ModelState,
+        max_client_norm: float | None = None,
+        returns: Iterable[str] = (),
+    ) -> None:
+        self.layout, self.device, self.seen = layout, w_t.vector.device, Clients()
+        self._w_t = w_t.vector
+        self._longest = math.inf if max_client_norm is None else max_client_norm
+        self.updates = BinnedSum(layout.size, self.device, _GROUP_FOLDS)
+        self._returned = {
+            name: BinnedSum(layout.size, self.device, _GROUP_FOLDS) for name in returns
+        }
+        limited = max_client_norm is not None
+        self._buffers = BufferSum(layout, w_t.buffers, self.device, measured=limited)
+
+    @property
+    def clients(self) -> int:
+        """How many clients were accepted so far."""
+        return len(self.seen.accepted)
+
+    @property
+    def rejected(self) -> int:
+        """How many clients were rejected so far."""
+        return self.seen.rejected
+
+    def add(self, client_state: State, weight: float, name: str = "a client") -> bool:
+        """Add one client's model; it is read only.
+
+        Args:
+            client_state: ``w_k``: the names and shapes of the global state; an entry that is not
+                trained, such as a frozen parameter, may be missing: it is as in ``w_t``.
+            weight: ``a_k``, positive and finite: 1 for every client, or its number of samples.
+            name: the client's name in the log.
+
+        Returns:
+            False if the client was rejected: an element, also of a buffer, is NaN or infinite, an
+            integer buffer cannot be a count, or the update is outside the exact range. It is
+            counted in ``rejected`` only.
+
+        Raises:
+            UserError: missing trainable or extra names, another shape or kind of number, a weight
+                that is not positive and finite.
+        """
+        weight, forms = checked_positive("client weight", weight), self.layout.forms
+        check_client(client_state, forms, self.layout.buffers)
+        difference = self.layout.flatten(client_state).to(self.device).sub_(self._w_t)
+        # In the model's own dtype a wider client's buffer may overflow.
+        there = (name for name in self.layout.buffers if name in client_state)
+        buffers = {name: client_state[name].detach().to(forms[name][1]) for name in there}
+        return self._add(difference.unsqueeze(0), buffers, [weight], [name])[0]
+
+    def add_group(
+        self,
+        models: ModelState,
+        weights: Sequence[float],
+        names: Sequence[str] | None = None,
+        returned: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> list[bool]:
+        """Add m models ``[m, d]`` and ``[m, …]`` at once; return which were accepted.
+
+        ``returned`` are all that ``returns`` names, ``[m, d]``; what is not finite is rejected.
+        It takes a number of tensor operations that m does not change, and one wait of the host.
+        """
+        names = names or ["a client"] * len(weights)
+        return self._add(models.vector - self._w_t, models.buffers, weights, names, returned)
+
+    def _add(
+        self,
+        differences: Tensor,
+        buffers: State,
+        weights: Sequence[float],
+        names: Sequence[str],
+        returned: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> list[bool]:
+        m, whole = len(differences), {"": slice(0, self.layout.size)}
+        rows = self._buffers.read(buffers, m)
+        lengths_returned = [part_norms(returned[name], whole) for name in self._returned]
+        norms = part_norms(differences, self.layout.modules)
+        measured = torch.cat([*lengths_returned, norms, rows.measures], 1).tolist()
+        largest = self._longest
+        group, places, terms, shares, peaks = Clients(), [], [], [], []
+        terms_returned: list[list[Term]] = [[] for _ in self._returned]
+        for k, (row, weight) in enumerate(zip(measured, weights, strict=True)):
+            lengths = row[: len(self._returned)]
+            *layer_norms, peak, change, negative, strange = row[len(lengths) :]
+            square = sum(layer * layer for layer in layer_norms)
+            norm = math.sqrt(square)
+            finite = max([norm, *lengths]) <= torch.finfo(self.layout.dtype).max
+            finite = finite and math.isfinite(peak + change + sum(lengths))
+            if not finite or strange:
+                why = f"not a count: {self._buffers.no_count(rows, k)}" if finite else "not finite"
+                _log.warning("%s: update rejected: %s", names[k], why)
+                group.rejected += 1
+                continue
+            if negative:
+                _log.warning("%s: running variances below 0 count as 0", names[k])
+            if change > largest:
+                _log.warning("%s: its buffers moved by %.3g: clipped", names[k], change)
+            group.clipped += norm > largest or change > largest
+            shrink = largest / norm if norm > largest else 1.0
+            layer_norms = tuple(layer * shrink for layer in layer_norms)
+            group.accepted.append(
+                AcceptedClient(weight, min(norm, largest), square * shrink**2, layer_norms)
+            )
+            places.append(k)
+            terms.append(Term.of(weight, shrink, norm))
+            for each, length in zip(terms_returned, lengths, strict=True):
+                each.append(Term.of(weight, 1.0, length))
+            shares.append(largest / change if change > largest else 1.0)
+            peaks.append(peak)
+        self.seen.merge(group)
+        if places:
+            chosen = slice(None) if len(places) == m else torch.tensor(places).to(self.device)
+            folds = 1 if m == 1 else _GROUP_FOLDS
+            self.updates.add(differences[chosen], terms, folds)
+            for (name, total), each in zip(self._returned.items(), terms_returned, strict=True):
+                total.add(returned[name][chosen], each, folds)
+            accepted = [weights[k] for k in places]
+            self._buffers.add(rows.take(chosen), accepted, shares, peaks)
+        return [k in places for k in range(m)]
+
+    def fail(self) -> None:
+        """Count a client that had no model to add: its training raised, or gave another shape."""
+        self.seen.merge(Clients(rejected=1, failed=1))
+
+    def merge(self, other: "ClientSum") -> None:
+        """Add the partial sums of another accumulator over the same global state.
+
+        Raises:
+            UserError: other names, shapes or dtypes, or in another order; other trainable names;
+                another ``max_client_norm``.
+        """
+        if self._form() != other._form():
+            raise UserError("UpdateAccumulator.merge: the other one is over another global state")
+        self.seen.merge(other.seen)
+        self.updates.merge(other.updates)
+        for name, total in self._returned.items():
+            total.merge(other._returned[name])
+        self._buffers.merge(other._buffers)
+
+    def _form(self) -> object:
+        names = [*self._returned]
+        return [*self.layout.forms.items()], self.layout.entries, self._longest, names
+
+    def combine(
+        self, exchange: Callable[[Any], list[Any]], add_up: Callable[[Tensor], Tensor | None]
+    ) -> bool:
+        """Become the sum of the parts of several processes, which all call this.
+
+        ``exchange`` gives what every process gave. ``add_up`` gives the sum of their int64 vectors,
+        on the CPU, or None on a process that is not to have it; return whether this one has it.
+        """
+        bins = {key: [*total.bins] for key, total in self._sums.items()}
+        maxima = self._buffers.maxima.tolist()
+        parts = exchange((self.seen, bins, self._buffers.weights, maxima))
+        self._buffers.become([part[2] for part in parts], [part[3] for part in parts])
+        sums = self._sums
+        for key, total in sums.items():
+            total.align({bin_ for _, bins, *_ in parts for bin_ in bins.get(key, ())})
+        vectors = [vector for total in sums.values() for vector in total.bins.values()]
+        nothing = torch.empty(0, dtype=torch.int64)
+        added = add_up(torch.cat([nothing, *(vector.cpu() for vector in vectors)]))
+        if added is None:
+            return False
+        for vector, together in zip(vectors, added.split([len(x) for x in vectors]), strict=True):
+            vector.copy_(together)
+        self.seen = Clients()
+        for seen, *_ in parts:
+            self.seen.merge(seen)
+        return True
+
+    @property
+    def _sums(self) -> dict[object, BinnedSum]:
+        """All sums, in one order on all processes that have the same."""
+        sums: dict[object, BinnedSum] = {"update": self.updates}
+        sums |= {("returned", name): total for name, total in self._returned.items()}
+        sums |= {("buffer", name): total for name, total in self._buffers.sums.items()}
+        return sums
+
+    def finish(self) -> Update:
+        """Divide by the exact sum of the accepted weights.
+
+        Raises:
+            UserError: no client was accepted.
+        """
+        seen, modules = self.seen, self.layout.modules
+        if not seen.accepted:
+            raise UserError(f"no client update to average: {self.rejected} rejected, none accepted")
+        vector = seen.mean_vector(self.updates, self.layout.dtype)
+        layer_norms = part_norms(vector, modules).tolist()
+        mean_update_norm = math.sqrt(math.fsum(norm * norm for norm in layer_norms))
+        mean_client_norm = seen.mean(client.norm for client in seen.accepted)
+        by_layer = zip(*(client.layer_norms for client in seen.accepted), strict=True)
+        layers = zip(modules, layer_norms, map(seen.mean, by_layer), strict=True)
+        norms = [client.norm for client in seen.accepted]
+        return Update(
+            vector=vector,
+            layout=self.layout,
+            # Proposition 1 holds for the exact values; rounding must not break it by an ulp.
+            mean_update_norm=min(mean_update_norm, mean_client_norm),
+            mean_client_norm=mean_client_norm,
+            mean_client_square=seen.mean(client.square for client in seen.accepted),
+            orthogonal_norm=seen.orthogonal_norm(),
+            layers={module: LayerNorms(min(n, e), e) for module, n, e in layers},
+            buffers=self._buffers.mean(seen),
+            clients=len(norms),
+            rejected=seen.rejected,
+            client_norms=(min(norms), statistics.median(norms), max(norms)),
+            returned={
+                name: seen.mean_vector(total, self.layout.dtype)
+                for name, total in self._returned.items()
+            },
+        )
