@@ -27,7 +27,9 @@ def loss_of(closure: Closure | None) -> Loss:
         return closure()
 
 
-def needed(optimizer: Optimizer, name: str, value: float | None, below: float = math.inf) -> float:
+def required_value(
+    optimizer: Optimizer, name: str, value: float | None, below: float = math.inf
+) -> float:
     """Return what a step cannot do without: a coefficient of a group, a measure of the round."""
     rule = type(optimizer).__name__
     if value is None:
@@ -57,35 +59,42 @@ def _gradients(optimizer: Optimizer) -> Iterator[Tensor]:
     return (p.grad for p in parameters if p.grad is not None)
 
 
-def norm_ratio(optimizer: Optimizer, mean_client_norm: float | None) -> float:
-    """Return ``E / N``, or 0 where N is near 0 (``N ≤ 1e-6 E``, or ``E = 0``)."""
-    client_norm = needed(optimizer, "mean_client_norm", mean_client_norm)
-    mean_update_norm = needed(optimizer, "the norm of the gradient", update_norm(optimizer))
-    if mean_update_norm <= NEAR_ZERO * client_norm or client_norm == 0.0:
-        return 0.0
-    return client_norm / mean_update_norm
+def norm_ratio(rule: Any, mean_client_norm: float | None) -> float:
+    """Return ``E / N``, or 0 where N is near 0 (``N ≤ 1e-6 E``, or ``E = 0``).
+
+    ``rule.degenerate`` tells which.
+    """
+    client_norm = required_value(rule, "mean_client_norm", mean_client_norm)
+    update = required_value(rule, "the norm of the gradient", update_norm(rule))
+    rule.degenerate = update <= NEAR_ZERO * client_norm or client_norm == 0.0
+    return 0.0 if rule.degenerate else client_norm / update
 
 
 @torch.no_grad()
-def move(optimizer: Optimizer, ratio: float | Callable[[dict[str, Any]], float] = 1.0) -> bool:
-    """Apply ``d ← γ d + ratio β S; w ← w + η d``, but nothing at ratio 0; tell which.
+def move(
+    optimizer: Optimizer,
+    closure: Closure | None,
+    ratio: Callable[[dict[str, Any]], float] = lambda _: 1.0,
+) -> Loss:
+    """Apply ``d ← γ d + ratio β S; w ← w + η d``, but nothing at ratio 0; return the loss.
 
     β is 1 in a rule without it; where γ is 0, as in a rule without it, no ``d`` is kept. The ratio
-    may depend on the group.
+    of a group is computed after the closure.
     """
+    loss = loss_of(closure)
     # All groups are read before any moves: a missing value leaves the model as it was.
-    check_finite(optimizer)
     factors = []
     for group in optimizer.param_groups:
-        own = ratio(group) if callable(ratio) else ratio
-        scale = own * needed(optimizer, "beta", group.get("beta", 1.0))
-        gamma = needed(optimizer, "gamma", group.get("gamma", 0.0), below=1.0)
-        factors.append((scale, gamma, needed(optimizer, "lr", group["lr"])))
-    for group, (scale, gamma, lr) in zip(optimizer.param_groups, factors, strict=True):
+        beta = required_value(optimizer, "beta", group.get("beta", 1.0))
+        gamma = required_value(optimizer, "gamma", group.get("gamma", 0.0), below=1.0)
+        lr = required_value(optimizer, "lr", group["lr"])
+        factors.append((ratio(group), beta, gamma, lr))
+    check_finite(optimizer)
+    for group, (scale, beta, gamma, lr) in zip(optimizer.param_groups, factors, strict=True):
         for parameter in group["params"]:
-            if parameter.grad is None or ratio == 0:
+            if parameter.grad is None or scale == 0:
                 continue
-            step = parameter.grad * -scale
+            step = parameter.grad * -(scale * beta)
             if gamma > 0.0:
                 state = optimizer.state[parameter]
                 if "momentum" in state:
@@ -93,4 +102,4 @@ def move(optimizer: Optimizer, ratio: float | Callable[[dict[str, Any]], float] 
                 else:
                     state["momentum"] = step
             parameter.add_(step, alpha=lr)
-    return ratio != 0
+    return loss

@@ -105,23 +105,23 @@ class Rule:
 
     def step(self, optimizer: Optimizer, update: Update) -> None:
         """Make a step with a round's update; a custom rule gets a copy of it."""
-        given = update if _is_ours(self.optimizer) else copy.deepcopy(update)
+        given = update if self.is_ours else copy.deepcopy(update)
         with self._called():
             optimizer.step(**{name: getattr(given, name) for name in self.wants})
 
     @property
     def is_ours(self) -> bool:
         """Tell whether it is this package's, not a user's."""
-        return _is_ours(self.optimizer)
+        return self.optimizer.__module__.startswith("fednnnn_plugin.")
 
     @contextmanager
     def _called(self) -> Iterator[None]:
         """Call a user's own class on one thread, and say on one line what it raises."""
         try:
-            with nullcontext() if _is_ours(self.optimizer) else on_threads(1):
+            with nullcontext() if self.is_ours else on_threads(1):
                 yield
         except (Exception, SystemExit) as error:
-            if isinstance(error, UserError | RunError) or _is_ours(self.optimizer):
+            if isinstance(error, UserError | RunError) or self.is_ours:
                 raise
             raise UserError(f"federated_optimizer: {self.name}: raised {told(error)}") from error
 
@@ -175,10 +175,10 @@ def rule(
 
     def register(optimizer: Class) -> Class:
         name = printable(getattr(optimizer, "__name__", repr(optimizer)))
-        known = RULES.get(name)
+        registered = RULES.get(name)
         if Optimizer not in getattr(optimizer, "__mro__", ()):
             problem = "must be a subclass of torch.optim.Optimizer"
-        elif known and _is_ours(known.optimizer):
+        elif registered and registered.is_ours:
             problem = "one of ours has this name; call it otherwise"
         elif evaluated not in get_args(Evaluated):
             problem = f"evaluated: {evaluated!r}: must be one of {', '.join(get_args(Evaluated))}"
@@ -193,10 +193,6 @@ def rule(
         raise UserError(f"rule: {name}: {problem}")
 
     return register
-
-
-def _is_ours(optimizer: type[Optimizer]) -> bool:
-    return optimizer.__module__.startswith("fednnnn_plugin.")
 
 
 def find_rule(name: str) -> Rule:
@@ -222,10 +218,10 @@ def load_rule(reference: str, where: str) -> Rule:
 
 def name_rule(name: str, optimizer: object, where: str) -> Rule:
     """Register a user's own rule under a name of its own: the decorated class's place."""
-    own = next((rule for rule in reversed(_decorated) if rule.optimizer is optimizer), None)
-    if own is None:
+    declared = next((rule for rule in reversed(_decorated) if rule.optimizer is optimizer), None)
+    if declared is None:
         raise UserError(f"{where}: {name}: must be a class with @fednnnn_plugin.rule(...)")
-    RULES[name] = replace(own, name=name)
+    RULES[name] = replace(declared, name=name)
     return RULES[name]
 
 

@@ -2,14 +2,20 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.server.gradients import Closure, Loss, Params, check_finite, loss_of, needed
+from fednnnn_plugin.server.gradients import (
+    Closure,
+    Loss,
+    Params,
+    check_finite,
+    loss_of,
+    required_value,
+)
 from fednnnn_plugin.server.rules import decay, positive, rule
 
 # The ranges of FedAdam and FedYogi; the defaults are the source's, which has none for η and
@@ -23,14 +29,12 @@ KEYS = {
 adaptive = rule(wants=(), evaluated="served", place=None, client_method=None, **KEYS)
 
 
-def checked(**arguments: float) -> dict[str, Any]:
-    """Return the arguments of FedAdam or FedYogi, each in its range."""
-    return {name: KEYS[f"server_{name}"].checked(name, x) for name, x in arguments.items()}
-
-
-def check_tau(optimizer: Optimizer) -> None:
-    """Refuse a τ whose square, the first v, is 0 or infinite in the dtype of a parameter."""
+def check_groups(optimizer: Optimizer) -> None:
+    """Refuse a value out of range; a τ whose square, the first v, is 0 or infinite in a dtype."""
     for group in optimizer.param_groups:
+        for key in KEYS.values():
+            assert key.argument
+            key.checked(key.argument, group[key.argument])
         for dtype in {parameter.dtype for parameter in group["params"]}:
             form = torch.finfo(dtype)
             low, high = math.sqrt(form.smallest_normal * form.eps), math.sqrt(form.max)
@@ -43,16 +47,17 @@ def check_tau(optimizer: Optimizer) -> None:
 
 @torch.no_grad()
 def adaptive_step(
-    optimizer: Optimizer, second_moment: Callable[[Tensor, Tensor, float], object]
-) -> None:
+    optimizer: Optimizer,
+    closure: Closure | None,
+    second_moment: Callable[[Tensor, Tensor, float], object],
+) -> Loss:
     """Apply ``m ← β1 m + (1 - β1) S; w ← w + η m / (√v + τ)``, element by element.
 
     ``second_moment`` moves v in place, given v, S² and β2.
     """
+    loss = loss_of(closure)
     for group in optimizer.param_groups:  # all are read before any moves
-        needed(optimizer, "lr", group["lr"])
-        checked(**{name: group[name] for name in ("lr", "beta1", "beta2", "tau")})
-    check_tau(optimizer)
+        required_value(optimizer, "lr", group["lr"])
     check_finite(optimizer)
     for group in optimizer.param_groups:
         lr, beta1, tau = group["lr"], group["beta1"], group["tau"]
@@ -75,6 +80,7 @@ def adaptive_step(
                     f"update is beyond {v.dtype}"
                 )
             parameter.add_(m.div(v.sqrt().add_(tau)).mul_(lr))
+    return loss
 
 
 @adaptive
@@ -108,11 +114,13 @@ class FedAdam(Optimizer):
     def __init__(
         self, params: Params, lr: float, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3
     ) -> None:
-        super().__init__(params, checked(lr=lr, beta1=beta1, beta2=beta2, tau=tau))
-        check_tau(self)
+        super().__init__(params, {"lr": lr, "beta1": beta1, "beta2": beta2, "tau": tau})
+        check_groups(self)
 
     def step(self, closure: Closure | None = None) -> Loss:
         """Make a step."""
-        loss = loss_of(closure)
-        adaptive_step(self, lambda v, square, beta2: v.mul_(beta2).add_(square * (1 - beta2)))
-        return loss
+        return adaptive_step(self, closure, _adam)
+
+
+def _adam(v: Tensor, square: Tensor, beta2: float) -> None:
+    v.mul_(beta2).add_(square * (1 - beta2))

@@ -2,7 +2,7 @@
 
 from torch.optim import Optimizer
 
-from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, move
+from fednnnn_plugin.server.gradients import Closure, Loss, Params, move
 from fednnnn_plugin.server.rules import LR, rule
 
 
@@ -27,6 +27,4 @@ class PaperFedAvg(Optimizer):
 
     def step(self, closure: Closure | None = None) -> Loss:
         """Make a step."""
-        loss = loss_of(closure)
-        move(self)
-        return loss
+        return move(self, closure)

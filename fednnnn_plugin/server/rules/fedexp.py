@@ -8,9 +8,8 @@ from fednnnn_plugin.server.gradients import (
     Closure,
     Loss,
     Params,
-    loss_of,
     move,
-    needed,
+    required_value,
     update_norm,
 )
 from fednnnn_plugin.server.rules import LR, positive, rule
@@ -62,13 +61,11 @@ class FedExP(Optimizer):
         self, closure: Closure | None = None, *, mean_client_square: float | None = None
     ) -> Loss:
         """Make a step; ``mean_client_square`` is ``Σ α_k ‖w_k - w_t‖₂²``."""
-        loss = loss_of(closure)
-        square = needed(self, "mean_client_square", mean_client_square)
-        norm = update_norm(self)
 
         def ratio(group: dict[str, Any]) -> float:
+            square = required_value(self, "mean_client_square", mean_client_square)
             EPSILON.checked("epsilon", group["epsilon"])
+            norm = update_norm(self)
             return max(1.0, square / (2 * (norm * norm + group["epsilon"])))
 
-        move(self, ratio)
-        return loss
+        return move(self, closure, ratio)

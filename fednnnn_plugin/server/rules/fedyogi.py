@@ -3,8 +3,8 @@
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of
-from fednnnn_plugin.server.rules.fedadam import adaptive, adaptive_step, check_tau, checked
+from fednnnn_plugin.server.gradients import Closure, Loss, Params
+from fednnnn_plugin.server.rules.fedadam import adaptive, adaptive_step, check_groups
 
 
 @adaptive
@@ -22,14 +22,12 @@ class FedYogi(Optimizer):
     def __init__(
         self, params: Params, lr: float, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3
     ) -> None:
-        super().__init__(params, checked(lr=lr, beta1=beta1, beta2=beta2, tau=tau))
-        check_tau(self)
+        super().__init__(params, {"lr": lr, "beta1": beta1, "beta2": beta2, "tau": tau})
+        check_groups(self)
 
     def step(self, closure: Closure | None = None) -> Loss:
         """Make a step."""
-        loss = loss_of(closure)
-        adaptive_step(self, _yogi)
-        return loss
+        return adaptive_step(self, closure, _yogi)
 
 
 def _yogi(v: Tensor, square: Tensor, beta2: float) -> None:

@@ -3,7 +3,7 @@
 from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, move
+from fednnnn_plugin.server.gradients import Closure, Loss, Params, move
 from fednnnn_plugin.server.rules import LR, decay, rule
 
 #: γ, and a grid of it that holds what the paper chose (table of its appendix): 0.6 to 0.9.
@@ -47,6 +47,4 @@ class Momentum(Optimizer):
 
     def step(self, closure: Closure | None = None) -> Loss:
         """Make a step."""
-        loss = loss_of(closure)
-        move(self)
-        return loss
+        return move(self, closure)

@@ -2,7 +2,7 @@
 
 from torch.optim import Optimizer
 
-from fednnnn_plugin.server.gradients import Closure, Loss, Params, loss_of, move, norm_ratio
+from fednnnn_plugin.server.gradients import Closure, Loss, Params, move, norm_ratio
 from fednnnn_plugin.server.rules import LR, positive, rule
 
 #: β, and a grid of it that holds what the paper chose (table of its appendix): 0.6 to 1.1.
@@ -38,6 +38,4 @@ class NormNorm(Optimizer):
         self, closure: Closure | None = None, *, mean_client_norm: float | None = None
     ) -> Loss:
         """Make a step; ``mean_client_norm`` is ``E = Σ α_k ‖w_k - w_t‖₂``."""
-        loss = loss_of(closure)
-        self.degenerate = not move(self, norm_ratio(self, mean_client_norm))
-        return loss
+        return move(self, closure, lambda _: norm_ratio(self, mean_client_norm))
