@@ -10,7 +10,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from fednnnn_plugin.client.local_sgd import LocalSGD, go_on
+from fednnnn_plugin.client.local_sgd import LocalSGD, uninterrupted
 from fednnnn_plugin.client.masked_norm import MaskedBatchNorm
 from fednnnn_plugin.client.replica import layout_of
 from fednnnn_plugin.server.layout import ModelState
@@ -42,8 +42,7 @@ class GroupSGD:
         self._sgd, self._inputs, self._labels = sgd, inputs, labels
         self._normalisation = normalisation
         self._model = copy.deepcopy(model).train()
-        self._layout, own = layout_of(model), model.state_dict()
-        self._most, self._own = most, {name: own[name] for name in self._layout.buffers}
+        self._layout, self._most = layout_of(model), most
         self._held: ModelState | None = None
         self._gradient = vmap(grad(self._loss), in_dims=(0, 0, 0, 0, 0, None))
 
@@ -51,7 +50,7 @@ class GroupSGD:
         self,
         start: ModelState,
         orders: Sequence[Sequence[Tensor]],
-        before_step: Callable[[], None] = go_on,
+        before_step: Callable[[], None] = uninterrupted,
         round_number: int = 1,
         correction: Tensor | None = None,
     ) -> ModelState:
@@ -82,41 +81,35 @@ class GroupSGD:
         laid = [pad_sequence(list(epoch), batch_first=True) for epoch in zip(*orders, strict=True)]
         epochs = torch.stack(laid).to(self._labels.device)
         shares = self._shares(sizes, batch_size).to(self._labels.device)
-        anchor, trained = sgd.anchor(start.vector), self._rows(len(orders))
-        trained.vector.copy_(start.vector)
-        for name, tensor in trained.buffers.items():
-            tensor.copy_(start.buffers[name])
+        anchor, trained = sgd.anchor(start.vector), self._all_at(start, len(orders))
         for epoch in epochs:
             for begin in range(0, longest, batch_size):
                 before_step()
                 end, rows = min(begin + batch_size, longest), int((sizes > begin).sum())
-                models, batch = self._rows(rows), epoch[:rows, begin:end]
-                # PyTorch's own, side by side, takes neither padding nor bfloat16 beside float32.
-                padded = int(sizes[rows - 1]) < end or self._sgd.precision == "bf16"
+                models, batch = trained.first(rows), epoch[:rows, begin:end]
+                # PyTorch's own norm, side by side, takes neither padding nor bfloat16 and float32.
+                masks_norm = int(sizes[rows - 1]) < end or sgd.precision == "bf16"
                 inputs, labels = self._inputs[batch], self._labels[batch]
                 if self._normalisation:
                     inputs = self._normalisation(inputs)
-                inputs = inputs.to(self._sgd.dtype)
+                inputs = inputs.to(sgd.dtype)
                 given = (models.vector, models.buffers, inputs, labels, shares[:rows, begin:end])
-                with self._sgd.autocast(inputs.device):
-                    gradient = self._gradient(*given, padded)
-                if sgd.rate:
-                    models.vector.lerp_(anchor, sgd.rate)
-                models.vector.add_(gradient, alpha=-sgd.learning_rate)
-                if correction is not None:
-                    models.vector.add_(correction[:rows], alpha=-sgd.learning_rate)
+                with sgd.autocast(inputs.device):
+                    gradient = self._gradient(*given, masks_norm)
+                corrections = () if correction is None else (correction[:rows],)
+                sgd.descend((gradient,), (models.vector,), (anchor,), corrections)
         return trained
 
-    def _rows(self, count: int) -> ModelState:
-        """Return the models of the first clients."""
-        held = self._held
-        if held is None or len(held.vector) < count:
+    def _all_at(self, start: ModelState, count: int) -> ModelState:
+        """Return the models of so many clients, each at the start."""
+        if self._held is None or len(self._held.vector) < count:
             most = max(count, self._most)
-            buffers = {name: torch.stack([own] * most) for name, own in self._own.items()}
-            vector = self._labels.new_empty(most, self._layout.size, dtype=self._sgd.dtype)
-            held = self._held = ModelState(vector, buffers)
-        buffers = {name: tensor[:count] for name, tensor in held.buffers.items()}
-        return ModelState(held.vector[:count], buffers)
+            vector, *buffers = (tensor.repeat(most, *[1] * tensor.ndim) for tensor in start.tensors)
+            self._held = ModelState(vector, dict(zip(start.buffers, buffers, strict=True)))
+        models = self._held.first(count)
+        for tensor, initial in zip(models.tensors, start.tensors, strict=True):
+            tensor.copy_(initial)
+        return models
 
     def _shares(self, sizes: Tensor, batch_size: int) -> Tensor:
         """Return the share ``[m, n]`` of each sample in its batch's loss, 0 for what is padded."""
@@ -131,9 +124,9 @@ class GroupSGD:
         inputs: Tensor,
         labels: Tensor,
         shares: Tensor,
-        padded: bool,
+        masks_norm: bool,
     ) -> Tensor:
         """Return a client's loss."""
-        with MaskedBatchNorm(shares) if padded else nullcontext():
+        with MaskedBatchNorm(shares) if masks_norm else nullcontext():
             logits = functional_call(self._model, self._layout.views(vector) | buffers, (inputs,))
         return (F.cross_entropy(logits, labels, reduction="none") * shares).sum()

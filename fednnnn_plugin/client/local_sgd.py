@@ -15,10 +15,11 @@ from fednnnn_plugin.client.replica import Replica
 MakeOptimizer = Callable[..., torch.optim.Optimizer]
 #: Moves a replica by the gradients of its trained parameters; None for one without a gradient.
 Descent = Callable[[Sequence[Tensor | None]], None]
+Tensors = tuple[Tensor, ...]
 Precision = Literal["fp32", "tf32", "bf16", "fp64"]
 
 
-def go_on() -> None:
+def uninterrupted() -> None:
     """Is called before each step: another function may raise, which ends the training."""
 
 
@@ -93,7 +94,7 @@ class LocalSGD:
         self,
         replica: Replica,
         epochs: Iterable[Iterable[tuple[Tensor, Tensor]]],
-        before_step: Callable[[], None] = go_on,
+        before_step: Callable[[], None] = uninterrupted,
         correction: Tensor | None = None,
     ) -> None:
         """Train a replica in place by each epoch's batches (inputs, targets).
@@ -115,46 +116,47 @@ class LocalSGD:
                 descend(torch.autograd.grad(loss, replica.trained, allow_unused=True))
 
     def _steps(self, replica: Replica, correction: Tensor | None) -> Descent:
-        anchors = replica.layout.views(self.anchor(replica.vector)).values()
-        corrections = _parts(replica, correction)
+        constants = [self.anchor(replica.vector), *([] if correction is None else [correction])]
+        columns = [replica.trained, *(replica.layout.views(x).values() for x in constants)]
 
         @torch.no_grad()
         def descend(gradients: Sequence[Tensor | None]) -> None:
-            given = zip(gradients, replica.trained, anchors, corrections, strict=True)
-            reached = [parts for parts in given if parts[0] is not None]
-            if reached:
-                steps, weights, towards, constant = zip(*reached, strict=True)
-                if self.rate:
-                    torch._foreach_lerp_(weights, towards, self.rate)
-                torch._foreach_add_(weights, steps, alpha=-self.learning_rate)
-                if correction is not None:
-                    torch._foreach_add_(weights, constant, alpha=-self.learning_rate)
+            rows = zip(gradients, *columns, strict=True)
+            if reached := [row for row in rows if row[0] is not None]:
+                self.descend(*zip(*reached, strict=True))
 
         return descend
+
+    def descend(
+        self, gradients: Tensors, weights: Tensors, anchors: Tensors, corrections: Tensors = ()
+    ) -> None:
+        """Make a plain step in place: the parts of a client's model, or a group's ``[m, d]``.
+
+        The anchors are ``c``, the corrections ``h``, of which there may be none.
+        """
+        if self.rate:
+            torch._foreach_lerp_(weights, anchors, self.rate)
+        torch._foreach_add_(weights, gradients, alpha=-self.learning_rate)
+        if corrections:
+            torch._foreach_add_(weights, corrections, alpha=-self.learning_rate)
 
     def _steps_of(
         self, optimizer: torch.optim.Optimizer, replica: Replica, correction: Tensor | None
     ) -> Descent:
-        served = replica.layout.views(replica.vector.clone()).values()
-        corrections = _parts(replica, correction)
+        served = replica.vector.clone()
+        constant = torch.zeros_like(served) if correction is None else correction
 
         @torch.no_grad()
         def descend(gradients: Sequence[Tensor | None]) -> None:
-            given = zip(replica.trained, served, gradients, corrections, strict=True)
-            for weights, start, gradient, constant in given:
-                near = self.prox_mu * (weights - start) if self.prox_mu else 0.0
-                more = near if constant is None else near + constant
-                weights.grad = None if gradient is None else gradient + more
+            more = constant
+            if self.prox_mu:
+                more = self.prox_mu * (replica.vector - served) + constant
+            parts = replica.layout.views(more).values()
+            for weights, gradient, part in zip(replica.trained, gradients, parts, strict=True):
+                weights.grad = None if gradient is None else gradient + part
             if self.max_grad_norm is not None:
                 torch.nn.utils.clip_grad_norm_(replica.trained, self.max_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
 
         return descend
-
-
-def _parts(replica: Replica, vector: Tensor | None) -> Sequence[Tensor | None]:
-    """Return the part of each trained parameter in a vector; None each where there is none."""
-    if vector is None:
-        return [None] * len(replica.trained)
-    return [*replica.layout.views(vector).values()]

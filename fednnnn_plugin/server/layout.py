@@ -36,6 +36,11 @@ class ModelState:
         """The vector and the buffers."""
         return [self.vector, *self.buffers.values()]
 
+    def first(self, count: int) -> "ModelState":
+        """Return the first of m models, the same memory."""
+        buffers = {name: tensor[:count] for name, tensor in self.buffers.items()}
+        return ModelState(self.vector[:count], buffers)
+
     def as_group(self) -> "ModelState":
         """Return one model as a group of one: ``[1, d]`` and ``[1, …]``, the same memory."""
         buffers = {name: tensor.unsqueeze(0) for name, tensor in self.buffers.items()}

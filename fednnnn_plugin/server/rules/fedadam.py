@@ -32,9 +32,8 @@ adaptive = rule(wants=(), evaluated="served", place=None, client_method=None, **
 def check_groups(optimizer: Optimizer) -> None:
     """Refuse a value out of range; a τ whose square, the first v, is 0 or infinite in a dtype."""
     for group in optimizer.param_groups:
-        for key in KEYS.values():
-            assert key.argument
-            key.checked(key.argument, group[key.argument])
+        for name in ("lr", "beta1", "beta2", "tau"):
+            KEYS[f"server_{name}"].checked(name, group[name])
         for dtype in {parameter.dtype for parameter in group["params"]}:
             form = torch.finfo(dtype)
             low, high = math.sqrt(form.smallest_normal * form.eps), math.sqrt(form.max)
