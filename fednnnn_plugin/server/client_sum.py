@@ -21,6 +21,7 @@ from fednnnn_plugin.server.update import AcceptedClient, Clients, LayerNorms, Up
 _log = logging.getLogger(__name__)
 # Of a group's update: its clients share a grid, which may be coarse for the shortest of them.
 _GROUP_FOLDS = 2
+_UPDATE = ""  # among the names of what clients return
 
 
 class ClientSum:
@@ -44,9 +45,8 @@ class ClientSum:
         self.layout, self.device, self.seen = layout, w_t.vector.device, Clients()
         self._w_t = w_t.vector
         self._longest = math.inf if max_client_norm is None else max_client_norm
-        self.updates = BinnedSum(layout.size, self.device, _GROUP_FOLDS)
-        self._returned = {
-            name: BinnedSum(layout.size, self.device, _GROUP_FOLDS) for name in returns
+        self._vectors = {  # Σ a_k Δ_k, and of what is returned
+            name: BinnedSum(layout.size, self.device, _GROUP_FOLDS) for name in (_UPDATE, *returns)
         }
         limited = max_client_norm is not None
         self._buffers = BufferSum(layout, w_t.buffers, self.device, measured=limited)
@@ -81,11 +81,11 @@ class ClientSum:
         """
         weight, forms = checked_positive("client weight", weight), self.layout.forms
         check_client(client_state, forms, self.layout.buffers)
-        difference = self.layout.flatten(client_state).to(self.device).sub_(self._w_t)
+        vector = self.layout.flatten(client_state).to(self.device).unsqueeze(0)
         # In the model's own dtype a wider client's buffer may overflow.
         there = (name for name in self.layout.buffers if name in client_state)
         buffers = {name: client_state[name].detach().to(forms[name][1]) for name in there}
-        return self._add(difference.unsqueeze(0), buffers, [weight], [name])[0]
+        return self.add_group(ModelState(vector, buffers), [weight], [name])[0]
 
     def add_group(
         self,
@@ -99,60 +99,50 @@ class ClientSum:
         ``returned`` are all that ``returns`` names, ``[m, d]``; what is not finite is rejected.
         It takes a number of tensor operations that m does not change, and one wait of the host.
         """
-        names = names or ["a client"] * len(weights)
-        return self._add(models.vector - self._w_t, models.buffers, weights, names, returned)
-
-    def _add(
-        self,
-        differences: Tensor,
-        buffers: State,
-        weights: Sequence[float],
-        names: Sequence[str],
-        returned: Mapping[str, Tensor] = MappingProxyType({}),
-    ) -> list[bool]:
-        m, whole = len(differences), {"": slice(0, self.layout.size)}
-        rows = self._buffers.read(buffers, m)
-        lengths_returned = [part_norms(returned[name], whole) for name in self._returned]
-        norms = part_norms(differences, self.layout.modules)
-        measured = torch.cat([*lengths_returned, norms, rows.measures], 1).tolist()
-        largest = self._longest
-        group, places, terms, shares, peaks = Clients(), [], [], [], []
-        terms_returned: list[list[Term]] = [[] for _ in self._returned]
+        m, whole = len(weights), {"": slice(0, self.layout.size)}
+        vectors = {**returned, _UPDATE: models.vector - self._w_t}
+        rows = self._buffers.read(models.buffers, m)
+        columns = [part_norms(vectors[name], whole) for name in self._vectors if name != _UPDATE]
+        columns += [part_norms(vectors[_UPDATE], self.layout.modules), rows.measures]
+        measured = torch.cat(columns, 1).tolist()
+        longest = self._longest
+        group, places, shares, peaks = Clients(), [], [], []
+        terms: dict[str, list[Term]] = {name: [] for name in self._vectors}
         for k, (row, weight) in enumerate(zip(measured, weights, strict=True)):
-            lengths = row[: len(self._returned)]
+            lengths = row[: len(self._vectors) - 1]
             *layer_norms, peak, change, negative, strange = row[len(lengths) :]
             square = sum(layer * layer for layer in layer_norms)
             norm = math.sqrt(square)
             finite = max([norm, *lengths]) <= torch.finfo(self.layout.dtype).max
             finite = finite and math.isfinite(peak + change + sum(lengths))
+            name = names[k] if names else "a client"
             if not finite or strange:
                 why = f"not a count: {self._buffers.no_count(rows, k)}" if finite else "not finite"
-                _log.warning("%s: update rejected: %s", names[k], why)
+                _log.warning("%s: update rejected: %s", name, why)
                 group.rejected += 1
                 continue
             if negative:
-                _log.warning("%s: running variances below 0 count as 0", names[k])
-            if change > largest:
-                _log.warning("%s: its buffers moved by %.3g: clipped", names[k], change)
-            group.clipped += norm > largest or change > largest
-            shrink = largest / norm if norm > largest else 1.0
+                _log.warning("%s: running variances below 0 count as 0", name)
+            if change > longest:
+                _log.warning("%s: its buffers moved by %.3g: clipped", name, change)
+            group.clipped += norm > longest or change > longest
+            shrink = longest / norm if norm > longest else 1.0
             layer_norms = tuple(layer * shrink for layer in layer_norms)
             group.accepted.append(
-                AcceptedClient(weight, min(norm, largest), square * shrink**2, layer_norms)
+                AcceptedClient(weight, min(norm, longest), square * shrink**2, layer_norms)
             )
             places.append(k)
-            terms.append(Term.of(weight, shrink, norm))
-            for each, length in zip(terms_returned, lengths, strict=True):
+            terms[_UPDATE].append(Term.of(weight, shrink, norm))
+            for each, length in zip([*terms.values()][1:], lengths, strict=True):
                 each.append(Term.of(weight, 1.0, length))
-            shares.append(largest / change if change > largest else 1.0)
+            shares.append(longest / change if change > longest else 1.0)
             peaks.append(peak)
         self.seen.merge(group)
         if places:
             chosen = slice(None) if len(places) == m else torch.tensor(places).to(self.device)
             folds = 1 if m == 1 else _GROUP_FOLDS
-            self.updates.add(differences[chosen], terms, folds)
-            for (name, total), each in zip(self._returned.items(), terms_returned, strict=True):
-                total.add(returned[name][chosen], each, folds)
+            for name, total in self._vectors.items():
+                total.add(vectors[name][chosen], terms[name], folds)
             accepted = [weights[k] for k in places]
             self._buffers.add(rows.take(chosen), accepted, shares, peaks)
         return [k in places for k in range(m)]
@@ -171,13 +161,12 @@ class ClientSum:
         if self._form() != other._form():
             raise UserError("UpdateAccumulator.merge: the other one is over another global state")
         self.seen.merge(other.seen)
-        self.updates.merge(other.updates)
-        for name, total in self._returned.items():
-            total.merge(other._returned[name])
+        for name, total in self._vectors.items():
+            total.merge(other._vectors[name])
         self._buffers.merge(other._buffers)
 
     def _form(self) -> object:
-        names = [*self._returned]
+        names = [*self._vectors]
         return [*self.layout.forms.items()], self.layout.entries, self._longest, names
 
     def combine(
@@ -210,8 +199,7 @@ class ClientSum:
     @property
     def _sums(self) -> dict[object, BinnedSum]:
         """All sums, in one order on all processes that have the same."""
-        sums: dict[object, BinnedSum] = {"update": self.updates}
-        sums |= {("returned", name): total for name, total in self._returned.items()}
+        sums: dict[object, BinnedSum] = {("vector", n): x for n, x in self._vectors.items()}
         sums |= {("buffer", name): total for name, total in self._buffers.sums.items()}
         return sums
 
@@ -224,7 +212,8 @@ class ClientSum:
         seen, modules = self.seen, self.layout.modules
         if not seen.accepted:
             raise UserError(f"no client update to average: {self.rejected} rejected, none accepted")
-        vector = seen.mean_vector(self.updates, self.layout.dtype)
+        means = {n: seen.mean_vector(x, self.layout.dtype) for n, x in self._vectors.items()}
+        vector = means.pop(_UPDATE)
         layer_norms = part_norms(vector, modules).tolist()
         mean_update_norm = math.sqrt(math.fsum(norm * norm for norm in layer_norms))
         mean_client_norm = seen.mean(client.norm for client in seen.accepted)
@@ -244,8 +233,5 @@ class ClientSum:
             clients=len(norms),
             rejected=seen.rejected,
             client_norms=(min(norms), statistics.median(norms), max(norms)),
-            returned={
-                name: seen.mean_vector(total, self.layout.dtype)
-                for name, total in self._returned.items()
-            },
+            returned=means,
         )
