@@ -217,6 +217,6 @@ def test_host_and_device_do_not_wait_for_each_other_within_a_round(name: str) ->
     assert staged == [2] * 8
     assert operations.transfers == 2
     # Decay and proximal term: one operation a step on the whole matrix.
-    assert operations.names.count("lerp_.Scalar") == 2 * 4
+    assert operations.names.count("_foreach_lerp_.Scalar") == 2 * 4
     with pytest.raises(RuntimeError, match="meta"):
         clients.images.sum().item()
