@@ -32,6 +32,11 @@ class OwnData(NamedTuple):
     fingerprint: Fingerprint
 
 
+class _Part(NamedTuple):
+    inputs: Tensor
+    labels: Tensor
+
+
 def load_own_data(
     name: str,
     *,
@@ -50,7 +55,8 @@ def load_own_data(
     the training part. Or they are two: the inputs and labels of each client, and those to test on.
     """
     where, arguments, code, drawn = f"{_KEY}: {printable(name)}", arguments or {}, {}, ""
-    returned = found = find_code(_KEY, name, given, allow_code=allow_code)
+    returned: Any = find_code(_KEY, name, given, allow_code=allow_code)
+    found = returned
     check_arguments(found, "data_args", arguments)
     if given is None or callable(given):
         with isolated_generators(seed, "data"):
@@ -58,14 +64,20 @@ def load_own_data(
             returned = call_code(found, where, lambda load: load(**arguments))
             if generators_state() != before:
                 code, drawn = {"code": code_digest(found)}, "drawn_"
-    *parts, split = _five(returned, where)
-    pixels = _checked(parts, where)
-    clients = () if split is None else _positions(split, where, len(pixels.train_labels))
+    *train, test = parts = _checked(_parts(returned, where), where)
+    num_classes = count_classes([part.labels for part in parts], where)
+    counts = [len(part.labels) for part in train]
+    merged = train[0] if len(train) == 1 else map(torch.cat, zip(*train, strict=True))
+    pixels = Pixels._make((*merged, *test))
+    clients: tuple[Tensor, ...] = ()
+    if len(returned) == 2:
+        clients = torch.arange(sum(counts)).split(counts)
+    elif len(returned) == 5 and returned[4] is not None:
+        clients = _positions(returned[4], where, counts[0])
     fingerprint = {"data": {**code, f"{drawn}tensors": tensors_digest(pixels._asdict().items())}}
     if clients:
         digest = tensors_digest((str(client), held) for client, held in enumerate(clients))
         fingerprint["split"] = {**code, f"{drawn}positions": digest}
-    num_classes = count_classes([pixels.train_labels, pixels.test_labels], where)
     dataset = ImageDataset(pixels, tuple(map(str, range(num_classes))))
     if pixels.train_images.dtype == torch.uint8:
         dataset = normalised_by_training_part(pixels, dataset.class_names)
@@ -88,34 +100,23 @@ def members(clients: object) -> Sequence[object]:
     return listed if isinstance(listed, tuple | list) else ()
 
 
-def _five(returned: object, where: str) -> Sequence[object]:
-    """Return the four parts, and the positions of each client, or None without a split."""
-    if not isinstance(returned, tuple | list) or len(returned) not in (2, 4, 5):
-        many = f" of {len(returned)}" if isinstance(returned, tuple | list) else ""
-        raise UserError(f"{where}: a {printable(type(returned).__name__)}{many}; {_FORMS}")
-    if len(returned) != 2:
-        return (*returned, None)[:5]
-    x, y = [], []
-    test = inputs_and_labels(returned[1])
-    for client, part in enumerate(members(returned[0])):
-        pair = inputs_and_labels(part)
-        if pair is None:
+def _parts(returned: Any, where: str) -> dict[str, tuple[Any, Any]]:
+    """Return the inputs and labels of each part by what it is called; those to test on are last."""
+    length = len(returned) if isinstance(returned, tuple | list) else 0
+    if length in (4, 5):
+        return {"train_": tuple(returned[:2]), "test_": tuple(returned[2:4])}
+    parts = {}
+    for client, part in enumerate(members(returned[0]) if length == 2 else ()):
+        if pair := inputs_and_labels(part):
+            parts[f"client {client}: "] = pair
+        else:
             kind = printable(type(part).__name__)
             raise UserError(f"{where}: client {client}: a {kind}; must be (inputs, labels)")
-        x.append(_inputs(pair[0], f"{where}: client {client}: inputs"))
-        y.append(_labels(pair[1], f"{where}: client {client}: labels"))
-        if len(x[-1]) != len(y[-1]):
-            raise UserError(
-                f"{where}: client {client}: {len(y[-1])} labels, for {len(x[-1])} inputs"
-            )
-        if (x[-1].dtype, x[-1].shape[1:]) != (x[0].dtype, x[0].shape[1:]):
-            raise UserError(
-                f"{where}: client {client}: inputs: {_kind(x[-1])}; client 0's are {_kind(x[0])}"
-            )
-    if not x or test is None:
-        raise UserError(f"{where}: a {printable(type(returned).__name__)} of 2; {_FORMS}")
-    split = torch.arange(sum(map(len, y))).split([*map(len, y)])
-    return torch.cat(x), torch.cat(y), *test, split
+    test = inputs_and_labels(returned[1]) if parts else None
+    if test is None:
+        many = f" of {length}" if isinstance(returned, tuple | list) else ""
+        raise UserError(f"{where}: a {printable(type(returned).__name__)}{many}; {_FORMS}")
+    return {**parts, "test_": test}
 
 
 def _positions(split: object, where: str, total: int) -> tuple[Tensor, ...]:
@@ -144,19 +145,20 @@ def _positions(split: object, where: str, total: int) -> tuple[Tensor, ...]:
     return tuple(checked)
 
 
-def _checked(returned: Sequence[object], where: str) -> Pixels:
-    """Check the four tensors, and bring them to the CPU and to their dtypes."""
-    parts = []
-    for part, inputs, labels in (("train", *returned[:2]), ("test", *returned[2:])):
-        x = _inputs(inputs, f"{where}: {part}_inputs")
-        y = _labels(labels, f"{where}: {part}_labels")
+def _checked(parts: Mapping[str, tuple[Any, Any]], where: str) -> list[_Part]:
+    """Check inputs and labels of each part, and bring them to the CPU and to their dtypes."""
+    checked: list[_Part] = []
+    for name, (inputs, labels) in parts.items():
+        x = _inputs(inputs, f"{where}: {name}inputs")
+        y = _labels(labels, f"{where}: {name}labels")
         if len(x) != len(y):
-            raise UserError(f"{where}: {part}_labels: {len(y)}, for {len(x)} {part}_inputs")
-        parts += [x, y]
-    train, test = parts[0], parts[2]
-    if (train.dtype, train.shape[1:]) != (test.dtype, test.shape[1:]):
-        raise UserError(f"{where}: test_inputs: {_kind(test)}; train_inputs are {_kind(train)}")
-    return Pixels(*parts)
+            raise UserError(f"{where}: {name}labels: {len(y)}, for {len(x)} {name}inputs")
+        checked.append(_Part(x, y))
+        first = checked[0].inputs
+        if (x.dtype, x.shape[1:]) != (first.dtype, first.shape[1:]):
+            theirs = f"{next(iter(parts))}inputs are {_kind(first)}"
+            raise UserError(f"{where}: {name}inputs: {_kind(x)}; {theirs}")
+    return checked
 
 
 def _inputs(value: object, where: str) -> Tensor:
@@ -164,10 +166,8 @@ def _inputs(value: object, where: str) -> Tensor:
     if not tensor.ndim or not tensor.numel():
         raise UserError(f"{where}: {_kind(tensor)}; must be [n, ...], not empty")
     if tensor.is_floating_point():
-        tensor = tensor.float()
-        if not tensor.isfinite().all():
-            raise UserError(f"{where}: has NaN or infinite values (in float32)")
-    elif tensor.dtype != torch.int64 and (tensor.dtype != torch.uint8 or tensor.ndim != 4):
+        return _finite(tensor, where)
+    if tensor.dtype != torch.int64 and (tensor.dtype != torch.uint8 or tensor.ndim != 4):
         raise UserError(
             f"{where}: {_kind(tensor)}; must be floating, int64, or images: uint8 [n, C, H, W]"
         )
@@ -180,16 +180,23 @@ def _labels(value: object, where: str) -> Tensor:
     return labels.float() if labels.is_floating_point() else labels.to(torch.int64)
 
 
+def _finite(tensor: Tensor, where: str) -> Tensor:
+    """Return numbers as float32."""
+    tensor = tensor.float()
+    if not tensor.isfinite().all():
+        raise UserError(f"{where}: has NaN or infinite values (in float32)")
+    return tensor
+
+
 def check_labels(labels: Tensor, where: str) -> None:
     """Refuse what are no labels: classes from 0 on, -100 where one of several is left out."""
-    known = labels.is_floating_point() or _is_integral(labels)
-    if not known or not labels.ndim or not labels.numel():
+    are_numbers = labels.is_floating_point() or _is_integral(labels)
+    if not are_numbers or not labels.ndim or not labels.numel():
         raise UserError(
             f"{where}: {_kind(labels)}; must be integers or floating [n, ...], not empty"
         )
     if labels.is_floating_point():
-        if not labels.float().isfinite().all():
-            raise UserError(f"{where}: has NaN or infinite values (in float32)")
+        _finite(labels, where)
         return
     counted = labels.to(torch.int64)
     if labels.ndim > 1:

@@ -247,6 +247,10 @@ def test_the_recipe_of_objects_is_refused_in_a_line(start: Start) -> None:
         ({"data": (*DATA, 4)}, r"^data_args\.dataset: .*clients: a int; must be a list"),
         ({"data": ([*parts()[:3], 4], TEST)}, r"client 3: a int; must be \(inputs, labels\)"),
         ({"data": ([*parts()[:3], (X.long(), Y)], TEST)}, r"client 3: inputs: torch\.int64"),
+        (
+            {"data": ([*parts()[:3], (X, torch.eye(140).long())], TEST)},
+            r": labels: torch\.int64 of ",
+        ),
         ({"data": (X, Y)}, r"^data_args\.dataset: <object>:data: "),
         (
             {"data": ([TensorDataset(X)] * 4, TensorDataset(*TEST))},
