@@ -108,7 +108,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._train, tracking = self._recipe.train_args, self._recipe.tracking_args
         tested = served_copy(model)
         self._server = Server(self._recipe.rule, self._recipe.rule_settings, layout_of(model))
-        check_security(args, self._train.client_weighting)
+        check_security(args)
         # FedML's own tester knows its tasks; it gets a model of its own, and goes first: both
         # constructors start FedML's privacy and defences anew.
         self._tester = theirs or create_server_aggregator(tested, for_test(args))

@@ -1,8 +1,9 @@
 """FedML's privacy, attacks and defences around our aggregation: what works, what is refused."""
 
 import logging
+import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,8 +12,7 @@ from fedml.core.security.fedml_attacker import FedMLAttacker
 from fedml.core.security.fedml_defender import FedMLDefender
 from torch import Tensor
 
-from fednnnn_plugin.errors import RunError, UserError, reason
-from fednnnn_plugin.server.admission import checked_positive
+from fednnnn_plugin.errors import RunError, UserError, reason, shown
 from fednnnn_plugin.server.layout import State
 
 _log = logging.getLogger(__name__)
@@ -21,24 +21,61 @@ _log = logging.getLogger(__name__)
 ClientModel = tuple[Any, State]
 
 
+class Setting(NamedTuple):
+    """What a setting beside a choice must be, in words and as a test."""
+
+    words: str
+    allows: Callable[[Any], bool]
+
+
 class Choices(NamedTuple):
     """What a key of FedML's may say: what is tested with our aggregation, and why not the rest."""
 
     switch: str
     part: Any  # FedML's, of which a process has one
-    works: tuple[str, ...]
+    works: dict[str, dict[str, Setting]]  # and the settings that each one needs
     refused: dict[str, str]
 
 
-_KRUMS = ("krum", "multikrum")
-_SIGMAS = ("3sigma", "anomaly_detection")
+def _one_of(*values: object) -> Setting:
+    return Setting(" or ".join(map(shown, values)), lambda value: value in values)
+
+
+def _from(least: int, *others: object) -> Setting:
+    return Setting(
+        f"a whole number of at least {least}",
+        lambda value: value in others or (isinstance(value, int) and value >= least),
+    )
+
+
+def _above_0(*others: object) -> Setting:
+    return Setting(
+        "a positive finite number",
+        lambda value: value in others or (isinstance(value, int | float) and 0 < value < math.inf),
+    )
+
+
+_NUMBER = Setting("a number", lambda value: isinstance(value, int | float))
+_KRUM = {"byzantine_client_num": _from(0), "krum_param_m": _from(1, None)}
+# It fails in FedML 0.9.6 under cdp, and counts nothing under ldp.
+_UNCOUNTED = {"enable_rdp_accountant": _one_of(False, None)}
 # They remember clients by their position in the list: a client may not be left out of it.
 _BY_POSITION = ("3sigma_foolsgold", "foolsgold", "anomaly_detection")
 SUPPORTED = {
     "defense_type": Choices(
         "enable_defense",
         FedMLDefender,
-        ("norm_diff_clipping", *_KRUMS, "3sigma", *_BY_POSITION),
+        {
+            "norm_diff_clipping": {"norm_bound": _above_0()},
+            "krum": _KRUM,
+            "multikrum": _KRUM,
+            "3sigma": {},
+            # Of more it would hand over averages of clients instead of their models.
+            "3sigma_foolsgold": {"bucketing_batch_size": _one_of(1, None)},
+            # It puts its verdict into the numbers of samples.
+            "foolsgold": {"client_weighting": _one_of("samples")},
+            "anomaly_detection": {"cosine_similarity_bound": _NUMBER},
+        },
         {
             **dict.fromkeys(
                 ("rfa", "geo_median", "wise_median", "slsgd"), "it replaces the aggregation"
@@ -53,7 +90,13 @@ SUPPORTED = {
     "attack_type": Choices(
         "enable_attack",
         FedMLAttacker,
-        ("byzantine", "model_replacement"),
+        {
+            "byzantine": {
+                "byzantine_client_num": _from(0),
+                "attack_mode": _one_of("zero", "random", "flip"),
+            },
+            "model_replacement": {"malicious_client_id": _from(0, None)},
+        },
         {
             "label_flipping": "FedML 0.9.6 trains cross-silo clients on the unflipped data",
             "dlg": "it is not tested with this aggregation",
@@ -62,7 +105,7 @@ SUPPORTED = {
     "dp_solution_type": Choices(
         "enable_dp",
         FedMLDifferentialPrivacy,
-        ("cdp", "ldp"),
+        {"cdp": {"max_grad_norm": _above_0(None), **_UNCOUNTED}, "ldp": _UNCOUNTED},
         {
             "nbafl": "FedML 0.9.6 adds no noise under it",
             "dp_clip": "FedML 0.9.6 neither clips nor adds noise under it",
@@ -75,125 +118,52 @@ _REFUSED = {
 }
 
 
-def check_security(args: Any, weighting: str) -> None:
-    """Refuse what does not go with our aggregation; say what FedML's ε leaves out."""
+def check_security(args: Any) -> None:
+    """Refuse what does not go with our aggregation, and start the rest; FedML's parts are anew."""
     for key, why in _REFUSED.items():
         if getattr(args, key, False):
             raise UserError(f"{key}: true: {why}: leave it out or false")
-    defence, attack, privacy = (_chosen(args, key) for key in SUPPORTED)
-    if defence:
-        _check_defence(args, defence, weighting)
-    if attack:
-        _check_attack(args, attack)
-    if privacy:
-        _check_privacy(args, privacy)
-    for (key, choices), chosen in zip(SUPPORTED.items(), (defence, attack, privacy), strict=True):
+    for key, choices in SUPPORTED.items():
         part = choices.part.get_instance()
         part.is_enabled = False  # as an earlier federation of the process left it
-        if chosen:
-            _check_starts(part, args, f"{key}: {chosen}")
+        if getattr(args, choices.switch, False):
+            _start(part, args, key, choices)
+    if global_privacy():
+        _log.warning(
+            "global differential privacy: FedML's epsilon does not cover the server rule: noise is "
+            "added after the average update was scaled by beta * E / N and joined by momentum%s",
+            "" if args.max_grad_norm else "; max_grad_norm is not set: FedML clips no client",
+        )
 
 
-def _chosen(args: Any, key: str) -> str | None:
-    switch, _, works, refused = SUPPORTED[key]
-    if not getattr(args, switch, False):
-        return None
-    value = str(getattr(args, key, None)).strip()
-    if value not in works:
-        why = f" ({refused[value]})" if value in refused else ""
-        raise UserError(f"{key}: {value}: must be one of {', '.join(works)}{why}")
-    return value
-
-
-def _check_starts(part: Any, args: Any, chosen: str) -> None:
-    """Refuse settings with which FedML's code fails, or leaves out what was asked for."""
+def _start(part: Any, args: Any, key: str, choices: Choices) -> None:
+    chosen = str(getattr(args, key, None)).strip()
+    if chosen not in choices.works:
+        why = f" ({choices.refused[chosen]})" if chosen in choices.refused else ""
+        raise UserError(f"{key}: {chosen}: must be one of {', '.join(choices.works)}{why}")
+    for name, setting in choices.works[chosen].items():
+        value = getattr(args, name, None)
+        if not setting.allows(value):
+            raise UserError(f"{name}: {shown(value)}: {key} {chosen} needs {setting.words}")
+    drawn, least = getattr(args, "client_num_per_round", None), _least_clients(args, chosen)
+    if isinstance(drawn, int) and drawn < least:
+        raise UserError(f"client_num_per_round: {drawn}: {key} {chosen} needs at least {least}")
     try:
         part.init(args)
     except Exception as error:
-        raise UserError(f"{chosen}: FedML 0.9.6 cannot start it: {reason(error)}") from None
+        raise UserError(f"{key}: {chosen}: FedML 0.9.6 cannot start it: {reason(error)}") from None
     if not part.is_enabled:
         engine = getattr(args, "ml_engine", None)
-        raise UserError(f"ml_engine: {engine}: FedML 0.9.6 leaves out {chosen} under it")
+        raise UserError(f"ml_engine: {engine}: FedML 0.9.6 leaves out {key}: {chosen} under it")
 
 
-def _check_attack(args: Any, attack_type: str) -> None:
-    if attack_type == "byzantine":
-        _whole(args, "byzantine_client_num", 0, "attack_type byzantine")
-        mode, modes = getattr(args, "attack_mode", None), ("zero", "random", "flip")
-        if mode not in modes:
-            raise UserError(f"attack_mode: {mode}: must be one of {', '.join(modes)}")
-        return
-    keys = ("malicious_client_id", "client_num_per_round")
-    attacker, drawn = (getattr(args, key, None) for key in keys)
-    if isinstance(attacker, int) and isinstance(drawn, int) and not 0 <= attacker < drawn:
-        raise UserError(
-            f"malicious_client_id: {attacker}: it counts the {drawn} clients of a round from 0; "
-            f"must be below {drawn}"
-        )
-
-
-def _check_privacy(args: Any, solution: str) -> None:
-    if getattr(args, "enable_rdp_accountant", False):
-        raise UserError(
-            "enable_rdp_accountant: true: it fails in FedML 0.9.6 under cdp, and counts nothing "
-            "under ldp: leave it out or false"
-        )
-    if solution != "cdp":
-        return
-    unclipped = "; max_grad_norm is not set: FedML clips no client"
-    if (norm := getattr(args, "max_grad_norm", None)) is not None:
-        checked_positive("max_grad_norm", norm)
-        unclipped = ""
-    _log.warning(
-        "global differential privacy: FedML's epsilon does not cover the server rule: noise is "
-        "added after the average update was scaled by beta * E / N and joined by momentum%s",
-        unclipped,
-    )
-
-
-def _check_defence(args: Any, defense_type: str, weighting: str) -> None:
-    if defense_type == "foolsgold" and weighting != "samples":
-        raise UserError(
-            "defense_type: foolsgold: it puts its verdict into the numbers of samples: set "
-            "train_args.client_weighting: samples"
-        )
-    if defense_type == "norm_diff_clipping":
-        norm: Any = getattr(args, "norm_bound", None)
-        checked_positive("norm_bound", norm)
-    size = getattr(args, "bucketing_batch_size", None)
-    if defense_type == "3sigma_foolsgold" and size not in (1, None):
-        raise UserError(
-            f"bucketing_batch_size: {size}: defense_type 3sigma_foolsgold would hand over "
-            "averages of clients instead of their models; must be 1"
-        )
-    bound = getattr(args, "cosine_similarity_bound", 0.0)
-    if defense_type == "anomaly_detection" and not isinstance(bound, int | float):
-        raise UserError(f"cosine_similarity_bound: {bound!r}: must be a number")
-    sum_of = ""
-    if defense_type in _KRUMS:
-        sum_of = ", which is 2 * byzantine_client_num + 2 + krum_param_m"
-        _whole(args, "byzantine_client_num", 0, f"defense_type {defense_type}")
-        if getattr(args, "krum_param_m", None) is not None:
-            _whole(args, "krum_param_m", 1, f"defense_type {defense_type}")
-    drawn, least = getattr(args, "client_num_per_round", None), _least_clients(args, defense_type)
-    if isinstance(drawn, int) and drawn < least:
-        raise UserError(
-            f"defense_type: {defense_type}: client_num_per_round is {drawn}; must be at least "
-            f"{least}{sum_of}"
-        )
-
-
-def _whole(args: Any, key: str, least: int, choice: str) -> None:
-    value = getattr(args, key, None)
-    if not isinstance(value, int) or value < least:
-        raise UserError(f"{key}: {value}: {choice} needs a whole number of at least {least}")
-
-
-def _least_clients(args: Any, defense_type: str) -> int:
-    """Return how many clients a defence of FedML's must have, or it raises."""
-    if defense_type in _KRUMS:
+def _least_clients(args: Any, chosen: str) -> int:
+    """Return how many clients a choice of FedML's must have, or it raises."""
+    if chosen in ("krum", "multikrum"):
         return int(2 * args.byzantine_client_num + 2 + (getattr(args, "krum_param_m", None) or 1))
-    return 3 if defense_type in _SIGMAS else 1
+    if chosen == "model_replacement":
+        return (getattr(args, "malicious_client_id", None) or 0) + 1  # it counts them from 0
+    return 3 if chosen in ("3sigma", "anomaly_detection") else 1
 
 
 def before_aggregation(
