@@ -74,7 +74,7 @@ def _public(name: str) -> object:
     if name in _MODULES:
         value = import_module(f"{__name__}.{_MODULES[name]}")
     elif name in _FEDML_CLASSES:
-        from fednnnn_plugin.fedml.compatibility import require
+        from fednnnn_plugin.fedml.hook import require
 
         require(name)
         value = getattr(import_module(f"{__name__}.{_FEDML_CLASSES[name]}"), name)
@@ -93,7 +93,7 @@ if not TYPE_CHECKING:  # to mypy a module with ``__getattr__`` has every name
 
 
 def __dir__() -> list[str]:
-    from fednnnn_plugin.fedml.compatibility import why_unusable
+    from fednnnn_plugin.fedml.hook import why_unusable
 
     fedml = () if why_unusable() else _FEDML_CLASSES
     return sorted(["__version__", *_HOMES, *_MODULES, *_optimizers(), *fedml])

@@ -24,7 +24,7 @@ from fednnnn_plugin.fedml.model_states import (
     whole_state,
     with_noise,
 )
-from fednnnn_plugin.fedml.processes import end_federation_together
+from fednnnn_plugin.fedml.processes import end_federation_together, log_through_fedml
 from fednnnn_plugin.fedml.security import (
     ClientModel,
     before_aggregation,
@@ -42,7 +42,6 @@ from fednnnn_plugin.fedml.tester import (
     for_test,
     refuse_replaced,
 )
-from fednnnn_plugin.fedml.tracking import log_through_fedml
 from fednnnn_plugin.server.client_sum import ClientSum
 from fednnnn_plugin.server.layout import State
 from fednnnn_plugin.server.server import Server

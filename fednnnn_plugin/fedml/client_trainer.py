@@ -20,9 +20,8 @@ from fednnnn_plugin.engine.settings import local_sgd
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.loaders import ClientLoader, follow_the_engine
 from fednnnn_plugin.fedml.model_states import whole_state, with_noise
-from fednnnn_plugin.fedml.processes import end_federation_together
+from fednnnn_plugin.fedml.processes import end_federation_together, log_through_fedml
 from fednnnn_plugin.fedml.settings import client_recipe, script_functions
-from fednnnn_plugin.fedml.tracking import log_through_fedml
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import on_threads

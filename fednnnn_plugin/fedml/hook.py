@@ -1,11 +1,15 @@
-"""The import hook: patches FedML's modules right after FedML's own code has run.
+"""The import hook: patches the modules of the one FedML that we know, right after they have run.
 
 ``fednnnn_plugin.pth`` runs in every interpreter that starts. It puts a finder of a few lines on
 ``sys.meta_path``, which does nothing until ``fedml`` is asked for and then imports this module:
 other programs never load this package, so it costs them 0.6 ms and cannot break them, and if the
 package is gone FedML is imported as if it had never been there.
+
+FedML 0.9.6 cannot be installed on Python 3.12 or later, where this package works without it.
 """
 
+import importlib.metadata
+import platform
 import sys
 import warnings
 from collections.abc import Sequence
@@ -14,7 +18,53 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from fednnnn_plugin.fedml.compatibility import TARGETS, require
+from fednnnn_plugin.errors import UserError
+
+FEDML_VERSION = "0.9.6"
+_FIRST_WITHOUT = (3, 12)
+
+# FedML's modules that are patched, and what does it in fednnnn_plugin.fedml.patches.
+TARGETS = {
+    "fedml": ("runner", "script"),
+    "fedml.simulation.sp.fedopt.optrepo": ("optimizers",),
+    "fedml.simulation.mpi.fedopt.optrepo": ("optimizers",),
+    "fedml.simulation.mpi.fedopt_seq.optrepo": ("optimizers",),
+    "fedml.cli.modules.run": ("run_group",),
+}
+
+
+def why_unusable(name: str = "fednnnn-plugin") -> str | None:
+    """Return why ``name`` cannot work here and the remedy, on one line; ``None`` where it can."""
+    found = _version()
+    if found == FEDML_VERSION:
+        return None
+    needed = f"{name} needs FedML {FEDML_VERSION}"
+    if found is not None:
+        return f"{needed} (pip install fedml=={FEDML_VERSION}); found FedML {found}"
+    if sys.version_info < _FIRST_WITHOUT:
+        return f"{needed}, which is not installed: pip install fedml=={FEDML_VERSION}"
+    return (
+        f"{needed}, which installs on Python 3.10 and 3.11 only; this is Python "
+        f"{platform.python_version()}: make an environment with `uv venv --python 3.11` or `conda "
+        "create -n fedml python=3.11`, and install fednnnn-plugin there"
+    )
+
+
+def require(name: str = "fednnnn-plugin") -> None:
+    """Raise unless ``name`` can work here."""
+    reason = why_unusable(name)
+    if reason is not None:
+        raise UserError(reason)
+
+
+def _version() -> str | None:
+    module = sys.modules.get("fedml")
+    if module is not None:
+        return str(getattr(module, "__version__", "of an unknown version"))
+    try:
+        return importlib.metadata.version("fedml")
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 class PatchingFinder:

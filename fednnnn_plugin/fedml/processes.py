@@ -1,5 +1,6 @@
-"""The processes that a FedML script starts, and how they end."""
+"""The processes that a FedML script starts: their ranks, their logging, and how they end."""
 
+import logging
 import signal
 import sys
 import threading
@@ -9,10 +10,16 @@ from functools import cache
 from types import TracebackType
 from typing import Any
 
+import fedml
+
 from fednnnn_plugin.engine.endings import Terminated, ending, signals_raised
+from fednnnn_plugin.engine.followers import Follower, scalars
 from fednnnn_plugin.engine.ranks import Ranks, choose_ranks
+from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe
+
+_log = logging.getLogger(__name__)
 
 
 def simulation_ranks(recipe: Recipe) -> Ranks:
@@ -72,3 +79,57 @@ def ended_by_sigterm() -> Iterator[None]:
         message, status = ending(error)
         sys.stderr.write(message + "\n")
         raise SystemExit(status) from None
+
+
+def log_through_fedml() -> None:
+    """Give this package's records FedML's handlers, format and file.
+
+    ``fedml.init`` puts a logger of its own in the place of ``logging.root``, which no logger has
+    as its parent: warnings would go bare to standard error, the rest nowhere.
+    """
+    logging.getLogger("fednnnn_plugin").parent = logging.root
+
+
+@contextmanager
+def quiet_fedml() -> Iterator[None]:
+    """Give logging and standard output back to Python while a run lasts.
+
+    ``fedml.init`` puts a logger of its own, which writes to the screen, in the place of
+    ``logging.root``, and that logger's ``info`` in the place of ``sys.stdout.write``. With the real
+    root back, what FedML logs reaches the handlers of the real root, of which the run's log file is
+    one, and what we print is printed.
+    """
+    replaced, logging.root = logging.root, logging.Logger.manager.root
+    write = vars(sys.stdout).pop("write", None)
+    silence = logging.NullHandler()  # without any handler logging.info() would add one that prints
+    logging.root.addHandler(silence)
+    try:
+        yield
+    finally:
+        logging.root.removeHandler(silence)
+        logging.root = replaced
+        if write is not None:
+            vars(sys.stdout)["write"] = write
+
+
+class Mlops(Follower):
+    """Sends a round's scalars to ``fedml.mlops.log``, for ``using_mlops: true``, until it fails.
+
+    FedML 0.9.6 raises while it holds a lock of its own: a second call would wait for ever.
+    """
+
+    _working = True
+
+    def round_done(self, record: RoundRecord) -> None:
+        """Send them; a service that is down must not end the run."""
+        if not self._working:
+            return
+        try:
+            fedml.mlops.log({**scalars(record), "round": record.round})
+        except Exception as error:
+            self._working = False
+            _log.warning(
+                "round %d: fedml.mlops.log failed, and gets no more of this run: %s",
+                record.round,
+                error,
+            )

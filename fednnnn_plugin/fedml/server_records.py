@@ -8,6 +8,7 @@ from pathlib import Path
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.files import write_atomically
 from fednnnn_plugin.engine.folder import RunFolder
+from fednnnn_plugin.engine.followers import figures
 from fednnnn_plugin.engine.records import MetricsFile, RoundRecord, Seconds, round_record
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.server.rules import Evaluated
@@ -113,13 +114,11 @@ class ServerRecords:
         if record is None:
             return
         least, median, largest = record.client_norms
-        n, e = record.mean_update_norm, record.mean_client_norm
-        parts = [f"accuracy {record.test_acc:.4f}"] if record.test_acc is not None else []
-        parts += [f"{name} {value:.4g}" for name, value in (record.test_metrics or {}).items()]
-        parts += [
-            f"N {n:.4g}, E {e:.4g}, N/E {n / e if e else 0.0:.3f}",
+        parts = [
+            figures(record),
+            f"N {record.mean_update_norm:.4g}, E {record.mean_client_norm:.4g}",
             f"client norms {least:.4g}, {median:.4g}, {largest:.4g} (least, median, largest)",
-            f"{record.clients} clients accepted, {record.rejected} rejected",
+            f"{record.clients} clients accepted",
             *self._remarks,
         ]
         self._remarks = []

@@ -18,10 +18,14 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
 from fednnnn_plugin.fedml.loaders import FedMLDataset, check_dataset, dealt_data, engine_data
 from fednnnn_plugin.fedml.methods import warn_of_near_keys, warn_of_the_proximal_term
-from fednnnn_plugin.fedml.processes import ended_by_sigterm, simulation_ranks
+from fednnnn_plugin.fedml.processes import (
+    Mlops,
+    ended_by_sigterm,
+    quiet_fedml,
+    simulation_ranks,
+)
 from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_functions, script_recipe
 from fednnnn_plugin.fedml.tester import SimulationTester
-from fednnnn_plugin.fedml.tracking import Mlops, quiet_fedml
 from fednnnn_plugin.fedml.trainer_adapter import ClientTrainerAdapter
 from fednnnn_plugin.fingerprint import Fingerprint, code_digest, model_digests
 from fednnnn_plugin.models import MODELS

@@ -9,7 +9,7 @@ import pytest
 from fedml.cli.modules import run
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.fedml import compatibility
+from fednnnn_plugin.fedml import hook
 from fednnnn_plugin.fedml.patches import optimizers, wrap
 
 fp.register()
@@ -43,5 +43,5 @@ def test_each_of_our_names_is_refused(fedml_args, monkeypatch) -> None:
 
 
 def test_fedml_version_is_the_packages_dependency() -> None:
-    needed = f"fedml=={compatibility.FEDML_VERSION}; python_version < '3.12'"
+    needed = f"fedml=={hook.FEDML_VERSION}; python_version < '3.12'"
     assert needed in (requires("fednnnn-plugin") or [])

@@ -6,7 +6,7 @@ import fedml
 import pytest
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.fedml.tracking import Mlops
+from fednnnn_plugin.fedml.processes import Mlops
 
 
 @pytest.mark.parametrize("reachable", [True, False])

@@ -85,8 +85,8 @@ def test_untested_round_names_who_was_rejected(server, play, tmp_path, caplog) -
         play(silo, clients(silo, (3.0, 0.0), (0.0, float("nan"))))
     [line] = [line for line in caplog.messages if line.startswith("round 2:") and "N/E" in line]
     assert "accuracy" not in line
-    assert "1 clients accepted, 1 rejected" in line
-    assert "rank 8 rejected: not finite" in line
+    assert "1 rejected; " in line
+    assert "1 clients accepted; rank 8 rejected: not finite" in line
     assert [record["test_acc"] for record in records(tmp_path)] == [None, None]
 
 

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from fednnnn_plugin.fedml import compatibility
+from fednnnn_plugin.fedml import hook
 from fednnnn_plugin.fedml.patches import wrapper
 
 
 def apply(optrepo: ModuleType) -> None:
     """Register our optimizers in ``optrepo.OptRepo`` and let ``name2cls`` ignore the case."""
-    if compatibility.why_unusable() is not None:
+    if hook.why_unusable() is not None:
         return
     registry = optrepo.OptRepo
     # Imported here: a FedML that we leave alone must not find them among torch's subclasses.

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fednnnn_plugin.fedml import compatibility
+from fednnnn_plugin.fedml import hook
 
 
 class RecipeGroup(click.Group):
@@ -26,11 +26,11 @@ class RecipeGroup(click.Group):
         """Return the recipe command's context instead of the group's where a recipe is named."""
         if not self._names_recipe(info_name, args):
             return super().make_context(info_name, args, parent, **extra)
-        if (reason := compatibility.why_unusable()) is not None:
+        if (reason := hook.why_unusable()) is not None:
             click.echo(reason, err=True)
             raise click.exceptions.Exit(2)
         from fednnnn_plugin.cli import run_command
-        from fednnnn_plugin.fedml.tracking import Mlops
+        from fednnnn_plugin.fedml.processes import Mlops
 
         return run_command.make_context(info_name, args, parent, obj=Mlops, **extra)
 
@@ -41,7 +41,7 @@ class RecipeGroup(click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Add the one line on recipes to FedML's help."""
         super().format_epilog(ctx, formatter)
-        if compatibility.why_unusable() is not None:
+        if hook.why_unusable() is not None:
             return
         formatter.write_paragraph()
         formatter.write_text(

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.fedml import compatibility
+from fednnnn_plugin.fedml import hook
 from fednnnn_plugin.fedml.methods import (
     names_ours,
     refuse_near_miss,
@@ -34,7 +34,7 @@ def _simulation(
         _refuse_aggregator(args, *rest[3:], **named)
         warn_of_keys_without_effect(args)
         return original(runner, args, *rest, **named)
-    compatibility.require()
+    hook.require()
     from fednnnn_plugin.fedml.simulator import Simulator
 
     return Simulator(args, *rest, **named)
@@ -72,7 +72,7 @@ def _cross_silo(
         if getattr(args, "role", None) == "server" and not _is_ours(server_aggregator):
             warn_of_keys_without_effect(args)
         return original(runner, args, device, dataset, model, client_trainer, server_aggregator)
-    compatibility.require()
+    hook.require()
     from fednnnn_plugin.fedml.processes import end_federation_together
 
     end_federation_together(args)

@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import Any
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.fedml import compatibility
+from fednnnn_plugin.fedml import hook
 from fednnnn_plugin.fedml.methods import is_allowed_code, names_ours, simulates_ours
 from fednnnn_plugin.fedml.patches import wrap
 from fednnnn_plugin.models import MODELS, create_model, unknown_model
@@ -55,7 +55,7 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
     """Choose the device in simulations of our methods: FedML's own wants a mapping under MPI."""
     if not simulates_ours(args):
         return original(args, *rest, **named)
-    compatibility.require()
+    hook.require()
     from fednnnn_plugin.engine.ranks import ending_together
     from fednnnn_plugin.engine.settings import rank_device
     from fednnnn_plugin.fedml.processes import simulation_ranks
@@ -74,7 +74,7 @@ def _create(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -
     known = isinstance(name, str) and names_ours(args) and not unknown_model(name)
     if name not in MODELS and not known:
         return original(args, *rest, **named)
-    compatibility.require()
+    hook.require()
     allow_code = is_allowed_code("model_args.model", name)
     output_dim = rest[0] if rest else named.get("output_dim", 10)
     seed = int(getattr(args, "random_seed", 0))
@@ -85,7 +85,7 @@ def _load(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> 
     reason = _why_ours(args)
     if reason is None:
         return original(args, *rest, **named)
-    compatibility.require()
+    hook.require()
     dataset = getattr(args, "dataset", None)
     if dataset not in DATASETS and not names_code(dataset):
         raise UserError(
