@@ -86,24 +86,20 @@ def partition_command(
         if path and path.exists() and not overwrite:
             raise UserError(f"{option}: {path}: it is there already; replace it with --overwrite")
     from fednnnn_plugin.data.federated import load_federated
-    from fednnnn_plugin.data.images import are_classes
     from fednnnn_plugin.data.partition import deal_name
-    from fednnnn_plugin.engine.settings import data_spec
     from fednnnn_plugin.recipe import find_recipe, load_recipe
+    from fednnnn_plugin.recipe.data_spec import data_spec
     from fednnnn_plugin.report.cells import as_csv
-    from fednnnn_plugin.report.partition import client_counts, counts_text, save_partition
+    from fednnnn_plugin.report.partition import counts_text, save_partition
 
     loaded = load_recipe(find_recipe(recipe), overrides, allow_code=allow_code)
     spec = data_spec(loaded, allow_code=allow_code)
     data = load_federated(spec)
-    if not are_classes(data.train_labels):
-        kind = f"{data.train_labels.dtype} of {list(data.train_labels.shape)}"
-        raise UserError(f"{recipe}: its labels are {kind}: there are no classes to count")
-    labels, parts = data.train_labels.numpy(), [part.numpy() for part in data.client_indices]
-    counts = client_counts(labels, parts, data.class_names)
+    counts = data.class_counts()
     dealt = deal_name(spec.partition_method, spec.partition_sizes)
     title = f"{spec.dataset}: {'own split' if 'split' in data.fingerprint else dealt}"
-    say(f"{title}, {len(parts)} clients, {len(labels)} images\n\n{counts_text(counts)}")
+    size = f"{data.num_clients} clients, {len(data.train_labels)} images"
+    say(f"{title}, {size}\n\n{counts_text(counts)}")
     if plot:
         save_partition(counts, title, plot)
         say(f"picture: {plot}")

@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pandas as pd
 import torch
 from torch import Tensor
 
+from fednnnn_plugin.data.class_counts import client_counts
 from fednnnn_plugin.data.holdout import hold_out
 from fednnnn_plugin.data.image_folder import load_image_folder
 from fednnnn_plugin.data.images import Normalisation, are_classes
@@ -91,6 +93,17 @@ class FederatedData:
         """A client's inputs [n_k, …], normalised, and labels [n_k], copied out."""
         indices = self.client_indices[client]
         return self.normalised(self.train_images[indices]), self.train_labels[indices]
+
+    def class_counts(self) -> pd.DataFrame:
+        """Count each client's training images by class; a ``UserError`` where there are none."""
+        labels = self.train_labels
+        if not are_classes(labels):
+            raise UserError(
+                f"data_args.dataset: its labels are {labels.dtype} of {list(labels.shape)}: there "
+                "are no classes to count"
+            )
+        parts = [part.numpy() for part in self.client_indices]
+        return client_counts(labels.numpy(), parts, self.class_names)
 
 
 def load_federated(spec: DataSpec, given: object = None) -> FederatedData:

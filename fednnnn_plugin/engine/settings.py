@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.data.federated import DataSpec, FederatedData, load_federated
+from fednnnn_plugin.data.federated import FederatedData, load_federated
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.devices import choose_gpu, visible_gpus
 from fednnnn_plugin.engine.folder import Mode
@@ -23,7 +23,7 @@ from fednnnn_plugin.engine.trackers import WeightsAndBiases
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.reading import read_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
-from fednnnn_plugin.recipe.schema import DataArgs
+from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.server.sum import BinnedSum
 
 _log = logging.getLogger(__name__)
@@ -41,23 +41,6 @@ def run_mode(recipe: Recipe, *, resume: bool = False, overwrite: bool = False) -
     if not resume and not overwrite:
         resume, overwrite = recipe.tracking_args.resume, recipe.tracking_args.overwrite
     return "resume" if resume else "overwrite" if overwrite else "new"
-
-
-def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
-    """Return what the recipe says of its data; the user, not the recipe, lets code of theirs run.
-
-    The section's keys are the fields of :class:`DataSpec`; others are its function's arguments.
-    """
-    data = recipe.data_args
-    folder = None if data.data_dir is None else Path(data.data_dir).expanduser()
-    return DataSpec(
-        **data.model_dump(include=set(DataArgs.model_fields))
-        | {"data_cache_dir": data.cache_dir, "data_dir": folder},
-        arguments=data.arguments,
-        num_clients=recipe.train_args.client_num_in_total,
-        seed=recipe.common_args.random_seed,
-        allow_code=allow_code,
-    )
 
 
 def load_data(

@@ -19,6 +19,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from fednnnn_plugin.data import class_counts
 from fednnnn_plugin.errors import check_known
 from fednnnn_plugin.report import partition as dealt
 from fednnnn_plugin.report import search as searched
@@ -26,9 +27,8 @@ from fednnnn_plugin.report import style
 from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange, judged, shades
 from fednnnn_plugin.report.runs import CLIENT_NORMS, SECONDS, layers
 
-STYLE, search = style.STYLE, searched.search
-client_counts, client_sizes = dealt.client_counts, dealt.client_sizes
-partition = dealt.partition
+STYLE, search, client_counts = style.STYLE, searched.search, class_counts.client_counts
+partition, client_sizes = dealt.partition, dealt.client_sizes
 NORMS = {
     "mean_update_norm": "N, mean update",
     "mean_client_norm": "E, mean client update",

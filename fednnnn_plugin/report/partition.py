@@ -1,10 +1,9 @@
-"""How a data set was dealt to the clients: counts, checks and a picture."""
+"""Pictures of how a data set was dealt to the clients."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,27 +11,15 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullLocator
+from pydantic import BaseModel
 
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.report.style import BLUE, PAPER, axes, drawn, log_axis, panels, styled
 
+if TYPE_CHECKING:
+    from fednnnn_plugin.recipe import Recipe
+
 SEPARATED_CLIENTS, VECTOR_CLIENTS, NAMED_CLASSES = 60, 400, 20
-
-
-def client_counts(
-    labels: npt.ArrayLike, parts: Sequence[npt.ArrayLike], class_names: Sequence[str] = ()
-) -> pd.DataFrame:
-    """Images by client (rows, from 0) and class (columns).
-
-    ``labels`` has the class of each image, [n] integers; ``parts`` for each client the positions
-    of its images. Classes without a name in ``class_names`` go by their number.
-    """
-    classes, class_of = np.unique(np.asarray(labels), return_inverse=True)
-    of_parts = (class_of[np.asarray(part, dtype=np.intp)] for part in parts)
-    rows = [np.bincount(of_part, minlength=classes.size) for of_part in of_parts]
-    named = int(classes.max(initial=0)) < len(class_names)
-    names = [printable(class_names[label]) if named else str(label) for label in classes]
-    return pd.DataFrame(np.array(rows), columns=names).rename_axis(index="client")
 
 
 def counts_text(counts: pd.DataFrame) -> str:
@@ -55,12 +42,28 @@ def counts_text(counts: pd.DataFrame) -> str:
 
 
 @styled
-def partition(counts: pd.DataFrame | npt.ArrayLike, ax: Axes | None = None) -> Axes:
+def partition(
+    counts: Recipe | Path | str | pd.DataFrame | npt.ArrayLike,
+    ax: Axes | None = None,
+    *,
+    allow_code: bool = False,
+) -> Axes:
     """Each client's images by class, in per cent of the client, so that small ones show too.
 
-    ``counts`` is what ``client_counts`` gives, or an array ``[K, classes]`` of counts or shares:
-    finite, none below 0, else it is a ``UserError``. A client without images stays empty.
+    Args:
+        counts: a recipe, or its path or name, whose training images are dealt; or what
+            ``client_counts`` gives, or an array ``[K, classes]`` of counts or shares, finite and
+            at least 0. A client without images stays empty.
+        ax: where to draw.
+        allow_code: let a ``module:name`` in the recipe run.
+
+    Raises:
+        UserError: a mistake in the recipe, labels that are no classes, or no such array.
     """
+    if isinstance(counts, str | Path | BaseModel):  # a Recipe; its module would import torch
+        from fednnnn_plugin.recipe.data_spec import partition_counts
+
+        counts = partition_counts(cast("Recipe | Path | str", counts), allow_code=allow_code)
     counts = _table(counts)
     ax, images = axes(ax), counts.to_numpy()
     totals = images.sum(axis=1, keepdims=True)

@@ -9,9 +9,9 @@ from fednnnn_plugin.data.federated import DataSpec, load_federated
 from fednnnn_plugin.data.partition import deal_name
 from fednnnn_plugin.engine.evaluation import higher_is_better
 from fednnnn_plugin.engine.functions import find_functions
-from fednnnn_plugin.engine.settings import data_spec
 from fednnnn_plugin.errors import RunError, UserError, joined
 from fednnnn_plugin.recipe import differences
+from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.report.study import Plan, is_study, read_plan
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.tune.options import Settings, settings_of

@@ -3,11 +3,14 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from click.testing import CliRunner
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
+from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import printable
+from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.report.partition import counts_text
 
 
@@ -55,6 +58,25 @@ def test_shares_of_an_array_are_drawn_as_counts_are() -> None:
         for array in ([[1, 3], [2, 2], [0, 0]], np.array([[0.25, 0.75], [0.5, 0.5], [0.0, 0.0]]))
     ]
     assert tops[0] == tops[1] == [[25.0, 50.0, 0.0], [100.0, 100.0, 0.0]]
+
+
+def test_a_recipe_is_drawn_as_it_deals() -> None:
+    recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"))
+    shares = [
+        [patch.get_data().values.tolist() for patch in fp.figures.partition(given).patches]
+        for given in ("digits_noniid_b_fednnnn", find_recipe(recipe.name), recipe)
+    ]
+    assert shares[0] == shares[1] == shares[2]
+    assert set((np.diff(shares[0], axis=0, prepend=0.0) > 0.0).sum(axis=0)) == {2}
+    with pytest.raises(fp.UserError, match=r"^no_such_recipe: "):
+        fp.figures.partition("no_such_recipe")
+
+
+def test_labels_that_are_no_classes_are_not_counted() -> None:
+    targets = torch.zeros(3, 2)
+    data = FederatedData(targets, targets, (torch.arange(3),), targets, targets, 2)
+    with pytest.raises(fp.UserError, match=r"^data_args.dataset: .* no classes"):
+        data.class_counts()
 
 
 @pytest.mark.parametrize("wrong", [[[1, -1]], [[1.0, np.nan]], [], [["a"]], [[[1]]]])

@@ -1,0 +1,36 @@
+"""What a recipe means to ``data/``: what is loaded, and how it is dealt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from fednnnn_plugin.data.federated import DataSpec, load_federated
+from fednnnn_plugin.recipe.library import find_recipe
+from fednnnn_plugin.recipe.load import load_recipe
+from fednnnn_plugin.recipe.schema import DataArgs, Recipe
+
+
+def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
+    """Return what the recipe says of its data; the user, not the recipe, lets code of theirs run.
+
+    The section's keys are the fields of :class:`DataSpec`; others are its function's arguments.
+    """
+    data = recipe.data_args
+    folder = None if data.data_dir is None else Path(data.data_dir).expanduser()
+    return DataSpec(
+        **data.model_dump(include=set(DataArgs.model_fields))
+        | {"data_cache_dir": data.cache_dir, "data_dir": folder},
+        arguments=data.arguments,
+        num_clients=recipe.train_args.client_num_in_total,
+        seed=recipe.common_args.random_seed,
+        allow_code=allow_code,
+    )
+
+
+def partition_counts(recipe: Recipe | Path | str, *, allow_code: bool = False) -> pd.DataFrame:
+    """Deal a recipe's training images; count each client's by class, as ``client_counts`` does."""
+    if not isinstance(recipe, Recipe):
+        recipe = load_recipe(find_recipe(str(recipe)), allow_code=allow_code)
+    return load_federated(data_spec(recipe, allow_code=allow_code)).class_counts()
