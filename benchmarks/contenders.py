@@ -23,10 +23,11 @@ from fednnnn_plugin.engine.functions import Functions
 from fednnnn_plugin.engine.numerics import keep_freed_memory
 from fednnnn_plugin.engine.records import Seconds
 from fednnnn_plugin.engine.run import run_federation
-from fednnnn_plugin.engine.settings import data_spec, local_sgd
+from fednnnn_plugin.engine.settings import local_sgd
 from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
+from fednnnn_plugin.recipe.data_spec import data_spec
 
 Measure = Callable[[], Seconds]
 

@@ -87,15 +87,18 @@ def did_you_mean(
     return f"; did you mean {form(by_lower[near[0]])}?" if near else ""
 
 
+def in_python(text: str, words: Mapping[str, str]) -> str:
+    """A message in the words of Python, which replace the command's options: ``--resume``."""
+    return re.sub(rf"(?<!\S)({'|'.join(words)})\b", lambda found: words[found[1]], text)
+
+
 @contextmanager
 def in_words(words: Mapping[str, str]) -> Iterator[None]:
-    """Say what ends the work in the words of Python, by the command's option: ``--resume``."""
-    option = re.compile(rf"(?<!\S)({'|'.join(words)})\b")
+    """Say what ends the work in the words of Python."""
     try:
         yield
     except BaseException as error:
         error.args = tuple(
-            option.sub(lambda found: words[found[1]], each) if isinstance(each, str) else each
-            for each in error.args
+            in_python(each, words) if isinstance(each, str) else each for each in error.args
         )
         raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,9 +12,10 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
 
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import UserError, check_known, printable
 from fednnnn_plugin.report import runs as run_folders
 from fednnnn_plugin.report import search, tables
+from fednnnn_plugin.report.arguments import check_finite, checked_names
 from fednnnn_plugin.report.cells import as_csv
 from fednnnn_plugin.report.charts import Chart, condition_charts
 from fednnnn_plugin.report.groups import arrange, references
@@ -52,9 +52,9 @@ def build_report(
     paths: Sequence[Path],
     out: Path,
     *,
-    layers: Sequence[str] = (),
+    layers: str | Sequence[str] = (),
     target: float | None = None,
-    formats: Sequence[str] = (),
+    formats: str | Sequence[str] = (),
 ) -> Report:
     """Read run folders, study folders, or folders of them, and write their report.
 
@@ -63,11 +63,12 @@ def build_report(
     metric; ``formats`` beside SVG are ``pdf`` and ``png``; without ``layers`` the norms of the
     paper's are shown.
     """
-    if target is not None and not math.isfinite(target):
-        raise UserError(f"--target: {target:g} is not allowed; it must be a finite number")
-    for name in set(formats) - set(FORMATS):
-        raise UserError(f"--format: {name!r} is not allowed; it must be of {', '.join(FORMATS)}")
-    kinds = [kind for kind in FORMATS if kind in ("svg", *formats)]
+    if target is not None:
+        check_finite("--target", target)
+    asked = ["svg", *checked_names("--format", formats)]
+    for name in asked:
+        check_known("--format", name, FORMATS)
+    kinds, layers = [kind for kind in FORMATS if kind in asked], checked_names("--layer", layers)
     runs, warnings = run_folders.read_folders(paths)
     studies = _studies(paths, warnings)
     if runs.empty and not studies:
@@ -75,7 +76,7 @@ def build_report(
     known = run_folders.layers(runs)
     for name in set(layers) - set(known):
         recorded = ", ".join(known) or "none"
-        warnings.append(f"--layer {printable(name)}: no run recorded it; recorded are {recorded}")
+        warnings.append(f"--layer: {printable(name)}: no run recorded it; recorded are {recorded}")
     files: Files = {}
     shown: dict[str, tables.Table] = {}
     sections: list[Section] = []

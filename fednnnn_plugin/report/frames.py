@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.report.arguments import run_paths
 from fednnnn_plugin.report.groups import LINE, arrange, placed
 from fednnnn_plugin.report.runs import layers, read_folders
 from fednnnn_plugin.report.tables import outcomes, reaching
@@ -41,10 +41,7 @@ def read_runs(*folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
     Raises:
         UserError: no round was found.
     """
-    given = itertools.chain.from_iterable(
-        [each] if isinstance(each, str | Path) else each for each in folders
-    )
-    runs, problems = read_folders([path for each in given for path in _matching(Path(each))])
+    runs, problems = read_folders(run_paths(folders))
     if runs.empty:
         raise UserError("\n".join([*problems, "no run with a recorded round was given"]))
     for problem in problems:
@@ -103,11 +100,3 @@ def layer_norms(runs: pd.DataFrame) -> pd.DataFrame:
     ]
     found = pd.concat(parts, ignore_index=True) if parts else heads.iloc[:0]
     return found.dropna(subset=norms, how="all").reset_index(drop=True) if parts else found
-
-
-def _matching(path: Path) -> list[Path]:
-    """The folders that a pattern means; a path that is there, or that nothing matches, itself."""
-    found = (
-        [] if path.exists() else sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
-    )
-    return [each for each in found if each.is_dir()] or [path]

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fednnnn_plugin.errors import in_words
+from fednnnn_plugin.errors import in_python, in_words
+from fednnnn_plugin.report.arguments import checked_path, run_paths
 from fednnnn_plugin.report.build import build_report
 
 _log = logging.getLogger(__name__)
-_WORDS = {"--out": "out", "--layer": "layers:", "--target": "target", "--format": "formats"}
+_WORDS = {"--out": "out", "--layer": "layers", "--target": "target", "--format": "formats"}
 
 
 def report(
-    *runs: Path | str,
+    *runs: Path | str | Iterable[Path | str],
     out: Path | str = "report",
-    layers: Sequence[str] = (),
+    layers: str | Sequence[str] = (),
     target: float | None = None,
-    formats: Sequence[str] = (),
+    formats: str | Sequence[str] = (),
 ) -> Path:
     """Make tables, figures and a page from runs and studies, like ``fednnnn report``.
 
     What was left out is logged as a warning.
 
     Args:
-        runs: run folders, study folders, or folders of them.
+        runs: run folders, study folders, or folders of them, as for
+            :func:`~fednnnn_plugin.read_runs`.
         out: where tables, figures and ``index.html`` go; an earlier report there is replaced.
-        layers: modules whose norms to show, such as ``"fc3"``; by default the paper's.
+        layers: a module or modules whose norms to show, such as ``"fc3"``; by default the paper's.
         target: an accuracy in (0, 1], or a value of the runs' first metric: a table says which
             round reaches it first.
-        formats: ``"pdf"`` and ``"png"``: further files of each figure, beside its SVG.
+        formats: ``"pdf"``, ``"png"`` or both: further files of each figure, beside its SVG.
 
     Returns:
         The path of the page.
@@ -39,10 +41,8 @@ def report(
         UserError: no run was found, a bad argument, or files in ``out`` that are of no report.
     """
     with in_words(_WORDS):
-        paths = [Path(run).expanduser() for run in runs]
-        built = build_report(
-            paths, Path(out).expanduser(), layers=layers, target=target, formats=formats
-        )
+        paths, folder = run_paths(runs), checked_path("--out", out)
+        built = build_report(paths, folder, layers=layers, target=target, formats=formats)
     for warning in built.warnings:
-        _log.warning("%s", warning)
+        _log.warning("%s", in_python(warning, _WORDS))
     return built.page

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.data.federated import FederatedData, load_federated
-from fednnnn_plugin.engine.settings import data_spec
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import load_recipe
+from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.seeds import torch_generator
 
 SEED, BATCH, LEARNING_RATE = 0, 50, 0.05

@@ -18,9 +18,9 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.data.federated import FederatedData, load_federated
 from fednnnn_plugin.engine.followers import Follower
-from fednnnn_plugin.engine.settings import data_spec
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import find_recipe, load_recipe
+from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.seeds import torch_generator
 from fednnnn_plugin.server.rules import positive
 

@@ -1,0 +1,58 @@
+"""What ``fp.report`` and ``fp.read_runs`` are given: paths, names, a number."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from math import isfinite
+from numbers import Real
+from pathlib import Path
+
+import pandas as pd
+
+from fednnnn_plugin.errors import UserError, shown
+
+
+def checked_path(what: str, given: object) -> Path:
+    """A path, of which ``~`` is the home directory."""
+    if not isinstance(given, str | os.PathLike):
+        raise UserError(f"{what}: {shown(given)}: must be a path")
+    with suppress(RuntimeError):  # no such home directory: it is a name like others
+        return Path(given).expanduser()
+    return Path(given)
+
+
+def run_paths(given: Iterable[object]) -> list[Path]:
+    """The folders that are meant by paths, patterns such as ``runs/n-*``, and iterables of them.
+
+    A path that is there, or a pattern that nothing matches, is meant itself.
+    """
+    found: list[Path] = []
+    for each in given:
+        if isinstance(each, Iterable) and not isinstance(each, str | pd.DataFrame):
+            found += run_paths(each)
+            continue
+        path = checked_path("runs", each)
+        matching: list[Path] = []
+        with suppress(ValueError):  # it is no pattern either
+            if not path.exists():
+                matching = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+        found += [match for match in matching if match.is_dir()] or [path]
+    return found
+
+
+def checked_names(what: str, given: object) -> list[str]:
+    """One name or several."""
+    names = [given] if isinstance(given, str) else given
+    if isinstance(names, Iterable):
+        names = list(names)
+        if all(isinstance(name, str) for name in names):
+            return names
+    raise UserError(f"{what}: {shown(given)}: must be a name, or a list of names")
+
+
+def check_finite(what: str, given: object) -> None:
+    """Refuse what is no finite number."""
+    if not isinstance(given, Real) or not isfinite(given):
+        raise UserError(f"{what}: {shown(given)}: must be a finite number")
