@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import jinja2
 import pandas as pd
-from markupsafe import Markup, escape
 
 from fednnnn_plugin.errors import UserError, check_known, printable
 from fednnnn_plugin.report import runs as run_folders
@@ -20,12 +20,11 @@ from fednnnn_plugin.report.cells import as_csv
 from fednnnn_plugin.report.charts import Chart, condition_charts
 from fednnnn_plugin.report.groups import arrange, references
 from fednnnn_plugin.report.study import Study, is_study, read_study
-from fednnnn_plugin.report.style import THEME, drawn
+from fednnnn_plugin.report.style import drawn
 
 PAGE, MANIFEST = "index.html", ".fednnnn-report"
 MARKDOWN = "README.md"  # what a repository shows of a folder
 FORMATS = ("svg", "pdf", "png")
-PIXELS_PER_POINT = 1.6
 
 Files = dict[str, bytes]  # by their place in the report's folder
 
@@ -121,7 +120,7 @@ def build_report(
         tables=shown,
         sections=sections,
         kinds=kinds,
-        drawing=lambda chart: inline_svg(files[f"{chart.stem}.svg"].decode(), chart),
+        drawing=lambda chart: b64encode(files[f"{chart.stem}.svg"]).decode(),
         warnings=warnings,
         version=version("fednnnn-plugin"),
     )
@@ -176,24 +175,6 @@ def _draw(chart: Chart, section: str, files: Files, kinds: Sequence[str]) -> Non
     while f"{chart.stem}.svg" in files:
         chart.stem += "-2"
     files |= {f"{chart.stem}.{kind}": drawn(chart.ax, kind) for kind in kinds}
-
-
-def inline_svg(drawing: str, chart: Chart) -> Markup:
-    """An SVG file of ours as an element of the page.
-
-    Its identifiers get a prefix, so that no two figures share one; its colours become the page's,
-    which differ in the dark; and it gets a text for those who do not see it.
-    """
-    svg = re.sub(r"<metadata>.*?</metadata>", "", drawing[drawing.index("<svg") :], flags=re.DOTALL)
-    prefix = chart.stem.replace("/", "-")
-    svg = re.sub(r'\b(id="|xlink:href="#|url\(#)', rf"\g<1>{prefix}-", svg)
-    for color, name in THEME.items():
-        svg = svg.replace(color, f"var(--{name})")
-    box = svg.partition('viewBox="')[2].partition('"')[0]
-    width = float(box.split()[2]) * PIXELS_PER_POINT
-    head = f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="{box}" role="img"'
-    head += f' style="max-width: {width:.0f}px" aria-label="{escape(chart.alt)}">'
-    return Markup(head + svg[svg.index(">") + 1 :].strip())
 
 
 def _write(out: Path, files: Files) -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, ParamSpec, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -27,6 +28,11 @@ from fednnnn_plugin.report import style
 from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange, judged, shades
 from fednnnn_plugin.report.runs import CLIENT_NORMS, SECONDS, layers
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+P = ParamSpec("P")
+
 STYLE, search, client_counts = style.STYLE, searched.search, class_counts.client_counts
 partition, client_sizes = dealt.partition, dealt.client_sizes
 NORMS = {
@@ -37,191 +43,12 @@ NORMS = {
 FEW_POINTS, BAND_POINTS = 15, 300
 
 
-@style.styled
-def accuracy(
-    runs: pd.DataFrame,
-    ax: Axes | None = None,
-    *,
-    column: str = "test_acc",
-    title: str = "",
-    scale: style.Scale | None = None,
-    names: bool = True,
-    legend: bool = False,
-    palette: style.Palette | None = None,
-) -> Axes:
-    """Accuracy in per cent by round; the scale is that of the error if it passes 95 %.
-
-    ``column`` is ``test_acc`` of the evaluated model, or ``served_test_acc``.
-    """
-    check_known("column", column, ("test_acc", "served_test_acc"))
-    axis = partial(style.accuracy_axis, scale=_scale(scale))
-    how = _How(names, legend, palette, title)
-    label = f"{judged(runs)} accuracy (%)"
-    return _curves(runs, ax, column, label, axis, how, factor=100.0)
-
-
-@style.styled
-def accuracy_by_seconds(
-    runs: pd.DataFrame,
-    ax: Axes | None = None,
-    *,
-    scale: style.Scale | None = None,
-    names: bool = True,
-    legend: bool = False,
-    palette: style.Palette | None = None,
-) -> Axes:
-    """Accuracy in per cent by the time that training, aggregation and evaluation took."""
-    runs = arrange(runs)
-    elapsed = runs[SECONDS].sum(axis=1, min_count=1).groupby(runs["run"]).cumsum()
-    units = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
-    unit = next((u for u, size in units.items() if elapsed.max() >= 2.0 * size), "seconds")
-    timed = runs.assign(**{unit: elapsed.where(elapsed > 0.0) / units[unit]})
-    label = f"{judged(runs)} accuracy (%)"
-    axis, how = partial(style.accuracy_axis, scale=_scale(scale)), _How(names, legend, palette)
-    return _curves(timed, ax, "test_acc", label, axis, how, factor=100.0, x=unit)
-
-
-@style.styled
-def loss(
-    runs: pd.DataFrame,
-    ax: Axes | None = None,
-    *,
-    names: bool = True,
-    legend: bool = False,
-    palette: style.Palette | None = None,
-) -> Axes:
-    """The loss by round: mean cross-entropy in nats, or the loss of a custom trainer."""
-    how = _How(names, legend, palette)
-    return _curves(runs, ax, "test_loss", f"{judged(runs)} loss", style.log_axis, how)
-
-
-@style.styled
-def metric(
-    runs: pd.DataFrame,
-    ax: Axes | None = None,
-    *,
-    name: str,
-    names: bool = True,
-    legend: bool = False,
-    palette: style.Palette | None = None,
-) -> Axes:
-    """A custom metric by round; ``name`` is its name in ``test_metrics``."""
-    check_known("name", name, [str(each)[13:] for each in runs.filter(regex="^test_metrics\\.")])
-    how = _How(names, legend, palette)
-    return _curves(runs, ax, f"test_metrics.{name}", name, style.linear_axis, how)
-
-
-@style.styled
-def norms(
-    runs: pd.DataFrame,
-    ax: Axes | None = None,
-    *,
-    norm: str = "mean_update_norm",
-    layer: str | None = None,
-    names: bool = True,
-    legend: bool = False,
-    palette: style.Palette | None = None,
-) -> Axes:
-    """An L2 norm by round: N (``mean_update_norm``), E (``mean_client_norm``), or server step.
-
-    ``norm`` is its name in ``metrics.jsonl``; ``layer`` a module, such as ``fc3``, or None for the
-    whole model.
-    """
-    check_known("norm", norm, NORMS)
-    if layer is not None:
-        check_known("layer", layer, layers(runs))
-    column = f"layers.{layer}.{norm}" if layer is not None else norm
-    how = _How(names, legend, palette, NORMS[norm])
-    return _curves(runs, ax, column, "L2 norm", style.log_axis, how)
-
-
-@style.styled
-def agreement(
-    runs: pd.DataFrame,
-    ax: Axes | None = None,
-    *,
-    names: bool = True,
-    legend: bool = False,
-    palette: style.Palette | None = None,
-) -> Axes:
-    """N/E by round: 1 if all updates have the same direction; dotted: if they were orthogonal.
-
-    The dotted mark is √(Σ α² ‖Δ‖²)/E, as recorded. For records without it, and clients of equal
-    weight, it is 1/√m, which is right if all updates have the same length.
-    """
-    runs, ax = arrange(runs), style.axes(ax)
-    moved = runs["mean_client_norm"].where(runs["mean_client_norm"] > 0.0)
-    ratio = runs.assign(ratio=runs["mean_update_norm"] / moved)
-    ratio["mark"] = runs.get("orthogonal_norm", pd.Series(math.nan, runs.index)) / moved
-    look, marks = style.REFERENCE_LOOK, [("1: clients agree", 1.0)]
-    recorded = ratio.dropna(subset=["mark"])
-    colors = style.looks(_lines(runs), palette)
-    for label, line in _lines(recorded).groupby("label", sort=False):
-        curve = line.groupby("round")["mark"].mean()
-        own = look | {"color": colors[label]["color"], "alpha": 0.7}
-        ax.plot(curve.index, curve, label="_orthogonal", **own)
-        marks[1:] = [("dotted: orthogonal", float(curve.iloc[-1]))]
-    if recorded.empty:
-        uniform = runs[runs.get("client_weighting", pd.Series("", runs.index)) != "samples"]
-        cohorts = pd.Series(uniform.get("client_num_per_round", []), dtype=object).unique()
-        sizes = np.sort(pd.to_numeric(cohorts, errors="coerce"))
-        marks += [(f"1/√{m:g}: orthogonal, equal length", m**-0.5) for m in sizes if m > 1]
-    for _, value in marks[: None if recorded.empty else 1]:
-        ax.axhline(value, **look)
-    others: list[style.End] = [(name, None, value, look) for name, value in marks]
-    how = _How(names, legend, palette)
-    return _curves(ratio, ax, "ratio", "N/E", style.log_axis, how, others=others)
-
-
-@style.styled
-def integrated_norm(
-    runs: pd.DataFrame,
-    ax: Axes | None = None,
-    *,
-    names: bool = True,
-    legend: bool = False,
-    palette: style.Palette | None = None,
-) -> Axes:
-    """The integrated norm by round: the sum of the norms of all server steps so far."""
-    how = _How(names, legend, palette)
-    return _curves(runs, ax, "integrated_norm", "sum of server steps (L2)", style.linear_axis, how)
-
-
-@style.styled
-def client_spread(
-    runs: pd.DataFrame,
-    ax: Axes | None = None,
-    *,
-    names: bool = True,
-    legend: bool = False,
-    palette: style.Palette | None = None,
-) -> Axes:
-    """The median norm of a client's update, and the band from the smallest to the largest.
-
-    Over several seeds: the mean of the medians, the smallest and the largest of all.
-    """
-    low, middle, high = CLIENT_NORMS
-    how = _How(names, legend, palette)
-    ax = _curves(runs, ax, middle, "client update (L2)", style.log_axis, how, band=(low, high))
-    if len(ax.lines) == 1:
-        ax.set_title(str(ax.lines[0].get_label())[:26])
-    return ax
-
-
-def _scale(scale: style.Scale | None) -> style.Scale | None:
-    if scale is not None:
-        check_known("scale", scale, ("error", "linear"))
-    return scale
-
-
-@dataclass(frozen=True)
-class _How:
-    """What every figure of lines is asked: names at their ends, or a legend; colours; a title."""
+class Lines(TypedDict, total=False):
+    """What every figure of lines takes."""
 
     names: bool
     legend: bool
     palette: style.Palette | None
-    title: str = ""
 
 
 def _curves(
@@ -230,8 +57,11 @@ def _curves(
     column: str,
     y_label: str,
     axis: Callable[[Axes], None],
-    how: _How,
     *,
+    title: str = "",
+    names: bool = True,
+    legend: bool = False,
+    palette: style.Palette | None = None,
     factor: float = 1.0,
     x: str = "round",
     band: tuple[str, ...] = (),
@@ -244,9 +74,9 @@ def _curves(
     deviation is drawn where two seeds or more have the round.
     """
     runs, ax = _lines(runs), style.axes(ax)
-    if how.title:
-        ax.set_title(how.title)
-    named = style.looks(runs, how.palette)
+    if title:
+        ax.set_title(title)
+    named = style.looks(runs, palette)
     values = runs.assign(at=runs[x], mean=runs.get(column, math.nan) * factor)
     ends: list[style.End] = []
     for label, tested in values.dropna(subset=["at", "mean", *band]).groupby("label", sort=False):
@@ -275,9 +105,9 @@ def _curves(
     last = max((float(np.max(np.asarray(line.get_xdata()))) for line in ax.lines), default=0.0)
     ax.set_xlim(0.0, last or 1.0)
     ax.xaxis.set_major_locator(MaxNLocator(6, integer=x == "round"))
-    if how.legend:
+    if legend:
         ax.legend()
-    elif how.names:
+    elif names:
         style.end_labels(ax, [*ends, *others])
     return ax
 
@@ -290,3 +120,148 @@ def _lines(runs: pd.DataFrame) -> pd.DataFrame:
         return runs
     runs = runs.assign(label=runs["label"] + ", " + where)
     return runs.assign(shade=shades(runs, ["method"]))
+
+
+def _of_lines(draw: Callable[P, Axes]) -> Callable[P, Axes]:
+    """Draw in our style; the signature, as ``help`` shows it, has the keywords of ``Lines``."""
+    drawing, shown = style.styled(draw), signature(draw)
+    own = [each for each in shown.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    of_all = [signature(_curves).parameters[name] for name in Lines.__annotations__]
+    drawing.__dict__["__signature__"] = shown.replace(parameters=[*own, *of_all])
+    return drawing
+
+
+@_of_lines
+def accuracy(
+    runs: pd.DataFrame,
+    ax: Axes | None = None,
+    *,
+    column: str = "test_acc",
+    title: str = "",
+    scale: style.Scale | None = None,
+    **how: Unpack[Lines],
+) -> Axes:
+    """Accuracy in per cent by round; the scale is that of the error if it passes 95 %.
+
+    ``column`` is ``test_acc`` of the evaluated model, or ``served_test_acc``.
+    """
+    check_known("column", column, ("test_acc", "served_test_acc"))
+    axis = partial(style.accuracy_axis, scale=_scale(scale))
+    label = f"{judged(runs)} accuracy (%)"
+    return _curves(runs, ax, column, label, axis, title=title, factor=100.0, **how)
+
+
+@_of_lines
+def accuracy_by_seconds(
+    runs: pd.DataFrame,
+    ax: Axes | None = None,
+    *,
+    scale: style.Scale | None = None,
+    **how: Unpack[Lines],
+) -> Axes:
+    """Accuracy in per cent by the time that training, aggregation and evaluation took."""
+    runs = arrange(runs)
+    elapsed = runs[SECONDS].sum(axis=1, min_count=1).groupby(runs["run"]).cumsum()
+    units = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
+    unit = next((u for u, size in units.items() if elapsed.max() >= 2.0 * size), "seconds")
+    timed = runs.assign(**{unit: elapsed.where(elapsed > 0.0) / units[unit]})
+    label = f"{judged(runs)} accuracy (%)"
+    axis = partial(style.accuracy_axis, scale=_scale(scale))
+    return _curves(timed, ax, "test_acc", label, axis, factor=100.0, x=unit, **how)
+
+
+@_of_lines
+def loss(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
+    """The loss by round: mean cross-entropy in nats, or the loss of a custom trainer."""
+    return _curves(runs, ax, "test_loss", f"{judged(runs)} loss", style.log_axis, **how)
+
+
+@_of_lines
+def metric(
+    runs: pd.DataFrame,
+    ax: Axes | None = None,
+    *,
+    name: str,
+    **how: Unpack[Lines],
+) -> Axes:
+    """A custom metric by round; ``name`` is its name in ``test_metrics``."""
+    check_known("name", name, [str(each)[13:] for each in runs.filter(regex="^test_metrics\\.")])
+    return _curves(runs, ax, f"test_metrics.{name}", name, style.linear_axis, **how)
+
+
+@_of_lines
+def norms(
+    runs: pd.DataFrame,
+    ax: Axes | None = None,
+    *,
+    norm: str = "mean_update_norm",
+    layer: str | None = None,
+    **how: Unpack[Lines],
+) -> Axes:
+    """An L2 norm by round: N (``mean_update_norm``), E (``mean_client_norm``), or server step.
+
+    ``norm`` is its name in ``metrics.jsonl``; ``layer`` a module, such as ``fc3``, or None for the
+    whole model.
+    """
+    check_known("norm", norm, NORMS)
+    if layer is not None:
+        check_known("layer", layer, layers(runs))
+    column = f"layers.{layer}.{norm}" if layer is not None else norm
+    return _curves(runs, ax, column, "L2 norm", style.log_axis, title=NORMS[norm], **how)
+
+
+@_of_lines
+def agreement(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
+    """N/E by round: 1 if all updates have the same direction; dotted: if they were orthogonal.
+
+    The dotted mark is √(Σ α² ‖Δ‖²)/E, as recorded. For records without it, and clients of equal
+    weight, it is 1/√m, which is right if all updates have the same length.
+    """
+    runs, ax = arrange(runs), style.axes(ax)
+    moved = runs["mean_client_norm"].where(runs["mean_client_norm"] > 0.0)
+    ratio = runs.assign(ratio=runs["mean_update_norm"] / moved)
+    ratio["mark"] = runs.get("orthogonal_norm", pd.Series(math.nan, runs.index)) / moved
+    look, marks = style.REFERENCE_LOOK, [("1: clients agree", 1.0)]
+    recorded = ratio.dropna(subset=["mark"])
+    colors = style.looks(_lines(runs), how.get("palette"))
+    for label, line in _lines(recorded).groupby("label", sort=False):
+        curve = line.groupby("round")["mark"].mean()
+        own = look | {"color": colors[label]["color"], "alpha": 0.7}
+        ax.plot(curve.index, curve, label="_orthogonal", **own)
+        marks[1:] = [("dotted: orthogonal", float(curve.iloc[-1]))]
+    if recorded.empty:
+        uniform = runs[runs.get("client_weighting", pd.Series("", runs.index)) != "samples"]
+        cohorts = pd.Series(uniform.get("client_num_per_round", []), dtype=object).unique()
+        sizes = np.sort(pd.to_numeric(cohorts, errors="coerce"))
+        marks += [(f"1/√{m:g}: orthogonal, equal length", m**-0.5) for m in sizes if m > 1]
+    for _, value in marks[: None if recorded.empty else 1]:
+        ax.axhline(value, **look)
+    others: list[style.End] = [(name, None, value, look) for name, value in marks]
+    return _curves(ratio, ax, "ratio", "N/E", style.log_axis, others=others, **how)
+
+
+@_of_lines
+def integrated_norm(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
+    """The integrated norm by round: the sum of the norms of all server steps so far."""
+    return _curves(
+        runs, ax, "integrated_norm", "sum of server steps (L2)", style.linear_axis, **how
+    )
+
+
+@_of_lines
+def client_spread(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
+    """The median norm of a client's update, and the band from the smallest to the largest.
+
+    Over several seeds: the mean of the medians, the smallest and the largest of all.
+    """
+    low, middle, high = CLIENT_NORMS
+    ax = _curves(runs, ax, middle, "client update (L2)", style.log_axis, band=(low, high), **how)
+    if len(ax.lines) == 1:
+        ax.set_title(str(ax.lines[0].get_label())[:26])
+    return ax
+
+
+def _scale(scale: style.Scale | None) -> style.Scale | None:
+    if scale is not None:
+        check_known("scale", scale, ("error", "linear"))
+    return scale

@@ -105,13 +105,12 @@ def _heat_map(
             text, color, size = trial["state"], style.MUTED, 5.5
             if not pd.isna(value := trial["value"]):
                 text, size = f"{value:{digits}}", 7.0
-                # Not the page's ink and paper, which change places in the dark.
-                color = "#000000" if sum(mesh.to_rgba(value)[:3]) > 1.4 else "#fefefe"
+                color = style.INK if sum(mesh.to_rgba(value)[:3]) > 1.4 else style.PAPER
             place = across.index(trial[first]) + 0.5, up.index(trial[second]) + 0.5
             ax.text(*place, text, ha="center", va="center", color=color, fontsize=size)
     if best is not None:
         corner = (across.index(best[first]) + 0.04, up.index(best[second]) + 0.04)
-        for color, width in (("#fefefe", 4.0), (style.VERMILION, 2.0)):
+        for color, width in ((style.PAPER, 4.0), (style.VERMILION, 2.0)):
             ax.add_patch(Rectangle(corner, 0.92, 0.92, fill=False, edgecolor=color, lw=width))
     for axis, side in ((ax.xaxis, across), (ax.yaxis, up)):
         every = math.ceil(len(side) / 12)

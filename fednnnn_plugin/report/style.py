@@ -38,10 +38,6 @@ _NAMED: WeakKeyDictionary[Axes, dict[str, tuple[End, Annotation]]] = WeakKeyDict
 INK, MUTED, GRID, PAPER, REFERENCE = "#1c2128", "#5d6672", "#e3e6ea", "#ffffff", "#6f7883"
 BLACK, ORANGE, SKY_BLUE, GREEN = "#101418", "#e69f00", "#56b4e9", "#009e73"
 BLUE, VERMILION, PURPLE = "#0072b2", "#d55e00", "#cc79a7"
-# The page's names of these colours; it has another value of each in the dark.
-THEME = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "panel", REFERENCE: "reference"}
-THEME |= {BLACK: "black", ORANGE: "orange", SKY_BLUE: "sky-blue", GREEN: "green"}
-THEME |= {BLUE: "blue", VERMILION: "vermilion", PURPLE: "purple"}
 
 # After matplotlib's own font, whatever of these the machine has, for names in other scripts.
 _SCRIPTS = re.compile(
