@@ -1,0 +1,19 @@
+"""How a process ended."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: negative for a signal, as in ``subprocess``."""
+
+    status: int | None
+    stdout: str
+    stderr: str
+
+    def check_one_line(self, status: int) -> str:
+        """Return the one line that a mistake is said in."""
+        assert self.status == status, self.stderr
+        assert self.stderr.endswith("\n")
+        [line] = self.stderr.splitlines()
+        return line
