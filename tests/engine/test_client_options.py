@@ -3,7 +3,6 @@
 import copy
 import functools
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -219,26 +218,6 @@ def test_client_options_have_the_same_bits_on_workers_and_after_a_stop(
         start(case, tmp_path / "stopped", followers=[Stopping()])
     start(case, tmp_path / "stopped", resume=True)
     assert content(tmp_path / "two") == content(whole.folder) == content(tmp_path / "stopped")
-
-
-@pytest.mark.slow
-def test_client_options_have_the_same_bits_on_ranks(tmp_path: Path) -> None:
-    options = {"model_args.model": "own_options:net", "data_args.dataset": "own_options:numbers"}
-    options |= {"metrics": ["r2", "own_options:worst"]}
-    options |= QUICK | CASES["adam_mse"][2]
-    sets = [f"--set={key}={json.dumps(value)}" for key, value in options.items()]
-    found = []
-    for ranks in (1, 2):
-        command = [Path(sys.executable).with_name("fednnnn"), "run", RECIPE, *sets, "--allow-code"]
-        launcher = [Path(sys.executable).with_name("mpirun"), "-np", str(ranks), "--oversubscribe"]
-        subprocess.run(
-            [*launcher, "--bind-to", "none", *command, "--output", str(ranks)],
-            check=True,
-            cwd=tmp_path,
-            timeout=600,
-        )
-        found.append(content(tmp_path / str(ranks)))
-    assert found[0] == found[1]
 
 
 def test_functions_as_objects_give_the_recipes_bits(tmp_path: Path) -> None:
