@@ -1,7 +1,6 @@
 """``fp.run`` with a model, data and a rule as objects, and what keeps runs of others apart."""
 
-import os
-import subprocess
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
@@ -295,43 +294,24 @@ def test_a_validation_part_of_a_split_leaves_each_client_something(start: Start)
     assert fp.read_runs("run")["clients"].unique() == [3]
 
 
-@pytest.mark.slow
-def test_the_same_bytes_by_objects_by_a_recipe_and_on_ranks(
-    start: Start, own_code: Path, tmp_path: Path
-) -> None:
+def test_objects_give_the_recipe_s_bytes(start: Start, own_code: Path) -> None:
     start("objects", data=CELL["hospitals"], **{"data_args.shift": 0.5, "model_args.width": 4})
     Path("mine.py").write_text(MODULE)
-    settings = QUICK | {
-        "dataset": "mine:hospitals",
-        "data_args.shift": 0.5,
-        "model": "mine:Net",
-        "model_args.width": 4,
-    }
-    sets = [
-        f"--set={key}={str(value).lower() if value is False else value}"
-        for key, value in settings.items()
-    ]
-    command = [Path(sys.executable).parent / "fednnnn", "run", RECIPE, "--allow-code", *sets]
-    roots = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    mpirun = [Path(sys.executable).parent / "mpirun", "--oversubscribe", "-n", "2"]
-    for name, before, more in (
-        ("one", [], ["--set=worker_num=1"]),
-        ("two", [], ["--set=worker_num=2"]),
-        ("ranks", mpirun, []),
-    ):
-        subprocess.run(
-            [*before, *command, f"--output={name}", *more],
-            check=True,
-            capture_output=True,
-            env=os.environ | roots,
-        )
-    assert len({content(name) for name in ("objects", "one", "two", "ranks")}) == 1
-    ended = CliRunner().invoke(main, [*map(str, command[1:]), "--output=one", "--resume"])
-    assert ended.exit_code == 0, ended.stderr
+    own = {"dataset": "mine:hospitals", "data_args.shift": 0.5}
+    own |= {"model": "mine:Net", "model_args.width": 4}
+    sets = [f"--set={key}={json.dumps(value)}" for key, value in (QUICK | own).items()]
+    command = [RECIPE, "--allow-code", *sets]
+
+    def run(*more: str) -> Result:
+        return CliRunner().invoke(main, ["run", *command, "--output=named", *more])
+
+    assert run("--set=worker_num=1").exit_code == 0
+    assert content("named") == content("objects")
+    assert run("--resume", "--set=worker_num=2").exit_code == 0
     Path("mine.py").write_text(MODULE.replace("relu", "tanh"))
     sys.modules.pop("mine")
-    ended = CliRunner().invoke(main, [*map(str, command[1:]), "--output=one", "--resume"])
-    assert (ended.exit_code, ended.stderr.count("\n")) == (2, 1)
-    assert ended.stderr.startswith("--resume: model (code): ")
-    dealt = CliRunner().invoke(main, ["partition", *map(str, command[2:])])
+    changed = run("--resume")
+    assert (changed.exit_code, changed.stderr.count("\n")) == (2, 1)
+    assert changed.stderr.startswith("--resume: model (code): ")
+    dealt = CliRunner().invoke(main, ["partition", *command])
     assert "own split" in dealt.stdout
