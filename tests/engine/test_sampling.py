@@ -1,8 +1,5 @@
 """Which clients train in a round: uniform draws, and a sampler of the user's own."""
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from itertools import count
@@ -196,22 +193,11 @@ def test_a_sampler_by_name_is_refused_in_a_line(
     assert not Path("runs").exists()
 
 
-@pytest.mark.slow
-def test_the_same_bytes_by_name_as_an_object_and_on_ranks(start: Any, content: Any) -> None:
+def test_sampler_by_name_gives_the_same_bytes(start: Any, content: Any) -> None:
     Path("mine.py").write_text(MODULE)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec(MODULE, namespace)
     start("object", namespace["by_turns"])
     settings = QUICK | {"client_sampling": "mine:by_turns"}
-    words = [f"--set={key}={str(value).lower()}" for key, value in settings.items()]
-    command = ["run", RECIPE, "--allow-code", *words]
-    assert CliRunner().invoke(main, [*command, "--output=name"]).exit_code == 0
-    programs = Path(sys.executable).parent
-    mpirun = [programs / "mpirun", "--oversubscribe", "-n", "2", programs / "fednnnn"]
-    subprocess.run(
-        [*mpirun, *command, "--output=ranks"],
-        check=True,
-        capture_output=True,
-        env=os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
-    )
-    assert content(Path("object")) == content(Path("name")) == content(Path("ranks"))
+    fp.run(RECIPE, overrides=settings, output="name", allow_code=True)
+    assert content(Path("object")) == content(Path("name"))
