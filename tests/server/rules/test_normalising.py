@@ -121,14 +121,6 @@ def test_a_coefficient_of_one_group_is_named_and_nothing_moves(wrong: dict[str, 
     assert w.item() == v.item() == 0
 
 
-def test_a_gradient_that_is_not_finite_moves_nothing() -> None:
-    w = Parameter(torch.zeros(2))
-    w.grad = torch.tensor([math.nan, 1.0])
-    with pytest.raises(UserError, match="the norm of the gradient: nan"):
-        FedNNNN([w], beta=0.5, gamma=0.5).step(mean_client_norm=1.0)
-    assert not w.any()
-
-
 @pytest.mark.parametrize("rule", [FedNNNN, Momentum])
 def test_momentum_is_another_name_of_gamma(rule: Any) -> None:
     w = Parameter(torch.zeros(1))
