@@ -22,6 +22,7 @@ class Keeper:
 
     Args:
         tied: further names of the model's tensors -> the first name.
+        metadata: of the model's file.
         every: rounds from one checkpoint to the next.
 
     Attributes:
@@ -34,10 +35,12 @@ class Keeper:
         standing: Standing,
         folder: RunFolder,
         tied: Mapping[str, str],
+        metadata: Mapping[str, str],
         every: int,
     ) -> None:
         self.standing = standing
-        self._federation, self._folder, self._tied, self._every = federation, folder, tied, every
+        self._federation, self._folder, self._every = federation, folder, every
+        self._tied, self._metadata = tied, dict(metadata)
         self._metrics = MetricsFile(folder.metrics)
         self._checkpoints = CheckpointFolder(folder.checkpoints)
         self._saved = 0
@@ -111,7 +114,8 @@ class Keeper:
         self._metrics.sync()
         evaluation = federation.server.layout.state_dict(standing.server.evaluation)
         tied = {name: evaluation[first].clone() for name, first in self._tied.items()}
-        write_atomically(self._folder.model, safetensors.torch.save(evaluation | tied))
+        content = safetensors.torch.save(evaluation | tied, self._metadata)
+        write_atomically(self._folder.model, content)
         if federation.vectors:
             federation.vectors.sync()
         state = federation.server.state_dict(standing.server) | standing.method.state_dict()

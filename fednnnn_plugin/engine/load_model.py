@@ -1,4 +1,4 @@
-"""The model of a run folder, ready to use."""
+"""The model of a run folder, ready to use, and what its file says beside the tensors."""
 
 from __future__ import annotations
 
@@ -6,25 +6,39 @@ import copy
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
+from pydantic import BaseModel, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.data.images import Normalisation
+from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.folder import RunFolder
-from fednnnn_plugin.engine.inputs import DATA, MODEL, recipe_data, recipe_model
-from fednnnn_plugin.engine.ranks import Ranks
+from fednnnn_plugin.engine.inputs import MODEL, recipe_model
 from fednnnn_plugin.engine.unchanged import is_of_other_code
 from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.recipe import load_recipe
 from fednnnn_plugin.user_code import names_code, names_object, refuse_code
 
-if TYPE_CHECKING:
-    from fednnnn_plugin.engine.start import Data
+_KEY = "fednnnn_plugin"  # of the metadata
+
+
+class _OfData(BaseModel):
+    """What a model's file says of the data; one text, as safetensors orders several by chance."""
+
+    num_classes: int
+    factor: list[float] = []
+    shift: list[float] = []
+
+
+def model_metadata(data: FederatedData | LoaderData) -> dict[str, str]:
+    """Return what a model's file says of the data: the classes, and how images are normalised."""
+    found = _OfData(num_classes=data.num_classes)
+    if isinstance(data, FederatedData) and (how := data.normalisation):
+        found.factor, found.shift = how.factor.flatten().tolist(), how.shift.flatten().tolist()
+    return {_KEY: found.model_dump_json()}
 
 
 class Normalised(nn.Module):
@@ -36,11 +50,12 @@ class Normalised(nn.Module):
     factor: Tensor
     shift: Tensor
 
-    def __init__(self, normalisation: Normalisation, dtype: torch.dtype) -> None:
+    def __init__(self, of_data: _OfData, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype = dtype
-        self.register_buffer("factor", normalisation.factor.clone(), persistent=False)
-        self.register_buffer("shift", normalisation.shift.clone(), persistent=False)
+        for name in ("factor", "shift"):
+            values = torch.tensor(getattr(of_data, name))[:, None, None]
+            self.register_buffer(name, values, persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the normalised images."""
@@ -51,7 +66,6 @@ def load_model(
     folder: Path | str,
     model: nn.Module | Callable[..., nn.Module] | None = None,
     *,
-    data: Data | Callable[..., Data] | None = None,
     allow_code: bool = False,
 ) -> nn.Module:
     """Load the evaluated model of a run: the plain average that its accuracies are of.
@@ -60,8 +74,6 @@ def load_model(
         folder: the run folder, or the ``folder`` of the :class:`~fednnnn_plugin.Run`.
         model: what was given to :func:`~fednnnn_plugin.run`, where that was an object; it is not
             changed.
-        data: the same for the data, where they were an object: images are normalised by their
-            training part.
         allow_code: allow a ``module:name`` in the run's recipe to run.
 
     Returns:
@@ -70,8 +82,8 @@ def load_model(
         ``Sequential`` with ``model``. Where inputs were used as they are, it is the model alone.
 
     Raises:
-        UserError: no run in the folder, no saved model, a model or data that are not the run's, or
-            code that is not allowed. The data set of the recipe must be present, as for a run.
+        UserError: no run in the folder, no saved model, a model that is not the run's, or code that
+            is not allowed. The data set is not needed.
 
     Example::
 
@@ -83,26 +95,26 @@ def load_model(
         if not path.is_file():
             raise UserError(f"folder: {printable(path)}: missing: must be in the folder of a run")
     recipe = load_recipe(files.recipe, foreign=True, allow_code=allow_code)
-    names = {MODEL: recipe.model_args.model, DATA: recipe.data_args.dataset}
-    for (key, name), given, argument in zip(
-        names.items(), (model, data), ("model", "data"), strict=True
-    ):
-        where = f"{printable(files.recipe)}: {key}"
-        if names_object(name) and given is None:
-            raise UserError(f"{where}: {name}: was an object: give it again, {argument}=")
-        if given is not None and not names_object(name):
-            raise UserError(f"{argument}: the run in {printable(files.path)} has {name} for {key}")
-        if names_code(name) and not allow_code:
-            raise UserError(
-                str(refuse_code(where, name)).replace("--allow-code", "allow_code=True")
-            )
+    name, where = recipe.model_args.model, f"{printable(files.recipe)}: {MODEL}"
+    if names_object(name) and model is None:
+        raise UserError(f"{where}: {name}: was an object: give it again, model=")
+    if model is not None and not names_object(name):
+        raise UserError(f"model: the run in {printable(files.path)} has {name} for {MODEL}")
+    if names_code(name) and not allow_code:
+        raise UserError(str(refuse_code(where, name)).replace("--allow-code", "allow_code=True"))
     try:
-        state = safetensors.torch.load_file(files.model)
+        state = load_file(files.model)
+        with safe_open(files.model, "pt") as file:
+            of_data = _OfData.model_validate_json((file.metadata() or {}).get(_KEY, ""))
     except (SafetensorError, OSError) as error:
         raise UserError(f"{printable(files.model)}: damaged: {reason(error)}") from None
-    loaded, _ = recipe_data(recipe, Ranks(), data, allow_code=allow_code)
-    made, digests = recipe_model(recipe, loaded.num_classes, model, allow_code=allow_code)
-    whose = f"model: {names[MODEL]}: not the model of the run in {printable(files.path)}"
+    except ValidationError:
+        raise UserError(
+            f"{printable(files.model)}: does not name the number of classes: not saved by a run of "
+            "this version"
+        ) from None
+    made, digests = recipe_model(recipe, of_data.num_classes, model, allow_code=allow_code)
+    whose = f"model: {name}: not the model of the run in {printable(files.path)}"
     dtype = next((each.dtype for each in state.values() if each.is_floating_point()), torch.float32)
     made = copy.deepcopy(made).to("cpu", dtype)
     try:
@@ -112,7 +124,7 @@ def load_model(
     if digests and is_of_other_code(files, digests["model"]):
         raise UserError(f"{whose}: its code is another")
     made.eval()
-    if not isinstance(loaded, FederatedData) or loaded.normalisation is None:
+    if not of_data.factor:
         return made
-    first = Normalised(loaded.normalisation, dtype)
-    return nn.Sequential(OrderedDict(normalise=first, model=made)).eval()
+    layers = OrderedDict(normalise=Normalised(of_data, dtype), model=made)
+    return nn.Sequential(layers).eval()

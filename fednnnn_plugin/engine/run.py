@@ -19,6 +19,7 @@ from fednnnn_plugin.engine.files import write_atomically
 from fednnnn_plugin.engine.folder import Mode, RunFolder
 from fednnnn_plugin.engine.followers import Follower, figures
 from fednnnn_plugin.engine.keeper import Keeper
+from fednnnn_plugin.engine.load_model import model_metadata
 from fednnnn_plugin.engine.log_file import run_log
 from fednnnn_plugin.engine.model_check import check_model, own_copy
 from fednnnn_plugin.engine.numerics import numerics
@@ -80,7 +81,7 @@ def run_federation(
             return None
         federation.try_out(standing.server)
         tied, every = aliases(inputs.model), recipe.train_args.checkpoint_every
-        keeper = Keeper(federation, standing, files, tied, every)
+        keeper = Keeper(federation, standing, files, tied, model_metadata(inputs.data), every)
         if only_check:
             files.check_free()
             if mode == "resume":

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 from torch import Tensor, nn
 
 import fednnnn_plugin as fp
@@ -79,7 +80,7 @@ def test_model_of_objects_takes_inputs_as_they_are(own: fp.Run) -> None:
     before = given.fc1.weight.clone()
     assert own.summary is not None
     for model in (Net, given):
-        loaded = fp.load_model(own.folder, model, data=data)
+        loaded = fp.load_model(own.folder, model)
         assert isinstance(loaded, Net)
         assert accuracy(loaded, *data[2:]) == pytest.approx(own.summary.final_test_acc)
     assert torch.equal(given.fc1.weight, before)
@@ -90,7 +91,7 @@ def test_model_of_objects_takes_inputs_as_they_are(own: fp.Run) -> None:
 )
 def test_a_model_that_is_not_the_runs_is_one_line(own: fp.Run, model: object, names: str) -> None:
     with pytest.raises(fp.UserError, match=names) as refused:
-        fp.load_model(own.folder, model, data=own_data())
+        fp.load_model(own.folder, model)
     assert "\n" not in str(refused.value)
 
 
@@ -105,9 +106,11 @@ def test_a_folder_without_a_model_is_one_line(tmp_path: Path, digits: fp.Run) ->
     (tmp_path / "recipe.yaml").write_bytes((digits.folder / "recipe.yaml").read_bytes())
     with pytest.raises(fp.UserError, match=r"model\.safetensors"):
         fp.load_model(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"no tensors")
-    with pytest.raises(fp.UserError, match=r"model\.safetensors"):
-        fp.load_model(tmp_path)
+    tensors = save({"w": torch.zeros(2)})
+    for content in (b"no tensors", tensors, save({}, {"fednnnn_plugin": "{}"})):
+        (tmp_path / "model.safetensors").write_bytes(content)
+        with pytest.raises(fp.UserError, match=r"model\.safetensors: "):
+            fp.load_model(tmp_path)
 
 
 def test_named_code_runs_where_allowed_only(
