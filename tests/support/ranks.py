@@ -52,7 +52,7 @@ def started(
 def on_ranks(ranks: int, *command: str | Path, cwd: Path | None = None) -> Ended:
     """Run a job to its end."""
     with started(ranks, *command, cwd=cwd) as process:
-        stdout, stderr = process.communicate(timeout=300)
+        stdout, stderr = process.communicate(timeout=570)  # a watchdog
         return Ended(process.returncode, stdout, stderr)
 
 
