@@ -26,7 +26,7 @@ from . import test_client_options, test_objects, test_sampling
 pytestmark = pytest.mark.slow
 
 FEDNNNN, FEDAVG = "digits_noniid_ub_fednnnn", "digits_noniid_b_fedavg"
-QUICK = {"comm_round": 3, "epochs": 1, "checkpoint_every": 2, "using_gpu": False}
+QUICK = {"comm_round": 2, "epochs": 1, "client_num_per_round": 4, "using_gpu": False}
 OWN = """
 from torch import nn
 
@@ -34,20 +34,31 @@ def net(num_classes):
     layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(), nn.Flatten()
     return nn.Sequential(*layers, nn.Linear(144, num_classes))
 """
+TORN = """
+import os
+import numpy as np
+
+def data():
+    assert os.environ["OMPI_COMM_WORLD_RANK"] != "{}", "no data here"
+    images, labels = np.zeros((900, 1, 8, 8), np.uint8), np.arange(900) % 10
+    return images, labels, images, labels
+"""
 MODULES = {
     "mine": OWN,
     "sampler": test_sampling.MODULE,
     "hospital": test_objects.MODULE,
     "own_options": test_client_options.MODULE,
+    "rank_0": TORN.format(0),
+    "rank_1": TORN.format(1),
     "server_lion": Path(server_lion.__file__).read_text(),
 }
 # What both ranks run: a recipe, and its settings.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fednnnn": (FEDNNNN, {}),
     "fedexp": ("digits_noniid_b_fedexp", {}),
-    "scaffold": (FEDNNNN, {"client_method": "scaffold", "client_num_per_round": 5}),
+    "scaffold": (FEDNNNN, {"client_method": "scaffold", "comm_round": 4}),
     "model": (FEDNNNN, {"model": "mine:net"}),
-    "sampler": (FEDNNNN, {"client_sampling": "sampler:by_turns", "client_num_per_round": 3}),
+    "sampler": (FEDNNNN, {"client_sampling": "sampler:by_turns"}),
     "data": (
         "digits_noniid_b_fednnnn",
         test_objects.QUICK
@@ -109,6 +120,8 @@ def job(folder: Path) -> dict[str, Ended]:
         "a lock": run("a lock"),
         "a check": ["check", *run("a lock")[1:]],
         "a fingerprint": run("a fingerprint", "--resume", model="edited:net"),
+        "rank 0": run("none", dataset="rank_0:data"),
+        "rank 1": run("none", dataset="rank_1:data"),
     }
     with FileLock(folder / "a lock" / ".lock"):
         return commands_on_ranks(2, commands, folder)
@@ -143,6 +156,9 @@ def test_ranks_give_the_same_bytes(
         ("a lock", "another run is writing to it"),
         ("a check", "another run is writing to it"),
         ("a fingerprint", "model (code)"),
+        # What one rank alone sees.
+        ("rank 0", "no data here"),
+        ("rank 1", "no data here"),
     ],
 )
 def test_mistake_is_said_once_for_all_ranks(
@@ -150,6 +166,7 @@ def test_mistake_is_said_once_for_all_ranks(
 ) -> None:
     assert (job[mistake].status, job[mistake].stderr.count(said)) == (2, 1), job[mistake]
     assert "MPI_ABORT" not in job[mistake].stderr
+    assert ("rank 1 on " in job[mistake].stderr) == (mistake == "rank 1")
     assert not (folder / "none").exists()
 
 
@@ -209,7 +226,7 @@ def wait_for_round(process: "subprocess.Popen[str]", number: int) -> None:
 def test_killed_rank_costs_no_bits(own_code: Path, content: Any) -> None:
     """Every rank forks its clients: none of them may keep the killed one's place."""
     write_modules(own_code)
-    own: dict[str, Any] = {"model": "mine:net", "client_num_per_round": 6}
+    own: dict[str, Any] = {"model": "mine:net", "checkpoint_every": 2}
     with started(3, BIN / "fednnnn", *run("parts", comm_round=1_000, **own)) as process:
         wait_for_round(process, 3)
         os.kill(dict(rank_processes(process.pid))[2], signal.SIGKILL)
