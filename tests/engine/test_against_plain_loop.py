@@ -192,8 +192,6 @@ def test_digits_rounds_in_fp64(
     [
         # 500 clients of two classes have 118 or 119 images: two batches of 50 and a short one.
         ("mnist_noniid_b_fednnnn", 4, 3, {"beta": 0.7, "gamma": 0.8}, {}),
-        ("mnist_noniid_b_normnorm", 4, 3, {"beta": 1.1}, {}),
-        ("mnist_noniid_b_momentum", 4, 3, {"gamma": 0.9}, {}),
         # BatchNorm, the power law, and a hundred times the paper's decay: a round would show it.
         (
             *("cifar10_noniid_ub_fednnnn", 2, 1, {"beta": 0.7, "gamma": 0.6}),
