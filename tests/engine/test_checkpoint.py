@@ -48,7 +48,7 @@ def loaded(folder: CheckpointFolder, recorded: int = MANY) -> int | None:
     return checkpoint.round
 
 
-def test_the_newest_two_are_kept_and_none_of_later_rounds(folder: CheckpointFolder) -> None:
+def test_checkpoints_of_the_newest_two_rounds_are_kept(folder: CheckpointFolder) -> None:
     """Those are of a run that was cut back; they must not come after the one that goes on."""
     for number, left in ((5, [2, 5]), (1_000_000, [5, 1_000_000]), (3, [3]), (4, [3, 4])):
         folder.save(server(number), number)
@@ -56,7 +56,7 @@ def test_the_newest_two_are_kept_and_none_of_later_rounds(folder: CheckpointFold
         assert kept(folder) == left
 
 
-def test_a_checkpoint_beyond_the_record_is_passed_over(
+def test_checkpoint_beyond_the_record_is_passed_over(
     folder: CheckpointFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert loaded(folder, 2) == 2
@@ -67,30 +67,9 @@ def test_a_checkpoint_beyond_the_record_is_passed_over(
         folder.load(0)
 
 
-def test_many_that_are_passed_over_are_one_line(
-    folder: CheckpointFolder, caplog: pytest.LogCaptureFixture
-) -> None:
-    for number in range(100):
-        (folder.path / f"round-{number:06d}-{number:032x}.safetensors").touch()
-    loaded(folder, 50)
-    assert len(caplog.records) == 2
-
-
-def test_damaged_ones_are_told_and_passed_over(
-    folder: CheckpointFolder, caplog: pytest.LogCaptureFixture
-) -> None:
-    oldest, newest = files(folder)
-    newest.write_bytes(newest.read_bytes()[:-1])
-    assert loaded(folder) == 1
-    oldest.write_bytes(b"")
-    assert f"{newest}: damaged checkpoint" in caplog.text
-    assert folder.load(MANY) is None
-    assert f"{newest} and 1 more: damaged checkpoint" in caplog.text
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(start=st.integers(0, 300), length=st.integers(0, 300), new=st.binary(max_size=60))
-def test_no_damage_is_taken_for_a_checkpoint(
+def test_checkpoint_with_any_damage_is_passed_over(
     folder: CheckpointFolder, start: int, length: int, new: bytes
 ) -> None:
     first, newest = files(folder)
@@ -110,7 +89,7 @@ def test_no_damage_is_taken_for_a_checkpoint(
         newest.write_bytes(content)
 
 
-def test_foreign_files_in_the_folder_are_left_alone(folder: CheckpointFolder) -> None:
+def test_checkpoint_folder_leaves_foreign_files_alone(folder: CheckpointFolder) -> None:
     foreign = [
         folder.path / name for name in ("round-000009.safetensors", "round-9-abc.safetensors")
     ]
