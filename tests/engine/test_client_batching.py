@@ -38,7 +38,7 @@ ALL = {"client_num_per_round": 6, "batch_size": 8}
     ],
     ids=["FedNNNN", "FedProx"],
 )
-def test_a_round_together_is_the_round_one_by_one(
+def test_round_in_groups_is_the_round_one_by_one(
     run: Run, recipe: Run, tmp_path: Path, method: dict[str, Any], together: int
 ) -> None:
     settings = ALL | method | {"comm_round": 1, "precision": "fp64"}
@@ -52,17 +52,7 @@ def test_a_round_together_is_the_round_one_by_one(
         assert (one[name] - tensor).abs().max() > 1e-3
 
 
-def test_a_resumed_run_has_the_bytes_of_a_whole_one(
-    run: Run, recipe: Run, content: Run, tmp_path: Path
-) -> None:
-    settings = ALL | {"client_batching": 3}
-    assert run(recipe(comm_round=3, **settings), tmp_path / "whole").client_batching == 3
-    run(recipe(comm_round=2, **settings), tmp_path / "parts")
-    run(recipe(comm_round=3, **settings), tmp_path / "parts", mode="resume")
-    assert content(tmp_path / "whole") == content(tmp_path / "parts")
-
-
-def test_a_resumed_run_keeps_its_groups_whatever_the_gpu_then_has(
+def test_groups_are_kept_on_another_gpu(
     run: Run,
     recipe: Run,
     content: Run,
@@ -97,7 +87,7 @@ def test_a_resumed_run_keeps_its_groups_whatever_the_gpu_then_has(
 
 
 @pytest.mark.parametrize(("together", "whole_groups", "first"), [(6, 1, "2"), (2, 0, "1")])
-def test_a_group_that_memory_ends_for_halves_the_width_from_its_round_on(
+def test_groups_are_halved_when_memory_ends(
     run: Run,
     recipe: Run,
     content: Run,
@@ -135,7 +125,7 @@ def test_a_group_that_memory_ends_for_halves_the_width_from_its_round_on(
     assert content(tmp_path / "whole") == content(tmp_path / "parts")
 
 
-def test_auto_takes_as_many_as_a_gpus_memory_holds(data: FederatedData) -> None:
+def test_group_width_follows_the_gpus_memory(data: FederatedData) -> None:
     """Of four times what a client needs ``MEMORY`` holds three; at least one trains."""
     model = create_model("nnnn_digits", 0)
     inputs, needs = Inputs(model, data, CPU), client_bytes(model, SGD, (5, 1, 8, 8))
@@ -145,7 +135,7 @@ def test_auto_takes_as_many_as_a_gpus_memory_holds(data: FederatedData) -> None:
         assert widest_group(inputs, SGD, 7, free) == 7
 
 
-def test_what_is_the_users_trains_one_by_one(data: FederatedData) -> None:
+def test_users_model_data_and_trainer_are_not_grouped(data: FederatedData) -> None:
     own = create_model("nnnn_digits", 0)
     for inputs in (
         Inputs(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data, CPU),
@@ -157,7 +147,7 @@ def test_what_is_the_users_trains_one_by_one(data: FederatedData) -> None:
             widest_group(inputs, SGD, 2, 0)
 
 
-def test_a_client_that_fails_takes_its_group_with_it(
+def test_group_fails_with_one_of_its_clients(
     run: Run, recipe: Run, records: Run, data: FederatedData, tmp_path: Path
 ) -> None:
     """Client 4's labels do not exist; 0 and 2 train with it, 3, 5 and 1 before."""
