@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.engine import run as run_module
-from fednnnn_plugin.engine.followers import Follower
 from fednnnn_plugin.engine.scorer import Scorer
 
 RECIPE, ROUNDS, SIZES = "digits_noniid_b_fedavg", 3, (7, 12, 5, 9)
@@ -163,11 +161,15 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     sys.modules.pop("own_options", None)
 
 
-def start(case: str, folder: Path, metrics: list[Any] | None = None, **more: Any) -> fp.Run:
-    data, model, settings = CASES[case]
+def first_model(data: str, model: str) -> nn.Module:
     with torch.random.fork_rng([]):
         torch.manual_seed(3)
-        made = own[model](1 if data == "numbers" else 3)
+        return own[model](1 if data == "numbers" else 3)
+
+
+def start(case: str, folder: Path, metrics: list[Any] | None = None, **more: Any) -> fp.Run:
+    data, model, settings = CASES[case]
+    made = first_model(data, model)
     given: dict[str, Any] = {"model": made, "data": f"own_options:{data}"}
     overrides = QUICK | {f"train_args.{key}": value for key, value in settings.items()}
     overrides |= {"validation_args.metrics": metrics} if metrics else {}
@@ -175,19 +177,11 @@ def start(case: str, folder: Path, metrics: list[Any] | None = None, **more: Any
     return fp.run(RECIPE, output=folder, **given | options | more)
 
 
-def content(folder: Path) -> tuple[object, ...]:
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    records = [{**line, "seconds": None} for line in lines]
-    return (folder / "model.safetensors").read_bytes(), records
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_client_options_match_a_plain_loop(case: str, tmp_path: Path) -> None:
     found = start(case, tmp_path / "run")
     data, model, settings = CASES[case]
-    with torch.random.fork_rng([]):
-        torch.manual_seed(3)
-        made = own[model](1 if data == "numbers" else 3)
+    made = first_model(data, model)
     expected = plain_loop(data, made, settings)
     weights = load_file(found.folder / "model.safetensors")
     for name, tensor in expected.state_dict().items():
@@ -202,25 +196,9 @@ def test_client_options_match_a_plain_loop(case: str, tmp_path: Path) -> None:
     assert (record["test_acc"] is None) == y.is_floating_point()
 
 
-@pytest.mark.parametrize("case", ["adam_mse", "momentum_tokens"])
-def test_client_options_have_the_same_bits_on_workers_and_after_a_stop(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_functions_as_objects_give_the_recipes_bits(
+    tmp_path: Path, content: Callable[[Path], object]
 ) -> None:
-    class Stopping(Follower):
-        def client_done(self, round_number: int, done: int, of: int) -> None:
-            if (round_number, done) == (2, 2):
-                raise KeyboardInterrupt
-
-    whole = start(case, tmp_path / "whole")
-    monkeypatch.setattr(run_module, "side_by_side", lambda *_: 2)
-    start(case, tmp_path / "two")
-    with pytest.raises(KeyboardInterrupt):
-        start(case, tmp_path / "stopped", followers=[Stopping()])
-    start(case, tmp_path / "stopped", resume=True)
-    assert content(tmp_path / "two") == content(whole.folder) == content(tmp_path / "stopped")
-
-
-def test_functions_as_objects_give_the_recipes_bits(tmp_path: Path) -> None:
     by_name = start("proximal_huber", tmp_path / "named", ["own_options:worst", "r2"])
     rmsprop = functools.partial(torch.optim.RMSprop, alpha=0.99)
     objects = {
@@ -232,9 +210,7 @@ def test_functions_as_objects_give_the_recipes_bits(tmp_path: Path) -> None:
     plain = CASES["proximal_huber"][2] | left
     overrides = QUICK | {k.removeprefix("train_args."): v for k, v in plain.items() if v != "sgd"}
     overrides = {k: v for k, v in overrides.items() if k not in ("loss", "client_optimizer")}
-    with torch.random.fork_rng([]):
-        torch.manual_seed(3)
-        made = own["net"](1)
+    made = first_model("numbers", "net")
     given = {"model": made, "data": own["numbers"], "overrides": overrides, **objects}
     by_object = fp.run(RECIPE, output=tmp_path / "objects", **given)
     assert content(by_object.folder) == content(by_name.folder)
@@ -299,7 +275,7 @@ def test_scorers_know_classes_labels_and_numbers() -> None:
         ({"loss": "bce_with_logits"}, "model_args.model"),
     ],
 )
-def test_client_options_that_do_not_fit_are_a_line(
+def test_client_options_that_do_not_fit_are_refused(
     settings: dict[str, Any], named: str, tmp_path: Path
 ) -> None:
     with pytest.raises((fp.UserError, fp.RunError)) as told:
