@@ -15,7 +15,6 @@ from fednnnn_plugin.client.replica import Replica, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import TensorBatches
 from fednnnn_plugin.engine.cohort import Cohort
-from fednnnn_plugin.engine.evaluation import Tally
 from fednnnn_plugin.engine.forks import Forks
 from fednnnn_plugin.engine.workers import Threads, Workers
 from fednnnn_plugin.errors import RunError
@@ -50,30 +49,7 @@ def served() -> ModelState:
     return layout_of(MODEL).gather(named_tensors(create_model("nnnn_digits", 7)))
 
 
-def test_workers_and_order_change_no_bit(batches: TensorBatches, served: ModelState) -> None:
-    def training(
-        replica: Replica, number: int, group: Group, _: Tensor | None, before_step: BeforeStep
-    ) -> ModelState:
-        SGD.train(replica, batches.epochs(group[0], number), before_step)
-        return replica.state.as_group()
-
-    before = served.vector.clone()
-    results: list[tuple[Outcomes, list[tuple[int, Tally]]]] = []
-    for workers, clients in ((1, range(6)), (2, range(6)), (3, (4, 1, 5, 0, 3, 2))):
-        with Cohort(MODEL, training, batches, workers=Threads(workers)) as cohort:
-            results.append((trained(cohort, served, clients), sorted(cohort.test(served))))
-    assert torch.equal(served.vector, before)
-    assert not torch.equal(results[0][0][3], results[0][0][4])
-    for outcomes, tallies in results[1:]:
-        assert tallies == results[0][1]
-        assert outcomes.keys() == results[0][0].keys()
-        for client, vector in outcomes.items():
-            assert torch.equal(vector, results[0][0][client])
-
-
-def test_clients_train_on_one_thread_and_the_count_is_restored(
-    batches: TensorBatches, served: ModelState
-) -> None:
+def test_clients_train_on_one_thread(batches: TensorBatches, served: ModelState) -> None:
     inside: list[int] = []
 
     def training(replica: Replica, *_: Any) -> ModelState:
@@ -92,7 +68,7 @@ def test_clients_train_on_one_thread_and_the_count_is_restored(
         torch.set_num_threads(before)
 
 
-def test_an_exception_of_the_consumer_abandons_the_round(
+def test_cohort_is_abandoned_when_its_consumer_raises(
     batches: TensorBatches, served: ModelState
 ) -> None:
     began: list[int] = []
@@ -119,7 +95,7 @@ def test_an_exception_of_the_consumer_abandons_the_round(
 
 
 @pytest.mark.parametrize("workers", ["threads", "forks"])
-def test_a_cohort_that_abandoned_a_round_trains_the_next(
+def test_cohort_trains_after_an_abandoned_round(
     batches: TensorBatches, served: ModelState, workers: str
 ) -> None:
     def refuse(group: Group, _: object) -> None:
