@@ -105,13 +105,13 @@ def test_resnet18_on_an_image_folder(fednnnn: Fednnnn) -> None:
     check_resume(fednnnn, "images.yaml")
 
 
-def test_a_function_s_tensors_with_a_model_that_draws(fednnnn: Fednnnn) -> None:
+def test_tensors_of_a_function_with_a_drawing_model(fednnnn: Fednnnn) -> None:
     """Dropout: each client draws its own, the same after a stop."""
     check_resume(fednnnn, "tensors.yaml", "--allow-code")
 
 
 @pytest.mark.parametrize(("allowed", "said"), [(0, "seen: shape (3,)"), (2, "none accepted")])
-def test_a_model_whose_form_changes_is_a_client_that_failed(
+def test_model_whose_form_changes_fails_its_client(
     fednnnn: Fednnnn, allowed: int, said: str
 ) -> None:
     settings = ("model=own_tensors:grow", f"max_client_failures={allowed}")
@@ -122,7 +122,7 @@ def test_a_model_whose_form_changes_is_a_client_that_failed(
 
 
 @pytest.mark.slow
-def test_a_run_s_folder_is_read_without_its_code(fednnnn: Fednnnn) -> None:
+def test_run_folder_is_read_without_its_code(fednnnn: Fednnnn) -> None:
     assert fednnnn("run", "tensors.yaml", "--allow-code", "--output=a").exit_code == 0
     sys.modules.pop("own_tensors")
     Path("own_tensors.py").write_text("open('was-here', 'w')")
@@ -202,7 +202,7 @@ class PairInTraining(nn.Identity):
         (Counting(2, 2), "seen is torch.uint16: must be .* uint8 or a signed integer"),
     ],
 )
-def test_a_model_that_cannot_be_trained_and_averaged(model: nn.Module, problem: str) -> None:
+def test_model_that_cannot_be_averaged_is_refused(model: nn.Module, problem: str) -> None:
     with pytest.raises(UserError, match=f"^model_args.model: mine:? .*{problem}"):
         own_copy(model, "mine", torch.float32)
 
@@ -215,16 +215,17 @@ class Shifted(nn.Linear):
         return super().forward(images.sub_(0.5).div_(2))
 
 
-def test_a_model_that_changes_its_images_in_place_changes_no_data(
+def test_model_working_in_place_changes_no_data(
     run: Callable[..., object], recipe: Callable[..., Recipe], tmp_path: Path, data: FederatedData
 ) -> None:
     before = data.test_images.clone(), data.train_images.clone()
     model = nn.Sequential(nn.Flatten(), Shifted(64, 10))
-    run(recipe(), tmp_path / "in place", model=model)
+    given = recipe(comm_round=2, epochs=1)
+    run(given, tmp_path / "in place", model=model)
     assert torch.equal(data.test_images, before[0])
     assert torch.equal(data.train_images, before[1])
     model[1].in_place = False
-    run(recipe(), tmp_path / "copied", model=model)
+    run(given, tmp_path / "copied", model=model)
     one, other = (
         [line["test_loss"] for line in read_records(tmp_path / name)]
         for name in ("in place", "copied")
@@ -232,7 +233,7 @@ def test_a_model_that_changes_its_images_in_place_changes_no_data(
     assert one == other
 
 
-def test_the_check_leaves_model_and_generators_as_they_were(data: FederatedData) -> None:
+def test_model_check_leaves_no_trace(data: FederatedData) -> None:
     model = create_model("nnnn_digits", 0)
     state, before = torch.get_rng_state(), {k: v.clone() for k, v in model.state_dict().items()}
     check_model(model, "nnnn_digits", data, 1)
@@ -263,14 +264,14 @@ def test_the_check_leaves_model_and_generators_as_they_were(data: FederatedData)
         ),
     ],
 )
-def test_a_model_that_does_not_take_the_images(
+def test_model_that_does_not_take_images_is_refused(
     data: FederatedData, layers: tuple[nn.Module, ...], problem: str
 ) -> None:
     with pytest.raises(UserError, match=problem):
         check_model(nn.Sequential(nn.Flatten(), *layers), "mine", data, 6)
 
 
-def test_a_model_is_tried_in_the_precision_that_it_trains_in(
+def test_model_is_checked_in_its_precision(
     run: Callable[..., object], recipe: Callable[..., Recipe], tmp_path: Path
 ) -> None:
     model = nn.Sequential(nn.Flatten(), Single(64, 10))
@@ -278,7 +279,7 @@ def test_a_model_is_tried_in_the_precision_that_it_trains_in(
         run(recipe(precision="fp64"), tmp_path, model=model)
 
 
-def test_the_readme_s_recipe_is_one(tmp_path: Path) -> None:
+def test_recipes_readme_has_a_recipe_that_loads(tmp_path: Path) -> None:
     readme = (Path(__file__).parents[2] / "recipes" / "README.md").read_text()
     section = readme.partition("## Your own data\n")[2]
     path = tmp_path / "flowers.yaml"
