@@ -83,7 +83,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 @pytest.mark.parametrize("tensors", [True, False])
-def test_any_number_of_workers_gives_the_same_bits(
+def test_workers_of_any_number_give_the_same_bits(
     run: Run,
     recipe: Run,
     content: Run,
@@ -96,17 +96,17 @@ def test_any_number_of_workers_gives_the_same_bits(
     if tensors:
         own["data"] = data
     found = []
-    for count in (1, 2, 4):
+    for count in (1, 3):
         workers(count)
         folder = tmp_path / str(count)
-        summary = run(recipe(client_num_per_round=6, epochs=1), folder, **own)
+        summary = run(recipe(client_num_per_round=6, epochs=1, comm_round=2), folder, **own)
         assert summary.workers == count
         assert f"workers: {count} (processes)" in (folder / "fedml.log").read_text()
         found.append(content(folder))
-    assert found[1:] == found[:1] * 2
+    assert found[0] == found[1]
 
 
-def test_an_interrupt_ends_the_forks_and_the_bits_are_the_same_after_it(
+def test_interrupt_ends_forks_and_costs_no_bits(
     run: Run, recipe: Run, content: Run, own: dict[str, Any], tmp_path: Path
 ) -> None:
     class Stopping(Follower):
@@ -115,7 +115,7 @@ def test_an_interrupt_ends_the_forks_and_the_bits_are_the_same_after_it(
             if (round_number, done) == (2, 2):
                 raise KeyboardInterrupt
 
-    given = recipe(checkpoint_every=10)
+    given = recipe(checkpoint_every=10, comm_round=2, epochs=1)
     defaults = DataArgs.model_construct(dataset="digits")  # as a script's with its own loaders
     given = given.model_copy(update={"data_args": defaults})
     run(given, tmp_path / "whole", **own)
@@ -128,7 +128,7 @@ def test_an_interrupt_ends_the_forks_and_the_bits_are_the_same_after_it(
     assert content(tmp_path / "run") == content(tmp_path / "whole")
 
 
-def test_what_cannot_be_shared_runs_with_one_line(
+def test_model_that_cannot_be_shared_runs_alone(
     run: Run,
     recipe: Run,
     content: Run,
@@ -137,9 +137,10 @@ def test_what_cannot_be_shared_runs_with_one_line(
     tmp_path: Path,
 ) -> None:
     own |= {"data": data, "model": nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 10))}
-    run(recipe(), tmp_path / "forked", **own)
+    given = recipe(comm_round=1, epochs=1)
+    run(given, tmp_path / "forked", **own)
     own["model"].held = _Unsendable()
-    summary = run(recipe(), tmp_path / "alone", **own)
+    summary = run(given, tmp_path / "alone", **own)
     assert summary.workers == 1
     assert content(tmp_path / "alone") == content(tmp_path / "forked")
     log = (tmp_path / "alone" / "fedml.log").read_text()
@@ -176,9 +177,7 @@ class Slow:
         return Evaluation(0.5, None)
 
 
-def test_a_stop_saves_before_the_client_that_trains_has_ended(
-    run: Run, recipe: Run, tmp_path: Path
-) -> None:
+def test_stop_saves_before_the_client_has_ended(run: Run, recipe: Run, tmp_path: Path) -> None:
     trainer = Slow(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
         run(recipe(checkpoint_every=10), tmp_path / "run", trainer=trainer)
@@ -201,7 +200,7 @@ class Large(nn.Module):
         return self.fc(images.flatten(1))
 
 
-def test_a_test_without_room_is_said_before_round_1(run: Run, recipe: Run, tmp_path: Path) -> None:
+def test_evaluation_without_room_ends_before_round_1(run: Run, recipe: Run, tmp_path: Path) -> None:
     with pytest.raises(
         RunError, match=r"test failed .*out of memory.*test_own_workers\.py"
     ) as said:
@@ -229,7 +228,7 @@ class Wide(nn.Module):
         (Wide(), (1, 4096, 2048), 32),
     ],
 )
-def test_a_test_batch_is_as_large_as_memory_allows(
+def test_evaluation_batch_follows_memory(
     model: nn.Module, shape: tuple[int, ...], batch: int
 ) -> None:
     assert batch_to_test(model, torch.zeros(1, *shape), 0) == batch
@@ -253,9 +252,7 @@ class Rows(nn.Module):
         (lambda x: x.as_strided((len(x), 144), (144, 1)), False),  # no error, other numbers
     ],
 )
-def test_the_order_of_memory_is_one_that_the_model_takes(
-    rows: Callable[[Tensor], Tensor], takes: bool
-) -> None:
+def test_memory_order_is_one_the_model_takes(rows: Callable[[Tensor], Tensor], takes: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(2, 3, 8, 8, generator=generator)
     assert takes_any_order(Rows(rows), images) is takes
@@ -263,7 +260,9 @@ def test_the_order_of_memory_is_one_that_the_model_takes(
     assert not takes_any_order(nn.Linear(2, 2), images)
 
 
-def test_a_model_of_one_order_trains(run: Run, recipe: Run, records: Run, tmp_path: Path) -> None:
+def test_model_of_one_memory_order_trains(
+    run: Run, recipe: Run, records: Run, tmp_path: Path
+) -> None:
     net = nn.Sequential(nn.Conv2d(1, 4, 3), _Viewing(), nn.Linear(144, 10))
     run(recipe(comm_round=1), tmp_path / "run", model=net)
     assert records(tmp_path / "run")[0]["rejected"] == 0
