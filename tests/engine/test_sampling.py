@@ -36,20 +36,20 @@ def by_turns(number, clients, size, generator):
 """
 
 
-def test_these_cohorts_are_drawn_on_every_platform() -> None:
+def test_cohorts_are_the_same_on_every_platform() -> None:
     assert draw_cohort(0, 1, 10, 4) == [1, 5, 6, 8]
     assert draw_cohort(0, 1, 100, 7) == [6, 8, 25, 48, 51, 69, 88]
 
 
 @pytest.mark.parametrize("of", [lambda n: (0, n), lambda n: (n, 1)])
-def test_each_cohort_is_drawn_as_often(of: Callable[[int], tuple[int, int]]) -> None:
+def test_cohorts_are_drawn_as_often(of: Callable[[int], tuple[int, int]]) -> None:
     """Over the rounds of one seed, and over the seeds of one round: all 20 threes of 6 clients."""
     seen = Counter(tuple(draw_cohort(*of(n), 6, 3)) for n in range(1, 2001))
     assert len(seen) == 20
     assert chisquare([*seen.values()]).pvalue > 0.001
 
 
-def test_a_sampler_is_told_of_the_round_and_its_clients_are_sorted() -> None:
+def test_sampler_gets_the_round_and_its_generator() -> None:
     told: list[Any] = []
 
     def last(*arguments: Any) -> list[int]:
@@ -62,7 +62,7 @@ def test_a_sampler_is_told_of_the_round_and_its_clients_are_sorted() -> None:
     assert torch.equal(generator.get_state(), torch_generator(5, "cohort", 7).get_state())
 
 
-def test_a_sampler_s_draws_follow_from_seed_and_round_alone() -> None:
+def test_sampler_draws_follow_from_seed_and_round() -> None:
     def drawn(_number: int, clients: int, size: int, generator: torch.Generator) -> Any:
         shift = int(1e6 * draw())  # by the global generators
         return (torch.randperm(clients, generator=generator)[:size] + shift) % clients
@@ -90,7 +90,7 @@ def test_a_sampler_s_draws_follow_from_seed_and_round_alone() -> None:
         (client for client in (0, 4, 2)),
     ],
 )
-def test_a_sampler_may_give_its_clients_in_any_form(given: Any) -> None:
+def test_sampler_may_return_any_form(given: Any) -> None:
     assert draw_cohort(0, 1, 6, 3, lambda *_: given) == [0, 2, 4]
 
 
@@ -113,7 +113,7 @@ def test_a_sampler_may_give_its_clients_in_any_form(given: Any) -> None:
         (None, "null"),
     ],
 )
-def test_other_than_different_clients_is_one_line(given: Any, told: str) -> None:
+def test_sampler_must_return_different_clients(given: Any, told: str) -> None:
     allowed = "must be 3 different clients, whole numbers of 0 to 5"
     with pytest.raises(UserError) as refused:
         draw_cohort(0, 4, 6, 3, lambda *_: given)
@@ -131,7 +131,7 @@ def start(own_code: Path) -> Callable[..., fp.Run]:
     return run
 
 
-def test_uniform_by_a_sampler_is_uniform(start: Any, content: Any) -> None:
+def test_sampler_that_is_uniform_is_the_default(start: Any, content: Any) -> None:
     def alike(_number: int, clients: int, size: int, generator: torch.Generator) -> torch.Tensor:
         return torch.randperm(clients, generator=generator)[:size]
 
@@ -148,9 +148,7 @@ def turns(shift: int) -> Callable[..., list[int]]:
     return lambda number, clients, size, _: [(shift + number + k) % clients for k in range(size)]
 
 
-def test_a_sampler_is_kept_over_a_stop_and_no_other_takes_its_place(
-    start: Any, content: Any
-) -> None:
+def test_sampler_is_kept_over_a_stop(start: Any, content: Any) -> None:
     start("whole", turns(3))
     start("parted", turns(3), comm_round=1)
     start("parted", turns(3), resume=True)
@@ -161,7 +159,7 @@ def test_a_sampler_is_kept_over_a_stop_and_no_other_takes_its_place(
     assert content(Path("parted")) == content(Path("whole"))
 
 
-def test_a_sampler_that_fails_ends_the_run_where_it_does(start: Any) -> None:
+def test_sampler_that_fails_ends_the_run(start: Any) -> None:
     for broken in (lambda: [], lambda *_: [0], 3):
         with pytest.raises(fp.UserError, match=rf"^{KEY}: ") as refused:
             start("run", broken)
@@ -176,13 +174,12 @@ def test_a_sampler_that_fails_ends_the_run_where_it_does(start: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "more", "told"),
     [
-        ("mine:by_turns", (), "add --allow-code"),
         ("mine:absent", ("--allow-code",), "absent is not there"),
         ("<object>:by_turns", (), "given as an object"),
         ("samples", (), "must be uniform, or MODULE:FUNCTION"),
     ],
 )
-def test_a_sampler_by_name_is_refused_in_a_line(
+def test_sampler_by_a_wrong_name_is_refused(
     own_code: Path, name: str, more: tuple[str, ...], told: str
 ) -> None:
     Path("mine.py").write_text(MODULE)
