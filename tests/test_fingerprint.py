@@ -70,16 +70,17 @@ def digests(namespace: dict[str, Any]) -> dict[str, str]:
         (("nn.Linear(2, 2)", "nn.Identity()"), "layout"),
     ],
 )
-def test_what_computes_otherwise_has_another_digest(edit: tuple[str, str], part: str) -> None:
+def test_digest_changes_with_the_computation(edit: tuple[str, str], part: str) -> None:
     assert digests(made())[part] != digests(made(*edit))[part]
 
 
-def test_comments_places_and_module_names_do_not_count() -> None:
+def test_digest_ignores_comments_and_places() -> None:
     whole = digests(made())
     assert digests(made("# as in the paper", "")) == whole
     assert digests(made("SCALE = 1\n", "\n\nSCALE = 1\nUNUSED = 3\n", name="elsewhere")) == whole
 
 
+@pytest.mark.slow
 def test_digests_do_not_depend_on_the_process() -> None:
     program = f"import sys; sys.path.insert(0, {sys.path[0]!r})\n" if sys.path[0] else ""
     program += (
@@ -92,7 +93,7 @@ def test_digests_do_not_depend_on_the_process() -> None:
     assert ended.stdout.strip() == str(digests(made()))
 
 
-def test_a_use_of_a_class_does_not_change_its_digest() -> None:
+def test_digest_of_a_class_survives_its_use() -> None:
     """Torch puts a wrapper around an optimizer's step when the first one is made."""
     step = made()["Step"]
     before = code_digest(step)
@@ -101,7 +102,7 @@ def test_a_use_of_a_class_does_not_change_its_digest() -> None:
     assert code_digest(made("activate(closure)", "closure")["Step"]) != before
 
 
-def test_what_refers_to_itself_ends() -> None:
+def test_digest_of_a_cycle_ends() -> None:
     ring: list[object] = []
     ring.append(ring)
 
@@ -111,7 +112,7 @@ def test_what_refers_to_itself_ends() -> None:
     assert code_digest(call) == code_digest(call)
 
 
-def test_tensors_by_name_dtype_shape_and_bytes() -> None:
+def test_digest_of_tensors_by_all_they_are() -> None:
     ones = torch.ones(2, 3)
     given = [ones, ones.double(), ones.view(3, 2), ones + 1e-7, ones.bfloat16(), torch.ones(())]
     found = {tensors_digest([(name, tensor)]) for tensor in given for name in "ab"}
@@ -119,7 +120,7 @@ def test_tensors_by_name_dtype_shape_and_bytes() -> None:
     assert tensors_digest([("a", ones)]) == tensors_digest([("a", ones.T.contiguous().T)])
 
 
-def test_weights_are_of_parameters_and_buffers() -> None:
+def test_digest_of_weights_includes_buffers() -> None:
     model = nn.BatchNorm1d(2)
     before = model_digests(model)
     model.running_mean += 1
