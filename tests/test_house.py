@@ -1,6 +1,7 @@
 """Where the code stands: a room imports from lower floors only, and nothing in a circle."""
 
 import ast
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -33,27 +34,23 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
 
 
-def named(name: str) -> set[str]:
-    """Return all that a module imports, at its top or lazily."""
+@cache
+def imports(name: str) -> set[str]:
+    """Return the modules of the package that a module imports, at its top or lazily."""
     found = set()
     for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
-
-
-def imports(name: str) -> set[str]:
-    """Return the modules of the package that a module imports."""
-    return (named(name) & MODULES.keys()) - {name, "fednnnn_plugin"}
+    return (found & MODULES.keys()) - {name, "fednnnn_plugin"}
 
 
 def room(name: str) -> str:
     return name.split(".")[1]
 
 
-def test_a_room_imports_from_lower_floors_only() -> None:
+def test_rooms_import_from_lower_floors_only() -> None:
     for name in MODULES.keys() - {"fednnnn_plugin"}:
         own = room(name)
         for other in imports(name):
@@ -61,7 +58,7 @@ def test_a_room_imports_from_lower_floors_only() -> None:
             assert below, f"{name} imports {other}"
 
 
-def test_nothing_imports_in_a_circle() -> None:
+def test_imports_have_no_circle() -> None:
     # A package's own __init__ may gather what its modules offer.
     graph = {
         name: {other for other in imports(name) if not name.startswith(f"{other}.")}
@@ -71,9 +68,3 @@ def test_nothing_imports_in_a_circle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" <- ".join(error.args[1]))
-
-
-def test_the_report_needs_neither_torch_nor_fedml() -> None:
-    for name in (name for name in MODULES if ".report" in name):
-        roots = {imported.partition(".")[0] for imported in named(name)}
-        assert not roots & {"torch", "fedml", "torchvision"}, name
