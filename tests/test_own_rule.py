@@ -1,9 +1,7 @@
 """A server rule of the user's own: in each of the ways to run one, without another line of theirs.
 
 In FedML's scripts, cross-silo among them: ``fedml/test_own_rule.py``.
-
-The rule remembers what is easily lost between two rounds: a tensor in float64, a count, and a
-number that float32 does not hold. And it draws.
+On ranks: ``engine/test_mpi_processes.py``. What it is: ``support/server_lion.py``.
 """
 
 import os
@@ -24,37 +22,10 @@ from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe import find_recipe
 from fednnnn_plugin.server.rules import RULES
 
+from .support import server_lion
+
 PROJECT = Path(__file__).parents[1]
-BIN = Path(sys.executable).parent
-RULE = '''
-import torch
-
-from fednnnn_plugin.server.rules import decay, positive, rule
-
-
-@rule(
-    server_lion_lr=positive(argument="lr", grid=(0.001, 0.002)),
-    server_lion_beta=decay(default=0.9, argument="beta"),
-    evaluated="served",
-)
-class ServerLion(torch.optim.Optimizer):
-    """m = β m + (1 - β) S;  w = w + η 0.9^t sign(m) / t"""
-
-    def __init__(self, params, lr, beta=0.9):
-        super().__init__(params, {"lr": lr, "beta": beta})
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for w in group["params"]:
-                state = self.state[w]
-                m = state.setdefault("m", torch.zeros_like(w, dtype=torch.float64))
-                state["step"] = state.get("step", 0) + 1
-                state["rate"] = 0.9 * state.get("rate", 1.0)
-                m.lerp_(-w.grad.double(), 1 - group["beta"])
-                w.add_(m.sign(), alpha=group["lr"] * state["rate"] / state["step"])
-                w.add_(torch.randn_like(w), alpha=1e-6)
-'''
+RULE = Path(server_lion.__file__).read_text()
 OTHERS = """
 @rule()
 class Raising(torch.optim.Optimizer):
@@ -146,7 +117,7 @@ def refused(ended: Result, *named: str, status: int = 2) -> None:
     assert not Path("studies").exists()
 
 
-def test_a_run_keeps_what_the_rule_remembers_and_says_what_was_tested(whole: Path) -> None:
+def test_rule_state_is_kept(whole: Path) -> None:
     runs = fp.read_runs(whole)
     assert runs["evaluated"].tolist() == ["served"] * 3
     train = yaml.safe_load((whole / "recipe.yaml").read_text())["train_args"]
@@ -174,21 +145,6 @@ def resumed(output: str) -> None:
         assert ended.exit_code == 0, ended.output
 
 
-def on_two_ranks(output: str) -> None:
-    ended = subprocess.run(
-        [
-            *(BIN / "mpirun", "-np", "2", "--oversubscribe", "--bind-to", "none"),
-            *(BIN / "fednnnn", "run", RECIPE, "--allow-code", "--output", output),
-        ],
-        env=os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert ended.returncode == 0, ended.stderr
-
-
 def by_fedml(output: str) -> None:
     from fedml.cli.cli import cli
 
@@ -203,11 +159,10 @@ def by_fedml(output: str) -> None:
     [
         from_python,
         resumed,
-        pytest.param(on_two_ranks, marks=pytest.mark.slow),
         pytest.param(by_fedml, marks=[pytest.mark.slow, pytest.mark.fedml]),
     ],
 )
-def test_each_way_to_run_it_ends_the_same(
+def test_rule_runs_the_same_in_each_way(
     way: Callable[[str], None], whole: Path, content: Callable[[Path], object]
 ) -> None:
     way(way.__name__)
@@ -216,16 +171,7 @@ def test_each_way_to_run_it_ends_the_same(
     assert (folder / "recipe.yaml").read_bytes() == (whole / "recipe.yaml").read_bytes()
 
 
-def test_without_the_flag_no_line_of_it_runs() -> None:
-    for command in ("run", "tune", "partition"):
-        ended = fednnnn(command, "spy.yaml")
-        refused(ended, "train_args.federated_optimizer", "spy:", "--allow-code")
-    with pytest.raises(fp.UserError, match="federated_optimizer"):
-        fp.run("spy.yaml")
-    assert not Path("was-here").exists()
-
-
-def test_a_folder_runs_no_rule_but_the_recipes_own(tmp_path: Path) -> None:
+def test_resume_runs_no_rule_but_the_recipes(tmp_path: Path) -> None:
     one = ("run", RECIPE, "--allow-code", "--output", str(tmp_path / "run"))
     assert fednnnn(*one, "--set=train_args.comm_round=1").exit_code == 0
     stored = tmp_path / "run" / "recipe.yaml"
@@ -238,7 +184,7 @@ def test_a_folder_runs_no_rule_but_the_recipes_own(tmp_path: Path) -> None:
     ("method", "status"),
     [("Raising", 1), ("Leaving", 1), ("Forgetting", 1), ("Dreaming", 1), ("Greedy", 2)],
 )
-def test_what_its_own_lines_raise_is_a_line(method: str, status: int, tmp_path: Path) -> None:
+def test_rule_that_raises_is_one_line(method: str, status: int, tmp_path: Path) -> None:
     """In a step, in what it remembers, in its constructor."""
     write_recipe(tmp_path / "own.yaml", f"my_rules:{method}")
     ended = fednnnn("run", tmp_path / "own.yaml", "--allow-code", "--output", tmp_path / "run")
@@ -248,13 +194,13 @@ def test_what_its_own_lines_raise_is_a_line(method: str, status: int, tmp_path: 
 @pytest.mark.parametrize(
     ("grid", "named"), [("wide=0.5,1.5", "--grid wide 1.5: "), ("rounds=1", "--grid rounds: ")]
 )
-def test_a_grid_that_cannot_be_searched_is_refused(grid: str, named: str, tmp_path: Path) -> None:
+def test_tune_refuses_a_grid_the_rule_refuses(grid: str, named: str, tmp_path: Path) -> None:
     write_recipe(tmp_path / "own.yaml", "my_rules:Narrow")
     refused(fednnnn("tune", tmp_path / "own.yaml", "--allow-code", "--grid", grid), named)
 
 
 @pytest.mark.slow
-def test_tuning_takes_its_grid_and_the_report_calls_it_by_its_class(whole: Path) -> None:
+def test_tune_and_report_know_the_rule(whole: Path) -> None:
     ended = fednnnn("tune", RECIPE, "--allow-code", "--study", "study", "--rounds", "1")
     assert ended.exit_code == 0, ended.output
     best = yaml.safe_load(Path("study/best.yaml").read_text())["train_args"]
@@ -276,7 +222,7 @@ print(fp.__file__, fp.ServerLion.__name__, *set(fp.read_runs("run")["method"]))
 
 
 @pytest.mark.slow
-def test_a_file_among_ours_is_all_that_a_rule_of_the_package_needs(tmp_path: Path) -> None:
+def test_rule_of_the_package_is_one_file(tmp_path: Path) -> None:
     """What lists rules reads the registry, as each room's tests of :data:`RULES` show."""
     ignored = shutil.ignore_patterns("__pycache__")
     for name in ("fednnnn_plugin", "recipes"):
