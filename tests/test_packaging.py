@@ -11,6 +11,8 @@ import pytest
 
 PROJECT = Path(__file__).parents[1]
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -34,7 +36,7 @@ def interpreter(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
-def test_the_wheel_holds_recipes_hook_and_page_template(wheel: Path) -> None:
+def test_wheel_holds_recipes_hook_and_page(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     recipes = {path.name for path in (PROJECT / "recipes").glob("*.yaml")}
     packed = [Path(name) for name in names if name.startswith("fednnnn_plugin/recipes/")]
@@ -45,9 +47,8 @@ def test_the_wheel_holds_recipes_hook_and_page_template(wheel: Path) -> None:
     assert not any(name.startswith(("tests/", "launch/")) for name in names)
 
 
-@pytest.mark.slow
 @pytest.mark.fedml
-def test_an_installed_wheel_runs_a_recipe_by_name(interpreter: Path, tmp_path: Path) -> None:
+def test_wheel_runs_a_recipe_by_name(interpreter: Path, tmp_path: Path) -> None:
     where = "import fednnnn_plugin; print(fednnnn_plugin.__file__)"
     found = subprocess.run(
         [interpreter, "-I", "-c", where], capture_output=True, text=True, check=True, cwd=tmp_path
