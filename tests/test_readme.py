@@ -54,13 +54,13 @@ def cells(marker: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("marker", ["quick start", "tests"])
-def test_the_gate_finds_the_two_command_blocks(marker: str) -> None:
+def test_readme_blocks_are_found_by_the_gate(marker: str) -> None:
     [after] = README.split(f"<!-- {marker} -->\n")[1:]
     assert after.startswith("```bash\npython3 -m venv .venv && ")
 
 
 @pytest.mark.slow
-def test_the_quick_start_ends_with_its_table(tmp_path: Path) -> None:
+def test_quick_start_ends_with_its_table(tmp_path: Path) -> None:
     """By the records of its two runs, which took another time."""
     runs = [PROJECT / "results" / f"digits_noniid_b_{name}-seed0" for name in ("fedavg", "fednnnn")]
     words = ["report", *map(str, runs), "--out", str(tmp_path / "report")]
@@ -70,7 +70,7 @@ def test_the_quick_start_ends_with_its_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_python_example(
+def test_python_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     example = next(block for block in blocks("python") if "fp.run(" in block)
@@ -82,13 +82,11 @@ def test_the_python_example(
         exec(code, {"__name__": "__main__"})
     assert re.search(r"^FedNNNN +0\.\d+$", capsys.readouterr().out, re.MULTILINE)
     assert (tmp_path / "accuracy.svg").read_text().lstrip().startswith("<?xml")
-    assert len(example.splitlines()) <= 10
 
 
-def test_the_rule_of_ones_own(own_code: Path) -> None:
+def test_readme_rule_runs(own_code: Path) -> None:
     rule = next(block for block in blocks("python") if block.startswith("# my_rules.py\n"))
     command = next(block for block in blocks("bash") if "my_rules" in block)
-    assert len(rule.splitlines()) <= 20
     (own_code / "my_rules.py").write_text(rule)
     (own_code / "recipes").symlink_to(PROJECT / "recipes")
     program, *words = shlex.split(command.replace("\\\n", ""))
@@ -101,7 +99,7 @@ def test_the_rule_of_ones_own(own_code: Path) -> None:
 
 
 @pytest.mark.fedml
-def test_an_aggregation_of_ones_own_is_recorded_as_it_was(
+def test_recipes_readme_aggregation_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of Δ = (3, 0) and (0, 4), though the rule writes into the first client, as FedML's do."""
@@ -127,7 +125,7 @@ def test_an_aggregation_of_ones_own_is_recorded_as_it_was(
     assert (record["mean_update_norm"], record["mean_client_norm"]) == (2.5, 3.5)
 
 
-def test_the_papers_table_is_that_of_the_recipes() -> None:
+def test_papers_table_is_that_of_the_recipes() -> None:
     shown = cells("paper")
     assert len(shown) == 40
     assert shown == {
@@ -139,7 +137,7 @@ def test_the_papers_table_is_that_of_the_recipes() -> None:
         assert first.endswith(f": the paper reports {accuracy} %."), recipe
 
 
-def test_our_tables_are_those_of_the_records() -> None:
+def test_measured_tables_are_those_of_the_records() -> None:
     """Each number is a record's, the mean of several seeds'; only digits may stand in no table."""
     records: dict[str, list[float]] = {}
     lengths: dict[str, str] = {}
