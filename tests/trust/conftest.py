@@ -4,13 +4,14 @@ import json
 import os
 import runpy
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing import forkserver, get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ..support.processes import Ended
 
 COMMAND = str(Path(__file__).with_name("command.py"))
 PRELOADED = [
@@ -28,22 +29,6 @@ QUICK = {
 }
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended: negative for a signal, as in ``subprocess``."""
-
-    status: int | None
-    stdout: str
-    stderr: str
-
-    def check_one_line(self, status: int) -> str:
-        """Return the one line that a mistake is said in."""
-        assert self.status == status, self.stderr
-        assert self.stderr.endswith("\n")
-        [line] = self.stderr.splitlines()
-        return line
-
-
 class Commands:
     """Starts ``fednnnn`` commands, each in a process of its own; see `command`."""
 
@@ -55,7 +40,7 @@ class Commands:
         self._count += 1
         screen = str(self._screens / str(self._count))
         asked = {"arguments": list(map(str, arguments)), "folder": folder, "screen": screen}
-        asked |= {"memory": 0, "seconds": 600, "watch": "", "strike": ()} | limits
+        asked |= {"memory": 0, "processor": 0, "watch": "", "strike": ()} | limits
         process = get_context("forkserver").Process(
             target=runpy.run_path, args=(COMMAND, {"ASKED": asked}), name=screen
         )
