@@ -1,6 +1,7 @@
 """Run folders of broken, hostile or no files: one line and status 2, or a fall-back."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from fednnnn_plugin.errors import MAX_LINES
 
-LIMITS = {"memory": 1 << 30, "seconds": 20}
+LIMITS = {"memory": 1 << 30, "processor": 40}
 CONTENTS = ("cut", "flipped", "nested", "huge")
 PLACES = ("folder", "pipe", "endless", "nowhere")
 Quick = Callable[..., list[str]]
@@ -66,10 +67,10 @@ def runs(commands: Any, quick: Quick, tmp_path_factory: pytest.TempPathFactory) 
         (".lock", ("huge", *PLACES)),
     ],
 )
-def test_a_damaged_run_folder_is_reported_and_resumed_to_the_same_bytes_or_refused(
+def test_damaged_run_folder_is_resumed_or_refused(
     commands: Any, quick: Quick, runs: Path, tmp_path: Path, name: str, kinds: tuple[str, ...]
 ) -> None:
-    """One report of all, within little memory and time; then each is resumed."""
+    """One report of all, within little memory and time; then each is resumed, to the same bytes."""
     for kind in kinds:
         place = tmp_path / "runs" / kind
         shutil.copytree(runs / "2", place)
@@ -80,4 +81,7 @@ def test_a_damaged_run_folder_is_reported_and_resumed_to_the_same_bytes_or_refus
     for place in (tmp_path / "runs").iterdir():
         ended = commands.run(*quick(place, "--resume"), folder=tmp_path, **LIMITS)
         check_lines(ended)
-        assert ended.status or (place / "model.safetensors").read_bytes() == whole
+        if ended.status == 0:
+            first = ended.stdout.splitlines()[0]
+            assert re.match("round [23]/3 ", first), (place, first)  # what is whole is kept
+            assert (place / "model.safetensors").read_bytes() == whole
