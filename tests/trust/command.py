@@ -6,7 +6,7 @@ The global ``ASKED`` says what is to be done:
     folder      to work in
     screen      prefix of the files that take standard output and error
     memory      bytes that the process may take beyond what it starts with
-    seconds     after which it is ended
+    processor   seconds of a core after which it is ended; 0 for any
     watch       file for a line about each change of a file, and each program or connection begun
     strike      what befalls it, at which of its changes, to the files of which folder
 """
@@ -78,7 +78,9 @@ def strike(kind: str, at: int, within: str) -> None:
 
 
 asked = globals()["ASKED"]
-signal.alarm(asked["seconds"])
+signal.alarm(600)  # a watchdog
+if asked["processor"]:
+    resource.setrlimit(resource.RLIMIT_CPU, (asked["processor"],) * 2)
 os.chdir(asked["folder"])
 for descriptor, name in ((1, "out"), (2, "err")):
     os.dup2(os.open(f"{asked['screen']}.{name}", os.O_WRONLY | os.O_CREAT), descriptor)
