@@ -1,18 +1,21 @@
 """Nothing that is read runs code or writes elsewhere: no pickles, no YAML tags, no stray paths."""
 
 import ast
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-import fednnnn_plugin
+import fednnnn_plugin as fp
+from fednnnn_plugin.cli import main
 from fednnnn_plugin.engine.settings import default_folder
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.recipe.build import known_keys
 
-PACKAGE = Path(fednnnn_plugin.__file__).parent
+PACKAGE = Path(fp.__file__).parent
 PICKLING = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 REFUSED = {
     *("subprocess", "os.system", "os.popen", "eval", "exec", "compile", "__import__"),
@@ -38,7 +41,7 @@ def names(tree: ast.AST) -> Iterator[str]:
                 yield ast.unparse(node)
 
 
-def test_no_module_unpickles_or_runs_what_it_reads() -> None:
+def test_package_neither_unpickles_nor_evaluates() -> None:
     modules = {path: set(names(ast.parse(path.read_text()))) for path in PACKAGE.rglob("*.py")}
     for path, found in modules.items():
         assert not found & REFUSED, path
@@ -46,6 +49,31 @@ def test_no_module_unpickles_or_runs_what_it_reads() -> None:
             assert not {name.partition(".")[0] for name in found} & PICKLING, path
     loading = {path.name for path, found in modules.items() if "yaml.load" in found}
     assert loading == {"reading.py"}  # with a loader that is safe
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *((f"train_args.{key}", "spy:x") for key in ("federated_optimizer", "client_method")),
+        *((f"train_args.{key}", "spy:x") for key in ("client_sampling", "client_optimizer")),
+        *((key, "spy:x") for key in ("train_args.loss", "model_args.model", "data_args.dataset")),
+        ("validation_args.metrics", ["spy:x"]),
+    ],
+)
+def test_named_code_needs_permission(own_code: Path, key: str, value: object) -> None:
+    Path("spy.py").write_text("open('was-here', 'w')")
+    option = f"--set={key}={json.dumps(value)}"
+    for command in (["run"], ["check"], ["tune", "--grid=learning_rate=0.1", "--rounds=1"]):
+        ended = CliRunner().invoke(main, [*command, RECIPE, option])
+        said = ended.stderr.splitlines()[-1]
+        assert ended.exit_code == 2, ended.output
+        assert key in said
+        assert "--allow-code" in said
+    assert CliRunner().invoke(main, ["partition", RECIPE, option]).exit_code in (0, 2)
+    with pytest.raises(fp.UserError, match=rf"{key}: .* add allow_code=True"):
+        fp.run(RECIPE, overrides={key: value})
+    assert not Path("was-here").exists()
+    assert not Path("runs").exists()
 
 
 @pytest.fixture
@@ -65,7 +93,7 @@ def watched(commands: Any, tmp_path: Path) -> Callable[..., Any]:
 
 
 @pytest.mark.slow
-def test_no_command_loads_a_pickle_or_starts_a_process(
+def test_commands_load_no_pickle_and_start_nothing(
     watched: Any, quick: Quick, tmp_path: Path
 ) -> None:
     for arguments in (
@@ -93,7 +121,7 @@ PATHS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["../../escape", "/proc/self/escape", "~/.x"])
-def test_a_recipe_writes_into_its_output_folder_only(
+def test_recipe_writes_into_its_output_folder_only(
     watched: Any, quick: Quick, tmp_path: Path, place: str
 ) -> None:
     here = tmp_path / "a" / "here"
@@ -107,7 +135,7 @@ def test_a_recipe_writes_into_its_output_folder_only(
     assert ended.status == 0, ended
 
 
-def test_a_recipe_s_name_leads_nowhere_else(tmp_path: Path) -> None:
+def test_recipe_name_leads_nowhere_else(tmp_path: Path) -> None:
     for name in ("..yaml", "-x.yaml", "~root.yaml", "a b.yaml"):
         (tmp_path / name).write_text(find_recipe(RECIPE).read_text())
         assert default_folder(load_recipe(tmp_path / name)).parent == Path("runs")
