@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-ROUNDS = 800
+ROUNDS = 400
 
 
 def used(process: int) -> tuple[int, int, int]:
@@ -19,11 +19,13 @@ def used(process: int) -> tuple[int, int, int]:
 
 
 @pytest.mark.slow
-def test_hundreds_of_rounds(commands: Any, quick: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_memory_is_level_over_hundreds_of_rounds(
+    commands: Any, quick: Callable[..., list[str]], tmp_path: Path
+) -> None:
     """Medians: a file that is just being written is open, too."""
     keys = {"client_num_per_round": 2, "batch_size": 100, "checkpoint_every": 25}
     arguments = quick("run", comm_round=ROUNDS, **keys)
-    started = commands.start(*arguments, folder=tmp_path, seconds=600)
+    started = commands.start(*arguments, folder=tmp_path)
     metrics = tmp_path / "run" / "metrics.jsonl"
     seen: list[tuple[int, tuple[int, int, int]]] = []
     done = 0
@@ -35,7 +37,7 @@ def test_hundreds_of_rounds(commands: Any, quick: Callable[..., list[str]], tmp_
     assert commands.wait(started).status == 0
     first = [use for done, use in seen if done < ROUNDS / 4]
     last = [use for done, use in seen if done > ROUNDS * 3 / 4]
-    assert min(len(first), len(last)) > 30
+    assert min(len(first), len(last)) > 20
     (pages, *others), (last_pages, *last_others) = (
         map(median_high, zip(*part, strict=True)) for part in (first, last)
     )
