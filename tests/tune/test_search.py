@@ -69,7 +69,7 @@ def middle(three: Searches) -> Path:
     return three.folder.path / "trials" / "FedNNNN" / "beta=0.7"
 
 
-def test_every_point_once_and_the_best_is_chosen(three: Searches) -> None:
+def test_search_visits_every_point_once(three: Searches) -> None:
     study = three.search(hill)
     assert three.ran == NAMES
     assert list(study.trials["value"]) == pytest.approx([0.7, 0.9, 0.7])
@@ -85,9 +85,7 @@ def test_every_point_once_and_the_best_is_chosen(three: Searches) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("full")])
-def test_what_was_cut_short_has_no_result_and_is_run_again(
-    three: Searches, error: BaseException
-) -> None:
+def test_trial_cut_short_is_run_again(three: Searches, error: BaseException) -> None:
     with pytest.raises(type(error)):
         three.search(ending_at(0.7, error))
     assert [trial.params for trial in trials(three)] == [{"beta": 0.5}]
@@ -98,7 +96,7 @@ def test_what_was_cut_short_has_no_result_and_is_run_again(
     assert len(trials(three)) == 3
 
 
-def test_a_point_that_failed_is_a_result_too(three: Searches) -> None:
+def test_trial_that_failed_is_a_result(three: Searches) -> None:
     study = three.search(ending_at(0.7, DIVERGED))
     assert list(study.trials["state"]) == ["finished", "failed", "finished"]
     assert study.chosen(study.plan.steps[0]) == {"beta": 0.5}  # of equal ones the first
@@ -109,7 +107,7 @@ def test_a_point_that_failed_is_a_result_too(three: Searches) -> None:
     assert three.ran == NAMES
 
 
-def test_where_none_finished_the_reason_is_said_and_how_to_try_again(searches: Searches) -> None:
+def test_search_without_a_finished_trial(searches: Searches) -> None:
     searches.begin(grids={"beta": [0.7]}, rounds=3)
     said = "no trial finished: every client diverged; remove trials/FedNNNN and --resume"
     with pytest.raises(RunError, match=said):
@@ -118,9 +116,7 @@ def test_where_none_finished_the_reason_is_said_and_how_to_try_again(searches: S
     assert list(searches.search(hill).trials["state"]) == ["finished"]
 
 
-def test_trials_side_by_side_share_cores_and_a_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trials_side_by_side_share_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Ranks] = []
     stand_in = lambda *_, ranks, **__: given.append(ranks)  # noqa: E731
     monkeypatch.setattr("fednnnn_plugin.tune.trial.run_federation", stand_in)
@@ -129,7 +125,7 @@ def test_trials_side_by_side_share_cores_and_a_gpu(
     assert (given[0].core_sharers, given[0].sharers("a GPU")) == (3, 3)
 
 
-def test_the_lowest_loss_is_best_and_one_that_is_not_finite_a_failure(searches: Searches) -> None:
+def test_search_by_loss_takes_the_lowest(searches: Searches) -> None:
     betas = [0.5, 0.7, BETA_WITHOUT_LOSS]
     searches.begin(grids={"beta": betas}, rounds=2, metric="final_loss")
     study = searches.search(lambda train, number: hill(train, number) / 10)
@@ -139,7 +135,7 @@ def test_the_lowest_loss_is_best_and_one_that_is_not_finite_a_failure(searches: 
     assert len(searches.ran) == 3
 
 
-def test_a_regression_is_searched_by_its_loss(searches: Searches) -> None:
+def test_search_of_a_regression(searches: Searches) -> None:
     searches.with_classes = False
     searches.begin(grids={"beta": [0.5, 0.7]}, rounds=2, metric="final_loss")
     study = searches.search(hill)
@@ -147,7 +143,7 @@ def test_a_regression_is_searched_by_its_loss(searches: Searches) -> None:
     assert list(study.trials["best_round"]) == [1, 1]
 
 
-def test_a_hopeless_trial_is_stopped_and_stays_so(searches: Searches) -> None:
+def test_trial_that_is_hopeless_is_pruned(searches: Searches) -> None:
     searches.begin(grids={"beta": [0.6, 0.65, 0.7, 0.75, 2.0, 0.8]}, rounds=6, prune=True)
     study = searches.search(lambda train, number: 0.05 * number / train["beta"])
     best = study.trials.set_index("beta")
@@ -159,19 +155,19 @@ def test_a_hopeless_trial_is_stopped_and_stays_so(searches: Searches) -> None:
     assert len(searches.ran) == count
 
 
-def test_a_trial_that_has_done_its_rounds_is_not_pruned(searches: Searches) -> None:
+def test_trial_that_is_done_is_not_pruned(searches: Searches) -> None:
     searches.begin(grids={"beta": [0.5, 0.6, 0.7, 0.8, 2.0]}, rounds=1, prune=True)
     study = searches.search(lambda train, _: 0.1 / train["beta"])
     assert set(study.trials["state"]) == {"finished"}
 
 
-def test_a_lock_of_optuna_s_that_a_copy_brought_along_is_nobody_s(done: Searches) -> None:
+def test_search_ignores_a_copied_lock(done: Searches) -> None:
     done.folder.journal.with_name("journal.log.lock").symlink_to("/nowhere/journal.log")
     done.search(hill)
     assert done.ran == NAMES
 
 
-def test_the_second_step_goes_on_from_what_the_first_chose(searches: Searches) -> None:
+def test_second_step_starts_from_the_first_choice(searches: Searches) -> None:
     searches.begin(grids={"learning_rate": [0.01, 0.1, 0.2], "beta": [0.5, 0.7]}, rounds=1)
     study = searches.search(lambda train, _: 1 - abs(train["learning_rate"] - 0.1))
     assert list(study.trials["step"]) == ["learning-rate"] * 3 + ["FedNNNN"] * 2
@@ -190,9 +186,7 @@ def test_run_folders_decide_what_is_finished(
     assert done.ran == [*NAMES, "beta=0.7"]
 
 
-def test_a_run_of_other_settings_is_neither_a_result_nor_replaced(
-    done: Searches, middle: Path
-) -> None:
+def test_run_of_other_settings_is_left_alone(done: Searches, middle: Path) -> None:
     stored = middle / "recipe.yaml"
     stored.write_text(stored.read_text().replace("batch_size: ", "batch_size: 1"))
     kept = {path: path.read_bytes() for path in middle.iterdir()}
@@ -201,7 +195,7 @@ def test_a_run_of_other_settings_is_neither_a_result_nor_replaced(
     assert kept.items() <= {path: path.read_bytes() for path in middle.iterdir()}.items()
 
 
-def test_half_a_line_at_the_journals_end_is_dropped(done: Searches) -> None:
+def test_journal_drops_half_a_line(done: Searches) -> None:
     journal = done.folder.journal
     journal.write_bytes(journal.read_bytes()[:-20])  # of the third trial
     study = done.search(hill)
@@ -211,7 +205,7 @@ def test_half_a_line_at_the_journals_end_is_dropped(done: Searches) -> None:
     assert len(trials(done)) == 3
 
 
-def test_a_damaged_journal_is_one_line_and_without_it_nothing_is_repeated(done: Searches) -> None:
+def test_journal_that_is_damaged_is_refused(done: Searches) -> None:
     done.folder.journal.write_text('{"op_code": 0}\n')
     with pytest.raises(UserError, match=r"journal.log: damaged") as caught:
         done.search(hill)
@@ -222,7 +216,7 @@ def test_a_damaged_journal_is_one_line_and_without_it_nothing_is_repeated(done: 
     assert len(trials(done)) == 3
 
 
-def test_a_damaged_record_is_one_line(done: Searches, middle: Path) -> None:
+def test_record_that_is_damaged_is_refused(done: Searches, middle: Path) -> None:
     done.folder.journal.unlink()
     (middle / "metrics.jsonl").write_text("nonsense\n")
     with pytest.raises(UserError, match=r"beta=0.7/metrics.jsonl: damaged") as caught:
