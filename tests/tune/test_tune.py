@@ -1,7 +1,6 @@
 """``fednnnn tune`` on digits: interrupted, killed, resumed, shared, pruned."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -48,7 +47,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,
         )
         running.append(process)
         return process
@@ -104,9 +102,10 @@ def is_as_undisturbed(folder: Path, undisturbed: Path) -> None:
     assert recorded(folder) == Counter(["beta=0.5", "beta=0.7", "beta=0.9"])
 
 
-def test_of_two_processes_the_other_takes_over_what_an_interrupted_one_was_at(
+def test_search_of_an_interrupted_process_is_taken_over(
     tmp_path: Path, undisturbed: Path, start: Start
 ) -> None:
+    """Of two, the other one does what the first was at."""
     first = start(*THREE)
     wait_for_round(tmp_path, "beta=0.5", first)
     second = start(*THREE, "--resume")
@@ -114,15 +113,21 @@ def test_of_two_processes_the_other_takes_over_what_an_interrupted_one_was_at(
     first.send_signal(signal.SIGINT)
     _, errors = second.communicate(timeout=300)
     assert second.returncode == 0, errors
-    assert first.wait(300) == 130
+    _, errors = first.communicate(timeout=300)
+    assert (first.returncode, errors) == (130, "interrupted; go on with --resume\n")
     is_as_undisturbed(tmp_path, undisturbed)
 
 
-def test_a_signal_ends_the_helpers_too_and_their_points_are_gone_on_with(
+def test_search_that_is_terminated_ends_its_helpers(
     tmp_path: Path, undisturbed: Path, start: Start
 ) -> None:
+    """Which ignore SIGINT: a terminal sends it to all, while they are importing or later."""
     process = start(*THREE, "--jobs", "2")
     wait_for_round(tmp_path, "beta=0.7", process)
+    helpers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for helper in helpers:
+        ignored = Path(f"/proc/{helper}/status").read_text().partition("SigIgn:")[2].split()[0]
+        assert int(ignored, 16) & 1 << signal.SIGINT - 1
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=300)  # until nobody holds the other end of its output
     assert process.returncode == 143
@@ -133,19 +138,7 @@ def test_a_signal_ends_the_helpers_too_and_their_points_are_gone_on_with(
     is_as_undisturbed(tmp_path, undisturbed)
 
 
-def test_ctrl_c_is_not_for_the_helpers(tmp_path: Path, start: Start) -> None:
-    """A terminal sends it to them too, while they are importing or later."""
-    process = start(*THREE, "--jobs", "2")
-    wait_for_round(tmp_path, "beta=0.5", process)
-    for helper in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-        ignored = Path(f"/proc/{helper}/status").read_text().partition("SigIgn:")[2].split()[0]
-        assert int(ignored, 16) & 1 << signal.SIGINT - 1
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=300)
-    assert (process.returncode, errors) == (130, "interrupted; go on with --resume\n")
-
-
-def test_a_study_at_home_of_a_recipe_with_an_odd_name(
+def test_study_at_home_of_an_oddly_named_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shell leaves the ~ of --study=~/… alone, and the trials were written to one folder and
@@ -162,7 +155,7 @@ def test_a_study_at_home_of_a_recipe_with_an_odd_name(
 
 
 @pytest.mark.parametrize("higher", [True, False])
-def test_a_recipes_first_metric_is_searched(tmp_path: Path, higher: bool) -> None:
+def test_search_by_a_recipes_first_metric(tmp_path: Path, higher: bool) -> None:
     module = f"first_metric_{higher}"  # a module of this name stays imported
     (tmp_path / f"{module}.py").write_text(
         "def top(outputs, targets):\n"
