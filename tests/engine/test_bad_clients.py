@@ -12,7 +12,7 @@ NAN = (float("nan"), 0.0)
 INFINITE = (0.0, float("inf"))
 
 
-def test_clients_that_are_not_finite_are_dropped_counted_warned_about_and_no_failures(
+def test_updates_not_finite_are_dropped_and_counted(
     example: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     updates = (NAN, INFINITE, NAN, (24.0, 7.0))
@@ -24,7 +24,7 @@ def test_clients_that_are_not_finite_are_dropped_counted_warned_about_and_no_fai
         assert f"round 1: client {client}: update rejected: not finite" in caplog.text
 
 
-def test_a_round_without_any_update_ends_the_run_at_the_last_good_checkpoint(example: Any) -> None:
+def test_round_without_any_update_ends_the_run(example: Any) -> None:
     settings = {"comm_round": 4, "checkpoint_every": 10}
     with pytest.raises(RunError, match=r"^round 3: .*2"):
         example.follow(example.in_round(3, NAN, INFINITE), **settings)
@@ -42,7 +42,7 @@ def test_a_round_without_any_update_ends_the_run_at_the_last_good_checkpoint(exa
         ({"w": torch.zeros(3)}, r"client model: w: shape \(3,\): must be \(2,\)"),
     ],
 )
-def test_a_failing_client_ends_the_run_unless_failures_are_allowed(
+def test_failing_client_ends_the_run_unless_allowed(
     example: Any, failure: Any, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(
@@ -63,7 +63,7 @@ def test_a_failing_client_ends_the_run_unless_failures_are_allowed(
         example.follow(example.every_round(failure, failure), "both", max_client_failures=1)
 
 
-def test_a_served_model_that_overflows_ends_the_run(example: Any) -> None:
+def test_served_model_that_overflows_ends_the_run(example: Any) -> None:
     """d = 0.8, 1.52, 2.168 × 10³⁸ under γ = 0.9: round 3 passes the largest float32."""
     settings = {"federated_optimizer": "Momentum", "beta": None, "gamma": 0.9, "comm_round": 5}
     with pytest.raises(RunError, match=r"^round 3: the served model is no longer finite"):
