@@ -34,7 +34,7 @@ def orders(batches: TensorBatches, client: int, round_number: int) -> list[list[
     ]
 
 
-def test_an_epoch_and_the_test_hold_every_image_once(data: FederatedData) -> None:
+def test_epoch_and_test_hold_every_image_once(data: FederatedData) -> None:
     for epoch in numbered(data).epochs(CLIENT, 1):
         batches = list(epoch)
         assert [len(labels) for _, labels in batches] == [8, 8, 8, 6]
@@ -47,7 +47,7 @@ def test_an_epoch_and_the_test_hold_every_image_once(data: FederatedData) -> Non
     assert torch.equal(labels, data.test_labels)
 
 
-def test_what_can_be_gone_through_once_is_refused() -> None:
+def test_loader_data_refuses_iterators() -> None:
     batches = [(torch.zeros(1, 2), torch.zeros(1))]
     LoaderData({0: batches}, {0: 1}, batches, 2)
     for train, test, whose in (
@@ -99,7 +99,7 @@ def pixels(data: FederatedData) -> tuple[FederatedData, FederatedData]:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
 @pytest.mark.parametrize("any_order", [True, False])
-def test_uint8_images_are_normalised_in_the_batch_to_the_same_bits(
+def test_batches_normalise_uint8_to_the_same_bits(
     pixels: tuple[FederatedData, FederatedData], any_order: bool, precision: Precision
 ) -> None:
     sgd = LocalSGD(2, 8, 0.1, precision=precision)
@@ -114,7 +114,7 @@ def test_uint8_images_are_normalised_in_the_batch_to_the_same_bits(
     assert torch.equal(images, expected)
 
 
-def test_a_group_normalises_its_batches_to_the_same_bits(
+def test_group_normalises_its_batches_to_the_same_bits(
     pixels: tuple[FederatedData, FederatedData],
 ) -> None:
     sgd, model = LocalSGD(2, 8, 0.1), nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
@@ -140,7 +140,7 @@ class _Counting:
         yield torch.arange(3), torch.tensor([2, 0, 1])
 
 
-def test_a_loader_is_passed_through_once_an_epoch() -> None:
+def test_loader_is_passed_through_once_an_epoch() -> None:
     loader = _Counting()
     data = LoaderData({0: [], 1: loader}, {0: 0, 1: 5}, loader, num_classes=3)
     assert (data.num_clients, data.client_size(1)) == (2, 5)
