@@ -20,7 +20,7 @@ def test_dealing_worked_by_hand() -> None:
     ranks=st.integers(1, 9),
     shuffle=st.randoms(),
 )
-def test_every_client_is_dealt_once_and_loads_are_near_the_best(
+def test_dealing_is_complete_and_near_the_best(
     work: list[int], ranks: int, shuffle: random.Random
 ) -> None:
     groups = [(client,) for client in range(len(work))]
