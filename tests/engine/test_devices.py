@@ -34,7 +34,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "visible_gpus", lambda: 2)
 
 
-def test_both_notations_give_for_each_host_the_processes_of_its_gpus(mapping: Path) -> None:
+def test_gpu_mapping_in_both_notations(mapping: Path) -> None:
     assert read_mapping(mapping, "two_hosts") == [0, 0, 2, 0]
     assert parse_mapping(" host1 : 2, 0,1 ; host2:1") == [0, 0, 2, 0]
 
@@ -50,7 +50,7 @@ def test_both_notations_give_for_each_host_the_processes_of_its_gpus(mapping: Pa
         (None, "a", "no such file"),
     ],
 )
-def test_a_file_that_is_none_is_one_line(
+def test_gpu_mapping_file_with_a_mistake_is_refused(
     mapping: Path, content: str | None, key: str | None, reason: str
 ) -> None:
     if content is None:
@@ -63,12 +63,12 @@ def test_a_file_that_is_none_is_one_line(
 
 
 @pytest.mark.parametrize("text", ["", "host:x", "host:-1", "host:2;host:1", "host:" + "9" * 5_000])
-def test_a_short_form_that_is_none_is_refused(text: str) -> None:
+def test_gpu_mapping_text_with_a_mistake_is_refused(text: str) -> None:
     with pytest.raises(UserError, match=r"^device_args\.gpu_util_parse: .* must give for each"):
         parse_mapping(text)
 
 
-def test_the_cpu_where_no_gpu_is_asked_for_or_there_is_none(
+def test_cpu_is_chosen_without_a_gpu(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(device_module, "visible_gpus", lambda: 0)
@@ -84,7 +84,7 @@ def rank_devices(recipe: Any, ranks: int) -> list[str]:
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_ranks_take_the_mapped_gpus_or_the_visible_ones_in_turn(recipe: Any, mapping: Path) -> None:
+def test_ranks_take_mapped_or_visible_gpus(recipe: Any, mapping: Path) -> None:
     assert rank_devices(recipe(**{"device_args.using_gpu": False}), 3) == ["cpu"] * 3
     assert rank_devices(recipe(), 3) == ["cuda:0", "cuda:1", "cuda:0"]
     assert rank_devices(recipe(**{"device_args.gpu_id": 1}), 1) == ["cuda:1"]
@@ -102,7 +102,7 @@ def test_ranks_take_the_mapped_gpus_or_the_visible_ones_in_turn(recipe: Any, map
         rank_devices(recipe(**keys), 2)
 
 
-def test_cores_are_shared_between_the_ranks_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_are_shared_between_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
     assert side_by_side(CPU) == 6
     assert side_by_side(CPU, local_ranks=2) == 3
@@ -115,7 +115,7 @@ def test_cores_are_shared_between_the_ranks_of_a_machine(monkeypatch: pytest.Mon
     assert (side_by_side(CPU), core_ids()) == (3, {0, 1, 2})
 
 
-def test_a_mark_ends_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_adds_up_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ticks of 1, 2, 4, 8 seconds: what is trained in two pieces adds up."""
     ticks = iter([0.0, 1.0, 3.0, 7.0, 15.0])
     monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
