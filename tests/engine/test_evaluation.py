@@ -8,7 +8,7 @@ from fednnnn_plugin.engine.evaluation import Evaluation, Tally, evaluation, tall
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 5), (4, 3, 2)])
-def test_every_label_counts_once_but_for_those_that_are_ignored(shape: tuple[int, ...]) -> None:
+def test_tally_counts_each_label_but_ignored_ones(shape: tuple[int, ...]) -> None:
     """Logits [B, C, …] all 0: the first class is found, each loss is ln 3."""
     labels = torch.zeros(shape, dtype=torch.int64)
     labels[0] = 2
