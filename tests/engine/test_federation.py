@@ -57,7 +57,7 @@ def test_weights_follow_the_number_of_samples(example: Any) -> None:
     assert example.evaluation() == [19.0, 13.5]
 
 
-def test_a_round_whose_updates_cancel_leaves_the_served_model_and_the_momentum(
+def test_round_of_cancelling_updates_moves_nothing(
     example: Any,
 ) -> None:
     example.follow(example.in_round(2, (3.0, -4.0), (-3.0, 4.0)))
@@ -77,7 +77,7 @@ def test_long_updates_are_clipped(example: Any) -> None:
 
 
 @pytest.mark.parametrize(("frequency", "rounds", "tested"), [(3, 7, [1, 4, 7]), (3, 6, [1, 4, 6])])
-def test_rounds_are_tested_as_fedml_does_and_the_last_one(
+def test_rounds_tested_are_fedmls_and_the_last(
     example: Any, frequency: int, rounds: int, tested: list[int]
 ) -> None:
     trainer = example.every_round()
@@ -90,7 +90,7 @@ def test_rounds_are_tested_as_fedml_does_and_the_last_one(
     assert len(trainer.tested) == len(tested)
 
 
-def test_a_round_that_ends_in_its_test_was_not(example: Any) -> None:
+def test_round_interrupted_in_its_test_is_repeated(example: Any) -> None:
     """The server has moved when round 3 is tested: what is saved is still round 2."""
 
     class Interrupted(Told):
@@ -112,7 +112,7 @@ def test_a_round_that_ends_in_its_test_was_not(example: Any) -> None:
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("no samples"), SystemExit(0)])
-def test_a_test_that_raises_ends_the_run(example: Any, error: BaseException) -> None:
+def test_evaluation_that_raises_ends_the_run(example: Any, error: BaseException) -> None:
     class Raising(Told):
         def test(self, state: State) -> Evaluation | None:
             raise error
@@ -121,7 +121,7 @@ def test_a_test_that_raises_ends_the_run(example: Any, error: BaseException) -> 
         example.follow(Raising(lambda _: example.hand))
 
 
-def test_the_summary_names_the_best_and_the_last_round(example: Any, tmp_path: Path) -> None:
+def test_summary_names_the_best_and_the_last_round(example: Any, tmp_path: Path) -> None:
     class Tested(Told):
         def test(self, state: State) -> Evaluation | None:
             self.tested.append([])
