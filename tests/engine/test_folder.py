@@ -20,7 +20,7 @@ MODES: tuple[Mode, ...] = ("new", "resume", "overwrite")
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_file_is_replaced_or_what_it_was(
+def test_file_is_replaced_or_what_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     path = tmp_path / "file"
@@ -80,7 +80,7 @@ def test_links_and_pipes_are_refused(
             RunFolder(folder).check(mode)
 
 
-def test_only_one_run_writes_to_a_folder(tmp_path: Path) -> None:
+def test_folder_is_written_by_one_run(tmp_path: Path) -> None:
     def enter(mode: Mode) -> None:
         with RunFolder(tmp_path / "run").locked(mode):
             pass
@@ -95,7 +95,7 @@ def test_only_one_run_writes_to_a_folder(tmp_path: Path) -> None:
     enter("resume")
 
 
-def test_what_others_track_is_not_replaced(tmp_path: Path) -> None:
+def test_folder_keeps_wandb_of_others(tmp_path: Path) -> None:
     """``wandb/`` of the folder that a project has its scripts in."""
     (tmp_path / "wandb").mkdir()
     for kept in (True, False):
@@ -103,7 +103,7 @@ def test_what_others_track_is_not_replaced(tmp_path: Path) -> None:
             assert (tmp_path / "wandb").exists() == kept
 
 
-def test_a_run_that_came_first_is_not_replaced(tmp_path: Path) -> None:
+def test_folder_keeps_a_run_that_came_first(tmp_path: Path) -> None:
     """It began and ended after this one had looked, while it loaded its data."""
     folder = RunFolder(tmp_path)
     folder.check("new")
@@ -113,7 +113,7 @@ def test_a_run_that_came_first_is_not_replaced(tmp_path: Path) -> None:
     assert folder.model.read_text() == "theirs"
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for path in (tmp_path / "file", tmp_path / "file" / "run"):
         RunFolder(path).check("new")
@@ -125,7 +125,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_the_log_is_held_back_until_it_has_a_file(
+def test_log_is_held_back_until_it_has_a_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The process's own handlers get what they got, loggers with a level of their own included."""
@@ -148,7 +148,7 @@ def test_the_log_is_held_back_until_it_has_a_file(
         log.warning("on a full disk it is lost")
 
 
-def test_an_interrupt_while_the_log_is_written_stays_one_and_its_record_is_kept(
+def test_log_keeps_a_record_through_an_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_self: object, _record: object) -> str:
