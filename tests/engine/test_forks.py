@@ -61,7 +61,7 @@ def test_results_come_with_their_places(make: Callable[[], Workers]) -> None:
         (UserError("key: 3: must be 2"), "key: 3: must be 2"),
     ],
 )
-def test_what_a_call_raises_is_its_result(
+def test_workers_return_what_a_call_raises(
     make: Callable[[], Workers], error: BaseException, said: str
 ) -> None:
     with make() as workers:
@@ -78,16 +78,14 @@ def test_what_a_call_raises_is_its_result(
             all_of(workers, [raising(error)])
 
 
-def test_the_traceback_of_a_fork_is_in_the_log(
-    forks: Forks, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_fork_traceback_is_in_the_log(forks: Forks, caplog: pytest.LogCaptureFixture) -> None:
     [(_, failure)] = forks.each([raising(KeyError("x"))])
     logging.getLogger("mine").error("failed", exc_info=failure)
     assert "in call\n    raise error" in caplog.text
     assert isinstance(failure.__cause__, KeyError)
 
 
-def test_a_fork_that_is_killed_is_a_failure(forks: Forks) -> None:
+def test_fork_that_is_killed_is_a_failure(forks: Forks) -> None:
     calls = [lambda _: os.kill(os.getpid(), signal.SIGKILL), lambda _: os._exit(3), lambda _: 1]
     results = dict(forks.each(calls))
     assert "SIGKILL" in str(results[0])
@@ -95,7 +93,7 @@ def test_a_fork_that_is_killed_is_a_failure(forks: Forks) -> None:
     assert results[2] == 1
 
 
-def test_a_model_comes_in_shared_memory(forks: Forks) -> None:
+def test_forks_return_models_in_shared_memory(forks: Forks) -> None:
     def trained(k: int, _: Step) -> ModelState:
         buffers = {"seen": torch.tensor([k]), "none": torch.zeros(1, 0)}
         return ModelState(torch.full((1, 2), float(k)), buffers)
@@ -106,7 +104,7 @@ def test_a_model_comes_in_shared_memory(forks: Forks) -> None:
 
 
 @pytest.mark.parametrize(("anew", "found"), [(True, [1] * 5), (False, [1, 2, 3, 4, 5])])
-def test_what_a_call_changes_ends_with_its_fork(anew: bool, found: list[int]) -> None:
+def test_forks_keep_or_drop_what_a_call_changes(anew: bool, found: list[int]) -> None:
     """A data set's own generator, a counter."""
     forks, counts = Forks(1, STATE, anew=anew), [0]
 
@@ -159,7 +157,7 @@ class Holding:
         self.thing = thing
 
 
-def test_what_processes_must_not_share_is_found(tmp_path: Path) -> None:
+def test_forks_name_what_processes_must_not_share(tmp_path: Path) -> None:
     def closure() -> None: ...
 
     class Local(torch.nn.Linear):
