@@ -122,7 +122,7 @@ def run(run: Run, recipe: MakeRecipe, tmp_path: Path) -> Run:
     return start
 
 
-def test_a_run_in_a_program_that_lowers_its_matrix_products(run: Run, tmp_path: Path) -> None:
+def test_run_ignores_lowered_matrix_precision(run: Run, tmp_path: Path) -> None:
     """Torch then refused to say what they had been set to, and a CPU trained with bfloat16."""
     run({})
     model = (tmp_path / "model.safetensors").read_bytes()
@@ -137,7 +137,7 @@ def test_a_run_in_a_program_that_lowers_its_matrix_products(run: Run, tmp_path: 
 @pytest.mark.parametrize(
     ("precision", "batching"), [("tf32", "auto"), ("bf16", 3), ("fp64", "off")]
 )
-def test_a_run(run: Run, precision: str, batching: str | int) -> None:
+def test_run_leaves_globals_as_they_were(run: Run, precision: str, batching: str | int) -> None:
     run({"precision": precision, "client_batching": batching})
 
 
@@ -158,13 +158,13 @@ class Trainer:
 
 
 @pytest.mark.parametrize(("failures", "error"), [(2, None), (0, RunError)])
-def test_a_user_s_trainer_that_draws_and_raises(run: Run, failures: int, error: Any) -> None:
+def test_trainer_that_draws_and_raises_leaves_no_trace(run: Run, failures: int, error: Any) -> None:
     trainer = Trainer(ZeroDivisionError("no samples"))
     run({"max_client_failures": failures}, error, trainer=trainer)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_a_run_that_is_cut_short(run: Run, error: type[BaseException]) -> None:
+def test_run_cut_short_leaves_globals(run: Run, error: type[BaseException]) -> None:
     class Ending(Follower):
         def round_done(self, record: RoundRecord) -> None:
             raise error
@@ -184,7 +184,7 @@ ONE_ROUND = ["--set", "train_args.comm_round=1", "--set", "train_args.client_num
         (["recipes", "copy", "mine"], 0),
     ],
 )
-def test_commands(
+def test_commands_leave_globals_as_they_were(
     arguments: list[str], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
