@@ -21,7 +21,9 @@ from fednnnn_plugin.engine.trackers import TensorBoard
 MakeRecord = Callable[..., RoundRecord]
 
 
-def test_a_plain_line_a_round(capsys: pytest.CaptureFixture[str], make_record: MakeRecord) -> None:
+def test_progress_without_a_terminal_is_lines(
+    capsys: pytest.CaptureFixture[str], make_record: MakeRecord
+) -> None:
     with progress_display(400) as display:
         display.begin(Path("run"), 0)
         display.client_done(1, 1, 4)
@@ -42,7 +44,7 @@ class Terminal(io.StringIO):
         return self.getvalue().split("\r")[-1]
 
 
-def test_a_bar_on_a_terminal(
+def test_progress_on_a_terminal_is_a_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], make_record: MakeRecord
 ) -> None:
     terminal = Terminal()
@@ -60,7 +62,7 @@ def test_a_bar_on_a_terminal(
     assert capsys.readouterr().out == ""
 
 
-def test_warnings_of_ours_are_lines_while_a_run_lasts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_of_ours_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
     ours, theirs = logging.getLogger("fednnnn_plugin.engine"), logging.getLogger("fedml")
     handlers = list(logging.getLogger("fednnnn_plugin").handlers)
     with progress_display(2):
@@ -89,7 +91,7 @@ def events(folder: Path) -> dict[tuple[str, int], float]:
 
 
 @pytest.mark.slow
-def test_tensorboard_and_weights_and_biases_have_the_numbers_of_the_records(
+def test_trackers_have_the_numbers_of_the_records(
     run: Callable[..., Any],
     recipe: Callable[..., Any],
     records: Callable[..., Any],
