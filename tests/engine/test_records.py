@@ -25,7 +25,7 @@ def lines(metrics: MetricsFile) -> list[bytes]:
     return metrics.path.read_bytes().splitlines(keepends=True)
 
 
-def test_a_line_a_round(metrics: MetricsFile) -> None:
+def test_metrics_file_has_a_line_a_round(metrics: MetricsFile) -> None:
     assert metrics.rounds() == 3
     assert metrics.results() == (0.3, 3, 0.3)
     assert metrics.until(2) == (4.0, 2 * 21.25)
@@ -48,7 +48,7 @@ def test_a_line_a_round(metrics: MetricsFile) -> None:
         (b"[" * 100_000 + b"\n", 1),
     ],
 )
-def test_only_whole_lines_from_the_first_on_are_on_record(
+def test_metrics_file_counts_whole_lines_only(
     metrics: MetricsFile, line: bytes, whole: int
 ) -> None:
     first, _, third = lines(metrics)
@@ -58,7 +58,7 @@ def test_only_whole_lines_from_the_first_on_are_on_record(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=200), kept=st.integers(0, 3))
-def test_whatever_follows_does_not_change_what_is_on_record(
+def test_metrics_file_is_cut_back_to_whole_lines(
     metrics: MetricsFile, content: bytes, kept: int
 ) -> None:
     before = lines(metrics)
@@ -71,7 +71,7 @@ def test_whatever_follows_does_not_change_what_is_on_record(
         metrics.path.write_bytes(b"".join(before))
 
 
-def test_what_json_has_not_no_end_and_a_full_disk(make_record: Callable[..., object]) -> None:
+def test_metrics_file_without_end_or_room(make_record: Callable[..., object]) -> None:
     with pytest.raises(ValueError, match="JSON"):
         make_record(1, test_acc=float("nan")).to_json()
     assert MetricsFile(Path("/dev/zero")).rounds() == 0  # without reading it into memory
@@ -79,7 +79,7 @@ def test_what_json_has_not_no_end_and_a_full_disk(make_record: Callable[..., obj
         MetricsFile(Path("/dev/full")).append(make_record(1))
 
 
-def test_a_summary_that_is_not_whole_is_none(tmp_path: Path) -> None:
+def test_summary_that_is_not_whole_is_none(tmp_path: Path) -> None:
     """Nor is one of another version: the run then goes on from its checkpoint, and writes one."""
     path = tmp_path / "summary.json"
     summary = Summary("recipe", 0, 3, 0.5, 2, None, "sp", 1, "cpu", 8, 1.5, {"torch": "2"})
