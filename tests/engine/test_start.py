@@ -36,7 +36,7 @@ class Noting(fp.Follower):
         self.seen.append("end")
 
 
-def test_a_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     noting = Noting()
     run = fp.run(RECIPE, overrides=QUICK, output=tmp_path / "run", followers=[noting])
     assert run.folder == tmp_path / "run"
@@ -59,7 +59,7 @@ def test_a_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert again.summary == run.summary
 
 
-def test_mistakes_are_errors_of_the_user_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_raises_the_user_s_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(fp.UserError, match=r"train_args\.beta"):
         fp.run(RECIPE, overrides={"train_args.beta": -1})
     with pytest.raises(fp.UserError, match="backend: 'mpi': must be 'sp' or 'MPI'"):
@@ -73,7 +73,7 @@ def test_mistakes_are_errors_of_the_user_s(tmp_path: Path, monkeypatch: pytest.M
     assert not any(tmp_path.iterdir())
 
 
-def test_overrides_are_what_python_has(tmp_path: Path) -> None:
+def test_overrides_may_be_python_objects(tmp_path: Path) -> None:
     given = {"random_seed": np.int64(3), "data_cache_dir": tmp_path / "😀", "comm_round": -1}
     image = {"data_dir": tmp_path, "image_size": np.array([8, 8]), "comm_round": -1}
     for overrides in (given, image, "comm_round=-1"):
