@@ -89,18 +89,18 @@ def test_model_of_objects_takes_inputs_as_they_are(own: fp.Run) -> None:
 @pytest.mark.parametrize(
     ("model", "names"), [(None, "model="), (Wide, "fc1"), (Tanh, "code"), (nn.Identity(), "model")]
 )
-def test_a_model_that_is_not_the_runs_is_one_line(own: fp.Run, model: object, names: str) -> None:
+def test_load_model_refuses_another_model(own: fp.Run, model: object, names: str) -> None:
     with pytest.raises(fp.UserError, match=names) as refused:
         fp.load_model(own.folder, model)
     assert "\n" not in str(refused.value)
 
 
-def test_what_was_not_an_object_is_not_replaced(digits: fp.Run) -> None:
+def test_load_model_replaces_objects_only(digits: fp.Run) -> None:
     with pytest.raises(fp.UserError, match="nnnn_digits"):
         fp.load_model(digits.folder, Net)
 
 
-def test_a_folder_without_a_model_is_one_line(tmp_path: Path, digits: fp.Run) -> None:
+def test_load_model_without_a_model_is_refused(tmp_path: Path, digits: fp.Run) -> None:
     with pytest.raises(fp.UserError, match=r"recipe\.yaml"):
         fp.load_model(tmp_path / "nowhere")
     (tmp_path / "recipe.yaml").write_bytes((digits.folder / "recipe.yaml").read_bytes())
@@ -113,7 +113,7 @@ def test_a_folder_without_a_model_is_one_line(tmp_path: Path, digits: fp.Run) ->
             fp.load_model(tmp_path)
 
 
-def test_named_code_runs_where_allowed_only(
+def test_load_model_needs_permission_for_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
