@@ -12,14 +12,14 @@ RESULTS = PROJECT / "results"
 
 
 @pytest.mark.slow
-def test_the_page_is_the_report(tmp_path: Path) -> None:
+def test_results_page_is_the_report(tmp_path: Path) -> None:
     build_report([RESULTS], tmp_path)
     assert (RESULTS / "README.md").read_text() == (tmp_path / "README.md").read_text()
     figures = [{path.relative_to(of) for path in of.rglob("*.svg")} for of in (RESULTS, tmp_path)]
     assert figures[0] == figures[1]
 
 
-def test_the_claims_tables_are_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_tables_are_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(PROJECT / "docs")
     import claims
 
