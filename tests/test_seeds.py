@@ -33,13 +33,13 @@ def draws(seed: int | None = None) -> tuple[float, ...]:
     return random.random(), random.gauss(0, 1), normal, torch.rand(1).item()
 
 
-def test_seeds_are_the_same_on_every_machine_and_in_every_version() -> None:
+def test_seeds_are_the_same_everywhere() -> None:
     """Were they to change, no stored run could be repeated."""
     assert derive_seed(0, "model") == 7249294538564161093
     assert derive_seed(42, "shuffle", 7, 99) == 6067186383186583642
 
 
-def test_draws_inside_depend_on_the_tuple_alone_and_leave_no_trace() -> None:
+def test_isolated_draws_depend_on_the_tuple_alone() -> None:
     seen = set()
     for start in (0, 1):
         expected = [draws(start), draws()]  # the second half of a pair of normals survives
@@ -53,7 +53,7 @@ def test_draws_inside_depend_on_the_tuple_alone_and_leave_no_trace() -> None:
     assert len(seen) == 1
 
 
-def test_generators_are_given_back_when_the_code_inside_raises() -> None:
+def test_generators_are_given_back_after_an_error() -> None:
     expected = [draws(1), draws()]
     first = draws(1)
     with pytest.raises(TypeError), isolated_generators(1, "trainer"):
@@ -61,7 +61,7 @@ def test_generators_are_given_back_when_the_code_inside_raises() -> None:
     assert [first, draws()] == expected
 
 
-def test_seeding_an_accelerator_that_has_not_started_is_kept(monkeypatch) -> None:
+def test_seed_of_an_unstarted_accelerator_is_kept(monkeypatch) -> None:
     """torch.manual_seed also seeds every GPU, when it starts later; ours must not outlive us."""
     if torch.cuda.is_available():
         torch.cuda.init()
