@@ -18,14 +18,14 @@ def write(own_code: Path) -> Callable[[str, str], int]:
     return lambda name, text: (own_code / f"{name}.py").write_text(text)
 
 
-def test_a_name_of_code_is_a_module_and_a_name() -> None:
+def test_code_name_is_a_module_and_a_name() -> None:
     assert names_code("own:load")
     assert names_code("own.data:load")
     for text in ("digits", "own:", "s3://bucket", "own data:load", None):
         assert not names_code(text)
 
 
-def test_what_does_not_import(write, tmp_path: Path) -> None:
+def test_code_that_does_not_import_is_refused(write, tmp_path: Path) -> None:
     write("own_broken", "\n1 +")
     write("own_needy", "import not_there_at_all")
     write("own_empty", "load = 3")
@@ -50,7 +50,7 @@ def test_what_does_not_import(write, tmp_path: Path) -> None:
         assert str(refused.value).isprintable()
 
 
-def test_a_current_directory_that_is_gone_is_one_line(
+def test_code_in_a_lost_directory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gone").mkdir()
@@ -60,7 +60,7 @@ def test_a_current_directory_that_is_gone_is_one_line(
         load_code("own:load", "key")
 
 
-def test_what_a_module_draws_when_imported_is_the_same_everywhere(write) -> None:
+def test_code_draws_the_same_when_imported(write) -> None:
     write("own_drawing", "import random\nvalue = random.random()")
     state, values = random.getstate(), set()
     for seed in (1, 2):
@@ -71,13 +71,13 @@ def test_what_a_module_draws_when_imported_is_the_same_everywhere(write) -> None
     assert len(values) == 1
 
 
-def test_a_function_imports_what_lies_beside_it_whoever_calls_it(write) -> None:
+def test_code_imports_what_lies_beside_it(write) -> None:
     write("own_sibling", "VALUE = 5")
     write("own_importing", "def load():\n    from own_sibling import VALUE\n    return VALUE")
     assert load_code("own_importing:load", "key")() == 5
 
 
-def test_it_computes_on_one_thread(write) -> None:
+def test_code_computes_on_one_thread(write) -> None:
     write("own_summing", "import torch\nload = torch.get_num_threads\ncount = load()")
     with on_threads(2):
         assert load_code("own_summing:count", "key") == 1
@@ -85,7 +85,7 @@ def test_it_computes_on_one_thread(write) -> None:
         assert torch.get_num_threads() == 2
 
 
-def test_a_function_that_ends_the_process_is_one_line(write) -> None:
+def test_code_that_ends_the_process_is_one_line(write) -> None:
     write("own_quitting", "import sys\ndef load():\n    sys.exit(0)")
     function = load_code("own_quitting:load", "key")
     with pytest.raises(UserError, match=r"^key: raised SystemExit: 0 .*own_quitting.py, line 3"):
