@@ -47,7 +47,7 @@ def displacement(*arguments: Any, **more: Any) -> list[float]:
     return list(last)
 
 
-def test_one_huge_update_and_what_momentum_repeats_of_it() -> None:
+def test_huge_update_is_repeated_by_momentum() -> None:
     """S = (0, H/5), N = H/5, E = (4 + H)/5: FedAvg moves by N, FedNNNN by β E.
 
     The rounds after it move by γ of it, γ² of it, …: by β/(1 - γ) = 3.5 times E in all.
@@ -60,7 +60,7 @@ def test_one_huge_update_and_what_momentum_repeats_of_it() -> None:
     assert harm == pytest.approx(3.5 * (1e6 - 1) / 5, rel=1e-5)
 
 
-def test_updates_that_cancel_choose_the_length_of_the_step() -> None:
+def test_cancelling_updates_choose_the_step_length() -> None:
     """FedAvg does not see them: S = (0, 1/7), but E = (4 + 1 + 2H)/7 for the pair ± H."""
     updates = [*HONEST, FIFTH, (1e4, 0.0), (-1e4, 0.0)]
     assert displacement(FEDAVG, [updates]) == pytest.approx([0.0, 1 / 7])
@@ -70,7 +70,7 @@ def test_updates_that_cancel_choose_the_length_of_the_step() -> None:
     assert displacement(FEDNNNN, [updates]) == [0.0, 0.0]
 
 
-def test_where_the_others_cancel_a_tiny_update_chooses_the_direction() -> None:
+def test_tiny_update_among_cancelling_ones_chooses_direction() -> None:
     """S = (0, ε/5) is all that is left, and is given the length β E: a norm limit cannot help."""
     updates = [*HONEST, (0.0, 1e-3)]
     assert displacement(FEDAVG, [updates]) == pytest.approx([0.0, 2e-4])
@@ -84,9 +84,7 @@ UPDATES = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=5)
 
 @settings(max_examples=settings().max_examples // 2)
 @given(rounds=st.lists(UPDATES, min_size=1, max_size=3), clip=st.floats(1e-3, 1e3))
-def test_clipping_bounds_the_step_whatever_the_clients_send(
-    rounds: list[list[Vector]], clip: float
-) -> None:
+def test_clipping_bounds_the_step(rounds: list[list[Vector]], clip: float) -> None:
     """N ≤ E ≤ c, so a round moves FedNNNN by β c and what momentum repeats, FedAvg by c."""
     for rule, bound in ((FEDAVG, clip), (FEDNNNN, 0.7 * clip / (1 - 0.8))):
         for before, after in pairwise(path(rule, rounds, clip)):
