@@ -76,7 +76,7 @@ def struck(
 
 
 @pytest.mark.slow
-def test_a_kill_before_each_change_of_a_file(struck: Any) -> None:
+def test_kill_before_each_change_of_a_file(struck: Any) -> None:
     """Before each is opened, synced, renamed or removed."""
     endings = [killed.status for killed in struck("kill")]
     assert len(endings) >= 25
@@ -84,7 +84,7 @@ def test_a_kill_before_each_change_of_a_file(struck: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_from_each_change_of_a_file_on(struck: Any) -> None:
+def test_full_disk_from_each_change_of_a_file(struck: Any) -> None:
     endings = [ended.check_one_line(1) for ended in struck("full")]
     assert len(endings) >= 25
     for line in endings:
@@ -92,7 +92,7 @@ def test_a_disk_that_is_full_from_each_change_of_a_file_on(struck: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_second_signal_does_not_cost_the_checkpoint(
+def test_second_signal_does_not_cost_the_checkpoint(
     commands: Any, quick: Quick, tmp_path: Path
 ) -> None:
     """As from a batch system, which tells the job and then each of its processes."""
@@ -137,7 +137,7 @@ def net(num_classes):
 @pytest.mark.parametrize(
     ("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
-def test_no_process_of_a_users_model_outlasts_the_run(
+def test_processes_of_a_users_model_end(
     commands: Any, quick: Quick, tmp_path: Path, sent: signal.Signals, status: int
 ) -> None:
     (tmp_path / "mine.py").write_text(SLEEPING)
