@@ -16,7 +16,7 @@ def recipe(name: str) -> Recipe:
     return load_recipe(find_recipe(name), [])
 
 
-def test_the_papers_learning_rates_and_rounds() -> None:
+def test_plan_has_the_papers_learning_rates() -> None:
     rate, own = make_plan(recipe("mnist_iid_ub_fednnnn"), Settings()).steps
     assert (rate.method, rate.rounds) == ("PaperFedAvg", 50)
     assert rate.grid["learning_rate"] == tuple(round(0.01 * n, 2) for n in range(2, 16))
@@ -27,7 +27,7 @@ def test_the_papers_learning_rates_and_rounds() -> None:
     assert list(own.grid) == ["prox_mu"]
 
 
-def test_the_papers_choices_are_among_the_defaults() -> None:
+def test_plan_contains_the_papers_choices() -> None:
     scenarios = product(("mnist", "cifar10"), ("iid", "noniid"), ("b", "ub"))
     methods = ("fedprox", "normnorm", "momentum", "fednnnn")
     for scenario, method in product(scenarios, methods):
@@ -41,7 +41,7 @@ def test_the_papers_choices_are_among_the_defaults() -> None:
         assert [key for step in steps for key in step.grid] == keys
 
 
-def test_only_what_a_grid_names_is_searched_and_not_too_many_points() -> None:
+def test_plan_searches_what_the_grids_name() -> None:
     base = recipe("digits_noniid_b_fednnnn")
     [own] = make_plan(base, Settings(grids={"gamma": (0.5, 0.6)}, rounds=3)).steps
     assert (own.grid, own.rounds) == ({"gamma": (0.5, 0.6)}, 3)
@@ -50,14 +50,14 @@ def test_only_what_a_grid_names_is_searched_and_not_too_many_points() -> None:
         make_plan(base, Settings(grids={"beta": many, "gamma": many}))
 
 
-def test_as_much_is_held_out_as_was_asked_for_or_the_recipe_does_or_a_sixth() -> None:
+def test_plan_holds_out_a_validation_part() -> None:
     path = find_recipe("digits_noniid_b_fednnnn")
     for own, asked, held_out in ((0.0, None, 1 / 6), (0.25, None, 0.25), (0.25, 0.5, 0.5)):
         base = load_recipe(path, [f"validation_fraction={own}"])
         assert make_plan(base, Settings(validation=asked)).validation == held_out
 
 
-def test_the_learning_rate_is_searched_on_fedavg_under_non_iid_b() -> None:
+def test_plan_searches_learning_rate_on_fedavg() -> None:
     own_data = ("partition_method=dirichlet", "partition_alpha=0.3", "min_samples=5")
 
     def load(changes: Sequence[str]) -> Recipe:
@@ -79,7 +79,7 @@ def test_the_learning_rate_is_searched_on_fedavg_under_non_iid_b() -> None:
     assert (train["beta"], train["gamma"], train["learning_rate"]) == (0.9, 0.6, 0.07)
 
 
-def test_a_recipe_of_ones_own_is_searched_as_it_is_and_jointly() -> None:
+def test_plan_of_ones_own_recipe_is_joint() -> None:
     """It was plain FedAvg on a two-class split, and its value went into the Dirichlet recipe."""
 
     def load(changes: Sequence[str]) -> Recipe:
@@ -106,20 +106,20 @@ def test_a_recipe_of_ones_own_is_searched_as_it_is_and_jointly() -> None:
     )
 
 
-def test_weight_decay_is_chosen_with_the_learning_rate() -> None:
+def test_plan_pairs_weight_decay_with_learning_rate() -> None:
     grids = {"learning_rate": (0.05,), "weight_decay": (0.0, 5e-4)}
     (rate,) = make_plan(recipe("cifar10_noniid_b_fedavg"), Settings(grids=grids)).steps
     assert (rate.method, len(rate)) == ("PaperFedAvg", 2)
 
 
-def test_a_plans_settings_make_the_plan_again() -> None:
+def test_plan_is_made_again_by_its_settings() -> None:
     base = recipe("mnist_noniid_b_fednnnn")
     plan = make_plan(base, Settings(metric="final_loss", prune=True, validation=0.25, rounds=7))
     assert make_plan(base, settings_of(plan)) == plan
 
 
 @pytest.mark.parametrize("loss", ["mse", "bce_with_logits", "cross_entropy"])
-def test_a_plan_without_classes_judges_by_loss(loss: str) -> None:
+def test_plan_without_classes_judges_by_loss(loss: str) -> None:
     base = load_recipe(find_recipe("digits_noniid_b_fednnnn"), [f"train_args.loss={loss}"])
     metric = make_plan(base, Settings(grids={"beta": (0.5,)}, paper=True)).metric
     assert metric == ("best_accuracy" if loss == "cross_entropy" else "final_loss")
