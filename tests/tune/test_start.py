@@ -43,9 +43,7 @@ def few_clients(count: int, *more: str) -> list[str]:
         (["--grid", "beta=0.5", "--validation", "1e-9"], "FedNNNN (n_class, balanced clients): "),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(
-    tmp_path: Path, options: list[str], line: str
-) -> None:
+def test_tune_with_a_mistake_leaves_nothing(tmp_path: Path, options: list[str], line: str) -> None:
     (tmp_path / "a-file").touch()
     (tmp_path / "a-folder").mkdir()
     (tmp_path / "a-folder" / "thesis.tex").touch()
@@ -56,7 +54,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a-file", "a-folder"]
 
 
-def test_every_mistake_in_the_grids_is_said_at_once() -> None:
+def test_grid_mistakes_are_said_at_once() -> None:
     refused = tune("--grid", "beta=-1.0,0.5", "--grid", "train_args.gamma=0.5,1")
     assert refused.exit_code == 2
     lines = refused.output.splitlines()
@@ -80,7 +78,7 @@ def study(searches: Searches) -> Path:
         (["--resume", "--prune"], "--resume: prune: "),
     ],
 )
-def test_what_is_asked_for_must_be_the_study(study: Path, options: list[str], line: str) -> None:
+def test_study_with_other_settings_is_refused(study: Path, options: list[str], line: str) -> None:
     files = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
     refused = tune("--study", "study", *options)
     assert refused.exit_code == 2
@@ -89,7 +87,7 @@ def test_what_is_asked_for_must_be_the_study(study: Path, options: list[str], li
     assert files == {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
 
 
-def test_a_study_that_another_process_began_meanwhile_is_not_replaced(
+def test_study_begun_meanwhile_is_not_replaced(
     searches: Searches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While this one looked at its data."""
@@ -104,7 +102,7 @@ def test_a_study_that_another_process_began_meanwhile_is_not_replaced(
     assert read_plan(searches.folder.path).steps[0].grid == {"beta": (0.5,)}
 
 
-def test_a_study_that_is_done_is_told_again(study: Path) -> None:
+def test_study_that_is_done_is_told_again(study: Path) -> None:
     done = tune("--study", "study", "--resume", "--grid", "train_args.beta=0.5")
     assert done.exit_code == 0, done.output
     assert "1 of 1 points have a result: 1 finished" in done.output
@@ -113,7 +111,7 @@ def test_a_study_that_is_done_is_told_again(study: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["study.yaml", "base.yaml"])
-def test_a_damaged_study_is_refused(study: Path, file: str) -> None:
+def test_study_that_is_damaged_is_refused(study: Path, file: str) -> None:
     (study / file).write_text("nonsense\nnonsense\n", encoding="utf-8")
     refused = tune("--study", "study", "--resume")
     assert refused.exit_code == 2
