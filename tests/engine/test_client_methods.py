@@ -281,7 +281,8 @@ class Raises(ClientMethod):
 
 def test_client_method_of_a_file(own_code: Path) -> None:
     Path("mine.py").write_text(FILE)
-    short = ("--set=train_args.comm_round=2", "--set=device_args.using_gpu=false")
+    few = {"comm_round": 2, "epochs": 1, "client_num_per_round": 2, "using_gpu": False}
+    short = [f"--set={key}={json.dumps(value)}" for key, value in few.items()]
 
     def fednnnn(method: str, output: str, *more: str) -> Result:
         named = f"--set=train_args.client_method=mine:{method}"

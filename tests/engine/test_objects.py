@@ -109,7 +109,7 @@ def test_split_of_ones_own_in_each_form(start: Start) -> None:
         "function": CELL["hospitals"],
     }
     for name, data in forms.items():
-        start(name, data=data, comm_round=1)
+        start(name, data=data, comm_round=1, client_num_per_round=1)
     assert len({content(name) for name in forms}) == 1
     assert fp.read_runs(*forms)["split_fingerprint"].nunique() == 1
 
