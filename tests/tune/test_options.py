@@ -18,7 +18,7 @@ from fednnnn_plugin.tune.options import checked_settings, parse_grid
         (0.7, (0.7,)),
     ],
 )
-def test_a_grid_by_hand(text: object, values: tuple[float, ...]) -> None:
+def test_grid_by_hand(text: object, values: tuple[float, ...]) -> None:
     assert parse_grid(text) == values
 
 
