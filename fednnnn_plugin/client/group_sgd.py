@@ -1,8 +1,9 @@
 """Local training of several clients in one set of kernels."""
 
 import copy
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -59,31 +60,17 @@ class GroupSGD:
         ``orders`` are for each client, the largest first, for each epoch the positions of its
         inputs in the order of training, int64 on the CPU. The correction is ``h``, ``[m, d]``.
         """
-        try:
-            return self._trained(start, orders, before_step, round_number, correction)
-        except torch.cuda.OutOfMemoryError:
-            self._held, self._most = None, len(orders) // 2
-            raise
-
-    def _trained(
-        self,
-        start: ModelState,
-        orders: Sequence[Sequence[Tensor]],
-        before_step: Callable[[], None],
-        round_number: int,
-        correction: Tensor | None,
-    ) -> ModelState:
         sgd = self._sgd.in_round(round_number)
         sizes = torch.tensor([len(order[0]) for order in orders])
         longest = int(sizes[0])
         batch_size = sgd.batch_of(longest)
-        # Everything that the steps need is staged first: a GPU need not wait for the host again.
         laid = [pad_sequence(list(epoch), batch_first=True) for epoch in zip(*orders, strict=True)]
-        epochs = torch.stack(laid).to(self._labels.device)
-        shares = self._shares(sizes, batch_size).to(self._labels.device)
-        anchor, trained = sgd.anchor(start.vector), self._all_at(start, len(orders))
-        for epoch in epochs:
-            for begin in range(0, longest, batch_size):
+        with self._gives_back_memory(len(orders)):
+            # What the steps need is staged first: a GPU need not wait for the host again.
+            epochs = torch.stack(laid).to(self._labels.device)
+            shares = self._shares(sizes, batch_size).to(self._labels.device)
+            anchor, trained = sgd.anchor(start.vector), self._all_at(start, len(orders))
+            for epoch, begin in product(epochs, range(0, longest, batch_size)):
                 before_step()
                 end, rows = min(begin + batch_size, longest), int((sizes > begin).sum())
                 models, batch = trained.first(rows), epoch[:rows, begin:end]
@@ -99,6 +86,15 @@ class GroupSGD:
                 corrections = () if correction is None else (correction[:rows],)
                 sgd.descend((gradient,), (models.vector,), (anchor,), corrections)
         return trained
+
+    @contextmanager
+    def _gives_back_memory(self, clients: int) -> Iterator[None]:
+        """Hold no models where a GPU has no more memory for a group of so many clients."""
+        try:
+            yield
+        except torch.cuda.OutOfMemoryError:
+            self._held, self._most = None, clients // 2
+            raise
 
     def _all_at(self, start: ModelState, count: int) -> ModelState:
         """Return the models of so many clients, each at the start."""

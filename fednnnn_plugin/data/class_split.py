@@ -19,7 +19,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from fednnnn_plugin.data.client_sizes import Ints
+
 Bools = NDArray[np.bool_]
 
 _EVEN_ENOUGH = 80  # per cent of an equal part, to stop drawing: 40 % of a client of two classes

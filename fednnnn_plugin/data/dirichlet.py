@@ -3,10 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fednnnn_plugin.data.client_sizes import check_least
+from fednnnn_plugin.data.client_sizes import Ints, check_least
 from fednnnn_plugin.errors import UserError
 
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 LEAST_ALPHA = 0.001

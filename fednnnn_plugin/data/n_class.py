@@ -3,12 +3,10 @@
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fednnnn_plugin.data.class_split import class_shares
+from fednnnn_plugin.data.client_sizes import Ints
 from fednnnn_plugin.errors import UserError
-
-Ints = NDArray[np.int64]
 
 
 def n_class_shares(

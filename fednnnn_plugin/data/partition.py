@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fednnnn_plugin.data.client_sizes import client_sizes
+from fednnnn_plugin.data.client_sizes import Ints, client_sizes
 from fednnnn_plugin.data.dirichlet import LEAST_ALPHA, class_by_class_shares, dirichlet_shares
 from fednnnn_plugin.data.n_class import check_counts, n_class_shares
 from fednnnn_plugin.errors import UserError, shown
@@ -19,7 +19,6 @@ _FREE = "dirichlet_by_class"  # leaves the sizes free
 METHODS = ("iid", "n_class", "dirichlet", _FREE)
 SIZES = ("balanced", "power_law")
 
-Ints = NDArray[np.int64]
 Labels = Sequence[int] | NDArray[np.integer[Any]] | torch.Tensor
 
 

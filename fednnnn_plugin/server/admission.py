@@ -24,8 +24,6 @@ def check_global(state: Mapping[str, Tensor], trainable: Collection[str]) -> Non
     if missing := set(trainable) - state.keys():
         raise UserError(f"UpdateAccumulator: trainable: {_listed(missing)}: not in the state")
     for name, tensor in state.items():
-        if not isinstance(tensor, Tensor):
-            raise UserError(f"UpdateAccumulator: {name}: {type(tensor).__name__}: must be a tensor")
         check_dense(tensor, f"UpdateAccumulator: {name}:")
         if tensor.dtype not in (_FLOATING if name in trainable else AVERAGED):
             raise UserError(f"UpdateAccumulator: {name}: {tensor.dtype}: must be {OF_AVERAGED}")
@@ -51,8 +49,6 @@ def check_client(
     for name in (name for name in forms if name in state):
         (shape, dtype), theirs = forms[name], state[name]
         where = f"client model: {name}"
-        if not isinstance(theirs, Tensor):
-            raise UserError(f"{where}: {type(theirs).__name__}: must be a tensor")
         check_dense(theirs, f"{where}:")
         if theirs.shape != shape:
             raise UserError(f"{where}: shape {tuple(theirs.shape)}: must be {tuple(shape)}")
@@ -60,8 +56,10 @@ def check_client(
             raise UserError(f"{where}: {theirs.dtype}: must be {dtype}")
 
 
-def check_dense(tensor: Tensor, where: str) -> None:
-    """Refuse a tensor that is sparse, nested or without values; some have not even a shape."""
+def check_dense(tensor: object, where: str) -> None:
+    """Refuse what is no tensor, or sparse, nested or without values; some have not even a shape."""
+    if not isinstance(tensor, Tensor):
+        raise UserError(f"{where} {type(tensor).__name__}: must be a tensor")
     if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_meta:
         kind = "nested" if tensor.is_nested else tensor.layout
         raise UserError(

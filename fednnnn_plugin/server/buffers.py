@@ -29,10 +29,9 @@ class Moved(Block):
     def __init__(self, w_t: State, names: Iterable[str], device: torch.device) -> None:
         super().__init__(w_t, names, torch.float64)
         self.start = self.flatten(w_t).to(device)
-        least = [0.0 if e.name.rpartition(".")[2] == _VARIANCE else -math.inf for e in self.entries]
-        sizes = torch.tensor([e.shape.numel() for e in self.entries], dtype=torch.int64)
+        are_variances = (e.name.rpartition(".")[2] == _VARIANCE for e in self.entries)
         #: What an element must be at least.
-        self.least = torch.tensor(least).repeat_interleave(sizes).to(self.start)
+        self.least = self.spread(0.0 if is_ else -math.inf for is_ in are_variances).to(self.start)
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,9 @@ class BufferSum:
         self._layout, self._device, self._measured = layout, device, measured
         self._w_t = {name: tensor.to(device) for name, tensor in w_t.items()}
         start, limits = layout.integer.flatten(self._w_t).to(device), torch.iinfo(torch.int64)
-        kinds = [self._w_t[e.name].dtype == torch.int64 for e in layout.integer.entries]
-        sizes = torch.tensor([e.shape.numel() for e in layout.integer.entries], dtype=torch.int64)
-        kept = torch.tensor(kinds, dtype=torch.bool).repeat_interleave(sizes).to(device)
-        counts, most = kept & (start >= 0), start.clamp(max=limits.max - LARGEST_STEP)
+        wide = (layout.forms[e.name][1] == torch.int64 for e in layout.integer.entries)
+        counts = layout.integer.spread(wide).bool().to(device) & (start >= 0)
+        most = start.clamp(max=limits.max - LARGEST_STEP)
         self._range = (
             torch.where(counts, 0, limits.min),
             torch.where(counts, most + LARGEST_STEP, limits.max),
