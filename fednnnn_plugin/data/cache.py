@@ -21,7 +21,7 @@ MAX_BYTES = 16 << 30  # of all that is kept below one data folder
 _log = logging.getLogger(__name__)
 
 
-def fingerprint(marks: str, files: Iterable[Path]) -> str:
+def files_digest(marks: str, files: Iterable[Path]) -> str:
     """Digest of some marks, and of the files' names, sizes and times of last change."""
     digest = hashlib.sha256(os.fsencode(marks))
     for file in files:
@@ -33,7 +33,7 @@ def fingerprint(marks: str, files: Iterable[Path]) -> str:
 
 
 def cached(data_folder: Path, key: str, count: int, decode: Callable[[], Tensor]) -> Tensor:
-    """Return ``count`` images, uint8 [n, C, H, W], stored under their files' fingerprint.
+    """Return ``count`` images, uint8 [n, C, H, W], stored under their files' digest.
 
     Of several processes one decodes them, and the others wait. What was used longest ago makes
     room. Where the data folder cannot be written to, every run decodes.

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fednnnn_plugin.data.cache import cached, fingerprint
+from fednnnn_plugin.data.cache import cached, files_digest
 from fednnnn_plugin.data.holdout import drawn_apart
 from fednnnn_plugin.data.image_files import VERSION, decode
 from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
@@ -75,7 +75,7 @@ def read_tree(
         raise UserError(f"{where}: train and test must have the same classes; one lacks {names}")
     listed = [_images(part, classes) for part in parts]
     files = [Path(path) for images in listed for path, _ in images]
-    stamp = fingerprint(f"{VERSION}\0{folder.resolve()}\0{image_size}", files)
+    stamp = files_digest(f"{VERSION}\0{folder.resolve()}\0{image_size}", files)
     images = cached(cache_dir, stamp, len(files), lambda: decode(files, image_size))
     labels = torch.tensor([label for images in listed for _, label in images], dtype=torch.int64)
     first = len(listed[0])
