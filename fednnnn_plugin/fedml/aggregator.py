@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import safetensors.torch
 import torch
 from fedml.core.alg_frame.server_aggregator import ServerAggregator
 from fedml.ml.aggregator.aggregator_creator import create_server_aggregator
@@ -15,8 +14,8 @@ from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.engine.evaluation import evaluation, tally
-from fednnnn_plugin.engine.files import write_atomically
 from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.fedml.methods import warn_of_drawn_clients
 from fednnnn_plugin.fedml.model_states import (
     clamp_variances,
     served_copy,
@@ -33,7 +32,7 @@ from fednnnn_plugin.fedml.security import (
     is_finite,
 )
 from fednnnn_plugin.fedml.server_records import ServerRecords
-from fednnnn_plugin.fedml.server_state import file_to_write, read_state, write_state
+from fednnnn_plugin.fedml.server_state import ServerFiles
 from fednnnn_plugin.fedml.settings import recorded_settings, server_recipe
 from fednnnn_plugin.fedml.tester import (
     AGGREGATING,
@@ -42,6 +41,7 @@ from fednnnn_plugin.fedml.tester import (
     for_test,
     refuse_replaced,
 )
+from fednnnn_plugin.recipe.schema import TrackingArgs
 from fednnnn_plugin.server.client_sum import ClientSum
 from fednnnn_plugin.server.layout import State
 from fednnnn_plugin.server.server import Server
@@ -104,7 +104,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._check_own()
         theirs = None if tester is None else Tester(tester, model)
         self._recipe = server_recipe(args, method)
-        self._train, tracking = self._recipe.train_args, self._recipe.tracking_args
+        self._train = self._recipe.train_args
         tested = served_copy(model)
         self._server = Server(self._recipe.rule, self._recipe.rule_settings, layout_of(model))
         check_security(args)
@@ -124,19 +124,13 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         # What the next round would serve, where the evaluation model is handed over instead.
         self._next_served: OrderedDict[str, Tensor] | None = None
         is_server = getattr(args, "role", "server") != "client"  # FedML's scripts build one in each
-        paths = vars(tracking) if is_server else {}
-        self._state_path = file_to_write("server_state_path", paths.get("server_state_path"))
-        self._save_path = file_to_write("save_path", paths.get("save_path"))
-        if self._save_path is not None and self._save_path == self._state_path:
-            raise UserError(f"save_path: {tracking.save_path}: is the server_state_path too")
-        folder = paths.get("metrics_path")
-        records = None if folder is None else f"{folder}/metrics.jsonl"
-        records_path = file_to_write("metrics_path", records)
+        tracking = self._recipe.tracking_args if is_server else TrackingArgs()
+        self._files = ServerFiles(tracking)
         if is_server:
             self._restore()
-            _warn_of_drawn_clients(args, self._train.start_round)
+            warn_of_drawn_clients(args, self._round)
         self._records = ServerRecords(
-            records_path, self._round, recorded_settings(self._recipe, args)
+            tracking.metrics_path, self._round, recorded_settings(self._recipe, args)
         )
         if is_server:
             self._say_settings()
@@ -340,7 +334,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             rule.name,
             ", ".join(f"{key} {value}" for key, value in values.items() if value is not None),
             tested,
-            self._state_path or "not kept (server_state_path)",
+            recipe.tracking_args.server_state_path or "not kept (server_state_path)",
             recipe.tracking_args.metrics_path or "not kept (metrics_path)",
         )
 
@@ -360,35 +354,28 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 
     def _restore(self) -> None:
         """Go on from the state file, if there is one."""
-        if self._state_path is None or not self._state_path.exists():
-            if self._train.start_round:
-                raise UserError(
-                    f"train_args.start_round: {self._train.start_round}: there is no state to "
-                    f"start from at server_state_path: {self._state_path}"
-                )
+        state = self._files.read(self._round, self._recipe.rule.name)
+        if state is None:
             return
-        state = read_state(self._state_path, self._round, self._recipe.rule.name)
         own = named_tensors(self.model)
         state = {name: t.to(own[name].dtype) if name in own else t for name, t in state.items()}
         if self._server.restore(state, torch.device("cpu")) is None:
             raise UserError(
-                f"server_state_path: {self._state_path}: the state is of another model, or other "
-                "parameters of it were trained"
+                f"server_state_path: {self._files.state_path}: the state is of another model, or "
+                "other parameters of it were trained"
             )
         # No name in a module begins with a dot.
         self._rule_state = {name: t for name, t in state.items() if name.startswith(".")}
         self.model.load_state_dict(whole_state(self.model, state))
 
     def _write(self) -> None:
-        if self._state_path is not None:  # first: without it the round is lost
-            served = named_tensors(self.model)
-            if self._next_served is not None:
-                served = {name: self._next_served[name] for name in served}
-            state = served | self._rule_state
-            write_state(self._state_path, state, self._round, self._recipe.rule.name)
-        if self._save_path is not None and self._round > self._train.start_round:
-            content = {n: t.cpu().contiguous() for n, t in self.evaluation_state_dict().items()}
-            write_atomically(self._save_path, safetensors.torch.save(content))
+        served = named_tensors(self.model)
+        if self._next_served is not None:
+            served = {name: self._next_served[name] for name in served}
+        state = served | self._rule_state
+        self._files.write_state(state, self._round, self._recipe.rule.name)
+        if self._round > self._train.start_round:
+            self._files.write_model(self.evaluation_state_dict())
 
 
 def _client_ids(args: Any) -> list[Any]:
@@ -398,18 +385,3 @@ def _client_ids(args: Any) -> list[Any]:
     except ValueError:
         return []
     return ids if isinstance(ids, list) else []
-
-
-def _warn_of_drawn_clients(args: Any, start_round: int) -> None:
-    total = getattr(args, "client_num_in_total", None)
-    drawn = getattr(args, "client_num_per_round", None)
-    if None in (total, drawn) or total == drawn:
-        return
-    anew = "; after a restart its draws begin anew, unlike an uninterrupted federation's"
-    _log.warning(
-        "client_num_per_round: %s of %s: FedML 0.9.6 draws the same data for rounds 1 and 2, and "
-        "gives the first client's data to no silo but the first%s",
-        drawn,
-        total,
-        anew if start_round else "",
-    )

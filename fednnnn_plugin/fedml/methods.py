@@ -1,4 +1,4 @@
-"""Which of FedML's arguments name a method of ours."""
+"""Which of FedML's arguments name a method of ours, and which have no effect."""
 
 import logging
 import os
@@ -79,6 +79,22 @@ def warn_of_near_keys(args: Any) -> None:
     for name in sorted(vars(args).keys() - set(own)):
         if near := get_close_matches(name, own, 1, _NEAR):
             _log.warning("%s: no such key, and ignored; did you mean %s?", name, near[0])
+
+
+def warn_of_drawn_clients(args: Any, start_round: int) -> None:
+    """Say what FedML's draws leave out, where not all clients take part in every round."""
+    total = getattr(args, "client_num_in_total", None)
+    drawn = getattr(args, "client_num_per_round", None)
+    if None in (total, drawn) or total == drawn:
+        return
+    anew = "; after a restart its draws begin anew, unlike an uninterrupted federation's"
+    _log.warning(
+        "client_num_per_round: %s of %s: FedML 0.9.6 draws the same data for rounds 1 and 2, and "
+        "gives the first client's data to no silo but the first%s",
+        drawn,
+        total,
+        anew if start_round else "",
+    )
 
 
 def simulates_ours(args: Any) -> bool:

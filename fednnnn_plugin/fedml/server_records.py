@@ -3,7 +3,6 @@
 import logging
 import time
 from dataclasses import replace
-from pathlib import Path
 
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.files import write_atomically
@@ -11,6 +10,7 @@ from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.engine.followers import figures
 from fednnnn_plugin.engine.records import MetricsFile, RoundRecord, Seconds, round_record
 from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.fedml.server_state import file_to_write
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
 from fednnnn_plugin.server.update import Update
@@ -25,7 +25,7 @@ class ServerRecords:
     the server's: ``train`` is what it waits for the clients, their network included.
 
     Args:
-        path: ``metrics.jsonl`` in the folder where records are kept; None keeps none.
+        folder: ``metrics_path``, where records are kept; None keeps none.
         done: rounds that are done.
         settings: the server's, as YAML.
 
@@ -34,7 +34,9 @@ class ServerRecords:
             that this one does not continue.
     """
 
-    def __init__(self, path: Path | None, done: int, settings: str) -> None:
+    def __init__(self, folder: str | None, done: int, settings: str) -> None:
+        name = None if folder is None else f"{folder}/metrics.jsonl"
+        path = file_to_write("metrics_path", name)
         self._file = None if path is None else MetricsFile(path)
         self._integrated = 0.0
         self._last: RoundRecord | None = None

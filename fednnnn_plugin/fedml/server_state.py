@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fednnnn_plugin.engine.files import write_atomically
 from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.recipe.schema import TrackingArgs
 
 _STANDING, _DIGEST = "standing", "digest"
 
@@ -32,39 +33,68 @@ def file_to_write(key: str, text: str | None) -> Path | None:
         raise UserError(f"{where}: cannot be written: {error.strerror}") from None
 
 
-def write_state(path: Path, tensors: Mapping[str, Tensor], done: int, method: str) -> None:
-    """Write the served model and what the rule remembers, atomically; ``done`` rounds of it."""
-    content = {
+class ServerFiles:
+    """A server's files: the state that it goes on from, and the evaluation model.
+
+    The state is the served model and what the rule remembers, with the rounds that are done and
+    the method. Both are optional.
+
+    Raises:
+        UserError: one of them cannot be written there.
+    """
+
+    def __init__(self, tracking: TrackingArgs) -> None:
+        self.state_path = file_to_write("server_state_path", tracking.server_state_path)
+        self._model_path = file_to_write("save_path", tracking.save_path)
+        if self._model_path is not None and self._model_path == self.state_path:
+            raise UserError(f"save_path: {tracking.save_path}: is the server_state_path too")
+
+    def write_state(self, tensors: Mapping[str, Tensor], done: int, method: str) -> None:
+        """Write the state, atomically: before the model, as the round is lost without it."""
+        if self.state_path is not None:
+            content, text = _on_cpu(tensors), json.dumps({"round": done, "method": method})
+            standing = {_STANDING: text, _DIGEST: _digest(text, content)}
+            write_atomically(self.state_path, safetensors.torch.save(content, metadata=standing))
+
+    def write_model(self, tensors: Mapping[str, Tensor]) -> None:
+        """Write the evaluation model, atomically."""
+        if self._model_path is not None:
+            write_atomically(self._model_path, safetensors.torch.save(_on_cpu(tensors)))
+
+    def read(self, done: int, method: str) -> dict[str, Tensor] | None:
+        """Return the state, None at a first start; refuse what is damaged, or of another run."""
+        path, where = self.state_path, f"server_state_path: {self.state_path}"
+        if path is None or not path.exists():
+            if done:
+                raise UserError(
+                    f"train_args.start_round: {done}: there is no state to start from at {where}"
+                )
+            return None
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+            tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
+            text = metadata[_STANDING]
+            if metadata[_DIGEST] != _digest(text, tensors):
+                raise ValueError("its content does not match its digest")
+            found = json.loads(text)
+        except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+            raise UserError(f"{where}: not a whole server state: {error}") from None
+        if found["round"] != done:
+            raise UserError(
+                f"{where}: the state is of round {found['round']}, start_round is {done}: set "
+                f"start_round: {found['round']} and comm_round to the rounds that remain, or move "
+                "the file away to start anew"
+            )
+        if found["method"] != method:
+            raise UserError(f"{where}: the state is of {found['method']}, not of {method}")
+        return tensors
+
+
+def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
         name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
     }
-    text = json.dumps({"round": done, "method": method})
-    standing = {_STANDING: text, _DIGEST: _digest(text, content)}
-    write_atomically(path, safetensors.torch.save(content, metadata=standing))
-
-
-def read_state(path: Path, done: int, method: str) -> dict[str, Tensor]:
-    """Return what :func:`write_state` wrote; refuse what is damaged, or of another run."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-        tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
-        text = metadata[_STANDING]
-        if metadata[_DIGEST] != _digest(text, tensors):
-            raise ValueError("its content does not match its digest")
-        found = json.loads(text)
-    except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
-        raise UserError(f"server_state_path: {path}: not a whole server state: {error}") from None
-    if found["round"] != done:
-        raise UserError(
-            f"server_state_path: {path}: the state is of round {found['round']}, start_round is "
-            f"{done}: set start_round: {found['round']} and comm_round to the rounds that remain, "
-            "or move the file away to start anew"
-        )
-    if found["method"] != method:
-        raise UserError(
-            f"server_state_path: {path}: the state is of {found['method']}, not of {method}"
-        )
-    return tensors
 
 
 def _digest(text: str, tensors: dict[str, Tensor]) -> str:
