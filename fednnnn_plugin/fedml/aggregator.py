@@ -9,11 +9,9 @@ from typing import Any
 
 import torch
 from fedml.core.alg_frame.server_aggregator import ServerAggregator
-from fedml.ml.aggregator.aggregator_creator import create_server_aggregator
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
-from fednnnn_plugin.engine.evaluation import evaluation, tally
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.fedml.methods import warn_of_drawn_clients
 from fednnnn_plugin.fedml.model_states import (
@@ -36,9 +34,9 @@ from fednnnn_plugin.fedml.server_state import ServerFiles
 from fednnnn_plugin.fedml.settings import recorded_settings, server_recipe
 from fednnnn_plugin.fedml.tester import (
     AGGREGATING,
+    FedMLsTester,
     Tester,
     evaluation_of,
-    for_test,
     refuse_replaced,
 )
 from fednnnn_plugin.recipe.schema import TrackingArgs
@@ -110,7 +108,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         check_security(args)
         # FedML's own tester knows its tasks; it gets a model of its own, and goes first: both
         # constructors start FedML's privacy and defences anew.
-        self._tester = theirs or create_server_aggregator(tested, for_test(args))
+        self._tester = theirs or FedMLsTester(tested, args)
         self._found_of_all: Any = None  # what a custom tester found on the clients' data
         super().__init__(model, args)
         self._round = self._train.start_round
@@ -133,7 +131,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             tracking.metrics_path, self._round, recorded_settings(self._recipe, args)
         )
         if is_server:
-            self._say_settings()
+            self._records.say_settings(self._recipe, served_alone=global_privacy())
 
     def set_id(self, aggregator_id: int) -> None:
         """Take the number that FedML gives before the first round; the tester gets it too.
@@ -284,32 +282,15 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 
     def test(self, test_data: Any, device: Any, args: Any) -> Any:
         """Test the evaluation model as FedML tests its own, and report it the same way."""
-        found = self._test(test_data, device, args)
+        found = self._tester.test(self.evaluation_state_dict(), test_data, device, args)
         self._records.tested(evaluation_of(self._found_of_all, found))
         self._records.say()
         return found
-
-    def _test(self, test_data: Any, device: Any, args: Any) -> Any:
-        tester, state = self._tester, self.evaluation_state_dict()
-        if isinstance(tester, Tester):
-            return tester.test(state, test_data, device, args)
-        if test_data is None:
-            _log.warning("round %d: not tested: the server has no test data", self._round)
-            return None, None, None, None
-        tester.set_model_params(state)
-        try:
-            return tester.test(test_data, device, for_test(args))
-        except ZeroDivisionError:  # FedML counts no labels of the size of images
-            batches = ((x.to(device), y.to(device)) for x, y in test_data)
-            found = evaluation(tally(tester.model, batch) for batch in batches)
-            return found.accuracy, found.loss, None, None
 
     def test_all(
         self, train_data_local_dict: Any, test_data_local_dict: Any, device: Any, args: Any
     ) -> Any:
         """Let a custom tester test on the clients' data; FedML's does not."""
-        if not isinstance(self._tester, Tester):
-            return True
         local = train_data_local_dict, test_data_local_dict
         found = self._tester.test_all(self.evaluation_state_dict(), *local, device, args)
         self._found_of_all = found
@@ -320,23 +301,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         number = self._round - self._train.start_round - 1
         every = getattr(self.args, "frequency_of_the_test", 0)
         return self._round == self._last_round or (every > 0 and number % every == 0)
-
-    def _say_settings(self) -> None:
-        """Say at the start which rule serves, what is tested, and where files go."""
-        recipe, rule = self._recipe, self._recipe.rule
-        values: dict[str, object] = {**recipe.rule_settings}
-        values |= {
-            key: getattr(self._train, key) for key in ("client_weighting", "max_client_norm")
-        }
-        tested = "served" if global_privacy() else rule.evaluated
-        _log.info(
-            "%s: %s; tested is the %s model; state: %s; records: %s",
-            rule.name,
-            ", ".join(f"{key} {value}" for key, value in values.items() if value is not None),
-            tested,
-            recipe.tracking_args.server_state_path or "not kept (server_state_path)",
-            recipe.tracking_args.metrics_path or "not kept (metrics_path)",
-        )
 
     def _fail(self, position: int, error: UserError) -> None:
         self._failed += 1

@@ -11,6 +11,7 @@ from fednnnn_plugin.engine.followers import figures
 from fednnnn_plugin.engine.records import MetricsFile, RoundRecord, Seconds, round_record
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fedml.server_state import file_to_write
+from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
 from fednnnn_plugin.server.update import Update
@@ -62,6 +63,23 @@ class ServerRecords:
             self._integrated, _ = file.until(done)
         file.cut(done)
         write_atomically(RunFolder(file.path.parent).recipe, settings.encode())
+
+    def say_settings(self, recipe: Recipe, *, served_alone: bool) -> None:
+        """Say at the start which rule serves, what is tested, and where files go."""
+        train, tracking = recipe.train_args, recipe.tracking_args
+        values = {
+            **recipe.rule_settings,
+            "client_weighting": train.client_weighting,
+            "max_client_norm": train.max_client_norm,
+        }
+        _log.info(
+            "%s: %s; tested is the %s model; state: %s; records: %s",
+            recipe.rule.name,
+            ", ".join(f"{key} {value}" for key, value in values.items() if value is not None),
+            "served" if served_alone else recipe.rule.evaluated,
+            tracking.server_state_path or "not kept (server_state_path)",
+            tracking.metrics_path or "not kept (metrics_path)",
+        )
 
     def clients_came(self) -> None:
         """Note that the clients' models are there."""

@@ -1,5 +1,6 @@
 """A user's own ``ServerAggregator`` as the tester of the evaluation model, and what it finds."""
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,13 +9,16 @@ from typing import Any
 
 import torch
 from fedml.core.alg_frame.server_aggregator import ServerAggregator
+from fedml.ml.aggregator.aggregator_creator import create_server_aggregator
 from torch import nn
 
-from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.evaluation import Evaluation, evaluation, tally
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.loaders import FedMLDataset
 from fednnnn_plugin.fedml.model_states import whole_state
 from fednnnn_plugin.server.layout import State
+
+_log = logging.getLogger(__name__)
 
 AGGREGATING = ("on_before_aggregation", "aggregate", "on_after_aggregation")
 
@@ -59,6 +63,30 @@ class Tester:
             yield
         finally:
             model.load_state_dict(before, strict=False)
+
+
+class FedMLsTester(Tester):
+    """FedML's own tester, which knows its tasks, on a ``model`` that no one else uses."""
+
+    def __init__(self, model: nn.Module, args: Any) -> None:
+        super().__init__(create_server_aggregator(model, for_test(args)), model)
+
+    def test(self, state: State, test_data: Any, device: Any, args: Any) -> Any:
+        """Return (accuracy, loss, None, None)."""
+        if test_data is None:
+            _log.warning("not tested: the server has no test data")
+            return None, None, None, None
+        try:
+            return super().test(state, test_data, device, args)
+        except ZeroDivisionError:  # FedML counts no labels of the size of images
+            self._model.load_state_dict(state)
+            batches = ((x.to(device), y.to(device)) for x, y in test_data)
+            found = evaluation(tally(self._model, batch) for batch in batches)
+            return found.accuracy, found.loss, None, None
+
+    def test_all(self, *_: Any) -> bool:
+        """Let FedML do nothing more, which does not test on the clients' data."""
+        return True
 
 
 class SimulationTester:
