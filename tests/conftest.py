@@ -1,4 +1,4 @@
-"""What becomes of tests whose data, browser or FedML is missing; how many examples are drawn."""
+"""Deselects tests whose data, browser, GPU or FedML is missing; sets how many examples are drawn."""
 
 import ast
 import json
@@ -47,6 +47,7 @@ if not (shutil.which("chromium") or shutil.which("chromium-browser")):
     _MISSING["chromium"] = "in a browser: no chromium; install your system's package chromium"
 if find_spec("fedml") is None:
     _MISSING["fedml"] = "with FedML, which is not here: it installs on Python 3.10 and 3.11"
+_MISSING["gpu"] = "on a GPU: PyTorch sees none"  # asked when such a test is collected
 _FEDML_TESTS = Path(__file__).with_name("fedml")  # which import it
 _DESELECTED = pytest.StashKey[Counter[str]]()
 
@@ -120,14 +121,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True
 
 
+def _sees_a_gpu() -> bool:
+    """Tell whether there is one; PyTorch, which such a test has imported, takes its time."""
+    from torch.cuda import device_count
+
+    return device_count() > 0
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests whose data, browser or FedML is missing."""
+    """Deselect the tests whose data, browser, GPU or FedML is missing."""
     for item in items:
         if item.path.is_relative_to(_FEDML_TESTS):
             item.add_marker("fedml")
     for marker in _MISSING:
         needing = [item for item in items if item.get_closest_marker(marker)]
-        if not needing:
+        if not needing or (marker == "gpu" and _sees_a_gpu()):
             continue
         items[:] = [item for item in items if item not in needing]
         config.hook.pytest_deselected(items=needing)

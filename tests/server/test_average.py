@@ -10,7 +10,7 @@ from torch import Tensor
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.update import LayerNorms, Update
 
-DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def aggregate(

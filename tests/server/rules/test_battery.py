@@ -15,7 +15,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.rules import RULES
 from fednnnn_plugin.user_code import on_threads
 
-DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 DTYPES = [torch.float16, torch.float32, torch.float64]
 
 # Two clients, two rounds, from w_0 = (1, 2).

@@ -1,0 +1,205 @@
+"""What runs on GPUs only: under a stand-in for ``torch.cuda``, and, where there is a GPU, on it.
+
+The stand-in answers for a machine of two GPUs; nothing is computed there. A GPU's memory that runs
+out: ``test_client_batching.py``; that a round waits for no transfer: ``client/test_group_sgd.py``.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.engine.batches import LoaderBatches, LoaderData, TensorBatches
+from fednnnn_plugin.engine.clock import Clock
+from fednnnn_plugin.engine.devices import (
+    choose_gpu,
+    device_identity,
+    device_name,
+    total_memory,
+    visible_gpus,
+)
+from fednnnn_plugin.engine.numerics import numerics
+from fednnnn_plugin.seeds import isolated_generators
+
+SECOND = torch.device("cuda", 1)
+SGD = LocalSGD(1, 5, 0.1)
+
+
+class Event:
+    """Is reached when its stream comes to it: the stream's seconds so far, which the host gives."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self, stream: SimpleNamespace) -> None:
+        self._stream, self._at = stream, stream.seconds
+
+    def elapsed_time(self, end: "Event") -> float:
+        assert self._stream.done
+        return 1000 * (end._at - self._at)
+
+
+class Cuda:
+    """Two GPUs, the second with work under way."""
+
+    def __init__(self) -> None:
+        self.streams = [SimpleNamespace(seconds=0.0, done=False) for _ in range(2)]
+        self.generators = [torch.tensor([5]), torch.tensor([6])]
+        self.waits = 0
+
+    def synchronize(self, device: torch.device) -> None:
+        self.waits += 1
+        self.streams[device.index].done = True
+
+    def set_rng_state(self, state: Tensor, device: int) -> None:
+        self.generators[device] = state
+
+    def manual_seed_all(self, seed: int) -> None:
+        self.generators = [torch.tensor([seed % 1000]) for _ in self.generators]
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    gpus = Cuda()
+    for name, answer in {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: 2,
+        "get_device_name": lambda device: f"GPU {device.index}",
+        "get_device_properties": lambda device: SimpleNamespace(uuid=f"uuid-{device.index}"),
+        "mem_get_info": lambda device: (3, 100 + device.index),
+        "current_stream": lambda device: gpus.streams[device.index],
+        "Event": Event,
+        "synchronize": gpus.synchronize,
+        "get_rng_state": lambda device: gpus.generators[device],
+        "set_rng_state": gpus.set_rng_state,
+        "manual_seed_all": gpus.manual_seed_all,
+        "_is_in_bad_fork": lambda: False,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    return gpus
+
+
+@pytest.mark.usefixtures("cuda")
+def test_gpu_is_told_by_name_identity_and_all_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what is free of it, which differs from start to start."""
+    assert visible_gpus() == 2
+    assert choose_gpu(1) == SECOND
+    assert device_name(SECOND) == "cuda:1 (GPU 1)"
+    assert device_identity(SECOND) == "uuid-1"
+    assert total_memory(SECOND) == 101
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace())
+    assert device_identity(SECOND) == "cuda:1"  # a driver that tells no UUID
+
+
+def test_clock_of_a_gpu_reads_its_events_and_waits_once(cuda: Cuda) -> None:
+    """Of its own GPU's stream, whatever the thread's is; parts of 1 + 4, 2 and 8 seconds."""
+    stream, clock = cuda.streams[1], Clock(SECOND)
+    for part, seconds in (("train", 1), ("aggregate", 2), ("train", 4), ("evaluate", 8)):
+        stream.seconds += seconds
+        clock.mark(part)
+    assert cuda.waits == 0
+    assert clock.seconds() == {"train": 5.0, "aggregate": 2.0, "evaluate": 8.0}
+    assert cuda.waits == 1
+
+
+def test_generators_of_all_gpus_are_seeded_and_given_back(cuda: Cuda) -> None:
+    before, drawn = torch.get_rng_state(), []
+    for seed in (1, 1, 2):
+        with isolated_generators(seed, "trainer"):
+            drawn.append([int(generator) for generator in cuda.generators])
+        assert [int(generator) for generator in cuda.generators] == [5, 6]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert drawn[0] != [5, 6]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp64"])
+def test_precision_sets_autocast_and_the_products_of_a_gpu(precision: Any) -> None:
+    context: Any = LocalSGD(1, 5, 0.1, precision=precision).autocast(SECOND)
+    if precision == "bf16":
+        assert (context.device, context.fast_dtype) == ("cuda", torch.bfloat16)
+    else:
+        assert isinstance(context, nullcontext)
+    cudnn = torch.backends.cudnn
+    with numerics(precision):
+        assert torch.backends.cuda.matmul.allow_tf32 is (precision == "tf32")
+        assert cudnn.allow_tf32 is (precision == "tf32")
+        assert cudnn.deterministic
+        assert not cudnn.benchmark
+
+
+def test_batches_for_a_device_are_staged_there_in_their_order(data: FederatedData) -> None:
+    """On ``meta``, which is no CPU: channels first, whatever order the model would take."""
+    meta = torch.device("meta")
+    ours = TensorBatches(data, SGD, 0, meta, any_order=True)
+    assert {ours.images.device, ours.labels.device} == {meta}
+    assert {part.device for batch in ours.test() for part in batch} == {meta}
+    pair = torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.int32)
+    theirs = LoaderBatches(LoaderData({0: [pair]}, {0: 4}, [pair], 10), SGD, meta, any_order=True)
+    for batches in (ours, theirs):
+        for inputs, labels in next(batches.epochs(0, 1)):
+            assert (inputs.device, labels.device) == (meta, meta)
+            assert (inputs.dtype, labels.dtype) == (torch.float32, torch.int64)
+            assert inputs.is_contiguous()
+
+
+@pytest.fixture
+def trained(run: Any, recipe: Any, tmp_path: Path) -> Callable[..., Any]:
+    """Run two rounds of four clients in a folder of that name; return the model."""
+
+    def train(name: str, device: str, **settings: Any) -> dict[str, Tensor]:
+        given = {"comm_round": 2, "weight_decay": 1e-3, **settings}
+        run(recipe(**given), tmp_path / name, device=torch.device(device))
+        return load_file(tmp_path / name / "model.safetensors")
+
+    return train
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("batching", ["off", 2, "auto"])
+def test_gpu_gives_the_model_of_a_cpu(
+    trained: Any, records: Any, tmp_path: Path, batching: Any
+) -> None:
+    """In fp64, one by one and in groups of several widths."""
+    exact = {"precision": "fp64", "client_batching": batching}
+    expected, found = trained("cpu", "cpu", **exact), trained("gpu", "cuda", **exact)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    for ours, theirs in zip(records(tmp_path / "gpu"), records(tmp_path / "cpu"), strict=True):
+        for key in ("mean_update_norm", "mean_client_norm", "server_update_norm", "test_loss"):
+            assert ours[key] == pytest.approx(theirs[key], rel=1e-9)
+
+
+@pytest.mark.gpu
+def test_gpu_gives_the_same_bits_again(trained: Any) -> None:
+    first, second = trained("first", "cuda"), trained("second", "cuda")
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("precision", "within"), [("fp32", 1e-3), ("tf32", 0.05), ("bf16", 0.2)])
+def test_gpu_precision_stays_near_a_cpu_s(trained: Any, precision: str, within: float) -> None:
+    """Of a tensor's largest number; a bound for bf16 is derived in ``client/test_group_sgd.py``."""
+    exact = trained("exact", "cpu", precision="fp64")
+    found = trained("found", "cuda", precision=precision)
+    for name, tensor in exact.items():
+        assert (found[name] - tensor).abs().max() <= within * tensor.abs().max()
+
+
+@pytest.mark.gpu
+def test_gpu_s_generators_are_given_back() -> None:
+    torch.cuda.manual_seed_all(5)
+    expected = torch.rand(1, device="cuda").item()
+    torch.cuda.manual_seed_all(5)
+    with isolated_generators(1, "trainer"):
+        torch.rand(1, device="cuda")
+    assert torch.rand(1, device="cuda").item() == expected
