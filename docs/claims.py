@@ -7,8 +7,8 @@ import pandas as pd
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.report.groups import DATASET_NAMES, METHODS, arrange
+from fednnnn_plugin.report.paper import PAPER
 from fednnnn_plugin.report.runs import SECONDS
-from fednnnn_plugin.report.tables import PAPER
 
 RESULTS = Path(__file__).parents[1] / "results"
 PAGE = RESULTS / "CLAIMS.md"

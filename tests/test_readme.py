@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe.load import load_recipe
-from fednnnn_plugin.report.tables import PAPER
+from fednnnn_plugin.report.paper import PAPER
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text()

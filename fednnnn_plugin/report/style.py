@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from io import BytesIO
+from pathlib import Path
 from typing import Any, Literal, ParamSpec, cast
 from weakref import WeakKeyDictionary
 
@@ -35,7 +36,7 @@ Scale = Literal["error", "linear"]
 End = tuple[str, float | None, float, Look]  # a line's name, where it ends (None: at the edge)
 _NAMED: WeakKeyDictionary[Axes, dict[str, tuple[End, Annotation]]] = WeakKeyDictionary()
 
-INK, MUTED, GRID, PAPER, REFERENCE = "#1c2128", "#5d6672", "#e3e6ea", "#ffffff", "#6f7883"
+PAPER, REFERENCE = "#ffffff", "#6f7883"
 BLACK, ORANGE, SKY_BLUE, GREEN = "#101418", "#e69f00", "#56b4e9", "#009e73"
 BLUE, VERMILION, PURPLE = "#0072b2", "#d55e00", "#cc79a7"
 
@@ -45,35 +46,12 @@ _SCRIPTS = re.compile(
     "PingFang|Hiragino|Noto Sans (Devanagari|Arabic|Thai)|Unifont$"
 )
 STYLE: Any = {
+    **mpl.rc_params_from_file(
+        Path(__file__).with_name("fednnnn.mplstyle"), use_default_template=False
+    ),
     "font.family": ["DejaVu Sans", *sorted(filter(_SCRIPTS.match, get_font_names())), "sans-serif"],
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 8.0,
-    "axes.titlesize": 8.0,
-    "axes.titlelocation": "left",
-    "axes.titlecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": MUTED,
-    "axes.spines.left": False,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "ytick.major.size": 0.0,
-    "xtick.major.size": 2.5,
-    "legend.frameon": False,
-    "figure.constrained_layout.w_pad": 0.07,
-    "text.parse_math": False,  # a name may hold dollars
-    "path.simplify_threshold": 0.3,
-    "svg.fonttype": "none",  # the reader's own fonts draw the names, in whatever script
-    "svg.hashsalt": "fednnnn",
-    "pdf.fonttype": 42,
-    "savefig.dpi": 144,
 }
+INK, MUTED, GRID = (STYLE[key] for key in ("axes.labelcolor", "axes.edgecolor", "grid.color"))
 
 
 def _look(color: str, *dash: float, width: float = 1.3) -> Look:

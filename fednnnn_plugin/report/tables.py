@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.report.groups import (
-    CONDITIONS,
     LINE,
     SYMBOLS,
     UNRECORDED,
@@ -20,51 +18,11 @@ from fednnnn_plugin.report.groups import (
     value_text,
 )
 from fednnnn_plugin.report.judging import ACCURACY, scale, with_unit, with_values
+from fednnnn_plugin.report.paper import PAPER, SETTINGS, unlike_paper
 from fednnnn_plugin.report.runs import SECONDS
 
 FEDAVG = "FedAvg"
 _FIRST = ["data set", "condition", "method"]
-# Table tab:accuracy of the paper, in per cent: MNIST and CIFAR-10 by condition. One run each.
-_PAPER = """
-FedAvg     99.0 81.3  98.2 72.6  99.1 83.5  93.5 56.6
-FedProx    99.0 81.4  98.1 74.2  99.1 83.2  87.9 55.6
-Norm-Norm  99.1 81.2  99.0 76.7  99.2 83.3  97.1 55.5
-Momentum   99.1 83.1  99.2 74.3  99.1 84.2  96.9 62.0
-FedNNNN    99.2 84.7  99.1 76.7  99.2 84.0  98.9 61.9
-"""
-# Table tab:params2: what each method was given, in the same order.
-_GIVEN = """
-FedProx    prox_mu  0.005 0.015  0.015 0.015  0.005 0.005  0.02 0.01
-Norm-Norm  beta     1.1 0.6      1.0 0.6      1.0 0.7      0.9 0.7
-Momentum   gamma    0.8 0.9      0.9 0.9      0.7 0.9      0.8 0.8
-FedNNNN    beta     0.6 0.7      0.7 0.6      0.7 0.8      0.7 0.7
-FedNNNN    gamma    0.7 0.8      0.8 0.7      0.7 0.8      0.8 0.6
-"""
-_PLACES = [(dataset, condition) for condition in CONDITIONS for dataset in ("mnist", "cifar10")]
-
-
-def _by_place(table: str, names: int) -> dict[tuple[str, ...], float]:
-    """The values of a table by data set, condition and the ``names`` that begin its lines."""
-    lines = [line.split() for line in table.strip().splitlines()]
-    return {
-        (*place, *line[:names]): float(value)
-        for line in lines
-        for place, value in zip(_PLACES, line[names:], strict=True)
-    }
-
-
-PAPER, _OF_METHOD = _by_place(_PAPER, 1), _by_place(_GIVEN, 2)
-# Table tab:params, and what it leaves to us.
-_SETTINGS: dict[str, Any] = dict.fromkeys(("client_num_in_total", "client_num_per_round"), 100)
-_SETTINGS |= {"batch_size": 50, "epochs": 5, "learning_rate": 0.05, "classes_per_client": 2}
-_SETTINGS |= {"validation_fraction": 0, "client_weighting": "uniform", "precision": "fp32"}
-_SETTINGS |= {"max_client_norm": None, "client_optimizer": "sgd"}
-_SETTINGS |= {"power_law_exponent": 1, "min_samples": 10}
-_ONLY_OF = {"classes_per_client": "non-IID", "power_law_exponent": "UB", "min_samples": "UB"}
-SETTINGS = {
-    "mnist": _SETTINGS | {"model": "nnnn_mnist", "comm_round": 100, "weight_decay": 0},
-    "cifar10": _SETTINGS | {"model": "nnnn_cifar10", "comm_round": 250, "weight_decay": 5e-4},
-}
 TIMES = "Times can be compared only if nothing else ran on the machine, which is not recorded."
 _SHOWN: tuple[str, ...] = (
     "client_num_in_total",
@@ -190,7 +148,7 @@ def accuracy(runs: pd.DataFrame) -> Table:
     numbers["paper"] = [PAPER.get(place, math.nan) for place in places]
     numbers["paper"] = numbers["paper"].where(of_accuracy)
     numbers["unlike_paper"] = [
-        _unlike_paper(head, place, line.rounds, line.untested) if place in PAPER else ""
+        unlike_paper(head, line.rounds, line.untested) if place in PAPER else ""
         for head, line, place in zip(heads, numbers.itertuples(), places, strict=True)
     ]
     rows = numbers[LINE].set_axis(_FIRST, axis=1)
@@ -380,20 +338,3 @@ def _fixed(values: pd.Series[float], digits: int, sign: str = "") -> pd.Series[s
 def _means(means: pd.Series[float], sds: pd.Series[float], digits: int) -> pd.Series[str]:
     texts = _fixed(means, digits)
     return texts.where(sds.isna(), texts + " ± " + _fixed(sds, digits))
-
-
-def _unlike_paper(
-    head: dict[str, Any], place: tuple[str, str, str], rounds: int, untested: int
-) -> str:
-    """The settings that are not the paper's, whose values stand in brackets."""
-    own = {key: value for (*of, key), value in _OF_METHOD.items() if tuple(of) == place}
-    wanted, said = SETTINGS[head["dataset"]] | own, []
-    for key, paper in wanted.items():
-        ours = None if pd.isna(head.get(key, paper)) else head.get(key, paper)
-        if ours != paper and _ONLY_OF.get(key, "") in head["deal"]:
-            said.append(f"{key} {value_text(ours)} ({value_text(paper)})")
-    if rounds < wanted["comm_round"] and head.get("comm_round") == wanted["comm_round"]:
-        said.append(f"{rounds} rounds so far ({wanted['comm_round']})")
-    if untested:
-        said.append(f"{untested} rounds not tested (0)")
-    return ", ".join(said)
