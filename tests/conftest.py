@@ -1,4 +1,4 @@
-"""Deselects tests whose data, browser, GPU or FedML is missing; sets how many examples are drawn."""
+"""Deselects tests whose data, browser, GPU or FedML is missing; sets the number of examples."""
 
 import ast
 import json
