@@ -74,6 +74,7 @@ def test_trained_model_is_a_copy_in_its_precision(fedml_args) -> None:
         ({"client_threads": 0}, "args: train_args.client_threads: 0: must be"),
         ({"federated_optimizer": "PaperFedProx"}, "args: train_args.prox_mu: missing; "),
         ({"scenario": "hierarchical"}, "scenario: hierarchical: "),
+        ({"enable_fhe": True}, "enable_fhe: true: "),
     ],
 )
 def test_settings_that_do_not_fit_are_lines(values, line, fedml_args) -> None:

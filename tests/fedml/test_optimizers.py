@@ -1,11 +1,13 @@
 """The server optimizers in each of FedML's three registries."""
 
 from importlib import import_module
+from inspect import signature
 
 import pytest
 import torch
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.server.rules import RULES
 
 MOMENTS = {"FedAdam": fp.FedAdam, "FedYogi": fp.FedYogi}
 NEEDING = {"FedNNNN": fp.FedNNNN, "NormNorm": fp.NormNorm, "Momentum": fp.Momentum}
@@ -33,7 +35,13 @@ def test_names_are_found_in_any_case(repo) -> None:
         assert set(ALL) <= set(repo.get_opt_names())  # builds the registry anew
     with pytest.raises(KeyError):
         repo.name2cls("no such optimizer")
-    assert {"lr", "beta", "gamma", "momentum"} <= set(repo.supported_parameters("FedNNNN"))
+
+
+def test_each_rule_is_listed_with_its_arguments(repo) -> None:
+    for rule in RULES.values():
+        name, arguments = rule.optimizer.__name__, signature(rule.optimizer).parameters
+        assert name in repo.get_opt_names()
+        assert set(repo.supported_parameters(name)) == arguments.keys() - {"params"}
 
 
 def test_fedopt_steps_or_says_what_is_missing(repo) -> None:

@@ -202,8 +202,3 @@ def test_near_misses_of_keys_are_named(arguments, caplog) -> None:
         "client_weightin",
         "max_client_nrm",
     ]
-
-
-def test_client_trainer_refuses_encryption(arguments) -> None:
-    with pytest.raises(fp.UserError, match="enable_fhe"):
-        fp.FedNNNNClientTrainer(model(), arguments(enable_fhe=True, weight_decay=0.0))

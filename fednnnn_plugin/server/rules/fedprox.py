@@ -17,7 +17,8 @@ class PaperFedProx(Optimizer):
     """
 
     def __init__(self, params: Params, lr: float = 1.0) -> None:
-        super().__init__(params, {"lr": LR.checked("lr", lr)})
+        defaults = {"lr": LR.checked("lr", lr)}
+        super().__init__(params, defaults)
 
     def step(self, closure: Closure | None = None) -> Loss:
         """Make a step."""
