@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from sklearn.datasets import load_digits
 
+from fednnnn_plugin.data.client_sizes import client_sizes
 from fednnnn_plugin.data.partition import METHODS, SIZES, partition
 from fednnnn_plugin.errors import UserError
+
+from .test_class_split import exists
 
 # Class sizes of MNIST's training images.
 MNIST = np.repeat(np.arange(10), [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])
@@ -38,19 +41,13 @@ def test_by_hand() -> None:
 
 @pytest.mark.parametrize(("labels", "num_clients", "exponent"), PAPER_LIKE)
 @pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["iid", "n_class", "dirichlet"])
 def test_conditions_like_the_papers(
     labels: np.ndarray, num_clients: int, exponent: float, sizes: str, method: str
 ) -> None:
-    if (method, sizes) == ("dirichlet_by_class", "power_law"):
-        return
     clients = partition(labels, num_clients, method, sizes, power_law_exponent=exponent, seed=3)
     counts = check_partition(clients, labels)
     held = counts.sum(axis=1)
-    if method == "dirichlet_by_class":
-        assert held.min() >= 10
-        assert np.ptp(held) > 10
-        return
     if sizes == "balanced":
         assert np.ptp(held) <= 1
     else:
@@ -66,6 +63,14 @@ def test_conditions_like_the_papers(
         largest = counts[: num_clients // 2]
         expected = largest.sum(axis=1, keepdims=True) * np.bincount(labels) / len(labels)
         assert 0.5 < np.mean((largest - expected) ** 2 / expected) < 1.5
+
+
+@pytest.mark.parametrize(("labels", "num_clients"), [(MNIST, 100), (DIGITS, 20)])
+def test_dirichlet_by_class_leaves_sizes_free(labels: np.ndarray, num_clients: int) -> None:
+    clients = partition(labels, num_clients, "dirichlet_by_class", seed=3)
+    held = check_partition(clients, labels).sum(axis=1)
+    assert held.min() >= 10
+    assert np.ptp(held) > 10
 
 
 def test_pairs_of_classes_under_the_power_law_are_drawn_alike() -> None:
@@ -138,12 +143,18 @@ def test_any_split_or_one_line(
     try:
         clients = partition(labels, num_clients, *arguments, alpha=alpha)
     except UserError:
-        if method not in (
-            "n_class",
-            "dirichlet_by_class",
-        ):  # test_class_split.py holds its refusals against an exact solver
-            rare = method == "iid" and class_sizes[class_sizes > 0].min() < num_clients
-            assert rare or num_clients * least > len(labels)
+        least = max(least, classes_per_client) if method == "n_class" else least
+        if num_clients * least > len(labels):
+            return
+        if method == "iid":
+            assert class_sizes[class_sizes > 0].min() < num_clients
+        elif method == "n_class":
+            law = exponent if sizes == "power_law" else None
+            held = client_sizes(len(labels), num_clients, law, least)
+            assert not exists(class_sizes[class_sizes > 0], held, classes_per_client)
+        else:  # of 2,000 draws, which α ≥ 1 makes nearly even, none with a quarter for everyone
+            assert free
+            assert alpha < 1 or 4 * num_clients * least > len(labels)
         return
     counts = check_partition(clients, np.array(labels))
     held = counts.sum(axis=1)

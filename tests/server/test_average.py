@@ -7,7 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from fednnnn_plugin.client.replica import layout_of, named_tensors
+from fednnnn_plugin.models import create_model
 from fednnnn_plugin.server.average import UpdateAccumulator
+from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.update import LayerNorms, Update
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -156,6 +159,35 @@ def test_memory_layout_makes_no_difference(layout: str) -> None:
     assert torch.equal(first.vector, second.vector)
     assert torch.equal(first.buffers["b"], second.buffers["b"])
     assert first.mean_client_norm == second.mean_client_norm
+
+
+def test_group_adds_up_to_its_clients_one_by_one() -> None:
+    """Clients of a network, each further away than the one before it; the second is not finite."""
+    model = create_model("nnnn_cifar10", 0).double()
+    layout, state = layout_of(model), named_tensors(model)
+    served, weights = layout.gather(state), [1.0 + 7 * k for k in range(5)]
+    noise = torch.randn(5, layout.size, generator=torch.Generator().manual_seed(1))
+    vectors = served.vector + noise * torch.logspace(-4, 0, 5).unsqueeze(1)
+    vectors[1, 7] = torch.nan
+    buffers = {
+        name: tensor + torch.arange(5).view(-1, *[1] * tensor.ndim)
+        for name, tensor in served.buffers.items()
+    }
+    together, one_by_one = (
+        UpdateAccumulator(state, [entry.name for entry in layout.entries], max_client_norm=100.0)
+        for _ in range(2)
+    )
+    accepted = together.add_group(ModelState(vectors, buffers), weights)
+    assert accepted == [True, False, True, True, True]
+    for k, weight in enumerate(weights):
+        alone = {name: tensor[k : k + 1] for name, tensor in buffers.items()}
+        found = one_by_one.add_group(ModelState(vectors[k : k + 1], alone), [weight])
+        assert found == [accepted[k]]
+    first, second = together.finish(), one_by_one.finish()
+    torch.testing.assert_close(first.vector, second.vector, rtol=0, atol=1e-10)
+    torch.testing.assert_close(first.buffers, second.buffers, rtol=1e-12, atol=0)
+    assert first.mean_client_norm == pytest.approx(second.mean_client_norm, rel=1e-12)
+    assert first.client_norms == pytest.approx(second.client_norms, rel=1e-12)
 
 
 def test_inputs_are_left_alone() -> None:
