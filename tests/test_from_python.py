@@ -37,6 +37,7 @@ def test_tune_and_report_return_what_was_found(tmp_path: Path) -> None:
     ("given", "line"),
     [
         ({"jobs": 0}, "jobs: 0"),
+        ({"jobs": "2"}, "jobs: '2'"),
         ({"rounds": 0}, "rounds: 0"),
         ({"grid": {"eta": "1"}}, "grid eta"),
     ],

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
 from fednnnn_plugin.engine.endings import say
-from fednnnn_plugin.errors import UserError
 
 
 @click.command("tune")
 @on_recipe
 @click.option(
     "--grid",
-    "grids",
     metavar="KEY=START:STOP:STEP",
     multiple=True,
     help="Search this key, over a range with both ends or values between commas; may be repeated. "
@@ -39,16 +35,7 @@ from fednnnn_plugin.errors import UserError
 @click.option("--jobs", default=1, show_default=True, help="Trials side by side.")
 @click.option("--resume", is_flag=True, help="Go on with the study; no finished trial is repeated.")
 @one_line_errors
-def tune_command(
-    recipe: str,
-    overrides: tuple[str, ...],
-    grids: tuple[str, ...],
-    study: Path | None,
-    jobs: int,
-    resume: bool,
-    allow_code: bool,
-    **options: object,
-) -> None:
+def tune_command(recipe: str, grid: tuple[str, ...], **options: object) -> None:
     """Find a recipe's hyperparameters by grid search.
 
     Part of the training images is held out. Of a recipe of the paper's data, network and deal, and
@@ -61,34 +48,8 @@ def tune_command(
     from fednnnn_plugin.tune.tuning import tune_recipe
 
     keep_freed_memory()
-    if grids:
-        options["grids"] = _by_key(grids)
-    tune_recipe(
-        recipe,
-        options,
-        overrides=overrides,
-        study=study,
-        jobs=jobs,
-        resume=resume,
-        allow_code=allow_code,
-        say=say,
-        warn=_warn,
-    )
+    tune_recipe(recipe, {"grid": grid or None, **options}, say=say, warn=_warn)
 
 
 def _warn(text: str) -> None:
     say(f"warning: {text}", err=True)
-
-
-def _by_key(grids: tuple[str, ...]) -> dict[str, str]:
-    """Divide KEY=VALUES."""
-    found: dict[str, str] = {}
-    for grid in grids:
-        key, equals, values = grid.partition("=")
-        key = key.strip()
-        if not equals or not key:
-            raise UserError(f"--grid {grid!r}: write KEY=VALUES, as in beta=0.5:1.2:0.1")
-        if key in found:
-            raise UserError(f"--grid {key}: given twice; put its values between commas")
-        found[key] = values.strip()
-    return found

@@ -14,12 +14,12 @@ from fednnnn_plugin.recipe import differences
 from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.report.study import Plan, is_study, read_plan
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.tune.options import Settings, settings_of
+from fednnnn_plugin.tune.options import Options, options_of
 from fednnnn_plugin.tune.plan import Load, Measure, make_plan, trial_recipe
 from fednnnn_plugin.tune.study_folder import StudyFolder, shown_values
 
 
-def begin_study(folder: StudyFolder, load: Load, given: Settings) -> None:
+def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
     """Begin a study of a recipe, unless a trial of it cannot be run."""
     recipe = load([])
     functions = find_functions(recipe, allow_code=folder.allow_code)
@@ -40,12 +40,11 @@ def begin_study(folder: StudyFolder, load: Load, given: Settings) -> None:
     check_study(folder, load, given)  # it may be another process's
 
 
-def check_study(folder: StudyFolder, load: Load, given: Settings) -> None:
+def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
     """Refuse to go on with another recipe or other settings than the study's."""
-    recipe = load([])
-    stored = settings_of(read_plan(folder.path))
-    changed = differences(folder.load([]), recipe)
-    changed |= {key: (getattr(stored, key), value) for key, value in stored.updated(given)}
+    stored = options_of(read_plan(folder.path)).planned
+    changed = differences(folder.load([]), load([]))
+    changed |= {key: (stored.get(key), value) for key, value in given.planned.items()}
     lines = [
         f"--resume: {key}: {after}: the study in {folder.path} has {before}"
         for key, (before, after) in changed.items()

@@ -1,26 +1,30 @@
-"""What a user says of a search: options of the command, arguments of the function, or nothing."""
+"""What a caller says of a search, as options of the command or arguments of the function."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from fednnnn_plugin.errors import UserError, printable, shown
-from fednnnn_plugin.report.study import MAX_POINTS, Grid, Metric, Plan
+from fednnnn_plugin.engine.start import as_options
+from fednnnn_plugin.errors import UserError, joined, printable, shown
+from fednnnn_plugin.report.study import MAX_POINTS, Metric, Plan
 
 LEARNING_RATE_STEP = "learning-rate"  # the paper's Step 2; no method has such a name
 _FORM = "must be numbers as in 0.5,0.7,1.0, or START:STOP:STEP as in 0.5:1.2:0.1"
 
 
 def parse_grid(given: object) -> tuple[float, ...]:
-    """Read ``START:STOP:STEP``, both ends included, values between commas, or a list of numbers.
+    """Read ``START:STOP:STEP``, both ends included, values between commas, or numbers.
 
     Decimal, so that 0.5:1.2:0.1 ends at 1.2 and its third value is 0.7.
     """
-    text = ",".join(map(str, given)) if isinstance(given, list | tuple) else str(given)
+    text = str(given)
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        text = ",".join(map(str, given))
     numbers = list(map(_number, text.split(":" if text.count(":") == 2 else ",")))
     if ":" in text:
         start, stop, step = numbers
@@ -34,9 +38,9 @@ def parse_grid(given: object) -> tuple[float, ...]:
     return tuple(grid)
 
 
-def _number(text: object) -> Decimal:
+def _number(text: str) -> Decimal:
     try:
-        number = Decimal(str(text).strip())
+        number = Decimal(text.strip())
     except InvalidOperation:
         number = Decimal("NaN")
     if not number.is_finite() or abs(number.adjusted()) > 300:
@@ -44,57 +48,85 @@ def _number(text: object) -> Decimal:
     return number
 
 
-def _plain_keys(grids: object) -> object:
-    """Take ``train_args.beta`` for ``beta``."""
-    if not isinstance(grids, dict):
+def _by_key(grids: object) -> object:
+    """Divide the command's KEY=VALUES; take ``train_args.beta`` for ``beta``."""
+    pairs: list[tuple[str, object]]
+    if isinstance(grids, tuple):
+        pairs = []
+        for grid in grids:
+            key, _, values = grid.partition("=")
+            if not key.strip() or not values.strip():
+                raise ValueError(f"{grid!r}: write KEY=VALUES, as in beta=0.5:1.2:0.1")
+            pairs.append((key, values))
+    elif isinstance(grids, Mapping):
+        pairs = [(str(key), values) for key, values in grids.items()]
+    else:
         return grids
-    plain = {str(key).removeprefix("train_args."): values for key, values in grids.items()}
-    if len(plain) < len(grids):
-        raise ValueError("a key is given twice")
+    plain = {key.strip().removeprefix("train_args."): values for key, values in pairs}
+    if len(plain) < len(pairs):
+        raise ValueError("a key is given twice; put its values between commas")
     return plain
 
 
-_GridValues = Annotated[tuple[float, ...], BeforeValidator(parse_grid)]
+def _as_list(overrides: object) -> list[str]:
+    if not isinstance(overrides, Mapping | Sequence):
+        raise ValueError(
+            "must be a mapping of section.key to values, or a list of section.key=value"
+        )
+    return as_options(overrides)
 
 
-class Settings(BaseModel):
-    """A plan's settings, grids by key; what is None is the default's, or the resumed study's."""
+class Options(BaseModel):
+    """What is asked of a search; what is None is the default's, or the resumed study's.
+
+    The first ones make the plan, the others say where and how it is carried out.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    grids: Annotated[
-        dict[str, _GridValues] | None, Field(min_length=1), BeforeValidator(_plain_keys)
+    grid: Annotated[
+        dict[str, Annotated[tuple[float, ...], BeforeValidator(parse_grid)]] | None,
+        Field(min_length=1),
+        BeforeValidator(_by_key),
     ] = None
     rounds: int | None = Field(default=None, ge=1, le=2**31 - 1)
     validation: float | None = Field(default=None, gt=0, lt=1)
     metric: Metric | None = None
-    prune: bool | None = None
     paper: bool | None = None
+    prune: bool | None = None
+    overrides: Annotated[list[str], BeforeValidator(_as_list)] = []
+    study: Path | None = Field(default=None, strict=False)
+    jobs: int = Field(default=1, ge=1)
+    resume: bool = False
+    allow_code: bool = False
 
-    def updated(self, other: Settings) -> Settings:
-        """Return these with what ``other`` sets in their place, grid by grid."""
-        given: dict[str, Any] = {key: value for key, value in other if value is not None}
-        if self.grids and other.grids:
-            given["grids"] = {**self.grids, **other.grids}
-        return self.model_copy(update=given)
+    @property
+    def planned(self) -> dict[str, object]:
+        """What is given of the plan, each key's grid by itself."""
+        given = self.model_dump(include={"rounds", "validation", "metric", "paper", "prune"})
+        given |= {f"grid {key}": values for key, values in (self.grid or {}).items()}
+        return {name: value for name, value in given.items() if value is not None}
 
 
-def settings_of(plan: Plan) -> Settings:
-    """Return the settings that make this plan."""
-    grids: Grid = {key: values for step in plan.steps for key, values in step.grid.items()}
+def options_of(plan: Plan) -> Options:
+    """Return the options that make this plan."""
+    grid = {key: values for step in plan.steps for key, values in step.grid.items()}
     given = plan.model_dump(include={"validation", "metric", "prune"})
     paper = any(step.name == LEARNING_RATE_STEP for step in plan.steps) or None
-    return Settings(grids=grids, rounds=plan.steps[0].rounds, paper=paper, **given)
+    return Options(grid=grid, rounds=plan.steps[0].rounds, paper=paper, **given)
 
 
-def checked_settings(values: Mapping[str, Any]) -> Settings:
-    """Validate settings; a ``UserError`` has a line for each problem, by the command's option."""
+def checked_options(given: Mapping[str, object]) -> Options:
+    """Validate options; a ``UserError`` has a line for each that is wrong."""
     try:
-        return Settings.model_validate(values)
+        return Options.model_validate(given)
     except ValidationError as error:
-        raise UserError("\n".join(map(_line, error.errors()))) from None
+        raise UserError(joined(map(_line, error.errors()))) from None
 
 
 def _line(entry: Any) -> str:
-    option = printable(" ".join(map(str, entry["loc"][:2]))).replace("grids", "grid", 1)
-    return f"--{option}: {shown(entry['input'])}: {entry['msg'].removeprefix('Value error, ')}"
+    name, *key = entry["loc"][:2]
+    option = " ".join(["--" + name.replace("_", "-"), *(printable(part) for part in key)])
+    value, allowed = entry["input"], entry["msg"].removeprefix("Value error, ")
+    several = isinstance(value, Mapping | list | tuple)  # the message names which one
+    return f"{option}: {'' if several else shown(value) + ': '}{allowed}"

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.report.study import Grid, Metric, Plan, Step
-from fednnnn_plugin.tune.options import LEARNING_RATE_STEP, Settings, parse_grid
+from fednnnn_plugin.tune.options import LEARNING_RATE_STEP, Options, parse_grid
 
 Load = Callable[[Sequence[str]], Recipe]
 """Loads the recipe that is searched for, with these overrides."""
@@ -43,11 +43,11 @@ _NON_IID_B = {
 }
 
 
-def make_plan(recipe: Recipe, settings: Settings, measure: Measure | None = None) -> Plan:
+def make_plan(recipe: Recipe, options: Options, measure: Measure | None = None) -> Plan:
     """Lay out a recipe's search: the paper's procedure, or the recipe as it is.
 
     The procedure (paper, appendix) is for recipes of the paper's data, network and deal, or where
-    ``settings.paper`` asks for it. Step 1 holds out a validation part. Step 2 searches η, and λ
+    ``options.paper`` asks for it. Step 1 holds out a validation part. Step 2 searches η, and λ
     where a grid names it, on FedAvg under non-IID-B, and Step 3 the method's own keys, at that η.
     Without grids they are the paper's for η, and those that the method's rule gives with its keys.
     With grids only what they name is searched. Step 3, of which the paper does not say it, takes
@@ -59,33 +59,24 @@ def make_plan(recipe: Recipe, settings: Settings, measure: Measure | None = None
     recipe that names metrics are judged by the first, the ``measure``; of one whose loss is not of
     classes, by the loss.
     """
-    if not (settings.paper or _is_papers(recipe)):
-        return _plan(recipe, settings, [_joint_step(recipe, settings)], measure)
-    method, keys = recipe.train_args.federated_optimizer, recipe.method_keys
-    rates, rounds = _PAPER.get(recipe.data_args.dataset, _OTHERS)
-    if recipe.train_args.client_num_in_total == 1:
-        raise UserError(
-            "train_args.client_num_in_total: 1: a search needs more clients: the learning rate is "
-            "chosen on clients of two classes each, the other keys on how far clients agree"
-        )
-    grids = settings.grids or {
-        LEARNING_RATE: parse_grid(rates),
-        **{name: key.grid for name, key in keys.items() if key.grid},
-    }
-    for name in grids:
-        if name not in (*_CHOSEN, *keys):
-            known = ", ".join((*_CHOSEN, *keys))
-            raise UserError(f"--grid {name}: {method} has no such key to search; it has {known}")
-    searched = {
-        LEARNING_RATE_STEP: (FEDAVG, [*_CHOSEN]),
-        _step_name(method): (method, [*keys]),
-    }
-    steps = []
-    for name, (optimizer, own) in searched.items():
-        grid = {key: grids[key] for key in own if key in grids}
-        if grid:
-            steps.append(_step(name, optimizer, settings.rounds or rounds, grid))
-    return _plan(recipe, settings, steps, measure)
+    if options.paper or _is_papers(recipe):
+        steps = _papers_steps(recipe, options)
+    else:
+        steps = [_joint_step(recipe, options)]
+    if options.metric in ("best_metric", "final_metric") and not measure:
+        raise UserError(f"--metric {options.metric}: the recipe names no validation_args.metrics")
+    of_classes = recipe.train_args.loss not in ("mse", "bce_with_logits")
+    usual: Metric = "best_accuracy" if of_classes else "final_loss"
+    held_out = options.validation or recipe.data_args.validation_fraction or DEFAULT_VALIDATION
+    return Plan(
+        recipe=printable(recipe.name),
+        metric=options.metric or ("best_metric" if measure else usual),
+        measure=measure.name if measure else None,
+        lower_is_better=bool(measure and measure.lower_is_better),
+        validation=held_out,
+        prune=bool(options.prune),
+        steps=tuple(steps),
+    )
 
 
 def described(load: Load, plan: Plan) -> Iterator[str]:
@@ -110,23 +101,52 @@ def _is_papers(recipe: Recipe) -> bool:
     return built_in and own_network and data.partition_method in ("iid", "n_class")
 
 
-def _joint_step(recipe: Recipe, settings: Settings) -> Step:
+def _papers_steps(recipe: Recipe, options: Options) -> list[Step]:
+    """Steps 2 and 3 of the procedure, or what the grids name of them."""
+    method, keys = recipe.train_args.federated_optimizer, recipe.method_keys
+    if recipe.train_args.client_num_in_total == 1:
+        raise UserError(
+            "train_args.client_num_in_total: 1: a search needs more clients: the learning rate is "
+            "chosen on clients of two classes each, the other keys on how far clients agree"
+        )
+    rates, rounds = _PAPER.get(recipe.data_args.dataset, _OTHERS)
+    grid = options.grid or {
+        LEARNING_RATE: parse_grid(rates),
+        **{name: key.grid for name, key in keys.items() if key.grid},
+    }
+    _check_keys(grid, [*_CHOSEN, *keys])
+    own = {
+        LEARNING_RATE_STEP: (FEDAVG, {key: grid[key] for key in _CHOSEN if key in grid}),
+        _step_name(method): (method, {key: grid[key] for key in keys if key in grid}),
+    }
+    return [
+        _step(name, optimizer, options.rounds or rounds, values)
+        for name, (optimizer, values) in own.items()
+        if values
+    ]
+
+
+def _joint_step(recipe: Recipe, options: Options) -> Step:
     """The one step of a recipe that is searched as it is."""
-    train, keys = recipe.train_args, recipe.method_keys
-    if not settings.grids:
+    train = recipe.train_args
+    if not options.grid:
         raise UserError(
             "tune: --grid: name what to search, as in --grid learning_rate=0.02,0.05; the paper's "
             "procedure, for a recipe that is not the paper's, is --paper"
         )
     numbers = [name for name, value in train.model_dump().items() if type(value) in (int, float)]
-    searchable = dict.fromkeys([*_CHOSEN, *keys, *numbers])
-    for name in settings.grids:
-        if name not in searchable or name in _NOT_SEARCHED:
-            there = ", ".join(key for key in searchable if key not in _NOT_SEARCHED)
-            raise UserError(f"--grid {name}: no key of train_args to search; there are {there}")
-    method = train.federated_optimizer
-    rounds = settings.rounds or train.comm_round
-    return _step(_step_name(method), method, rounds, settings.grids)
+    searchable = dict.fromkeys([*_CHOSEN, *recipe.method_keys, *numbers])
+    _check_keys(options.grid, [key for key in searchable if key not in _NOT_SEARCHED])
+    method, rounds = train.federated_optimizer, options.rounds or train.comm_round
+    return _step(_step_name(method), method, rounds, options.grid)
+
+
+def _check_keys(grid: Grid, known: Sequence[str]) -> None:
+    for name in grid:
+        if name not in known:
+            raise UserError(
+                f"--grid {name}: no key of train_args to search here; there are {', '.join(known)}"
+            )
 
 
 def _step_name(method: str) -> str:
@@ -137,28 +157,8 @@ def _step(name: str, method: str, rounds: int, grid: Grid) -> Step:
     try:
         return Step(name=name, method=method, rounds=rounds, grid=grid)
     except ValidationError as error:
-        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise UserError(f"--grid: {problem}") from None
-
-
-def _plan(
-    recipe: Recipe, settings: Settings, steps: Sequence[Step], measure: Measure | None
-) -> Plan:
-    if settings.metric in ("best_metric", "final_metric") and not measure:
-        raise UserError(f"--metric {settings.metric}: the recipe names no validation_args.metrics")
-    of_classes = recipe.train_args.loss not in ("mse", "bce_with_logits")
-    usual: Metric = "best_accuracy" if of_classes else "final_loss"
-    return Plan(
-        recipe=printable(recipe.name),
-        metric=settings.metric or ("best_metric" if measure else usual),
-        measure=measure.name if measure else None,
-        lower_is_better=bool(measure and measure.lower_is_better),
-        validation=settings.validation
-        or recipe.data_args.validation_fraction
-        or DEFAULT_VALIDATION,
-        prune=bool(settings.prune),
-        steps=tuple(steps),
-    )
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise UserError(f"--grid: {why}") from None
 
 
 def trial_recipe(load: Load, plan: Plan, step: Step, point: Mapping[str, float]) -> Recipe:

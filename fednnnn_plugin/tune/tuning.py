@@ -6,25 +6,23 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from fednnnn_plugin.engine.endings import launched_ranks
-from fednnnn_plugin.engine.start import IN_PYTHON, as_options
-from fednnnn_plugin.errors import UserError, in_words, shown
+from fednnnn_plugin.engine.start import IN_PYTHON
+from fednnnn_plugin.errors import UserError, in_words
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.report.study import is_study, read_plan
 from fednnnn_plugin.tune.begin import begin_study, check_study
-from fednnnn_plugin.tune.options import checked_settings
+from fednnnn_plugin.tune.options import Options, checked_options
 from fednnnn_plugin.tune.plan import described
 from fednnnn_plugin.tune.processes import search
 from fednnnn_plugin.tune.study_folder import StudyFolder, counts, shown_values
 
 _log = logging.getLogger(__name__)
 Say = Callable[[str], None]
-_OPTIONS = ("grid", "rounds", "validation", "metric", "paper", "prune", "study", "jobs")
-_WORDS = IN_PYTHON | {f"--{name}": name for name in _OPTIONS}
+_WORDS = {f"--{name.replace('_', '-')}": name for name in Options.model_fields} | IN_PYTHON
 
 
 @dataclass(frozen=True)
@@ -90,57 +88,44 @@ def tune(
         found = fp.tune("digits_noniid_b_fednnnn", grid={"beta": [0.5, 0.7], "gamma": [0.8]})
         fp.run(found.recipe)
     """
-    given = {"grids": grid, "rounds": rounds, "validation": validation, "metric": metric}
-    given |= {"paper": paper, "prune": prune}
+    given = {
+        "grid": grid,
+        "rounds": rounds,
+        "validation": validation,
+        "metric": metric,
+        "paper": paper,
+        "prune": prune,
+        "overrides": overrides or (),
+        "study": study,
+        "jobs": jobs,
+        "resume": resume,
+        "allow_code": allow_code,
+    }
     with in_words(_WORDS):
-        return tune_recipe(
-            recipe,
-            given,
-            overrides=as_options(overrides or ()),
-            study=None if study is None else Path(study).expanduser(),
-            jobs=jobs,
-            resume=resume,
-            allow_code=allow_code,
-            say=_log.info,
-            warn=_log.warning,
-        )
+        return tune_recipe(recipe, given, say=_log.info, warn=_log.warning)
 
 
-def tune_recipe(
-    recipe: Path | str,
-    settings: Mapping[str, Any],
-    *,
-    say: Say,
-    warn: Say,
-    overrides: Sequence[str] = (),
-    study: Path | None = None,
-    jobs: int = 1,
-    resume: bool = False,
-    allow_code: bool = False,
-) -> Tuning:
-    """Search as :func:`tune` does; messages are the command's.
+def tune_recipe(recipe: Path | str, given: Mapping[str, object], *, say: Say, warn: Say) -> Tuning:
+    """Search as :func:`tune` does, by the options that are ``given``; messages are the command's.
 
-    ``settings`` are those of :class:`~fednnnn_plugin.tune.options.Settings`, of which None is not
-    given. ``say`` takes a line for each trial that ends, and the outcome.
+    ``say`` takes a line for each trial that ends, and the outcome.
     """
     if launched_ranks() > 1:
         raise UserError("tune: start one process; --jobs N starts more, --resume joins a study")
-    if type(jobs) is not int or jobs < 1:
-        raise UserError(f"--jobs: {shown(jobs)}: must be a whole number of at least 1")
-    path = find_recipe(str(recipe))
+    options, path = checked_options(given), find_recipe(str(recipe))
 
     def load(more: Sequence[str]) -> Recipe:
-        return load_recipe(path, [*overrides, *more], allow_code=allow_code)
+        return load_recipe(path, [*options.overrides, *more], allow_code=options.allow_code)
 
     loaded = load([])
-    given = checked_settings({k: v for k, v in settings.items() if v is not None})
     default = f"{loaded.name}-seed{loaded.common_args.random_seed}"
-    folder = StudyFolder(study or Path("studies") / default, allow_code=allow_code)
-    if resume and is_study(folder.path):
-        check_study(folder, load, given)
+    study = options.study or Path("studies") / default
+    folder = StudyFolder(study.expanduser(), allow_code=options.allow_code)
+    if options.resume and is_study(folder.path):
+        check_study(folder, load, options)
     else:
-        begin_study(folder, load, given)
-        if resume:
+        begin_study(folder, load, options)
+        if options.resume:
             say(f"{folder.path}: no study to go on with: beginning one")
     for key, asked in (
         ("tracking_args.enable_wandb", loaded.tracking_args.enable_wandb),
@@ -150,7 +135,7 @@ def tune_recipe(
             warn(f"{key}: true: trials do not report; runs of best.yaml do")
     for line in described(folder.load, read_plan(folder.path)):
         say(line)
-    found = search(folder, say, jobs)
+    found = search(folder, say, options.jobs)
     steps = found.plan.steps
     say(counts(found.trials, sum(map(len, steps))))
     say(f"best: {', '.join(shown_values(found.chosen(step)) for step in steps)}")

@@ -13,7 +13,7 @@ import yaml
 from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.recipe import Recipe, dump_recipe, find_recipe, load_recipe
 from fednnnn_plugin.report.study import Study
-from fednnnn_plugin.tune.options import Settings
+from fednnnn_plugin.tune.options import Options
 from fednnnn_plugin.tune.plan import make_plan
 from fednnnn_plugin.tune.search import Search
 from fednnnn_plugin.tune.study_folder import StudyFolder
@@ -35,9 +35,9 @@ class Searches:
         self.with_classes = True
         self._patch = patch
 
-    def begin(self, **settings: object) -> None:
+    def begin(self, **options: object) -> None:
         base = load_recipe(find_recipe("digits_noniid_b_fednnnn"))
-        self.folder.write_plan(base, make_plan(base, Settings.model_validate(settings)))
+        self.folder.write_plan(base, make_plan(base, Options.model_validate(options)))
 
     def search(self, outcome: Outcome) -> Study:
         def run(recipe: Recipe, _: object, folder: Path, mode: str, **how: object) -> None:

@@ -1,10 +1,11 @@
-"""What a user says of a search: grids and options."""
+"""What a user says of a search: its options."""
 
+import numpy as np
 import pytest
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.report.study import MAX_POINTS
-from fednnnn_plugin.tune.options import checked_settings, parse_grid
+from fednnnn_plugin.tune.options import checked_options, parse_grid
 
 
 @pytest.mark.parametrize(
@@ -16,36 +17,35 @@ from fednnnn_plugin.tune.options import checked_settings, parse_grid
         (" 1e-3, 5e-4 ,1", (0.0005, 0.001, 1.0)),
         ([0.8, 0.6], (0.6, 0.8)),
         (0.7, (0.7,)),
+        (np.array([0.8, 0.6]), (0.6, 0.8)),
     ],
 )
 def test_grid_by_hand(text: object, values: tuple[float, ...]) -> None:
     assert parse_grid(text) == values
 
 
-def test_settings_updated_grid_by_grid() -> None:
-    grids = {"train_args.beta": "0.5:0.7:0.1", "gamma": "1:5:2"}
-    stored = checked_settings({"grids": grids, "rounds": 5, "prune": True})
-    settings = stored.updated(checked_settings({"grids": {"beta": "0.9"}}))
-    assert settings.grids == {"beta": (0.9,), "gamma": (1.0, 3.0, 5.0)}
-    assert (settings.rounds, settings.prune, settings.metric) == (5, True, None)
-
-
 MANY = ",".join(map(str, range(MAX_POINTS + 1)))
 
 
 @pytest.mark.parametrize(
-    ("settings", "line"),
+    ("given", "start"),
     [
-        *(({"grids": {"beta": grid}}, "--grid beta: ") for grid in ([], [True], "", None, True)),
-        *(({"grids": {"beta": grid}}, "--grid beta: ") for grid in ("1:2:0", "1,1.0", "1:nan:1")),
-        *(({"grids": {"beta": grid}}, "--grid beta: ") for grid in ("1e999999", MANY)),
-        ({"grids": {"beta": 0.5, "train_args.beta": 0.6}}, "--grid: .*given twice"),
-        ({"validation": 1.0}, "--validation: 1.0: "),
+        *(({"grid": {"beta": bad}}, "--grid beta: ") for bad in ([], [True], "", None, True)),
+        *(({"grid": {"beta": bad}}, "--grid beta: ") for bad in ("1:2:0", "1,1.0", "1:nan:1")),
+        *(({"grid": {"beta": bad}}, "--grid beta: ") for bad in ("1e999999", MANY)),
+        ({"grid": {"beta": 0.5, "train_args.beta": 0.6}}, "--grid: a key is given twice"),
+        ({"grid": 3}, "--grid: 3: "),
         ({"rounds": "3"}, "--rounds: '3': "),
-        ({"metric": "loss"}, "--metric: 'loss': .*best_accuracy"),
+        ({"validation": 1.0}, "--validation: 1.0: "),
+        ({"metric": "loss"}, "--metric: 'loss': "),
+        ({"jobs": "2"}, "--jobs: '2': "),
+        ({"study": 3}, "--study: 3: "),
+        ({"overrides": 3}, "--overrides: 3: "),
+        ({"allow_code": "yes"}, "--allow-code: 'yes': "),
     ],
 )
-def test_bad_settings_are_one_line(settings: dict[str, object], line: str) -> None:
-    with pytest.raises(UserError, match=f"^{line}") as caught:
-        checked_settings(settings)
+def test_a_wrong_option_is_one_line(given: dict[str, object], start: str) -> None:
+    with pytest.raises(UserError) as caught:
+        checked_options(given)
+    assert str(caught.value).startswith(start)
     assert "\n" not in str(caught.value)

@@ -8,7 +8,7 @@ import yaml
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe, dump_recipe, find_recipe, load_recipe
-from fednnnn_plugin.tune.options import Settings, settings_of
+from fednnnn_plugin.tune.options import Options, options_of
 from fednnnn_plugin.tune.plan import described, make_plan, trial_recipe
 
 
@@ -17,11 +17,11 @@ def recipe(name: str) -> Recipe:
 
 
 def test_plan_has_the_papers_learning_rates() -> None:
-    rate, own = make_plan(recipe("mnist_iid_ub_fednnnn"), Settings()).steps
+    rate, own = make_plan(recipe("mnist_iid_ub_fednnnn"), Options()).steps
     assert (rate.method, rate.rounds) == ("PaperFedAvg", 50)
     assert rate.grid["learning_rate"] == tuple(round(0.01 * n, 2) for n in range(2, 16))
     assert (own.method, list(own.grid)) == ("FedNNNN", ["beta", "gamma"])
-    rate, own = make_plan(recipe("cifar10_noniid_b_fedprox"), Settings()).steps
+    rate, own = make_plan(recipe("cifar10_noniid_b_fedprox"), Options()).steps
     assert rate.rounds == 30
     assert rate.grid == {"learning_rate": (0.01, 0.03, 0.05, 0.07, 0.09, 0.11)}
     assert list(own.grid) == ["prox_mu"]
@@ -32,29 +32,29 @@ def test_plan_contains_the_papers_choices() -> None:
     methods = ("fedprox", "normnorm", "momentum", "fednnnn")
     for scenario, method in product(scenarios, methods):
         base = recipe("_".join((*scenario, method)))
-        own = make_plan(base, Settings()).steps[-1]
+        own = make_plan(base, Options()).steps[-1]
         assert all(value in own.grid[key] for key, value in base.rule_settings.items())
     # A comparator has the grid of its rule's keys, or a learning rate only.
     for method, keys in {"fedexp": [], "fedadam": ["server_lr"]}.items():
-        rate, *steps = make_plan(recipe(f"digits_noniid_b_{method}"), Settings()).steps
+        rate, *steps = make_plan(recipe(f"digits_noniid_b_{method}"), Options()).steps
         assert rate.method == "PaperFedAvg"
         assert [key for step in steps for key in step.grid] == keys
 
 
 def test_plan_searches_what_the_grids_name() -> None:
     base = recipe("digits_noniid_b_fednnnn")
-    [own] = make_plan(base, Settings(grids={"gamma": (0.5, 0.6)}, rounds=3)).steps
+    [own] = make_plan(base, Options(grid={"gamma": (0.5, 0.6)}, rounds=3)).steps
     assert (own.grid, own.rounds) == ({"gamma": (0.5, 0.6)}, 3)
     many = tuple(0.001 * n for n in range(1, 100))
     with pytest.raises(UserError, match="9801 combinations"):
-        make_plan(base, Settings(grids={"beta": many, "gamma": many}))
+        make_plan(base, Options(grid={"beta": many, "gamma": many}))
 
 
 def test_plan_holds_out_a_validation_part() -> None:
     path = find_recipe("digits_noniid_b_fednnnn")
     for own, asked, held_out in ((0.0, None, 1 / 6), (0.25, None, 0.25), (0.25, 0.5, 0.5)):
         base = load_recipe(path, [f"validation_fraction={own}"])
-        assert make_plan(base, Settings(validation=asked)).validation == held_out
+        assert make_plan(base, Options(validation=asked)).validation == held_out
 
 
 def test_plan_searches_learning_rate_on_fedavg() -> None:
@@ -63,7 +63,7 @@ def test_plan_searches_learning_rate_on_fedavg() -> None:
     def load(changes: Sequence[str]) -> Recipe:
         return load_recipe(find_recipe("mnist_iid_ub_fednnnn"), [*own_data, *changes])
 
-    plan = make_plan(load([]), Settings(paper=True))
+    plan = make_plan(load([]), Options(paper=True))
     rate, own = plan.steps
     tried = trial_recipe(load, plan, rate, {"learning_rate": 0.07})
     assert tried.train_args.federated_optimizer == "PaperFedAvg"
@@ -88,7 +88,7 @@ def test_plan_of_ones_own_recipe_is_joint() -> None:
         return load_recipe(path, [*own, "client_num_per_round=12", *changes])
 
     grids = {"learning_rate": (0.02, 0.05), "weight_decay": (0.0, 1e-4), "epochs": (1.0, 2.0)}
-    plan = make_plan(load([]), Settings(grids=grids))
+    plan = make_plan(load([]), Options(grid=grids))
     (step,) = plan.steps
     assert (step.method, len(step), step.rounds) == ("FedNNNN", 8, load([]).train_args.comm_round)
     tried = trial_recipe(load, plan, step, {"learning_rate": 0.02, "epochs": 2.0})
@@ -98,28 +98,28 @@ def test_plan_of_ones_own_recipe_is_joint() -> None:
     assert "FedNNNN, digits (dirichlet), 12 clients" in next(described(load, plan))
     for grids in (None, {"comm_round": (1.0,)}, {"lr": (0.1,)}):
         with pytest.raises(UserError, match="--grid"):
-            make_plan(load([]), Settings(grids=grids))
-    rate, _ = make_plan(load([]), Settings(paper=True)).steps
+            make_plan(load([]), Options(grid=grids))
+    rate, _ = make_plan(load([]), Options(paper=True)).steps
     assert rate.method == "PaperFedAvg"
     assert "the paper's procedure" in next(
-        described(load, make_plan(load([]), Settings(paper=True)))
+        described(load, make_plan(load([]), Options(paper=True)))
     )
 
 
 def test_plan_pairs_weight_decay_with_learning_rate() -> None:
     grids = {"learning_rate": (0.05,), "weight_decay": (0.0, 5e-4)}
-    (rate,) = make_plan(recipe("cifar10_noniid_b_fedavg"), Settings(grids=grids)).steps
+    (rate,) = make_plan(recipe("cifar10_noniid_b_fedavg"), Options(grid=grids)).steps
     assert (rate.method, len(rate)) == ("PaperFedAvg", 2)
 
 
 def test_plan_is_made_again_by_its_settings() -> None:
     base = recipe("mnist_noniid_b_fednnnn")
-    plan = make_plan(base, Settings(metric="final_loss", prune=True, validation=0.25, rounds=7))
-    assert make_plan(base, settings_of(plan)) == plan
+    plan = make_plan(base, Options(metric="final_loss", prune=True, validation=0.25, rounds=7))
+    assert make_plan(base, options_of(plan)) == plan
 
 
 @pytest.mark.parametrize("loss", ["mse", "bce_with_logits", "cross_entropy"])
 def test_plan_without_classes_judges_by_loss(loss: str) -> None:
     base = load_recipe(find_recipe("digits_noniid_b_fednnnn"), [f"train_args.loss={loss}"])
-    metric = make_plan(base, Settings(grids={"beta": (0.5,)}, paper=True)).metric
+    metric = make_plan(base, Options(grid={"beta": (0.5,)}, paper=True)).metric
     assert metric == ("best_accuracy" if loss == "cross_entropy" else "final_loss")

@@ -52,7 +52,7 @@ def best_text(searches: Searches) -> str:
 @pytest.fixture
 def three(searches: Searches) -> Searches:
     """A study of three points that has begun."""
-    searches.begin(grids={"beta": [0.5, 0.7, 0.9]}, rounds=3)
+    searches.begin(grid={"beta": [0.5, 0.7, 0.9]}, rounds=3)
     return searches
 
 
@@ -108,7 +108,7 @@ def test_trial_that_failed_is_a_result(three: Searches) -> None:
 
 
 def test_search_without_a_finished_trial(searches: Searches) -> None:
-    searches.begin(grids={"beta": [0.7]}, rounds=3)
+    searches.begin(grid={"beta": [0.7]}, rounds=3)
     said = "no trial finished: every client diverged; remove trials/FedNNNN and --resume"
     with pytest.raises(RunError, match=said):
         searches.search(ending_at(0.7, DIVERGED))
@@ -127,7 +127,7 @@ def test_trials_side_by_side_share_devices(tmp_path: Path, monkeypatch: pytest.M
 
 def test_search_by_loss_takes_the_lowest(searches: Searches) -> None:
     betas = [0.5, 0.7, BETA_WITHOUT_LOSS]
-    searches.begin(grids={"beta": betas}, rounds=2, metric="final_loss")
+    searches.begin(grid={"beta": betas}, rounds=2, metric="final_loss")
     study = searches.search(lambda train, number: hill(train, number) / 10)
     assert list(study.trials["state"]) == ["finished", "finished", "failed"]
     assert study.chosen(study.plan.steps[0]) == {"beta": 0.7}
@@ -137,14 +137,14 @@ def test_search_by_loss_takes_the_lowest(searches: Searches) -> None:
 
 def test_search_of_a_regression(searches: Searches) -> None:
     searches.with_classes = False
-    searches.begin(grids={"beta": [0.5, 0.7]}, rounds=2, metric="final_loss")
+    searches.begin(grid={"beta": [0.5, 0.7]}, rounds=2, metric="final_loss")
     study = searches.search(hill)
     assert study.chosen(study.plan.steps[0]) == {"beta": 0.7}
     assert list(study.trials["best_round"]) == [1, 1]
 
 
 def test_trial_that_is_hopeless_is_pruned(searches: Searches) -> None:
-    searches.begin(grids={"beta": [0.6, 0.65, 0.7, 0.75, 2.0, 0.8]}, rounds=6, prune=True)
+    searches.begin(grid={"beta": [0.6, 0.65, 0.7, 0.75, 2.0, 0.8]}, rounds=6, prune=True)
     study = searches.search(lambda train, number: 0.05 * number / train["beta"])
     best = study.trials.set_index("beta")
     assert best["state"][2.0] == "pruned"
@@ -156,7 +156,7 @@ def test_trial_that_is_hopeless_is_pruned(searches: Searches) -> None:
 
 
 def test_trial_that_is_done_is_not_pruned(searches: Searches) -> None:
-    searches.begin(grids={"beta": [0.5, 0.6, 0.7, 0.8, 2.0]}, rounds=1, prune=True)
+    searches.begin(grid={"beta": [0.5, 0.6, 0.7, 0.8, 2.0]}, rounds=1, prune=True)
     study = searches.search(lambda train, _: 0.1 / train["beta"])
     assert set(study.trials["state"]) == {"finished"}
 
@@ -168,7 +168,7 @@ def test_search_ignores_a_copied_lock(done: Searches) -> None:
 
 
 def test_second_step_starts_from_the_first_choice(searches: Searches) -> None:
-    searches.begin(grids={"learning_rate": [0.01, 0.1, 0.2], "beta": [0.5, 0.7]}, rounds=1)
+    searches.begin(grid={"learning_rate": [0.01, 0.1, 0.2], "beta": [0.5, 0.7]}, rounds=1)
     study = searches.search(lambda train, _: 1 - abs(train["learning_rate"] - 0.1))
     assert list(study.trials["step"]) == ["learning-rate"] * 3 + ["FedNNNN"] * 2
     searches.folder.write_best(study)
