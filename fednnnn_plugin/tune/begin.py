@@ -12,11 +12,12 @@ from fednnnn_plugin.engine.functions import find_functions
 from fednnnn_plugin.errors import RunError, UserError, joined
 from fednnnn_plugin.recipe import differences
 from fednnnn_plugin.recipe.data_spec import data_spec
-from fednnnn_plugin.report.study import Plan, is_study, read_plan
+from fednnnn_plugin.report.study import Plan, is_study, read_plan, read_study
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.tune.options import Options, options_of
 from fednnnn_plugin.tune.plan import Load, Measure, make_plan, trial_recipe
 from fednnnn_plugin.tune.study_folder import StudyFolder, shown_values
+from fednnnn_plugin.tune.trial import check_trial
 
 
 def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
@@ -41,7 +42,7 @@ def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
 
 
 def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
-    """Refuse to go on with another recipe or other settings than the study's."""
+    """Refuse to go on with another recipe, other settings, code or data than the study's."""
     stored = options_of(read_plan(folder.path)).planned
     changed = differences(folder.load([]), load([]))
     changed |= {key: (stored.get(key), value) for key, value in given.planned.items()}
@@ -52,6 +53,10 @@ def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
     ]
     if lines:
         raise UserError("\n".join(lines))
+    study = read_study(folder.path)
+    for step in study.plan.steps:
+        if best := study.chosen(step):
+            check_trial(folder.trial(step, best), allow_code=folder.allow_code)
 
 
 def _check_trials(load: Load, plan: Plan, *, allow_code: bool) -> None:

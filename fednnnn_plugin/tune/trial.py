@@ -17,7 +17,7 @@ from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import RoundRecord, Summary
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.recipe import Recipe, dump_recipe
+from fednnnn_plugin.recipe import Recipe, dump_recipe, load_recipe
 from fednnnn_plugin.report.study import Plan
 
 
@@ -52,6 +52,14 @@ def run_trial(
     if Summary.rounds_in(RunFolder(folder).summary) > recipe.train_args.comm_round:
         raise UserError(f"--study: {folder}: it holds a longer run than the study's: move it away")
     return "finished", ""
+
+
+def check_trial(folder: Path, *, allow_code: bool) -> None:
+    """Refuse data and code of the user's that are not those that a trial ran with."""
+    if (stored := RunFolder(folder).recipe).is_file():
+        recipe, ranks = load_recipe(stored, allow_code=allow_code), Ranks()
+        load = partial(recipe_inputs, recipe, ranks, allow_code=allow_code)
+        run_federation(recipe, load, folder, "resume", ranks=ranks, only_check=True)
 
 
 class _Pruner(Follower):

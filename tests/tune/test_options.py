@@ -44,7 +44,7 @@ MANY = ",".join(map(str, range(MAX_POINTS + 1)))
         ({"allow_code": "yes"}, "--allow-code: 'yes': "),
     ],
 )
-def test_a_wrong_option_is_one_line(given: dict[str, object], start: str) -> None:
+def test_wrong_option_is_one_line(given: dict[str, object], start: str) -> None:
     with pytest.raises(UserError) as caught:
         checked_options(given)
     assert str(caught.value).startswith(start)

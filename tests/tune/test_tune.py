@@ -175,3 +175,23 @@ def test_search_by_a_recipes_first_metric(tmp_path: Path, higher: bool) -> None:
     best = (max if higher else min)(measured, key=lambda beta: measured[beta])
     chosen = yaml.safe_load((study / "best.yaml").read_text())["train_args"]["beta"]
     assert chosen == best
+
+
+def test_study_refuses_a_model_changed_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of trials that have finished, which are not run again."""
+    monkeypatch.chdir(tmp_path)
+    net = Path("changing_net.py")
+    text = "import torch\ndef make(num_classes):\n    return torch.nn.Sequential(\n"
+    text += "        torch.nn.Flatten(), torch.nn.Linear(64, num_classes, bias=True))\n"
+    net.write_text(text)
+    options = ["--set", "model_args.model=changing_net:make", "--allow-code", "--rounds", "1"]
+    options += ["--grid", "beta=0.5,0.7"]
+    tune(tmp_path, *options)
+    tune(tmp_path, *options, "--resume")
+    net.write_text(text.replace("bias=True", "bias=False"))
+    monkeypatch.delitem(sys.modules, "changing_net")
+    refused = CliRunner().invoke(main, [*SMALL, *options, "--resume"])
+    assert (refused.exit_code, refused.output.count("\n")) == (2, 1)
+    assert refused.output.startswith("--resume: model (code)")
