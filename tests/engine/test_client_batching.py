@@ -101,15 +101,15 @@ def test_groups_are_halved_when_memory_ends(
     half = together // 2
     groups: list[int] = []
 
-    def short_of_memory(self: GroupSGD, start: Any, orders: Any, *rest: Any) -> Any:
-        groups.append(len(orders))
-        if len(orders) > half and len(groups) > whole_groups:
+    def short_of_memory(self: GroupSGD, start: Any, clients: int) -> Any:
+        groups.append(clients)
+        if clients > half and len(groups) > whole_groups:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        return trained(self, start, orders, *rest)
+        return all_at(self, start, clients)
 
-    settings, trained = ALL | {"client_batching": together}, GroupSGD._trained
+    settings, all_at = ALL | {"client_batching": together}, GroupSGD._all_at
     with monkeypatch.context() as patched:
-        patched.setattr(GroupSGD, "_trained", short_of_memory)
+        patched.setattr(GroupSGD, "_all_at", short_of_memory)
         assert run(recipe(comm_round=3, **settings), tmp_path / "whole").client_batching == half
         assert groups[: whole_groups + 1] == [together] * (whole_groups + 1)
         assert max(groups[whole_groups + 1 :]) <= half

@@ -199,14 +199,14 @@ def test_ranks_halve_groups_where_one_lacks_memory(
 ) -> None:
     ended: list[int] = []
 
-    def ends_once(self: GroupSGD, start: Any, orders: Any, *rest: Any) -> Any:
-        if len(orders) == 4 and not ended:
+    def ends_once(self: GroupSGD, start: Any, clients: int) -> Any:
+        if clients == 4 and not ended:
             ended.append(4)
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        return trained(self, start, orders, *rest)
+        return all_at(self, start, clients)
 
-    trained = GroupSGD._trained
-    monkeypatch.setattr(GroupSGD, "_trained", ends_once)
+    all_at = GroupSGD._all_at
+    monkeypatch.setattr(GroupSGD, "_all_at", ends_once)
     settings = {"client_batching": 4, "comm_round": 2}
     job(2, data, model=create_model("nnnn_digits", 0), **settings)
     assert ended.pop() == 4
