@@ -71,6 +71,7 @@ class Plan(BaseModel):
     prune: bool
     measure: str | None = None
     lower_is_better: bool = False  # of the measure
+    classes_per_client: int = 2  # of the clients on which the learning rate is chosen
     steps: tuple[Step, ...] = Field(min_length=1)
 
     @property

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import ceil
+
 import torch
 from torch.nn import Parameter
 
 from fednnnn_plugin.data.federated import DataSpec, load_federated
-from fednnnn_plugin.data.partition import deal_name
+from fednnnn_plugin.data.images import are_classes
+from fednnnn_plugin.data.partition import deal_name, partition
 from fednnnn_plugin.engine.evaluation import higher_is_better
 from fednnnn_plugin.engine.functions import find_functions
 from fednnnn_plugin.errors import RunError, UserError, joined
@@ -14,7 +18,7 @@ from fednnnn_plugin.recipe import differences
 from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.report.study import Plan, is_study, read_plan, read_study
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.tune.options import Options, options_of
+from fednnnn_plugin.tune.options import LEARNING_RATE_STEP, Options, options_of
 from fednnnn_plugin.tune.plan import Load, Measure, make_plan, trial_recipe
 from fednnnn_plugin.tune.study_folder import StudyFolder, shown_values
 from fednnnn_plugin.tune.trial import check_trial
@@ -33,6 +37,9 @@ def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
         raise UserError(f"{where}: it holds a study; go on with --resume, or choose another")
     if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
         raise UserError(f"{where}: not empty, and not a study")
+    if plan.steps[0].name == LEARNING_RATE_STEP:
+        classes = _classes_per_client(load, plan, allow_code=folder.allow_code)
+        plan = plan.model_copy(update={"classes_per_client": classes})
     _check_trials(load, plan, allow_code=folder.allow_code)
     try:
         folder.write_plan(recipe, plan)
@@ -57,6 +64,24 @@ def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
     for step in study.plan.steps:
         if best := study.chosen(step):
             check_trial(folder.trial(step, best), allow_code=folder.allow_code)
+
+
+def _classes_per_client(load: Load, plan: Plan, *, allow_code: bool) -> int:
+    """Return how many classes a client holds where η is chosen: two, where that deals all classes.
+
+    Else so many that each class has about two clients.
+    """
+    recipe = load([f"data_args.validation_fraction={plan.validation}"])
+    spec = data_spec(recipe, allow_code=allow_code)
+    data = load_federated(replace(spec, partition_method="iid", partition_sizes="balanced"))
+    clients, classes = data.num_clients, data.num_classes
+    if not are_classes(data.train_labels):
+        return 2
+    try:
+        partition(data.train_labels.numpy(), clients, method="n_class", seed=spec.seed)
+    except UserError:
+        return max(2, min(classes, 2 * ceil(classes / clients)))
+    return 2
 
 
 def _check_trials(load: Load, plan: Plan, *, allow_code: bool) -> None:

@@ -36,7 +36,6 @@ _OTHERS = ("0.01:0.11:0.02", 30)  # the paper's for CIFAR-10
 _NON_IID_B = {
     "partition_method": "n_class",
     "partition_sizes": "balanced",
-    "classes_per_client": 2,
     "partition_alpha": 0.5,
     "power_law_exponent": 1.0,
     "min_samples": 10,
@@ -85,11 +84,13 @@ def described(load: Load, plan: Plan) -> Iterator[str]:
         point = next(step.points())
         recipe = trial_recipe(load, plan, step, point)
         data, train = recipe.data_args, recipe.train_args
-        deal = "" if data.partition_method is None else f" ({data.partition_method})"
+        deal = data.partition_method
+        if deal == "n_class":
+            deal += f", {data.classes_per_client} classes a client"
         why = ", the paper's procedure" * (step.name == LEARNING_RATE_STEP)
         yield (
             f"{step.name}: {', '.join(step.grid)}: {len(step)} runs of {step.rounds} rounds of "
-            f"{step.method}, {data.dataset}{deal}, {train.client_num_in_total} clients{why}"
+            f"{step.method}, {data.dataset} ({deal}), {train.client_num_in_total} clients{why}"
         )
 
 
@@ -172,6 +173,7 @@ def trial_recipe(load: Load, plan: Plan, step: Step, point: Mapping[str, float])
         changes["train_args.client_method"] = "null"
         changes["train_args.federated_optimizer"] = FEDAVG
         changes |= {f"data_args.{key}": value for key, value in _NON_IID_B.items()}
+        changes["data_args.classes_per_client"] = plan.classes_per_client
     # A count is no float; the values of a rule's keys stay as they are.
     train = load([]).train_args
     counts = {key for key in point if type(getattr(train, key, None)) is int}

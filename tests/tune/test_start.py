@@ -1,12 +1,18 @@
 """What is refused before anything is written, in one line."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from fednnnn_plugin.cli import main
+from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.report.study import read_plan
+from fednnnn_plugin.tune.begin import begin_study
+from fednnnn_plugin.tune.options import Options
+from fednnnn_plugin.tune.plan import described
+from fednnnn_plugin.tune.study_folder import StudyFolder
 
 from .conftest import Searches
 
@@ -39,8 +45,8 @@ def few_clients(count: int, *more: str) -> list[str]:
         (["--study", "a-file"], "--study: a-file: "),
         (["--study", "a-folder"], "--study: a-folder: not empty, and not a study"),
         (few_clients(1), "train_args.client_num_in_total: 1: "),
-        # Two classes a client: three clients cannot hold ten classes.
-        (few_clients(3), "learning-rate (n_class, balanced clients): train_args.client_num_in"),
+        # Three clients of two classes cannot hold ten; those on which η is chosen hold eight.
+        (few_clients(3), "FedNNNN (n_class, balanced clients): train_args.client_num_in"),
         (["--grid", "beta=0.5", "--validation", "1e-9"], "FedNNNN (n_class, balanced clients): "),
     ],
 )
@@ -117,3 +123,29 @@ def test_study_that_is_damaged_is_refused(study: Path, file: str) -> None:
     refused = tune("--study", "study", "--resume")
     assert refused.exit_code == 2
     assert all(file in line for line in refused.output.splitlines())
+
+
+MANY_CLASSES = """import torch
+
+def load():
+    images, labels = torch.rand(2000, 1, 8, 8), torch.arange(2000) % 100
+    return images, labels, images[:200], labels[:200]
+"""
+
+
+def test_study_of_many_classes_deals_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "many_classes.py").write_text(MANY_CLASSES)
+    keys = ["data_args.dataset=many_classes:load", "train_args.client_num_in_total=20"]
+    keys += ["data_args.partition_method=iid", "train_args.client_num_per_round=5"]
+
+    def load(changes: Sequence[str]) -> Recipe:
+        return load_recipe(find_recipe(RECIPE), [*keys, *changes], allow_code=True)
+
+    folder = StudyFolder(tmp_path / "study", allow_code=True)
+    begin_study(folder, load, Options(paper=True, grid={"learning_rate": (0.1,)}))
+    plan = read_plan(folder.path)
+    assert plan.classes_per_client == 10
+    (line,) = described(load, plan)
+    assert "n_class, 10 classes a client" in line
