@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from fednnnn_plugin.data.dirichlet import LEAST_ALPHA
 from fednnnn_plugin.models import unknown_model
+from fednnnn_plugin.server.rules import decay, non_negative, positive
 from fednnnn_plugin.user_code import is_own
 
 #: The classes of ``torch.optim`` that need one gradient a step, by their names in lower case.
@@ -84,15 +85,15 @@ Seed = Annotated[int, Field(ge=0, lt=2**32, description="a whole number of 0 to 
 FullBatch = Annotated[Literal[-1], Field(description="-1 for all of a client's images")]
 
 _READ = BeforeValidator(decimal)
-_ABOVE_0 = Field(gt=0, allow_inf_nan=False, description="a finite number greater than 0")
+_ABOVE_0 = Field(gt=0, allow_inf_nan=False, description=positive().allowed)
 _IN_FLOAT32 = Field(  # smaller ones are 0 to some devices
     ge=2.0**-126, le=3.4e38, description="a number of 1.2e-38 to 3.4e38, as float32 holds"
 )
-_FROM_0 = Field(ge=0, allow_inf_nan=False, description="a finite number of at least 0")
+_FROM_0 = Field(ge=0, allow_inf_nan=False, description=non_negative().allowed)
 _FROM_LEAST = Field(
     ge=LEAST_ALPHA, allow_inf_nan=False, description=f"a finite number of at least {LEAST_ALPHA}"
 )
-_BELOW_1 = Field(ge=0, lt=1, description="a number of at least 0 and less than 1")
+_BELOW_1 = Field(ge=0, lt=1, description=decay().allowed)
 _BETWEEN = Field(gt=0, lt=1, description="a number greater than 0 and less than 1")
 Positive = Annotated[float, _ABOVE_0, _READ]
 Decay = Annotated[
