@@ -100,31 +100,27 @@ def build_report(
         new = (chart.name, chart.caption) not in said
         said.add((chart.name, chart.caption))
         chart.caption = chart.caption if new else ""
-    parts = [
-        "# FedNNNN report",
-        *_beginning(runs, paths),
-        *(table.markdown() for table in shown.values()),
-    ]
     for section in sections:
-        parts += [f"## {tables.escaped(section.title)}", tables.escaped(section.headline)]
         for chart in section.charts:
             _draw(chart, section.title, files, kinds)
-            parts += [f"![{tables.escaped(chart.title)}]({chart.stem}.svg)"]
-            parts += [tables.escaped(chart.caption)]
-    parts += ["## Left out or worth knowing"] * bool(warnings)
-    parts += ["\n".join(f"- {tables.escaped(warning)}" for warning in warnings)]
-    files[MARKDOWN] = ("\n\n".join(part.strip() for part in parts if part) + "\n").encode()
-    folder = jinja2.FileSystemLoader(Path(__file__).parent)
-    template = jinja2.Environment(loader=folder, autoescape=True).get_template("page.html")
-    page = template.render(
-        tables=shown,
-        sections=sections,
-        kinds=kinds,
-        drawing=lambda chart: b64encode(files[f"{chart.stem}.svg"]).decode(),
-        warnings=warnings,
-        version=version("fednnnn-plugin"),
+    pages = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=jinja2.select_autoescape(["html"]),
+        trim_blocks=True,
+        keep_trailing_newline=True,
     )
-    files[PAGE] = page.encode()
+    pages.filters["escaped"] = tables.escaped
+    for name, template in ((MARKDOWN, "page.md"), (PAGE, "page.html")):
+        page = pages.get_template(template).render(
+            beginning=_beginning(runs, paths),
+            tables=shown,
+            sections=sections,
+            kinds=kinds,
+            drawing=lambda chart: b64encode(files[f"{chart.stem}.svg"]).decode(),
+            warnings=warnings,
+            version=version("fednnnn-plugin"),
+        )
+        files[name] = page.encode()
     _write(out, files)
     texts = [table.text() for table in shown.values()]
     texts += [f"{section.title}\n\n{section.headline}\n" for section in searches]

@@ -12,7 +12,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.report.arguments import run_paths
 from fednnnn_plugin.report.groups import LINE, arrange, placed
 from fednnnn_plugin.report.runs import layers, read_folders
-from fednnnn_plugin.report.tables import outcomes, reaching
+from fednnnn_plugin.report.tables import averaged, outcomes, reaching
 
 
 def read_runs(*folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
@@ -68,13 +68,8 @@ def summary(runs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
     """
     runs = arrange(runs)
     every = outcomes(runs)
-    lines = every.groupby(LINE, sort=False)
-    table = lines.agg(
-        method=("method", "first"), seeds=("run", "size"), rounds=("rounds", "min"),
-        metric=("metric", "first"),
-        best=("best", "mean"), best_sd=("best", "std"),
-        final=("final", "mean"), final_sd=("final", "std"),
-    )  # fmt: skip
+    columns = ["method", "seeds", "rounds", "metric", "best", "best_sd", "final", "final_sd"]
+    table = averaged(every).set_index(LINE)[columns]
     if target is not None:
         found = reaching(runs, every, target).set_index(LINE)
         table["reached"], table["rounds_to_target"] = found["reached"], found["rounds"]

@@ -72,15 +72,6 @@ class Table:
         notes = [rf"\par{{\footnotesize {latex(note)}}}" for note in self.notes]
         return "\n".join([r"% needs \usepackage{booktabs}", table.strip(), *notes]) + "\n"
 
-    def markdown(self) -> str:
-        rows = self.rows.map(escaped)
-        for row, column in self.strong:
-            rows.loc[row, column] = f"**{rows.loc[row, column]}**"
-        rule = ["---"] * 3 + ["---:"] * (len(rows.columns) - 3)
-        lines = [list(rows), rule, *rows.to_numpy().tolist()]
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        return "\n\n".join([f"**{self.title}**", table, *map(escaped, self.notes)]) + "\n"
-
 
 _LATEX = str.maketrans(
     {char: f"\\{char}" for char in "&%$#_{}"}
@@ -121,6 +112,18 @@ def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
     return heads.assign(seconds=seconds, rounds=runs.groupby("run")["round"].max())
 
 
+def averaged(every: pd.DataFrame) -> pd.DataFrame:
+    """One row for each line of ``outcomes``: means and sample standard deviations over seeds."""
+    every = every.assign(untested=every["rounds"] - every["tests"])
+    return every.groupby(LINE, sort=False).agg(
+        method=("method", "first"), seeds=("run", "size"),
+        rounds=("rounds", "min"), most_rounds=("rounds", "max"), untested=("untested", "max"),
+        best=("best", "mean"), best_sd=("best", "std"),
+        final=("final", "mean"), final_sd=("final", "std"), seconds=("seconds", "mean"),
+        metric=("metric", "first"), lower=("lower_is_better", "first"),
+    ).reset_index()  # fmt: skip
+
+
 def accuracy(runs: pd.DataFrame) -> Table:
     """Best and final accuracy of each method in a condition, and the paper's beside them.
 
@@ -130,26 +133,19 @@ def accuracy(runs: pd.DataFrame) -> Table:
     the most that a run has, ``paper`` in per cent, and ``unlike_paper`` how the settings differ.
     """
     every = outcomes(runs)
-    every["untested"] = every["rounds"] - every["tests"]
-    for _, members in every.groupby(LINE[:2]):
-        every.loc[members.index, "ranked"] = _not_ranked(members) == ""
-    numbers = every.groupby(LINE, sort=False).agg(
-        method=("method", "first"), seeds=("run", "size"),
-        rounds=("rounds", "min"), most_rounds=("rounds", "max"), untested=("untested", "max"),
-        best=("best", "mean"), best_sd=("best", "std"),
-        final=("final", "mean"), final_sd=("final", "std"), seconds=("seconds", "mean"),
-        metric=("metric", "first"), lower=("lower_is_better", "first"), ranked=("ranked", "first"),
-    ).reset_index()  # fmt: skip
+    numbers = averaged(every)
     lower, of_accuracy = numbers.pop("lower").astype(bool), numbers["metric"] == ACCURACY
-    ranked = numbers.pop("ranked")
+    places = LINE[:2]
+    why = {place: _not_ranked(members) for place, members in every.groupby(places)}
+    ranked = pd.Series([why[place] == "" for place in numbers.set_index(places).index])
     heads = runs.drop_duplicates(LINE).to_dict("records")
     planned = pd.Series([head.get("comm_round") for head in heads], dtype=object)
-    places = [(head.get("dataset"), head["deal"], head["method"]) for head in heads]
-    numbers["paper"] = [PAPER.get(place, math.nan) for place in places]
+    of_paper = [(head.get("dataset"), head["deal"], head["method"]) for head in heads]
+    numbers["paper"] = [PAPER.get(place, math.nan) for place in of_paper]
     numbers["paper"] = numbers["paper"].where(of_accuracy)
     numbers["unlike_paper"] = [
         unlike_paper(head, line.rounds, line.untested) if place in PAPER else ""
-        for head, line, place in zip(heads, numbers.itertuples(), places, strict=True)
+        for head, line, place in zip(heads, numbers.itertuples(), of_paper, strict=True)
     ]
     rows = numbers[LINE].set_axis(_FIRST, axis=1)
     rows["method"] += numbers["unlike_paper"].map(lambda text: "*" * bool(text))
@@ -166,7 +162,7 @@ def accuracy(runs: pd.DataFrame) -> Table:
     for name in ("best", "final"):
         rows[name] = _values(numbers, name)
         signed = numbers[name].where(~lower, -numbers[name])
-        first = signed == signed.groupby([numbers[key] for key in LINE[:2]]).transform("max")
+        first = signed == signed.groupby([numbers[key] for key in places]).transform("max")
         strong |= {(int(row), name) for row in numbers.index[ranked & first]}
     alone = any(numbers["seeds"][row] == 1 for row, _ in strong)
     word = "best" if lower.any() else "highest"
@@ -177,8 +173,8 @@ def accuracy(runs: pd.DataFrame) -> Table:
         for name in ("best", "final"):
             rows[f"{name} − paper"] = _fixed(numbers[name] * 100.0 - numbers["paper"], 1, "+")
         notes.append("paper: the accuracies in its table, of one run each; differences in points.")
-    alike = [name for name, part in runs.groupby(LINE[:2]) if comparable_times(part)]
-    timed = pd.MultiIndex.from_frame(numbers[LINE[:2]]).isin(alike)
+    alike = [name for name, part in runs.groupby(places) if comparable_times(part)]
+    timed = pd.MultiIndex.from_frame(numbers[places]).isin(alike)
     numbers["seconds"] = numbers["seconds"].where(timed)
     if numbers["seconds"].notna().any():
         rows["s a round"] = _fixed(numbers["seconds"], 1)
