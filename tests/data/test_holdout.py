@@ -49,3 +49,13 @@ def test_the_parts_share_no_image_and_none_is_a_test_image(
 def test_an_empty_part_is_refused(fraction: float) -> None:
     with pytest.raises(UserError, match=rf"^data_args.validation_fraction: {fraction}: leaves"):
         hold_out(numbered([4, 4]), fraction, seed=0)
+
+
+def test_clients_of_a_split_keep_what_is_left_of_theirs() -> None:
+    """Every image is its number: the odd ones are client 0's, the even ones client 1's."""
+    clients = [torch.arange(24)[1::2], torch.arange(24)[::2]]
+    dataset, left = hold_out(numbered([8, 4, 12]), 0.25, 0, clients)
+    images, held = (part.flatten().tolist() for part in dataset.pixels[::2])
+    for before, after in zip(clients, left, strict=True):
+        expected = [number for number in before.tolist() if number not in held]
+        assert [images[place] for place in after] == expected
