@@ -30,10 +30,10 @@ from fednnnn_plugin.client.replica import layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import TensorBatches
 from fednnnn_plugin.engine.devices import total_memory
+from fednnnn_plugin.engine.from_recipe import local_sgd
 from fednnnn_plugin.engine.functions import Functions
 from fednnnn_plugin.engine.numerics import numerics
 from fednnnn_plugin.engine.records import Seconds
-from fednnnn_plugin.engine.settings import local_sgd
 from fednnnn_plugin.engine.training import Inputs, room_on, widest_group
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe

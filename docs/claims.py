@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.report.groups import DATASET_NAMES, METHODS, arrange
+from fednnnn_plugin.report.conditions import DATASET_NAMES, METHODS, arrange
 from fednnnn_plugin.report.paper import PAPER
 from fednnnn_plugin.report.runs import SECONDS
 

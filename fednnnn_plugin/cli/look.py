@@ -90,7 +90,7 @@ def partition_command(
     from fednnnn_plugin.recipe import find_recipe, load_recipe
     from fednnnn_plugin.recipe.data_spec import data_spec
     from fednnnn_plugin.report.cells import as_csv
-    from fednnnn_plugin.report.partition import counts_text, save_partition
+    from fednnnn_plugin.report.split_figures import counts_text, save_partition
 
     loaded = load_recipe(find_recipe(recipe), overrides, allow_code=allow_code)
     spec = data_spec(loaded, allow_code=allow_code)

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.own_data import check_labels, count_classes, inputs_and_labels, members
 from fednnnn_plugin.engine.batches import LoaderData
+from fednnnn_plugin.engine.from_recipe import load_data, rank_device
 from fednnnn_plugin.engine.functions import find_functions
 from fednnnn_plugin.engine.ranks import Ranks
-from fednnnn_plugin.engine.settings import load_data, rank_device
 from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fingerprint import Fingerprint, model_digests, tensors_digest

@@ -18,6 +18,7 @@ from fednnnn_plugin.engine.evaluation import higher_is_better
 from fednnnn_plugin.engine.files import write_atomically
 from fednnnn_plugin.engine.folder import Mode, RunFolder
 from fednnnn_plugin.engine.followers import Follower, figures
+from fednnnn_plugin.engine.from_recipe import local_sgd, schedule
 from fednnnn_plugin.engine.keeper import Keeper
 from fednnnn_plugin.engine.load_model import model_metadata
 from fednnnn_plugin.engine.log_file import run_log
@@ -26,7 +27,6 @@ from fednnnn_plugin.engine.numerics import numerics
 from fednnnn_plugin.engine.provenance import commit, versions
 from fednnnn_plugin.engine.ranks import Ranks, agreed
 from fednnnn_plugin.engine.records import MetricsFile, Summary
-from fednnnn_plugin.engine.settings import local_sgd, schedule
 from fednnnn_plugin.engine.simulation import Federation, Standing, simulate_round
 from fednnnn_plugin.engine.training import Inputs, cohort_of, room_on, widest_group
 from fednnnn_plugin.engine.unchanged import (

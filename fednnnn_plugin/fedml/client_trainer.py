@@ -14,9 +14,9 @@ from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.engine.batches import Batches, LoaderBatches, LoaderData, TensorBatches
 from fednnnn_plugin.engine.devices import usable_cores
 from fednnnn_plugin.engine.evaluation import tally
+from fednnnn_plugin.engine.from_recipe import local_sgd
 from fednnnn_plugin.engine.model_check import check_model
 from fednnnn_plugin.engine.numerics import numerics
-from fednnnn_plugin.engine.settings import local_sgd
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.loaders import ClientLoader, follow_the_engine
 from fednnnn_plugin.fedml.model_states import whole_state, with_noise

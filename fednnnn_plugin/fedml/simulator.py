@@ -10,9 +10,9 @@ from torch import nn
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.display import progress_display
+from fednnnn_plugin.engine.from_recipe import default_folder, recipe_followers, run_mode
 from fednnnn_plugin.engine.ranks import ending_together
 from fednnnn_plugin.engine.run import run_federation
-from fednnnn_plugin.engine.settings import default_folder, recipe_followers, run_mode
 from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator

@@ -14,11 +14,11 @@ import pandas as pd
 
 from fednnnn_plugin.errors import UserError, check_known, printable
 from fednnnn_plugin.report import runs as run_folders
-from fednnnn_plugin.report import search, tables
+from fednnnn_plugin.report import search_figures, tables
 from fednnnn_plugin.report.arguments import check_finite, checked_names
 from fednnnn_plugin.report.cells import as_csv
 from fednnnn_plugin.report.charts import Chart, condition_charts
-from fednnnn_plugin.report.groups import arrange, references
+from fednnnn_plugin.report.conditions import arrange, references
 from fednnnn_plugin.report.study import Study, is_study, read_study
 from fednnnn_plugin.report.style import drawn
 
@@ -157,10 +157,10 @@ def _studies(paths: Sequence[Path], warnings: list[str]) -> list[Study]:
 def _search(study: Study) -> Section:
     charts = [
         Chart(name, name, text, f"{name}: {text}", False, ax)
-        for name, text, ax in search.search_figures(study)
+        for name, text, ax in search_figures.search_figures(study)
     ]
     title = printable(f"Search: {study.plan.recipe} ({study.folder.name})")
-    return Section(title, search.headline(study), charts)
+    return Section(title, search_figures.headline(study), charts)
 
 
 def _draw(chart: Chart, section: str, files: Files, kinds: Sequence[str]) -> None:

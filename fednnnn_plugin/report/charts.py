@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from fednnnn_plugin.report import figures
-from fednnnn_plugin.report.groups import SINGLE_CLIENT
+from fednnnn_plugin.report.conditions import SINGLE_CLIENT
 from fednnnn_plugin.report.runs import layers
 from fednnnn_plugin.report.style import panels
 from fednnnn_plugin.report.tables import TIMES, comparable_times

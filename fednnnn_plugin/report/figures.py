@@ -22,10 +22,10 @@ from matplotlib.ticker import MaxNLocator
 
 from fednnnn_plugin.data import class_counts
 from fednnnn_plugin.errors import check_known
-from fednnnn_plugin.report import partition as dealt
-from fednnnn_plugin.report import search as searched
+from fednnnn_plugin.report import search_figures as searched
+from fednnnn_plugin.report import split_figures as dealt
 from fednnnn_plugin.report import style
-from fednnnn_plugin.report.groups import SINGLE_CLIENT, arrange, judged, shades
+from fednnnn_plugin.report.conditions import SINGLE_CLIENT, arrange, judged, shades
 from fednnnn_plugin.report.runs import CLIENT_NORMS, SECONDS, layers
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.report.arguments import run_paths
-from fednnnn_plugin.report.groups import LINE, arrange, placed
+from fednnnn_plugin.report.conditions import LINE, arrange, placed
 from fednnnn_plugin.report.runs import layers, read_folders
 from fednnnn_plugin.report.tables import averaged, outcomes, reaching
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from fednnnn_plugin.report.groups import value_text
+from fednnnn_plugin.report.conditions import value_text
 
 # Tables tab:accuracy, in per cent, one run each, and tab:params2, what each method was given.
 _TABLE = pd.read_csv(Path(__file__).with_name("paper.csv"), index_col=["dataset", "deal", "method"])

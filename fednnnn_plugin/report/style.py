@@ -26,7 +26,7 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import offset_copy
 
-from fednnnn_plugin.report.groups import SINGLE_CLIENT
+from fednnnn_plugin.report.conditions import SINGLE_CLIENT
 from fednnnn_plugin.report.runs import method_name
 
 P = ParamSpec("P")

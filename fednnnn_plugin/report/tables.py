@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.report.groups import (
+from fednnnn_plugin.report.conditions import (
     LINE,
     SYMBOLS,
     UNRECORDED,

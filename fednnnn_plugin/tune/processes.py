@@ -23,7 +23,7 @@ def search(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Study:
 
     ``say`` takes a line for each trial that ends.
     """
-    from fednnnn_plugin.report.search import write_figures  # helpers need no matplotlib
+    from fednnnn_plugin.report.search_figures import write_figures  # helpers need no matplotlib
 
     part = Search(folder, say, jobs)
     start = get_context("spawn").Process

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from fednnnn_plugin.engine import devices as device_module
-from fednnnn_plugin.engine import settings
+from fednnnn_plugin.engine import from_recipe
 from fednnnn_plugin.engine.clock import Clock
 from fednnnn_plugin.engine.devices import choose_gpu, core_ids, side_by_side
+from fednnnn_plugin.engine.from_recipe import rank_device
 from fednnnn_plugin.engine.gpu_mapping import parse_mapping, read_mapping
-from fednnnn_plugin.engine.settings import rank_device
 from fednnnn_plugin.errors import UserError
 
 MAPPING = "two_hosts:\n  host1: [2, 0, 1]\n  host2: [1]\nempty:\nwords:\n  host1: many\n"
@@ -30,7 +30,7 @@ def mapping(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (device_module, settings):
+    for module in (device_module, from_recipe):
         monkeypatch.setattr(module, "visible_gpus", lambda: 2)
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
-from fednnnn_plugin.report.groups import arrange
+from fednnnn_plugin.report.conditions import arrange
 
 RECIPE = "digits_noniid_b_fednnnn"
 SIZES = (30, 50, 20, 40)

@@ -14,8 +14,8 @@ import wandb
 from tensorboardX.proto.event_pb2 import Event
 
 from fednnnn_plugin.engine.display import progress_display
+from fednnnn_plugin.engine.from_recipe import recipe_followers
 from fednnnn_plugin.engine.records import RoundRecord
-from fednnnn_plugin.engine.settings import recipe_followers
 from fednnnn_plugin.engine.trackers import TensorBoard
 
 MakeRecord = Callable[..., RoundRecord]

@@ -16,7 +16,7 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.engine.sampling import draw_cohort
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.report.groups import arrange
+from fednnnn_plugin.report.conditions import arrange
 from fednnnn_plugin.seeds import generators_state, torch_generator
 
 from .conftest import draw

@@ -9,7 +9,7 @@ from matplotlib.font_manager import get_font_names
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.report.charts import Chart, condition_charts
-from fednnnn_plugin.report.groups import arrange, references
+from fednnnn_plugin.report.conditions import arrange, references
 from fednnnn_plugin.report.runs import SECONDS
 from fednnnn_plugin.report.style import drawn
 

@@ -11,7 +11,7 @@ from fednnnn_plugin.cli import main
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import printable
 from fednnnn_plugin.recipe import find_recipe, load_recipe
-from fednnnn_plugin.report.partition import counts_text
+from fednnnn_plugin.report.split_figures import counts_text
 
 
 def test_counts_worked_by_hand() -> None:

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.report.groups import arrange
+from fednnnn_plugin.report.conditions import arrange
 from fednnnn_plugin.report.runs import layers, read_folders
 
 from .conftest import bare

@@ -6,7 +6,7 @@ import pytest
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.report.build import build_report
-from fednnnn_plugin.report.search import headline, search_figures, write_figures
+from fednnnn_plugin.report.search_figures import headline, search_figures, write_figures
 from fednnnn_plugin.report.study import read_study
 
 from .conftest import STEPS, bare, write_study

@@ -14,7 +14,7 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.report import tables
 from fednnnn_plugin.report.build import build_report
 from fednnnn_plugin.report.charts import condition_charts
-from fednnnn_plugin.report.groups import arrange
+from fednnnn_plugin.report.conditions import arrange
 
 
 def table_of(folder: Path) -> tables.Table:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
-from fednnnn_plugin.engine.settings import default_folder
+from fednnnn_plugin.engine.from_recipe import default_folder
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.recipe.build import known_keys
 

@@ -56,8 +56,8 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
     if not simulates_ours(args):
         return original(args, *rest, **named)
     hook.require()
+    from fednnnn_plugin.engine.from_recipe import rank_device
     from fednnnn_plugin.engine.ranks import ending_together
-    from fednnnn_plugin.engine.settings import rank_device
     from fednnnn_plugin.fedml.processes import simulation_ranks
     from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_recipe
 
@@ -121,8 +121,8 @@ def _why_ours(args: Any) -> str | None:
 
 
 def _own_data(args: Any) -> tuple[list[Any], int]:
+    from fednnnn_plugin.engine.from_recipe import load_data
     from fednnnn_plugin.engine.ranks import Ranks, ending_together
-    from fednnnn_plugin.engine.settings import load_data
     from fednnnn_plugin.fedml.loaders import fedml_dataset
     from fednnnn_plugin.fedml.processes import end_federation_together, simulation_ranks
     from fednnnn_plugin.fedml.settings import script_recipe

@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 
 from fednnnn_plugin.errors import check_known
 from fednnnn_plugin.report import style
-from fednnnn_plugin.report.groups import SYMBOLS
+from fednnnn_plugin.report.conditions import SYMBOLS
 from fednnnn_plugin.report.runs import method_name
 from fednnnn_plugin.report.study import Plan, Step, Study, read_study
 
