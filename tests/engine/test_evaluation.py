@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from fednnnn_plugin.client.loss import Loss
 from fednnnn_plugin.engine.evaluation import Evaluation, Tally, evaluation, tally
 
 
@@ -28,3 +29,12 @@ def test_tallies_add_up() -> None:
     assert evaluation([Tally(1, float("nan"), 2, 2)]) == Evaluation(0.5, None)
     assert evaluation([Tally(1, float("inf"), 2, 2)]) == Evaluation(0.5, None)
     assert evaluation([]) == Evaluation()
+
+
+def test_tally_weighs_another_loss_by_its_samples() -> None:
+    """Errors of 1 in three samples, of 3 in one: (3 · 1 + 9) / 4."""
+    model = nn.Identity()
+    model.register_parameter("w", nn.Parameter(torch.zeros(1)))
+    mse = Loss("mse", nn.functional.mse_loss)
+    batches = [(torch.ones(3), torch.zeros(3)), (torch.full((1,), 3.0), torch.zeros(1))]
+    assert evaluation([tally(model, batch, mse) for batch in batches]).loss == 3.0
