@@ -18,7 +18,6 @@ from filelock import FileLock
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe import find_recipe
 
-from ..support import server_lion
 from ..support.processes import Ended
 from ..support.ranks import BIN, commands_on_ranks, on_ranks, started
 from . import test_client_options, test_objects, test_sampling
@@ -50,7 +49,7 @@ MODULES = {
     "own_options": test_client_options.MODULE,
     "rank_0": TORN.format(0),
     "rank_1": TORN.format(1),
-    "server_lion": Path(server_lion.__file__).read_text(),
+    "server_lion": (Path(__file__).parents[1] / "support" / "server_lion.py").read_text(),
 }
 # What both ranks run: a recipe, and its settings.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
