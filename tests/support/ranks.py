@@ -1,6 +1,5 @@
 """Jobs under ``mpirun``: real processes."""
 
-import json
 import os
 import subprocess
 import sys
@@ -12,22 +11,6 @@ from .processes import Ended
 
 BIN = Path(sys.executable).parent
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # in a container
-# Most of a command's time is imports: each rank has them once, and forks for each command.
-_COMMANDS = """
-import json, os, sys
-from pathlib import Path
-from fednnnn_plugin.cli import main
-import fednnnn_plugin.engine.start, sklearn.datasets, torch._dynamo
-
-for name, words in json.loads(sys.argv[1]).items():
-    place = f"{name}.{os.environ['OMPI_COMM_WORLD_RANK']}"
-    child = os.fork()
-    if child == 0:
-        for descriptor, stream in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{place}.{stream}", os.O_WRONLY | os.O_CREAT), descriptor)
-        main(words, "fednnnn")
-    Path(f"{place}.status").write_text(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
-"""
 
 
 @contextmanager
@@ -59,18 +42,12 @@ def on_ranks(ranks: int, *command: str | Path, cwd: Path | None = None) -> Ended
 def commands_on_ranks(
     ranks: int, commands: Mapping[str, Sequence[str]], folder: Path
 ) -> dict[str, Ended]:
-    """Run ``fednnnn`` commands in a folder, one after another; return how each one ended.
+    """Run ``fednnnn`` commands in a folder, a job each; return how each one ended.
 
-    The statuses of all ranks must be the same; what they wrote is joined.
+    Processes that a job forks for its commands cannot share it: Open MPI's ranks find those of the
+    command before, and wait for ever.
     """
-    done = on_ranks(ranks, sys.executable, "-c", _COMMANDS, json.dumps(commands), cwd=folder)
-    assert done.status == 0, done.stderr
-
-    def written(name: str, part: str) -> list[str]:
-        return [(folder / f"{name}.{rank}.{part}").read_text() for rank in range(ranks)]
-
-    found = {}
-    for name in commands:
-        [status] = set(written(name, "status"))
-        found[name] = Ended(int(status), *("".join(written(name, of)) for of in ("out", "err")))
-    return found
+    return {
+        name: on_ranks(ranks, BIN / "fednnnn", *words, cwd=folder)
+        for name, words in commands.items()
+    }
