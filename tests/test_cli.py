@@ -45,7 +45,7 @@ def run(*words: str, recipe: str = RECIPE, **settings: Any) -> Result:
 
 
 def refused(result: Result) -> str:
-    """Return the one line that a mistake is said in."""
+    """Return the one line of the error."""
     assert (result.exit_code, result.stdout) == (2, "")
     [line] = result.stderr.splitlines()
     return line

@@ -1,4 +1,4 @@
-"""What a recipe means to the parts of the engine; nothing below sees a recipe."""
+"""The parts of the engine, as a recipe asks for them; nothing below sees a recipe."""
 
 import logging
 import platform

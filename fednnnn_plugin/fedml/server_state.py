@@ -34,7 +34,7 @@ def file_to_write(key: str, text: str | None) -> Path | None:
 
 
 class ServerFiles:
-    """A server's files: the state that it goes on from, and the evaluation model.
+    """A server's files: the state that a resumed federation starts from, and the evaluation model.
 
     The state is the served model and what the rule remembers, with the rounds that are done and
     the method. Both are optional.

@@ -1,4 +1,4 @@
-"""What a recipe means to ``data/``: what is loaded, and how it is dealt."""
+"""The data of a recipe: what is loaded, and how it is partitioned."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
 
 
 def partition_counts(recipe: Recipe | Path | str, *, allow_code: bool = False) -> pd.DataFrame:
-    """Deal a recipe's training images; count each client's by class, as ``client_counts`` does."""
+    """Return how many training images of each class every client of a recipe holds."""
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(find_recipe(str(recipe)), allow_code=allow_code)
     return load_federated(data_spec(recipe, allow_code=allow_code)).class_counts()

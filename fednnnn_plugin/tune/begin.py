@@ -13,6 +13,7 @@ from fednnnn_plugin.data.images import are_classes
 from fednnnn_plugin.data.partition import deal_name, partition
 from fednnnn_plugin.engine.evaluation import higher_is_better
 from fednnnn_plugin.engine.functions import find_functions
+from fednnnn_plugin.engine.inputs import MODEL
 from fednnnn_plugin.errors import RunError, UserError, joined
 from fednnnn_plugin.recipe import differences
 from fednnnn_plugin.recipe.data_spec import data_spec
@@ -22,12 +23,15 @@ from fednnnn_plugin.tune.options import LEARNING_RATE_STEP, Options, options_of
 from fednnnn_plugin.tune.plan import Load, Measure, make_plan, trial_recipe
 from fednnnn_plugin.tune.study_folder import StudyFolder, shown_values
 from fednnnn_plugin.tune.trial import check_trial
+from fednnnn_plugin.user_code import find_code, is_own
 
 
 def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
     """Begin a study of a recipe, unless a trial of it cannot be run."""
     recipe = load([])
     functions = find_functions(recipe, allow_code=folder.allow_code)
+    if is_own(model := recipe.model_args.model):
+        find_code(MODEL, model, allow_code=folder.allow_code)
     measures = [
         Measure(name, not higher_is_better(metric)) for name, metric in functions.metrics.items()
     ]

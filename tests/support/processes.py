@@ -12,7 +12,7 @@ class Ended:
     stderr: str
 
     def check_one_line(self, status: int) -> str:
-        """Return the one line that a mistake is said in."""
+        """Return the one line of the error."""
         assert self.status == status, self.stderr
         assert self.stderr.endswith("\n")
         [line] = self.stderr.splitlines()
