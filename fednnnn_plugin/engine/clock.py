@@ -2,6 +2,7 @@
 
 import time
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ class Clock:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._marks: list[tuple[str, Any]] = []
+        self._waited_before = _seconds_waited()
         self.mark("")
 
     def mark(self, part: str) -> None:
@@ -37,3 +39,19 @@ class Clock:
             seconds = begun.elapsed_time(ended) / 1000 if on_gpu else ended - begun
             found[part] = found.get(part, 0.0) + seconds
         return found
+
+    def waited(self) -> float | None:
+        """Return the seconds so far in which this process waited for a core that others had."""
+        before, now = self._waited_before, _seconds_waited()
+        return None if before is None or now is None else now - before
+
+
+def _seconds_waited() -> float | None:
+    """Return how long the main thread was ready to run but had no core; None if not on Linux.
+
+    Source: kernel documentation, ``scheduler/sched-stats``: the second number, in nanoseconds.
+    """
+    try:
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, LookupError, ValueError):
+        return None

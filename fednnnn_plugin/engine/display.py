@@ -95,7 +95,7 @@ class _Lines(Follower):
         self._rounds = rounds
 
     def round_done(self, record: RoundRecord) -> None:
-        seconds = sum((record.seconds.train, record.seconds.aggregate, record.seconds.evaluate))
+        seconds = record.seconds.total
         left = tqdm.format_interval(round(seconds * (self._rounds - record.round))).removeprefix(
             "0"
         )

@@ -29,11 +29,17 @@ _LONGEST_SUMMARY = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class Seconds:
-    """Wall time of the parts of a round."""
+    """Wall time of the parts of a round, and how much of it the process waited for a core."""
 
     train: float
     aggregate: float
     evaluate: float
+    waited: float | None = None  #: as long as other work had the cores; None where not known
+
+    @property
+    def total(self) -> float:
+        """The wall time of the round."""
+        return self.train + self.aggregate + self.evaluate
 
 
 @dataclass(frozen=True)
@@ -112,13 +118,19 @@ def round_record(
 _Amount = Annotated[float, Field(ge=0, le=sys.float_info.max / 2)]
 
 
+class _Seconds(BaseModel):
+    train: _Amount = 0.0
+    aggregate: _Amount = 0.0
+    evaluate: _Amount = 0.0
+
+
 class Recorded(BaseModel):
     """What the engine reads of a round's record; norms that cannot be are of a damaged one."""
 
     round: int
     test_acc: Annotated[float, Field(ge=0, le=1)] | None
     integrated_norm: _Amount
-    seconds: dict[str, _Amount]
+    seconds: _Seconds
     mean_update_norm: _Amount = 0.0
     mean_client_norm: _Amount = 0.0
     server_update_norm: _Amount = 0.0
@@ -169,7 +181,7 @@ class MetricsFile:
     def until(self, last_round: int) -> tuple[float, float]:
         """Return the integrated norm and the seconds of all rounds to one that is on record."""
         recorded = list(islice(self._whole(), last_round))
-        seconds = sum(sum(each.seconds.values()) for each in recorded)
+        seconds = sum(s.train + s.aggregate + s.evaluate for s in (r.seconds for r in recorded))
         return recorded[-1].integrated_norm, seconds
 
     def cut(self, rounds: int) -> None:

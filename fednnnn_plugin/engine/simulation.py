@@ -123,7 +123,7 @@ def simulate_round(
         served = _test(federation, number, after.served) if schedule.test_served else None
         evaluation = _test(federation, number, after.evaluation)
     clock.mark("evaluate")
-    seconds = clock.seconds()
+    seconds = Seconds(**clock.seconds(), waited=clock.waited())
     integrated_norm = standing.integrated_norm + move.server_update_norm
     record = round_record(
         number,
@@ -133,9 +133,9 @@ def simulate_round(
         evaluated=server.rule.evaluated,
         evaluation=evaluation,
         served=served,
-        seconds=Seconds(**seconds),
+        seconds=seconds,
     )
-    wall_seconds = standing.wall_seconds + sum(seconds.values())
+    wall_seconds = standing.wall_seconds + seconds.total
     return record, Standing(after, number, integrated_norm, wall_seconds, method)
 
 

@@ -16,7 +16,7 @@ from fednnnn_plugin.report import figures
 from fednnnn_plugin.report.conditions import SINGLE_CLIENT
 from fednnnn_plugin.report.runs import layers
 from fednnnn_plugin.report.style import panels
-from fednnnn_plugin.report.tables import TIMES, comparable_times
+from fednnnn_plugin.report.tables import comparable_times, times_note
 
 Panel = tuple[pd.DataFrame, Callable[..., Axes]]  # what is drawn, and how
 
@@ -104,7 +104,7 @@ def condition_charts(
             "Time of training, aggregation and evaluation, of the rounds that all seeds have."
             + band
         )
-        plans.append(("seconds", "Accuracy by time", f"{caption} {TIMES}",
+        plans.append(("seconds", "Accuracy by time", f"{caption} {times_note(runs)}".strip(),
                       [(runs, figures.accuracy_by_seconds)]))  # fmt: skip
     if runs["served_test_acc"].notna().any():
         evaluated = partial(figures.accuracy, title="evaluated model")

@@ -40,12 +40,13 @@ DISPLAY_NAMES = {"PaperFedAvg": "FedAvg", "PaperFedProx": "FedProx", "NormNorm":
 DISPLAY_NAMES |= {"fedprox": "FedProx", "scaffold": "SCAFFOLD"}
 CLIENT_NORMS = ["client_norm_min", "client_norm_median", "client_norm_max"]
 SECONDS = ["seconds.train", "seconds.aggregate", "seconds.evaluate"]
+WAITED = "seconds.waited"
 COUNTS = ["clients", "rejected"]
 # The columns of every table, recorded or not.
 NUMBERS = [
     *("round", "test_acc", "test_loss", "served_test_acc"),
     *("mean_update_norm", "mean_client_norm", "server_update_norm", "integrated_norm"),
-    *("orthogonal_norm", *COUNTS, "degenerate", *CLIENT_NORMS, *SECONDS),
+    *("orthogonal_norm", *COUNTS, "degenerate", *CLIENT_NORMS, *SECONDS, WAITED),
 ]
 OTHER_NUMBERS = re.compile(r"(layers\..*|test_metrics)\.")
 # Names of other columns; a user's own rule may have a key of such a name.

@@ -19,11 +19,11 @@ from fednnnn_plugin.report.conditions import (
 )
 from fednnnn_plugin.report.judging import ACCURACY, scale, with_unit, with_values
 from fednnnn_plugin.report.paper import PAPER, SETTINGS, unlike_paper
-from fednnnn_plugin.report.runs import SECONDS
+from fednnnn_plugin.report.runs import SECONDS, WAITED
 
 FEDAVG = "FedAvg"
 _FIRST = ["data set", "condition", "method"]
-TIMES = "Times can be compared only if nothing else ran on the machine, which is not recorded."
+BUSY = 0.1  # a run that waited so much of its time for a core ran beside other work
 _SHOWN: tuple[str, ...] = (
     "client_num_in_total",
     "client_num_per_round",
@@ -178,9 +178,12 @@ def accuracy(runs: pd.DataFrame) -> Table:
     numbers["seconds"] = numbers["seconds"].where(timed)
     if numbers["seconds"].notna().any():
         rows["s a round"] = _fixed(numbers["seconds"], 1)
-        notes.append(f"s a round: median. {TIMES}")
+        notes.append(f"s a round: median. {times_note(runs)}".strip())
     if not timed.all():
-        notes.append("No times are shown for a condition with runs from different machines.")
+        notes.append(
+            "No times are shown for a condition with runs from different machines or beside other "
+            "work."
+        )
     notes += _machines(runs, alike)
     unlike = numbers[numbers["unlike_paper"] != ""].groupby("unlike_paper", sort=False)["label"]
     for difference, labels in unlike:
@@ -213,8 +216,19 @@ def _machines(runs: pd.DataFrame, alike: Sequence[object]) -> Iterator[str]:
 
 
 def comparable_times(runs: pd.DataFrame) -> bool:
-    """Whether a condition's runs are all of one machine, so that their seconds can be compared."""
-    return runs["device"].nunique() < 2
+    """Whether a condition's runs are all of one machine, and none waited for what else ran on it.
+
+    ``BUSY`` is the share of a run's time that counts as waiting; older records do not have it.
+    """
+    every = runs.assign(seconds=runs[SECONDS].sum(axis=1)).groupby("run")[["seconds", WAITED]].sum()
+    return runs["device"].nunique() < 2 and not (every[WAITED] > BUSY * every["seconds"]).any()
+
+
+def times_note(runs: pd.DataFrame) -> str:
+    """What keeps the times of runs from being compared, as far as it is not on record."""
+    if runs[WAITED].notna().all():
+        return ""
+    return "Times can be compared only if nothing else ran on the machine, which is not recorded."
 
 
 def headline(runs: pd.DataFrame) -> str:

@@ -123,3 +123,20 @@ def test_clock_adds_up_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     for part in ("train", "aggregate", "train", "evaluate"):
         clock.mark(part)
     assert clock.seconds() == {"train": 5.0, "aggregate": 2.0, "evaluate": 8.0}
+
+
+@pytest.mark.parametrize(("told", "waited"), [("7 {} 3", 2.5), ("?", None), (None, None)])
+def test_clock_knows_how_long_it_waited_for_a_core(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, waited: float | None
+) -> None:
+    """In nanoseconds where the kernel tells."""
+    times = iter([4_000_000_000, 6_500_000_000])
+
+    def read_text(path: Path) -> str:
+        assert str(path) == "/proc/self/schedstat"
+        if told is None:
+            raise FileNotFoundError
+        return told.format(next(times))
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert Clock(CPU).waited() == waited

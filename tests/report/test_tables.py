@@ -275,9 +275,22 @@ def test_times_of_different_machines_do_not_stand_beside_each_other(make_run) ->
     table = tables.accuracy(runs)
     assert "s a round" not in table.rows
     assert table.numbers["seconds"].isna().all()
-    assert any("different machines" in note for note in table.notes)
     assert {f"Machine cpu ({name}, 2 cores): " in " ".join(table.notes) for name in "AB"} == {True}
     assert "seconds" not in {c.name for c in condition_charts(runs, runs.iloc[:0], ())}
+
+
+@pytest.mark.parametrize(("waited", "shown"), [(None, True), (0.05, True), (0.5, False)])
+def test_times_beside_other_work_are_not_shown(make_run, waited: float | None, shown: bool) -> None:
+    """A round takes 1.3 s; of one run it is not known how long it waited for a core."""
+
+    def change(line: dict) -> None:
+        line["seconds"]["waited"] = waited
+
+    runs = arrange(fp.read_runs(make_run("FedNNNN"), make_run("PaperFedAvg", change=change)))
+    table = tables.accuracy(runs)
+    assert ("s a round" in table.rows) is shown
+    assert table.numbers["seconds"].notna().all() == shown
+    assert ("seconds" in {c.name for c in condition_charts(runs, runs.iloc[:0], ())}) is shown
 
 
 def test_latex_is_what_pdflatex_takes(make_run, tmp_path: Path) -> None:
