@@ -24,6 +24,7 @@ from fednnnn_plugin.engine.endings import say
     help="best_accuracy (default), final_accuracy or final_loss; where the recipe names "
     "validation_args.metrics, best_metric (default then) or final_metric, of the first.",
 )
+@click.option("--seeds", metavar="LIST", help="Judge by the mean over seeds, as in 0,1,2.")
 @click.option(
     "--paper",
     is_flag=True,

@@ -155,9 +155,10 @@ def _caption(study: Study, step: Step) -> str:
     counts += [f"{missing} not run yet"] * (missing > 0)
     others = " Each cell is the best over the other values." * (len(step.grid) > 2)
     share = f"{study.plan.validation * 100.0:.3g} %"
+    seeds = f", the mean over {len(study.plan.seeds)} seeds" * bool(study.plan.seeds)
     return (
-        f"{said}{others} {len(step)} trials: {', '.join(counts)}; {step.rounds} rounds each. "
-        f"{share} of the training images, held out, judged them; no test image was seen."
+        f"{said}{others} {len(step)} trials: {', '.join(counts)}; {step.rounds} rounds each. They "
+        f"were judged on {share} of the training images, held out{seeds}; no test image was seen."
     )
 
 

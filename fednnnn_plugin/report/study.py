@@ -60,7 +60,8 @@ class Plan(BaseModel):
 
     ``validation`` is the share of the training images that is held out to judge every trial;
     with ``prune`` trials far behind the others are stopped early. ``measure`` is the recipe's first
-    metric, which ``best_metric`` and ``final_metric`` are of.
+    metric, which ``best_metric`` and ``final_metric`` are of. A trial is a run with each of the
+    ``seeds``, or with the recipe's where there are none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -72,6 +73,7 @@ class Plan(BaseModel):
     measure: str | None = None
     lower_is_better: bool = False  # of the measure
     classes_per_client: int = 2  # of the clients on which the learning rate is chosen
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = ()
     steps: tuple[Step, ...] = Field(min_length=1)
 
     @property
@@ -83,6 +85,11 @@ class Plan(BaseModel):
     def lowest(self) -> bool:
         """Whether the lowest value is the best."""
         return self.metric == "final_loss" or (self.of_measure and self.lower_is_better)
+
+    @property
+    def run_folders(self) -> dict[str, int | None]:
+        """The seeds of a trial's runs, by the names of their folders in the trial's."""
+        return {f"seed{seed}": seed for seed in self.seeds} or {"": None}
 
     @property
     def keys(self) -> list[str]:

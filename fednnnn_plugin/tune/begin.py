@@ -20,7 +20,7 @@ from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.report.study import Plan, is_study, read_plan, read_study
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.tune.options import LEARNING_RATE_STEP, Options, options_of
-from fednnnn_plugin.tune.plan import Load, Measure, make_plan, trial_recipe
+from fednnnn_plugin.tune.plan import Load, Measure, make_plan, trial_recipes
 from fednnnn_plugin.tune.study_folder import StudyFolder, shown_values
 from fednnnn_plugin.tune.trial import check_trial
 from fednnnn_plugin.user_code import find_code, is_own
@@ -67,7 +67,8 @@ def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
     study = read_study(folder.path)
     for step in study.plan.steps:
         if best := study.chosen(step):
-            check_trial(folder.trial(step, best), allow_code=folder.allow_code)
+            for name in study.plan.run_folders:
+                check_trial(folder.trial(step, best) / name, allow_code=folder.allow_code)
 
 
 def _classes_per_client(load: Load, plan: Plan, *, allow_code: bool) -> int:
@@ -95,8 +96,9 @@ def _check_trials(load: Load, plan: Plan, *, allow_code: bool) -> None:
     for step in plan.steps:
         for point in step.points():
             try:
-                recipe = trial_recipe(load, plan, step, point)
-                specs.setdefault(data_spec(recipe, allow_code=allow_code), step.name)
+                recipes = trial_recipes(load, plan, step, point).values()
+                for recipe in recipes:
+                    specs.setdefault(data_spec(recipe, allow_code=allow_code), step.name)
             except UserError as error:
                 lines += str(error).replace("--set train_args.", "--grid ").splitlines()
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -11,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from fednnnn_plugin.engine.start import as_options
 from fednnnn_plugin.errors import UserError, joined, printable, shown
+from fednnnn_plugin.recipe.kinds import Seed
 from fednnnn_plugin.report.study import MAX_POINTS, Metric, Plan
 
 LEARNING_RATE_STEP = "learning-rate"  # the paper's Step 2; no method has such a name
@@ -46,6 +48,18 @@ def _number(text: str) -> Decimal:
     if not number.is_finite() or abs(number.adjusted()) > 300:
         raise ValueError(_FORM)
     return number
+
+
+def _parse_seeds(given: object) -> object:
+    """Read the command's numbers between commas; each once."""
+    if isinstance(given, str):
+        if not re.fullmatch(r"\d+(,\d+)*", given):
+            raise ValueError("must be whole numbers between commas, as in 0,1,2")
+        given = map(int, given.split(","))
+    seeds = tuple(given) if isinstance(given, Iterable) else given
+    if isinstance(seeds, tuple) and not 0 < len(set(seeds)) == len(seeds):
+        raise ValueError("must be one seed or several different ones")
+    return seeds
 
 
 def _by_key(grids: object) -> object:
@@ -92,6 +106,7 @@ class Options(BaseModel):
     rounds: int | None = Field(default=None, ge=1, le=2**31 - 1)
     validation: float | None = Field(default=None, gt=0, lt=1)
     metric: Metric | None = None
+    seeds: Annotated[tuple[Seed, ...] | None, BeforeValidator(_parse_seeds)] = None
     paper: bool | None = None
     prune: bool | None = None
     overrides: Annotated[list[str], BeforeValidator(_as_list)] = []
@@ -103,7 +118,8 @@ class Options(BaseModel):
     @property
     def planned(self) -> dict[str, object]:
         """What is given of the plan, each key's grid by itself."""
-        given = self.model_dump(include={"rounds", "validation", "metric", "paper", "prune"})
+        names = {"rounds", "validation", "metric", "seeds", "paper", "prune"}
+        given = self.model_dump(include=names)
         given |= {f"grid {key}": values for key, values in (self.grid or {}).items()}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -113,7 +129,8 @@ def options_of(plan: Plan) -> Options:
     grid = {key: values for step in plan.steps for key, values in step.grid.items()}
     given = plan.model_dump(include={"validation", "metric", "prune"})
     paper = any(step.name == LEARNING_RATE_STEP for step in plan.steps) or None
-    return Options(grid=grid, rounds=plan.steps[0].rounds, paper=paper, **given)
+    seeds = plan.seeds or None
+    return Options(grid=grid, rounds=plan.steps[0].rounds, seeds=seeds, paper=paper, **given)
 
 
 def checked_options(given: Mapping[str, object]) -> Options:

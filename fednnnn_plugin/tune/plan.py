@@ -74,6 +74,7 @@ def make_plan(recipe: Recipe, options: Options, measure: Measure | None = None) 
         lower_is_better=bool(measure and measure.lower_is_better),
         validation=held_out,
         prune=bool(options.prune),
+        seeds=options.seeds or (),
         steps=tuple(steps),
     )
 
@@ -82,15 +83,17 @@ def described(load: Load, plan: Plan) -> Iterator[str]:
     """Say what each step trains, on which deal."""
     for step in plan.steps:
         point = next(step.points())
-        recipe = trial_recipe(load, plan, step, point)
+        recipe = next(iter(trial_recipes(load, plan, step, point).values()))
         data, train = recipe.data_args, recipe.train_args
         deal = data.partition_method
         if deal == "n_class":
             deal += f", {data.classes_per_client} classes a client"
         why = ", the paper's procedure" * (step.name == LEARNING_RATE_STEP)
+        seeds = f", each with the seeds {', '.join(map(str, plan.seeds))}" * bool(plan.seeds)
         yield (
-            f"{step.name}: {', '.join(step.grid)}: {len(step)} runs of {step.rounds} rounds of "
-            f"{step.method}, {data.dataset} ({deal}), {train.client_num_in_total} clients{why}"
+            f"{step.name}: {', '.join(step.grid)}: {len(step)} trials of {step.rounds} rounds of "
+            f"{step.method}, {data.dataset} ({deal}), {train.client_num_in_total} clients"
+            f"{seeds}{why}"
         )
 
 
@@ -162,8 +165,13 @@ def _step(name: str, method: str, rounds: int, grid: Grid) -> Step:
         raise UserError(f"--grid: {why}") from None
 
 
-def trial_recipe(load: Load, plan: Plan, step: Step, point: Mapping[str, float]) -> Recipe:
-    """Return a trial's recipe; ``point`` holds its values, and those that earlier steps chose."""
+def trial_recipes(
+    load: Load, plan: Plan, step: Step, point: Mapping[str, float]
+) -> dict[str, Recipe]:
+    """Return the recipes of a trial's runs, by the names of their folders in the trial's.
+
+    ``point`` holds the trial's values, and those that earlier steps chose.
+    """
     changes: dict[str, object] = {
         "train_args.comm_round": step.rounds,
         "data_args.validation_fraction": plan.validation,
@@ -181,4 +189,8 @@ def trial_recipe(load: Load, plan: Plan, step: Step, point: Mapping[str, float])
         f"train_args.{key}": int(value) if key in counts and value.is_integer() else value
         for key, value in point.items()
     }
-    return load([f"{key}={value}" for key, value in changes.items()])
+    more = [f"{key}={value}" for key, value in changes.items()]
+    return {
+        name: load(more if seed is None else [*more, f"common_args.random_seed={seed}"])
+        for name, seed in plan.run_folders.items()
+    }

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from math import isnan
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.report.study import Step, Study, read_plan
 from fednnnn_plugin.tune.journal import Journal, Row
-from fednnnn_plugin.tune.plan import trial_recipe
+from fednnnn_plugin.tune.plan import trial_recipes
 from fednnnn_plugin.tune.study_folder import StudyFolder, shown_values
 from fednnnn_plugin.tune.trial import read_curves, rounds_done, run_trial
 
@@ -60,33 +61,45 @@ class Search:
     def _visit(self, step: Step, point: Values, chosen: Values, *, waits: bool) -> None:
         """See that a point has a result; leave it where another process is at it."""
         folder = self._folder.trial(step, point)
-        recipe = trial_recipe(self._folder.load, self._plan, step, {**chosen, **point})
+        recipes = trial_recipes(self._folder.load, self._plan, step, {**chosen, **point})
+        runs = {folder / name: recipe for name, recipe in recipes.items()}
         folder.parent.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
         try:
             with FileLock(folder.with_name(f".{folder.name}.lock"), timeout=-1 if waits else 0):
                 row = self._journal.rows(step).get(tuple(point.values()))
-                done = rounds_done(folder, recipe)
-                whole = done == step.rounds
-                if row and done is not None and (whole or row["state"] != "finished"):
+                rounds = [rounds_done(run, recipe) for run, recipe in runs.items()]
+                whole = all(number == step.rounds for number in rounds)
+                if row and rounds[0] is not None and (whole or row["state"] != "finished"):
                     return
-                ended = ("finished", "") if whole else self._run(recipe, folder, step, point)
-                row = self._record(folder, step, point, *ended)
+                row = self._record(folder, list(runs), step, point, *self._run(runs, step, point))
         except Timeout:
             return
         done, of = len(self._tabulate().trials), sum(map(len, self._plan.steps))
         self._say(f"[{done}/{of}] {self._line(row, point)}  {time.perf_counter() - started:.1f} s")
 
-    def _run(self, recipe: Recipe, folder: Path, step: Step, point: Values) -> tuple[str, str]:
-        def hopeless() -> bool:
-            return self._plan.prune and self._journal.hopeless(step, point, self._curves(folder))
+    def _run(self, runs: Mapping[Path, Recipe], step: Step, point: Values) -> tuple[str, str]:
+        """Run what of a trial is not finished, until a run fails or is stopped early."""
+        code = self._folder.allow_code
+        for run, recipe in runs.items():
+            if rounds_done(run, recipe) == step.rounds:
+                continue
+            hopeless = partial(self._hopeless, run, step, point)
+            state, reason = run_trial(recipe, run, hopeless, self._jobs, allow_code=code)
+            if state != "finished":
+                return state, reason
+        return "finished", ""
 
-        return run_trial(recipe, folder, hopeless, self._jobs, allow_code=self._folder.allow_code)
+    def _hopeless(self, run: Path, step: Step, point: Values) -> bool:
+        curves = read_curves([run], self._plan)
+        return self._plan.prune and self._journal.hopeless(step, point, curves)
 
-    def _record(self, folder: Path, step: Step, point: Values, state: str, reason: str) -> Row:
+    def _record(
+        self, folder: Path, runs: list[Path], step: Step, point: Values, state: str, reason: str
+    ) -> Row:
         """Write down what a trial that ended has measured."""
         metric = self._plan.metric
-        curves = self._curves(folder)
+        curves = read_curves(runs, self._plan)
         row: Row = {"step": step.name, "method": step.method, metric: None, **point}
         if len(curves):
             row |= {name: None if isnan(last) else last for name, last in curves.iloc[-1].items()}
@@ -98,9 +111,6 @@ class Search:
         row |= {"reason": reason, "folder": folder.relative_to(self._folder.path).as_posix()}
         self._journal.record(step, point, row, curves)
         return row
-
-    def _curves(self, folder: Path) -> pd.DataFrame:
-        return read_curves(folder, self._plan)
 
     def _signed(self, curves: pd.DataFrame) -> pd.Series[float]:
         """What is the higher the better after each round."""

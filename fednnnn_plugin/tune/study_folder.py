@@ -1,7 +1,8 @@
 """The study folder: what is searched, and what was found so far.
 
 ``base.yaml`` is the recipe, ``study.yaml`` the plan, ``trials/<step>/<values>/`` a run folder each,
-``journal.log`` Optuna's storage, ``trials.csv``, ``best.yaml`` and ``figures/`` the outcome.
+or one for each of the plan's seeds, ``.../seed<n>/``; ``journal.log`` is Optuna's storage,
+``trials.csv``, ``best.yaml`` and ``figures/`` are the outcome.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class StudyFolder:
         return FileLock(self.path / ".lock")
 
     def trial(self, step: Step, point: Mapping[str, float]) -> Path:
-        """Return a trial's run folder, named as in ``beta=0.7,gamma=0.8``."""
+        """Return a trial's folder, named as in ``beta=0.7,gamma=0.8``."""
         name = ",".join(f"{key}={value!r}" for key, value in point.items())
         return self.path / "trials" / step.name / name
 
@@ -80,6 +81,7 @@ class StudyFolder:
             f"Recipe {plan.recipe} with the values that fednnnn tune chose.",
             f"Judged by {plan.metric} on {plan.validation:.4g} of the training images, held out; "
             "the test images were not looked at.",
+            *[f"Mean over the seeds {', '.join(map(str, plan.seeds))}."] * bool(plan.seeds),
             f"Early stopping of hopeless trials: {'on' if plan.prune else 'off'}.",
             *(line for step in plan.steps for line in _provenance(study, step)),
             ", ".join(f"{package} {number}" for package, number in versions().items()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -74,8 +74,18 @@ class _Pruner(Follower):
             raise optuna.TrialPruned
 
 
-def read_curves(folder: Path, plan: Plan) -> pd.DataFrame:
-    """Read what the plan may judge by after each round that was tested, by the round's number."""
+def read_curves(runs: Sequence[Path], plan: Plan) -> pd.DataFrame:
+    """Read what the plan may judge by after each round that was tested, by the round's number.
+
+    Of several runs it is the mean, for the rounds that all have which began.
+    """
+    begun = [curves for run in runs if len(curves := _curves(run, plan))]
+    if not begun:
+        return _curves(runs[0], plan)
+    return (sum(begun[1:], begun[0]) / len(begun)).dropna(how="all")
+
+
+def _curves(folder: Path, plan: Plan) -> pd.DataFrame:
     path = RunFolder(folder).metrics
     columns = {"round": int, "test_acc": float, "test_loss": float}
     try:

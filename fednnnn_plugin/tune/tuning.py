@@ -51,6 +51,7 @@ def tune(
     rounds: int | None = None,
     validation: float | None = None,
     metric: str | None = None,
+    seeds: str | Sequence[int] | None = None,
     paper: bool | None = None,
     prune: bool | None = None,
     study: Path | str | None = None,
@@ -72,6 +73,8 @@ def tune(
         metric: ``"best_accuracy"`` (default), ``"final_accuracy"`` or ``"final_loss"``; where the
             recipe names metrics, ``"best_metric"`` (default then) or ``"final_metric"``, of the
             first.
+        seeds: run each trial with each of these, and judge it by the mean; by default the
+            recipe's seed alone.
         paper: follow the paper's procedure for a recipe of other data, network or deal, too.
         prune: stop trials that are far behind the others.
         study: the study folder; ``studies/<recipe>-seed<seed>`` by default.
@@ -93,6 +96,7 @@ def tune(
         "rounds": rounds,
         "validation": validation,
         "metric": metric,
+        "seeds": seeds,
         "paper": paper,
         "prune": prune,
         "overrides": overrides or (),

@@ -19,7 +19,7 @@ from fednnnn_plugin.tune.search import Search
 from fednnnn_plugin.tune.study_folder import StudyFolder
 
 Outcome = Callable[[dict[str, Any], int], float]
-"""A trial's accuracy after a round, from its ``train_args``; it may raise what a run raises."""
+"""A run's accuracy after a round, from its ``train_args`` and ``seed``; it may raise as a run."""
 
 
 BETA_WITHOUT_LOSS = 9.0
@@ -42,10 +42,10 @@ class Searches:
     def search(self, outcome: Outcome) -> Study:
         def run(recipe: Recipe, _: object, folder: Path, mode: str, **how: object) -> None:
             self.ran.append(folder.name)
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True, parents=True)
             text = dump_recipe(recipe)
             (folder / "recipe.yaml").write_text(text)
-            train = yaml.safe_load(text)["train_args"]
+            train = yaml.safe_load(text)["train_args"] | {"seed": recipe.common_args.random_seed}
             followers = how["followers"]
             assert isinstance(followers, list)
             with (folder / "metrics.jsonl").open("w") as file:

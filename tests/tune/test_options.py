@@ -37,6 +37,8 @@ MANY = ",".join(map(str, range(MAX_POINTS + 1)))
         ({"grid": 3}, "--grid: 3: "),
         ({"rounds": "3"}, "--rounds: '3': "),
         ({"validation": 1.0}, "--validation: 1.0: "),
+        *(({"seeds": bad}, "--seeds: ") for bad in ("", "1;2", "1,1", [1, 1], [], 3)),
+        *(({"seeds": bad}, "--seeds") for bad in ([True], [-1], ["1"], "0,4294967296")),
         ({"metric": "loss"}, "--metric: 'loss': "),
         ({"jobs": "2"}, "--jobs: '2': "),
         ({"study": 3}, "--study: 3: "),

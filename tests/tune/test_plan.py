@@ -9,7 +9,7 @@ import yaml
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe, dump_recipe, find_recipe, load_recipe
 from fednnnn_plugin.tune.options import Options, options_of
-from fednnnn_plugin.tune.plan import described, make_plan, trial_recipe
+from fednnnn_plugin.tune.plan import described, make_plan, trial_recipes
 
 
 def recipe(name: str) -> Recipe:
@@ -65,13 +65,13 @@ def test_plan_searches_learning_rate_on_fedavg() -> None:
 
     plan = make_plan(load([]), Options(paper=True))
     rate, own = plan.steps
-    tried = trial_recipe(load, plan, rate, {"learning_rate": 0.07})
+    tried = trial_recipes(load, plan, rate, {"learning_rate": 0.07})[""]
     assert tried.train_args.federated_optimizer == "PaperFedAvg"
     assert tried.data_args.partition_method == "n_class"
     assert tried.data_args.partition_sizes == "balanced"
     assert (tried.train_args.learning_rate, tried.train_args.comm_round) == (0.07, 50)
     # The method's own values under the recipe's own condition.
-    tried = trial_recipe(load, plan, own, {"learning_rate": 0.07, "beta": 0.9, "gamma": 0.6})
+    tried = trial_recipes(load, plan, own, {"learning_rate": 0.07, "beta": 0.9, "gamma": 0.6})[""]
     assert tried.train_args.federated_optimizer == "FedNNNN"
     assert tried.data_args.partition_method == "dirichlet"
     assert tried.data_args.partition_sizes == "power_law"
@@ -91,7 +91,7 @@ def test_plan_of_ones_own_recipe_is_joint() -> None:
     plan = make_plan(load([]), Options(grid=grids))
     (step,) = plan.steps
     assert (step.method, len(step), step.rounds) == ("FedNNNN", 8, load([]).train_args.comm_round)
-    tried = trial_recipe(load, plan, step, {"learning_rate": 0.02, "epochs": 2.0})
+    tried = trial_recipes(load, plan, step, {"learning_rate": 0.02, "epochs": 2.0})[""]
     assert tried.train_args.federated_optimizer == "FedNNNN"
     assert (tried.data_args.partition_method, tried.data_args.partition_alpha) == ("dirichlet", 0.3)
     assert (tried.train_args.learning_rate, tried.train_args.epochs) == (0.02, 2)

@@ -69,6 +69,40 @@ def middle(three: Searches) -> Path:
     return three.folder.path / "trials" / "FedNNNN" / "beta=0.7"
 
 
+def test_seeds_are_averaged_over(searches: Searches) -> None:
+    """Seed 1 is better at 0.5 by 0.1, seed 5 worse by 0.4: 0.7, and (0.6 + 0.1) / 2."""
+    shift = {1: 0.1, 5: -0.4}
+
+    def outcome(train: dict[str, Any], number: int) -> float:
+        return hill(train, number) - 0.2 + (train["beta"] == 0.5) * shift[train["seed"]]
+
+    searches.begin(grid={"beta": [0.5, 0.7]}, rounds=2, seeds=[1, 5])
+    study = searches.search(outcome)
+    assert searches.ran == ["seed1", "seed5"] * 2
+    assert list(study.trials["value"]) == pytest.approx([0.35, 0.7])
+    assert list(study.trials["folder"]) == ["trials/FedNNNN/beta=0.5", "trials/FedNNNN/beta=0.7"]
+    assert trials(searches)[0].intermediate_values == pytest.approx({1: 0.35, 2: 0.35})
+    shutil.rmtree(searches.folder.path / "trials" / "FedNNNN" / "beta=0.7" / "seed5")
+    searches.search(outcome)
+    assert searches.ran == [*["seed1", "seed5"] * 2, "seed5"]
+    searches.folder.write_best(study)
+    assert "seeds 1, 5" in best_text(searches)
+
+
+def test_seed_that_fails_ends_its_trial(searches: Searches) -> None:
+    searches.begin(grid={"beta": [0.5, 0.7]}, rounds=2, seeds=[1, 5, 2])
+
+    def outcome(train: dict[str, Any], number: int) -> float:
+        if (train["seed"], train["beta"]) == (5, 0.7):
+            raise DIVERGED
+        return hill(train, number)
+
+    for _ in range(2):  # and is not begun again
+        study = searches.search(outcome)
+        assert searches.ran == ["seed1", "seed5", "seed2", "seed1", "seed5"]
+        assert list(study.trials["state"]) == ["finished", "failed"]
+
+
 def test_search_visits_every_point_once(three: Searches) -> None:
     study = three.search(hill)
     assert three.ran == NAMES
