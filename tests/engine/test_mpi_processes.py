@@ -19,7 +19,7 @@ from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe import find_recipe
 
 from ..support.processes import Ended
-from ..support.ranks import BIN, commands_on_ranks, on_ranks, started
+from ..support.ranks import BIN, on_ranks, runs_on_ranks, started
 from . import test_client_options, test_objects, test_sampling
 
 pytestmark = pytest.mark.slow
@@ -93,46 +93,22 @@ def alone(*words: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("job")
-
-
-@pytest.fixture(scope="module")
-def job(folder: Path) -> dict[str, Ended]:
-    """How the commands of two ranks ended: each of :data:`CASES`, and mistakes."""
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
+    """The folder in which two ranks ran all of :data:`CASES`, and how they ended."""
+    folder = tmp_path_factory.mktemp("job")
     write_modules(folder)
-    for name in ("a run", "a lock"):
-        (folder / name).mkdir()
-    (folder / "a run" / "summary.json").write_text("{}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(sys, "path", [*sys.path])
-        Path("edited.py").write_text(OWN)
-        alone(*run("a fingerprint", model="edited:net", comm_round=1))
-        sys.modules.pop("edited")
-        Path("edited.py").write_text(OWN.replace("4", "5"))
     commands = {name: run(name, recipe=recipe, **more) for name, (recipe, more) in CASES.items()}
-    commands |= {
-        "key": run("none", beta=-1),
-        "placed": run("none", using_gpu=True, gpu_util_parse="host:1,1,1"),
-        "a run": run("a run"),
-        "a lock": run("a lock"),
-        "a check": ["check", *run("a lock")[1:]],
-        "a fingerprint": run("a fingerprint", "--resume", model="edited:net"),
-        "rank 0": run("none", dataset="rank_0:data"),
-        "rank 1": run("none", dataset="rank_1:data"),
-    }
-    with FileLock(folder / "a lock" / ".lock"):
-        return commands_on_ranks(2, commands, folder)
+    return folder, runs_on_ranks(2, commands, folder)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_ranks_give_the_same_bytes(
-    case: str, job: dict[str, Ended], folder: Path, own_code: Path, content: Any
+    case: str, job: tuple[Path, Ended], own_code: Path, content: Any
 ) -> None:
     """What is a user's: each rank's clients train in processes of their own."""
-    assert job[case].status == 0, job[case].stderr
-    rounds = [line.split()[1] for line in job[case].stdout.splitlines()]
+    folder, ended = job
+    assert ended.status == 0, ended.stderr
+    rounds = [line.split()[1] for line in (folder / f"{case}.out").read_text().splitlines()]
     assert rounds[:2] == [f"{number}/{len(rounds) - 1}" for number in (1, 2)]
     write_modules(own_code)
     recipe, settings = CASES[case]
@@ -145,28 +121,39 @@ def test_ranks_give_the_same_bytes(
 
 
 @pytest.mark.parametrize(
-    ("mistake", "said"),
+    ("words", "said"),
     [
-        ("key", "train_args.beta: -1: "),
-        # What each rank finds in its own start, after MPI's.
-        ("placed", "gpu_util_parse: it places 3 processes"),
-        # What rank 0 alone sees: at the start, before the first round, and with the model.
-        ("a run", "it already holds a run"),
-        ("a lock", "another run is writing to it"),
-        ("a check", "another run is writing to it"),
-        ("a fingerprint", "model (code)"),
+        # What each rank finds, and what in its own start, after MPI's.
+        (run("none", beta=-1), "train_args.beta: -1: "),
+        (run("none", using_gpu=True, gpu_util_parse="host:1,1,1"), "it places 3 processes"),
+        # What rank 0 alone sees: at the start, and before the first round.
+        (run("a run"), "it already holds a run"),
+        (run("a lock"), "another run is writing to it"),
         # What one rank alone sees.
-        ("rank 0", "no data here"),
-        ("rank 1", "no data here"),
+        (run("none", dataset="rank_0:data"), "no data here"),
+        (run("none", dataset="rank_1:data"), "no data here"),
     ],
 )
-def test_mistake_is_said_once_for_all_ranks(
-    mistake: str, said: str, job: dict[str, Ended], folder: Path
-) -> None:
-    assert (job[mistake].status, job[mistake].stderr.count(said)) == (2, 1), job[mistake]
-    assert "MPI_ABORT" not in job[mistake].stderr
-    assert ("rank 1 on " in job[mistake].stderr) == (mistake == "rank 1")
-    assert not (folder / "none").exists()
+def test_mistake_is_said_once_for_all_ranks(words: list[str], said: str, own_code: Path) -> None:
+    write_modules(own_code)
+    (own_code / "a run").mkdir()
+    (own_code / "a run" / "summary.json").write_text("{}")
+    (own_code / "a lock").mkdir()
+    with FileLock(own_code / "a lock" / ".lock"):
+        ended = on_ranks(2, BIN / "fednnnn", *words)
+    assert (ended.status, ended.stderr.count(said)) == (2, 1), ended
+    assert "MPI_ABORT" not in ended.stderr
+    assert ("rank 1 on " in ended.stderr) == ("rank_1" in str(words))
+    assert not Path("none").exists()
+
+
+def test_code_edited_since_is_refused_once(job: tuple[Path, Ended]) -> None:
+    """Rank 0 alone compares the digests."""
+    folder, _ = job
+    (folder / "mine.py").write_text(OWN.replace("4", "5"))
+    ended = on_ranks(2, BIN / "fednnnn", *run("model", "--resume", model="mine:net"), cwd=folder)
+    assert (ended.status, ended.stderr.count("model (code)")) == (2, 1), ended
+    assert "MPI_ABORT" not in ended.stderr
 
 
 def test_mistake_of_one_rank_names_it(tmp_path: Path) -> None:

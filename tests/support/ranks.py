@@ -1,5 +1,6 @@
 """Jobs under ``mpirun``: real processes."""
 
+import json
 import os
 import subprocess
 import sys
@@ -39,15 +40,24 @@ def on_ranks(ranks: int, *command: str | Path, cwd: Path | None = None) -> Ended
         return Ended(process.returncode, stdout, stderr)
 
 
-def commands_on_ranks(
-    ranks: int, commands: Mapping[str, Sequence[str]], folder: Path
-) -> dict[str, Ended]:
-    """Run ``fednnnn`` commands in a folder, a job each; return how each one ended.
+_ONE_AFTER_ANOTHER = """
+import json, os, sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from fednnnn_plugin.cli import main
 
-    Processes that a job forks for its commands cannot share it: Open MPI's ranks find those of the
-    command before, and wait for ever.
+sys.path.insert(0, "")
+rank_0 = os.environ["OMPI_COMM_WORLD_RANK"] == "0"
+for name, words in json.loads(Path("commands.json").read_text()).items():
+    with open(f"{name}.out" if rank_0 else os.devnull, "w") as out, redirect_stdout(out):
+        main(words, standalone_mode=False)
+"""
+
+
+def runs_on_ranks(ranks: int, commands: Mapping[str, Sequence[str]], folder: Path) -> Ended:
+    """Run ``fednnnn`` commands in a folder, one after another in one job.
+
+    What rank 0 of each prints is in the file ``<name>.out``.
     """
-    return {
-        name: on_ranks(ranks, BIN / "fednnnn", *words, cwd=folder)
-        for name, words in commands.items()
-    }
+    (folder / "commands.json").write_text(json.dumps(commands))
+    return on_ranks(ranks, sys.executable, "-c", _ONE_AFTER_ANOTHER, cwd=folder)
