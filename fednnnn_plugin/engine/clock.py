@@ -1,8 +1,8 @@
 """The time that the parts of a round take."""
 
+import os
 import time
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ class Clock:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._marks: list[tuple[str, Any]] = []
-        self._waited_before = _seconds_waited()
         self.mark("")
 
     def mark(self, part: str) -> None:
@@ -40,18 +39,15 @@ class Clock:
             found[part] = found.get(part, 0.0) + seconds
         return found
 
-    def waited(self) -> float | None:
-        """Return the seconds so far in which this process waited for a core that others had."""
-        before, now = self._waited_before, _seconds_waited()
-        return None if before is None or now is None else now - before
 
+def share_waited() -> float | None:
+    """Return the share of the last minute in which what ran here waited for a core.
 
-def _seconds_waited() -> float | None:
-    """Return how long the main thread was ready to run but had no core; None if not on Linux.
-
-    Source: kernel documentation, ``scheduler/sched-stats``: the second number, in nanoseconds.
+    With C cores and a load average of L > C processes and threads it is ``1 - C / L``, else 0; None
+    where the system has no load average.
     """
     try:
-        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, LookupError, ValueError):
+        load = os.getloadavg()[0]
+    except (OSError, AttributeError):  # AttributeError: on Windows
         return None
+    return max(0.0, 1.0 - (os.cpu_count() or 1) / load) if load else 0.0

@@ -29,12 +29,12 @@ _LONGEST_SUMMARY = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class Seconds:
-    """Wall time of the parts of a round, and how much of it the process waited for a core."""
+    """Wall time of the parts of a round, and about how much of it the run waited for a core."""
 
     train: float
     aggregate: float
     evaluate: float
-    waited: float | None = None  #: as long as other work had the cores; None where not known
+    waited: float | None = None  #: from the machine's load; None where that is not known
 
     @property
     def total(self) -> float:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from fednnnn_plugin.client.groups import Group, plan_groups
 from fednnnn_plugin.engine.client_vectors import NO_STATE, ClientVectors, MethodState
-from fednnnn_plugin.engine.clock import Clock
+from fednnnn_plugin.engine.clock import Clock, share_waited
 from fednnnn_plugin.engine.cohort import Cohort, GroupTooWide
 from fednnnn_plugin.engine.endings import raise_lost_stop
 from fednnnn_plugin.engine.evaluation import Evaluation, Tally
@@ -123,7 +123,9 @@ def simulate_round(
         served = _test(federation, number, after.served) if schedule.test_served else None
         evaluation = _test(federation, number, after.evaluation)
     clock.mark("evaluate")
-    seconds = Seconds(**clock.seconds(), waited=clock.waited())
+    parts, share = clock.seconds(), share_waited()
+    waited = None if share is None else share * sum(parts.values())
+    seconds = Seconds(**parts, waited=waited)
     integrated_norm = standing.integrated_norm + move.server_update_norm
     record = round_record(
         number,

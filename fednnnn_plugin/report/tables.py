@@ -23,7 +23,7 @@ from fednnnn_plugin.report.runs import SECONDS, WAITED
 
 FEDAVG = "FedAvg"
 _FIRST = ["data set", "condition", "method"]
-BUSY = 0.1  # a run that waited so much of its time for a core ran beside other work
+BUSY = 0.2  # a run that waited so much of its time for a core ran beside other work
 _SHOWN: tuple[str, ...] = (
     "client_num_in_total",
     "client_num_per_round",

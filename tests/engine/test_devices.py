@@ -11,7 +11,7 @@ import torch
 
 from fednnnn_plugin.engine import devices as device_module
 from fednnnn_plugin.engine import from_recipe
-from fednnnn_plugin.engine.clock import Clock
+from fednnnn_plugin.engine.clock import Clock, share_waited
 from fednnnn_plugin.engine.devices import choose_gpu, core_ids, side_by_side
 from fednnnn_plugin.engine.from_recipe import rank_device
 from fednnnn_plugin.engine.gpu_mapping import parse_mapping, read_mapping
@@ -125,18 +125,17 @@ def test_clock_adds_up_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert clock.seconds() == {"train": 5.0, "aggregate": 2.0, "evaluate": 8.0}
 
 
-@pytest.mark.parametrize(("told", "waited"), [("7 {} 3", 2.5), ("?", None), (None, None)])
-def test_clock_knows_how_long_it_waited_for_a_core(
-    monkeypatch: pytest.MonkeyPatch, told: str | None, waited: float | None
+@pytest.mark.parametrize(("load", "share"), [(0.0, 0.0), (3.9, 0.0), (5.0, 0.2), (None, None)])
+def test_share_waited_by_hand(
+    monkeypatch: pytest.MonkeyPatch, load: float | None, share: float | None
 ) -> None:
-    """In nanoseconds where the kernel tells."""
-    times = iter([4_000_000_000, 6_500_000_000])
+    """Of five on four cores one waits at any time."""
 
-    def read_text(path: Path) -> str:
-        assert str(path) == "/proc/self/schedstat"
-        if told is None:
-            raise FileNotFoundError
-        return told.format(next(times))
+    def getloadavg() -> tuple[float, float, float]:
+        if load is None:
+            raise OSError
+        return load, 9.0, 9.0
 
-    monkeypatch.setattr(Path, "read_text", read_text)
-    assert Clock(CPU).waited() == waited
+    monkeypatch.setattr(os, "getloadavg", getloadavg)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert share_waited() == (None if share is None else pytest.approx(share))
