@@ -16,7 +16,7 @@ from fednnnn_plugin.engine.inputs import recipe_inputs
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import RoundRecord, Summary
 from fednnnn_plugin.engine.run import run_federation
-from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.errors import RunError, UserError, in_words
 from fednnnn_plugin.recipe import Recipe, dump_recipe, load_recipe
 from fednnnn_plugin.report.study import Plan
 
@@ -54,12 +54,20 @@ def run_trial(
     return "finished", ""
 
 
+# A search replaces no trial: one whose folder is gone is run again.
+_AGAIN = {
+    f"replace {what} with --overwrite": f"remove {what} to run it again"
+    for what in ("it", "the run")
+}
+
+
 def check_trial(folder: Path, *, allow_code: bool) -> None:
     """Refuse data and code of the user's that are not those that a trial ran with."""
     if (stored := RunFolder(folder).recipe).is_file():
         recipe, ranks = load_recipe(stored, allow_code=allow_code), Ranks()
         load = partial(recipe_inputs, recipe, ranks, allow_code=allow_code)
-        run_federation(recipe, load, folder, "resume", ranks=ranks, only_check=True)
+        with in_words(_AGAIN):
+            run_federation(recipe, load, folder, "resume", ranks=ranks, only_check=True)
 
 
 class _Pruner(Follower):
