@@ -142,23 +142,20 @@ def _line(
 
 def _caption(study: Study, step: Step) -> str:
     """Where the best lies, whether the grid is too narrow, what ran, and what judged it."""
-    trials, best = study.of(step), study.best(step)
-    missing = len(step) - len(trials)
+    best = study.best(step)
     said = _none(study)
     if best is not None:
-        so_far = " so far" * (missing > 0)
+        so_far = " so far" * (len(study.of(step)) < len(step))
         said = f"Best{so_far}, marked: {_at(step, best)}, {_shown(study, best['value'])}."
         grids = ((SYMBOLS.get(key, key), best[key], grid) for key, grid in step.grid.items())
         ends = [key for key, at, grid in grids if len(grid) > 1 and at in (min(grid), max(grid))]
         said += f" At an end of its grid: {', '.join(ends)}; widen it." * bool(ends)
-    counts = [f"{number} {state}" for state, number in trials["state"].value_counts().items()]
-    counts += [f"{missing} not run yet"] * (missing > 0)
     others = " Each cell is the best over the other values." * (len(step.grid) > 2)
     share = f"{study.plan.validation * 100.0:.3g} %"
     seeds = f", the mean over {len(study.plan.seeds)} seeds" * bool(study.plan.seeds)
     return (
-        f"{said}{others} {len(step)} trials: {', '.join(counts)}; {step.rounds} rounds each. They "
-        f"were judged on {share} of the training images, held out{seeds}; no test image was seen."
+        f"{said}{others} {study.counts([step])}; {step.rounds} rounds each. They were judged on "
+        f"{share} of the training images, held out{seeds}; no test image was seen."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -113,6 +113,13 @@ class Study:
     def of(self, step: Step) -> pd.DataFrame:
         """The trials of a step that ended."""
         return self.trials[self.trials["step"] == step.name]
+
+    def counts(self, steps: Sequence[Step]) -> str:
+        """Say how many points of these steps have a result, and of which state they are."""
+        states = pd.concat(map(self.of, steps))["state"].value_counts()
+        ended = ", ".join(f"{number} {state}" for state, number in states.items())
+        points = sum(map(len, steps))
+        return f"{states.sum()} of {points} trials have ended: {ended or 'none'}"
 
     def best(self, step: Step) -> pd.Series | None:
         """A step's best finished trial, of equal ones the first of the grid; None without one."""

@@ -95,13 +95,6 @@ def shown_values(point: Mapping[str, float]) -> str:
     return ", ".join(f"{key} {value:g}" for key, value in point.items())
 
 
-def counts(trials: pd.DataFrame, points: int) -> str:
-    """Say how many points have a result, and which."""
-    states = trials["state"].value_counts()
-    found = ", ".join(f"{count} {state}" for state, count in states.items())
-    return f"{len(trials)} of {points} points have a result: {found}"
-
-
 def _provenance(study: Study, step: Step) -> list[str]:
     """What was searched in a step, how many points have a result, and which is best."""
     grids = {key: ", ".join(map("{:g}".format, values)) for key, values in step.grid.items()}
@@ -110,6 +103,6 @@ def _provenance(study: Study, step: Step) -> list[str]:
     assert best is not None
     return [
         f"{step.name}: {step.method}, {step.rounds} rounds: {grid}",
-        f"  {counts(study.of(step), len(step))}",
+        f"  {study.counts([step])}",
         f"  best: {shown_values(study.chosen(step))}: {study.plan.metric} {best['value']:.4f}",
     ]

@@ -18,7 +18,7 @@ from fednnnn_plugin.tune.begin import begin_study, check_study
 from fednnnn_plugin.tune.options import Options, checked_options
 from fednnnn_plugin.tune.plan import described
 from fednnnn_plugin.tune.processes import search
-from fednnnn_plugin.tune.study_folder import StudyFolder, counts, shown_values
+from fednnnn_plugin.tune.study_folder import StudyFolder, shown_values
 
 _log = logging.getLogger(__name__)
 Say = Callable[[str], None]
@@ -141,7 +141,7 @@ def tune_recipe(recipe: Path | str, given: Mapping[str, object], *, say: Say, wa
         say(line)
     found = search(folder, say, options.jobs)
     steps = found.plan.steps
-    say(counts(found.trials, sum(map(len, steps))))
+    say(found.counts(steps))
     say(f"best: {', '.join(shown_values(found.chosen(step)) for step in steps)}")
     say(f"recipe: {folder.best}")
     best = {key: value for step in steps for key, value in found.chosen(step).items()}

@@ -136,7 +136,7 @@ def test_trial_that_failed_is_a_result(three: Searches) -> None:
     assert study.chosen(study.plan.steps[0]) == {"beta": 0.5}  # of equal ones the first
     assert "every client diverged" in three.said[1]
     three.folder.write_best(study)
-    assert "3 of 3 points have a result: 2 finished, 1 failed" in best_text(three)
+    assert "3 of 3 trials have ended: 2 finished, 1 failed" in best_text(three)
     three.search(hill)
     assert three.ran == NAMES
 

@@ -112,7 +112,7 @@ def test_study_begun_meanwhile_is_not_replaced(
 def test_study_that_is_done_is_told_again(study: Path) -> None:
     done = tune("--study", "study", "--resume", "--grid", "train_args.beta=0.5")
     assert done.exit_code == 0, done.output
-    assert "1 of 1 points have a result: 1 finished" in done.output
+    assert "1 of 1 trials have ended: 1 finished" in done.output
     assert (study / "best.yaml").exists()
     assert list((study / "figures").glob("*.svg"))
 

@@ -93,7 +93,7 @@ def is_as_undisturbed(folder: Path, undisturbed: Path) -> None:
     for file in ("trials.csv", "best.yaml"):
         text = (folder / "study" / file).read_text(encoding="utf-8")
         assert text == (undisturbed / "study" / file).read_text(encoding="utf-8")
-    assert "3 of 3 points have a result: 3 finished" in text
+    assert "3 of 3 trials have ended: 3 finished" in text
     columns = ["beta", "round", "test_acc"]
     runs = (
         fp.read_runs(place / "study/trials/FedNNNN")[columns] for place in (folder, undisturbed)
