@@ -12,7 +12,7 @@ import fednnnn_plugin
 ROOT = Path(fednnnn_plugin.__file__).parent
 # As CONTRIBUTING.md draws them, from the ground.
 FLOORS = (
-    "callable_package errors seeds",
+    "callable_package errors files seeds",
     "user_code reading",
     "fingerprint",
     "server data models",

@@ -11,9 +11,9 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from fednnnn_plugin.engine.files import open_regular, write_atomically
 from fednnnn_plugin.engine.folder import checkpoints_in, round_of
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.files import open_regular, write_atomically
 
 _log = logging.getLogger(__name__)
 _KEPT = 2

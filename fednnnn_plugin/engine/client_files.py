@@ -11,8 +11,8 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from fednnnn_plugin.engine.files import errors_named
 from fednnnn_plugin.errors import RunError, reason
+from fednnnn_plugin.files import errors_named
 
 _NAME = re.compile(r"client-(\d{6,})-round-(\d{6,})\.safetensors")
 

@@ -12,8 +12,8 @@ from typing import Literal
 from filelock import FileLock, Timeout
 
 from fednnnn_plugin.engine.endings import raise_lost_stop, resumable
-from fednnnn_plugin.engine.files import LONGEST_LINE, TEMPORARY
 from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.files import LONGEST_LINE, TEMPORARY
 
 Mode = Literal["new", "resume", "overwrite"]
 

@@ -7,12 +7,12 @@ import safetensors.torch
 
 from fednnnn_plugin.engine.checkpoint import CheckpointFolder
 from fednnnn_plugin.engine.client_vectors import MethodState
-from fednnnn_plugin.engine.files import write_atomically
 from fednnnn_plugin.engine.folder import RunFolder, checkpoints_in, round_of
 from fednnnn_plugin.engine.records import MetricsFile, RoundRecord
 from fednnnn_plugin.engine.simulation import Federation, Standing
 from fednnnn_plugin.engine.widths import Widths, keep_widths
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.files import write_atomically
 
 _log = logging.getLogger(__name__)
 

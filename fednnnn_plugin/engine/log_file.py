@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from logging.handlers import MemoryHandler
 from pathlib import Path
 
-from fednnnn_plugin.engine.files import break_off
+from fednnnn_plugin.files import break_off
 
 
 @contextmanager

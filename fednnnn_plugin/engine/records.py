@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.files import (
+from fednnnn_plugin.files import (
     LONGEST_LINE,
     break_off,
     errors_named,

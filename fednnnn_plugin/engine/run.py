@@ -15,7 +15,6 @@ from fednnnn_plugin.engine.client_files import ClientFiles
 from fednnnn_plugin.engine.client_vectors import NO_STATE, ClientVectors
 from fednnnn_plugin.engine.devices import device_identity, device_name, side_by_side, total_memory
 from fednnnn_plugin.engine.evaluation import higher_is_better
-from fednnnn_plugin.engine.files import write_atomically
 from fednnnn_plugin.engine.folder import Mode, RunFolder
 from fednnnn_plugin.engine.followers import Follower, figures
 from fednnnn_plugin.engine.from_recipe import local_sgd, schedule
@@ -37,6 +36,7 @@ from fednnnn_plugin.engine.unchanged import (
 )
 from fednnnn_plugin.engine.widths import kept_widths, width_in
 from fednnnn_plugin.errors import printable
+from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.server.server import Server
 from fednnnn_plugin.user_code import names_object

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
-from fednnnn_plugin.engine.files import open_regular, write_atomically
 from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.errors import UserError, printable, shown
+from fednnnn_plugin.files import open_regular, write_atomically
 from fednnnn_plugin.fingerprint import Fingerprint, code_digest
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe, differences, load_recipe

@@ -9,9 +9,9 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fednnnn_plugin.engine.files import open_regular, write_atomically
 from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.files import open_regular, write_atomically
 
 #: From which round on how many clients train in one set of kernels, at most; 0 is the start.
 Widths = dict[int, int]

@@ -5,12 +5,12 @@ import time
 from dataclasses import replace
 
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.files import write_atomically
 from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.engine.followers import figures
 from fednnnn_plugin.engine.records import MetricsFile, RoundRecord, Seconds, round_record
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fedml.server_state import file_to_write
+from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove

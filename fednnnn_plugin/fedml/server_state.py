@@ -10,8 +10,8 @@ import safetensors.torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fednnnn_plugin.engine.files import write_atomically
 from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.recipe.schema import TrackingArgs
 
 _STANDING, _DIGEST = "standing", "digest"

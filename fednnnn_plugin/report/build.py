@@ -13,6 +13,7 @@ import jinja2
 import pandas as pd
 
 from fednnnn_plugin.errors import UserError, check_known, printable
+from fednnnn_plugin.files import break_off, write_atomically
 from fednnnn_plugin.report import runs as run_folders
 from fednnnn_plugin.report import search_figures, tables
 from fednnnn_plugin.report.arguments import check_finite, checked_names
@@ -181,7 +182,7 @@ def _write(out: Path, files: Files) -> None:
     folders = {out, *(folder for name in files for folder in (out / name).parents)}
     ours = [manifest, *(out / name for name in old | files.keys())]
     inside = {folder for path in ours for folder in path.relative_to(out).parents} - {Path()}
-    for path in (*(out / folder for folder in inside), *ours, *map(_beside, ours)):
+    for path in (*(out / folder for folder in inside), *ours):
         if path.is_symlink():
             raise UserError(f"--out: {printable(path)}: a link: remove it, or name another folder")
     in_the_way = [folder for folder in folders if folder.exists() and not folder.is_dir()]
@@ -190,33 +191,16 @@ def _write(out: Path, files: Files) -> None:
         where = printable(min(in_the_way))
         raise UserError(f"--out: {where} is of no report: remove it, or name another folder")
     out.mkdir(parents=True, exist_ok=True)
-    if listed:
-        _replace(manifest, "\n".join(listed).encode())  # a copy of the folder may be hard links
+    break_off(manifest)
     with manifest.open("a", encoding="utf-8") as claimed:
         for name, content in files.items():
             claimed.write(f"\n{name}")  # first: what a full disk cuts off is a report's
             claimed.flush()
             (out / name).parent.mkdir(parents=True, exist_ok=True)
-            _replace(out / name, content)
+            write_atomically(out / name, content)
     for name in old - files.keys():
         (out / name).unlink(missing_ok=True)
         folder = (out / name).parent
         if folder != out and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
-    _replace(manifest, "\n".join(sorted(files)).encode())
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.new")
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file, or raise ``OSError`` with its name and leave there what it held before."""
-    new = _beside(path)
-    try:
-        new.unlink(missing_ok=True)
-        new.write_bytes(content)
-        new.replace(path)
-    except OSError as error:
-        new.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from error
+    write_atomically(manifest, "\n".join(sorted(files)).encode())

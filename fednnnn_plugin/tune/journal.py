@@ -18,8 +18,8 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from fednnnn_plugin.engine.files import errors_named
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.files import errors_named
 from fednnnn_plugin.report.study import STATES, Plan, Step
 
 Row = dict[str, Any]

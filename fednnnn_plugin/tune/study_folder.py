@@ -13,8 +13,8 @@ from pathlib import Path
 import pandas as pd
 from filelock import FileLock
 
-from fednnnn_plugin.engine.files import write_atomically
 from fednnnn_plugin.engine.provenance import versions
+from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.reading import write_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe, load_recipe
 from fednnnn_plugin.report.study import (

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fednnnn_plugin.engine.files import write_atomically
 from fednnnn_plugin.engine.folder import Mode, RunFolder
 from fednnnn_plugin.engine.log_file import run_log
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.files import write_atomically
 
 LINE = '{"round": 1}\n'
 CHECKPOINT = f"checkpoint/round-000001-{32 * 'a'}.safetensors"

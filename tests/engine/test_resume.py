@@ -10,10 +10,10 @@ import pytest
 from torch import nn
 
 from fednnnn_plugin.engine import keeper
-from fednnnn_plugin.engine.files import write_atomically
 from fednnnn_plugin.engine.followers import Follower
 from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.files import write_atomically
 
 Run = Callable[..., Any]
 FIVE = {"comm_round": 5, "checkpoint_every": 2}

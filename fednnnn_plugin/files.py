@@ -32,6 +32,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write a file, or raise ``OSError`` with its name and leave there what it held before."""
     temporary = path.with_name(f".{path.name}{TEMPORARY}")
     with errors_named(path):
+        temporary.unlink(missing_ok=True)  # it may be a link
         try:
             with temporary.open("wb") as file:
                 file.write(content)
