@@ -112,7 +112,7 @@ def test_search_visits_every_point_once(three: Searches) -> None:
     found = yaml.safe_load(best_text(three))
     assert found["train_args"]["beta"] == 0.7
     assert found["data_args"]["validation_fraction"] == 0.0
-    for said in ("3 rounds: beta in 0.5, 0.7, 0.9\n", "3 of 3 points", "best_accuracy 0.9000"):
+    for said in ("3 rounds: beta in 0.5, 0.7, 0.9\n", "3 of 3 trials", "best_accuracy 0.9000"):
         assert said in best_text(three)
     assert [trial.state for trial in trials(three)] == [TrialState.COMPLETE] * 3
     assert trials(three)[1].intermediate_values == pytest.approx({1: 0.9, 2: 0.9, 3: 0.9})
