@@ -1,5 +1,6 @@
 """A tiny federation: random 8 × 8 images, the digits network, six clients of unequal size."""
 
+import inspect
 import json
 import random
 from collections.abc import Callable, Mapping
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
+import fednnnn_plugin as fp
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.evaluation import Evaluation
@@ -57,13 +59,11 @@ def data() -> FederatedData:
 
 @pytest.fixture(scope="session")
 def recipe() -> MakeRecipe:
-    """Make a FedNNNN recipe for the tiny federation; keywords without a dot are ``train_args``."""
+    """Make a FedNNNN recipe for the tiny federation."""
 
     def make(**settings: Any) -> Recipe:
-        overrides = [
-            f"{key if '.' in key else f'train_args.{key}'}={json.dumps(value)}"
-            for key, value in (_SETTINGS | settings).items()
-        ]
+        given = (_SETTINGS | settings).items()
+        overrides = [f"{key}={json.dumps(value)}" for key, value in given]
         return load_recipe(find_recipe("digits_noniid_b_fednnnn"), overrides)
 
     return make
@@ -96,6 +96,67 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
 def records() -> Callable[[Path], list[dict[str, Any]]]:
     """Read a run folder's ``metrics.jsonl``."""
     return read_records
+
+
+class Tiny:
+    """Runs the tiny federation in folders of one folder, by name, and reads what they hold."""
+
+    def __init__(self, folder: Path, run: Run, recipe: MakeRecipe) -> None:
+        self.folder, self._run, self._recipe = folder, run, recipe
+
+    def __call__(self, name: str = "run", **given: Any) -> Any:
+        """Run with these inputs, arguments of `run_federation` and settings of the recipe."""
+        names = {*Inputs._fields, "mode", "ranks", "followers"}
+        arguments = {key: given.pop(key) for key in names & given.keys()}
+        recipe = self._recipe(**given)
+        if isinstance(arguments.get("data"), LoaderData):  # a script's own, not the recipe's
+            defaults = DataArgs.model_construct(dataset="digits")
+            recipe = recipe.model_copy(update={"data_args": defaults})
+        return self._run(recipe, self.folder / name, **arguments)
+
+    def records(self, name: str = "run") -> list[dict[str, Any]]:
+        return read_records(self.folder / name)
+
+    def log(self, name: str = "run") -> str:
+        return (self.folder / name / "fedml.log").read_text()
+
+    def model(self, name: str = "run") -> dict[str, Tensor]:
+        return load_file(self.folder / name / "model.safetensors")
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, run: Run, recipe: MakeRecipe) -> Tiny:
+    return Tiny(tmp_path, run, recipe)
+
+
+OWN = Path(__file__).with_name("own.py").read_text()
+
+
+def cell(*edit: str) -> dict[str, Any]:
+    """What a notebook's cell with the code of ``own.py`` defines, run again after an edit."""
+    assert not edit or edit[0] in OWN
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(OWN.replace(*edit) if edit else OWN, namespace)
+    return namespace
+
+
+#: Settings for ``fp.run`` of a recipe that comes with the package.
+QUICK: dict[str, Any] = {"comm_round": 2, "epochs": 1, "client_num_per_round": 3}
+QUICK |= {"checkpoint_every": 1, "using_gpu": False}
+
+
+def quick_run(output: Path | str, recipe: str = "digits_noniid_b_fednnnn", **given: Any) -> fp.Run:
+    """Run a recipe with these arguments of ``fp.run`` and settings."""
+    names = inspect.signature(fp.run).parameters.keys() & given.keys()
+    arguments = {name: given.pop(name) for name in names}
+    return fp.run(recipe, output=output, overrides=QUICK | given, **arguments)
+
+
+@pytest.fixture
+def start(own_code: Path) -> Callable[..., fp.Run]:
+    """Run as `quick_run` does, in a folder with ``own.py``."""
+    (own_code / "own.py").write_text(OWN)
+    return quick_run
 
 
 @pytest.fixture(scope="session")
@@ -153,34 +214,22 @@ class Told:
         return Evaluation(len(self.tested) / 100, 0.5)
 
 
-class Example:
-    """Runs FedNNNN with β = γ = ½ on two parameters, in folders of ``tmp_path``.
+class Example(Tiny):
+    """Runs FedNNNN with β = γ = ½ on two parameters.
 
     ``hand`` are two clients' updates: S = (12, 16), N = 20, E = 25.
     """
 
     hand = ((0.0, 25.0), (24.0, 7.0))
 
-    def __init__(self, folder: Path, run: Run, recipe: MakeRecipe) -> None:
-        self._folder, self._run, self._recipe = folder, run, recipe
-
-    def follow(self, trainer: Told, name: str = "run", **settings: Any) -> Summary | None:
+    def follow(self, trainer: Told, name: str = "run", **given: Any) -> Any:
         """Run; clients have 1, 3, 3, … samples."""
-        clients = settings.pop("clients", 2)
-        mode = settings.pop("mode", "new")
-        settings = {"beta": 0.5, "gamma": 0.5, "comm_round": 2} | settings
+        clients = given.pop("clients", 2)
+        settings = {"beta": 0.5, "gamma": 0.5, "comm_round": 2}
         settings |= {"client_num_in_total": clients, "client_num_per_round": clients}
         sizes = {k: 3 if k else 1 for k in range(clients)}
         data = LoaderData(dict.fromkeys(sizes, ()), sizes, (), 2)
-        defaults = DataArgs.model_construct(dataset="digits")
-        return self._run(
-            self._recipe(**settings).model_copy(update={"data_args": defaults}),
-            self._folder / name,
-            model=Two(),
-            data=data,
-            trainer=trainer,
-            mode=mode,
-        )
+        return self(name, model=Two(), data=data, trainer=trainer, **settings | given)
 
     def every_round(self, *updates: Any) -> Told:
         """Clients that do the same each round; ``hand`` by default."""
@@ -192,16 +241,12 @@ class Example:
 
     def served(self, name: str = "run") -> dict[str, list[float]]:
         """The newest checkpoint's tensors."""
-        newest = max((self._folder / name / "checkpoint").iterdir())
+        newest = max((self.folder / name / "checkpoint").iterdir())
         return {key: tensor.tolist() for key, tensor in load_file(newest).items()}
 
     def evaluation(self, name: str = "run") -> list[float]:
         """The saved model."""
-        return load_file(self._folder / name / "model.safetensors")["w"].tolist()
-
-    def records(self, name: str = "run") -> list[dict[str, Any]]:
-        """What ``metrics.jsonl`` holds."""
-        return read_records(self._folder / name)
+        return self.model(name)["w"].tolist()
 
 
 @pytest.fixture

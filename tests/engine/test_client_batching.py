@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from fednnnn_plugin.client.group_sgd import GroupSGD
@@ -22,75 +21,52 @@ from fednnnn_plugin.engine.training import MEMORY, Inputs, room_on, widest_group
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.models import create_model
 
+from .conftest import Tiny
+
 CPU = torch.device("cpu")
 SGD = LocalSGD(1, 5, 0.1)
-Run = Callable[..., Any]
-
+MODEL = create_model("nnnn_digits", 0)
+NEEDS = client_bytes(MODEL, SGD, (5, 1, 8, 8))
 # Sizes 7, 12, 5, 30, 9, 16: with batches of 8 that is 1, 2, 1, 4, 2, 2 steps.
-ALL = {"client_num_per_round": 6, "batch_size": 8}
-
-
-@pytest.mark.parametrize(
-    ("method", "together"),
-    [
-        ({"weight_decay": 5e-3}, 2),
-        ({"federated_optimizer": "PaperFedProx", "prox_mu": 0.3, "beta": None, "gamma": None}, 100),
-    ],
-    ids=["FedNNNN", "FedProx"],
-)
-def test_round_in_groups_is_the_round_one_by_one(
-    run: Run, recipe: Run, tmp_path: Path, method: dict[str, Any], together: int
-) -> None:
-    settings = ALL | method | {"comm_round": 1, "precision": "fp64"}
-    for batching in ("off", together):
-        run(recipe(client_batching=batching, **settings), tmp_path / str(batching))
-    one, other = (
-        load_file(tmp_path / str(name) / "model.safetensors") for name in ("off", together)
-    )
-    torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
-    for name, tensor in create_model("nnnn_digits", 0).state_dict().items():
-        assert (one[name] - tensor).abs().max() > 1e-3
+ALL = {"client_num_per_round": 6, "batch_size": 8, "epochs": 1}
+Content = Callable[[Path], object]
 
 
 def test_groups_are_kept_on_another_gpu(
-    run: Run,
-    recipe: Run,
-    content: Run,
+    tiny: Tiny,
+    content: Content,
     data: FederatedData,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     """The data and ten models are left out of what the GPU has."""
-    inputs = Inputs(create_model("nnnn_digits", 0), data, CPU)
-    needs = client_bytes(inputs.model, SGD, (5, 1, 8, 8))
+    inputs = Inputs(MODEL, data, CPU)
     own = 2**40 - room_on(inputs, 2**40)
     staged = sum(len(y) * (64 * 4 + 8) for y in (data.train_labels, data.test_labels))
-    assert own == staged + 64 * sum(p.numel() for p in inputs.model.parameters())
+    assert own == staged + 64 * sum(p.numel() for p in MODEL.parameters())
     assert (room_on(inputs, 0), room_on(inputs, 1)) == (0, 1)
 
     def gpu(clients: int) -> None:
-        memory = own + int((clients + 0.5) * needs / MEMORY)
+        memory = own + int((clients + 0.5) * NEEDS / MEMORY)
         monkeypatch.setattr(run_module, "total_memory", lambda _: memory)
 
     gpu(3)
-    settings = {"client_num_per_round": 6}
-    assert run(recipe(comm_round=3, **settings), tmp_path / "whole").client_batching == 3
-    run(recipe(comm_round=2, **settings), tmp_path / "parts")
+    settings = {"client_num_per_round": 6, "epochs": 1}
+    assert tiny("whole", comm_round=3, **settings).client_batching == 3
+    tiny("parts", comm_round=2, **settings)
     gpu(2)
-    assert run(recipe(comm_round=2, **settings), tmp_path / "other").client_batching == 2
-    summary = run(recipe(comm_round=3, **settings), tmp_path / "parts", mode="resume")
-    assert summary.client_batching == 3
+    assert tiny("other", comm_round=1, **settings).client_batching == 2
+    assert tiny("parts", mode="resume", comm_round=3, **settings).client_batching == 3
     assert content(tmp_path / "whole") == content(tmp_path / "parts")
     (tmp_path / "parts" / "client_batching.json").write_text('{"2": 0}')
     with pytest.raises(UserError, match=r"^--resume: .*client_batching\.json: damaged"):
-        run(recipe(comm_round=4, **settings), tmp_path / "parts", mode="resume")
+        tiny("parts", mode="resume", comm_round=4, **settings)
 
 
 @pytest.mark.parametrize(("together", "whole_groups", "first"), [(6, 1, "2"), (2, 0, "1")])
 def test_groups_are_halved_when_memory_ends(
-    run: Run,
-    recipe: Run,
-    content: Run,
+    tiny: Tiny,
+    content: Content,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     together: int,
@@ -98,8 +74,7 @@ def test_groups_are_halved_when_memory_ends(
     first: str,
 ) -> None:
     """After so many whole groups there is memory for half as many clients."""
-    half = together // 2
-    groups: list[int] = []
+    half, groups, all_at = together // 2, list[int](), GroupSGD._all_at
 
     def short_of_memory(self: GroupSGD, start: Any, clients: int) -> Any:
         groups.append(clients)
@@ -107,56 +82,50 @@ def test_groups_are_halved_when_memory_ends(
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
         return all_at(self, start, clients)
 
-    settings, all_at = ALL | {"client_batching": together}, GroupSGD._all_at
+    settings = ALL | {"client_batching": together}
     with monkeypatch.context() as patched:
         patched.setattr(GroupSGD, "_all_at", short_of_memory)
-        assert run(recipe(comm_round=3, **settings), tmp_path / "whole").client_batching == half
+        assert tiny("whole", comm_round=3, **settings).client_batching == half
         assert groups[: whole_groups + 1] == [together] * (whole_groups + 1)
         assert max(groups[whole_groups + 1 :]) <= half
         groups.clear()
-        run(recipe(comm_round=2, **settings), tmp_path / "parts")
-    log = (tmp_path / "whole" / "fedml.log").read_text()
+        tiny("parts", comm_round=2, **settings)
+    log = tiny.log("whole")
     assert log.count("WARNING") == log.count(f"than the GPU has: {half} from") == 1
     assert "Traceback" not in log
     kept = json.loads((tmp_path / "whole" / "client_batching.json").read_text())
     assert kept == {"0": together, first: half}
     # Of as much memory as before, a resumed run has the bits of the other, not wider groups.
-    run(recipe(comm_round=3, **settings), tmp_path / "parts", mode="resume")
+    tiny("parts", mode="resume", comm_round=3, **settings)
     assert content(tmp_path / "whole") == content(tmp_path / "parts")
 
 
 def test_group_width_follows_the_gpus_memory(data: FederatedData) -> None:
     """Of four times what a client needs ``MEMORY`` holds three; at least one trains."""
-    model = create_model("nnnn_digits", 0)
-    inputs, needs = Inputs(model, data, CPU), client_bytes(model, SGD, (5, 1, 8, 8))
-    for free, together in ((0, 1), (1, 1), (4 * needs, 3)):
-        assert widest_group(inputs, SGD, "auto", free) == together
-        assert widest_group(inputs, SGD, "off", free) == 1
-        assert widest_group(inputs, SGD, 7, free) == 7
+    for free, together in ((0, 1), (1, 1), (4 * NEEDS, 3)):
+        for asked, width in (("auto", together), ("off", 1), (7, 7)):
+            assert widest_group(Inputs(MODEL, data, CPU), SGD, asked, free) == width
 
 
 def test_users_model_data_and_trainer_are_not_grouped(data: FederatedData) -> None:
-    own = create_model("nnnn_digits", 0)
     for inputs in (
         Inputs(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data, CPU),
-        Inputs(own, LoaderData({0: []}, {0: 1}, [], 10), CPU),
-        Inputs(own, data, CPU, SimpleNamespace()),
+        Inputs(MODEL, LoaderData({0: []}, {0: 1}, [], 10), CPU),
+        Inputs(MODEL, data, CPU, SimpleNamespace()),
     ):
         assert widest_group(inputs, SGD, "auto", 2**40) == widest_group(inputs, SGD, 1, 0) == 1
         with pytest.raises(UserError, match=r"^train_args\.client_batching: 2: must be auto or "):
             widest_group(inputs, SGD, 2, 0)
 
 
-def test_group_fails_with_one_of_its_clients(
-    run: Run, recipe: Run, records: Run, data: FederatedData, tmp_path: Path
-) -> None:
+def test_group_fails_with_one_of_its_clients(tiny: Tiny, data: FederatedData) -> None:
     """Client 4's labels do not exist; 0 and 2 train with it, 3, 5 and 1 before."""
     labels = data.train_labels.clone()
     labels[data.client_indices[4]] = 99
-    broken = replace(data, train_labels=labels)
-    settings = ALL | {"client_batching": 3, "comm_round": 1}
-    run(recipe(max_client_failures=3, **settings), tmp_path, data=broken)
-    [record] = records(tmp_path)
+    broken = ALL | {"client_batching": 3, "comm_round": 1}
+    broken["data"] = replace(data, train_labels=labels)
+    tiny(max_client_failures=3, **broken)
+    [record] = tiny.records()
     assert (record["clients"], record["rejected"]) == (3, 3)
     with pytest.raises(RunError, match=r"max_client_failures allows 2"):
-        run(recipe(max_client_failures=2, **settings), tmp_path, data=broken, mode="overwrite")
+        tiny("other", max_client_failures=2, **broken)

@@ -1,6 +1,5 @@
 """``fp.run`` with a model, data and a rule as objects, and what keeps runs of others apart."""
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
@@ -17,69 +16,20 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.report.conditions import arrange
 
-RECIPE = "digits_noniid_b_fednnnn"
+from .conftest import OWN, cell
+
 SIZES = (30, 50, 20, 40)
-QUICK = {
-    "comm_round": 2,
-    "epochs": 1,
-    "client_num_in_total": len(SIZES),
-    "client_num_per_round": 2,
-    "checkpoint_every": 1,
-    "device_args.using_gpu": False,
-}
-# The same as a module of the user's: what the objects of these tests are.
-MODULE = """
-import torch
-from torch import nn
-
-def tensors():
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(180) % 4
-    inputs = torch.randn(180, 6, generator=generator) + labels.view(-1, 1) / 2
-    return inputs[:140], labels[:140], inputs[140:], labels[140:]
-
-def hospitals(shift=0.0):
-    x, y, *test = tensors()
-    return x + shift, y, *test, torch.arange(140).split((30, 50, 20, 40))
-
-class Net(nn.Module):
-    def __init__(self, classes, width=8, p=0.5):
-        super().__init__()
-        self.fc1, self.dropout = nn.Linear(6, width), nn.Dropout(p)
-        self.fc2 = nn.Linear(width, classes)
-
-    def forward(self, x):
-        return self.fc2(self.dropout(torch.relu(self.fc1(x))))
-"""
+CELL = cell()
+NET, HOSPITALS, (X, Y, *TEST) = CELL["Net"], CELL["hospitals"], CELL["tensors"]()
+DATA = (X, Y, *TEST)
 Start = Callable[..., fp.Run]
 
 
-def own(*edit: str) -> dict[str, Any]:
-    """What a notebook defines in a cell, run again after an edit."""
-    assert not edit or edit[0] in MODULE
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    exec(MODULE.replace(*edit) if edit else MODULE, namespace)
-    return namespace
-
-
-CELL = own()
-NET, (X, Y, *TEST) = CELL["Net"], CELL["tensors"]()
-DATA = (X, Y, *TEST)
-
-
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
-    """Run in a folder of ``tmp_path``, with our model function and data unless told otherwise."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(output: str = "run", *, resume: bool = False, **given: Any) -> fp.Run:
-        objects = {key: given.pop(key, of) for key, of in {"model": NET, "data": DATA}.items()}
-        more = {key: given.pop(key) for key in ("rule", "allow_code", "followers") if key in given}
-        return fp.run(
-            RECIPE, **objects, **more, overrides=QUICK | given, output=output, resume=resume
-        )
-
-    return run
+def start(start: Start) -> Start:
+    """Run with our model function and data unless told otherwise."""
+    usual = {"model": NET, "data": DATA, "client_num_in_total": 4, "client_num_per_round": 2}
+    return lambda output="run", **given: start(output, **usual | given)
 
 
 def content(folder: str) -> bytes:
@@ -106,7 +56,7 @@ def test_split_of_ones_own_in_each_form(start: Start) -> None:
         "pairs": (parts(), TEST),
         "named": (dict(enumerate(parts())), tuple(TEST)),
         "datasets": ([TensorDataset(*part) for part in parts()], TensorDataset(*TEST)),
-        "function": CELL["hospitals"],
+        "function": HOSPITALS,
     }
     for name, data in forms.items():
         start(name, data=data, comm_round=1, client_num_per_round=1)
@@ -115,18 +65,16 @@ def test_split_of_ones_own_in_each_form(start: Start) -> None:
 
 
 def test_datasets_and_loaders_of_clients(start: Start) -> None:
-    whole = TensorDataset(X, Y)
     clients = [
         DataLoader(TensorDataset(*parts()[0]), batch_size=7, shuffle=True),
-        Subset(whole, range(30, 80)),
-        parts()[2],
-        TensorDataset(*parts()[3]),
+        Subset(TensorDataset(X, Y), range(30, 80)),
+        *parts()[2:],
     ]
     start("whole", data=(clients, DataLoader(TensorDataset(*TEST), batch_size=16)))
     start("parted", data=(clients, tuple(TEST)), comm_round=1)
     start("parted", data=(clients, tuple(TEST)), resume=True)
     assert content("whole") == content("parted")
-    clients[1] = Subset(whole, range(31, 81))
+    clients[1] = Subset(TensorDataset(X, Y), range(31, 81))
     with pytest.raises(fp.UserError, match=r"^resume=True: data \(tensors\)"):
         start("parted", data=(clients, tuple(TEST)), comm_round=3, resume=True)
 
@@ -148,21 +96,15 @@ def own_rule(factor: float) -> type[torch.optim.Optimizer]:
     return Mine
 
 
-@pytest.fixture
-def no_coefficients() -> dict[str, None]:
-    return {"beta": None, "gamma": None}
-
-
-def test_rule_as_an_object(start: Start, rules_taken_back: None, no_coefficients: Any) -> None:
-    start("fedavg", federated_optimizer="PaperFedAvg", **no_coefficients)
-    start("mine", rule=own_rule(1.0), comm_round=1, **no_coefficients)
-    start("mine", rule=own_rule(1.0), resume=True, **no_coefficients)
+def test_rule_as_an_object(start: Start) -> None:
+    none = {"beta": None, "gamma": None}
+    start("fedavg", federated_optimizer="PaperFedAvg", **none)
+    start("mine", rule=own_rule(1.0), comm_round=1, **none)
+    start("mine", rule=own_rule(1.0), resume=True, **none)
     assert content("mine") == content("fedavg")
     with pytest.raises(fp.UserError, match=r"^resume=True: rule \(code\)"):
-        start("mine", rule=own_rule(2.0), resume=True, **no_coefficients)
+        start("mine", rule=own_rule(2.0), resume=True, **none)
     assert fp.read_runs("mine")["method"].unique() == ["Mine"]
-    with pytest.raises(fp.UserError, match=r"federated_optimizer: .*SGD: must be a class with"):
-        start("none", rule=torch.optim.SGD)
 
 
 @pytest.mark.parametrize(
@@ -171,8 +113,8 @@ def test_rule_as_an_object(start: Start, rules_taken_back: None, no_coefficients
         ({}, {"data": (X + 1, Y, *TEST)}, "data (tensors)"),
         ({"data": lambda: DATA}, {"data": lambda: (X, Y.flip(0), *TEST)}, "data (tensors)"),
         ({"data": (parts(), TEST)}, {"data": (parts()[::-1], TEST)}, "data (tensors), split"),
-        ({}, {"model": own("torch.relu", "torch.tanh")["Net"]}, "model (code)"),
-        ({}, {"model": own("p=0.5", "p=0.1")["Net"]}, "model (code), model (layout)"),
+        ({}, {"model": cell("torch.relu", "torch.tanh")["Net"]}, "model (code)"),
+        ({}, {"model": cell("p=0.5", "p=0.1")["Net"]}, "model (code), model (layout)"),
         ({"model": NET(4)}, {"model": NET(4)}, "model (weights)"),
     ],
 )
@@ -182,11 +124,10 @@ def test_resume_refuses_what_has_changed(start: Start, before: Any, now: Any, ch
     kept = content("run")
     for rounds in (1, 2):
         with pytest.raises(fp.UserError) as refused:
-            start(**{"data": DATA} | now, comm_round=rounds, resume=True)
+            start(**now, comm_round=rounds, resume=True)
         assert str(refused.value).startswith(f"resume=True: {changed}")
         assert "--" not in str(refused.value)
         assert content("run") == kept
-    start(**before, comm_round=2, resume=True)
 
 
 def test_resume_without_a_fingerprint_goes_on(start: Start) -> None:
@@ -198,18 +139,14 @@ def test_resume_without_a_fingerprint_goes_on(start: Start) -> None:
 
 
 def test_report_groups_runs_by_their_objects(start: Start) -> None:
-    narrow, tanh = own("width=8", "width=2")["Net"], own("torch.relu", "torch.tanh")["Net"]
-    runs = {
-        "one": {"random_seed": 0},
-        "one too": {"random_seed": 1},
-        "narrow": {"random_seed": 2, "model": narrow},
-        "tanh": {"random_seed": 3, "model": tanh},
-        "given": {"random_seed": 4, "model": NET(4)},
-        "data": {"random_seed": 5, "data": (X + 1, Y, *TEST)},
-        "wide": {"random_seed": 6, "model_args.width": 16},
+    narrow, tanh = cell("width=8", "width=2")["Net"], cell("torch.relu", "torch.tanh")["Net"]
+    runs: dict[str, dict[str, Any]] = {
+        **{"one": {}, "one too": {}, "narrow": {"model": narrow}, "tanh": {"model": tanh}},
+        **{"given": {"model": NET(4)}, "wide": {"model_args.width": 16}},
+        "data": {"data": (X + 1, Y, *TEST)},
     }
-    for name, given in runs.items():
-        start(name, comm_round=1, client_num_per_round=1, **given)
+    for seed, (name, given) in enumerate(runs.items()):
+        start(name, comm_round=1, client_num_per_round=1, random_seed=seed, **given)
     arranged = arrange(fp.read_runs(*runs)).set_index("run")
     lines = arranged.groupby(["data", "condition", "label"]).groups.values()
     assert sorted(map(len, lines)) == [1, 1, 1, 1, 1, 2]
@@ -217,9 +154,9 @@ def test_report_groups_runs_by_their_objects(start: Start) -> None:
 
 def test_recipe_of_objects_is_refused(start: Start) -> None:
     start()
-    words = ("run", "--set=comm_round=3", "--output=run", "--resume")
-    for recipe in ("run/recipe.yaml", RECIPE):
-        ended = CliRunner().invoke(main, [words[0], recipe, *words[1:]])
+    words = ("--set=comm_round=3", "--output=run", "--resume")
+    for recipe in ("run/recipe.yaml", "digits_noniid_b_fednnnn"):
+        ended = CliRunner().invoke(main, ["run", recipe, *words])
         assert (ended.exit_code, ended.stderr.count("\n")) == (2, 1)
         assert "data_args.dataset, model_args.model: " in ended.stderr
 
@@ -230,7 +167,7 @@ def test_recipe_of_objects_is_refused(start: Start) -> None:
         ({"model_args.widht": 8}, r"^model_args\.widht: .* Net, .* did you mean width\?"),
         ({"model": NET(4), "model_args.width": 8}, r"^model_args\.width: "),
         ({"data_args.shift": 1}, r"^data_args\.shift: .* takes none"),
-        ({"data": CELL["hospitals"], "data_args.shfit": 1}, r"^data_args\.shfit: .*mean shift\?"),
+        ({"data": HOSPITALS, "data_args.shfit": 1}, r"^data_args\.shfit: .*mean shift\?"),
         ({"data": (parts()[:3], TEST)}, r"^train_args\.client_num_in_total: 4: must be 3"),
         ({"data": (*DATA, [[0], [1], [2], [140]])}, r"client 3: position 140: must be 0 to 139"),
         ({"data": (*DATA, [[0], [1], [], [3]])}, r"client 2: positions: "),
@@ -238,16 +175,11 @@ def test_recipe_of_objects_is_refused(start: Start) -> None:
         ({"data": (*DATA, 4)}, r"^data_args\.dataset: .*clients: a int; must be a list"),
         ({"data": ([*parts()[:3], 4], TEST)}, r"client 3: a int; must be \(inputs, labels\)"),
         ({"data": ([*parts()[:3], (X.long(), Y)], TEST)}, r"client 3: inputs: torch\.int64"),
-        (
-            {"data": ([*parts()[:3], (X, torch.eye(140).long())], TEST)},
-            r": labels: torch\.int64 of ",
-        ),
+        ({"data": ([*parts()[:3], (X, torch.eye(140).long())], TEST)}, r": labels: torch\.int64 "),
         ({"data": (X, Y)}, r"^data_args\.dataset: <object>:data: "),
-        (
-            {"data": ([TensorDataset(X)] * 4, TensorDataset(*TEST))},
-            r"^data_args\.dataset: .*client 0: its batches",
-        ),
+        ({"data": ([TensorDataset(X)] * 4, TensorDataset(*TEST))}, r"client 0: its batches"),
         ({"model_args.model": "nnnn_mnist"}, r"^overrides: model_args\.model: an object was given"),
+        ({"rule": torch.optim.SGD}, r"federated_optimizer: .*SGD: must be a class with"),
     ],
 )
 def test_mistake_is_one_line_and_writes_nothing(start: Start, given: Any, said: str) -> None:
@@ -270,40 +202,34 @@ class Failing(nn.Module):
         return self.fc(x)
 
 
-@pytest.mark.parametrize("in_training", [False, True])
-def test_users_error_has_its_place_and_cause(start: Start, in_training: bool) -> None:
-    with pytest.raises(
-        (fp.UserError, fp.RunError), match=r"of mine \(.*test_objects.py, li"
-    ) as ended:
+@pytest.mark.parametrize(("in_training", "error"), [(False, fp.UserError), (True, fp.RunError)])
+def test_users_error_has_its_place_and_cause(start: Start, in_training: bool, error: Any) -> None:
+    with pytest.raises(error, match=r"of mine \(.*test_objects.py, li") as ended:
         start(model=Failing, **{"model_args.in_training": in_training})
     assert isinstance(ended.value.__cause__, ArithmeticError)
 
 
 def test_validation_part_leaves_each_client_something(start: Start) -> None:
     split = [[0], [1], [2], range(3, 140)]
-    more = {"data_args.validation_fraction": 0.9, "client_num_per_round": 4, "comm_round": 1}
-    start(data=(*DATA, split), **more)
+    start(data=(*DATA, split), validation_fraction=0.9, client_num_per_round=4, comm_round=1)
     assert fp.read_runs("run")["clients"].unique() == [4]
 
 
-def test_objects_give_the_recipe_s_bytes(start: Start, own_code: Path) -> None:
-    start("objects", data=CELL["hospitals"], **{"data_args.shift": 0.5, "model_args.width": 4})
-    Path("mine.py").write_text(MODULE)
-    own = {"dataset": "mine:hospitals", "data_args.shift": 0.5}
-    own |= {"model": "mine:Net", "model_args.width": 4}
-    sets = [f"--set={key}={json.dumps(value)}" for key, value in (QUICK | own).items()]
-    command = [RECIPE, "--allow-code", *sets]
-
-    def run(*more: str) -> Result:
-        return CliRunner().invoke(main, ["run", *command, "--output=named", *more])
-
-    assert run("--set=worker_num=1").exit_code == 0
+def test_objects_give_the_recipe_s_bytes(start: Start) -> None:
+    own = {"data_args.shift": 0.5, "model_args.width": 4}
+    start("objects", data=HOSPITALS, **own)
+    own |= {"data": "own:hospitals", "model": "own:Net", "allow_code": True}
+    start("named", worker_num=1, **own)
     assert content("named") == content("objects")
-    assert run("--resume", "--set=worker_num=2").exit_code == 0
-    Path("mine.py").write_text(MODULE.replace("relu", "tanh"))
-    sys.modules.pop("mine")
-    changed = run("--resume")
-    assert (changed.exit_code, changed.stderr.count("\n")) == (2, 1)
-    assert changed.stderr.startswith("--resume: model (code): ")
-    dealt = CliRunner().invoke(main, ["partition", *command])
-    assert "own split" in dealt.stdout
+    Path("own.py").write_text(OWN.replace("torch.relu", "torch.tanh"))
+    sys.modules.pop("own")
+    with pytest.raises(fp.UserError, match=r"^resume=True: model \(code\): "):
+        start("named", worker_num=2, resume=True, **own)
+
+
+def test_partition_tells_an_own_split(start: Start) -> None:
+    own = {"dataset": "own:hospitals", "client_num_in_total": 4, "client_num_per_round": 4}
+    sets = [f"--set={key}={value}" for key, value in own.items()]
+    words = ["partition", "digits_noniid_b_fednnnn", "--allow-code", *sets]
+    shown = CliRunner().invoke(main, words)
+    assert "own split" in shown.stdout

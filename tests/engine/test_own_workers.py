@@ -1,7 +1,5 @@
 """What is the user's on all cores: the same bytes on any number of workers, and after a stop."""
 
-import json
-import random
 import signal
 import threading
 import time
@@ -23,27 +21,30 @@ from fednnnn_plugin.engine.followers import Follower
 from fednnnn_plugin.engine.model_check import takes_any_order
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.models import MODELS
-from fednnnn_plugin.recipe.schema import DataArgs
 from fednnnn_plugin.server.layout import State
 
-Run = Callable[..., Any]
+from .conftest import Tiny, draw
+
+Content = Callable[[Path], object]
 
 
 class Own(nn.Module):
-    """A convolution, normalised; dropout; draws in the test as well; keeps a count."""
+    """A convolution, normalised; tied weights; dropout; draws in the test as well; a count."""
 
     steps = 0
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(1, 4, 3)
-        self.norm = nn.BatchNorm2d(4)
+        self.conv, self.norm = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)
+        self.first, self.second = nn.Linear(144, 144), nn.Linear(144, 144)
+        self.second.weight = self.first.weight
         self.fc = nn.Linear(144, 10)
 
     def forward(self, images: Tensor) -> Tensor:
         self.steps += self.training  # which no client inherits
-        x = F.dropout(self.norm(self.conv(images)).relu().flatten(1), 0.3, self.training)
-        return self.fc(x) * (1 + random.random() / 10 + self.steps / 1000)
+        x = self.norm(self.conv(images)).relu().flatten(1)
+        x = F.dropout(self.second(self.first(x)), 0.3, self.training)
+        return self.fc(x) * (1 + draw() / 10 + self.steps / 1000)
 
 
 class Augmented:
@@ -84,9 +85,8 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 @pytest.mark.parametrize("tensors", [True, False])
 def test_workers_of_any_number_give_the_same_bits(
-    run: Run,
-    recipe: Run,
-    content: Run,
+    tiny: Tiny,
+    content: Content,
     own: dict[str, Any],
     data: FederatedData,
     workers: Callable[[int], None],
@@ -95,19 +95,20 @@ def test_workers_of_any_number_give_the_same_bits(
 ) -> None:
     if tensors:
         own["data"] = data
-    found = []
     for count in (1, 3):
         workers(count)
-        folder = tmp_path / str(count)
-        summary = run(recipe(client_num_per_round=6, epochs=1, comm_round=2), folder, **own)
+        summary = tiny(str(count), client_num_per_round=6, epochs=1, comm_round=2, **own)
         assert summary.workers == count
-        assert f"workers: {count} (processes)" in (folder / "fedml.log").read_text()
-        found.append(content(folder))
-    assert found[0] == found[1]
+        assert f"workers: {count} (processes)" in tiny.log(str(count))
+    assert content(tmp_path / "1") == content(tmp_path / "3")
+    found = tiny.model("1")
+    assert ("first.weight" in found, "second.weight" in found) == (True, True)
+    assert torch.equal(found["first.weight"], found["second.weight"])
+    assert not torch.equal(found["first.weight"], own["model"].first.weight)
 
 
 def test_interrupt_ends_forks_and_costs_no_bits(
-    run: Run, recipe: Run, content: Run, own: dict[str, Any], tmp_path: Path
+    tiny: Tiny, content: Content, own: dict[str, Any], tmp_path: Path
 ) -> None:
     class Stopping(Follower):
         def client_done(self, round_number: int, done: int, of: int) -> None:
@@ -115,37 +116,27 @@ def test_interrupt_ends_forks_and_costs_no_bits(
             if (round_number, done) == (2, 2):
                 raise KeyboardInterrupt
 
-    given = recipe(checkpoint_every=10, comm_round=2, epochs=1)
-    defaults = DataArgs.model_construct(dataset="digits")  # as a script's with its own loaders
-    given = given.model_copy(update={"data_args": defaults})
-    run(given, tmp_path / "whole", **own)
+    given = own | {"checkpoint_every": 10, "comm_round": 2, "epochs": 1}
+    tiny("whole", **given)
     with pytest.raises(KeyboardInterrupt):
-        run(given, tmp_path / "run", followers=[Stopping()], **own)
+        tiny("run", followers=[Stopping()], **given)
     tasks = Path("/proc/self/task").glob("*/children")
     names = [Path(f"/proc/{pid}/comm").read_text() for t in tasks for pid in t.read_text().split()]
     assert not [name for name in names if name.startswith("pytest")]
-    run(given, tmp_path / "run", mode="resume", **own)
+    tiny("run", mode="resume", **given)
     assert content(tmp_path / "run") == content(tmp_path / "whole")
 
 
 def test_model_that_cannot_be_shared_runs_alone(
-    run: Run,
-    recipe: Run,
-    content: Run,
-    own: dict[str, Any],
-    data: FederatedData,
-    tmp_path: Path,
+    tiny: Tiny, content: Content, tmp_path: Path
 ) -> None:
-    own |= {"data": data, "model": nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 10))}
-    given = recipe(comm_round=1, epochs=1)
-    run(given, tmp_path / "forked", **own)
-    own["model"].held = _Unsendable()
-    summary = run(given, tmp_path / "alone", **own)
-    assert summary.workers == 1
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 10))
+    tiny("forked", comm_round=1, epochs=1, model=model)
+    model.held = _Unsendable()
+    assert tiny("alone", comm_round=1, epochs=1, model=model).workers == 1
     assert content(tmp_path / "alone") == content(tmp_path / "forked")
-    log = (tmp_path / "alone" / "fedml.log").read_text()
-    assert log.count("one client at a time") == 1
-    assert "_Unsendable has no pickle" in log
+    assert tiny.log("alone").count("one client at a time") == 1
+    assert "_Unsendable has no pickle" in tiny.log("alone")
 
 
 class _Unsendable:
@@ -177,14 +168,13 @@ class Slow:
         return Evaluation(0.5, None)
 
 
-def test_stop_saves_before_the_client_has_ended(run: Run, recipe: Run, tmp_path: Path) -> None:
+def test_stop_saves_before_the_client_has_ended(tiny: Tiny, tmp_path: Path) -> None:
     trainer = Slow(tmp_path / "run")
     with pytest.raises(KeyboardInterrupt):
-        run(recipe(checkpoint_every=10), tmp_path / "run", trainer=trainer)
+        tiny(checkpoint_every=10, trainer=trainer)
     assert trainer.saved
-    log = (tmp_path / "run" / "fedml.log").read_text()
-    assert "workers: 1 (threads)" in log
-    assert log.count("one client at a time") == 1
+    assert "workers: 1 (threads)" in tiny.log()
+    assert tiny.log().count("one client at a time") == 1
 
 
 class Large(nn.Module):
@@ -200,11 +190,9 @@ class Large(nn.Module):
         return self.fc(images.flatten(1))
 
 
-def test_evaluation_without_room_ends_before_round_1(run: Run, recipe: Run, tmp_path: Path) -> None:
-    with pytest.raises(
-        RunError, match=r"test failed .*out of memory.*test_own_workers\.py"
-    ) as said:
-        run(recipe(), tmp_path / "run", model=Large())
+def test_evaluation_without_room_ends_before_round_1(tiny: Tiny, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"failed .*out of memory.*test_own_workers\.py") as said:
+        tiny(model=Large())
     assert isinstance(said.value.__cause__, RuntimeError)
     assert not (tmp_path / "run").exists()
 
@@ -260,19 +248,10 @@ def test_memory_order_is_one_the_model_takes(rows: Callable[[Tensor], Tensor], t
     assert not takes_any_order(nn.Linear(2, 2), images)
 
 
-def test_model_of_one_memory_order_trains(
-    run: Run, recipe: Run, records: Run, tmp_path: Path
-) -> None:
-    net = nn.Sequential(nn.Conv2d(1, 4, 3), _Viewing(), nn.Linear(144, 10))
-    run(recipe(comm_round=1), tmp_path / "run", model=net)
-    assert records(tmp_path / "run")[0]["rejected"] == 0
+def test_model_of_one_memory_order_trains(tiny: Tiny) -> None:
+    class Viewing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.view(len(x), -1)
 
-
-class _Viewing(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.view(len(x), -1)
-
-
-def test_summary_json_tells_the_workers(run: Run, recipe: Run, tmp_path: Path) -> None:
-    run(recipe(comm_round=1, **{"device_args.worker_num": 1}), tmp_path / "run")
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["workers"] == 1
+    tiny(comm_round=1, model=nn.Sequential(nn.Conv2d(1, 4, 3), Viewing(), nn.Linear(144, 10)))
+    assert tiny.records()[0]["rejected"] == 0

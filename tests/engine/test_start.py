@@ -7,14 +7,9 @@ import pytest
 
 import fednnnn_plugin as fp
 
+from .conftest import QUICK, quick_run
+
 RECIPE = "digits_noniid_b_fednnnn"
-QUICK = {
-    "common_args.using_mlops": True,
-    "train_args.client_num_per_round": 2,
-    "train_args.epochs": 1,
-    "train_args.comm_round": 2,
-    "device_args.using_gpu": False,
-}
 
 
 class Noting(fp.Follower):
@@ -38,7 +33,7 @@ class Noting(fp.Follower):
 
 def test_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     noting = Noting()
-    run = fp.run(RECIPE, overrides=QUICK, output=tmp_path / "run", followers=[noting])
+    run = quick_run(tmp_path / "run", using_mlops=True, followers=[noting])
     assert run.folder == tmp_path / "run"
     assert run.summary is not None
     assert not run.was_finished
@@ -46,7 +41,7 @@ def test_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert metrics["round"].tolist() == [1, 2]
     assert metrics["test_acc"].iloc[-1] == run.summary.final_test_acc
     assert (metrics["layers.fc1.mean_update_norm"] > 0).all()
-    rounds = [[(number, 1, 2), (number, 2, 2), "round"] for number in (1, 2)]
+    rounds = [[(number, 1, 3), (number, 2, 3), (number, 3, 3), "round"] for number in (1, 2)]
     assert noting.seen == [("run", 0), *rounds[0], *rounds[1], "end"]
     shown = capsys.readouterr()
     assert shown.out.count("\n") == 2  # a line a round
@@ -54,6 +49,7 @@ def test_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert shown.err.startswith("warning: common_args.using_mlops: true: ")
 
     options = [f"{key}={str(value).lower()}" for key, value in QUICK.items()]
+    options.append("using_mlops=true")
     again = fp.run(RECIPE, overrides=options, output=str(tmp_path / "run"), resume=True)
     assert again.was_finished
     assert again.summary == run.summary
