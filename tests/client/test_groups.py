@@ -35,7 +35,7 @@ def test_groups_worked_by_hand() -> None:
     ranks=st.integers(1, 8),
     random=st.randoms(),
 )
-def test_every_client_once_no_group_too_wide_and_no_rank_idle(
+def test_groups_hold_every_client_once(
     sizes: list[int], most: int, ranks: int, random: object
 ) -> None:
     clients = list(range(len(sizes)))
@@ -52,7 +52,7 @@ def test_every_client_once_no_group_too_wide_and_no_rank_idle(
 
 
 @pytest.mark.parametrize(("precision", "each"), [("fp32", 32), ("bf16", 32), ("fp64", 48)])
-def test_what_a_client_takes_worked_by_hand(precision: Any, each: int) -> None:
+def test_client_bytes_worked_by_hand(precision: Any, each: int) -> None:
     """A linear layer of 3 · 2 + 2 weights: 4 of each and 2 in float64; autograd keeps its input."""
     sgd = replace(SGD, precision=precision)
     kept = 5 * 3 * (each - 16) // 4

@@ -28,7 +28,7 @@ class _Tied(nn.Module):
         return self.last(self.first(inputs))
 
 
-def test_the_vector_is_the_model() -> None:
+def test_replica_vector_is_the_model() -> None:
     """d = 4 + 2: the tied weight once, then the bias; both ways, and loading writes both."""
     model = _Tied()
     before = {name: tensor.clone() for name, tensor in named_tensors(model).items()}
@@ -58,14 +58,14 @@ class _Shared(nn.Module):
         self.second.register_buffer("table", table, persistent=saved)
 
 
-def test_a_buffer_counts_by_the_names_that_are_saved() -> None:
+def test_replica_knows_buffers_by_saved_names() -> None:
     for saved in (False, True):
         model = _Shared(saved=saved)
         assert named_tensors(model).keys() == model.state_dict().keys()
         assert aliases(model) == {}
 
 
-def test_buffers_are_those_that_the_model_has_now() -> None:
+def test_replica_has_the_model_s_newest_buffers() -> None:
     model = _Tied()
     replica = Replica(model)
     model(torch.ones(1, 2))

@@ -31,7 +31,7 @@ _SETTINGS = {
     "client_num_in_total": len(SIZES),
     "client_num_per_round": 4,
     "comm_round": 3,
-    "epochs": 2,
+    "epochs": 1,
     "batch_size": 5,
     "learning_rate": 0.05,
     "checkpoint_every": 1,

@@ -79,16 +79,6 @@ class Net(nn.Module):
         return self.fc2(self.dropout(torch.relu(self.fc1(x))))
 
 
-class Counting(nn.Module):
-    """Keeps a count that no state holds."""
-
-    steps = 0
-
-    def forward(self, x):
-        self.steps += self.training
-        return x * (1 + self.steps)
-
-
 class Growing(nn.Module):
     def __init__(self):
         super().__init__()
@@ -100,12 +90,12 @@ class Growing(nn.Module):
         return x
 
 
-def reader(last=Counting):
-    return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Dropout(), nn.Linear(20, 3), last())
+def reader(_):
+    return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(20, 3))
 
 
-def grow():
-    return reader(Growing)
+def grow(classes):
+    return nn.Sequential(reader(classes), Growing())
 
 
 def huber(outputs, targets):

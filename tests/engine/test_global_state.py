@@ -8,8 +8,8 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.server.layout import State
 
-from .conftest import MakeRecipe, Run, draw
+from .conftest import Run, Tiny, draw
 
 
 def fingerprint() -> dict[str, object]:
@@ -70,16 +70,11 @@ def fingerprint() -> dict[str, object]:
     }
 
 
-_FONTS = (".ttf", ".ttc", ".otf")
-
-
 def _open_files() -> Iterator[str]:
     for descriptor in Path("/proc/self/fd").iterdir():
-        try:
-            if descriptor.readlink().suffix not in _FONTS:  # matplotlib keeps them open
+        with suppress(FileNotFoundError):  # the one that lists them
+            if descriptor.readlink().suffix not in (".ttf", ".ttc", ".otf"):  # matplotlib's
                 yield f"{descriptor.name} {descriptor.readlink()}"
-        except FileNotFoundError:  # the one that lists them
-            continue
 
 
 @contextmanager
@@ -109,36 +104,34 @@ def warm() -> Iterator[None]:
 
 
 @pytest.fixture
-def run(run: Run, recipe: MakeRecipe, tmp_path: Path) -> Run:
-    """Run the tiny federation, all clients in each round, and check that nothing has changed."""
+def run(tiny: Tiny) -> Callable[..., None]:
+    """Run all clients, an epoch each, and check that nothing has changed."""
 
-    def start(
-        settings: dict[str, Any], error: type[BaseException] | None = None, **arguments: Any
-    ) -> None:
-        given = recipe(**{"client_num_per_round": 6, "epochs": 1} | settings)
+    def start(error: type[BaseException] | None = None, **given: Any) -> None:
+        usual = {"client_num_per_round": 6, "epochs": 1, "comm_round": 2}
         with unchanged(), pytest.raises(error) if error else nullcontext():
-            run(given, tmp_path, **arguments)
+            tiny(**usual | given)
 
     return start
 
 
-def test_run_ignores_lowered_matrix_precision(run: Run, tmp_path: Path) -> None:
+def test_run_ignores_lowered_matrix_precision(run: Run, tiny: Tiny) -> None:
     """Torch then refused to say what they had been set to, and a CPU trained with bfloat16."""
-    run({})
-    model = (tmp_path / "model.safetensors").read_bytes()
+    run()
+    model = tiny.model()
     torch.set_float32_matmul_precision("medium")
     try:
-        run({}, mode="overwrite")
+        run(mode="overwrite")
     finally:
         torch.set_float32_matmul_precision("highest")
-    assert (tmp_path / "model.safetensors").read_bytes() == model
+    torch.testing.assert_close(tiny.model(), model, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
     ("precision", "batching"), [("tf32", "auto"), ("bf16", 3), ("fp64", "off")]
 )
 def test_run_leaves_globals_as_they_were(run: Run, precision: str, batching: str | int) -> None:
-    run({"precision": precision, "client_batching": batching})
+    run(precision=precision, client_batching=batching)
 
 
 class Trainer:
@@ -160,7 +153,7 @@ class Trainer:
 @pytest.mark.parametrize(("failures", "error"), [(2, None), (0, RunError)])
 def test_trainer_that_draws_and_raises_leaves_no_trace(run: Run, failures: int, error: Any) -> None:
     trainer = Trainer(ZeroDivisionError("no samples"))
-    run({"max_client_failures": failures}, error, trainer=trainer)
+    run(error, max_client_failures=failures, trainer=trainer)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
@@ -169,7 +162,7 @@ def test_run_cut_short_leaves_globals(run: Run, error: type[BaseException]) -> N
         def round_done(self, record: RoundRecord) -> None:
             raise error
 
-    run({}, error, followers=[Ending()])
+    run(error, followers=[Ending()])
 
 
 ONE_ROUND = ["--set", "train_args.comm_round=1", "--set", "train_args.client_num_per_round=2"]

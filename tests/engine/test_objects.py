@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
-from fednnnn_plugin.report.conditions import arrange
 
 from .conftest import OWN, cell
 
@@ -28,7 +27,7 @@ Start = Callable[..., fp.Run]
 @pytest.fixture
 def start(start: Start) -> Start:
     """Run with our model function and data unless told otherwise."""
-    usual = {"model": NET, "data": DATA, "client_num_in_total": 4, "client_num_per_round": 2}
+    usual = {"model": NET, "data": DATA, "client_num_in_total": 4, "client_num_per_round": 1}
     return lambda output="run", **given: start(output, **usual | given)
 
 
@@ -59,7 +58,7 @@ def test_split_of_ones_own_in_each_form(start: Start) -> None:
         "function": HOSPITALS,
     }
     for name, data in forms.items():
-        start(name, data=data, comm_round=1, client_num_per_round=1)
+        start(name, data=data, comm_round=1)
     assert len({content(name) for name in forms}) == 1
     assert fp.read_runs(*forms)["split_fingerprint"].nunique() == 1
 
@@ -136,20 +135,6 @@ def test_resume_without_a_fingerprint_goes_on(start: Start) -> None:
     Path("run/fingerprint.json").unlink()
     start(resume=True)
     assert Path("run/fingerprint.json").exists()
-
-
-def test_report_groups_runs_by_their_objects(start: Start) -> None:
-    narrow, tanh = cell("width=8", "width=2")["Net"], cell("torch.relu", "torch.tanh")["Net"]
-    runs: dict[str, dict[str, Any]] = {
-        **{"one": {}, "one too": {}, "narrow": {"model": narrow}, "tanh": {"model": tanh}},
-        **{"given": {"model": NET(4)}, "wide": {"model_args.width": 16}},
-        "data": {"data": (X + 1, Y, *TEST)},
-    }
-    for seed, (name, given) in enumerate(runs.items()):
-        start(name, comm_round=1, client_num_per_round=1, random_seed=seed, **given)
-    arranged = arrange(fp.read_runs(*runs)).set_index("run")
-    lines = arranged.groupby(["data", "condition", "label"]).groups.values()
-    assert sorted(map(len, lines)) == [1, 1, 1, 1, 1, 2]
 
 
 def test_recipe_of_objects_is_refused(start: Start) -> None:

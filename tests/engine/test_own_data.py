@@ -42,15 +42,6 @@ def test_resnet18_on_an_image_folder(start: Start) -> None:
     assert fp.load_model("run")(torch.zeros(2, 3, 32, 32)).shape == (2, 3)
 
 
-def test_function_s_tensors_and_a_drawing_model(
-    start: Start, content: Callable[[Path], object]
-) -> None:
-    """Dropout: each client draws its own, the same after a stop."""
-    whole = start("whole", **WORDS).folder
-    start("parts", comm_round=1, **WORDS)
-    assert content(start("parts", resume=True, **WORDS).folder) == content(whole)
-
-
 @pytest.mark.parametrize(("allowed", "said"), [(0, "seen: shape (3,)"), (2, "none accepted")])
 def test_model_whose_form_changes_fails_its_client(start: Start, allowed: int, said: str) -> None:
     with pytest.raises(fp.RunError, match=re.escape(said)):

@@ -73,42 +73,28 @@ def own(data: FederatedData) -> dict[str, Any]:
     return {"model": model, "data": loaders}
 
 
-@pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Have a number of workers, as on so many cores."""
-
-    def use(count: int) -> None:
-        monkeypatch.setattr(run_module, "side_by_side", lambda *_: count)
-
-    return use
-
-
 @pytest.mark.parametrize("tensors", [True, False])
 def test_workers_of_any_number_give_the_same_bits(
     tiny: Tiny,
     content: Content,
     own: dict[str, Any],
     data: FederatedData,
-    workers: Callable[[int], None],
-    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     tensors: bool,
 ) -> None:
-    if tensors:
-        own["data"] = data
+    given = own | ({"data": data} if tensors else {})
     for count in (1, 3):
-        workers(count)
-        summary = tiny(str(count), client_num_per_round=6, epochs=1, comm_round=2, **own)
-        assert summary.workers == count
+        monkeypatch.setattr(run_module, "side_by_side", lambda *_, count=count: count)
+        assert tiny(str(count), client_num_per_round=6, comm_round=2, **given).workers == count
         assert f"workers: {count} (processes)" in tiny.log(str(count))
-    assert content(tmp_path / "1") == content(tmp_path / "3")
+    assert content(tiny.folder / "1") == content(tiny.folder / "3")
     found = tiny.model("1")
-    assert ("first.weight" in found, "second.weight" in found) == (True, True)
     assert torch.equal(found["first.weight"], found["second.weight"])
     assert not torch.equal(found["first.weight"], own["model"].first.weight)
 
 
 def test_interrupt_ends_forks_and_costs_no_bits(
-    tiny: Tiny, content: Content, own: dict[str, Any], tmp_path: Path
+    tiny: Tiny, content: Content, own: dict[str, Any]
 ) -> None:
     class Stopping(Follower):
         def client_done(self, round_number: int, done: int, of: int) -> None:
@@ -116,7 +102,7 @@ def test_interrupt_ends_forks_and_costs_no_bits(
             if (round_number, done) == (2, 2):
                 raise KeyboardInterrupt
 
-    given = own | {"checkpoint_every": 10, "comm_round": 2, "epochs": 1}
+    given = own | {"checkpoint_every": 10, "comm_round": 2}
     tiny("whole", **given)
     with pytest.raises(KeyboardInterrupt):
         tiny("run", followers=[Stopping()], **given)
@@ -124,17 +110,15 @@ def test_interrupt_ends_forks_and_costs_no_bits(
     names = [Path(f"/proc/{pid}/comm").read_text() for t in tasks for pid in t.read_text().split()]
     assert not [name for name in names if name.startswith("pytest")]
     tiny("run", mode="resume", **given)
-    assert content(tmp_path / "run") == content(tmp_path / "whole")
+    assert content(tiny.folder / "run") == content(tiny.folder / "whole")
 
 
-def test_model_that_cannot_be_shared_runs_alone(
-    tiny: Tiny, content: Content, tmp_path: Path
-) -> None:
+def test_model_that_cannot_be_shared_runs_alone(tiny: Tiny, content: Content) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 10))
-    tiny("forked", comm_round=1, epochs=1, model=model)
+    tiny("forked", comm_round=1, model=model)
     model.held = _Unsendable()
-    assert tiny("alone", comm_round=1, epochs=1, model=model).workers == 1
-    assert content(tmp_path / "alone") == content(tmp_path / "forked")
+    assert tiny("alone", comm_round=1, model=model).workers == 1
+    assert content(tiny.folder / "alone") == content(tiny.folder / "forked")
     assert tiny.log("alone").count("one client at a time") == 1
     assert "_Unsendable has no pickle" in tiny.log("alone")
 
@@ -168,8 +152,8 @@ class Slow:
         return Evaluation(0.5, None)
 
 
-def test_stop_saves_before_the_client_has_ended(tiny: Tiny, tmp_path: Path) -> None:
-    trainer = Slow(tmp_path / "run")
+def test_stop_saves_before_the_client_has_ended(tiny: Tiny) -> None:
+    trainer = Slow(tiny.folder / "run")
     with pytest.raises(KeyboardInterrupt):
         tiny(checkpoint_every=10, trainer=trainer)
     assert trainer.saved
@@ -190,11 +174,11 @@ class Large(nn.Module):
         return self.fc(images.flatten(1))
 
 
-def test_evaluation_without_room_ends_before_round_1(tiny: Tiny, tmp_path: Path) -> None:
+def test_evaluation_without_room_ends_before_round_1(tiny: Tiny) -> None:
     with pytest.raises(RunError, match=r"failed .*out of memory.*test_own_workers\.py") as said:
         tiny(model=Large())
     assert isinstance(said.value.__cause__, RuntimeError)
-    assert not (tmp_path / "run").exists()
+    assert not (tiny.folder / "run").exists()
 
 
 class Wide(nn.Module):
@@ -246,12 +230,3 @@ def test_memory_order_is_one_the_model_takes(rows: Callable[[Tensor], Tensor], t
     assert takes_any_order(Rows(rows), images) is takes
     assert not takes_any_order(Rows(rows), images[0])
     assert not takes_any_order(nn.Linear(2, 2), images)
-
-
-def test_model_of_one_memory_order_trains(tiny: Tiny) -> None:
-    class Viewing(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.view(len(x), -1)
-
-    tiny(comm_round=1, model=nn.Sequential(nn.Conv2d(1, 4, 3), Viewing(), nn.Linear(144, 10)))
-    assert tiny.records()[0]["rejected"] == 0

@@ -59,43 +59,21 @@ def files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def half_written_files(folder: Path) -> None:
-    with (folder / "metrics.jsonl").open("ab") as metrics:
-        metrics.write(b'{"round": 6, "test_acc"')
-    for left_over in ("checkpoint/.round-000004-ab.safetensors", ".model.safetensors"):
-        (folder / f"{left_over}.fednnnn-tmp").write_bytes(b"half")
-
-
 def remove_the_checkpoints(folder: Path) -> None:
     shutil.rmtree(folder / "checkpoint")
 
 
-@pytest.mark.parametrize(
-    ("after", "damage", "begins", "warning"),
-    [
-        (3, half_written_files, 3, ""),
-        (4, remove_the_checkpoints, 1, "no checkpoint: starting from round 1"),
-    ],
-)
-def test_resume_costs_no_bits(
-    resume: Run,
-    content: Run,
-    whole: Path,
-    caplog: pytest.LogCaptureFixture,
-    after: int,
-    damage: Callable[[Path], None],
-    begins: int,
-    warning: str,
+def test_resume_without_a_checkpoint_begins_anew(
+    resume: Run, content: Run, whole: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On another device, too."""
-    folder, rounds = whole.with_name(f"after-{after}"), list[int]()
-    damage(folder)
+    folder, rounds = whole.with_name("after-4"), list[int]()
+    remove_the_checkpoints(folder)
     elsewhere = {"worker_num": 1, "gpu_util_parse": "host1:1"}
     resume(folder.name, followers=[OnRound(rounds.append)], **elsewhere)
-    assert rounds == list(range(begins, 6))
+    assert rounds == [1, 2, 3, 4, 5]
     assert content(folder) == content(whole)
-    assert warning in caplog.text
-    assert not list(folder.rglob("*tmp"))
+    assert "no checkpoint: starting from round 1" in caplog.text
 
 
 def test_resume_of_a_finished_run(tiny: Tiny, resume: Run, content: Run, whole: Path) -> None:
