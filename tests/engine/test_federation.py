@@ -11,9 +11,8 @@ import torch
 
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.errors import RunError
-from fednnnn_plugin.server.layout import State
 
-from .conftest import Example, Told
+from .conftest import Example
 
 HAND, NAN, INFINITE = (24.0, 7.0), (float("nan"), 0.0), (0.0, float("inf"))
 
@@ -143,15 +142,13 @@ def test_rounds_tested_are_fedmls_and_the_last(
 def test_round_interrupted_in_its_test_is_repeated(example: Example) -> None:
     """The server has moved when round 3 is tested: what is saved is still round 2."""
 
-    class Interrupted(Told):
-        def test(self, state: State) -> Evaluation | None:
-            if len(self.tested) == 2:
-                raise KeyboardInterrupt
-            return super().test(state)
+    def test(number: int) -> None:
+        if number == 3:
+            raise KeyboardInterrupt
 
     settings = {"comm_round": 4, "checkpoint_every": 10}
     with pytest.raises(KeyboardInterrupt):
-        example.follow(Interrupted(lambda _: example.hand), **settings)
+        example.follow(example.every_round(test=test), **settings)
     assert example.evaluation() == [20.5, 28.0]
     assert example.served() == {"w": [19.75, 27.0], ".momentum.w": [11.25, 15.0]}
     assert len(example.records()) == 2
@@ -163,21 +160,16 @@ def test_round_interrupted_in_its_test_is_repeated(example: Example) -> None:
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("no samples"), SystemExit(0)])
 def test_evaluation_that_raises_ends_the_run(example: Example, error: BaseException) -> None:
-    class Raising(Told):
-        def test(self, state: State) -> Evaluation | None:
-            raise error
+    def test(_: int) -> None:
+        raise error
 
     with pytest.raises(RunError, match=f"^round 1: the test failed .{type(error).__name__}: "):
-        example.follow(Raising(lambda _: example.hand))
+        example.follow(example.every_round(test=test))
 
 
 def test_summary_names_the_best_and_the_last_round(example: Example, tmp_path: Path) -> None:
-    class Tested(Told):
-        def test(self, state: State) -> Evaluation | None:
-            self.tested.append([])
-            return Evaluation([0.2, 0.7, 0.7, 0.4][len(self.tested) - 1], None)
-
-    summary = example.follow(Tested(lambda _: example.hand), comm_round=4)
+    told = example.every_round(test=lambda n: Evaluation([0.2, 0.7, 0.7, 0.4][n - 1], None))
+    summary = example.follow(told, comm_round=4)
     assert (summary.best_test_acc, summary.best_round, summary.final_test_acc) == (0.7, 2, 0.4)
     written = json.loads((tmp_path / "run" / "summary.json").read_text())
     known = {"rounds": 4, "backend": "sp", "ranks": 1, "seed": 0}

@@ -28,6 +28,8 @@ from fednnnn_plugin.server.layout import State
 
 from .conftest import Run, Tiny, draw
 
+CUDNN = ("allow_tf32", "deterministic", "benchmark", "enabled")
+
 
 def fingerprint() -> dict[str, object]:
     """Everything of the process that a run could change, by name."""
@@ -45,16 +47,10 @@ def fingerprint() -> dict[str, object]:
         "gradients": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
         "deterministic": torch.get_deterministic_debug_mode(),
         "matrix products": torch.get_float32_matmul_precision(),
-        "cuda": (
-            torch.backends.cuda.matmul.allow_tf32,
-            torch.backends.cudnn.allow_tf32,
-            torch.backends.cudnn.deterministic,
-            torch.backends.cudnn.benchmark,
-            torch.backends.cudnn.enabled,
-        ),
+        "matrix products on a GPU": torch.backends.cuda.matmul.allow_tf32,
+        "cudnn": [getattr(torch.backends.cudnn, name) for name in CUDNN],
         "root logger": (root.level, list(root.handlers), list(root.filters), root.disabled),
         "our logger": (ours.level, list(ours.handlers), ours.propagate, ours.disabled),
-        "logging": (logging.root.manager.disable, logging.lastResort, logging.raiseExceptions),
         "warnings": (list(warnings.filters), warnings.showwarning),
         "signals": {n: signal.getsignal(n) for n in signal.valid_signals() if n != signal.SIGKILL},
         "signal mask": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
@@ -63,7 +59,6 @@ def fingerprint() -> dict[str, object]:
         "path": list(sys.path),
         "hooks": (sys.excepthook, threading.excepthook, sys.unraisablehook, list(sys.meta_path)),
         "streams": (sys.stdin, sys.stdout, sys.stderr, print),
-        "traces": (sys.gettrace(), sys.getprofile(), threading.gettrace()),
         "garbage": (gc.isenabled(), gc.get_threshold()),
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "files": sorted(_open_files()),

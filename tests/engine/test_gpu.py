@@ -4,30 +4,23 @@ The stand-in answers for a machine of two GPUs; nothing is computed there. A GPU
 out: ``test_client_batching.py``; that a round waits for no transfer: ``client/test_group_sgd.py``.
 """
 
-from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.engine import devices
 from fednnnn_plugin.engine.batches import LoaderBatches, LoaderData, TensorBatches
 from fednnnn_plugin.engine.clock import Clock
-from fednnnn_plugin.engine.devices import (
-    choose_gpu,
-    device_identity,
-    device_name,
-    total_memory,
-    visible_gpus,
-)
 from fednnnn_plugin.engine.numerics import numerics
 from fednnnn_plugin.seeds import isolated_generators
+
+from .conftest import Tiny
 
 SECOND = torch.device("cuda", 1)
 SGD = LocalSGD(1, 5, 0.1)
@@ -91,13 +84,13 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 @pytest.mark.usefixtures("cuda")
 def test_gpu_is_told_by_name_identity_and_all_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what is free of it, which differs from start to start."""
-    assert visible_gpus() == 2
-    assert choose_gpu(1) == SECOND
-    assert device_name(SECOND) == "cuda:1 (GPU 1)"
-    assert device_identity(SECOND) == "uuid-1"
-    assert total_memory(SECOND) == 101
+    assert devices.visible_gpus() == 2
+    assert devices.choose_gpu(1) == SECOND
+    assert devices.device_name(SECOND) == "cuda:1 (GPU 1)"
+    assert devices.device_identity(SECOND) == "uuid-1"
+    assert devices.total_memory(SECOND) == 101
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace())
-    assert device_identity(SECOND) == "cuda:1"  # a driver that tells no UUID
+    assert devices.device_identity(SECOND) == "cuda:1"  # a driver that tells no UUID
 
 
 def test_clock_of_a_gpu_reads_its_events_and_waits_once(cuda: Cuda) -> None:
@@ -153,44 +146,31 @@ def test_batches_for_a_device_are_staged_there_in_their_order(data: FederatedDat
             assert inputs.is_contiguous()
 
 
-@pytest.fixture
-def trained(run: Any, recipe: Any, tmp_path: Path) -> Callable[..., Any]:
+def trained(tiny: Tiny, name: str, device: str, **settings: Any) -> dict[str, Tensor]:
     """Run two rounds of four clients in a folder of that name; return the model."""
-
-    def train(name: str, device: str, **settings: Any) -> dict[str, Tensor]:
-        given = {"comm_round": 2, "weight_decay": 1e-3, **settings}
-        run(recipe(**given), tmp_path / name, device=torch.device(device))
-        return load_file(tmp_path / name / "model.safetensors")
-
-    return train
+    tiny(name, comm_round=2, epochs=2, weight_decay=1e-3, device=torch.device(device), **settings)
+    return tiny.model(name)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("batching", ["off", 2, "auto"])
-def test_gpu_gives_the_model_of_a_cpu(
-    trained: Any, records: Any, tmp_path: Path, batching: Any
-) -> None:
+def test_gpu_gives_the_model_of_a_cpu(tiny: Tiny, batching: Any) -> None:
     """In fp64, one by one and in groups of several widths."""
     exact = {"precision": "fp64", "client_batching": batching}
-    expected, found = trained("cpu", "cpu", **exact), trained("gpu", "cuda", **exact)
+    expected, found = trained(tiny, "cpu", "cpu", **exact), trained(tiny, "gpu", "cuda", **exact)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
-    for ours, theirs in zip(records(tmp_path / "gpu"), records(tmp_path / "cpu"), strict=True):
+    for ours, theirs in zip(tiny.records("gpu"), tiny.records("cpu"), strict=True):
         for key in ("mean_update_norm", "mean_client_norm", "server_update_norm", "test_loss"):
             assert ours[key] == pytest.approx(theirs[key], rel=1e-9)
 
 
 @pytest.mark.gpu
-def test_gpu_gives_the_same_bits_again(trained: Any) -> None:
-    first, second = trained("first", "cuda"), trained("second", "cuda")
-    torch.testing.assert_close(first, second, rtol=0, atol=0)
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize(("precision", "within"), [("fp32", 1e-3), ("tf32", 0.05), ("bf16", 0.2)])
-def test_gpu_precision_stays_near_a_cpu_s(trained: Any, precision: str, within: float) -> None:
-    """Of a tensor's largest number; a bound for bf16 is derived in ``client/test_group_sgd.py``."""
-    exact = trained("exact", "cpu", precision="fp64")
-    found = trained("found", "cuda", precision=precision)
+def test_gpu_precision_stays_near_a_cpu_s(tiny: Tiny, precision: str, within: float) -> None:
+    """Of a tensor's largest number, the same bits again; ``client/test_group_sgd.py`` on bf16."""
+    exact = trained(tiny, "exact", "cpu", precision="fp64")
+    found, again = (trained(tiny, name, "cuda", precision=precision) for name in ("one", "two"))
+    torch.testing.assert_close(found, again, rtol=0, atol=0)
     for name, tensor in exact.items():
         assert (found[name] - tensor).abs().max() <= within * tensor.abs().max()
 

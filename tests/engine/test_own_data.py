@@ -20,6 +20,8 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 
+from .conftest import Doing
+
 Start = Callable[..., fp.Run]
 TWO = {"client_num_in_total": 2, "client_num_per_round": 2, "batch_size": 6, "allow_code": True}
 TWO |= {"partition_method": "iid"}
@@ -133,29 +135,21 @@ def test_model_check_leaves_no_trace(data: FederatedData) -> None:
     torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
 
 
-class Leaving(nn.Identity):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        raise SystemExit(0)
-
-
-class Single(nn.Linear):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return super().forward(images.float())
-
-
-class PairInTraining(nn.Identity):
-    def forward(self, logits: torch.Tensor) -> object:
-        return (logits, logits) if self.training else logits
+PAIR = Doing(lambda layer, x: (x, x) if layer.training else x)
+SINGLE = Doing(lambda _, x: x.float())
 
 
 @pytest.mark.parametrize(
     ("layers", "problem"),
     [
         ([], r"model_args.model: mine: gives \[1, 64\] for a batch of \[1, 1, 8, 8\], not "),
-        ([nn.Linear(64, 10), PairInTraining()], "model_args.model: mine: in training, gives tuple"),
+        ([nn.Linear(64, 10), PAIR], "model_args.model: mine: in training, gives tuple"),
         ([nn.Linear(63, 10)], r"model_args.model: mine: does not take images of \[1, 8, 8\]: "),
-        ([Leaving()], r"model_args.model: mine: does not take images .* SystemExit: 0"),
-        ([Single(64, 10).double()], r"model_args.model: mine: does not take images"),
+        (
+            [Doing(lambda *_: sys.exit(0))],
+            r"model_args.model: mine: does not take images .* SystemExit: 0",
+        ),
+        ([SINGLE, nn.Linear(64, 10).double()], r"model_args.model: mine: does not take images"),
         ([nn.Linear(64, 10), nn.BatchNorm1d(10)], "train_args.batch_size: 6: leaves client 0"),
     ],
 )

@@ -23,7 +23,7 @@ from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.server.layout import State
 
-from .conftest import Tiny, draw
+from .conftest import Doing, Tiny, draw
 
 Content = Callable[[Path], object]
 
@@ -161,22 +161,14 @@ def test_stop_saves_before_the_client_has_ended(tiny: Tiny) -> None:
     assert tiny.log().count("one client at a time") == 1
 
 
-class Large(nn.Module):
-    """Gives no logits for more than one image, as where there is no room for more."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(64, 10)
-
-    def forward(self, images: Tensor) -> Tensor:
-        if not self.training and len(images) > 1:
-            raise RuntimeError("out of memory")
-        return self.fc(images.flatten(1))
-
-
 def test_evaluation_without_room_ends_before_round_1(tiny: Tiny) -> None:
+    def call(layer: Doing, images: Tensor) -> Tensor:
+        if not layer.training and len(images) > 1:
+            raise RuntimeError("out of memory")
+        return images.flatten(1)
+
     with pytest.raises(RunError, match=r"failed .*out of memory.*test_own_workers\.py") as said:
-        tiny(model=Large())
+        tiny(model=nn.Sequential(Doing(call), nn.Linear(64, 10)))
     assert isinstance(said.value.__cause__, RuntimeError)
     assert not (tiny.folder / "run").exists()
 
@@ -206,27 +198,19 @@ def test_evaluation_batch_follows_memory(
     assert batch_to_test(model, torch.zeros(1, *shape), 0) == batch
 
 
-class Rows(nn.Module):
-    def __init__(self, rows: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.conv, self.fc, self.rows = nn.Conv2d(3, 4, 3), nn.Linear(144, 10), rows
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.rows(self.conv(x)))
-
-
 @pytest.mark.parametrize(
     ("rows", "takes"),
     [
-        (lambda x: x.flatten(1), True),
-        (lambda x: x.reshape(len(x), -1), True),
-        (lambda x: x.view(len(x), -1), False),
-        (lambda x: x.as_strided((len(x), 144), (144, 1)), False),  # no error, other numbers
+        (lambda _, x: x.flatten(1), True),
+        (lambda _, x: x.reshape(len(x), -1), True),
+        (lambda _, x: x.view(len(x), -1), False),
+        (lambda _, x: x.as_strided((len(x), 144), (144, 1)), False),  # no error, other numbers
     ],
 )
-def test_memory_order_is_one_the_model_takes(rows: Callable[[Tensor], Tensor], takes: bool) -> None:
+def test_memory_order_is_one_the_model_takes(rows: Callable[..., Tensor], takes: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(2, 3, 8, 8, generator=generator)
-    assert takes_any_order(Rows(rows), images) is takes
-    assert not takes_any_order(Rows(rows), images[0])
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), Doing(rows), nn.Linear(144, 10))
+    assert takes_any_order(model, images) is takes
+    assert not takes_any_order(model, images[0])
     assert not takes_any_order(nn.Linear(2, 2), images)

@@ -24,7 +24,7 @@ data = FederatedData(images, labels, torch.arange(60).split(1), images[:9], labe
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 30_000), nn.ReLU(), nn.Linear(30_000, 10))
 inputs = Inputs(model, data, torch.device("cpu"))
 for clients in (4, 60):
-    recipe = load_recipe(find_recipe("digits_noniid_b_fedavg"), [
+    recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"), [
         "client_num_in_total=60", f"client_num_per_round={clients}", "comm_round=2", "epochs=1",
         "using_gpu=false",
     ])

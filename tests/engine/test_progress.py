@@ -92,22 +92,15 @@ def events(folder: Path) -> dict[tuple[str, int], float]:
 
 @pytest.mark.slow
 def test_trackers_have_the_numbers_of_the_records(
-    run: Callable[..., Any],
-    recipe: Callable[..., Any],
-    records: Callable[..., Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    run: Any, recipe: Any, records: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wandb.setup()  # reads the variables of the environment, once a process
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
-    logged = []
-    log = wandb.sdk.wandb_run.Run.log
-    monkeypatch.setattr(
-        wandb.sdk.wandb_run.Run, "log", lambda run, data: (logged.append(data), log(run, data))
-    )
-    keys = {"tracking_args.enable_wandb": True, "tracking_args.wandb_project": "digits"}
-    keys |= {"common_args.mlops_api_key": "SECRET"}
+    logged, run_of_wandb = [], wandb.sdk.wandb_run.Run
+    log = run_of_wandb.log
+    monkeypatch.setattr(run_of_wandb, "log", lambda run, x: (logged.append(x), log(run, x)))
+    keys = {"enable_wandb": True, "wandb_project": "digits", "mlops_api_key": "SECRET"}
     given = recipe(comm_round=2, **keys)
     run(given, tmp_path, followers=[TensorBoard(), *recipe_followers(given)])
 

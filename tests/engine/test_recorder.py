@@ -37,11 +37,8 @@ def test_recorder_round_by_hand(path: Path, records: Lines) -> None:
     record(path, 1, clients=iter(clients), weights=[2.0, 2.0], served_state=state(0.3, 0.4))
     record(path, 2)
     first, second = records(path.parent)
-    norms = {
-        "mean_update_norm": 2.5,
-        "mean_client_norm": 3.5,
-        "server_update_norm": pytest.approx(0.5),
-    }
+    norms = {"mean_update_norm": 2.5, "mean_client_norm": 3.5}
+    norms["server_update_norm"] = pytest.approx(0.5)
     assert {key: first[key] for key in norms} == norms
     assert first["layers"] == {"layer": norms}
     assert first["client_norms"] == [3.0, 3.5, 4.0]
@@ -93,7 +90,7 @@ def test_numbers_may_be_numpys_and_torchs(path: Path, records: Lines) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"round": 0}, "round: 0: must be a whole number of at least 1"),
+        ({"round": 0}, "round: 0: "),
         ({"weights": [1.0, 1.0]}, "round 1: "),
         ({"weights": None}, "round 1: "),
         ({"served_state": None}, "served_state: must map names to tensors"),

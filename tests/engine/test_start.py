@@ -17,18 +17,10 @@ class Noting(fp.Follower):
 
     def __init__(self) -> None:
         self.seen: list[object] = []
-
-    def begin(self, folder: Path, finished: int) -> None:
-        self.seen.append((folder.name, finished))
-
-    def client_done(self, round_number: int, done: int, of: int) -> None:
-        self.seen.append((round_number, done, of))
-
-    def round_done(self, record: object) -> None:
-        self.seen.append("round")
-
-    def end(self) -> None:
-        self.seen.append("end")
+        self.begin = lambda folder, finished: self.seen.append((folder.name, finished))
+        self.client_done = lambda *of_round: self.seen.append(of_round)
+        self.round_done = lambda _: self.seen.append("round")
+        self.end = lambda: self.seen.append("end")
 
 
 def test_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,16 +48,18 @@ def test_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_run_raises_the_user_s_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(fp.UserError, match=r"train_args\.beta"):
-        fp.run(RECIPE, overrides={"train_args.beta": -1})
-    with pytest.raises(fp.UserError, match="backend: 'mpi': must be 'sp' or 'MPI'"):
-        fp.run(RECIPE, output=tmp_path / "run", backend="mpi")
-    with pytest.raises(fp.UserError, match="resume"):
-        fp.run(RECIPE, output=tmp_path / "typo", resume=True)
     monkeypatch.chdir(tmp_path)
-    for here in (".", tmp_path, "a/.."):
-        with pytest.raises(fp.UserError, match="not the current one"):
-            fp.run(RECIPE, output=here, overwrite=True)
+    for given, said in (
+        ({"overrides": {"beta": -1}}, r"train_args\.beta"),
+        ({"backend": "mpi"}, "backend: 'mpi': must be 'sp' or 'MPI'"),
+        ({"output": "typo", "resume": True}, "resume"),
+        *(
+            ({"output": here, "overwrite": True}, "not the curr")
+            for here in (".", tmp_path, "a/..")
+        ),
+    ):
+        with pytest.raises(fp.UserError, match=said):
+            fp.run(RECIPE, **given)
     assert not any(tmp_path.iterdir())
 
 
