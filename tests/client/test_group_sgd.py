@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -129,6 +129,7 @@ def test_group_of_paper_networks_as_one_by_one(name: str) -> None:
     Clients(network(name), (2, 4, 3), sgd).assert_same()
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(data=st.data())
 def test_group_with_batches_of_every_length(data: st.DataObject) -> None:
     """Whole ones only, a single image, fewer images than a batch, one client, all data at once."""

@@ -82,7 +82,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 
 
 @pytest.mark.usefixtures("cuda")
-def test_gpu_is_told_by_name_identity_and_all_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_is_told_by_name_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not what is free of it, which differs from start to start."""
     assert devices.visible_gpus() == 2
     assert devices.choose_gpu(1) == SECOND
@@ -93,7 +93,7 @@ def test_gpu_is_told_by_name_identity_and_all_its_memory(monkeypatch: pytest.Mon
     assert devices.device_identity(SECOND) == "cuda:1"  # a driver that tells no UUID
 
 
-def test_clock_of_a_gpu_reads_its_events_and_waits_once(cuda: Cuda) -> None:
+def test_clock_of_a_gpu_waits_once(cuda: Cuda) -> None:
     """Of its own GPU's stream, whatever the thread's is; parts of 1 + 4, 2 and 8 seconds."""
     stream, clock = cuda.streams[1], Clock(SECOND)
     for part, seconds in (("train", 1), ("aggregate", 2), ("train", 4), ("evaluate", 8)):
@@ -104,7 +104,7 @@ def test_clock_of_a_gpu_reads_its_events_and_waits_once(cuda: Cuda) -> None:
     assert cuda.waits == 1
 
 
-def test_generators_of_all_gpus_are_seeded_and_given_back(cuda: Cuda) -> None:
+def test_generators_of_gpus_are_given_back(cuda: Cuda) -> None:
     before, drawn = torch.get_rng_state(), []
     for seed in (1, 1, 2):
         with isolated_generators(seed, "trainer"):
@@ -117,7 +117,7 @@ def test_generators_of_all_gpus_are_seeded_and_given_back(cuda: Cuda) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp64"])
-def test_precision_sets_autocast_and_the_products_of_a_gpu(precision: Any) -> None:
+def test_precision_sets_autocast_and_products(precision: Any) -> None:
     context: Any = LocalSGD(1, 5, 0.1, precision=precision).autocast(SECOND)
     if precision == "bf16":
         assert (context.device, context.fast_dtype) == ("cuda", torch.bfloat16)
@@ -131,7 +131,7 @@ def test_precision_sets_autocast_and_the_products_of_a_gpu(precision: Any) -> No
         assert not cudnn.benchmark
 
 
-def test_batches_for_a_device_are_staged_there_in_their_order(data: FederatedData) -> None:
+def test_batches_are_staged_on_their_device(data: FederatedData) -> None:
     """On ``meta``, which is no CPU: channels first, whatever order the model would take."""
     meta = torch.device("meta")
     ours = TensorBatches(data, SGD, 0, meta, any_order=True)

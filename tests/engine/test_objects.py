@@ -127,6 +127,7 @@ def test_resume_refuses_what_has_changed(start: Start, before: Any, now: Any, ch
         assert str(refused.value).startswith(f"resume=True: {changed}")
         assert "--" not in str(refused.value)
         assert content("run") == kept
+    start(**before, comm_round=2, resume=True)
 
 
 def test_resume_without_a_fingerprint_goes_on(start: Start) -> None:

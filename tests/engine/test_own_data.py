@@ -52,6 +52,8 @@ def test_model_whose_form_changes_fails_its_client(start: Start, allowed: int, s
 
 def test_run_folder_is_read_without_its_code(start: Start) -> None:
     start("run", **WORDS)
+    model = fp.load_model("run", allow_code=True)
+    assert model(torch.zeros(2, 5, dtype=torch.int64)).shape == (2, 3)
     sys.modules.pop("own")
     Path("own.py").write_text("open('was-here', 'w')")
     assert fp.read_runs("run")["round"].tolist() == [1, 2]
