@@ -244,7 +244,7 @@ class Example(Tiny):
         return self(name, model=Two(), data=data, trainer=trainer, **settings | given)
 
     def every_round(self, *updates: Any, test: Callable[[int], Any] | None = None) -> Told:
-        """Clients that do the same each round; ``hand`` by default. Test by the tests' number."""
+        """Clients that do the same each round; ``hand`` by default. ``test`` gets 1, 2, …"""
         return Told(lambda _: updates or self.hand, test)
 
     def in_round(self, number: int, *updates: Any) -> Told:

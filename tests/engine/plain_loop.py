@@ -89,13 +89,11 @@ def plain_loop(start: nn.Module, data: FederatedData, recipe: Recipe) -> Outcome
     out = Outcome(start, vector(start), torch.zeros_like(vector(start)))
     moved = torch.zeros_like(out.served)  # d
     for number in range(1, train.comm_round + 1):
-        generator = torch_generator(0, "cohort", number)
-        cohort = torch.randperm(count, generator=generator)[: train.client_num_per_round]
+        generator, size = torch_generator(0, "cohort", number), train.client_num_per_round
         if train.client_sampling:
-            weights = torch.arange(count) + number / 9
-            cohort = torch.multinomial(
-                weights, len(cohort), generator=torch_generator(0, "cohort", number)
-            )
+            cohort = torch.multinomial(torch.arange(count) + number / 9, size, generator=generator)
+        else:
+            cohort = torch.randperm(count, generator=generator)[:size]
         returned, changes = [], []
         served = copy.deepcopy(out.average)  # its buffers
         nn.utils.vector_to_parameters(out.served, served.parameters())
@@ -125,5 +123,5 @@ def plain_loop(start: nn.Module, data: FederatedData, recipe: Recipe) -> Outcome
         norms = {"mean_update_norm": n, "mean_client_norm": e}
         out.norms.append(norms | {"server_update_norm": moved.norm().item()})
         out.average, out.served = average, out.served + moved
-        out.c = out.c + len(cohort) / count * (alpha @ torch.stack(changes))
+        out.c = out.c + size / count * (alpha @ torch.stack(changes))
     return out

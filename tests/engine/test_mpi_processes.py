@@ -20,13 +20,13 @@ from fednnnn_plugin.recipe import find_recipe
 
 from ..support.processes import Ended
 from ..support.ranks import BIN, on_ranks, runs_on_ranks, started
-from . import test_client_options, test_objects, test_sampling
+from .conftest import OWN
 
 pytestmark = pytest.mark.slow
 
 FEDNNNN, FEDAVG = "digits_noniid_ub_fednnnn", "digits_noniid_b_fedavg"
 QUICK = {"comm_round": 2, "epochs": 1, "client_num_per_round": 4, "using_gpu": False}
-OWN = """
+MINE = """
 from torch import nn
 
 def net(num_classes):
@@ -43,10 +43,8 @@ def data():
     return images, labels, images, labels
 """
 MODULES = {
-    "mine": OWN,
-    "sampler": test_sampling.MODULE,
-    "hospital": test_objects.MODULE,
-    "own_options": test_client_options.MODULE,
+    "mine": MINE,
+    "own": OWN,
     "rank_0": TORN.format(0),
     "rank_1": TORN.format(1),
     "server_lion": (Path(__file__).parents[1] / "support" / "server_lion.py").read_text(),
@@ -57,19 +55,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fedexp": ("digits_noniid_b_fedexp", {}),
     "scaffold": (FEDNNNN, {"client_method": "scaffold", "comm_round": 4}),
     "model": (FEDNNNN, {"model": "mine:net"}),
-    "sampler": (FEDNNNN, {"client_sampling": "sampler:by_turns"}),
+    "sampler": (FEDNNNN, {"client_sampling": "own:by_turns"}),
     "data": (
         "digits_noniid_b_fednnnn",
-        test_objects.QUICK
-        | {"dataset": "hospital:hospitals", "data_args.shift": 0.5}
-        | {"model": "hospital:Net", "model_args.width": 4},
+        {"client_num_in_total": 4, "client_num_per_round": 2, "checkpoint_every": 1}
+        | {"dataset": "own:hospitals", "data_args.shift": 0.5}
+        | {"model": "own:Net", "model_args.width": 4},
     ),
     "options": (
         FEDAVG,
-        test_client_options.QUICK
-        | test_client_options.CASES["adam_mse"][2]
-        | {"model": "own_options:net", "dataset": "own_options:numbers"}
-        | {"metrics": ["r2", "own_options:worst"]},
+        {"client_num_in_total": 4, "loss": "mse", "client_optimizer": "adam"}
+        | {"client_optimizer_args": {"betas": [0.8, 0.95]}, "learning_rate_decay": 0.5}
+        | {"max_grad_norm": 0.1, "model": "own:net", "dataset": "own:numbers"}
+        | {"metrics": ["r2", "own:worst"]},
     ),
     "rule": (FEDAVG, {"federated_optimizer": "server_lion:ServerLion", "server_lion_lr": 0.002}),
 }
@@ -150,7 +148,7 @@ def test_mistake_is_said_once_for_all_ranks(words: list[str], said: str, own_cod
 def test_code_edited_since_is_refused_once(job: tuple[Path, Ended]) -> None:
     """Rank 0 alone compares the digests."""
     folder, _ = job
-    (folder / "mine.py").write_text(OWN.replace("4", "5"))
+    (folder / "mine.py").write_text(MINE.replace("4", "5"))
     ended = on_ranks(2, BIN / "fednnnn", *run("model", "--resume", model="mine:net"), cwd=folder)
     assert (ended.status, ended.stderr.count("model (code)")) == (2, 1), ended
     assert "MPI_ABORT" not in ended.stderr
