@@ -146,7 +146,7 @@ def test_rounds_of_scaffold(start: Start, recipe: str, settings: dict[str, Any])
 @pytest.mark.parametrize(
     ("recipe", "clients", "rounds", "settings"),
     [
-        # 1,000 clients of two classes have 59 or 60 images: a batch of 50 and a short one.
+        # 2,000 clients of two classes have 29 or 30 images: a batch of 20 and a short one.
         ("mnist_noniid_b_fednnnn", 3, 2, {"beta": 0.7, "gamma": 0.8}),
         # BatchNorm, the power law, and a hundred times the paper's decay: a round would show it.
         (
@@ -166,4 +166,4 @@ def test_rounds_on_real_images(
     """Tested on 0.2 % of the training images: 10,000 in fp64 would take a minute."""
     more = {"data_cache_dir": str(real_data_dir), "download": False, "validation_fraction": 0.002}
     more |= {"client_num_per_round": clients, "epochs": rounds, "comm_round": rounds}
-    check(start, recipe, client_num_in_total=1000, **settings, **more)
+    check(start, recipe, client_num_in_total=2000, batch_size=20, **settings, **more)
