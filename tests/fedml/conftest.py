@@ -1,6 +1,5 @@
 """FedML's arguments, and scripts that start at once."""
 
-import copy
 import json
 import os
 import random
@@ -23,13 +22,13 @@ from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
 from fedml.core.security.fedml_attacker import FedMLAttacker
 from fedml.core.security.fedml_defender import FedMLDefender
 from torch import nn
-from torch.testing import assert_close
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.fedml import hook
 
-from .rounds import net
+from . import rounds
+from .rounds import net, silo
 
 PTH = Path(hook.__file__).with_name("fednnnn_plugin.pth")
 
@@ -38,32 +37,45 @@ fp.register()
 fedml.mlops.pre_setup(SimpleNamespace(using_mlops=False))
 
 
-@pytest.fixture(scope="session")
-def fedml_args() -> Callable[..., SimpleNamespace]:
-    """FedML's arguments for one process and nearly no training; keywords are added."""
-    given = {"training_type": "simulation", "backend": "sp", "scenario": "horizontal"}
-    given |= {"random_seed": 0, "dataset": "mine", "model": "mine"}
-    given |= {"federated_optimizer": "PaperFedAvg", "frequency_of_the_test": 1}
-    given |= {"client_num_in_total": 2, "client_num_per_round": 2, "comm_round": 1, "epochs": 1}
-    given |= {"batch_size": 4, "client_optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 0.0}
-    given |= {"enable_wandb": False, "using_mlops": False, "using_gpu": False}
-    return lambda **values: SimpleNamespace(**given | values)
+@pytest.fixture(scope="session", name="fedml_args")
+def _args():
+    return rounds.fedml_args
 
 
-@pytest.fixture(scope="session")
-def silo(fedml_args) -> Callable[..., fp.FedNNNNAggregator]:
-    """A cross-silo server's aggregator, under β = γ = 1/2."""
-    given = {"training_type": "cross_silo", "federated_optimizer": "FedAvg"}
-    given |= {"beta": 0.5, "gamma": 0.5, "comm_round": 100}
+@pytest.fixture(scope="session", name="silo")
+def _silo():
+    return rounds.silo
 
-    def build(model: nn.Module, method: str | None = None, **values) -> fp.FedNNNNAggregator:
-        return fp.FedNNNNAggregator(model, fedml_args(**given | values), method)
 
-    return build
+@pytest.fixture(scope="session", name="play")
+def _play():
+    return rounds.play
+
+
+@pytest.fixture(scope="session", name="privacy")
+def _privacy():
+    return rounds.PRIVACY
+
+
+@pytest.fixture(scope="session", name="eight_values")
+def _eight():
+    return rounds.eight_values
+
+
+# END SHIM
+@pytest.fixture
+def run_round(play) -> Callable[..., tuple[OrderedDict, list[int]]]:
+    """One round; return w_t, and who was kept."""
+
+    def run_round(aggregator: fp.FedNNNNAggregator, given: list) -> tuple[OrderedDict, list[int]]:
+        w_t = aggregator.get_model_params()
+        return w_t, play(aggregator, given)[1]
+
+    return run_round
 
 
 @pytest.fixture
-def secured(silo, monkeypatch: pytest.MonkeyPatch) -> Callable[..., fp.FedNNNNAggregator]:
+def secured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., fp.FedNNNNAggregator]:
     """Norm-Norm's aggregator under FedML's security settings, anew: FedML keeps its parts."""
     monkeypatch.setattr(FedMLAttacker, "_attacker_instance", None)
     monkeypatch.setattr(FedMLDefender, "_defender_instance", None)
@@ -75,39 +87,6 @@ def secured(silo, monkeypatch: pytest.MonkeyPatch) -> Callable[..., fp.FedNNNNAg
         return silo(model or net(), "NormNorm", **others | values)
 
     return build
-
-
-@pytest.fixture(scope="session")
-def privacy() -> dict[str, object]:
-    """FedML's settings of global differential privacy."""
-    settings = {"enable_dp": True, "dp_solution_type": "cdp", "mechanism_type": "gaussian"}
-    return settings | {"epsilon": 0.9, "delta": 0.01, "sensitivity": 0.05, "max_grad_norm": 1.0}
-
-
-@pytest.fixture(scope="session")
-def play() -> Callable[..., tuple[OrderedDict, list[int]]]:
-    """One round in FedML's order of calls; what is then served, and who was kept."""
-
-    def play(server: fp.FedNNNNAggregator, clients: list) -> tuple[OrderedDict, list[int]]:
-        before = copy.deepcopy(clients)
-        kept, places = server.on_before_aggregation(clients)
-        served = server.on_after_aggregation(server.aggregate(kept))
-        server.set_model_params(served)
-        assert_close(clients, before, rtol=0, atol=0, equal_nan=True)  # they are only read
-        return served, places
-
-    return play
-
-
-@pytest.fixture
-def run_round(play) -> Callable[..., tuple[OrderedDict, list[int]]]:
-    """One round; return w_t, and who was kept."""
-
-    def run_round(aggregator: fp.FedNNNNAggregator, given: list) -> tuple[OrderedDict, list[int]]:
-        w_t = aggregator.get_model_params()
-        return w_t, play(aggregator, given)[1]
-
-    return run_round
 
 
 @pytest.fixture
@@ -122,19 +101,6 @@ def images() -> FederatedData:
         torch.arange(20) % 10,
         10,
     )
-
-
-@pytest.fixture(scope="session")
-def eight_values() -> Callable[..., list]:
-    """FedML's data set of each client's batches, on all of which it is tested."""
-
-    def build(local: dict[int, list], classes: int = 2) -> list:
-        everything = [batch for batches in local.values() for batch in batches]
-        sizes = {k: sum(len(x) for x, _ in batches) for k, batches in local.items()}
-        total = sum(sizes.values())
-        return [total, total, everything, everything, sizes, local, dict(local), classes]
-
-    return build
 
 
 @pytest.fixture

@@ -1,22 +1,94 @@
-"""A model with buffers of all kinds, clients of it, and what a round has to make of them."""
+"""FedML's arguments and data sets, a silo's server, and what a round has to make of its clients."""
 
+import copy
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
 
+CPU = torch.device("cpu")
 BETA = 0.5
 WEIGHTS = ("0.weight", "0.bias", "1.weight", "1.bias")
 STATISTICS = ("0.running_mean", "0.running_var")
 COUNTS = ("0.num_batches_tracked", "positions")
+#: FedML's settings of global differential privacy.
+PRIVACY: dict[str, Any] = {"enable_dp": True, "dp_solution_type": "cdp", "epsilon": 0.9}
+PRIVACY |= {"mechanism_type": "gaussian", "delta": 0.01, "sensitivity": 0.05, "max_grad_norm": 1.0}
 
 State = Mapping[str, Tensor]
 Client = tuple[int, OrderedDict[str, Tensor]]
+
+
+@contextmanager
+def refused(start: str) -> Iterator[None]:
+    """Expect one line of ours, which starts so."""
+    with pytest.raises(fp.UserError, match=f"^{start}") as caught:
+        yield
+    assert "\n" not in str(caught.value)
+    assert not isinstance(caught.value, KeyError)  # FedML makes those a message about args.rank
+
+
+def fedml_args(**values: Any) -> SimpleNamespace:
+    """FedML's arguments for one process and nearly no training."""
+    given = {"training_type": "simulation", "backend": "sp", "scenario": "horizontal"}
+    given |= {"random_seed": 0, "dataset": "mine", "model": "mine"}
+    given |= {"federated_optimizer": "PaperFedAvg", "frequency_of_the_test": 1}
+    given |= {"client_num_in_total": 2, "client_num_per_round": 2, "comm_round": 1, "epochs": 1}
+    given |= {"batch_size": 4, "client_optimizer": "sgd", "learning_rate": 0.1, "weight_decay": 0.0}
+    given |= {"enable_wandb": False, "using_mlops": False, "using_gpu": False}
+    return SimpleNamespace(**given | values)
+
+
+def silo_args(**values: Any) -> SimpleNamespace:
+    """A cross-silo server's, under β = γ = 1/2."""
+    given = {"training_type": "cross_silo", "federated_optimizer": "FedAvg", "role": "server"}
+    return fedml_args(**given | {"beta": BETA, "gamma": 0.5, "comm_round": 100} | values)
+
+
+def silo(
+    model: nn.Module | None = None, method: str | None = None, **values: Any
+) -> fp.FedNNNNAggregator:
+    return fp.FedNNNNAggregator(model or line(), silo_args(**values), method)
+
+
+def eight_values(local: dict[int, list[Any]], classes: int = 2) -> list[Any]:
+    """FedML's data set of each client's batches, on all of which it is tested."""
+    everything = [batch for batches in local.values() for batch in batches]
+    sizes = {k: sum(len(x) for x, _ in batches) for k, batches in local.items()}
+    total = sum(sizes.values())
+    return [total, total, everything, everything, sizes, local, dict(local), classes]
+
+
+def play(server: fp.FedNNNNAggregator, clients: list[Any]) -> tuple[State, list[int]]:
+    """One round in FedML's order of calls; what is then served, and who was kept."""
+    before = copy.deepcopy(clients)
+    kept, places = server.on_before_aggregation(clients)
+    served = server.on_after_aggregation(server.aggregate(kept))
+    server.set_model_params(served)
+    assert_close(clients, before, rtol=0, atol=0, equal_nan=True)  # they are only read
+    return served, places
+
+
+def line() -> nn.Module:
+    """A model of one parameter, ``weight``: two zeros."""
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    return model
+
+
+def moved(server: fp.FedNNNNAggregator, *updates: tuple[float, float]) -> list[Client]:
+    """Clients of a :func:`line` that moved so from what is served."""
+    w_t = server.get_model_params()["weight"]
+    return [(1, OrderedDict(weight=w_t + torch.tensor([update]))) for update in updates]
 
 
 def net() -> nn.Module:

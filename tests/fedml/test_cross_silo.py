@@ -27,19 +27,15 @@ from fednnnn_plugin.fedml.loaders import fedml_dataset
 from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.models import create_model
 
-CPU = torch.device("cpu")
+from .rounds import CPU, eight_values, refused, silo_args
+
 CLIENTS, ROUNDS = 3, 2
 
 
-@pytest.fixture
-def arguments(fedml_args):
-    def build(**values) -> SimpleNamespace:
-        settings = {"training_type": "cross_silo", "federated_optimizer": "FedAvg"}
-        settings |= {"client_num_in_total": CLIENTS, "client_num_per_round": CLIENTS}
-        settings |= {"beta": 0.7, "gamma": 0.5, "comm_round": ROUNDS, "client_threads": 1}
-        return fedml_args(**settings | {"epochs": 2, "batch_size": 5} | values)
-
-    return build
+def arguments(**values) -> SimpleNamespace:
+    settings = {"client_num_in_total": CLIENTS, "client_num_per_round": CLIENTS}
+    settings |= {"beta": 0.7, "comm_round": ROUNDS, "client_threads": 1}
+    return silo_args(**settings | {"epochs": 2, "batch_size": 5} | values)
 
 
 def federate(args, dataset, model, make_trainer, rounds=ROUNDS):
@@ -69,53 +65,49 @@ def federate(args, dataset, model, make_trainer, rounds=ROUNDS):
     return aggregator
 
 
-def assert_as_the_engine(aggregator, args, data, model, folder) -> None:
-    """The served and evaluation models have the bits of a standalone run; the latter is left."""
-    changed = {"training_type": "simulation", "server_state_path": None}
-    simulated = SimpleNamespace(**vars(args) | changed)
-    recipe = script_recipe(simulated, method="FedNNNN")
-    run_federation(recipe, lambda: Inputs(model, data, CPU), folder)
-    served = load_file(max((folder / "checkpoint").iterdir()))
-    assert_close(load_file(args.server_state_path), served, rtol=0, atol=0)
-    average = load_file(folder / "model.safetensors")
-    assert_close(dict(aggregator.evaluation_state_dict()), average, rtol=0, atol=0)
-    assert_close(dict(aggregator.get_model_params()), average, rtol=0, atol=0)
-
-
 def dropping() -> nn.Module:
     """Batch normalisation, and a dropout that draws from the global generator."""
     head = (nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 10))
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), *head)
 
 
-@pytest.mark.parametrize("net", ["ours", "another"])
-def test_trainer_on_our_data_gives_the_engines_bits(net, arguments, images, tmp_path) -> None:
-    model = create_model("nnnn_digits", 0) if net == "ours" else dropping()
-    args = arguments(weight_decay=0.01, client_weighting="samples")
-    args.server_state_path = str(tmp_path / "state")
-    dataset = fedml_dataset(images, 5, args.random_seed)
-    start = copy.deepcopy(model)
-    server = federate(args, dataset, model, fp.FedNNNNClientTrainer)
-    assert_as_the_engine(server, args, images, start, tmp_path / "run")
-
-
-def test_trainer_on_other_data_gives_the_engines_bits(arguments, images, tmp_path) -> None:
-    """The loaders shuffle by the global generator, which the engine seeds for each client."""
+def own_loaders(images) -> tuple[list, LoaderData]:
+    """Loaders that shuffle by the global generator, which the engine seeds for each client."""
     parts = {k: TensorDataset(*images.client_data(k)) for k in range(CLIENTS)}
     local = {k: DataLoader(part, batch_size=4, shuffle=True) for k, part in parts.items()}
     sizes = {k: len(part) for k, part in parts.items()}
     test = [(images.normalised(images.test_images), images.test_labels)]
     dataset = [sum(sizes.values()), 20, None, test, sizes, local, None, 10]
-    args, model = arguments(server_state_path=str(tmp_path / "state")), dropping()
+    return dataset, LoaderData(local, sizes, test, 10)
+
+
+@pytest.mark.parametrize(
+    ("net", "data"), [("ours", "ours"), ("another's", "ours"), ("another's", "another's")]
+)
+def test_trainer_gives_the_engines_bits(net, data, images, tmp_path) -> None:
+    """The served and evaluation models have the bits of a standalone run; the latter is left."""
+    model = create_model("nnnn_digits", 0) if net == "ours" else dropping()
+    args = arguments(weight_decay=0.01, client_weighting="samples")
+    args.server_state_path = str(tmp_path / "state")
+    ours = fedml_dataset(images, 5, args.random_seed), images
+    dataset, engines = ours if data == "ours" else own_loaders(images)
     start = copy.deepcopy(model)
     states = torch.get_rng_state(), random.getstate(), torch.get_num_threads()
     server = federate(args, dataset, model, fp.FedNNNNClientTrainer)
     assert torch.equal(states[0], torch.get_rng_state())
     assert states[1:] == (random.getstate(), torch.get_num_threads())
-    assert_as_the_engine(server, args, LoaderData(local, sizes, test, 10), start, tmp_path / "run")
+
+    changed = {"training_type": "simulation", "server_state_path": None}
+    recipe = script_recipe(SimpleNamespace(**vars(args) | changed), method="FedNNNN")
+    run_federation(recipe, lambda: Inputs(start, engines, CPU), tmp_path / "run")
+    served = load_file(max((tmp_path / "run" / "checkpoint").iterdir()))
+    assert_close(load_file(args.server_state_path), served, rtol=0, atol=0)
+    average = load_file(tmp_path / "run" / "model.safetensors")
+    for found in (server.evaluation_state_dict(), server.get_model_params()):
+        assert_close(dict(found), average, rtol=0, atol=0)
 
 
-def test_fedmls_trainer_moves_the_server_by_beta_e(arguments, eight_values) -> None:
+def test_trainer_of_fedmls_moves_the_server_by_beta_e() -> None:
     def batch() -> tuple[torch.Tensor, torch.Tensor]:
         return torch.randn(4, 5), torch.randint(2, (4,))
 
@@ -157,7 +149,7 @@ def run(args, dataset=None, **helpers) -> None:
     fedml.FedMLRunner(args, CPU, dataset or [None] * 8, model, **helpers)
 
 
-def test_method_by_name_trains_our_data_alone(arguments, images, started, caplog) -> None:
+def test_method_by_name_trains_our_data_alone(images, started, caplog) -> None:
     args = arguments(federated_optimizer="FedNNNN", role="client")
     own = ModelTrainerCLS(nn.Linear(5, 2), args)
     ours = fedml_dataset(images, 5, 0)
@@ -175,17 +167,17 @@ def test_method_by_name_trains_our_data_alone(arguments, images, started, caplog
 
 
 @pytest.mark.parametrize("kind", ["cross_cloud", "fedml_serving", "cross_device"])
-def test_method_by_name_elsewhere_is_refused(kind, arguments) -> None:
+def test_method_by_name_elsewhere_is_refused(kind) -> None:
     args = arguments(training_type=kind, federated_optimizer="FedNNNN", role="server")
-    with pytest.raises(fp.UserError, match=f"^training_type: {kind}: FedNNNN runs by") as caught:
-        fedml.init(args, check_env=False)
     # FedML 0.9.6 itself cannot start serving from its runner; its phones send files of MNN.
-    assert ("FedNNNNAggregator" in str(caught.value)) == (kind == "cross_cloud")
+    instead = ".*FedNNNNAggregator" if kind == "cross_cloud" else "[^;]*$"
+    with refused(f"training_type: {kind}: FedNNNN runs by{instead}"):
+        fedml.init(args, check_env=False)
     args.federated_optimizer = "FedAvg"
     sys.modules["fedml.core.mlops"].pre_setup(args)  # FedML's own goes on
 
 
-def test_method_by_name_gives_the_server_our_aggregator(arguments, started) -> None:
+def test_method_by_name_gives_the_server_our_aggregator(started) -> None:
     class Average(ServerAggregator):
         get_model_params = set_model_params = test = None
 
@@ -202,7 +194,7 @@ def test_method_by_name_gives_the_server_our_aggregator(arguments, started) -> N
 
 
 @pytest.mark.parametrize(("error", "status"), [(fp.UserError("no"), 2), (ValueError("no"), 1)])
-def test_over_mpi_what_one_process_raises_ends_all(error, status, arguments, monkeypatch) -> None:
+def test_error_of_one_process_over_mpi_ends_all(error, status, monkeypatch) -> None:
     """FedML's receiving thread would keep that process; the others would wait for it."""
     ended: list[int] = []
     monkeypatch.setattr(sys, "excepthook", lambda *_: None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Command
+from .conftest import Command, Run
 
 # The role and the rank of a process are its last words: --rank 0 --role server.
 PROCESS = """
@@ -22,6 +22,7 @@ if name == "server 0":
     listener = socket.create_server(("127.0.0.1", PORT))
 time.sleep(0.5 if ENDS else 600)
 """
+PYTHON = {"PYTHON": sys.executable}
 
 
 @pytest.fixture
@@ -55,19 +56,19 @@ def wait_until_gone(process: int) -> None:
 
 
 @pytest.mark.parametrize("failing", ["server 0", "client 2"])
-def test_the_first_to_fail_ends_the_others(
-    script: Callable[..., str], folder: Callable[..., Path], failing: str
+def test_silo_that_fails_ends_the_others(
+    script: Run, folder: Callable[..., Path], failing: str
 ) -> None:
     made = folder(failing)
-    said = script("cross_silo/start.sh", str(made), status=1, PYTHON=sys.executable)
+    said = script("cross_silo/start.sh", str(made), status=1, **PYTHON)
     assert f"{failing} failed" in said
     assert f"{failing} has an error" in said
     for process in (made / "output").glob("*.pid"):
         wait_until_gone(int(process.read_text()))
 
 
-def test_all_that_end_well_are_waited_for(
-    script: Callable[..., str], folder: Callable[..., Path], command: Command, tmp_path: Path
+def test_silos_that_end_well_are_waited_for(
+    script: Run, folder: Callable[..., Path], command: Command, tmp_path: Path
 ) -> None:
     """One client too many would wait for the server for ever, one too few the server for it."""
     clients = 2  # the example has 3
@@ -80,28 +81,18 @@ def test_all_that_end_well_are_waited_for(
     assert len(list((made / "output").glob("*.pid"))) == 1 + clients
 
 
-def test_an_address_in_use_is_named(
-    script: Callable[..., str], folder: Callable[..., Path]
-) -> None:
+def test_silos_do_not_start_after_a_mistake(script: Run, folder: Callable[..., Path]) -> None:
     made = folder()
-    port = (made / "grpc_ipconfig.csv").read_text().splitlines()[1].split(",")[3]
-    with socket.create_server(("127.0.0.1", int(port))):
-        said = script("cross_silo/start.sh", str(made), status=1, PYTHON=sys.executable)
-    assert f"127.0.0.1:{port} is in use" in said
-
-
-def test_a_mistake_is_named_and_nothing_starts(
-    script: Callable[..., str], folder: Callable[..., Path]
-) -> None:
-    made = folder()
-    words = ("cross_silo/start.sh", str(made))
+    words, addresses = ("cross_silo/start.sh", str(made)), made / "grpc_ipconfig.csv"
     assert "PYTHON=bin/none" in script(*words, status=2, PYTHON="bin/none")
-    addresses = made / "grpc_ipconfig.csv"
+    port = addresses.read_text().splitlines()[1].split(",")[3]
+    with socket.create_server(("127.0.0.1", int(port))):
+        assert f"127.0.0.1:{port} is in use" in script(*words, status=1, **PYTHON)
     for rank in (1, 0):  # without the server's line, then without a client's
         addresses.write_text(f"eid,rank,ip,port,in\n{rank},{rank},127.0.0.1,8891,\n")
-        said = script(*words, status=2, PYTHON=sys.executable)
+        said = script(*words, status=2, **PYTHON)
         assert str(addresses) in said
         assert said.count("\n") == 1
     addresses.unlink()
-    assert str(addresses) in script(*words, status=2, PYTHON=sys.executable)
-    assert not (made / "output").exists()
+    assert str(addresses) in script(*words, status=2, **PYTHON)
+    assert not [*made.glob("output/*")]

@@ -2,7 +2,6 @@
 
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +9,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from .conftest import Command, Run
+from .conftest import Command, Run, Start
 
 LAUNCH = Path(__file__).parents[2] / "launch"
 NAME = "digits_noniid_b_fednnnn"
 RECIPE = str(LAUNCH.parent / "recipes" / f"{NAME}.yaml")
 # What a job has of Slurm, but for its name for the nodes, which Open MPI would look them up by.
 JOB = {"SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "2"}
+WAIT = "while :; do sleep 0.05; done"  # so that the shell sees a signal soon
 
 
 @pytest.mark.parametrize(
@@ -116,30 +116,27 @@ def test_slurm_finds_the_environment(
 ) -> None:
     """One that is active, conda's too; else the one that is named, or ``.venv``."""
     command("mpirun", f'echo "$FOUND" >"{tmp_path}/told"')
-    job, folder = dict(JOB), tmp_path / place
     if place == "conda":
         command("fednnnn", "")
-    else:
-        job |= {
-            "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin",
-            "SLURM_SUBMIT_DIR": str(tmp_path / "here"),
-        }
-    if place == "FEDNNNN_VENV":
-        job["FEDNNNN_VENV"] = str(folder)
-    if place not in ("conda", "none"):
-        (folder / "bin").mkdir(parents=True)
-        (folder / "bin" / "activate").write_text(f"export FOUND={place}\n")
-    said = script("slurm.sbatch", NAME, status=2 if place == "none" else 0, **job)
+        script("slurm.sbatch", NAME, **JOB)
+        assert told() == "\n"
+        return
+    job = JOB | {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
+    job["SLURM_SUBMIT_DIR"] = str(tmp_path / "here")
     if place == "none":
-        assert ".venv" in said
-    else:
-        assert told() == ("\n" if place == "conda" else f"{place}\n")
+        assert ".venv" in script("slurm.sbatch", NAME, status=2, **job)
+        return
+    folder = tmp_path / place
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "activate").write_text(f"export FOUND={place}\n")
+    named = {"FEDNNNN_VENV": str(folder)} if place == "FEDNNNN_VENV" else {}
+    script("slurm.sbatch", NAME, **job | named)
+    assert told() == f"{place}\n"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_one_machine_checkpoints_at_a_signal(
-    stop: Callable[..., list[str]], tmp_path: Path, number: int, status: int
+    stop: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     words = (
         "one_machine.sh",
@@ -150,42 +147,53 @@ def test_one_machine_checkpoints_at_a_signal(
         "--set",
         "train_args.comm_round=999",
     )
-    done = stop(number, tmp_path / "mine" / "metrics.jsonl", *words, status=status)
+    done = stop(signal.SIGINT, tmp_path / "mine" / "metrics.jsonl", *words, status=130)
     assert [*(tmp_path / "mine" / "checkpoint").glob(f"round-{len(done):06}-*")]
 
 
-@pytest.mark.slow
-def test_slurm_requeues_at_the_time_limit(
-    stop: Callable[..., list[str]], command: Command, tmp_path: Path
+@pytest.mark.parametrize(
+    ("words", "number", "passed_on", "status"),
+    [
+        (("one_machine.sh", "1", NAME), signal.SIGINT, "USR1", 130),
+        (("one_machine.sh", "1", NAME), signal.SIGTERM, "USR1", 143),
+        (("reproduce.sh", NAME), signal.SIGTERM, "TERM", 143),
+    ],
+)
+def test_signal_is_passed_on_and_a_second_ends(
+    start: Start,
+    command: Command,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    number: signal.Signals,
+    passed_on: str,
+    status: int,
 ) -> None:
-    command("scontrol", f'echo scontrol "$@" >"{tmp_path}/told"')
-    folder = tmp_path / "runs" / f"{NAME}-job7"
-    words = ("slurm.sbatch", RECIPE, "--set", "train_args.comm_round=999")
-    one_rank = JOB | {"SLURM_NTASKS_PER_NODE": "1"}
-    done = stop(signal.SIGUSR1, folder / "metrics.jsonl", *words, status=0, **one_rank)
-    assert (tmp_path / "told").read_text() == "scontrol requeue 7\n"
-    assert [*(folder / "checkpoint").glob(f"round-{len(done):06}-*")]
-
-
-@pytest.mark.parametrize("name", ["one_machine.sh", "reproduce.sh"])
-def test_second_signal_does_not_wait(
-    start: Callable[..., "subprocess.Popen[str]"], command: Command, tmp_path: Path, name: str
-) -> None:
-    command(
-        "fednnnn",
-        f'trap "echo >>{tmp_path}/asked" USR1 TERM; touch {tmp_path}/on\n'
-        + "while :; do sleep 0.1; done",
-    )
-    process = start(name, *(["1", NAME] if name == "one_machine.sh" else [NAME]))
+    traps = "\n".join(f"trap 'echo {name} >>asked' {name}" for name in ("USR1", "TERM"))
+    command("fednnnn", f"{traps}\necho >on\n{WAIT}")
+    process = start(*words)
     wait_for(tmp_path / "on")
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     wait_for(tmp_path / "asked")
+    assert (tmp_path / "asked").read_text() == f"{passed_on}\n"
     assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     process.communicate(timeout=60)
-    assert process.returncode == 143
+    assert process.returncode == status
+
+
+def test_slurm_requeues_when_the_run_has_ended(
+    start: Start, command: Command, tmp_path: Path
+) -> None:
+    command("fednnnn", f"trap 'sleep 0.3; touch saved; exit 1' USR1\necho >on\n{WAIT}")
+    command("scontrol", 'ls saved && echo "$@" >told')
+    process = start("slurm.sbatch", RECIPE, **JOB | {"SLURM_NTASKS_PER_NODE": "1"})
+    wait_for(tmp_path / "on")
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert (tmp_path / "told").read_text() == "requeue 7\n"
 
 
 def wait_for(path: Path) -> None:
-    while not path.exists():
+    while not (path.exists() and path.read_text()):
         time.sleep(0.05)
