@@ -104,6 +104,12 @@ def images() -> FederatedData:
 
 
 @pytest.fixture
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the engine train one client after another: forks cost more than such rounds."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+
+
+@pytest.fixture
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in an empty folder; FedML leaves files in the user's."""
     monkeypatch.chdir(tmp_path)

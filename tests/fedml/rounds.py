@@ -1,15 +1,19 @@
 """FedML's arguments and data sets, a silo's server, and what a round has to make of its clients."""
 
 import copy
+import json
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fedml
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -66,6 +70,41 @@ def eight_values(local: dict[int, list[Any]], classes: int = 2) -> list[Any]:
     sizes = {k: sum(len(x) for x, _ in batches) for k, batches in local.items()}
     total = sum(sizes.values())
     return [total, total, everything, everything, sizes, local, dict(local), classes]
+
+
+def two_clients() -> list[Any]:
+    """Such a data set: each client's data one list of one batch of four."""
+    generator = torch.Generator().manual_seed(1)
+
+    def batch() -> tuple[Tensor, Tensor]:
+        return torch.randn(4, 3, generator=generator), torch.randint(2, (4,), generator=generator)
+
+    return eight_values({k: [batch()] for k in range(2)})
+
+
+def linear() -> nn.Linear:
+    """A model of such data that does not depend on a seed."""
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        model.weight.copy_(torch.arange(6.0).reshape(2, 3) / 10)
+        model.bias.zero_()
+    return model
+
+
+def simulate(
+    dataset: Any = None,
+    model: Any = None,
+    trainer: Any = None,
+    aggregator: Any = None,
+    args: Any = None,
+    **values: Any,
+) -> tuple[State, dict[str, Any]]:
+    """Run in ``FedMLRunner``; return the model of the run folder, and the last round's record."""
+    args = args or fedml_args(**{"output": "out"} | values)
+    given = (dataset or two_clients(), model or linear(), trainer, aggregator)
+    fedml.FedMLRunner(args, CPU, *given).run()
+    last = Path(args.output, "metrics.jsonl").read_text().splitlines()[-1]
+    return load_file(Path(args.output, "model.safetensors")), json.loads(last)
 
 
 def play(server: fp.FedNNNNAggregator, clients: list[Any]) -> tuple[State, list[int]]:

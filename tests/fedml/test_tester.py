@@ -1,27 +1,43 @@
 """An aggregator of a user's own beside our aggregation: it tests, as healthcare's examples do."""
 
-import logging
-from collections import OrderedDict
+import math
 
 import fedml
+import numpy as np
 import pytest
 import torch
 from fedml.core.alg_frame.server_aggregator import ServerAggregator
 from fedml.ml.aggregator.default_aggregator import DefaultServerAggregator
-from torch import nn
+from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.fedml.tester import evaluation_of
 
-CPU = torch.device("cpu")
+from .rounds import (
+    CPU,
+    fedml_args,
+    line,
+    linear,
+    moved,
+    play,
+    refused,
+    silo_args,
+    simulate,
+    two_clients,
+)
+
+simulated = pytest.mark.usefixtures("own_folder", "one_core")
 
 
 class Metrics(ServerAggregator):
-    """Tests on the clients' data, with a metric of its own; the server has no test data."""
+    """Tests on the clients' data, with metrics of its own; the server has no test data."""
 
     def __init__(self, model, args) -> None:
         super().__init__(model, args)
         self.net = model  # which is the served one
+        self.tested: list[torch.Tensor] = []
+        self.all_tested: list[tuple] = []
 
     def get_model_params(self):
         return self.model.cpu().state_dict()
@@ -30,13 +46,14 @@ class Metrics(ServerAggregator):
         self.model.load_state_dict(model_parameters)
 
     def test(self, test_data, device, args):
+        assert test_data is None
         self.net.load_state_dict(self.model.state_dict())  # as a tester with a trainer inside does
-        self.tested = self.net.weight.detach().clone()
-        return {"auc": 0.75}
+        self.tested.append(self.net.weight.detach().clone())
+        return 0.25, 3.0, None, None
 
-    def test_all(self, train_data_local_dict, test_data_local_dict, device, args) -> bool:
-        self.all_tested = self.model.weight.detach().clone(), test_data_local_dict
-        return True
+    def test_all(self, train_data_local_dict, test_data_local_dict, device, args):
+        self.all_tested.append((self.id, getattr(args, "round_idx", None), test_data_local_dict))
+        return {"auc": float(len(test_data_local_dict)), "drawn": torch.rand(()).item()}
 
 
 class Both(Metrics, fp.FedNNNNAggregator):
@@ -48,57 +65,6 @@ class Averaging(Metrics):
         return raw_client_model_or_grad_list[0][1]
 
 
-def model() -> nn.Module:
-    return nn.Linear(2, 1, bias=False)
-
-
-@pytest.fixture
-def arguments(fedml_args):
-    def build(**values):
-        keys = {"training_type": "cross_silo", "comm_round": 9, "beta": 0.5, "gamma": 0.5}
-        keys |= {"role": "server", "federated_optimizer": "FedAvg"}
-        return fedml_args(**keys | values)
-
-    return build
-
-
-def test_tester_sees_the_evaluation_model(arguments, play, tmp_path) -> None:
-    net = model()
-    args = arguments(metrics_path=str(tmp_path / "run"))
-    theirs = Metrics(net, args)
-    server = fp.FedNNNNAggregator(net, args, tester=theirs)
-    before = net.weight.detach().clone()
-    updates = (torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 4.0]]))
-    served, _ = play(server, [(1, OrderedDict(weight=before + update)) for update in updates])
-    assert server.test_all({}, {0: "data"}, CPU, args)
-    assert server.test(None, CPU, args) == {"auc": 0.75}
-    average = before + torch.tensor([[1.5, 2.0]])
-    assert_close(theirs.tested, average)
-    assert_close(theirs.all_tested[0], average)
-    assert theirs.all_tested[1] == {0: "data"}
-    assert_close(net.weight.data, served["weight"])  # what is served is left alone
-    assert not torch.allclose(served["weight"], average)
-    assert fp.read_runs(tmp_path / "run")["test_metrics.auc"].tolist() == [0.75]
-
-
-def test_tester_s_own_error_is_its_own(arguments, play) -> None:
-    class Dividing(Metrics):
-        def test(self, test_data, device, args):
-            return 1 / 0
-
-    net, args = model(), arguments()
-    server = fp.FedNNNNAggregator(net, args, tester=Dividing(net, args))
-    served, _ = play(server, [(1, OrderedDict(weight=torch.ones(1, 2)))])
-    with pytest.raises(ZeroDivisionError):
-        server.test(None, CPU, args)
-    assert_close(net.weight.data, served["weight"])
-
-
-def replaced(given: ServerAggregator) -> ServerAggregator:
-    given.aggregate = lambda models: models[0][1]
-    return given
-
-
 class Uncalled(fp.FedNNNNAggregator):
     """Leaves out our constructor."""
 
@@ -106,51 +72,71 @@ class Uncalled(fp.FedNNNNAggregator):
         ServerAggregator.__init__(self, model, args)
 
 
-def as_fedml_starts(given: ServerAggregator) -> None:
-    given.set_id(0)
+class Quiet(Metrics):
+    def test(self, test_data, device, args) -> None: ...
 
 
 @pytest.mark.parametrize(
-    "build",
+    ("found", "expected"),
     [
-        Both,
-        lambda net, args: fp.FedNNNNAggregator(net, args, tester=Averaging(net, args)),
-        lambda net, args: fp.FedNNNNAggregator(net, args, tester=replaced(Metrics(net, args))),
-        lambda net, args: as_fedml_starts(replaced(fp.FedNNNNAggregator(net, args))),
+        ((0.5, 1.25, None, None), (0.5, 1.25, None)),
+        (torch.tensor(0.5), (0.5, None, None)),
+        ((12.0, math.nan), (None, None, None)),
+        (None, (None, None, None)),
+        ("done", (None, None, None)),
+        (True, (None, None, None)),
+        ({"auc": 0.75, "name": "x", "nan": math.nan}, (None, None, {"auc": 0.75})),
+        ({"a": torch.tensor(0.25), "b": np.float32(2)}, (None, None, {"a": 0.25, "b": 2.0})),
+        ({"test_correct": 3, "test_loss": 2.0, "test_total": 4}, (0.75, 0.5, None)),
+        (
+            above_1 := {"test_correct": 9.0, "test_loss": 1.0, "test_total": 4.0},
+            (None, None, above_1),
+        ),
     ],
 )
-def test_replaced_aggregation_is_refused_at_the_start(arguments, build) -> None:
-    with pytest.raises(fp.UserError, match=r"^server_aggregator: \w+: replaces .*tester=") as error:
-        build(model(), arguments())
-    assert "\n" not in str(error.value)
+def test_tester_s_result_is_read(found, expected) -> None:
+    """No accuracy where it gives none, or one above 1."""
+    evaluation = evaluation_of(found)
+    assert (evaluation.accuracy, evaluation.loss, evaluation.metrics) == expected
 
 
-def test_subclass_without_our_constructor_is_refused(arguments) -> None:
-    with pytest.raises(fp.UserError, match="Uncalled: its __init__"):
-        as_fedml_starts(Uncalled(model(), arguments()))
-
-
-def test_what_test_all_alone_returns_is_recorded(arguments, play, tmp_path) -> None:
-    """As FedML's examples count, client by client; of the next round nothing is left over."""
-
-    class OfAll(Metrics):
-        found = ({"test_correct": 3, "test_loss": 2.0, "test_total": 4}, None)
-
-        def test(self, test_data, device, args) -> None: ...
-
-        def test_all(self, train_data_local_dict, test_data_local_dict, device, args):
-            assert self.id == 7
-            return self.found[self.tests()]
-
-        def tests(self) -> int:
-            self.count = getattr(self, "count", -1) + 1
-            return self.count
-
-    net, args = model(), arguments(metrics_path=str(tmp_path / "run"))
-    server = fp.FedNNNNAggregator(net, args, tester=OfAll(net, args))
+def test_tester_sees_the_evaluation_model(tmp_path) -> None:
+    net, args = line(), silo_args(metrics_path=str(tmp_path / "run"))
+    theirs = Metrics(net, args)
+    server = fp.FedNNNNAggregator(net, args, tester=theirs)
     server.set_id(7)
+    served, _ = play(server, moved(server, (3.0, 0.0), (0.0, 4.0)))
+    assert server.test_all({}, {0: "data"}, CPU, args)["auc"] == 1.0
+    assert server.test(None, CPU, args) == (0.25, 3.0, None, None)
+    assert_close(theirs.tested, [torch.tensor([[1.5, 2.0]])])
+    assert theirs.all_tested == [(7, 0, {0: "data"})]
+    assert_close(net.weight.data, served["weight"])  # what is served is left alone
+    record = fp.read_runs(tmp_path / "run").iloc[0]
+    assert (record["test_acc"], record["test_metrics.auc"]) == (0.25, 1.0)
+
+
+def test_tester_s_own_error_is_its_own() -> None:
+    class Dividing(Metrics):
+        def test(self, test_data, device, args):
+            return 1 / 0
+
+    net, args = line(), silo_args()
+    server = fp.FedNNNNAggregator(net, args, tester=Dividing(net, args))
+    served, _ = play(server, moved(server, (1.0, 1.0)))
+    with pytest.raises(ZeroDivisionError):
+        server.test(None, CPU, args)
+    assert_close(net.weight.data, served["weight"])
+
+
+def test_tester_of_all_clients_alone_is_recorded(tmp_path) -> None:
+    """As FedML's examples count, client by client; of the next round nothing is left over."""
+    found = iter([{"test_correct": 3, "test_loss": 2.0, "test_total": 4}, None])
+    net, args = line(), silo_args(metrics_path=str(tmp_path / "run"))
+    theirs = Quiet(net, args)
+    theirs.test_all = lambda *_: next(found)
+    server = fp.FedNNNNAggregator(net, args, tester=theirs)
     for _ in range(2):
-        play(server, [(1, OrderedDict(weight=torch.ones(1, 2)))])
+        play(server, moved(server, (1.0, 1.0)))
         server.test_all({}, {}, CPU, args)
         server.test(None, CPU, args)
     runs = fp.read_runs(tmp_path / "run")
@@ -158,47 +144,92 @@ def test_what_test_all_alone_returns_is_recorded(arguments, play, tmp_path) -> N
     assert runs["test_acc"].isna().tolist() == [False, True]
 
 
-def test_runner_takes_an_aggregator_as_the_tester(arguments, monkeypatch) -> None:
+def replaced(given: ServerAggregator) -> ServerAggregator:
+    given.aggregate = lambda models: models[0][1]
+    return given
+
+
+def ours(net, args, tester) -> fp.FedNNNNAggregator:
+    return fp.FedNNNNAggregator(net, args, tester=tester)
+
+
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        (Both, "replaces .*tester="),
+        (lambda net, args: ours(net, args, Averaging(net, args)), "replaces .*tester="),
+        (lambda net, args: ours(net, args, replaced(Metrics(net, args))), "replaces .*tester="),
+        (lambda net, args: replaced(ours(net, args, None)).set_id(0), "replaces .*tester="),
+        (lambda net, args: Uncalled(net, args).set_id(0), "its __init__"),
+    ],
+)
+def test_tester_that_aggregates_is_refused(build, why) -> None:
+    with refused(rf"server_aggregator: \w+: {why}"):
+        build(line(), silo_args())
+
+
+def test_runner_takes_an_aggregator_as_the_tester(monkeypatch) -> None:
     given = []
     monkeypatch.setattr("fedml.cross_silo.Server", lambda *words: given.append(words[-1]))
-    args, net = arguments(federated_optimizer="FedNNNN"), model()
+    args, net = silo_args(federated_optimizer="FedNNNN"), line()
     for theirs in (Metrics(net, args), DefaultServerAggregator(net, args)):
         fedml.FedMLRunner(args, CPU, [None] * 8, net, server_aggregator=theirs)
         assert type(given[-1]) is fp.FedNNNNAggregator
-    with pytest.raises(fp.UserError, match="Averaging: replaces aggregate"):
+    with refused("server_aggregator: Averaging: replaces aggregate"):
         fedml.FedMLRunner(args, CPU, [None] * 8, net, server_aggregator=Averaging(net, args))
 
 
-def test_keys_without_effect_are_named(arguments, monkeypatch, caplog) -> None:
-    monkeypatch.setattr("fedml.cross_silo.Server", lambda *words: None)
-    monkeypatch.setattr("fedml.cross_silo.Client", lambda *words: None)
-    caplog.set_level(logging.WARNING, "fednnnn_plugin")
-    args, net = arguments(federated_optimizer="FedAvg"), model()
-    ours = fp.FedNNNNAggregator(net, args)
-    fedml.FedMLRunner(args, CPU, [None] * 8, net, server_aggregator=ours)
-    args.role = "client"
-    fedml.FedMLRunner(args, CPU, [None] * 8, net)
-    assert not caplog.messages
-    args.role = "server"
-    fedml.FedMLRunner(args, CPU, [None] * 8, net)
-    [line] = caplog.messages
-    assert "beta, gamma" in line
-    assert "FedAvg" in line
+class AddsOne(ModelTrainerCLS):
+    def train(self, train_data, device, args):
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.add_(1)
 
 
-@pytest.mark.parametrize("name", ["FedNNN", "fednnnn", "normnorm", "FedNNN N"])
-@pytest.mark.parametrize("kind", ["cross_silo", "simulation"])
-def test_near_miss_of_a_method_is_one_line(arguments, name, kind) -> None:
-    args = arguments(federated_optimizer=name, training_type=kind)
-    with pytest.raises(fp.UserError, match=r"^federated_optimizer: .* did you mean (\w+)\?$"):
-        fedml.FedMLRunner(args, CPU, [None] * 8, model())
+@simulated
+@pytest.mark.parametrize("trainer", [None, AddsOne])
+def test_simulations_tester_sees_the_average(trainer) -> None:
+    """A trainer's is one further each round; the served model, under β = 1/2, half that."""
+    args = fedml_args(federated_optimizer="NormNorm", beta=0.5, comm_round=2, output="a")
+    net, without = linear(), two_clients()
+    without[3] = None
+    tester, before = Metrics(net, args), linear().weight
+    given = trainer and trainer(linear(), args)
+    state = torch.random.get_rng_state()
+    result, last = simulate(without, net, given, tester, args)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert [(id_, number) for id_, number, _ in tester.all_tested] == [(-1, 0), (-1, 1)]
+    assert_close(tester.tested[-1], result["weight"], rtol=0, atol=0)
+    assert_close(net.weight.detach(), result["weight"], rtol=0, atol=0)
+    if trainer:
+        assert_close(tester.tested, [before + 1, before + 0.5 + 1])
+    assert (last["test_acc"], last["test_loss"], last["test_metrics"]["auc"]) == (0.25, 3.0, 2.0)
 
 
-def test_near_misses_of_keys_are_named(arguments, caplog) -> None:
-    caplog.set_level(logging.WARNING, "fednnnn_plugin")
-    args = arguments(client_weightin="samples", max_client_nrm=1.0, fedprox_mu=0.1, epoch=1)
-    fp.FedNNNNAggregator(model(), args)
-    assert [line.partition(":")[0] for line in caplog.messages] == [
-        "client_weightin",
-        "max_client_nrm",
-    ]
+@simulated
+def test_simulations_tester_leaves_its_bits() -> None:
+    """What it does to the model, and to the generators; another does not continue the run."""
+    net, args = linear(), fedml_args(output="tested", comm_round=2)
+
+    class Changing(Metrics):
+        def test(self, test_data, device, args) -> None:
+            torch.nn.init.normal_(net.weight)
+
+    tested, _ = simulate(model=net, aggregator=Changing(net, args), args=args)
+    alone, _ = simulate(output="alone", comm_round=2)
+    assert_close(tested, alone, rtol=0, atol=0)
+    with pytest.raises(fp.UserError, match=r"tester \(code\)"):
+        simulate(output="tested", comm_round=3, resume=True)
+
+
+@simulated
+def test_simulation_refuses_an_aggregator_that_aggregates() -> None:
+    class Mine(Metrics):
+        def on_after_aggregation(self, aggregated_model_or_grad):
+            return aggregated_model_or_grad
+
+    with refused("server_aggregator: Mine: replaces on_after_agg"):
+        simulate(aggregator=Mine(linear(), fedml_args()))
+    args = fedml_args(federated_optimizer="FedNNNN", beta=0.5, gamma=0.5)
+    with refused("server_aggregator: FedNNNNAggregator: a simulation .* leave it out"):
+        simulate(aggregator=fp.FedNNNNAggregator(linear(), args), args=args)
