@@ -117,6 +117,12 @@ def play(server: fp.FedNNNNAggregator, clients: list[Any]) -> tuple[State, list[
     return served, places
 
 
+def run_round(server: fp.FedNNNNAggregator, clients: list[Any]) -> tuple[State, list[int]]:
+    """One round; w_t, and who was kept."""
+    w_t = server.get_model_params()
+    return w_t, play(server, clients)[1]
+
+
 def line() -> nn.Module:
     """A model of one parameter, ``weight``: two zeros."""
     model = nn.Linear(2, 1, bias=False)

@@ -149,24 +149,6 @@ def test_ours_are_looked_for_where_ours_are_kept(arguments, tmp_path) -> None:
             fedml.data.load(arguments(**args))
 
 
-@pytest.mark.parametrize("method", [{}, OURS])
-def test_a_function_runs_where_the_environment_allows_it(
-    method, arguments, own_folder, monkeypatch
-) -> None:
-    (own_folder / "own_images.py").write_text(
-        "import torch\n"
-        "def load():\n"
-        "    x, y = torch.rand(20, 1, 4, 4), torch.arange(20) % 2\n"
-        "    return x, y, x[:4], y[:4]\n"
-    )
-    args = arguments(dataset="own_images:load", client_num_in_total=3, **method)
-    with pytest.raises(fp.UserError, match=r"^data_args.dataset: 'own_images:load' .*=1 in"):
-        fedml.data.load(args)
-    monkeypatch.setenv("FEDNNNN_ALLOW_CODE", "1")
-    dataset, classes = fedml.data.load(args)
-    assert (classes, *dataset[:2]) == (2, 20, 4)
-
-
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 10.0])
 def test_class_by_class_is_fedmls_dirichlet(alpha, monkeypatch) -> None:
     """But for the last bits of a cut, by which FedML may give a client that has enough one more."""

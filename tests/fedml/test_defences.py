@@ -9,11 +9,10 @@ import pytest
 import torch
 from fedml.core.security.defense.foolsgold_defense import FoolsGoldDefense
 from fedml.core.security.fedml_defender import FedMLDefender
-from torch import nn
 
 from fednnnn_plugin.errors import RunError
 
-from .rounds import COUNTS, WEIGHTS, assert_average, clients, norm, send_away
+from .rounds import COUNTS, WEIGHTS, assert_average, clients, line, norm, run_round, send_away
 
 FEATURE = "1.weight"  # of FoolsGold: the last entry but one
 
@@ -23,7 +22,7 @@ def defended(secured):
     return lambda name, **values: secured(enable_defense=True, defense_type=name, **values)
 
 
-def test_norm_diff_clipping(defended, run_round) -> None:
+def test_defence_norm_diff_clipping(defended) -> None:
     bound = 0.2
     aggregator = defended("norm_diff_clipping", norm_bound=bound)
     for seed in (1, 2):
@@ -49,8 +48,8 @@ def test_norm_diff_clipping(defended, run_round) -> None:
         ("anomaly_detection", {"cosine_similarity_bound": 0.5}, 6, -5.0, math.nan),
     ],
 )
-def test_outliers_are_left_out_and_named(
-    name, settings, count, far, broken, defended, run_round, caplog
+def test_defence_leaves_outliers_out_and_names_them(
+    name, settings, count, far, broken, defended, caplog
 ) -> None:
     """A model that is not finite would make every distance one that is none."""
     caplog.set_level(logging.INFO, "fednnnn_plugin")
@@ -74,16 +73,7 @@ def test_outliers_are_left_out_and_named(
             assert (f"rank {k + 1} left out: {why}" in said) == (k not in positions)
 
 
-def test_krum_needs_enough_finite_clients(defended, run_round) -> None:
-    """Those that are not it never sees."""
-    aggregator = defended("krum", byzantine_client_num=1, client_num_per_round=5)
-    given = clients(aggregator, 5)
-    send_away(given, 1, math.nan)
-    with pytest.raises(RunError, match=r"^defense_type: krum: 4 of 5 clients .* needs 5$"):
-        run_round(aggregator, given)
-
-
-def test_3sigma_foolsgold(defended, run_round) -> None:
+def test_defence_3sigma_foolsgold(defended) -> None:
     aggregator = defended("3sigma_foolsgold")
     given = clients(aggregator, 14, scale=2.0)
     given[13] = (given[13][0], copy.deepcopy(given[2][1]))  # two of one mind
@@ -94,7 +84,7 @@ def test_3sigma_foolsgold(defended, run_round) -> None:
     assert_average(aggregator, w_t, [given[k][1] for k in positions])
 
 
-def test_foolsgold_weighs_by_what_it_remembers(defended, run_round) -> None:
+def test_defence_foolsgold_weighs_by_its_memory(defended) -> None:
     aggregator = defended("foolsgold", client_weighting="samples")
     memory = 0.0
     for seed in (1, 2):
@@ -116,7 +106,7 @@ def test_foolsgold_weighs_by_what_it_remembers(defended, run_round) -> None:
 
 @pytest.mark.parametrize("failing", [1, 2])
 @pytest.mark.parametrize("name", ["foolsgold", "3sigma_foolsgold"])
-def test_failed_client_keeps_its_place_in_memory(name, failing, defended, run_round) -> None:
+def test_defence_remembers_a_failed_client(name, failing, defended) -> None:
     """The served model stands in for it, in the first round as in one after it."""
     aggregator = defended(name, client_weighting="samples", max_client_failures=1)
     expected = np.zeros((6, 6))
@@ -135,7 +125,7 @@ def test_failed_client_keeps_its_place_in_memory(name, failing, defended, run_ro
     )
 
 
-def test_byzantine(secured, run_round) -> None:
+def test_attack_by_byzantine_clients(secured) -> None:
     attack = {"enable_attack": True, "attack_type": "byzantine", "attack_mode": "zero"}
     aggregator = secured(**attack, byzantine_client_num=5)
     w_t, _ = run_round(aggregator, clients(aggregator, 5))
@@ -144,7 +134,7 @@ def test_byzantine(secured, run_round) -> None:
     assert evaluation[COUNTS[0]] == w_t[COUNTS[0]] + 4
 
 
-def test_model_replacement(secured, run_round) -> None:
+def test_attack_by_model_replacement(secured) -> None:
     aggregator = secured(enable_attack=True, attack_type="model_replacement", malicious_client_id=1)
     given = clients(aggregator, 3)
     w_t, positions = run_round(aggregator, given)
@@ -154,18 +144,27 @@ def test_model_replacement(secured, run_round) -> None:
     assert_average(aggregator, w_t, [given[0][1], replaced, given[2][1]])
 
 
-def test_round_without_finite_clients_ends_the_federation(defended, run_round) -> None:
-    aggregator = defended("3sigma", client_num_per_round=3)
-    given = clients(aggregator, 3)
-    for client in range(3):
+@pytest.mark.parametrize(
+    ("name", "settings", "count", "broken", "line"),
+    [
+        # Those that are not finite it never sees.
+        ("krum", {"byzantine_client_num": 1}, 5, 1, "^defense_type: krum: 4 of 5 .* needs 5$"),
+        ("3sigma", {}, 3, 3, "no client update to average"),
+    ],
+)
+def test_defence_without_enough_finite_clients_ends(
+    name, settings, count, broken, line, defended
+) -> None:
+    aggregator = defended(name, client_num_per_round=count, **settings)
+    given = clients(aggregator, count)
+    for client in range(broken):
         send_away(given, client, math.nan)
-    with pytest.raises(RunError, match="no client update to average"):
+    with pytest.raises(RunError, match=line):
         run_round(aggregator, given)
 
 
-def test_models_that_fedml_cannot_take_are_one_line(defended) -> None:
+def test_defence_that_fails_is_one_line(defended) -> None:
     """FoolsGold looks at the entry before the last, which a model of one has not."""
-    model = nn.Linear(2, 1, bias=False)
-    server = defended("3sigma", model=model, client_num_per_round=3)
+    server = defended("3sigma", model=line(), client_num_per_round=3)
     with pytest.raises(RunError, match=r"^defense_type: 3sigma: FedML 0\.9\.6 fails on .*: \w"):
-        server.on_before_aggregation([(1, model.state_dict())] * 3)
+        server.on_before_aggregation([(1, line().state_dict())] * 3)

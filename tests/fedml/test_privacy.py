@@ -9,7 +9,17 @@ from torch.testing import assert_close
 
 import fednnnn_plugin as fp
 
-from .rounds import STATISTICS, State, assert_average, clients, net, norm
+from .rounds import (
+    PRIVACY,
+    STATISTICS,
+    State,
+    assert_average,
+    clients,
+    fedml_args,
+    net,
+    norm,
+    run_round,
+)
 
 
 def assert_noise_on_floats_only(noised: State, plain: State) -> None:
@@ -18,10 +28,10 @@ def assert_noise_on_floats_only(noised: State, plain: State) -> None:
         assert torch.equal(noised[name], tensor) != tensor.is_floating_point(), name
 
 
-def test_global_privacy(secured, privacy, tmp_path, caplog) -> None:
+def test_privacy_of_the_server(secured, tmp_path, caplog) -> None:
     """Clients are clipped, what we serve is noised, and the average is nowhere to be had."""
     path = tmp_path / "evaluation.safetensors"
-    aggregator = secured(**privacy, save_path=str(path))
+    aggregator = secured(**PRIVACY, save_path=str(path))
     assert "epsilon does not cover the server rule" in caplog.text
     given, w_t = clients(aggregator, 3), aggregator.get_model_params()
     kept, _ = aggregator.on_before_aggregation(given)
@@ -39,19 +49,19 @@ def test_global_privacy(secured, privacy, tmp_path, caplog) -> None:
         assert_close(dict(state), dict(served), rtol=0, atol=0)
 
 
-def test_noise_keeps_ties_and_no_negative_variance(secured, privacy, run_round) -> None:
+def test_privacy_keeps_ties_and_no_negative_variance(secured) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.BatchNorm1d(2))
     model[1].weight = model[0].weight
-    aggregator = secured(model, **privacy | {"sensitivity": 50.0})
+    aggregator = secured(model, **PRIVACY | {"sensitivity": 50.0})
     run_round(aggregator, [(1, aggregator.get_model_params()) for _ in range(3)])
     served = aggregator.get_model_params()
     assert torch.equal(served["0.weight"], served["1.weight"])
     assert (served["2.running_var"] >= 0).all()
 
 
-def test_local_privacy_is_the_clients(secured, privacy, fedml_args, run_round) -> None:
+def test_privacy_of_the_clients(secured) -> None:
     """The client adds it, the server nothing."""
-    local = privacy | {"dp_solution_type": "ldp"}
+    local = PRIVACY | {"dp_solution_type": "ldp"}
     args = fedml_args(**local, round_idx=0)
     trainer = fp.FedNNNNClientTrainer(net(), args)
     trainer.set_id(0)
@@ -70,9 +80,9 @@ def test_local_privacy_is_the_clients(secured, privacy, fedml_args, run_round) -
         assert (state[STATISTICS[1]] == 0).all()
 
 
-def test_next_federation_of_a_process_starts_without(secured, privacy) -> None:
+def test_privacy_ends_with_its_federation(secured) -> None:
     """FedML's privacy, attack and defence are those of the process."""
-    secured(**privacy)
+    secured(**PRIVACY)
     given = clients(plain := secured(), 3, scale=9.0)
     kept, _ = plain.on_before_aggregation(given)
     for (_, one), (_, of) in zip(kept, given, strict=True):

@@ -1,7 +1,5 @@
 """What a FedML script calls before ``FedMLRunner``: its model and device."""
 
-from pathlib import Path
-
 import fedml
 import pytest
 import torch
@@ -9,12 +7,13 @@ import wandb
 from fedml.core.mlops.mlops_profiler_event import MLOpsProfilerEvent
 from fedml.model import model_hub
 
-import fednnnn_plugin as fp
 from fednnnn_plugin.models import MODELS, create_model
+
+from .rounds import CPU, fedml_args, refused
 
 
 @pytest.mark.parametrize("create", [fedml.model.create, model_hub.create])
-def test_model_is_of_the_seed_alone(create, fedml_args) -> None:
+def test_model_is_of_the_seed_alone(create) -> None:
     state = torch.get_rng_state()
     made = [create(fedml_args(model=name, random_seed=3), 10) for name in MODELS]
     assert torch.equal(torch.get_rng_state(), state)
@@ -24,23 +23,7 @@ def test_model_is_of_the_seed_alone(create, fedml_args) -> None:
     assert create(fedml_args(model="nnnn_mnist"), 62)(torch.zeros(1, 1, 28, 28)).shape == (1, 62)
 
 
-def test_model_is_any_that_fedml_run_has(fedml_args, own_folder, monkeypatch) -> None:
-    Path("own_net.py").write_text(
-        "from torch import nn\ndef create(n): return nn.Sequential(nn.Flatten(), nn.Linear(4, n))\n"
-    )
-    monkeypatch.setenv("FEDNNNN_ALLOW_CODE", "1")
-    for name in ("own_net:create", "squeezenet1_1"):
-        made = fedml.model.create(fedml_args(model=name, random_seed=3), 7)
-        expected = create_model(name, 3, 7, allow_code=True).state_dict()
-        torch.testing.assert_close(made.state_dict(), expected, rtol=0, atol=0)
-        with pytest.raises(Exception, match="no such model definition"):
-            fedml.model.create(fedml_args(model=name, federated_optimizer="FedAvg"), 7)
-    monkeypatch.delenv("FEDNNNN_ALLOW_CODE")
-    with pytest.raises(fp.UserError, match=r"^model_args.model: 'own_net:create' .*=1 in"):
-        fedml.model.create(fedml_args(model="own_net:create"), 7)
-
-
-def test_wandb_needs_a_key_and_no_project(fedml_args, own_folder, monkeypatch) -> None:
+def test_wandb_needs_a_key_and_no_project(own_folder, monkeypatch) -> None:
     begun: list[dict] = []
     args = fedml_args(enable_wandb=True, sys_perf_profiling=False)
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -50,14 +33,14 @@ def test_wandb_needs_a_key_and_no_project(fedml_args, own_folder, monkeypatch) -
     assert [options["project"] for options in begun] == [None]
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("WANDB_API_KEY", "")
-    with pytest.raises(fp.UserError, match=r"^tracking_args\.enable_wandb: true: "):
+    with refused("tracking_args.enable_wandb: true: "):
         fedml._manage_profiling_args(args)
     assert len(begun) == 1
 
 
-def test_device_is_the_cpu_unless_asked(fedml_args, monkeypatch, capsys, caplog) -> None:
+def test_device_is_the_cpu_unless_asked(monkeypatch, capsys, caplog) -> None:
     args = fedml_args(federated_optimizer="FedNNNN", beta=0.5, gamma=0.5)
-    assert fedml.device.get_device(args) == torch.device("cpu")
+    assert fedml.device.get_device(args) == CPU
     assert capsys.readouterr() == ("", "")
     assert not caplog.records
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -235,21 +235,3 @@ def test_second_run_needs_a_word_in_the_yaml() -> None:
         assert key in str(caught.value)
     for values in ({"overwrite": True}, {"resume": True, "comm_round": 2}):
         assert simulate(**values)[1]["round"] == values.get("comm_round", 1)
-
-
-def test_custom_sampler_draws_the_clients(own_code, monkeypatch) -> None:
-    Path("mine.py").write_text("def last(number, total, size, _):\n    return range(total)[-size:]")
-    digits = {"dataset": "digits", "model": "nnnn_digits", "partition_method": "iid"}
-    digits |= {"client_num_in_total": 5, "client_num_per_round": 2, "client_sampling": "mine:last"}
-    args = fedml_args(**digits, output="out")
-    dataset, classes = fedml.data.load(args)
-    model = fedml.model.create(args, classes)
-    trainer = Counting(args)
-    trainer.model = copy.deepcopy(model)
-    with refused("train_args.client_sampling: .*FEDNNNN_ALLOW_CODE"):
-        simulate(dataset, model, trainer, args=args)
-    assert not Path("out").exists()
-    monkeypatch.setenv("FEDNNNN_ALLOW_CODE", "1")
-    simulate(dataset, model, trainer, args=args)
-    trained = [client for call, client, *_ in trainer.calls if call == "set"]
-    assert {3, 4} <= {*trained} <= {0, 3, 4}  # the first one's to test
