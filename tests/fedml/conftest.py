@@ -1,4 +1,4 @@
-"""FedML's arguments, and scripts that start at once."""
+"""A silo's server anew, images, and scripts that start at once."""
 
 import json
 import os
@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -27,7 +26,6 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.fedml import hook
 
-from . import rounds
 from .rounds import net, silo
 
 PTH = Path(hook.__file__).with_name("fednnnn_plugin.pth")
@@ -35,43 +33,6 @@ PTH = Path(hook.__file__).with_name("fednnnn_plugin.pth")
 fp.register()
 # As fedml.init does: otherwise FedML's reports look for its platform on the network.
 fedml.mlops.pre_setup(SimpleNamespace(using_mlops=False))
-
-
-@pytest.fixture(scope="session", name="fedml_args")
-def _args():
-    return rounds.fedml_args
-
-
-@pytest.fixture(scope="session", name="silo")
-def _silo():
-    return rounds.silo
-
-
-@pytest.fixture(scope="session", name="play")
-def _play():
-    return rounds.play
-
-
-@pytest.fixture(scope="session", name="privacy")
-def _privacy():
-    return rounds.PRIVACY
-
-
-@pytest.fixture(scope="session", name="eight_values")
-def _eight():
-    return rounds.eight_values
-
-
-# END SHIM
-@pytest.fixture
-def run_round(play) -> Callable[..., tuple[OrderedDict, list[int]]]:
-    """One round; return w_t, and who was kept."""
-
-    def run_round(aggregator: fp.FedNNNNAggregator, given: list) -> tuple[OrderedDict, list[int]]:
-        w_t = aggregator.get_model_params()
-        return w_t, play(aggregator, given)[1]
-
-    return run_round
 
 
 @pytest.fixture

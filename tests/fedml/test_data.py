@@ -15,26 +15,24 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.data.dirichlet import class_by_class_shares
 from fednnnn_plugin.fedml.loaders import staged_data
 
+from .rounds import CPU, fedml_args, refused
+
 CLIENTS = 5
 OURS = {"federated_optimizer": "FedNNNN", "beta": 0.5, "gamma": 0.5}
 
 
-@pytest.fixture
-def arguments(fedml_args):
-    def build(**values):
-        digits = {"dataset": "digits", "partition_method": "iid", "model": "nnnn_digits"}
-        digits |= {"client_num_in_total": CLIENTS, "client_num_per_round": 3, "batch_size": 10}
-        return fedml_args(**digits | {"federated_optimizer": "FedAvg", "ci": 0} | values)
-
-    return build
+def load(load_data=fedml.data.load, **values) -> tuple[list, int]:
+    digits = {"dataset": "digits", "partition_method": "iid", "model": "nnnn_digits"}
+    digits |= {"client_num_in_total": CLIENTS, "client_num_per_round": 3, "batch_size": 10}
+    return load_data(fedml_args(**digits | {"federated_optimizer": "FedAvg", "ci": 0} | values))
 
 
 def labels_of(loader) -> list[int]:
     return sorted(torch.cat([y for _, y in loader]).tolist())
 
 
-def test_the_eight_values(arguments) -> None:
-    dataset, classes = fedml.data.load(arguments())
+def test_data_are_fedmls_eight_values() -> None:
+    dataset, classes = load()
     train_size, test_size, train, test, sizes, local, local_test, classes_again = dataset
     assert (train_size, test_size, classes, classes_again) == (1437, 360, 10, 10)
     assert sizes == {k: len(local[k].dataset) for k in range(CLIENTS)}
@@ -54,14 +52,14 @@ def test_the_eight_values(arguments) -> None:
     torch.testing.assert_close(next(iter(again)), [x, y], rtol=0, atol=0)
 
 
-def test_more_clients_than_test_images(arguments) -> None:
-    dataset, _ = fedml.data.load(arguments(client_num_in_total=362))
+def test_data_of_more_clients_than_test_images() -> None:
+    dataset, _ = load(client_num_in_total=362)
     assert [len(dataset[6][k].dataset) for k in (0, 359, 360, 361)] == [1, 1, 0, 0]
 
 
-def test_loader_shuffles_every_pass_by_the_seed(arguments) -> None:
+def test_data_are_shuffled_every_pass_by_the_seed() -> None:
     def passes(seed: int) -> list[list[int]]:
-        loader = fedml.data.load(arguments(random_seed=seed))[0][5][1]
+        loader = load(random_seed=seed)[0][5][1]
         return [torch.cat([y for _, y in loader]).tolist() for _ in range(2)]
 
     before = torch.get_rng_state()
@@ -73,8 +71,8 @@ def test_loader_shuffles_every_pass_by_the_seed(arguments) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_engine_data_of_an_untouched_set_are_tensors(arguments) -> None:
-    dataset, _ = fedml.data.load(arguments())
+def test_data_of_an_untouched_set_are_tensors() -> None:
+    dataset, _ = load()
     assert staged_data(dataset) is dataset[3].data
     for index, changed in (
         (3, list(dataset[3])),
@@ -87,13 +85,13 @@ def test_engine_data_of_an_untouched_set_are_tensors(arguments) -> None:
         assert staged_data(other) is None
 
 
-def test_fedmls_optimizers_run_on_our_data(arguments, caplog, own_folder) -> None:
-    args = arguments(batch_size=50)
-    fedml.mlops.pre_setup(args)
-    dataset, classes = fedml.data.load(args)
+def test_data_of_ours_train_fedmls_optimizers(caplog, own_folder) -> None:
+    dataset, classes = load()
+    values = {"federated_optimizer": "FedAvg", "dataset": "digits", "ci": 0, "batch_size": 50}
+    args = fedml_args(**values, client_num_in_total=CLIENTS)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
     with caplog.at_level(logging.INFO):
-        fedml.FedMLRunner(args, fedml.device.get_device(args), dataset, model).run()
+        fedml.FedMLRunner(args, CPU, dataset, model).run()
     reported = [r.msg["test_acc"] for r in caplog.records if "test_acc" in str(r.msg)][-1]
     model.eval()
     with torch.no_grad():
@@ -101,6 +99,7 @@ def test_fedmls_optimizers_run_on_our_data(arguments, caplog, own_folder) -> Non
     assert reported == pytest.approx(correct / 360)
 
 
+@pytest.mark.parametrize("load_data", [fedml.data.load, data_loader.load])
 @pytest.mark.parametrize(
     "values",
     [
@@ -111,42 +110,42 @@ def test_fedmls_optimizers_run_on_our_data(arguments, caplog, own_folder) -> Non
         {"classes_per_client": 2},
     ],
 )
-def test_our_partitions_of_other_data_are_refused(values, arguments) -> None:
-    for load in (fedml.data.load, data_loader.load):
-        with pytest.raises(fp.UserError, match=r"^data_args.dataset: .* mnist, cifar10, digits"):
-            load(arguments(dataset="cifar100", **OURS, **values))
+def test_data_of_others_are_not_split_our_way(values, load_data) -> None:
+    with refused("data_args.dataset: .* mnist, cifar10, digits"):
+        load(load_data, dataset="cifar100", **OURS, **values)
 
 
 @pytest.mark.parametrize(
     "values",
     [
         *({"partition_method": method} for method in (None, "hetero", 3)),
-        *({"dataset": name} for name in ("mnist", "cifar10", "femnist", "cifar100")),
+        *({"dataset": name} for name in ("mnist", "cifar10", "femnist", "cifar100", None)),
         {"dataset": "hdfs://somewhere", **OURS},
         {"partition_method": "hetero", **OURS},
         {"dataset": "femnist", **OURS},
-        {"dataset": None},
         {"partition_sizes": "power_law", "partition_method": None},
         {"partition_method": "dirichlet", "dataset": "shakespeare"},
     ],
 )
-def test_the_rest_is_fedmls(values, arguments, monkeypatch) -> None:
-    args = arguments(**{"dataset": "mnist"} | values)
+def test_data_of_fedmls_names_are_fedmls(values, monkeypatch) -> None:
     monkeypatch.setattr(data_loader, "load_synthetic_data", lambda given: given)
-    assert fedml.data.load(args) is args
+    given = {"dataset": "mnist"} | values
+    assert load(**given).dataset == given["dataset"]
 
 
-def test_ours_are_looked_for_where_ours_are_kept(arguments, tmp_path) -> None:
-    folder = {"dataset": "image_folder", "data_dir": str(tmp_path)}
-    for values in (
+@pytest.mark.parametrize(
+    "values",
+    [
         OURS,
         OURS | {"partition_method": None},
         {"partition_sizes": "balanced"},
-        folder,
-    ):
-        args = {"dataset": "mnist", "data_cache_dir": str(tmp_path), **values}
-        with pytest.raises(fp.UserError, match=str(tmp_path)):
-            fedml.data.load(arguments(**args))
+        {"dataset": "image_folder"},
+    ],
+)
+def test_data_of_ours_are_looked_for_where_ours_are(values, tmp_path) -> None:
+    folder = str(tmp_path)
+    with pytest.raises(fp.UserError, match=folder):
+        load(**{"dataset": "mnist", "data_cache_dir": folder, "data_dir": folder} | values)
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 10.0])
@@ -176,13 +175,11 @@ def test_class_by_class_is_fedmls_dirichlet(alpha, monkeypatch) -> None:
     assert (ours != expected).sum() <= 8
 
 
-def test_class_by_class_under_fedmls_optimizers(arguments) -> None:
-    dataset, _ = fedml.data.load(arguments(partition_method="dirichlet_by_class"))
+def test_class_by_class_under_fedmls_optimizers() -> None:
+    dataset, _ = load(partition_method="dirichlet_by_class")
     sizes = [*dataset[4].values()]
     assert sum(sizes) == 1437
     assert min(sizes) >= 10
     assert max(sizes) - min(sizes) > 1
-    with pytest.raises(fp.UserError, match=r"^data_args\.partition_sizes: 'power_law': "):
-        fedml.data.load(
-            arguments(partition_method="dirichlet_by_class", partition_sizes="power_law")
-        )
+    with refused("data_args.partition_sizes: 'power_law': "):
+        load(partition_method="dirichlet_by_class", partition_sizes="power_law")

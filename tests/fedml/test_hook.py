@@ -69,6 +69,11 @@ for _ in "twice":
     with contextlib.suppress(fp.UserError):  # the stand-in has no more than is looked at
         fp.register()
 """
+RELOAD = """
+import importlib as i, fedml, fedml.runner
+i.reload(fedml.runner)
+i.reload(fedml)
+"""
 
 
 @pytest.mark.parametrize(
@@ -78,11 +83,7 @@ for _ in "twice":
         (False, "", "False\n"),
         (False, REGISTER + "print('fedml' in sys.modules)\n", "False\nTrue\n"),
         (False, "import fedml\n" + REGISTER, "True\n"),
-        (
-            True,
-            "import importlib as i, fedml, fedml.runner; i.reload(fedml.runner); i.reload(fedml)\n",
-            "True\n",
-        ),
+        (True, RELOAD, "True\n"),
     ],
     ids=["installed", "off", "registered before", "registered after", "reloaded"],
 )

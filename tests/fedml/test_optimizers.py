@@ -9,6 +9,8 @@ import torch
 import fednnnn_plugin as fp
 from fednnnn_plugin.server.rules import RULES
 
+from .rounds import refused
+
 MOMENTS = {"FedAdam": fp.FedAdam, "FedYogi": fp.FedYogi}
 NEEDING = {"FedNNNN": fp.FedNNNN, "NormNorm": fp.NormNorm, "Momentum": fp.Momentum}
 NEEDING |= {"FedExP": fp.FedExP}
@@ -27,7 +29,7 @@ def repo(request: pytest.FixtureRequest):
     return repo
 
 
-def test_names_are_found_in_any_case(repo) -> None:
+def test_optimizers_are_found_in_any_case(repo) -> None:
     for _ in range(2):
         for name, optimizer in ALL.items():
             for written in (name, name.lower(), name.upper()):
@@ -35,16 +37,13 @@ def test_names_are_found_in_any_case(repo) -> None:
         assert set(ALL) <= set(repo.get_opt_names())  # builds the registry anew
     with pytest.raises(KeyError):
         repo.name2cls("no such optimizer")
-
-
-def test_each_rule_is_listed_with_its_arguments(repo) -> None:
     for rule in RULES.values():
         name, arguments = rule.optimizer.__name__, signature(rule.optimizer).parameters
         assert name in repo.get_opt_names()
         assert set(repo.supported_parameters(name)) == arguments.keys() - {"params"}
 
 
-def test_fedopt_steps_or_says_what_is_missing(repo) -> None:
+def test_optimizers_step_or_say_what_is_missing(repo) -> None:
     """m = S / 10 and v = 10⁻⁶ + S² / 100, whose 0.99 or 1 of 10⁻⁶ is far below S²."""
     for name in NEEDING | MOMENTS:
         weight = torch.nn.Parameter(torch.zeros(2))
@@ -54,11 +53,11 @@ def test_fedopt_steps_or_says_what_is_missing(repo) -> None:
             server.step()
             assert weight.tolist() == pytest.approx([0.1 / 0.101] * 2, rel=1e-3)
         else:
-            with pytest.raises(fp.UserError, match=f"^{name}.step: "):
+            with refused(f"{name}.step: "):
                 server.step()
 
 
-def test_mpi_fedopt_steps_with_momentum(repo) -> None:
+def test_optimizers_carry_momentum_over(repo) -> None:
     """FedOpt makes a new optimizer every round and carries the state over: d₂ = γ d₁ + S₂."""
     weight = torch.nn.Parameter(torch.zeros(2))
     server = repo.name2cls("Momentum")(iter([weight]), lr=1.0, momentum=0.5)
