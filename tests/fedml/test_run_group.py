@@ -29,7 +29,7 @@ def fedml_command(*words: str) -> click.testing.Result:
 
 
 @pytest.mark.parametrize("name", ["a.yaml", "folder/a.yml", "./list.yaml", "mnist_iid_b_fedavg"])
-def test_recipe_is_a_file_or_our_name(recipes_run, name: str) -> None:
+def test_run_takes_a_recipe_by_file_or_name(recipes_run, name: str) -> None:
     after = ("--backend", "sp", "--output", "list", "--overwrite")
     for words in ((name, *SET, *SET), (*SET, *SET, name), (*SET, name, *SET, *after)):
         assert fedml_command(*words).exit_code == 0
@@ -49,7 +49,7 @@ def test_recipe_is_a_file_or_our_name(recipes_run, name: str) -> None:
         (("a.yaml", "--help"), 0, "Usage: fedml run [OPTIONS] RECIPE.yaml\n"),
     ],
 )
-def test_what_is_said_of_other_words(words, status, said) -> None:
+def test_run_answers_other_words(words, status, said) -> None:
     result = fedml_command(*words)
     assert (result.exit_code, "Traceback" in result.output) == (status, False)
     assert said in result.output
@@ -58,7 +58,7 @@ def test_what_is_said_of_other_words(words, status, said) -> None:
 @pytest.mark.parametrize(
     "words", [("list", "x.yaml"), ("status", "-r", "x.yaml"), ("-k", "key", "stop", "x.yaml")]
 )
-def test_a_subcommand_stays_one_whatever_follows(recipes_run, monkeypatch, words) -> None:
+def test_run_keeps_fedmls_subcommands(recipes_run, monkeypatch, words) -> None:
     command = next(word for word in words if word in run.fedml_run.commands)
     seen: list[list[str]] = []
 
@@ -72,7 +72,7 @@ def test_a_subcommand_stays_one_whatever_follows(recipes_run, monkeypatch, words
     assert recipes_run == []
 
 
-def test_registering_again_keeps_the_group() -> None:
+def test_run_group_outlives_another_registration() -> None:
     before = run.fedml_run
     fp.register()
     assert run.fedml_run is cli.commands["run"] is before
