@@ -144,10 +144,6 @@ class Scripts:
     def run(self, *arguments: str | Path, **options: Any) -> Ended:
         return self.start(*arguments, **options).wait()
 
-    def federate(self, folder: Path, server: str | Path, client: str | Path) -> list[Ended]:
-        """Run a server and the clients of ``grpc_ipconfig.csv``, which it has to wait for."""
-        return [process.wait() for process in self.start_federation(folder, server, client)]
-
     def start_federation(
         self,
         folder: Path,
@@ -203,7 +199,9 @@ def scripts(start_scripts: Callable[..., Scripts]) -> Iterator[Scripts]:
 @pytest.fixture(scope="session")
 def fedml_alone(start_scripts: Callable[..., Scripts]) -> Iterator[Scripts]:
     """FedML imported as without the plugin: its hook is off."""
-    scripts = start_scripts("fedml.cross_silo", "sklearn.datasets", FEDNNNN_PLUGIN_DISABLE="1")
+    modules = ("cross_silo", "cli.modules.run", "simulation.simulator", "data.data_loader")
+    theirs = (f"fedml.{name}" for name in modules)
+    scripts = start_scripts(*theirs, "sklearn.datasets", FEDNNNN_PLUGIN_DISABLE="1")
     yield scripts
     scripts.close()
 

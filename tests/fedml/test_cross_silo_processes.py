@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 FEDERATION = Path(__file__).parents[2] / "launch" / "cross_silo"
 EXAMPLES = Path(__file__).with_name("examples")
 SCRIPT = EXAMPLES / "step_by_step.py"
-CLIENTS = 3
+CLIENTS = 2
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def folder(tmp_path: Path, grpc_addresses) -> Path:
     copied = tmp_path / "federation"
     shutil.copytree(FEDERATION, copied, ignore=shutil.ignore_patterns("output", "log*"))
     grpc_addresses(copied, CLIENTS)
-    edit(copied, epochs=1)
+    edit(copied, epochs=1, client_num_in_total=CLIENTS, client_num_per_round=CLIENTS)
     return copied
 
 
@@ -38,6 +38,7 @@ def edit(folder: Path, **train_args: object) -> dict:
     path = folder / "fedml_config.yaml"
     content = yaml.safe_load(path.read_text())
     content["train_args"] |= train_args
+    content["device_args"]["worker_num"] = CLIENTS
     path.write_text(yaml.safe_dump(content))
     return content
 
@@ -49,6 +50,12 @@ def rounds_done(folder: Path) -> int:
         return 0
     with safe_open(path, framework="pt") as file:
         return json.loads(file.metadata()["standing"])["round"]
+
+
+def waited_for(processes: list) -> list:
+    ended = [process.wait() for process in processes]
+    assert {one.returncode for one in ended} == {0}, ended[0].stderr
+    return ended
 
 
 def assert_as_the_engine(folder: Path, rounds: int) -> None:
@@ -74,17 +81,14 @@ def test_killed_federation_continues_with_the_engines_bits(folder, scripts) -> N
     """The runnable example, killed, and continued by a script that names the method."""
     edit(folder, comm_round=1_000)
     processes = scripts.start_federation(folder, "server.py", "client.py")
-    deadline = time.monotonic() + 240
-    while rounds_done(folder) < 1:
-        assert time.monotonic() < deadline
+    while rounds_done(folder) < 1:  # the scripts end by themselves after some minutes
         time.sleep(0.005)
     for process in processes:
         process.send(signal.SIGKILL)
-    assert [process.wait().returncode for process in processes] == [-signal.SIGKILL] * 4
+    assert {process.wait().returncode for process in processes} == {-signal.SIGKILL}
     done = rounds_done(folder)  # on a busy machine some rounds more
     edit(folder, start_round=done, comm_round=1, federated_optimizer="FedNNNN")
-    server, *clients = scripts.federate(folder, SCRIPT, SCRIPT)
-    assert [ended.returncode for ended in (server, *clients)] == [0] * 4, server.stderr
+    server, *_ = waited_for(scripts.start_federation(folder, SCRIPT, SCRIPT))
     [said] = [line for line in server.stderr.splitlines() if " N/E " in line]
     assert said.startswith("[FedML-Server")
     assert "accuracy 0." in said
@@ -119,9 +123,7 @@ def test_healthcares_server_alone_has_the_plugin(folder, scripts, fedml_alone) -
     (folder / "server.yaml").write_text(yaml.safe_dump(content))
 
     words = (folder, "healthcare.py", "healthcare.py", fedml_alone, "server.yaml")
-    started = scripts.start_federation(*words)
-    server, *clients = [process.wait() for process in started]
-    assert [ended.returncode for ended in (server, *clients)] == [0] * 4, server.stderr
+    server, *clients = waited_for(scripts.start_federation(*words))
     assert not [ended for ended in clients if "fednnnn" in ended.stderr.lower()]
     assert "FedNNNN: beta 0.7, gamma 0.8" in server.stderr
     build_report([folder / "records"], folder / "report")

@@ -11,14 +11,15 @@ PROGRAM = Path(__file__).parent / "programs" / "own_names.py"
 
 
 @pytest.mark.slow
-def test_fedmls_names_are_unchanged_by_the_plugin(start_scripts, tmp_path) -> None:
-    modules = ("fedml.cli.modules.run", "fedml.simulation.simulator", "fedml.data.data_loader")
-    scripts, found = start_scripts(*modules, FEDNNNN_PLUGIN_DISABLE="1"), {}
+def test_fedmls_names_are_unchanged_by_the_plugin(fedml_alone, tmp_path) -> None:
+    started, found = {}, {}
     for plugin in ("off", "on", "unknown", "aggregator"):
-        done = scripts.run(PROGRAM, plugin, folder=tmp_path)
+        (tmp_path / plugin).mkdir()
+        started[plugin] = fedml_alone.start(PROGRAM, plugin, folder=tmp_path / plugin)
+    for plugin, process in started.items():
+        done = process.wait()
         assert done.returncode == 0, done.stderr
         found[plugin] = json.loads(done.stdout.splitlines()[-1])
-    scripts.close()
     off, on, unknown = (found[plugin] for plugin in ("off", "on", "unknown"))
 
     for what in ("trained", "unknown method", "unknown command", "commands"):
