@@ -23,11 +23,12 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.training import Inputs
+from fednnnn_plugin.fedml import processes
 from fednnnn_plugin.fedml.loaders import fedml_dataset
 from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.models import create_model
 
-from .rounds import CPU, eight_values, refused, silo_args
+from .rounds import CPU, eight_values, fedml_args, refused, silo_args
 
 CLIENTS, ROUNDS = 3, 2
 
@@ -208,3 +209,19 @@ def test_error_of_one_process_over_mpi_ends_all(error, status, monkeypatch) -> N
         run(args)
     sys.excepthook(type(error), error, None)
     assert ended == [status]
+
+
+def test_mistake_of_one_rank_ends_all_in_a_simulation(monkeypatch) -> None:
+    """Where its data are not there; it waits for the others, who may make the same mistake."""
+    left: list[int] = []
+
+    def leave(status: int) -> None:
+        left.append(status)
+        raise SystemExit
+
+    ranks = SimpleNamespace(size=2, rank=1, local_rank=0, leave=leave)
+    monkeypatch.setattr(processes, "simulation_ranks", lambda recipe: ranks)
+    values = {"dataset": "mnist", "data_cache_dir": "/nowhere", "download": False}
+    with pytest.raises(SystemExit):
+        fedml.data.load(fedml_args(**values))
+    assert left == [2]

@@ -11,7 +11,8 @@ import pytest
 
 _LAUNCH = Path(__file__).parents[2] / "launch"
 
-SHORT = ("--set", "train_args.epochs=1", "--set", "device_args.using_gpu=false")
+SHORT = ("--set=train_args.epochs=1", "--set=device_args.using_gpu=false")
+SHORT += ("--set=train_args.checkpoint_every=999",)
 
 Start = Callable[..., "subprocess.Popen[str]"]
 Run = Callable[..., str]
@@ -78,17 +79,8 @@ def script(start: Start) -> Run:
     return ran
 
 
-@pytest.fixture
-def stop(start: Start) -> Callable[..., list[str]]:
-    """Signal a script, and it alone, after its run's first round; return the rounds' records."""
-
-    def stopped(number: int, metrics: Path, *words: str, status: int, **more: str) -> list[str]:
-        process = start(*words, *SHORT, "--set", "train_args.checkpoint_every=999", **more)
-        while process.poll() is None and not (metrics.exists() and metrics.read_text()):
-            time.sleep(0.05)
-        process.send_signal(number)
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == status, errors
-        return metrics.read_text().splitlines()
-
-    return stopped
+def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
+    """Wait until a script has written something there."""
+    while not (path.exists() and path.read_text()):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)

@@ -2,14 +2,13 @@
 
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
-from .conftest import Command, Run, Start
+from .conftest import SHORT, Command, Run, Start, wait_for
 
 LAUNCH = Path(__file__).parents[2] / "launch"
 NAME = "digits_noniid_b_fednnnn"
@@ -135,20 +134,15 @@ def test_slurm_finds_the_environment(
 
 
 @pytest.mark.slow
-def test_one_machine_checkpoints_at_a_signal(
-    stop: Callable[..., list[str]], tmp_path: Path
-) -> None:
-    words = (
-        "one_machine.sh",
-        "2",
-        RECIPE,
-        "--output",
-        "mine",
-        "--set",
-        "train_args.comm_round=999",
-    )
-    done = stop(signal.SIGINT, tmp_path / "mine" / "metrics.jsonl", *words, status=130)
-    assert [*(tmp_path / "mine" / "checkpoint").glob(f"round-{len(done):06}-*")]
+def test_one_machine_checkpoints_at_a_signal(start: Start, tmp_path: Path) -> None:
+    options = ("--output", "mine", "--set=train_args.comm_round=999", *SHORT)
+    process = start("one_machine.sh", "2", RECIPE, *options)
+    wait_for(tmp_path / "mine" / "metrics.jsonl", process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 130, errors
+    done = (tmp_path / "mine" / "metrics.jsonl").read_text().count("\n")
+    assert [*(tmp_path / "mine" / "checkpoint").glob(f"round-{done:06}-*")]
 
 
 @pytest.mark.parametrize(
@@ -171,9 +165,9 @@ def test_signal_is_passed_on_and_a_second_ends(
     traps = "\n".join(f"trap 'echo {name} >>asked' {name}" for name in ("USR1", "TERM"))
     command("fednnnn", f"{traps}\necho >on\n{WAIT}")
     process = start(*words)
-    wait_for(tmp_path / "on")
+    wait_for(tmp_path / "on", process)
     process.send_signal(number)
-    wait_for(tmp_path / "asked")
+    wait_for(tmp_path / "asked", process)
     assert (tmp_path / "asked").read_text() == f"{passed_on}\n"
     assert process.poll() is None
     process.send_signal(number)
@@ -187,13 +181,8 @@ def test_slurm_requeues_when_the_run_has_ended(
     command("fednnnn", f"trap 'sleep 0.3; touch saved; exit 1' USR1\necho >on\n{WAIT}")
     command("scontrol", 'ls saved && echo "$@" >told')
     process = start("slurm.sbatch", RECIPE, **JOB | {"SLURM_NTASKS_PER_NODE": "1"})
-    wait_for(tmp_path / "on")
+    wait_for(tmp_path / "on", process)
     process.send_signal(signal.SIGUSR1)
     process.communicate(timeout=60)
     assert process.returncode == 0
     assert (tmp_path / "told").read_text() == "requeue 7\n"
-
-
-def wait_for(path: Path) -> None:
-    while not (path.exists() and path.read_text()):
-        time.sleep(0.05)

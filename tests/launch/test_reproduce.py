@@ -5,10 +5,11 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+import fednnnn_plugin as fp
 
 from .conftest import SHORT, Command, Run, Start
 
@@ -64,22 +65,19 @@ def test_reproduce_keeps_records_once_and_extends_them(
 
 
 @pytest.mark.slow
-def test_reproduce_goes_on_after_a_stop(
-    stop: Callable[..., list[str]], script: Run, tmp_path: Path
-) -> None:
-    name = f"{TWO[1]}-seed3"
-    words = ("reproduce.sh", "--seeds", "3", TWO[1], "--rounds")
-    metrics = tmp_path / "runs" / "reproduce" / name / "metrics.jsonl"
-    done = stop(signal.SIGINT, metrics, *words, "999", "--", status=130)
-    assert not (tmp_path / "results" / name).exists()
-    rounds = str(len(done) + 1)
-    changed = ("--", *SHORT, "--set", "train_args.checkpoint_every=999")
-    assert f"finished: {name}" in script(*words, rounds, *changed)
+def test_reproduce_goes_on_with_a_real_run(script: Run, tmp_path: Path) -> None:
+    name, words = f"{TWO[1]}-seed3", ("reproduce.sh", "--seeds", "3", TWO[1], "--rounds", "2")
+    folder = tmp_path / "runs" / "reproduce" / name
+    begun = {"common_args.random_seed": 3, "train_args.comm_round": 1, "train_args.epochs": 1}
+    begun |= {"train_args.checkpoint_every": 999, "device_args.using_gpu": False}
+    fp.run(TWO[1], overrides=begun, output=folder)
+    done = (folder / "metrics.jsonl").read_text().splitlines()
+    assert f"finished: {name}" in script(*words, "--", *SHORT)
     with gzip.open(tmp_path / "results" / name / "metrics.jsonl.gz", "rt") as file:
         kept = file.read().splitlines()
     assert kept[:-1] == done
-    assert json.loads(kept[-1])["round"] == len(kept) == len(done) + 1
-    assert f"there already: {name}" in script(*words, rounds)
+    assert json.loads(kept[-1])["round"] == 2
+    assert f"there already: {name}" in script(*words)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE])
