@@ -56,7 +56,7 @@ def test_hook_loads_nothing_before_fedml() -> None:
     assert python("-c", program) == ("FednnnnPluginHook\n[]\n", "")
 
 
-def test_without_the_package_the_pth_lets_fedml_be(fake) -> None:
+def test_hook_without_the_package_lets_fedml_be(fake) -> None:
     program = f"exec(open({str(PTH)!r}).read())\nimport fedml; print(fedml.__version__)"
     # -S: site-packages is not on the path
     assert python("-S", "-c", program, PYTHONPATH=str(fake)) == ("0.9.6\n", "")
@@ -87,12 +87,12 @@ i.reload(fedml)
     ],
     ids=["installed", "off", "registered before", "registered after", "reloaded"],
 )
-def test_importing_fedml_patches_it(plugin, before, printed, run_program, fake) -> None:
+def test_hook_patches_fedml_when_imported(plugin, before, printed, run_program, fake) -> None:
     done = run_program(before + IS_PATCHED, fake, plugin=plugin)
     assert (done.stdout, done.stderr) == (printed, "")
 
 
-def test_pinned_packages_warnings_are_not_shown(run_program, fake) -> None:
+def test_hook_hides_pinned_packages_warnings(run_program, fake) -> None:
     raising = (
         "import fedml, warnings\n"
         "warnings.warn('pkg_resources is deprecated as an API. See https://...')\n"
@@ -115,7 +115,7 @@ def test_hook_error_leaves_fedml_working(run_program, fake) -> None:
     assert "could not patch fedml and is off: RuntimeError('boom')" in done.stderr
 
 
-def test_finder_leaves_other_modules_alone() -> None:
+def test_hook_leaves_other_modules_alone() -> None:
     for name in ("json", "fedml.runner"):
         assert hook.PatchingFinder.find_spec(name) is None
     assert hook.PatchingFinder.find_spec("fedml", path=[]) is None

@@ -1,15 +1,29 @@
-"""What a FedML script calls before ``FedMLRunner``: its model and device."""
+"""What a FedML script names: models, devices, trackers, methods; on another FedML too."""
 
+import json
+import logging
+import re
+from importlib.metadata import requires
+from types import ModuleType
+
+import click.testing
 import fedml
 import pytest
 import torch
 import wandb
+from fedml.cli.modules.run import fedml_run
 from fedml.core.mlops.mlops_profiler_event import MLOpsProfilerEvent
 from fedml.model import model_hub
 
+import fednnnn_plugin as fp
+from fednnnn_plugin.fedml import hook
+from fednnnn_plugin.fedml.patches import optimizers, wrap
+from fednnnn_plugin.fedml.processes import Mlops
 from fednnnn_plugin.models import MODELS, create_model
 
-from .rounds import CPU, fedml_args, refused
+from .rounds import CPU, fedml_args, line, refused, silo, silo_args
+
+LINE = "fednnnn-plugin needs FedML 0.9.6 (pip install fedml==0.9.6); found FedML 0.9.7.dev1"
 
 
 @pytest.mark.parametrize("create", [fedml.model.create, model_hub.create])
@@ -46,3 +60,81 @@ def test_device_is_the_cpu_unless_asked(monkeypatch, capsys, caplog) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert fedml.device.get_device(fedml_args(using_gpu=True, gpu_id=1)) == torch.device("cuda:1")
+
+
+def run(args, aggregator=None) -> None:
+    fedml.FedMLRunner(args, CPU, [None] * 8, line(), server_aggregator=aggregator)
+
+
+def test_keys_without_effect_are_named(monkeypatch, caplog) -> None:
+    for role in ("Server", "Client"):
+        monkeypatch.setattr(f"fedml.cross_silo.{role}", lambda *words: None)
+    caplog.set_level(logging.WARNING, "fednnnn_plugin")
+    run(silo_args(), fp.FedNNNNAggregator(line(), silo_args()))
+    run(silo_args(role="client"))
+    assert not caplog.messages
+    run(silo_args())
+    [said] = caplog.messages
+    assert "beta, gamma" in said
+    assert "FedAvg" in said
+
+
+@pytest.mark.parametrize("name", ["FedNNN", "fednnnn", "normnorm", "FedNNN N"])
+@pytest.mark.parametrize("kind", ["cross_silo", "simulation"])
+def test_near_miss_of_a_method_is_refused(name, kind) -> None:
+    with refused(r"federated_optimizer: .* did you mean (\w+)\?$"):
+        run(silo_args(federated_optimizer=name, training_type=kind))
+
+
+def test_near_misses_of_keys_are_named(caplog) -> None:
+    caplog.set_level(logging.WARNING, "fednnnn_plugin")
+    silo(client_weightin="samples", max_client_nrm=1.0, fedprox_mu=0.1, epoch=1)
+    named = [text.partition(":")[0] for text in caplog.messages]
+    assert named == ["client_weightin", "max_client_nrm"]
+
+
+def test_our_names_are_refused_on_another_fedml(monkeypatch) -> None:
+    monkeypatch.setattr(fedml, "__version__", "0.9.7.dev1")
+    optimizers.apply(ModuleType("optrepo_of_another_form"))
+    wrap(("fedml.runner.FedMLRunner",), "_not_there", print)
+    ours = fedml_args(federated_optimizer="FedNNNN")
+    for call, *words in (
+        (fp.register,),
+        (fedml.model.create, fedml_args(model="nnnn_mnist"), 10),
+        (fedml.data.load, fedml_args(dataset="mnist", partition_method="n_class")),
+        (fedml.device.get_device, ours),
+        (fedml.FedMLRunner, ours, None, None, None),
+        (fedml.FedMLRunner, silo_args(federated_optimizer="FedNNNN"), None, None, None),
+    ):
+        with refused(re.escape(LINE)):
+            call(*words)
+    result = click.testing.CliRunner().invoke(fedml_run, ["x.yaml"])
+    assert (result.exit_code, result.output) == (2, f"{LINE}\n")
+
+
+def test_fedml_version_is_the_packages_dependency() -> None:
+    needed = f"fedml=={hook.FEDML_VERSION}; python_version < '3.12'"
+    assert needed in (requires("fednnnn-plugin") or [])
+
+
+@pytest.mark.parametrize("reachable", [True, False])
+def test_mlops_gets_scalars_until_one_failure(reachable, tmp_path, monkeypatch, caplog) -> None:
+    """FedML 0.9.6 raises with its lock held: a second call would wait for ever."""
+    logged: list[dict[str, float]] = []
+
+    def log(metrics: dict[str, float]) -> None:
+        logged.append(metrics)
+        if not reachable:
+            raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(fedml.mlops, "log", log)
+    short = ["train_args.comm_round=2", "train_args.client_num_per_round=2"]
+    short += ["train_args.epochs=1", "device_args.using_gpu=false"]
+    name, folder = "digits_noniid_b_fednnnn", tmp_path / "run"
+    fp.run(name, overrides=short, output=folder, followers=[Mlops()])
+    records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").open()]
+    sent = [[line["round"], line["Test/Acc"], line["NWDA/integrated_norm"]] for line in logged]
+    expected = [[line[k] for k in ("round", "test_acc", "integrated_norm")] for line in records]
+    assert sent == (expected if reachable else expected[:1])
+    warnings = [record.message for record in caplog.records if "mlops" in record.message]
+    assert [line.startswith("round 1: ") for line in warnings] == [True] * (not reachable)
