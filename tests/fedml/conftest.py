@@ -79,6 +79,15 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 Ended = subprocess.CompletedProcess[str]
+SECONDS = 240  # that a script may take
+
+
+def wait_until(what: Callable[[], object]) -> None:
+    """Wait for what a script does, as long as it may run at all."""
+    deadline = time.monotonic() + SECONDS
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 class Script:
@@ -137,7 +146,7 @@ class Scripts:
             "plugin": PTH.read_text() if plugin else "",
             "environment": {"HOME": str(folder)} | environment,
             "screen": screen,
-            "seconds": 240,
+            "seconds": SECONDS,
         }
         return Script(self, self.ask(request), screen)
 
@@ -164,10 +173,7 @@ class Scripts:
             return scripts.start(str(script), *words, folder=folder, path=path)
 
         started = [start(self, server_config, 0, "server", server)]
-        deadline = time.monotonic() + 60
-        while not _listens(int(address.split(",")[3])):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: _listens(int(address.split(",")[3])))
         of_clients = clients_own or self
         return started + [
             start(of_clients, "fedml_config.yaml", rank, "client", client)
@@ -178,40 +184,34 @@ class Scripts:
         self._process.communicate(timeout=30)
 
 
-@pytest.fixture(scope="session")
-def start_scripts(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Scripts]:
-    return lambda *modules, **env: Scripts(tmp_path_factory.mktemp("screens"), *modules, **env)
-
-
-@pytest.fixture(scope="session")
-def scripts(start_scripts: Callable[..., Scripts]) -> Iterator[Scripts]:
-    """FedML with the plugin, both imported."""
-    ours = (
-        f"fednnnn_plugin.{name}"
-        for name in ("engine.run", "fedml.simulator", "fedml.client_trainer")
-    )
-    theirs = ("fedml.cross_silo", "fedml.simulation.simulator", "sklearn.datasets")
-    scripts = start_scripts(*theirs, *ours, FEDNNNN_PLUGIN_DISABLE="0")
+def _scripts(folders: pytest.TempPathFactory, disable: str, *modules: str) -> Iterator[Scripts]:
+    scripts = Scripts(folders.mktemp("screens"), *modules, FEDNNNN_PLUGIN_DISABLE=disable)
     yield scripts
     scripts.close()
 
 
 @pytest.fixture(scope="session")
-def fedml_alone(start_scripts: Callable[..., Scripts]) -> Iterator[Scripts]:
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
+    """FedML with the plugin, both imported."""
+    ours = ("fednnnn_plugin.engine.run", "fednnnn_plugin.fedml.simulator")
+    theirs = ("fedml.cross_silo", "fedml.simulation.simulator", "sklearn.datasets")
+    yield from _scripts(
+        tmp_path_factory, "0", *theirs, *ours, "fednnnn_plugin.fedml.client_trainer"
+    )
+
+
+@pytest.fixture(scope="session")
+def fedml_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
     """FedML imported as without the plugin: its hook is off."""
     modules = ("cross_silo", "cli.modules.run", "simulation.simulator", "data.data_loader")
     theirs = (f"fedml.{name}" for name in modules)
-    scripts = start_scripts(*theirs, "sklearn.datasets", FEDNNNN_PLUGIN_DISABLE="1")
-    yield scripts
-    scripts.close()
+    yield from _scripts(tmp_path_factory, "1", *theirs, "sklearn.datasets")
 
 
 @pytest.fixture(scope="session")
-def programs(start_scripts: Callable[..., Scripts]) -> Iterator[Scripts]:
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
     """No FedML yet, and the plugin only where it is asked for."""
-    programs = start_scripts("torch", "click.testing", FEDNNNN_PLUGIN_DISABLE="1")
-    yield programs
-    programs.close()
+    yield from _scripts(tmp_path_factory, "1", "torch", "click.testing")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,8 @@ from torch.testing import assert_close
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.report.build import build_report
+
+from .conftest import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -81,8 +82,7 @@ def test_killed_federation_continues_with_the_engines_bits(folder, scripts) -> N
     """The runnable example, killed, and continued by a script that names the method."""
     edit(folder, comm_round=1_000)
     processes = scripts.start_federation(folder, "server.py", "client.py")
-    while rounds_done(folder) < 1:  # the scripts end by themselves after some minutes
-        time.sleep(0.005)
+    wait_until(lambda: rounds_done(folder))
     for process in processes:
         process.send(signal.SIGKILL)
     assert {process.wait().returncode for process in processes} == {-signal.SIGKILL}

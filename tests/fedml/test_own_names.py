@@ -22,7 +22,7 @@ def test_fedmls_names_are_unchanged_by_the_plugin(fedml_alone, tmp_path) -> None
         found[plugin] = json.loads(done.stdout.splitlines()[-1])
     off, on, unknown = (found[plugin] for plugin in ("off", "on", "unknown"))
 
-    for what in ("trained", "unknown method", "unknown command", "commands"):
+    for what in ("trained", "unknown method", "unknown command"):
         assert off[what] == on[what] == unknown[what], what
     for what in ("registries", "help"):
         assert unknown[what] == off[what], what

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import yaml
 from fednnnn_plugin.recipe import find_recipe
 
 from ..support.ranks import on_ranks
+from .conftest import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -126,8 +126,7 @@ def test_signal_leaves_a_checkpoint(number, status, scripts, tmp_path) -> None:
     long = write_recipe(tmp_path / "short.yaml", comm_round=1_000, checkpoint_every=1_000)
     process = scripts.start(SCRIPT, "--cf", long, folder=tmp_path)
     folder = tmp_path / "runs" / "short-seed0"
-    while not ((folder / "metrics.jsonl").exists() and len(lines(folder)) >= 2):
-        time.sleep(0.02)  # the script ends by itself after some minutes
+    wait_until(lambda: (folder / "metrics.jsonl").exists() and len(lines(folder)) >= 2)
     process.send(number)
     ended = process.wait()
     assert ended.returncode == status, ended.stderr

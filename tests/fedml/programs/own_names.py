@@ -77,7 +77,6 @@ with contextlib.redirect_stdout(io.StringIO()):
         ],
         "unknown method": failure(trained, "NoSuchMethod"),
         "unknown command": fedml_run("nothing"),
-        "commands": sorted(run.fedml_run.commands),
         "help": fedml_run("--help")[1],
         "patched": hasattr(fedml.FedMLRunner._init_simulation_runner, "__fednnnn_wraps__"),
     }
