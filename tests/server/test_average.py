@@ -28,7 +28,7 @@ def aggregate(
     return acc.finish()
 
 
-def test_two_clients_worked_by_hand() -> None:
+def test_average_of_two_clients_by_hand() -> None:
     """w_t = (1, 2); Δ = (0, 25), (24, 7): S = (12, 16), N = 20, E = (25 + 25) / 2."""
     update = aggregate(
         {"w": torch.tensor([1.0, 2.0])},
@@ -45,7 +45,7 @@ def test_two_clients_worked_by_hand() -> None:
     assert update.client_norms == (25.0, 25.0, 25.0)
 
 
-def test_three_weighted_clients_with_layers_and_buffers_worked_by_hand() -> None:
+def test_average_with_weights_layers_buffers_by_hand() -> None:
     """n_k = 1, 2, 5.
 
     fc: weight Δ = (6, 0), (0, 3), (0, 0); bias Δ = 8, 4, 0: norms 10, 5, 0;
@@ -95,8 +95,8 @@ def test_three_weighted_clients_with_layers_and_buffers_worked_by_hand() -> None
     assert update.buffers["ready"].dtype == torch.bool
 
 
-def test_one_client_has_n_equal_to_e_and_its_opposite_cancels_it() -> None:
-    """The paper's single-client reference: N = E, of the whole and of each module."""
+def test_average_of_one_client_has_n_equal_to_e() -> None:
+    """The paper's single-client reference, of the whole and of each module; -Δ cancels it."""
     rows = torch.randn(2, 500, generator=torch.Generator().manual_seed(0))
     state = {f"{module}.weight": torch.zeros(500) for module in ("a", "b")}
     client = dict(zip(state, rows, strict=True))
@@ -121,7 +121,9 @@ def test_one_client_has_n_equal_to_e_and_its_opposite_cancels_it() -> None:
     ],
     ids=str,
 )
-def test_dtypes_and_device(dtype: torch.dtype, mean_dtype: torch.dtype, device: str) -> None:
+def test_average_keeps_dtypes_and_device(
+    dtype: torch.dtype, mean_dtype: torch.dtype, device: str
+) -> None:
     state = {"w": torch.ones(3, dtype=dtype, device=device)}
     state |= {"mean": torch.ones(3, dtype=dtype, device=device)}
     clients = [
@@ -135,7 +137,7 @@ def test_dtypes_and_device(dtype: torch.dtype, mean_dtype: torch.dtype, device: 
     assert update.buffers["mean"].tolist() == [1.75] * 3
 
 
-def test_the_difference_of_half_precision_clients_is_taken_in_float32() -> None:
+def test_average_of_half_precision_differs_in_float32() -> None:
     """1 + 2^-10 less 2^-12 has more bits than float16."""
     state = {"w": torch.tensor([2.0**-12], dtype=torch.float16)}
     update = aggregate(state, [{"w": torch.tensor([1 + 2.0**-10], dtype=torch.float16)}])
@@ -151,7 +153,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_memory_layout_makes_no_difference(layout: str) -> None:
+def test_average_ignores_memory_layout(layout: str) -> None:
     generator = torch.Generator().manual_seed(5)
     plain = [{"w": x, "b": x} for x in torch.randn(4, 6, 5, 3, 2, generator=generator)]
     other = [{name: LAYOUTS[layout](x) for name, x in state.items()} for state in plain]
@@ -161,7 +163,7 @@ def test_memory_layout_makes_no_difference(layout: str) -> None:
     assert first.mean_client_norm == second.mean_client_norm
 
 
-def test_group_adds_up_to_its_clients_one_by_one() -> None:
+def test_group_adds_up_to_its_clients() -> None:
     """Clients of a network, each further away than the one before it; the second is not finite."""
     model = create_model("nnnn_cifar10", 0).double()
     layout, state = layout_of(model), named_tensors(model)
@@ -190,7 +192,7 @@ def test_group_adds_up_to_its_clients_one_by_one() -> None:
     assert first.client_norms == pytest.approx(second.client_norms, rel=1e-12)
 
 
-def test_inputs_are_left_alone() -> None:
+def test_average_leaves_its_inputs_alone() -> None:
     def state(x: float) -> dict[str, Tensor]:
         return {"w": torch.full((2,), x), "mean": torch.full((3,), x), "count": torch.tensor(4)}
 
@@ -207,7 +209,7 @@ def test_inputs_are_left_alone() -> None:
     assert (again.buffers["mean"].tolist(), again.buffers["count"].item()) == ([2.0] * 3, 4)
 
 
-def test_merging_changes_one_accumulator_only_and_nothing_by_an_empty_one() -> None:
+def test_merge_changes_one_accumulator_only() -> None:
     state = {"w": torch.zeros(1), "count": torch.tensor(-9)}
     left, right, empty = (UpdateAccumulator(state, ["w"]) for _ in range(3))
     for acc, x in ((left, 1), (right, 5)):

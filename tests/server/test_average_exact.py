@@ -87,7 +87,7 @@ def exact(tensor: Tensor) -> list[Fraction]:
 
 @settings(max_examples=settings().max_examples // 2)
 @given(cases(), st.randoms(use_true_random=False))
-def test_any_order_and_any_split_give_the_same_bits(case: Case, random) -> None:
+def test_sum_has_the_same_bits_in_any_order(case: Case, random) -> None:
     order = list(range(len(case.clients)))
     expected = bits(case.accumulator(order).finish())
     for _ in range(2):
@@ -148,7 +148,7 @@ def check_buffer(case: Case, update: Update) -> None:
 
 
 @given(cases())
-def test_update_norms_and_buffer_are_those_of_rational_arithmetic(case: Case) -> None:
+def test_sum_is_that_of_rational_arithmetic(case: Case) -> None:
     update = case.accumulator(list(range(len(case.clients)))).finish()
     dtype = case.state["m.w"].dtype
     columns = differences(case)
@@ -172,34 +172,29 @@ def test_update_norms_and_buffer_are_those_of_rational_arithmetic(case: Case) ->
     check_buffer(case, update)
 
 
-def test_a_buffer_is_not_coarsened_by_a_huge_one_beside_it() -> None:
-    """An attention mask of the least float32 and running variances in one model."""
-    least = torch.full((1,), torch.finfo(torch.float32).min)
-    state = {"mask": least, "bn.running_var": torch.ones(2)}
-    acc = UpdateAccumulator(state, [])
-    for variance in (0.0123, 0.0271):
-        acc.add({**state, "bn.running_var": torch.tensor([variance, variance * 1e-36])}, 601)
+LEAST = torch.finfo(torch.float32).min
+
+
+@pytest.mark.parametrize(
+    ("start", "masks", "mean"), [(LEAST, (LEAST, LEAST), LEAST), (0.0, (LEAST, 0.0), LEAST / 2)]
+)
+def test_huge_buffer_coarsens_no_other(
+    start: float, masks: tuple[float, float], mean: float
+) -> None:
+    """An attention mask of the least float32, or one that becomes so, beside variances."""
+    acc = UpdateAccumulator({"mask": torch.tensor(start), "running_var": torch.ones(2)}, [])
+    for mask, variance in zip(masks, (0.0123, 0.0271), strict=True):
+        variances = torch.tensor([variance, variance * (1e-36 if start else 1.0)])
+        acc.add({"mask": torch.tensor(mask), "running_var": variances}, 601)
     update = acc.finish()
-    assert torch.equal(update.buffers["mask"], least)
-    assert update.buffers["bn.running_var"].tolist() == pytest.approx(
-        [0.0197, 0.0197e-36], rel=1e-6
-    )
+    assert update.buffers["mask"].item() == mean
+    expected = [0.0197, 0.0197e-36 if start else 0.0197]
+    assert update.buffers["running_var"].tolist() == pytest.approx(expected, rel=1e-6)
     assert update.mean_update == update.layers == {}
     assert (update.mean_update_norm, update.mean_client_norm) == (0.0, 0.0)
 
 
-def test_a_buffer_is_not_coarsened_by_one_that_grew_huge() -> None:
-    """What was no huge mask in the global model becomes one in a client's."""
-    acc = UpdateAccumulator({"mask": torch.zeros(1), "bn.running_var": torch.ones(1)}, [])
-    least = torch.full((1,), torch.finfo(torch.float32).min)
-    for mask in (least, torch.zeros(1)):
-        acc.add({"mask": mask, "bn.running_var": torch.tensor([1.2345e-4])}, 1.0)
-    buffers = acc.finish().buffers
-    assert buffers["bn.running_var"].item() == pytest.approx(1.2345e-4, rel=1e-6)
-    assert torch.equal(buffers["mask"], least / 2)
-
-
-def test_the_mean_of_the_largest_buffers_is_finite() -> None:
+def test_huge_buffers_have_a_finite_mean() -> None:
     """A mask of the least double, in any number of clients: their sum overflows."""
     least = torch.full((1,), torch.finfo(torch.float64).min, dtype=torch.float64)
     acc = UpdateAccumulator({"mask": least}, [])
@@ -208,14 +203,14 @@ def test_the_mean_of_the_largest_buffers_is_finite() -> None:
         torch.testing.assert_close(acc.finish().buffers["mask"], least, rtol=1e-15, atol=0.0)
 
 
-def test_a_group_takes_any_weight_of_a_client_that_did_not_move() -> None:
+def test_weight_of_an_unmoved_client_may_be_huge() -> None:
     acc = UpdateAccumulator({"w": torch.zeros(2)}, ["w"])
     group = ModelState(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), {})
     assert acc.add_group(group, [1e300, 1e-10]) == [True, True]
     assert acc.finish().mean_client_norm == pytest.approx(5e-310)
 
 
-def test_one_client_too_many_leaves_the_sum_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sum_survives_one_client_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BinnedSum, "MAX_TERMS", 2)
     acc = UpdateAccumulator({"w": torch.zeros(1)}, ["w"])
     for value in (1.0, 3.0):
@@ -226,22 +221,24 @@ def test_one_client_too_many_leaves_the_sum_as_it_was(monkeypatch: pytest.Monkey
     assert bits(acc.finish()) == before
 
 
-def test_largest_updates() -> None:
-    """The squares of these norms are finite, their sum is not; this float32 is its own norm."""
-    largest = torch.finfo(torch.float32).max
-    acc = UpdateAccumulator({"w": torch.zeros(1)}, ["w"])
-    for _ in range(3):
-        assert acc.add({"w": torch.tensor([largest])}, 0.7)
-    assert acc.finish().mean_update["w"].item() == largest
-    acc = UpdateAccumulator({"w": torch.zeros(1, dtype=torch.float64)}, ["w"])
+@pytest.mark.parametrize(
+    ("dtype", "largest"),
+    [
+        (torch.float32, torch.finfo(torch.float32).max),  # is its own norm
+        (torch.float64, 1.3e154),  # whose squares are finite, and their sum is not
+    ],
+)
+def test_largest_updates_have_a_mean(dtype: torch.dtype, largest: float) -> None:
+    acc = UpdateAccumulator({"w": torch.zeros(1, dtype=dtype)}, ["w"])
     for _ in range(5):
-        assert acc.add({"w": torch.tensor([1.3e154], dtype=torch.float64)}, 3.0)
+        assert acc.add({"w": torch.tensor([largest], dtype=dtype)}, 0.7)
     update = acc.finish()
-    assert update.mean_client_square == pytest.approx(1.69e308)
-    assert update.mean_update_norm == pytest.approx(1.3e154)
+    assert update.mean_update["w"].item() == pytest.approx(largest, rel=1e-15)
+    assert update.mean_client_square == pytest.approx(largest**2)
+    assert update.mean_update_norm == pytest.approx(largest)
 
 
-def test_the_number_of_threads_makes_no_difference() -> None:
+def test_sum_bits_depend_on_no_threads() -> None:
     """With parameters longer than a chunk, and so long that PyTorch would share the work."""
     generator = torch.Generator().manual_seed(4)
     shapes = {"a.weight": (CHUNK + 70_001,), "b.weight": (30, 1001), "bn.mean": (100_001,)}

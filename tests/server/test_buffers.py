@@ -27,7 +27,7 @@ def client(**changes: Any) -> dict[str, Tensor]:
     return W_T | {"w": torch.ones(2)} | changed
 
 
-def test_a_change_of_buffers_is_clipped_worked_by_hand(caplog: pytest.LogCaptureFixture) -> None:
+def test_buffers_are_clipped_worked_by_hand(caplog: pytest.LogCaptureFixture) -> None:
     """c = 1: the change (3, 4, 0, 0) counts as (0.6, 0.8, 0, 0); (0, 0.5, 0, 0) stays."""
     acc = UpdateAccumulator(W_T, ["w"], 1.0)
     assert acc.add(client(running_mean=[3.0, 4.0]), 1.0, "Ada")
@@ -44,7 +44,7 @@ SENT = st.floats(-(2.0**126), 2.0**126, width=32)
 
 
 @given(SENT, SENT)
-def test_no_client_moves_the_buffers_by_more_than_the_limit(mean: float, var: float) -> None:
+def test_buffers_move_by_no_more_than_the_limit(mean: float, var: float) -> None:
     acc = UpdateAccumulator(W_T, ["w"], 1.0)
     for state in (client(running_mean=[mean] * 2, running_var=[var] * 2), client(), client()):
         acc.add(state, 1.0)
@@ -55,7 +55,7 @@ def test_no_client_moves_the_buffers_by_more_than_the_limit(mean: float, var: fl
     assert (update.buffers["bn.running_var"] >= 0).all()
 
 
-def test_a_negative_variance_counts_as_zero(caplog: pytest.LogCaptureFixture) -> None:
+def test_variance_below_zero_counts_as_zero(caplog: pytest.LogCaptureFixture) -> None:
     acc = UpdateAccumulator(W_T, ["w"])
     acc.add(client(running_var=[-1e30, 0.5]), 1.0, "Ada")
     acc.add(client(), 1.0, "Bob")
@@ -65,7 +65,7 @@ def test_a_negative_variance_counts_as_zero(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("count", [-1, MOST + 1, 2**63 - 1, -(2**63)])
-def test_what_cannot_be_a_count_rejects_its_client(
+def test_count_that_is_none_rejects_its_client(
     count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     acc = UpdateAccumulator(W_T, ["w"])
@@ -89,7 +89,7 @@ def test_integers_that_are_no_counts_may_be_negative() -> None:
 FROZEN = {"frozen": torch.full((3,), 0.1), "w": torch.zeros(1)}
 
 
-def test_nothing_is_kept_of_what_no_client_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_entries_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three bins of the size of a frozen network were; its average could have other bits."""
     sizes: list[int] = []
     made = BinnedSum.__init__
@@ -107,7 +107,7 @@ def test_nothing_is_kept_of_what_no_client_moved(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-def test_those_who_left_it_count_where_others_moved_it(order: tuple[int, ...]) -> None:
+def test_frozen_entry_that_some_moved_counts_all(order: tuple[int, ...]) -> None:
     clients = [{"frozen": torch.full((3,), 0.4)}, {}, {"frozen": FROZEN["frozen"]}]
     acc, other = (UpdateAccumulator(FROZEN, ["w"]) for _ in range(2))
     for place, k in enumerate(order):
@@ -116,7 +116,7 @@ def test_those_who_left_it_count_where_others_moved_it(order: tuple[int, ...]) -
     assert acc.finish().buffers["frozen"].tolist() == pytest.approx([0.2] * 3)
 
 
-def test_what_is_trained_may_not_be_missing_and_the_rest_may() -> None:
+def test_frozen_entries_may_be_missing() -> None:
     acc = UpdateAccumulator(FROZEN, ["w"])
     with pytest.raises(UserError, match="missing entries: 'w'"):
         acc.add({"frozen": FROZEN["frozen"]}, 1.0)

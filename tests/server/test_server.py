@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import Layout, State
-from fednnnn_plugin.server.rules import RULES, Rule, rule
+from fednnnn_plugin.server.rules import RULES, rule
 from fednnnn_plugin.server.server import Server, ServerMove, ServerState
 from fednnnn_plugin.server.update import Update
 
@@ -90,7 +90,7 @@ def values(state: State) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
-def test_two_rounds_of_fednnnn_worked_by_hand(dtype: torch.dtype) -> None:
+def test_server_two_rounds_worked_by_hand(dtype: torch.dtype) -> None:
     federation = Federation("FedNNNN", model(*START, dtype))
     before = START
     for deltas, served, evaluated in zip(DELTAS, SERVED, EVALUATED, strict=True):
@@ -108,7 +108,7 @@ def test_two_rounds_of_fednnnn_worked_by_hand(dtype: torch.dtype) -> None:
 
 
 @every_rule
-def test_what_each_rule_evaluates(name: str) -> None:
+def test_evaluation_model_is_what_the_rule_names(name: str) -> None:
     """The paper's the average, FedExP the middle of two iterates, Adam and Yogi the last one.
 
     Clients that disagree so much that FedExP's step is 2.5 S, for S = (3, 4).
@@ -124,7 +124,7 @@ def test_what_each_rule_evaluates(name: str) -> None:
     assert values(federation.named("evaluation")) == pytest.approx(expected, rel=1e-15)
 
 
-def test_a_rule_that_writes_into_what_it_is_given_changes_no_evaluation(
+def test_evaluation_is_safe_from_a_writing_rule(
     monkeypatch: pytest.MonkeyPatch, rules_taken_back: None
 ) -> None:
     rule(wants=("vector", "mean_update", "buffers"))(InPlace)
@@ -137,7 +137,7 @@ def test_a_rule_that_writes_into_what_it_is_given_changes_no_evaluation(
 
 
 @every_rule
-def test_a_round_leaves_the_state_that_it_is_given_and_goes_on_from_a_saved_one(name: str) -> None:
+def test_state_is_left_alone_and_restored(name: str) -> None:
     """A round that fails half-way has nothing to undo; resumed, it has the same bits."""
     straight, resumed = Federation(name, model(*START)), Federation(name, model(7.0, 7.0))
     straight.play(DELTAS[0], scale=0.1)
@@ -155,7 +155,7 @@ def test_a_round_leaves_the_state_that_it_is_given_and_goes_on_from_a_saved_one(
     assert not torch.equal(straight.state.served.vector, before.served.vector)
 
 
-def test_a_rule_may_remember_numbers_and_tensors_of_any_shape() -> None:
+def test_memory_of_a_rule_may_be_of_any_shape() -> None:
     federation = Federation("Momentum", model(*START))
     remembered: dict[str, Any] = {
         "count": 3, "best": 0.25, "warm": True, "momentum": torch.tensor([1.0, 2.0]),
@@ -189,24 +189,20 @@ class Remembers(torch.optim.Optimizer):
         self.state[p] = {"last": p, "same": p.data}
 
 
-def test_what_a_rule_remembers_has_memory_of_its_own() -> None:
+def test_memory_of_a_rule_shares_no_storage(monkeypatch: Any, rules_taken_back: None) -> None:
     """A checkpoint cannot hold two tensors in one memory."""
-    start = model(*START)
-    server = Server(
-        Rule("Remembers", Remembers, {}, (), "average", None), {}, Layout(start, TRAINABLE)
-    )
-    acc = UpdateAccumulator(start, TRAINABLE)
-    acc.add(start, 1.0)
-    state, _ = server.apply(server.start(start), acc.finish())
-    restored = server.restore(
-        safetensors.torch.load(safetensors.torch.save(server.state_dict(state))), CPU
-    )
+    rule()(Remembers)
+    monkeypatch.setitem(SETTINGS, "Remembers", {})
+    federation = Federation("Remembers", model(*START))
+    federation.play(DELTAS[0])
+    stored = safetensors.torch.save(federation.server.state_dict(federation.state))
+    restored = federation.server.restore(safetensors.torch.load(stored), CPU)
     assert restored is not None
-    assert torch.equal(restored.memory["last"], state.served.vector)
-    assert not state.memory["last"].requires_grad
+    assert torch.equal(restored.memory["last"], federation.state.served.vector)
+    assert not federation.state.memory["last"].requires_grad
 
 
-def test_a_module_named_momentum_keeps_its_weights() -> None:
+def test_state_keeps_a_module_named_momentum() -> None:
     """As in a momentum encoder: its name must not be taken for the server's d."""
     start = {"weight": torch.zeros(1), "momentum.weight": torch.full((1,), 100.0)}
     federation = Federation("Momentum", start, list(start))
@@ -220,7 +216,7 @@ def test_a_module_named_momentum_keeps_its_weights() -> None:
     assert served["momentum.weight"].item() == 101.0
 
 
-def test_states_of_another_model_are_not_restored() -> None:
+def test_state_of_another_model_is_not_restored() -> None:
     federation = Federation("Momentum", model(*START))
     federation.play(DELTAS[0])
     stored = federation.server.state_dict(federation.state)

@@ -73,14 +73,14 @@ ROWS = [
 every_rule = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 
 
-def test_every_registered_rule_has_a_row() -> None:
+def test_rules_all_have_a_row() -> None:
     ours = {n for n, r in RULES.items() if r.optimizer.__module__.startswith("fednnnn")}
     assert {row.name for row in ROWS} == ours
     assert list(RULES)[:5] == ["PaperFedAvg", "PaperFedProx", "NormNorm", "Momentum", "FedNNNN"]
 
 
 @every_rule
-def test_two_rounds_worked_by_hand(row: Row) -> None:
+def test_rule_worked_by_hand(row: Row) -> None:
     w = Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
     optimizer = row.make([w])
     for round_, served in enumerate(row.served):
@@ -91,7 +91,7 @@ def test_two_rounds_worked_by_hand(row: Row) -> None:
 @every_rule
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_dtype_device_and_gradient_stay(row: Row, dtype: torch.dtype, device: str) -> None:
+def test_rule_keeps_dtype_device_and_gradient(row: Row, dtype: torch.dtype, device: str) -> None:
     w = Parameter(torch.tensor([1.0, 2.0], dtype=dtype, device=device))
     optimizer = row.make([w])
     for round_, update in enumerate(UPDATES):
@@ -102,25 +102,7 @@ def test_dtype_device_and_gradient_stay(row: Row, dtype: torch.dtype, device: st
 
 
 @every_rule
-def test_a_model_in_pieces_moves_as_one_vector(row: Row) -> None:
-    generator = torch.Generator().manual_seed(1)
-    whole = Parameter(torch.zeros(30, dtype=torch.float64))
-    pieces = [Parameter(torch.zeros(shape, dtype=torch.float64)) for shape in [(4, 5), (7,), (3,)]]
-    one = row.make([whole])
-    several = row.make([{"params": pieces[:2]}, {"params": pieces[2:]}])
-    for round_ in range(2):
-        update = torch.randn(30, generator=generator, dtype=torch.float64)
-        whole.grad = -update
-        for piece, part in zip(pieces, update.split([20, 7, 3]), strict=True):
-            piece.grad = -part.view_as(piece)
-        row.step(one, round_)
-        row.step(several, round_)
-    together = torch.cat([piece.detach().flatten() for piece in pieces])
-    torch.testing.assert_close(together, whole.detach(), rtol=0, atol=1e-14)
-
-
-@every_rule
-def test_what_has_no_gradient_or_a_zero_one_stays(row: Row) -> None:
+def test_rule_moves_nothing_without_a_gradient(row: Row) -> None:
     moved, frozen = Parameter(torch.zeros(2)), Parameter(torch.ones(2))
     optimizer = row.make([frozen, moved])
     moved.grad = torch.zeros(2)
@@ -132,7 +114,7 @@ def test_what_has_no_gradient_or_a_zero_one_stays(row: Row) -> None:
 
 
 @every_rule
-def test_a_gradient_that_is_not_finite_moves_nothing(row: Row) -> None:
+def test_rule_refuses_a_gradient_not_finite(row: Row) -> None:
     """Not in the second group either."""
     first, second = Parameter(torch.zeros(2)), Parameter(torch.zeros(2))
     optimizer = row.make([{"params": [first]}, {"params": [second]}])
@@ -144,7 +126,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing(row: Row) -> None:
 
 
 @every_rule
-def test_state_survives_saving(row: Row) -> None:
+def test_rule_state_survives_saving(row: Row) -> None:
     w = Parameter(torch.tensor([1.0, 2.0]))
     optimizer = row.make([w])
     row.play(optimizer, w, 0)
@@ -160,7 +142,7 @@ def test_state_survives_saving(row: Row) -> None:
 
 
 @every_rule
-def test_the_closure_gives_the_gradient_and_the_loss(row: Row) -> None:
+def test_rule_closure_gives_gradient_and_loss(row: Row) -> None:
     w = Parameter(torch.tensor([3.0, 4.0]))
     optimizer = row.make([w])
 
@@ -176,7 +158,7 @@ def test_the_closure_gives_the_gradient_and_the_loss(row: Row) -> None:
 
 
 @every_rule
-def test_the_bits_do_not_depend_on_the_number_of_threads(row: Row) -> None:
+def test_rule_bits_depend_on_no_threads(row: Row) -> None:
     updates = torch.randn(2, 100_003, generator=torch.Generator().manual_seed(0))
     results = []
     for count in (1, 3):
@@ -191,7 +173,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(row: Row) -> None:
 
 
 @every_rule
-def test_federated_gradient_steps_come_near_the_minimum_of_a_quadratic(row: Row) -> None:
+def test_rule_minimises_a_quadratic(row: Row) -> None:
     """Three clients that share a minimum and disagree on the way to it (so that N < E)."""
     target = torch.tensor([1.0, -2.0, 3.0])
     curvatures = torch.tensor([[1.0, 0.1, 0.3], [0.3, 1.0, 0.1], [0.1, 0.3, 1.0]])
@@ -208,18 +190,7 @@ def test_federated_gradient_steps_come_near_the_minimum_of_a_quadratic(row: Row)
 
 
 @every_rule
-def test_an_argument_out_of_range_is_named(row: Row) -> None:
-    """Every argument but the other name of γ; decays end below 1, the others begin above 0."""
-    arguments = inspect.signature(RULES[row.name].optimizer).parameters.keys()
-    for name in arguments - {"params", "momentum"}:
-        end = 1.0 if name in ("gamma", "beta1", "beta2") else 0.0
-        for bad in (-1.0, math.inf, math.nan, "1", True, end):
-            with pytest.raises(UserError, match=f"^{name}: "):
-                row.make([Parameter(torch.zeros(1))], **{name: bad})
-
-
-@every_rule
-def test_the_keys_defaults_are_the_optimizers(row: Row) -> None:
+def test_rule_keys_have_its_defaults(row: Row) -> None:
     rule = RULES[row.name]
     parameters = inspect.signature(rule.optimizer).parameters
     for name, key in rule.keys.items():

@@ -22,7 +22,7 @@ class Own(Optimizer):
         """Do nothing."""
 
 
-def test_a_rule_is_registered_by_its_class_and_may_be_defined_again() -> None:
+def test_declaration_registers_and_may_be_repeated() -> None:
     for _ in range(2):
         assert rule(own_scale=positive(argument="scale"), wants=("mean_client_norm",))(Own) is Own
         made = RULES["Own"]
@@ -33,7 +33,7 @@ def test_a_rule_is_registered_by_its_class_and_may_be_defined_again() -> None:
     assert optimizer.defaults == {"scale": 2.0, "threads": 1}
 
 
-def test_a_module_that_raises_leaves_no_rule(own_code: Path) -> None:
+def test_declaration_in_a_module_that_raises_is_undone(own_code: Path) -> None:
     lines = ("import torch", "from fednnnn_plugin import rule", "", "@rule()")
     lines += ("class Left(torch.optim.Optimizer):", "    pass", "raise ValueError('after it')")
     (own_code / "half.py").write_text("\n".join(lines))
@@ -53,7 +53,7 @@ def test_a_module_that_raises_leaves_no_rule(own_code: Path) -> None:
         (Own, {"wants": "mean_client_norm"}, "'mean_client_norm': must be some of buffers, "),
     ],
 )
-def test_a_declaration_that_cannot_work_is_refused(
+def test_declaration_that_cannot_work_is_refused(
     optimizer: Any, declared: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(UserError, match=r"^rule: ") as refused:

@@ -55,26 +55,28 @@ def rounds(shapes: list[tuple[int, ...]]) -> list[Round]:
     return list(rounds())
 
 
-def moved_by(optimizer: Any, rounds: list[Round], scale: Any = lambda _: 1.0) -> np.ndarray:
+def moved_by(
+    optimizer: Any, rounds: list[Round], scale: Any = lambda _: 1.0, wants: Any = ()
+) -> np.ndarray:
     """Let a torch optimizer step on ``-scale S`` of each round; return all parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for each in rounds:
         for parameter, update in zip(parameters, each.update, strict=True):
             parameter.grad = -scale(each) * update
-        wants = getattr(optimizer, "wanted", ())
         named = {"mean_client_norm": each.e, "mean_client_square": each.square}
         optimizer.step(**{name: named[name] for name in wants})
     return torch.cat([parameter.detach().flatten() for parameter in parameters]).numpy()
 
 
-def start(shapes: list[tuple[int, ...]]) -> list[Parameter]:
-    return [Parameter(torch.ones(shape, dtype=torch.float64)) for shape in shapes]
+def start(shapes: list[tuple[int, ...]]) -> list[dict[str, Any]]:
+    """A group of the first parameter, and one of the others."""
+    parameters = [Parameter(torch.ones(shape, dtype=torch.float64)) for shape in shapes]
+    return [{"params": part} for part in (parameters[:1], parameters[1:])]
 
 
 def by_rule(name: str, shapes: list[tuple[int, ...]], rounds: list[Round], **keys: float) -> Any:
     optimizer = RULES[name].optimizer(start(shapes), **keys)
-    optimizer.wanted = RULES[name].wants
-    return moved_by(optimizer, rounds)
+    return moved_by(optimizer, rounds, wants=RULES[name].wants)
 
 
 def by_sgd(shapes: list[tuple[int, ...]], rounds: list[Round], momentum: float, scale: Any) -> Any:
@@ -125,9 +127,3 @@ def test_adaptive_rule_is_algorithm_2(shapes: Any, rounds: Any, name: str) -> No
         w = w + lr * m / (np.sqrt(v) + tau)
     found = by_rule(name, shapes, rounds, lr=lr, beta1=beta1, beta2=beta2, tau=tau)
     assert found == pytest.approx(w, rel=1e-10, abs=1e-12)
-
-
-def test_references_cover_the_package_s_rules() -> None:
-    ours = {name for name, rule in RULES.items() if "fednnnn_plugin" in rule.optimizer.__module__}
-    tested = {"PaperFedAvg", "PaperFedProx", "Momentum", "NormNorm", "FedNNNN", "FedExP"}
-    assert ours == tested | {"FedAdam", "FedYogi"}
