@@ -18,13 +18,9 @@ from fednnnn_plugin.recipe import list_recipes
 
 RECIPE = "digits_noniid_b_fednnnn"
 #: Small and fast: 5 of 20 clients, one epoch.
-QUICK = {
-    "client_num_per_round": 5,
-    "epochs": 1,
-    "comm_round": 3,
-    "checkpoint_every": 1,
-    "using_gpu": False,
-}
+QUICK = {"client_num_per_round": 5, "epochs": 1, "comm_round": 3, "checkpoint_every": 1}
+QUICK |= {"using_gpu": False}
+PROGRAM = Path(sys.executable).with_name("fednnnn")
 LINE = re.compile(r"round (\d+)/3  accuracy 0\.\d{4}  N/E [01]\.\d{3}  \d+\.\d\d s  0:\d\d left")
 
 
@@ -39,9 +35,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def quick(**settings: Any) -> list[str]:
+    return [f"--set={key}={json.dumps(value)}" for key, value in (QUICK | settings).items()]
+
+
 def run(*words: str, recipe: str = RECIPE, **settings: Any) -> Result:
-    given = (QUICK | settings).items()
-    return fednnnn("run", recipe, *words, *(f"--set={k}={json.dumps(v)}" for k, v in given))
+    return fednnnn("run", recipe, *words, *quick(**settings))
 
 
 def refused(result: Result) -> str:
@@ -77,46 +76,58 @@ def test_run_shows_a_line_a_round(here: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("recipe", "settings", "line"),
+    ("words", "named"),
     [
-        (RECIPE, {"beta": "big"}, "--set train_args.beta: 'big': must be a finite number greater"),
-        (RECIPE, {"client_num_in_total": 2000}, "train_args.client_num_in_total: 2000: "),
-        (RECIPE, {"model": "nnnn_mnist"}, "model_args.model: nnnn_mnist: does not take"),
-        ("nowhere/x.yaml", {}, "nowhere/x.yaml: no such file"),
+        ([RECIPE, "--set=beta=big"], "--set train_args.beta: 'big': "),
+        ([RECIPE, "--set=learning_rate=1e39"], "--set train_args.learning_rate: "),
+        ([RECIPE, "--set=learning_rate=1e-46"], "--set train_args.learning_rate: "),
+        ([RECIPE, "--set=client_num_in_total=2000"], "train_args.client_num_in_total: 2000: "),
+        ([RECIPE, "--set=model=nnnn_mnist"], "model_args.model: nnnn_mnist: does not take"),
+        (["nowhere/x.yaml"], "nowhere/x.yaml: no such file"),
         (
-            "mnist_noniid_b_fednnnn",
-            {"data_cache_dir": "none", "download": False},
+            ["mnist_noniid_b_fednnnn", "--set=data_cache_dir=none", "--set=download=false"],
             "data_cache_dir: none: no MNIST here: ",
         ),
+        ([RECIPE, "--output=.", *quick()], "--output: "),
+        ([RECIPE, "--output=~no.body/x", *quick()], "--output: "),
+        ([RECIPE, "--output", "o" * 256], "ooo"),
+        ([RECIPE, "--output=typo", "--resume"], "--resume: typo: "),
+        ([RECIPE, "--output=a\x1b[2Jb", "--resume"], r"--resume: a\x1b[2Jb"),
     ],
 )
-def test_mistake_is_one_line_and_writes_nothing(
-    here: Path, recipe: str, settings: dict[str, Any], line: str
-) -> None:
-    assert refused(run(recipe=recipe, **settings)).startswith(line)
-    assert list(here.iterdir()) == []
-
-
-def test_output_that_does_not_fit_is_refused(here: Path) -> None:
-    (here / "loop").symlink_to("loop")
-    for where in (".", "loop", "~no.body/x"):
-        assert refused(run("--output", where)).startswith("--output: ")
-    (here / "loop").unlink()
-    assert refused(run("--output", "typo", "--resume")).startswith("--resume: typo: ")
+def test_run_with_a_mistake_writes_nothing(here: Path, words: list[str], named: str) -> None:
+    line = refused(fednnnn("run", *words, "--set=using_gpu=false"))
+    assert line.startswith(named)
+    assert line.isprintable()
     assert not any(here.iterdir())
-    run("--output", "out")
+
+
+def test_run_and_check_of_a_folder_that_is_held(here: Path) -> None:
+    (here / "loop").symlink_to("loop")
+    assert refused(run("--output=loop")).startswith("--output: ")
+    (here / "file").touch()
+    run("--output=held", comm_round=1)
     before = content(here)
-    assert "--overwrite" in refused(run("--output", "out"))
-    assert " false: the run in out has true" in refused(
-        run("--output", "out", "--resume", download=False)
-    )
-    assert "train_args.comm_round" in refused(run("--output", "out", "--resume", beta=0.9))
+    resume = ["--output=held", "--resume"]
+    for named, words in {
+        "--overwrite": ["--output=held"],
+        " false: the run in held has true": [*resume, "--set=download=false"],
+        "train_args.beta": [*resume, "--set=beta=0.9"],
+        "--resume: none": ["--output=none", "--resume"],
+        "--output": ["--output=file/run"],
+        "client_num_in_total": ["--set=client_num_in_total=2000"],
+    }.items():
+        for command in ("run", "check"):
+            assert named in refused(fednnnn(command, RECIPE, *quick(comm_round=1), *words))
     assert "--resume, --overwrite" in refused(run("--resume", "--overwrite"))
-    finished = run("--output", "out", "--resume")
-    assert (finished.exit_code, finished.stdout) == (0, "out: the run is finished already\n")
+    for rounds, finished in ((3, False), (1, True)):
+        checked = fednnnn("check", RECIPE, *resume, *quick(comm_round=rounds))
+        assert (checked.exit_code, "finished already" in checked.stdout) == (0, finished)
+    finished = run(*resume, comm_round=1)
+    assert (finished.exit_code, finished.stdout) == (0, "held: the run is finished already\n")
     assert content(here) == before
-    assert run("--output", "out", "--resume", comm_round=4).stdout.startswith("round 4/4")
-    assert run("--output", "out", "--overwrite").exit_code == 0
+    assert run(*resume, comm_round=2).stdout.startswith("round 2/2")
+    assert run("--output=held", "--overwrite", comm_round=1).exit_code == 0
 
 
 def test_mpi_needs_mpi4py(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +137,7 @@ def test_mpi_needs_mpi4py(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     assert refused(run()).endswith("install fednnnn-plugin[mpi]")
     assert refused(run("--backend", "sp")).startswith("--backend sp: 2 processes")
-    assert list(here.iterdir()) == []
+    assert not any(here.iterdir())
 
 
 def test_version_is_shown() -> None:
@@ -168,54 +179,31 @@ def test_partition_shows_a_recipe_s_clients(here: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("closed", [">&- 2>/dev/full", ">/dev/full 2>&-", "> >(exit)"])
-def test_run_outlasts_closed_streams(here: Path, closed: str) -> None:
-    settings = (f"--set={key}={json.dumps(value)}" for key, value in QUICK.items())
-    command = f'exec "$0" "$@" {closed}'
-    program = Path(sys.executable).with_name("fednnnn")
-    subprocess.run(["bash", "-c", command, program, "run", RECIPE, *settings], check=True)
-    assert (here / "runs" / f"{RECIPE}-seed0" / "summary.json").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("to", ["> >(exit)", ">/dev/full"])
-def test_output_that_nobody_reads_is_dropped(here: Path, to: str) -> None:
-    command = f'"$0" recipes {to}'
-    program = Path(sys.executable).with_name("fednnnn")
-    ended = subprocess.run(["bash", "-c", command, program], check=True, capture_output=True)
-    assert ended.stderr == b""
-
-
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "streams"),
     [
-        (["run", RECIPE, "--output", "o" * 256], "File name too long"),
-        (["run", RECIPE, "--set=learning_rate=1e39"], "learning_rate"),
-        (["run", RECIPE, "--set=learning_rate=1e-46"], "learning_rate"),
-        (["run", RECIPE, "--output", "a\x1b[2Jb", "--resume"], r"a\x1b[2Jb"),
+        (["run", RECIPE, *quick(comm_round=1)], ">&- 2>/dev/full"),
+        (["run", RECIPE, *quick(comm_round=1)], "> >(exit) 2>&-"),
+        (["recipes"], ">/dev/full"),
     ],
 )
-def test_run_with_odd_names_is_refused(here: Path, words: list[str], said: str) -> None:
-    line = refused(fednnnn(*words))
-    assert said in line
-    assert line.isprintable()
-    assert list(here.iterdir()) == []
+def test_command_outlasts_closed_streams(here: Path, words: list[str], streams: str) -> None:
+    command = ["bash", "-c", f'exec "$0" "$@" {streams}', PROGRAM, *words]
+    ended = subprocess.run(command, check=True, capture_output=True)
+    assert ended.stderr == b""
+    assert words == ["recipes"] or (here / "runs" / f"{RECIPE}-seed0" / "summary.json").exists()
 
 
 @pytest.mark.slow
 def test_launcher_unknown_to_mpi_is_refused(here: Path) -> None:
     """As of ``srun`` without PMI."""
-    ended = subprocess.run(
-        [Path(sys.executable).with_name("fednnnn"), "run", RECIPE, "--output", "out"],
-        env=os.environ | {"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "1"},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    environment = os.environ | {"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "1"}
+    command = [PROGRAM, "run", RECIPE, "--output", "out"]
+    ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     assert ended.returncode == 2, ended
     [line] = ended.stderr.splitlines()
     assert "3 processes were launched, but MPI sees 1: " in line
-    assert list(here.iterdir()) == []
+    assert not any(here.iterdir())
 
 
 @pytest.mark.slow
@@ -225,12 +213,11 @@ def test_run_with_mlops_becomes_fedml_run(tmp_path: Path) -> None:
     for name in ("fedml/__init__.py", "fedml/cli/__init__.py"):
         (tmp_path / name).touch()
     (tmp_path / "fedml/cli/cli.py").write_text("import os, sys; print(os.getpid(), sys.argv[1:])")
-    words = ["run", "digits_noniid_b_fednnnn", "--set", "common_args.using_mlops=true"]
+    words = ["run", RECIPE, "--set", "common_args.using_mlops=true"]
     process = subprocess.Popen(
         [sys.executable, "-c", "from fednnnn_plugin.cli import main; main()", *words],
         stdout=subprocess.PIPE,
         text=True,
-        cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(tmp_path), "FEDNNNN_PLUGIN_DISABLE": "1"},
     )
     printed, _ = process.communicate()
@@ -242,25 +229,4 @@ def test_check_says_what_would_run_and_writes_nothing(here: Path) -> None:
     assert checked.exit_code == 0
     assert len(checked.stdout.splitlines()) == 2
     assert "FedNNNN (beta 0.7, gamma 0.8), 3 rounds, 20 of 20 clients" in checked.stdout
-    assert not [*here.iterdir()]
-
-
-def test_check_finds_what_a_run_would(here: Path) -> None:
-    Path("file").touch()
-    assert run("--output=held", comm_round=1).exit_code == 0
-    before = content(here)
-    settings = [f"--set={key}={json.dumps(value)}" for key, value in QUICK.items()]
-    for key, words in {
-        "train_args.beta": ["--set=beta=-1"],
-        "client_num_in_total": ["--set=client_num_in_total=2000"],
-        "--output": ["--output=file/run"],
-        "--output: held": ["--output=held"],
-        "train_args.epochs": ["--output=held", "--resume", "--set=epochs=2"],
-        "--resume: none": ["--output=none", "--resume"],
-    }.items():
-        assert key in refused(fednnnn("check", RECIPE, *settings, *words))
-    for rounds, finished in ((3, False), (1, True)):
-        words = ["--output=held", "--resume", *settings, f"--set=comm_round={rounds}"]
-        checked = fednnnn("check", RECIPE, *words)
-        assert (checked.exit_code, "finished already" in checked.stdout) == (0, finished)
-    assert content(here) == before
+    assert not any(here.iterdir())
