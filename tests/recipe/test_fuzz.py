@@ -66,7 +66,7 @@ def check_lines(error: UserError, starts: tuple[str, ...]) -> None:
         JUNK | st.tuples(st.sampled_from(KEYS) | JUNK, JUNK).map("=".join), max_size=2
     ),
 )
-def test_a_mutated_recipe_loads_or_is_refused_in_lines(
+def test_recipe_mutated_loads_or_is_refused(
     tmp_path: Path, content: bytes, overrides: list[str]
 ) -> None:
     path = tmp_path / "fuzzed.yaml"
@@ -87,7 +87,7 @@ def test_a_mutated_recipe_loads_or_is_refused_in_lines(
         st.sampled_from([key.split(".")[1] for key in KEYS]), VALUES, max_size=4
     ),
 )
-def test_any_namespace_is_taken_or_refused(text: str, changes: dict[str, object]) -> None:
+def test_namespace_of_any_kind_loads_or_is_refused(text: str, changes: dict[str, object]) -> None:
     flat = {key: value for keys in yaml.safe_load(text).values() for key, value in keys.items()}
     try:
         script_recipe(types.SimpleNamespace(**{**flat, **changes}))

@@ -11,7 +11,7 @@ NAME = "mnist_noniid_b_fednnnn"
 
 
 @pytest.mark.parametrize("text", [NAME, f"{NAME}.yaml", f"recipes/{NAME}.yaml"])
-def test_a_packaged_recipe_is_found_from_anywhere_unless_there_is_such_a_file(
+def test_recipe_name_is_found_unless_a_file_has_it(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -28,15 +28,13 @@ def test_a_packaged_recipe_is_found_from_anywhere_unless_there_is_such_a_file(
 @pytest.mark.parametrize(
     "text", [NAME[:-1], f"other/{NAME}.yaml", "recipes/mnist_noniid_fednnnn.yaml"]
 )
-def test_a_wrong_name_names_the_nearest(text: str) -> None:
-    with pytest.raises(UserError, match=NAME) as caught:
+def test_recipe_name_that_is_wrong_names_the_nearest(text: str) -> None:
+    with pytest.raises(UserError, match=rf"^{text}: no such file and no recipe .*{NAME}.*$"):
         find_recipe(text)
-    (line,) = str(caught.value).splitlines()
-    assert line.startswith(f"{text}: no such file and no recipe of that name; the nearest are ")
 
 
 @pytest.mark.parametrize("text", ["", "\0", "n" * 5000, "a\nb", "/", ".."])
-def test_odd_names_end_in_one_line(text: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_recipe_name_that_is_odd_is_one_line(text: str) -> None:
+    with pytest.raises(UserError) as refused:
         load_recipe(find_recipe(text))
-    assert str(caught.value).isprintable()
+    assert str(refused.value).isprintable()

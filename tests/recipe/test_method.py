@@ -34,7 +34,7 @@ def lines(method: str, *settings: str, allow_code: bool = False) -> list[str]:
         ("PaperFedAvg", [], {}),
     ],
 )
-def test_the_rules_defaults_are_filled_in_and_written_out(
+def test_method_has_its_defaults_written_out(
     method: str, settings: list[str], expected: dict[str, float], tmp_path: Path
 ) -> None:
     recipe = load(method, *settings)
@@ -50,7 +50,7 @@ def test_the_rules_defaults_are_filled_in_and_written_out(
 
 
 @pytest.mark.parametrize("method", rules.RULES)
-def test_every_key_without_a_default_is_asked_for(method: str) -> None:
+def test_method_asks_for_keys_without_a_default(method: str) -> None:
     rule = rules.RULES[method]
     keys = {**rule.keys, **(METHODS[rule.client_method].keys if rule.client_method else {})}
     needed = [name for name, key in keys.items() if key.default is None]
@@ -74,12 +74,14 @@ def test_every_key_without_a_default_is_asked_for(method: str) -> None:
         ("null", [], "train_args.federated_optimizer: missing; must be one of PaperFedAvg, "),
     ],
 )
-def test_a_bad_key_or_method_is_one_line(method: str, settings: list[str], line: str) -> None:
+def test_method_or_key_with_a_mistake_is_one_line(
+    method: str, settings: list[str], line: str
+) -> None:
     [said] = lines(method, *settings)
     assert line in said
 
 
-def test_a_bad_method_hides_no_other_mistake() -> None:
+def test_method_unknown_hides_no_other_mistake() -> None:
     keys = [line.split(":")[0] for line in lines("FedNNN", "server_lr=-1", "epochs=0")]
     names = [key.rpartition(".")[2] for key in keys]
     assert names == ["federated_optimizer", "server_lr", "epochs"]
@@ -112,7 +114,7 @@ def users(own_code: Path) -> str:
     return "lion_rules"
 
 
-def test_a_users_rule_is_a_method_with_the_flag(users: str) -> None:
+def test_users_rule_is_a_method_with_the_flag(users: str) -> None:
     method = f"{users}:Lion"
     [line] = lines(method, "lion_lr=5e-4")
     assert line.startswith("--set train_args.federated_optimizer: 'lion_rules:Lion' is code")
@@ -135,7 +137,7 @@ def test_a_users_rule_is_a_method_with_the_flag(users: str) -> None:
         ("no_such_rules:Lion", [], "no module no_such_rules"),
     ],
 )
-def test_a_mistake_in_a_users_rule_is_one_line(
+def test_users_rule_with_a_mistake_is_one_line(
     users: str, method: str, settings: list[str], line: str
 ) -> None:
     assert users
