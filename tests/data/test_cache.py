@@ -33,7 +33,7 @@ def get(folder: Path, decoder: Decoder, key: str = "first") -> Path:
     return folder / OWN_FOLDER / f"{key}.safetensors"
 
 
-def test_of_several_at_once_one_decodes_for_each_fingerprint(tmp_path: Path) -> None:
+def test_cache_decodes_once_for_each_fingerprint(tmp_path: Path) -> None:
     first, other = Decoder(), Decoder(8)
     with ThreadPoolExecutor(4) as threads:
         assert len(list(threads.map(lambda _: get(tmp_path, first), range(4)))) == 4
@@ -53,7 +53,7 @@ def test_of_several_at_once_one_decodes_for_each_fingerprint(tmp_path: Path) -> 
         lambda path: [path.unlink(), os.mkfifo(path)],
     ],
 )
-def test_a_damaged_file_is_decoded_again_and_mended(tmp_path: Path, damage) -> None:
+def test_cache_mends_a_damaged_file(tmp_path: Path, damage) -> None:
     damage(get(tmp_path, Decoder()))
     decoder = Decoder()
     for _ in range(2):
@@ -61,7 +61,7 @@ def test_a_damaged_file_is_decoded_again_and_mended(tmp_path: Path, damage) -> N
     assert decoder.calls == 1
 
 
-def test_what_was_used_longest_ago_makes_room(
+def test_cache_drops_what_was_used_longest_ago(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for age, name in ((3, "first"), (2, "second"), (1, "third")):
@@ -74,7 +74,7 @@ def test_what_was_used_longest_ago_makes_room(
     assert kept == {"first", "third", "fourth"}
 
 
-def test_where_nothing_can_be_kept_every_run_decodes(
+def test_cache_that_keeps_nothing_decodes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     partial = tmp_path / "a" / OWN_FOLDER / "partial"

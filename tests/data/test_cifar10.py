@@ -58,7 +58,7 @@ def check_tiny_batches(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("writable", [True, False])
-def test_an_archive_is_unpacked_once_where_it_lies(
+def test_cifar10_archive_is_unpacked_once(
     tmp_path: Path, tiny_archive: bytes, writable: bool
 ) -> None:
     (tmp_path / ARCHIVE).write_bytes(tiny_archive)
@@ -75,7 +75,9 @@ def test_an_archive_is_unpacked_once_where_it_lies(
 @pytest.mark.parametrize(
     ("suffix", "tree", "tolerance"), [("png", "CIFAR-10-images", 0), ("jpg", "cifar10", 3)]
 )
-def test_a_tree_of_images(tmp_path: Path, suffix: str, tree: str, tolerance: int) -> None:
+def test_cifar10_loads_a_tree_of_images(
+    tmp_path: Path, suffix: str, tree: str, tolerance: int
+) -> None:
     place = write_tree(tmp_path, suffix, tree)
     (place / "train" / ".git").mkdir()
     (place / "train" / "cat" / "Thumbs.db").touch()
@@ -87,7 +89,7 @@ def test_a_tree_of_images(tmp_path: Path, suffix: str, tree: str, tolerance: int
     assert (pixels.train_images[:, 1, 3, 8].int() - 255 + expected).abs().max() <= tolerance
 
 
-def test_the_original_arrays_come_first(tmp_path: Path, tiny_batches, tiny_archive) -> None:
+def test_cifar10_prefers_the_original_arrays(tmp_path: Path, tiny_batches, tiny_archive) -> None:
     write_tree(tmp_path)
     assert len(load(tmp_path).pixels.test_labels) == 10
     place = write_batches(tmp_path, tiny_batches)
@@ -99,7 +101,7 @@ def test_the_original_arrays_come_first(tmp_path: Path, tiny_batches, tiny_archi
     check_tiny_batches(tmp_path)
 
 
-def test_a_wrong_tree_is_named(tmp_path: Path) -> None:
+def test_cifar10_tree_of_other_classes_is_named(tmp_path: Path) -> None:
     tree = write_tree(tmp_path)
     assert is_present("cifar10", tmp_path)
     for part in ("train", "test"):
@@ -118,7 +120,7 @@ class Evil:
 
 
 @pytest.mark.parametrize("name", ["data_batch_2", "batches.meta"])
-def test_no_pickle_is_loaded_but_the_official_ones(
+def test_cifar10_loads_official_pickles_only(
     tmp_path: Path, tiny_batches, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -128,7 +130,7 @@ def test_no_pickle_is_loaded_but_the_official_ones(
     assert not (tmp_path / "evil-was-here").exists()
 
 
-def test_archives_and_batches_that_are_not_the_official_ones(
+def test_cifar10_files_not_official_are_named(
     tmp_path: Path, tiny_batches, tiny_archive: bytes
 ) -> None:
     path = tmp_path / ARCHIVE

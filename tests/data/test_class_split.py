@@ -48,7 +48,7 @@ def draw_problem(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_it_finds_a_split_exactly_where_there_is_one(seed: int) -> None:
+def test_class_split_is_found_where_there_is_one(seed: int) -> None:
     class_sizes, sizes, classes_per_client = draw_problem(np.random.default_rng(seed))
     shares = class_shares(class_sizes, sizes, classes_per_client, np.random.default_rng(seed))
     assert (shares is not None) == exists(class_sizes, sizes, classes_per_client)

@@ -51,7 +51,7 @@ def write_images(folder: Path, kind: str, parts: tuple[str, ...], one_size: bool
 
 
 @pytest.mark.parametrize("name", [name for name in TENSORS if name.startswith("images")])
-def test_folders_of_images(name: str, tmp_path: Path) -> None:
+def test_digests_of_folders_of_images(name: str, tmp_path: Path) -> None:
     kind, layout, *resized = name.removeprefix("images, ").split(maxsplit=2)
     size = (5, 6) if resized == ["resized"] else None
     parts = ("train", "test") if layout == "parts" else ("",)
@@ -65,7 +65,7 @@ def test_folders_of_images(name: str, tmp_path: Path) -> None:
     assert found == expected
 
 
-def test_digits(tmp_path: Path) -> None:
+def test_digests_of_digits(tmp_path: Path) -> None:
     for seed in (0, 5):
         assert digests(load(tmp_path, "digits", seed=seed)) == TENSORS[f"digits, seed {seed}"]
     held_out = load(tmp_path, "digits", seed=3, validation_fraction=0.2)
@@ -75,7 +75,7 @@ def test_digits(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.real_data
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
-def test_the_real_images(dataset: str, real_data_dir: Path) -> None:
+def test_digests_of_the_real_images(dataset: str, real_data_dir: Path) -> None:
     assert digests(load(real_data_dir, dataset)) == TENSORS[dataset]
 
 
@@ -94,7 +94,7 @@ def digest(clients: list[np.ndarray]) -> str:
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
-def test_partitions(name: str) -> None:
+def test_digests_of_partitions(name: str) -> None:
     of, method, sizes, clients, seed, classes, exponent = name.split()
     settings = (int(clients), method, sizes, int(classes), float(exponent))
     assert digest(partition(labels_of(of), *settings, seed=int(seed))) == PARTITIONS[name]

@@ -63,7 +63,7 @@ def load(dataset: str, folder: Path) -> int:
     return len(load_images(dataset, folder, download=True, seed=0).pixels.train_labels)
 
 
-def test_mnist_is_downloaded_where_it_is_missing_and_replaces_nothing(
+def test_download_of_mnist_replaces_nothing(
     mnist: type[Handler], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "t10k-labels-idx1-ubyte.gz"
@@ -83,7 +83,7 @@ def test_mnist_is_downloaded_where_it_is_missing_and_replaces_nothing(
 
 
 @pytest.mark.parametrize("damage", ["gone", "changed", "cut"])
-def test_a_failure_is_one_line_and_leaves_nothing(
+def test_download_that_fails_leaves_nothing(
     mnist: type[Handler], tmp_path: Path, damage: str
 ) -> None:
     path = "/t10k-images-idx3-ubyte.gz"
@@ -98,7 +98,7 @@ def test_a_failure_is_one_line_and_leaves_nothing(
     assert load("mnist", folder) == 30
 
 
-def test_of_several_processes_one_downloads(mnist: type[Handler], tmp_path: Path) -> None:
+def test_download_is_done_by_one_process(mnist: type[Handler], tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=load, args=("mnist", tmp_path / "new")) for _ in range(3)]
     for process in processes:
@@ -109,7 +109,7 @@ def test_of_several_processes_one_downloads(mnist: type[Handler], tmp_path: Path
     assert len(mnist.asked) == 8  # torchvision asks twice, first for a redirection
 
 
-def test_cifar10_is_downloaded(
+def test_download_of_cifar10(
     url: str, tmp_path: Path, tiny_archive: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torchvision.datasets.CIFAR10, "url", f"{url}archive")
@@ -120,7 +120,7 @@ def test_cifar10_is_downloaded(
     assert load("cifar10", tmp_path) == 20
 
 
-def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+def test_download_into_an_unwritable_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / OWN_FOLDER).touch()  # in the way, for root too
     assert refusal(load, "cifar10", tmp_path).startswith(
         f"{tmp_path}/{OWN_FOLDER}: cannot be used: "

@@ -26,7 +26,7 @@ DIGITS = DataSpec(
 )
 
 
-def test_digits_between_20_clients() -> None:
+def test_federated_digits_of_20_clients() -> None:
     data = load_federated(DIGITS)
     assert (data.num_clients, data.num_classes) == (20, 10)
     assert data.class_names == tuple("0123456789")
@@ -59,12 +59,12 @@ def test_digits_between_20_clients() -> None:
         ({"partition_method": "dirichlet", "partition_alpha": 0}, "data_args.partition_alpha: 0: "),
     ],
 )
-def test_what_cannot_be_loaded_or_divided_by_the_recipes_keys(changed: dict, message: str) -> None:
+def test_federated_data_that_cannot_be_made_is_refused(changed: dict, message: str) -> None:
     with pytest.raises(UserError, match=f"^{message}"):
         load_federated(replace(DIGITS, **changed))
 
 
-def test_digits_load_where_an_import_hook_hides_where_scikit_learn_lies(
+def test_digits_load_in_spite_of_import_hooks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As an old wandb's does: the module's spec has no origin."""

@@ -18,7 +18,7 @@ def numbered(counts: list[int]) -> ImageDataset:
     return ImageDataset(Pixels(train, labels, test, labels), (*"abcdef",), (0.0,), (1.0,))
 
 
-def test_by_hand() -> None:
+def test_holdout_worked_by_hand() -> None:
     part = hold_out(numbered([8, 4, 12]), 0.25, seed=0)[0].pixels
     assert torch.bincount(part.test_labels).tolist() == [2, 1, 3]
     assert torch.bincount(part.train_labels).tolist() == [6, 3, 9]
@@ -31,9 +31,7 @@ def test_by_hand() -> None:
     fraction=st.floats(0.1, 0.9),
     seed=st.integers(0, 5),
 )
-def test_the_parts_share_no_image_and_none_is_a_test_image(
-    counts: list[int], fraction: float, seed: int
-) -> None:
+def test_holdout_shares_no_image(counts: list[int], fraction: float, seed: int) -> None:
     dataset = numbered(counts)
     total = sum(counts)
     assume(0 < round(total * fraction) < total)
@@ -46,12 +44,12 @@ def test_the_parts_share_no_image_and_none_is_a_test_image(
 
 
 @pytest.mark.parametrize("fraction", [0.01, 0.99])
-def test_an_empty_part_is_refused(fraction: float) -> None:
+def test_holdout_without_an_image_is_refused(fraction: float) -> None:
     with pytest.raises(UserError, match=rf"^data_args.validation_fraction: {fraction}: leaves"):
         hold_out(numbered([4, 4]), fraction, seed=0)
 
 
-def test_clients_of_a_split_keep_what_is_left_of_theirs() -> None:
+def test_holdout_leaves_each_client_its_own() -> None:
     """Every image is its number: the odd ones are client 0's, the even ones client 1's."""
     clients = [torch.arange(24)[1::2], torch.arange(24)[::2]]
     dataset, left = hold_out(numbered([8, 4, 12]), 0.25, 0, clients)

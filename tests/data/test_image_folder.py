@@ -1,6 +1,10 @@
-"""Folders of images: both layouts, and one line for each thing that is wrong."""
+"""Folders of images: both layouts, and one line for each thing that is wrong or hostile."""
 
+import os
 import shutil
+import struct
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,7 @@ import pytest
 import torch
 from PIL import ExifTags, Image
 
-from fednnnn_plugin.data import image_folder
+from fednnnn_plugin.data import image_files, image_folder
 from fednnnn_plugin.data.image_folder import load_image_folder
 from fednnnn_plugin.data.images import ImageDataset
 
@@ -39,7 +43,7 @@ def load(folder: Path, **changed: Any) -> ImageDataset:
     return load_image_folder(folder, folder.parent / "cache", **settings | changed)
 
 
-def test_train_and_test_by_hand(parts: Path) -> None:
+def test_folder_in_parts_worked_by_hand(parts: Path) -> None:
     dataset = load(parts)
     pixels = dataset.pixels
     assert dataset.class_names == ("cat", "dog")
@@ -55,7 +59,7 @@ def test_train_and_test_by_hand(parts: Path) -> None:
     assert normalised.item() == pytest.approx(14.5 / 25.25**0.5, rel=1e-5)
 
 
-def test_one_folder_is_split_by_class_and_seed(tmp_path: Path) -> None:
+def test_folder_whole_is_split_by_class(tmp_path: Path) -> None:
     folder = tmp_path / "images"
     for label, (name, count) in enumerate((("a", 10), ("b", 20), ("train", 5))):
         for i in range(count):
@@ -71,7 +75,7 @@ def test_one_folder_is_split_by_class_and_seed(tmp_path: Path) -> None:
         assert message.startswith(f"data_args.test_fraction: {fraction}: leaves {what} without")
 
 
-def test_resizing_jpegs_and_odd_sizes(parts: Path) -> None:
+def test_images_of_several_sizes_are_resized(parts: Path) -> None:
     odd = save(parts / "train" / "cat" / "2.JPG", 40, (9, 5))
     message = refusal(load, parts)
     assert message.startswith(f"{odd}: ")
@@ -81,7 +85,7 @@ def test_resizing_jpegs_and_odd_sizes(parts: Path) -> None:
     assert images[:, 0].flatten(1).float().mean(1).tolist() == pytest.approx([10, 20, 40, 11, 21])
 
 
-def test_the_second_load_decodes_nothing_and_a_change_is_seen(
+def test_folder_is_decoded_once_until_it_changes(
     parts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = load(parts).pixels
@@ -96,7 +100,7 @@ def test_the_second_load_decodes_nothing_and_a_change_is_seen(
     assert load(parts).pixels.train_images[1].unique().tolist() == [99]
 
 
-def test_other_files_are_left_out_and_said(parts: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_folder_s_other_files_are_said(parts: Path, caplog: pytest.LogCaptureFixture) -> None:
     (parts / "labels.csv").write_text("not an image")
     (parts / "train" / ".git").mkdir()
     (parts / "train" / "cat" / ".hidden.png").write_text("not an image")
@@ -109,7 +113,7 @@ def test_other_files_are_left_out_and_said(parts: Path, caplog: pytest.LogCaptur
     assert "or lie deeper" in caplog.text
 
 
-def test_a_photograph_is_turned_as_its_exif_says(parts: Path) -> None:
+def test_image_is_turned_as_its_exif_says(parts: Path) -> None:
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = 6  # to be turned to the right
     stored = np.arange(24, dtype=np.uint8).reshape(4, 6)
@@ -119,6 +123,47 @@ def test_a_photograph_is_turned_as_its_exif_says(parts: Path) -> None:
     images = load(parts).pixels.train_images[:, 0]
     assert images[0].tolist() == np.rot90(stored, -1).tolist()
     assert images[2].tolist() == stored.T.tolist()
+
+
+def png(width: int, height: int) -> bytes:
+    """A file that claims a width and a height, and has no pixels."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    parts = [struct.pack(">I", 13), header, struct.pack(">I", zlib.crc32(header))]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts) + b"\0\0\0\0IEND\xaeB`\x82"
+
+
+SIXTEEN_BITS = Image.fromarray(np.full((6, 4), 40_000, dtype=np.uint16))
+HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a script": (lambda path: path.write_bytes(b"%!PS-Adobe\n"), "neither format"),
+    "cut": (lambda path: os.truncate(path, 45), ""),
+    "a pipe": (lambda path: [path.unlink(), os.mkfifo(path)], "not a regular file"),
+    "endless": (lambda path: [path.unlink(), path.symlink_to("/dev/zero")], "not a regular file"),
+    "nowhere": (lambda path: [path.unlink(), path.symlink_to("gone")], "cannot be used"),
+    "16 bits": (SIXTEEN_BITS.save, "more than 8 bits a channel"),
+    "no pixels": (lambda path: path.write_bytes(png(4, 6)), ""),
+    "vast": (lambda path: path.write_bytes(png(10**6, 10**6)), "decompression bomb"),
+    "large": (lambda path: path.write_bytes(png(10**4, 10**4)), "decompression bomb"),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("place", "size"), [("0.png", None), ("1.png", (2, 2))])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_image_that_is_hostile_is_one_line(
+    parts: Path, name: str, place: str, size: tuple[int, int] | None
+) -> None:
+    damage, expected = HOSTILE[name]
+    path = parts / "train" / "cat" / place
+    damage(path)
+    message = refusal(load, parts, image_size=size)
+    assert message.startswith(f"{path}: ")
+    assert expected in message
+
+
+def test_images_beyond_memory_are_not_decoded(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (parts / "train" / "cat" / "1.png").write_bytes(png(4, 6))  # its decoding would fail
+    monkeypatch.setattr(image_files, "MAX_DECODED_BYTES", 6 * 6 * 4 - 1)
+    assert refusal(load, parts).startswith("data_args.image_size: ")
 
 
 WRONG_FOLDERS = {
@@ -140,15 +185,11 @@ WRONG_FOLDERS = {
         lambda f: [shutil.rmtree(f), f.mkdir()],
         "data_args.data_dir: {f}: 0 folders in images; expected",
     ),
-    "a link to nothing": (
-        lambda f: (f / "train" / "cat" / "2.png").symlink_to("gone"),
-        "{f}/train/cat/2.png: cannot be used: ",
-    ),
 }
 
 
 @pytest.mark.parametrize("name", WRONG_FOLDERS)
-def test_a_wrong_folder_is_one_line(parts: Path, name: str) -> None:
+def test_folder_that_is_wrong_is_one_line(parts: Path, name: str) -> None:
     change, expected = WRONG_FOLDERS[name]
     change(parts)
     assert refusal(load, parts).startswith(expected.format(f=parts))

@@ -18,7 +18,7 @@ def load(folder: Path) -> ImageDataset:
     return load_images("mnist", folder, download=False, seed=0)
 
 
-def test_compressed_or_not(tiny_mnist: Path) -> None:
+def test_mnist_loads_compressed_or_not(tiny_mnist: Path) -> None:
     files = sorted(tiny_mnist.rglob("*"))
     assert is_present("mnist", tiny_mnist)
     before = load(tiny_mnist).pixels
@@ -33,7 +33,7 @@ def test_compressed_or_not(tiny_mnist: Path) -> None:
     assert before.test_images.dtype == torch.uint8
 
 
-def test_missing_files_are_named(tiny_mnist: Path) -> None:
+def test_mnist_names_its_missing_files(tiny_mnist: Path) -> None:
     path = tiny_mnist / "MNIST" / "raw" / "t10k-labels-idx1-ubyte.gz"
     path.unlink()
     os.mkfifo(path)  # no file either
@@ -44,7 +44,7 @@ def test_missing_files_are_named(tiny_mnist: Path) -> None:
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
-def test_a_folder_that_is_none(tmp_path: Path, dataset: str) -> None:
+def test_data_folder_that_is_none_is_named(tmp_path: Path, dataset: str) -> None:
     file, loop, gone = tmp_path / "file", tmp_path / "loop", tmp_path / "gone"
     file.touch()
     loop.symlink_to(loop)
@@ -64,7 +64,9 @@ def test_a_folder_that_is_none(tmp_path: Path, dataset: str) -> None:
         ("t10k-images-idx3", np.zeros((20, 28, 27)), "[28, 27]"),
     ],
 )
-def test_what_does_not_fit(tiny_mnist: Path, name: str, array: np.ndarray, message: str) -> None:
+def test_mnist_files_that_do_not_fit_are_named(
+    tiny_mnist: Path, name: str, array: np.ndarray, message: str
+) -> None:
     write_idx(tiny_mnist / "MNIST" / "raw" / f"{name}-ubyte.gz", array)
     refused = refusal(load, tiny_mnist)
     assert refused.startswith(f"{tiny_mnist}/MNIST/raw/{name.partition('-')[0]}")
@@ -82,7 +84,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_named(tiny_mnist: Path, damage: str) -> None:
+def test_mnist_file_that_is_damaged_is_named(tiny_mnist: Path, damage: str) -> None:
     path = tiny_mnist / "MNIST" / "raw" / "train-images-idx3-ubyte.gz"
     content = DAMAGES[damage](gzip.decompress(path.read_bytes()))
     if not damage.startswith("packed"):
@@ -91,7 +93,7 @@ def test_a_damaged_file_is_named(tiny_mnist: Path, damage: str) -> None:
     assert refusal(load, tiny_mnist).startswith(f"{path}: ")
 
 
-def test_a_file_of_a_terabyte_is_not_read(tiny_mnist: Path) -> None:
+def test_mnist_file_of_a_terabyte_is_not_read(tiny_mnist: Path) -> None:
     path = tiny_mnist / "MNIST" / "raw" / "train-images-idx3-ubyte.gz"
     os.truncate(path, 1 << 40)
     assert refusal(load, tiny_mnist).startswith(f"{path}: more than the ")

@@ -40,7 +40,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("as_array", ["", ".numpy()"])
-def test_uint8_images_are_normalised_by_their_training_part(load, as_array: str) -> None:
+def test_own_data_of_uint8_is_normalised(load, as_array: str) -> None:
     body = "train = images(); train[:2] = 100"
     returned = (
         f"train{as_array}, labels().short(){as_array}, images(2, 200){as_array}, tensor([0, 2])"
@@ -64,7 +64,9 @@ def test_uint8_images_are_normalised_by_their_training_part(load, as_array: str)
         ("torch.ones({n}, dtype=torch.int64)", [1, 1], torch.int64),
     ],
 )
-def test_other_inputs_are_used_as_they_are(load, inputs: str, values, dtype: torch.dtype) -> None:
+def test_own_data_of_other_types_stays_as_it_is(
+    load, inputs: str, values, dtype: torch.dtype
+) -> None:
     train, test = inputs.format(n=4), inputs.format(n=2)
     dataset = load(f"{train}, np.arange(4), {test}, np.arange(2, dtype='u2')")
     tensor = dataset.pixels.test_images
@@ -74,7 +76,7 @@ def test_other_inputs_are_used_as_they_are(load, inputs: str, values, dtype: tor
     assert len(dataset.class_names) == 4
 
 
-def test_what_it_draws_follows_the_seed(load) -> None:
+def test_own_data_draws_follow_the_seed(load) -> None:
     body = "x = rand(4, 1, 2, 2) + random.random() + np.random.rand()"
     first, again, other = (load("x, labels(), x, labels()", body, seed) for seed in (1, 1, 2))
     assert torch.equal(first.pixels.train_images, again.pixels.train_images)
@@ -99,12 +101,12 @@ WRONG = {
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 @pytest.mark.parametrize("returned", WRONG)
-def test_a_wrong_return_is_one_line(load, returned: str) -> None:
+def test_own_data_that_does_not_fit_is_refused(load, returned: str) -> None:
     message = refusal(load, returned)
     assert message.startswith(f"data_args.dataset: own_data:load: {WRONG[returned]}")
 
 
-def test_a_fingerprint_says_what_was_drawn() -> None:
+def test_own_data_fingerprint_says_what_was_drawn() -> None:
     def drawn() -> tuple[torch.Tensor, ...]:
         return torch.rand(4, 2), torch.arange(4) % 2, torch.rand(2, 2), torch.arange(2)
 

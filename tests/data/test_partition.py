@@ -29,7 +29,7 @@ def check_partition(clients: list[np.ndarray], labels: np.ndarray) -> np.ndarray
     return np.stack([np.bincount(labels[c], minlength=labels.max() + 1) for c in clients])
 
 
-def test_by_hand() -> None:
+def test_partition_worked_by_hand() -> None:
     labels = np.array([0, 0, 1, 1, 0, 0, 1, 1])
     assert check_partition(partition(labels, 2, "n_class"), labels).tolist() == [[2, 2], [2, 2]]
     # Three clients of 4 and four classes: only a chain of shared classes works.
@@ -39,10 +39,20 @@ def test_by_hand() -> None:
     assert held == [[1, 3], [1, 3], [2, 2]]
 
 
+def test_client_sizes_worked_by_hand() -> None:
+    assert client_sizes(11, 4, None, min_samples=10).tolist() == [3, 3, 3, 2]
+    # 1 + 1/2 + 1/3 = 11/6; 22 images: 12, 6, 4
+    assert client_sizes(22, 3, 1.0, min_samples=1).tolist() == [12, 6, 4]
+    # 23 images: 12.55, 6.27, 4.18: the image left over goes to the largest remainder
+    assert client_sizes(23, 3, 1.0, min_samples=1).tolist() == [13, 6, 4]
+    # the law would give the last 4: it gets 5, and the others divide 17 as 2 to 1
+    assert client_sizes(22, 3, 1.0, min_samples=5).tolist() == [11, 6, 5]
+
+
 @pytest.mark.parametrize(("labels", "num_clients", "exponent"), PAPER_LIKE)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("method", ["iid", "n_class", "dirichlet"])
-def test_conditions_like_the_papers(
+def test_partition_is_as_the_papers(
     labels: np.ndarray, num_clients: int, exponent: float, sizes: str, method: str
 ) -> None:
     clients = partition(labels, num_clients, method, sizes, power_law_exponent=exponent, seed=3)
@@ -66,14 +76,14 @@ def test_conditions_like_the_papers(
 
 
 @pytest.mark.parametrize(("labels", "num_clients"), [(MNIST, 100), (DIGITS, 20)])
-def test_dirichlet_by_class_leaves_sizes_free(labels: np.ndarray, num_clients: int) -> None:
+def test_partition_by_class_leaves_sizes_free(labels: np.ndarray, num_clients: int) -> None:
     clients = partition(labels, num_clients, "dirichlet_by_class", seed=3)
     held = check_partition(clients, labels).sum(axis=1)
     assert held.min() >= 10
     assert np.ptp(held) > 10
 
 
-def test_pairs_of_classes_under_the_power_law_are_drawn_alike() -> None:
+def test_partition_draws_pairs_of_classes_alike() -> None:
     """To each client each of 6 pairs of classes comes as often, and of each class as much.
 
     The sizes are 80 k^(-1/2) / 2.784 = 28.7, 20.3, 16.6, 14.4 by largest remainder.
@@ -94,22 +104,20 @@ def test_pairs_of_classes_under_the_power_law_are_drawn_alike() -> None:
 
 
 @pytest.mark.parametrize(("labels", "limit"), [(MNIST, 1.059), (CIFAR10, 1.018)])
-def test_two_classes_reach_to_where_the_largest_client_needs_a_third(
-    labels: np.ndarray, limit: float
-) -> None:
+def test_partition_in_pairs_reaches_its_limit(labels: np.ndarray, limit: float) -> None:
     partition(labels, 100, "n_class", "power_law", power_law_exponent=limit)
     with pytest.raises(UserError, match=r"^power_law_exponent: "):
         partition(labels, 100, "n_class", "power_law", power_law_exponent=limit + 0.001)
 
 
-def test_labels_may_be_a_list_an_array_or_a_tensor_of_any_integers() -> None:
+def test_partition_takes_labels_in_any_form() -> None:
     expected = [c.tolist() for c in partition(DIGITS, 7, seed=1)]
     for labels in (DIGITS.tolist(), DIGITS.astype(np.uint8), torch.tensor(DIGITS)):
         assert [c.tolist() for c in partition(labels, 7, seed=1)] == expected
     assert [len(c) for c in partition([7, -3, 7, -3], 2, "n_class")] == [2, 2]
 
 
-def test_thousands_of_clients() -> None:
+def test_partition_between_thousands_of_clients() -> None:
     counts = check_partition(partition(MNIST, 5_000, "n_class"), MNIST)
     assert (counts.sum(axis=1) == 12).all()
     assert ((counts > 0).sum(axis=1) == 2).all()
@@ -125,7 +133,7 @@ def test_thousands_of_clients() -> None:
     alpha=st.floats(0.001, 1e300),
     min_samples=st.integers(1, 6),
 )
-def test_any_split_or_one_line(
+def test_partition_is_made_or_refused(
     labels: list[int],
     num_clients: int,
     method: str,
@@ -208,7 +216,7 @@ FREE = {"method": "dirichlet_by_class"}
         ),
     ],
 )
-def test_bad_arguments_are_one_line(arguments: dict, message: str) -> None:
+def test_partition_with_a_mistake_is_refused(arguments: dict, message: str) -> None:
     with pytest.raises(UserError, match=f"^{message}") as refused:
         partition(**{"labels": DIGITS, "num_clients": 20} | arguments)
     assert "\n" not in str(refused.value)
