@@ -48,7 +48,6 @@ def struck(
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=240,
         check=False,
         env=os.environ | {f"OMPI_ALLOW_RUN_AS_ROOT{end}": "1" for end in ("", "_CONFIRM")},
     )
