@@ -1,4 +1,4 @@
-"""``fp.report`` and ``fp.tune``: what the commands do, called from Python."""
+"""``fp.report`` and ``fp.tune``: their arguments; what they do: ``test_own_rule.py``."""
 
 from pathlib import Path
 from typing import Any
@@ -7,30 +7,10 @@ import pandas as pd
 import pytest
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.tune import tuning
 
 from .report.conftest import bare, maker
 
 RECIPE = "digits_noniid_b_fednnnn"
-SMALL = {
-    "train_args.client_num_in_total": 10,
-    "train_args.client_num_per_round": 2,
-    "train_args.epochs": 1,
-    "device_args.using_gpu": False,
-}
-
-
-@pytest.mark.slow
-def test_tune_and_report_return_what_was_found(tmp_path: Path) -> None:
-    found = fp.tune(
-        RECIPE, grid={"beta": [0.5, 0.7]}, overrides=SMALL, rounds=1, study=tmp_path / "study"
-    )
-    assert isinstance(found, tuning.Tuning)
-    assert found.best["beta"] in found.trials["beta"].tolist() == [0.5, 0.7]
-    assert f"beta: {found.best['beta']}" in found.recipe.read_text()
-    page = fp.report(found.folder, out=tmp_path / "report")
-    assert page == tmp_path / "report" / "index.html"
-    assert page.is_file()
 
 
 @pytest.mark.parametrize(
@@ -72,7 +52,7 @@ def test_report_names_its_arguments(
 
 
 @pytest.mark.parametrize("wrong", [3, [None], pd.DataFrame({"run": [1]})])
-def test_what_is_no_path_is_no_run(wrong: Any) -> None:
+def test_report_refuses_what_is_no_path(wrong: Any) -> None:
     for read in (fp.read_runs, fp.report):
         with pytest.raises(fp.UserError, match=r"^runs: .*: must be a path$"):
             read(wrong)

@@ -191,16 +191,18 @@ def test_tune_refuses_a_grid_the_rule_refuses(grid: str, named: str, tmp_path: P
 
 @pytest.mark.slow
 def test_tune_and_report_know_the_rule(whole: Path) -> None:
-    ended = fednnnn("tune", RECIPE, "--allow-code", "--study", "study", "--rounds", "1")
-    assert ended.exit_code == 0, ended.output
-    best = yaml.safe_load(Path("study/best.yaml").read_text())["train_args"]
+    found = fp.tune(RECIPE, rounds=1, study="study", allow_code=True)
+    tried = found.trials["server_lion_lr"].dropna().tolist()
+    assert found.best["server_lion_lr"] in tried
+    assert tried == [0.001, 0.002]
+    best = yaml.safe_load(found.recipe.read_text())["train_args"]
     assert best["federated_optimizer"] == "my_rules:ServerLion"
-    assert best["server_lion_lr"] in (0.001, 0.002)
-    ended = fednnnn("report", whole, "study", "--out", "report")
-    assert ended.exit_code == 0, ended.output
-    for text in (ended.output, Path("report/accuracy.csv").read_text()):
-        assert "ServerLion" in text
-        assert "my_rules" not in text
+    assert best["server_lion_lr"] == found.best["server_lion_lr"]
+    page = fp.report(whole, found.folder, out="report")
+    assert page == Path("report/index.html")
+    table = Path("report/accuracy.csv").read_text()
+    assert "ServerLion" in table
+    assert "my_rules" not in table
 
 
 NEW_FILE = """

@@ -44,23 +44,20 @@ def test_federated_digits_of_20_clients() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "message"),
+    ("changed", "named"),
     [
-        ({"dataset": "mnist"}, "data_cache_dir: /nonexistent: no MNIST here"),
-        (
-            {"num_clients": 4},
-            "train_args.client_num_in_total: 4: with data_args.classes_per_client",
-        ),
-        (
-            {"partition_sizes": "power_law", "min_samples": 500},
-            r"data_args.min_samples: 500: .* with train_args.client_num_in_total=20$",
-        ),
-        ({"partition_method": "hetero"}, "data_args.partition_method: 'hetero': must be one of"),
+        ({"dataset": "mnist"}, "data_cache_dir: /nonexistent: no MNIST"),
+        ({"num_clients": 4}, "train_args.client_num_in_total: 4: with data_args.classes_per_cl"),
+        ({"partition_sizes": "power_law", "min_samples": 500}, "data_args.min_samples: 500: "),
+        ({"partition_method": "hetero"}, "data_args.partition_method: 'hetero': "),
         ({"partition_method": "dirichlet", "partition_alpha": 0}, "data_args.partition_alpha: 0: "),
     ],
 )
-def test_federated_data_that_cannot_be_made_is_refused(changed: dict, message: str) -> None:
-    with pytest.raises(UserError, match=f"^{message}"):
+def test_federated_data_that_cannot_be_made_is_refused(
+    changed: dict[str, object], named: str
+) -> None:
+    """By the recipe's keys."""
+    with pytest.raises(UserError, match=f"^{named}"):
         load_federated(replace(DIGITS, **changed))
 
 

@@ -1,6 +1,7 @@
 """Folders of images: both layouts, and one line for each thing that is wrong or hostile."""
 
 import os
+import re
 import shutil
 import struct
 import zlib
@@ -166,30 +167,22 @@ def test_images_beyond_memory_are_not_decoded(parts: Path, monkeypatch: pytest.M
     assert refusal(load, parts).startswith("data_args.image_size: ")
 
 
-WRONG_FOLDERS = {
-    "a class of the test only, in two lines": (
-        lambda f: save(f / "test" / "e\nl" / "0.png", 1),
-        "data_args.data_dir: {f}: train and test must have the same classes; one lacks e\\nl",
-    ),
-    "no test": (lambda f: (f / "test").rename(f / "val"), "{f}/test: cannot be used: "),
-    "no images in a class": (
-        lambda f: (f / "test/dog/0.png").rename(f / "test/dog/0.gif"),
-        "{f}/test/dog: no .jpg, .jpeg, .png files",
-    ),
-    "images beside each other": (
-        lambda f: [(shutil.rmtree(f / p), save(f / p / "0.png", 1)) for p in ("train", "test")],
-        "data_args.data_dir: {f}: 0 folders in train; expected",
-    ),
-    "nowhere": (shutil.rmtree, "data_args.data_dir: {f}: no such folder"),
-    "no folders": (
-        lambda f: [shutil.rmtree(f), f.mkdir()],
-        "data_args.data_dir: {f}: 0 folders in images; expected",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WRONG_FOLDERS)
-def test_folder_that_is_wrong_is_one_line(parts: Path, name: str) -> None:
-    change, expected = WRONG_FOLDERS[name]
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda f: save(f / "test" / "e\nl" / "0.png", 1), "data_args.data_dir: {f}: .* e\\\\nl"),
+        (lambda f: (f / "test").rename(f / "val"), "{f}/test: "),
+        (lambda f: (f / "test/dog/0.png").rename(f / "test/dog/0.gif"), "{f}/test/dog: no .jpg"),
+        (
+            lambda f: [(shutil.rmtree(f / p), save(f / p / "0.png", 1)) for p in ("train", "test")],
+            "data_args.data_dir: {f}: 0 folders in train",
+        ),
+        (shutil.rmtree, "data_args.data_dir: {f}: no such folder"),
+        (lambda f: [shutil.rmtree(f), f.mkdir()], "data_args.data_dir: {f}: 0 folders in images"),
+    ],
+)
+def test_folder_that_is_wrong_is_one_line(
+    parts: Path, change: Callable[[Path], Any], named: str
+) -> None:
     change(parts)
-    assert refusal(load, parts).startswith(expected.format(f=parts))
+    assert re.match(named.format(f=parts), refusal(load, parts))

@@ -1,5 +1,7 @@
 """Partitions of every kind: what each promises, whatever the labels."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -124,62 +126,57 @@ def test_partition_between_thousands_of_clients() -> None:
 
 
 @given(
-    labels=st.lists(st.integers(0, 5), min_size=1, max_size=120),
-    num_clients=st.integers(1, 12),
-    method=st.sampled_from(METHODS),
-    sizes=st.sampled_from(SIZES),
-    classes_per_client=st.integers(1, 6),
-    exponent=st.floats(0, 3),
-    alpha=st.floats(0.001, 1e300),
-    min_samples=st.integers(1, 6),
+    st.lists(st.integers(0, 5), min_size=1, max_size=120),
+    st.fixed_dictionaries(
+        {
+            "num_clients": st.integers(1, 12),
+            "method": st.sampled_from(METHODS),
+            "sizes": st.sampled_from(SIZES),
+            "classes_per_client": st.integers(1, 6),
+            "power_law_exponent": st.floats(0, 3),
+            "min_samples": st.integers(1, 6),
+            "alpha": st.floats(0.001, 1e300),
+        }
+    ),
 )
-def test_partition_is_made_or_refused(
-    labels: list[int],
-    num_clients: int,
-    method: str,
-    sizes: str,
-    classes_per_client: int,
-    exponent: float,
-    alpha: float,
-    min_samples: int,
-) -> None:
+def test_partition_is_made_or_refused(labels: list[int], settings: dict[str, Any]) -> None:
+    num_clients, method, per_client = (
+        settings[key] for key in ("num_clients", "method", "classes_per_client")
+    )
     free = method == "dirichlet_by_class"
-    arguments = (method, "balanced" if free else sizes, classes_per_client, exponent)
-    arguments = (*arguments, min_samples, 0)
-    least = min_samples if free or sizes == "power_law" else 1
-    class_sizes = np.bincount(labels)
+    settings["sizes"] = "balanced" if free else settings["sizes"]
+    uneven = settings["sizes"] == "power_law"
+    least = settings["min_samples"] if free or uneven else 1
+    class_sizes = np.bincount(labels)[np.unique(labels)]
     try:
-        clients = partition(labels, num_clients, *arguments, alpha=alpha)
+        clients = partition(labels, **settings)
     except UserError:
-        least = max(least, classes_per_client) if method == "n_class" else least
+        least = max(least, per_client) if method == "n_class" else least
         if num_clients * least > len(labels):
             return
         if method == "iid":
-            assert class_sizes[class_sizes > 0].min() < num_clients
+            assert class_sizes.min() < num_clients
         elif method == "n_class":
-            law = exponent if sizes == "power_law" else None
+            law = settings["power_law_exponent"] if uneven else None
             held = client_sizes(len(labels), num_clients, law, least)
-            assert not exists(class_sizes[class_sizes > 0], held, classes_per_client)
+            assert not exists(class_sizes, held, per_client)
         else:  # of 2,000 draws, which α ≥ 1 makes nearly even, none with a quarter for everyone
             assert free
-            assert alpha < 1 or 4 * num_clients * least > len(labels)
+            assert settings["alpha"] < 1 or 4 * num_clients * least > len(labels)
         return
     counts = check_partition(clients, np.array(labels))
     held = counts.sum(axis=1)
-    if free:
-        assert held.min() >= least
-        return
-    assert np.ptp(held) <= 1 if sizes == "balanced" else held.min() >= least
-    assert (np.diff(held) <= 0).all()
+    assert held.min() >= least if free or uneven else np.ptp(held) <= 1
+    assert free or (np.diff(held) <= 0).all()
     if method == "n_class":
-        assert ((counts > 0).sum(axis=1) == classes_per_client).all()
+        assert ((counts > 0).sum(axis=1) == per_client).all()
     elif method == "iid":
-        num_classes = (class_sizes > 0).sum()
-        assert ((counts > 0).sum(axis=1) == num_classes)[held >= num_classes].all()
+        assert ((counts > 0).sum(axis=1) == len(class_sizes))[held >= len(class_sizes)].all()
 
 
 UNEQUAL = {"labels": [0] * 90 + [1] * 9, "num_clients": 10}
 UNEVEN = {"sizes": "power_law"}
+PAIRS = {"method": "n_class"}
 FREE = {"method": "dirichlet_by_class"}
 
 
@@ -197,23 +194,17 @@ FREE = {"method": "dirichlet_by_class"}
         ({"labels": torch.zeros(4, dtype=torch.int64, device="meta")}, "labels: .* got Tensor"),
         ({"labels": [0.0, 1.0]}, "labels: .* got list of float64"),
         ({"num_clients": 1438}, "num_clients: 1438: there are only 1437 "),
-        ({"method": "n_class", "classes_per_client": 11}, "classes_per_client: 11: .* only 10"),
-        ({"method": "n_class", "num_clients": 4}, "num_clients: 4: .* at least 5 clients"),
-        ({"method": "n_class", "num_clients": 719}, "num_clients: 719: .* at most 718 clients"),
-        ({"method": "n_class", "num_clients": 5}, "num_clients: 5: found no way"),
+        (PAIRS | {"classes_per_client": 11}, "classes_per_client: 11: .* only 10"),
+        (PAIRS | {"num_clients": 4}, "num_clients: 4: .* at least 5 clients"),
+        (PAIRS | {"num_clients": 719}, "num_clients: 719: .* at most 718 clients"),
+        (PAIRS | {"num_clients": 5}, "num_clients: 5: found no way"),
         (UNEVEN | {"num_clients": 100, "min_samples": 15}, "min_samples: 15: .* at most 14 is"),
-        (
-            UNEVEN | {"method": "n_class", "classes_per_client": 200},
-            "classes_per_client: 200: .* only 10",
-        ),
+        (UNEVEN | PAIRS | {"classes_per_client": 200}, "classes_per_client: 200: .* only 10"),
         (FREE | UNEVEN, "sizes: 'power_law': dirichlet_by_class leaves them free"),
         (FREE | {"min_samples": 72}, "min_samples: 72: .* at most 71 is possible"),
         (UNEQUAL, "num_clients: 10: class 1 has 9 samples, too few for the 10 clients"),
-        (UNEQUAL | {"method": "n_class"}, "num_clients: 10: .* too few .* at most 9 clients"),
-        (
-            UNEVEN | {"method": "n_class", "num_clients": 7},
-            "power_law_exponent: 1: .* too few for classes_per_client=2 .* a smaller exponent",
-        ),
+        (UNEQUAL | PAIRS, "num_clients: 10: .* too few .* at most 9 clients"),
+        (UNEVEN | PAIRS | {"num_clients": 7}, "power_law_exponent: 1: .* classes_per_client=2"),
     ],
 )
 def test_partition_with_a_mistake_is_refused(arguments: dict, message: str) -> None:

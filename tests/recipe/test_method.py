@@ -110,7 +110,6 @@ class Unmarked(Optimizer):
 def users(own_code: Path) -> str:
     """The module of a user's rules."""
     (own_code / "lion_rules.py").write_text(USERS)
-    (own_code / "same_name.py").write_text(USERS.replace("Lion", "FedNNNN"))
     return "lion_rules"
 
 
@@ -133,8 +132,6 @@ def test_users_rule_is_a_method_with_the_flag(users: str) -> None:
         ("lion_rules:Lion", ["lion_lr=1", "server_lr=1"], "it belongs to FedAdam and FedYogi"),
         ("lion_rules:Greedy", [], "its key epochs is every recipe's"),
         ("lion_rules:Unmarked", [], "must be a class with @"),
-        ("same_name:FedNNNN", [], "one of ours has this name"),
-        ("no_such_rules:Lion", [], "no module no_such_rules"),
     ],
 )
 def test_users_rule_with_a_mistake_is_one_line(

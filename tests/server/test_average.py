@@ -52,29 +52,18 @@ def test_average_with_weights_layers_buffers_by_hand() -> None:
     S = (6/8, 6/8, (8 + 8)/8), N² = 9/16 + 9/16 + 4, E = (10 + 10 + 0)/8.
     out.proj: Δ = 0, 12, 2: S = (24 + 10)/8 = 4.25, E = 4.25. Whole norms: 10, 13, 2.
     """
-    state = {
-        "fc.weight": torch.tensor([[1.0, 1.0]]),
-        "fc.bias": torch.tensor([1.0]),
-        "out.proj.weight": torch.tensor(5.0),
-        "bn.running_var": torch.tensor([1.0, 1.0]),
-        "bn.num_batches_tracked": torch.tensor(3),
-        "ready": torch.tensor([False, False]),
-    }
-
-    def client(weight, bias, proj, variance, batches, ready) -> dict[str, Tensor]:
-        values = [[weight], [bias], proj, variance, batches, ready]
-        return {name: torch.tensor(v) for name, v in zip(state, values, strict=True)}
-
-    update = aggregate(
-        state,
-        [
-            client([7.0, 1.0], 9.0, 5.0, [8.0, 0.0], 7, [True, False]),
-            client([1.0, 4.0], 5.0, 17.0, [4.0, 0.5], 9, [False, False]),
-            client([1.0, 1.0], 1.0, 7.0, [0.0, 0.25], 4, [False, False]),
-        ],
-        weights=[1.0, 2.0, 5.0],
-        trainable=["fc.weight", "fc.bias", "out.proj.weight"],
+    names = ["fc.weight", "fc.bias", "out.proj.weight"]
+    names += ["bn.running_var", "bn.num_batches_tracked", "ready"]
+    served, *clients = (
+        dict(zip(names, map(torch.tensor, values), strict=True))
+        for values in (
+            ([[1.0, 1.0]], [1.0], 5.0, [1.0, 1.0], 3, [False, False]),
+            ([[7.0, 1.0]], [9.0], 5.0, [8.0, 0.0], 7, [True, False]),
+            ([[1.0, 4.0]], [5.0], 17.0, [4.0, 0.5], 9, [False, False]),
+            ([[1.0, 1.0]], [1.0], 7.0, [0.0, 0.25], 4, [False, False]),
+        )
     )
+    update = aggregate(served, clients, weights=[1.0, 2.0, 5.0], trainable=names[:3])
     assert update.mean_update["fc.weight"].tolist() == [[0.75, 0.75]]
     assert update.mean_update["fc.bias"].tolist() == [2.0]
     assert update.mean_update["out.proj.weight"].item() == 4.25
@@ -87,7 +76,7 @@ def test_average_with_weights_layers_buffers_by_hand() -> None:
     assert update.mean_client_square == (100 * 1 + 169 * 2 + 4 * 5) / 8
     assert update.orthogonal_norm == pytest.approx(math.hypot(10 * 1, 13 * 2, 2 * 5) / 8)
     assert update.client_norms == (2.0, 10.0, 13.0)
-    assert list(update.buffers) == ["bn.running_var", "bn.num_batches_tracked", "ready"]
+    assert list(update.buffers) == names[3:]
     assert update.buffers["bn.running_var"].tolist() == [2.0, 0.28125]
     assert update.buffers["bn.num_batches_tracked"].item() == 9
     assert update.buffers["bn.num_batches_tracked"].dtype == torch.int64
@@ -111,30 +100,17 @@ def test_average_of_one_client_has_n_equal_to_e() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
-    ("dtype", "mean_dtype"),
-    [
-        # A half-precision S would round to nothing beside its model: it is float32 at least.
-        (torch.float16, torch.float32),
-        (torch.bfloat16, torch.float32),
-        (torch.float32, torch.float32),
-        (torch.float64, torch.float64),
-    ],
-    ids=str,
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
 )
-def test_average_keeps_dtypes_and_device(
-    dtype: torch.dtype, mean_dtype: torch.dtype, device: str
-) -> None:
-    state = {"w": torch.ones(3, dtype=dtype, device=device)}
-    state |= {"mean": torch.ones(3, dtype=dtype, device=device)}
-    clients = [
-        {"w": state["w"] * 3, "mean": state["mean"] * 2},
-        {"w": state["w"] * 4, "mean": state["mean"] * 1.5},
-    ]
+def test_average_keeps_dtypes_and_device(dtype: torch.dtype, device: str) -> None:
+    """A half-precision S would round to nothing beside its model: it is float32 at least."""
+    state = {name: torch.ones(3, dtype=dtype, device=device) for name in ("w", "mean")}
+    clients = [{"w": state["w"] * w, "mean": state["mean"] * b} for w, b in ((3, 2), (4, 1.5))]
     update = aggregate(state, clients, trainable=["w"])
-    assert (update.mean_update["w"].dtype, update.buffers["mean"].dtype) == (mean_dtype, dtype)
-    assert update.mean_update["w"].device.type == update.buffers["mean"].device.type == device
-    assert update.mean_update["w"].tolist() == [2.5] * 3
-    assert update.buffers["mean"].tolist() == [1.75] * 3
+    s, mean = update.mean_update["w"], update.buffers["mean"]
+    assert (s.dtype, mean.dtype) == (torch.promote_types(dtype, torch.float32), dtype)
+    assert s.device.type == mean.device.type == device
+    assert (s.tolist(), mean.tolist()) == ([2.5] * 3, [1.75] * 3)
 
 
 def test_average_of_half_precision_differs_in_float32() -> None:
