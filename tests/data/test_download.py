@@ -3,10 +3,12 @@
 import hashlib
 import http.server
 import multiprocessing
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torchvision
@@ -17,30 +19,26 @@ from fednnnn_plugin.data.sources import OWN_FOLDER
 from .conftest import refusal
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    files: dict[str, bytes]
+class Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves the files of ``folder``."""
+
+    folder: Path
     asked: list[str]
 
-    def do_HEAD(self) -> None:
-        self.answer(b"")
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given, directory=str(self.folder))
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
-        self.answer(self.files.get(self.path, b""))
-
-    def answer(self, content: bytes) -> None:
-        self.send_response(200 if self.path in self.files else 404)
-        self.send_header("Content-Length", str(len(self.files.get(self.path, b""))))
-        self.end_headers()
-        self.wfile.write(content)
+        super().do_GET()
 
     def log_message(self, *_: object) -> None:
         pass
 
 
 @pytest.fixture
-def url() -> Iterator[str]:
-    Handler.files, Handler.asked = {}, []
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    Handler.folder, Handler.asked = tmp_path_factory.mktemp("served"), []
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
@@ -50,10 +48,10 @@ def url() -> Iterator[str]:
 @pytest.fixture
 def mnist(url: str, tiny_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> type[Handler]:
     """The server, which torchvision asks for MNIST after one that has none of it."""
-    resources = []
-    for path in sorted((tiny_mnist / "MNIST" / "raw").iterdir()):
-        Handler.files[f"/{path.name}"] = path.read_bytes()
-        resources.append((path.name, hashlib.md5(path.read_bytes()).hexdigest()))
+    paths = sorted((tiny_mnist / "MNIST" / "raw").iterdir())
+    resources = [(path.name, hashlib.md5(path.read_bytes()).hexdigest()) for path in paths]
+    for path in paths:
+        shutil.copy(path, Handler.folder)
     monkeypatch.setattr(torchvision.datasets.MNIST, "mirrors", ["http://127.0.0.1:9/", url])
     monkeypatch.setattr(torchvision.datasets.MNIST, "resources", resources)
     return Handler
@@ -69,7 +67,7 @@ def test_download_of_mnist_replaces_nothing(
     name = "t10k-labels-idx1-ubyte.gz"
     raw = tmp_path / "new" / "MNIST" / "raw"
     raw.mkdir(parents=True)
-    own = mnist.files[f"/{name}"] + b"\0"
+    own = (mnist.folder / name).read_bytes() + b"\0"
     (raw / name).write_bytes(own)
     assert load("mnist", tmp_path / "new") == 30
     assert capsys.readouterr().out == ""
@@ -86,15 +84,16 @@ def test_download_of_mnist_replaces_nothing(
 def test_download_that_fails_leaves_nothing(
     mnist: type[Handler], tmp_path: Path, damage: str
 ) -> None:
-    path = "/t10k-images-idx3-ubyte.gz"
-    content = mnist.files.pop(path)
+    path = mnist.folder / "t10k-images-idx3-ubyte.gz"
+    content = path.read_bytes()
+    path.unlink()
     if damage != "gone":
-        mnist.files[path] = content[:-1] + (b"x" if damage == "changed" else b"")
+        path.write_bytes(content[:-1] + (b"x" if damage == "changed" else b""))
     folder = tmp_path / "new"
     assert refusal(load, "mnist", folder).startswith(f"{folder}: download failed: ")
     assert [path.name for path in folder.iterdir()] == [OWN_FOLDER]
     assert socket.getdefaulttimeout() is None
-    mnist.files[path] = content
+    path.write_bytes(content)
     assert load("mnist", folder) == 30
 
 
@@ -113,10 +112,10 @@ def test_download_of_cifar10(
     url: str, tmp_path: Path, tiny_archive: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torchvision.datasets.CIFAR10, "url", f"{url}archive")
-    Handler.files["/archive"] = b"of another sum"
+    (Handler.folder / "archive").write_bytes(b"of another sum")
     assert "download failed: " in refusal(load, "cifar10", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [OWN_FOLDER]
-    Handler.files["/archive"] = tiny_archive
+    (Handler.folder / "archive").write_bytes(tiny_archive)
     assert load("cifar10", tmp_path) == 20
 
 
