@@ -37,15 +37,10 @@ def message(path: Path, *overrides: str) -> str:
     return str(caught.value)
 
 
-def test_recipe_has_defaults(recipe_file: Path) -> None:
+def test_recipe_is_named_as_its_file(recipe_file: Path) -> None:
     recipe = load_recipe(recipe_file)
-    train, data = recipe.train_args, recipe.data_args
     assert recipe.name == "mine"
-    assert recipe.rule_settings == {"beta": 0.7, "gamma": 0.8}
-    assert (train.client_weighting, train.precision) == ("uniform", "fp32")
-    assert data.cache_dir == Path("~/fedml_data").expanduser()
-    assert (data.partition_method, data.partition_sizes) == ("iid", "balanced")
-    assert recipe.common_args.random_seed == 0
+    assert recipe.data_args.cache_dir == Path("~/fedml_data").expanduser()
 
 
 def test_numbers_may_be_written_5e_4(recipe_file: Path) -> None:

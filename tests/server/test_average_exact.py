@@ -210,6 +210,14 @@ def test_weight_of_an_unmoved_client_may_be_huge() -> None:
     assert acc.finish().mean_client_norm == pytest.approx(5e-310)
 
 
+def test_sum_keeps_what_is_far_below_another_client() -> None:
+    """Down to 2^-48 of it."""
+    acc = UpdateAccumulator({"w": torch.zeros(1, dtype=torch.float64)}, ["w"])
+    for value in (1.0, 2.0**-44):
+        acc.add({"w": torch.tensor([value], dtype=torch.float64)}, 1.0)
+    assert acc.finish().mean_update["w"].item() == (1 + 2.0**-44) / 2
+
+
 def test_sum_survives_one_client_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BinnedSum, "MAX_TERMS", 2)
     acc = UpdateAccumulator({"w": torch.zeros(1)}, ["w"])
