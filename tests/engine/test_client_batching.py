@@ -32,6 +32,15 @@ ALL = {"client_num_per_round": 6, "batch_size": 8, "epochs": 1}
 Content = Callable[[Path], object]
 
 
+def test_round_in_groups_is_the_round_one_by_one(tiny: Tiny) -> None:
+    """The largest clients first, each with its own weight."""
+    settings = ALL | {"comm_round": 1, "precision": "fp64", "client_weighting": "samples"}
+    for batching in ("off", 2, 4):
+        tiny(str(batching), client_batching=batching, **settings)
+        found, expected = tiny.model(str(batching)), tiny.model("off")
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
 def test_groups_are_kept_on_another_gpu(
     tiny: Tiny,
     content: Content,

@@ -24,7 +24,7 @@ def scaffold(folder: Path, **given: Any) -> None:
 
 
 def test_scaffold_in_groups_is_scaffold_alone(start: Start) -> None:
-    exact = SCAFFOLD | {"precision": "fp64", "comm_round": 2}
+    exact = SCAFFOLD | {"precision": "fp64", "comm_round": 2, "client_weighting": "samples"}
     one = start("alone", FEDNNNN, **exact).folder
     other = start("groups", FEDNNNN, client_batching=3, **exact).folder
     found, expected = (load_file(folder / "model.safetensors") for folder in (one, other))
