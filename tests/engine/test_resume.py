@@ -66,14 +66,18 @@ def remove_the_checkpoints(folder: Path) -> None:
 def test_resume_without_a_checkpoint_begins_anew(
     resume: Run, content: Run, whole: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On another device, too."""
+    """Half-written files are removed, and another device changes nothing."""
     folder, rounds = whole.with_name("after-4"), list[int]()
     remove_the_checkpoints(folder)
+    with (folder / "metrics.jsonl").open("ab") as metrics:
+        metrics.write(b'{"round": 5, "test_acc"')
+    (folder / ".model.safetensors.fednnnn-tmp").write_bytes(b"half")
     elsewhere = {"worker_num": 1, "gpu_util_parse": "host1:1"}
     resume(folder.name, followers=[OnRound(rounds.append)], **elsewhere)
     assert rounds == [1, 2, 3, 4, 5]
     assert content(folder) == content(whole)
     assert "no checkpoint: starting from round 1" in caplog.text
+    assert not list(folder.rglob("*tmp"))
 
 
 def test_resume_of_a_finished_run(tiny: Tiny, resume: Run, content: Run, whole: Path) -> None:
