@@ -57,6 +57,7 @@ def test_rounds_are_said_and_kept_by_hand(server, tmp_path, caplog) -> None:
     assert ("accuracy 1.0000" in tested, "accuracy" in untested) == (True, False)
     assert [rank for rank in (7, 8, 9, 10) if f"rank {rank} clipped" in tested] == [9]
     assert "rank 10 rejected: not finite" in tested
+    assert untested.count("clipped") == 1  # of this round alone
     assert [line for line in caplog.messages if "beta 0.5" in line and "state: " in line]
 
 
@@ -89,9 +90,10 @@ def test_records_of_other_rounds_are_refused(server, tmp_path, done, start) -> N
 
 
 def test_records_are_read_by_the_report(server, tmp_path) -> None:
-    silo = server()
+    silo = server(epochs=None)  # a key of the clients
     play(silo, moved(silo, *TWO))
     silo.test(DATA, CPU, silo.args)
+    assert "epochs" not in (tmp_path / "run/recipe.yaml").read_text()
     runs = fp.read_runs(tmp_path / "run")
     [row] = runs.to_dict("records")
     assert (row["test_acc"], row["method"], row["learning_rate"]) == (1.0, "FedNNNN", 0.1)
