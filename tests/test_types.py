@@ -47,7 +47,7 @@ fp.figures.client_sizes(1, axes=None)
 CONFIG = """
 [mypy]
 ignore_missing_imports = true
-[mypy-torch.*,torchvision.*,numpy.*,pandas.*,matplotlib.*,optuna.*,sklearn.*,scipy.*]
+[mypy-torch.*,torchvision.*,numpy.*,pandas.*,matplotlib.*,optuna.*,sklearn.*,pydantic.*,click.*,PIL.*]
 follow_imports = skip
 """
 
