@@ -1,6 +1,6 @@
 """A server rule of the user's own: in each of the ways to run one, without another line of theirs.
 
-In FedML's scripts, cross-silo among them: ``fedml/test_own_rule.py``.
+In FedML's scripts, cross-silo among them: ``fedml/test_own_code.py``.
 On ranks: ``engine/test_mpi_processes.py``. What it is: ``support/server_lion.py``.
 """
 
