@@ -9,6 +9,7 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.report.conditions import DATASET_NAMES, METHODS, arrange
 from fednnnn_plugin.report.paper import PAPER
 from fednnnn_plugin.report.runs import SECONDS
+from fednnnn_plugin.report.tables import comparable_times
 
 RESULTS = Path(__file__).parents[1] / "results"
 PAGE = RESULTS / "CLAIMS.md"
@@ -95,7 +96,8 @@ def served(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def overhead(runs: pd.DataFrame) -> pd.DataFrame:
-    """What the server's arithmetic takes of a round, by its median."""
+    """What the server's arithmetic takes of a round, by its median; not beside other work."""
+    runs = runs.groupby("run").filter(comparable_times)
     seconds = runs["seconds.aggregate"]
     parts = {"aggregation (s)": seconds, "of a round": seconds / runs[SECONDS].sum(axis=1)}
     medians = runs[LINE].assign(**parts).groupby(LINE, sort=False).median()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pandas as pd
@@ -184,7 +184,7 @@ def accuracy(runs: pd.DataFrame) -> Table:
             "No times are shown for a condition with runs from different machines or beside other "
             "work."
         )
-    notes += _machines(runs, alike)
+    notes += _machines(runs)
     unlike = numbers[numbers["unlike_paper"] != ""].groupby("unlike_paper", sort=False)["label"]
     for difference, labels in unlike:
         who = ", ".join(labels.unique())
@@ -202,16 +202,16 @@ def _values(numbers: pd.DataFrame, name: str) -> pd.Series[str]:
     return pd.concat(parts).sort_index()
 
 
-def _machines(runs: pd.DataFrame, alike: Sequence[object]) -> Iterator[str]:
-    """Name the machines, and who ran on which, but in conditions that are ``alike`` as a whole."""
+def _machines(runs: pd.DataFrame) -> Iterator[str]:
+    """Name the machines, and what ran on which: whole conditions, or lines of a divided one."""
     of_each = runs.dropna(subset=["device"]).groupby("device", sort=False)
     if runs["device"].nunique() < 2:
         yield from (f"Machine: {device}." for device, _ in of_each)
         return
+    divided = runs.groupby(LINE[:2])["device"].transform("nunique") > 1
     for device, of in of_each:
         place = of["data"] + " " + of["condition"]
-        alone = pd.MultiIndex.from_frame(of[LINE[:2]]).isin(alike)
-        who = place.where(alone, place + " " + of["label"]).unique()
+        who = place.where(~divided[of.index], place + " " + of["label"]).unique()
         yield f"Machine {device}: {'; '.join(who)}."
 
 
