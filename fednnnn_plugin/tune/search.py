@@ -91,8 +91,8 @@ class Search:
         return "finished", ""
 
     def _hopeless(self, run: Path, step: Step, point: Values) -> bool:
-        curves = read_curves([run], self._plan)
-        return self._plan.prune and self._journal.hopeless(step, point, curves)
+        plan = self._plan
+        return plan.prune and self._journal.hopeless(step, point, read_curves([run], plan))
 
     def _record(
         self, folder: Path, runs: list[Path], step: Step, point: Values, state: str, reason: str
