@@ -117,7 +117,7 @@ class NWDARecorder:
             evaluated=None,
             evaluation=Evaluation(accuracy, loss),
             served=None,
-            seconds=Seconds(train=0.0, aggregate=0.0, evaluate=0.0),
+            seconds=Seconds(),
         )
         self._file.append(record)
 

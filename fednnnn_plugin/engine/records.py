@@ -27,14 +27,18 @@ from fednnnn_plugin.server.update import LayerNorms, Update
 _LONGEST_SUMMARY = 1 << 20  # bytes
 
 
+# Half of the range: what a run adds to it cannot overflow.
+_Amount = Annotated[float, Field(ge=0, le=sys.float_info.max / 2)]
+
+
 @dataclass(frozen=True)
 class Seconds:
     """Wall time of the parts of a round, and about how much of it the run waited for a core."""
 
-    train: float
-    aggregate: float
-    evaluate: float
-    waited: float | None = None  #: from the machine's load; None where that is not known
+    train: _Amount = 0.0
+    aggregate: _Amount = 0.0
+    evaluate: _Amount = 0.0
+    waited: _Amount | None = None  #: from the machine's load; None where that is not known
 
     @property
     def total(self) -> float:
@@ -114,23 +118,13 @@ def round_record(
     )
 
 
-# Half of the range: what a run adds to it cannot overflow.
-_Amount = Annotated[float, Field(ge=0, le=sys.float_info.max / 2)]
-
-
-class _Seconds(BaseModel):
-    train: _Amount = 0.0
-    aggregate: _Amount = 0.0
-    evaluate: _Amount = 0.0
-
-
 class Recorded(BaseModel):
     """What the engine reads of a round's record; norms that cannot be are of a damaged one."""
 
     round: int
     test_acc: Annotated[float, Field(ge=0, le=1)] | None
     integrated_norm: _Amount
-    seconds: _Seconds
+    seconds: Seconds
     mean_update_norm: _Amount = 0.0
     mean_client_norm: _Amount = 0.0
     server_update_norm: _Amount = 0.0
@@ -181,8 +175,7 @@ class MetricsFile:
     def until(self, last_round: int) -> tuple[float, float]:
         """Return the integrated norm and the seconds of all rounds to one that is on record."""
         recorded = list(islice(self._whole(), last_round))
-        seconds = sum(s.train + s.aggregate + s.evaluate for s in (r.seconds for r in recorded))
-        return recorded[-1].integrated_norm, seconds
+        return recorded[-1].integrated_norm, sum(each.seconds.total for each in recorded)
 
     def cut(self, rounds: int) -> None:
         """Drop what was written after so many rounds, whole lines or parts of one."""

@@ -131,7 +131,7 @@ def test_resume_of_our_loaders_costs_no_bits() -> None:
 
 
 def test_resume_of_loaders_with_generators_costs_no_bits() -> None:
-    """They would go on from pass to pass."""
+    """A generator would continue from pass to pass."""
     data = TensorDataset(torch.eye(12)[:, :3], torch.arange(12) % 2)
 
     def loader(seed: int) -> DataLoader:
