@@ -40,7 +40,8 @@ def isolated_generators(
     """Seed Python's, NumPy's and torch's global generators inside, and restore them after.
 
     For code that is not ours and draws from them: a model's initial weights or dropout, a user's
-    trainer, a shuffling ``DataLoader``. The generators are the process's own: one at a time.
+    trainer, a shuffling ``DataLoader``. The generators are the process's own: one at a time. Of
+    GPUs they are those that have been started.
     """
     derived = derive_seed(seed, purpose, round_number, client)
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
@@ -49,11 +50,11 @@ def isolated_generators(
         with torch.random.fork_rng(devices):
             random.seed(derived)
             np.random.seed(derived % 2**32)  # noqa: NPY002
-            torch.manual_seed(derived)
+            # torch.manual_seed formats the stack for each kind of accelerator that may start later.
+            torch.default_generator.manual_seed(derived)
+            if devices:
+                torch.cuda.manual_seed_all(derived)
             yield
     finally:
-        if not devices:
-            # torch.manual_seed also noted the seed for GPUs that start later: note the old one.
-            torch.cuda.manual_seed_all(torch.initial_seed())
         random.setstate(python_state)
         np.random.set_state(numpy_state)  # noqa: NPY002

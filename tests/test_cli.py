@@ -102,6 +102,7 @@ def test_run_with_a_mistake_writes_nothing(here: Path, words: list[str], named: 
     assert not any(here.iterdir())
 
 
+@pytest.mark.slow
 def test_run_and_check_of_a_folder_that_is_held(here: Path) -> None:
     (here / "loop").symlink_to("loop")
     assert refused(run("--output=loop")).startswith("--output: ")

@@ -70,6 +70,7 @@ def test_results_table_recomputed_with_pandas(report: Path) -> None:
         assert seconds == (f"{of_seeds['seconds'].mean():.1f}" if timed else "–")
 
 
+@pytest.mark.slow
 def test_claims_tables_are_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(PROJECT / "docs")
     import claims

@@ -1,9 +1,11 @@
 """The data sets that have a name."""
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fednnnn_plugin.data.cifar10 import cifar10_is_present, load_cifar10
 from fednnnn_plugin.data.holdout import drawn_apart
@@ -12,13 +14,18 @@ from fednnnn_plugin.data.mnist import load_mnist, mnist_is_present
 from fednnnn_plugin.seeds import derive_seed
 
 
-def load_digits(seed: int) -> ImageDataset:
-    """Split scikit-learn's 1,797 digits, 8 x 8, by seed into 1,437 training and 360 test images."""
+@cache  # a table of text, which a sweep would read for each run
+def _digits() -> tuple[Tensor, Tensor]:
     from sklearn import datasets  # takes a second
 
     table, targets = datasets.load_digits(return_X_y=True)
     images = torch.from_numpy(table.astype(np.uint8)).reshape(-1, 1, 8, 8)
-    labels = torch.from_numpy(targets.astype(np.int64))
+    return images, torch.from_numpy(targets.astype(np.int64))
+
+
+def load_digits(seed: int) -> ImageDataset:
+    """Split scikit-learn's 1,797 digits, 8 x 8, by seed into 1,437 training and 360 test images."""
+    images, labels = _digits()
     rng = np.random.default_rng(derive_seed(seed, "digits split"))
     pixels = drawn_apart(Pixels(images, labels, images, labels), 360, rng)
     return normalised_by_training_part(pixels, tuple("0123456789"))

@@ -49,6 +49,7 @@ def choose_gpu(gpu_id: int = 0, where: str = "gpu_id:", *, say: bool = True) -> 
         return torch.device("cpu")
     if gpu_id >= visible:
         raise UserError(f"device_args.{where} {gpu_id}: must be below {visible}, the visible GPUs")
+    torch.cuda.init()  # from here on its generator is seeded with the others
     return torch.device("cuda", gpu_id)
 
 

@@ -2,12 +2,14 @@
 
 import platform
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import fednnnn_plugin
 
 
+@cache  # reading what pip has written takes as long as a round of the digits
 def versions() -> dict[str, str]:
     """Return the versions that the numbers may depend on."""
     found = {"python": platform.python_version(), "fednnnn-plugin": fednnnn_plugin.__version__}

@@ -233,7 +233,7 @@ def agreement(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) 
         uniform = runs[runs.get("client_weighting", pd.Series("", runs.index)) != "samples"]
         cohorts = pd.Series(uniform.get("client_num_per_round", []), dtype=object).unique()
         sizes = np.sort(pd.to_numeric(cohorts, errors="coerce"))
-        marks += [(f"1/√{m:g}: orthogonal, equal length", m**-0.5) for m in sizes if m > 1]
+        marks += [(f"1/√{m:g}: orthogonal, equal length", 1 / np.sqrt(m)) for m in sizes if m > 1]
     for _, value in marks[: None if recorded.empty else 1]:
         ax.axhline(value, **look)
     others: list[style.End] = [(name, None, value, look) for name, value in marks]

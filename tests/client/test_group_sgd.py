@@ -129,6 +129,7 @@ def test_group_of_paper_networks_as_one_by_one(name: str) -> None:
     Clients(network(name), (2, 4, 3), sgd).assert_same()
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 2)
 @given(data=st.data())
 def test_group_with_batches_of_every_length(data: st.DataObject) -> None:

@@ -77,6 +77,7 @@ def test_partition_is_as_the_papers(
         assert 0.5 < np.mean((largest - expected) ** 2 / expected) < 1.5
 
 
+@pytest.mark.slow
 def test_partition_draws_pairs_of_classes_alike() -> None:
     """To each client each of 6 pairs of classes comes as often, and of each class as much.
 

@@ -77,6 +77,7 @@ def test_scaffold_goes_on_with_the_same_bits(
     assert names[0] == names[1]
 
 
+@pytest.mark.slow
 def test_client_files_stay_while_needed(start: Start) -> None:
     """Those after round 3 and after round 6; none where a method without them is begun."""
     start("run", FEDAVG, **SCAFFOLD | {"comm_round": 6, "checkpoint_every": 3})
@@ -97,6 +98,7 @@ def test_fedprox_is_one_method_under_two_names(start: Start, content: Content) -
     assert content(method.folder) == content(rule.folder)
 
 
+@pytest.mark.slow
 def test_method_of_a_user_is_carried_alike(start: Start, content: Content) -> None:
     """It draws; as an object and by its name, on one worker and two, with a stop and without."""
     drag = {"client_method": cell()["Drag"], "drag_mu": 0.25}
@@ -135,6 +137,7 @@ def test_method_that_does_not_fit_is_refused(
     assert not Path("run").exists()
 
 
+@pytest.mark.slow
 def test_method_of_recipes_readme_runs(start: Start, content: Content) -> None:
     page = (Path(__file__).parents[2] / "recipes/README.md").read_text()
     names: dict[str, Any] = {"__name__": "my_methods"}

@@ -45,6 +45,7 @@ def outputs(run: fp.Run, model: torch.nn.Module, inputs: torch.Tensor) -> torch.
     return model(inputs).detach()
 
 
+@pytest.mark.slow
 def test_metrics_are_those_of_the_whole_test(start: Start) -> None:
     run = start("numbers", FEDAVG, metrics=["r2", CELL["worst"]], **NUMBERS)
     record = json.loads(Path("numbers/metrics.jsonl").read_text().splitlines()[-1])

@@ -95,6 +95,7 @@ def test_ranks_take_mapped_or_visible_gpus(
 ) -> None:
     for module in (device_module, from_recipe):
         monkeypatch.setattr(module, "visible_gpus", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
     if "gpu_mapping_key" in keys:
         keys = keys | {"gpu_mapping_file": str(mapping)}
     given = recipe(**{"using_gpu": True} | keys)

@@ -63,6 +63,7 @@ class Cuda:
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     gpus = Cuda()
     for name, answer in {
+        "init": lambda: None,
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "device_count": lambda: 2,

@@ -47,6 +47,7 @@ def test_model_object_is_the_start_and_unchanged(start: Start) -> None:
     torch.testing.assert_close(load_file("run/model.safetensors"), before, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_split_of_ones_own_in_each_form(start: Start) -> None:
     positions = [*torch.arange(len(Y)).split(SIZES)]
     forms = {
@@ -63,6 +64,7 @@ def test_split_of_ones_own_in_each_form(start: Start) -> None:
     assert fp.read_runs(*forms)["split_fingerprint"].nunique() == 1
 
 
+@pytest.mark.slow
 def test_datasets_and_loaders_of_clients(start: Start) -> None:
     clients = [
         DataLoader(TensorDataset(*parts()[0]), batch_size=7, shuffle=True),
@@ -95,6 +97,7 @@ def own_rule(factor: float) -> type[torch.optim.Optimizer]:
     return Mine
 
 
+@pytest.mark.slow
 def test_rule_as_an_object(start: Start) -> None:
     none = {"beta": None, "gamma": None}
     start("fedavg", federated_optimizer="PaperFedAvg", **none)

@@ -116,6 +116,7 @@ class Shifted(nn.Linear):
         return super().forward(images.sub_(0.5).div_(2))
 
 
+@pytest.mark.slow
 def test_model_working_in_place_changes_no_data(tiny: Any, data: FederatedData) -> None:
     before = data.test_images.clone(), data.train_images.clone()
     model = nn.Sequential(nn.Flatten(), Shifted(64, 10))

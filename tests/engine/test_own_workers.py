@@ -73,6 +73,7 @@ def own(data: FederatedData) -> dict[str, Any]:
     return {"model": model, "data": loaders}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tensors", [True, False])
 def test_workers_of_any_number_give_the_same_bits(
     tiny: Tiny,
@@ -93,6 +94,7 @@ def test_workers_of_any_number_give_the_same_bits(
     assert not torch.equal(found["first.weight"], own["model"].first.weight)
 
 
+@pytest.mark.slow
 def test_interrupt_ends_forks_and_costs_no_bits(
     tiny: Tiny, content: Content, own: dict[str, Any]
 ) -> None:
@@ -152,6 +154,7 @@ class Slow:
         return Evaluation(0.5, None)
 
 
+@pytest.mark.slow
 def test_stop_saves_before_the_client_has_ended(tiny: Tiny) -> None:
     trainer = Slow(tiny.folder / "run")
     with pytest.raises(KeyboardInterrupt):

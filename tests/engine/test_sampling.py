@@ -104,6 +104,7 @@ def test_sampler_must_return_different_clients(given: Any, told: str) -> None:
         draw_cohort(0, 4, 6, 3, lambda *_: given)
 
 
+@pytest.mark.slow
 def test_sampler_that_is_uniform_is_the_default(
     start: Start, content: Callable[[Path], object]
 ) -> None:

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,6 +114,7 @@ EVERY = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 2)
 @given(**EVERY, clip=st.sampled_from([None, 1e-30, 1.0, 1e30]))
 def test_engine_takes_any_client(
@@ -161,6 +163,7 @@ def test_engine_takes_any_client(
 SAMPLES = st.sampled_from([1, 5, 0, -1, 2.5, math.nan, None, "3", 10**400])
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 2)
 @given(**EVERY, samples=st.lists(SAMPLES, min_size=4, max_size=4))
 def test_aggregator_takes_any_client(

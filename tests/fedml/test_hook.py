@@ -76,6 +76,7 @@ i.reload(fedml)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plugin", "before", "printed"),
     [

@@ -57,6 +57,7 @@ def test_device_is_the_cpu_unless_asked(monkeypatch, capsys, caplog) -> None:
     assert fedml.device.get_device(args) == CPU
     assert capsys.readouterr() == ("", "")
     assert not caplog.records
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert fedml.device.get_device(fedml_args(using_gpu=True, gpu_id=1)) == torch.device("cuda:1")

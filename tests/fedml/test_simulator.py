@@ -130,6 +130,7 @@ def test_resume_of_our_loaders_costs_no_bits() -> None:
     assert_close(after("once", 2), after("twice", 1, 2), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_resume_of_loaders_with_generators_costs_no_bits() -> None:
     """A generator would continue from pass to pass."""
     data = TensorDataset(torch.eye(12)[:, :3], torch.arange(12) % 2)
@@ -227,6 +228,7 @@ def test_simulation_refuses_what_does_not_fit(values, line) -> None:
     assert not Path("out").exists()
 
 
+@pytest.mark.slow
 def test_second_run_needs_a_word_in_the_yaml() -> None:
     simulate()
     with pytest.raises(fp.UserError, match="already holds a run") as caught:

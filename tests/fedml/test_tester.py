@@ -206,6 +206,7 @@ def test_simulations_tester_sees_the_average(trainer) -> None:
     assert (last["test_acc"], last["test_loss"], last["test_metrics"]["auc"]) == (0.25, 3.0, 2.0)
 
 
+@pytest.mark.slow
 @simulated
 def test_simulations_tester_leaves_its_bits() -> None:
     """What it does to the model, and to the generators; another does not continue the run."""

@@ -55,6 +55,7 @@ def wait_until_gone(process: int) -> None:
     pytest.fail(f"process {process} lives on")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing", ["server 0", "client 2"])
 def test_silo_that_fails_ends_the_others(
     script: Run, folder: Callable[..., Path], failing: str

@@ -3,6 +3,7 @@
 import types
 from pathlib import Path
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -56,6 +57,7 @@ def check_lines(error: UserError, starts: tuple[str, ...]) -> None:
     assert max(map(len, lines)) < 1000
 
 
+@pytest.mark.slow
 @settings(
     max_examples=2 * settings().max_examples,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

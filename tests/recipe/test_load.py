@@ -147,6 +147,7 @@ def test_mistakes_have_a_line_each(recipe_file: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_mistakes_in_thousands_are_searched_for_twenty(
     recipe_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

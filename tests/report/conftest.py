@@ -95,11 +95,10 @@ def rounds_of(settings: dict[str, Any], rounds: int) -> list[dict[str, Any]]:
     return lines
 
 
-def bare(line: dict[str, Any]) -> None:
-    """Leave a round's accuracy alone, of which there is one figure."""
-    kept = {key: line[key] for key in ("round", "test_acc")}
-    line.clear()
-    line.update(kept)
+def bare(line: dict[str, Any], *kept: str) -> None:
+    """Leave a round's accuracy alone, of which there is one figure, and what else is ``kept``."""
+    for key in line.keys() - {"round", "test_acc", *kept}:
+        del line[key]
 
 
 @pytest.fixture(autouse=True)

@@ -167,6 +167,7 @@ def test_what_comes_after_a_report_that_was_refused_is_safe(study: Path, tmp_pat
     assert report(study, "--out", out / "index.html")[0] == 2
 
 
+@pytest.mark.slow
 def test_what_an_earlier_report_made_goes_and_nothing_else(
     make_run, study: Path, tmp_path: Path
 ) -> None:

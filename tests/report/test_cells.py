@@ -10,6 +10,8 @@ import pandas as pd
 from fednnnn_plugin.report.build import build_report
 from fednnnn_plugin.report.cells import as_csv
 
+from .conftest import bare
+
 
 def test_text_that_a_spreadsheet_would_compute_is_inert() -> None:
     table = pd.DataFrame(
@@ -30,6 +32,7 @@ def test_a_foreign_run_puts_no_formula_into_a_reports_tables(
     make_run: Callable[..., Path], tmp_path: Path
 ) -> None:
     def change(line: dict[str, object]) -> None:
+        bare(line)
         line["test_metrics"] = {"@SUM(1)": 0.5}
 
     run = make_run("FedNNNN", name="=1+1", model="=cmd()", change=change)

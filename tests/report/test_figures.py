@@ -350,6 +350,7 @@ def test_names_in_any_script_are_drawn(make_run, kind: str) -> None:
         assert any("CJK" in name for name in fig.STYLE["font.family"])
 
 
+@pytest.mark.slow
 def test_thousands_of_rounds_are_thinned(make_run) -> None:
     many = fp.read_runs(make_run("FedNNNN")).iloc[[0] * 4_000].reset_index(drop=True)
     draw = np.random.default_rng(0)

@@ -77,6 +77,7 @@ def test_an_unreadable_table_is_a_warning_that_names_it(
     assert "\n" not in warning
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(content=st.binary(max_size=200))
 def test_any_table_is_read_or_warned_of(tmp_path: Path, content: bytes) -> None:

@@ -16,6 +16,8 @@ from fednnnn_plugin.report.build import build_report
 from fednnnn_plugin.report.charts import condition_charts
 from fednnnn_plugin.report.conditions import arrange
 
+from .conftest import bare
+
 
 def table_of(folder: Path) -> tables.Table:
     return tables.accuracy(arrange(fp.read_runs(folder)))
@@ -24,6 +26,11 @@ def table_of(folder: Path) -> tables.Table:
 def curve(*accuracies: float | None):
     """Make the rounds' accuracies these."""
     return lambda line: line.update(test_acc=accuracies[line["round"] - 1])
+
+
+def timed(line) -> None:
+    """A round's accuracy and seconds."""
+    bare(line, "seconds")
 
 
 def every_tenth(line) -> None:
@@ -269,7 +276,7 @@ def test_seeds_that_do_not_reach_an_accuracy_are_counted(make_run) -> None:
 
 
 def test_times_of_different_machines_do_not_stand_beside_each_other(make_run) -> None:
-    folders = [make_run(method) for method in ("FedNNNN", "PaperFedAvg")]
+    folders = [make_run(method, change=timed) for method in ("FedNNNN", "PaperFedAvg")]
     (folders[0] / "summary.json").write_text('{"rounds": 4, "device": "cpu (B, 2 cores)"}')
     runs = arrange(fp.read_runs(*folders))
     table = tables.accuracy(runs)
@@ -284,6 +291,7 @@ def test_times_beside_other_work_are_not_shown(make_run, waited: float | None, s
     """A round takes 1.3 s; of one run it is not known how long it waited for a core."""
 
     def change(line: dict) -> None:
+        timed(line)
         line["seconds"]["waited"] = waited
 
     runs = arrange(fp.read_runs(make_run("FedNNNN"), make_run("PaperFedAvg", change=change)))
@@ -314,7 +322,7 @@ def test_latex_is_what_pdflatex_takes(make_run, tmp_path: Path) -> None:
 
 
 def test_names_in_markdown(make_run, tmp_path: Path) -> None:
-    build_report([make_run("my_rules:A|b_$<1>")], tmp_path / "out")
+    build_report([make_run("my_rules:A|b_$<1>", change=bare)], tmp_path / "out")
     assert "A\\|b\\_$\\<1\\>" in (tmp_path / "out" / "README.md").read_text()
 
 
@@ -352,8 +360,7 @@ def test_metrics_first_one_judges(make_run, lower: bool) -> None:
 
 
 def test_target_may_be_any_value_of_a_metric(make_run, tmp_path: Path) -> None:
-    folder = make_run("FedNNNN", change=curve(None, None, None, None))  # judged by its loss
-    build_report([folder], tmp_path / "out", target=20.0)
-    assert "Rounds to loss 20" in (tmp_path / "out" / "README.md").read_text()
+    by_loss = arrange(fp.read_runs(make_run("FedNNNN", change=curve(None, None, None, None))))
+    assert tables.rounds_to(by_loss, 20.0).title == "Rounds to loss 20"
     with pytest.raises(fp.UserError, match="--target"):
-        build_report([make_run("FedNNNN")], tmp_path / "other", target=1.5)
+        build_report([make_run("FedNNNN", change=bare)], tmp_path / "out", target=1.5)

@@ -85,6 +85,7 @@ def exact(tensor: Tensor) -> list[Fraction]:
     return [Fraction(x) for x in tensor.double().flatten().tolist()]
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 2)
 @given(cases(), st.randoms(use_true_random=False))
 def test_sum_has_the_same_bits_in_any_order(case: Case, random) -> None:
@@ -147,6 +148,7 @@ def check_buffer(case: Case, update: Update) -> None:
         assert abs(x - mean) <= grid_error(case, columns) * Fraction(1.001) + rounding
 
 
+@pytest.mark.slow
 @given(cases())
 def test_sum_is_that_of_rational_arithmetic(case: Case) -> None:
     update = case.accumulator(list(range(len(case.clients)))).finish()
