@@ -25,6 +25,7 @@ TOKENS: dict[str, Any] = {"data": "own:tokens", "model": "own:tagger", **FOUR}
 Start = Callable[..., fp.Run]
 
 
+@pytest.mark.slow
 def test_functions_as_objects_give_the_recipe_s_bits(
     start: Start, content: Callable[[Path], object]
 ) -> None:

@@ -109,6 +109,7 @@ def test_rule_as_an_object(start: Start) -> None:
     assert fp.read_runs("mine")["method"].unique() == ["Mine"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "now", "changed"),
     [
@@ -204,6 +205,7 @@ def test_validation_part_leaves_each_client_something(start: Start) -> None:
     assert fp.read_runs("run")["clients"].unique() == [4]
 
 
+@pytest.mark.slow
 def test_objects_give_the_recipe_s_bytes(start: Start) -> None:
     own = {"data_args.shift": 0.5, "model_args.width": 4}
     start("objects", data=HOSPITALS, **own)

@@ -68,6 +68,7 @@ def test_silo_that_fails_ends_the_others(
         wait_until_gone(int(process.read_text()))
 
 
+@pytest.mark.slow
 def test_silos_that_end_well_are_waited_for(
     script: Run, folder: Callable[..., Path], command: Command, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def test_recipe_mutated_loads_or_is_refused(
     assert dump_recipe(load_recipe(path)) == dump_recipe(recipe)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     text=st.sampled_from(TEXTS),

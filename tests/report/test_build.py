@@ -93,6 +93,7 @@ def test_the_page_is_whole_and_names_no_other_address(built: tuple[Path, str]) -
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(make_run, tmp_path: Path) -> None:
     run = make_run("FedNNNN", change=bare)
     for out in ("a", "b"):
@@ -123,6 +124,7 @@ def test_a_page_of_others_is_not_overwritten(study: Path, tmp_path: Path) -> Non
     assert [path.read_text() for path in page.parent.iterdir()] == ["mine"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [".fednnnn-report", "figures", "index.html", "rounds.csv"])
 def test_links_are_not_written_through(make_run, tmp_path: Path, name: str) -> None:
     out, precious = tmp_path / "out", tmp_path / "precious"
@@ -136,6 +138,7 @@ def test_links_are_not_written_through(make_run, tmp_path: Path, name: str) -> N
     assert [path.read_text() for path in precious.iterdir()] == ["index.html\n"]
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_report_of_hard_links_stays(make_run, study: Path, tmp_path: Path) -> None:
     run, out, copy = make_run("FedNNNN", change=bare), tmp_path / "out", tmp_path / "copy"
     assert report(run, "--out", out)[0] == 0
@@ -145,6 +148,7 @@ def test_a_copy_of_a_report_of_hard_links_stays(make_run, study: Path, tmp_path:
     assert {path: path.read_bytes() for path in copy.rglob("*.*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_a_report_is_written_over_one_that_others_have_thinned(make_run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert report(make_run("FedNNNN", change=bare), "--out", out)[0] == 0
@@ -154,6 +158,7 @@ def test_a_report_is_written_over_one_that_others_have_thinned(make_run, tmp_pat
     assert report(other, "--out", out)[0] == 0
 
 
+@pytest.mark.slow
 def test_what_comes_after_a_report_that_was_refused_is_safe(study: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()

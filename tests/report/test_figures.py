@@ -226,6 +226,7 @@ def test_seconds_add_up(runs: pd.DataFrame) -> None:
     assert not fig.accuracy_by_seconds(runs.assign(**dict.fromkeys(SECONDS, 0.0))).lines
 
 
+@pytest.mark.slow
 def test_a_layer_and_a_metric_of_one_s_own(make_run) -> None:
     runs = fp.read_runs(
         make_run("FedNNNN", change=lambda line: line.update(test_metrics={"mse": -line["round"]}))
@@ -285,6 +286,7 @@ def test_both_models_are_side_by_side_under_their_names(make_run) -> None:
     assert "served model FedNNNN 12.5" in both.alt
 
 
+@pytest.mark.slow
 def test_a_single_client_is_a_reference(make_run) -> None:
     make_run("FedNNNN")
     folder = make_run("PaperFedAvg", client_num_in_total=1, client_num_per_round=1)
@@ -338,6 +340,7 @@ def test_a_method_may_begin_with_an_underline(make_run) -> None:
     assert "_Own" in chart(fp.read_runs(make_run("my:_Own"))).alt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_names_in_any_script_are_drawn(make_run, kind: str) -> None:
     label = "规则方法_$x^2 β 0.0005"  # digits in a name stay, too

@@ -286,6 +286,7 @@ def test_times_of_different_machines_do_not_stand_beside_each_other(make_run) ->
     assert "seconds" not in {c.name for c in condition_charts(runs, runs.iloc[:0], ())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("waited", "shown"), [(None, True), (0.05, True), (0.5, False)])
 def test_times_beside_other_work_are_not_shown(make_run, waited: float | None, shown: bool) -> None:
     """A round takes 1.3 s; of one run it is not known how long it waited for a core."""

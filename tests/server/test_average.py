@@ -139,6 +139,7 @@ def test_average_ignores_memory_layout(layout: str) -> None:
     assert first.mean_client_norm == second.mean_client_norm
 
 
+@pytest.mark.slow
 def test_group_adds_up_to_its_clients() -> None:
     """Clients of a network, each further away than the one before it; the second is not finite."""
     model = create_model("nnnn_cifar10", 0).double()

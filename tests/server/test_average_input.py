@@ -196,6 +196,7 @@ def test_clipped_clients_worked_by_hand() -> None:
     assert [layer.mean_client_norm for layer in update.layers.values()] == [1.5, 4.5]
 
 
+@pytest.mark.slow
 @given(st.floats(0.31, 1e6))
 def test_clipped_norm_is_never_above_the_limit(norm: float) -> None:
     acc = UpdateAccumulator({"w": torch.zeros(1, dtype=torch.float64)}, ["w"], 0.3)

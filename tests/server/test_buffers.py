@@ -43,6 +43,7 @@ def test_buffers_are_clipped_worked_by_hand(caplog: pytest.LogCaptureFixture) ->
 SENT = st.floats(-(2.0**126), 2.0**126, width=32)
 
 
+@pytest.mark.slow
 @given(SENT, SENT)
 def test_buffers_move_by_no_more_than_the_limit(mean: float, var: float) -> None:
     acc = UpdateAccumulator(W_T, ["w"], 1.0)
