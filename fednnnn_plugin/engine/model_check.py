@@ -113,15 +113,15 @@ def takes_any_order(model: nn.Module, images: Tensor) -> bool:
     """
     if images.ndim != 4 or not images.is_floating_point():
         return False
-    model = copy.deepcopy(model)
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    images = images.to(trained[0].device, trained[0].dtype)
 
     def logits(order: torch.memory_format) -> Tensor:
         with isolated_generators(0, "model check"):
             return model(images.to(memory_format=order, copy=True))
 
     try:
+        model = copy.deepcopy(model)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        images = images.to(trained[0].device, trained[0].dtype)
         model.eval()
         with torch.no_grad():
             usual, last = logits(torch.contiguous_format), logits(torch.channels_last)

@@ -11,12 +11,14 @@ from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import Replica
+from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import Batches, LoaderBatches, LoaderData, TensorBatches
 from fednnnn_plugin.engine.devices import usable_cores
 from fednnnn_plugin.engine.evaluation import tally
 from fednnnn_plugin.engine.from_recipe import local_sgd
 from fednnnn_plugin.engine.model_check import check_model
 from fednnnn_plugin.engine.numerics import numerics
+from fednnnn_plugin.engine.training import reads_any_order
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.loaders import ClientLoader, follow_the_engine
 from fednnnn_plugin.fedml.model_states import whole_state, with_noise
@@ -66,6 +68,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         self._threads = usable_cores() if threads == "auto" else threads
         super().__init__(model, args)
         self._staged: tuple[Any, torch.device, TensorBatches] | None = None
+        self._any_order: bool | None = None  # of images in memory: asked once, with the first data
 
     def get_model_params(self) -> OrderedDict[str, Tensor]:
         """Return a copy of the model, on the CPU."""
@@ -86,7 +89,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         self.model.to(device, self._sgd.dtype)
         drawing = isolated_generators(self._seed, "client", round_number, client)
         generators: AbstractContextManager[None] = nullcontext() if known else drawing
-        batches = self._batches(train_data, client, device)
+        batches = self._batches(train_data, client, device, ours=known)
         with on_threads(self._threads), numerics(self._sgd.precision), generators:
             sgd = self._sgd.in_round(round_number)
             sgd.train(Replica(self.model), batches.epochs(client, round_number))
@@ -110,15 +113,25 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
             "test_total": sum(part.samples for part in parts),
         }
 
-    def _batches(self, train_data: Any, client: int, device: torch.device) -> Batches:
+    def _batches(
+        self, train_data: Any, client: int, device: torch.device, *, ours: bool
+    ) -> Batches:
         if not isinstance(train_data, ClientLoader):
             follow_the_engine(train_data)
             data = LoaderData({client: train_data}, {}, (), 0)
-            return LoaderBatches(data, self._sgd, device)
-        if self._staged is None or self._staged[:2] != (train_data.data, device):
+            any_order = self._order_is_free(data, device)
+            return LoaderBatches(data, self._sgd, device, any_order=any_order)
+        dealt = train_data.data
+        if self._staged is None or self._staged[:2] != (dealt, device):
             name = getattr(self.args, "model", type(self.model).__name__)
-            check_model(self.model, name, train_data.data, self._sgd.batch_size, self._sgd.loss)
-            ours = type(self.model) in MODELS.values()
-            batches = TensorBatches(train_data.data, self._sgd, self._seed, device, any_order=ours)
-            self._staged = train_data.data, device, batches
+            check_model(self.model, name, dealt, self._sgd.batch_size, self._sgd.loss)
+            any_order = ours or self._order_is_free(dealt, device)
+            batches = TensorBatches(dealt, self._sgd, self._seed, device, any_order=any_order)
+            self._staged = dealt, device, batches
         return self._staged[2]
+
+    def _order_is_free(self, data: FederatedData | LoaderData, device: torch.device) -> bool:
+        if self._any_order is None:
+            on_cpu = device.type == "cpu"  # elsewhere it is not asked for
+            self._any_order = on_cpu and reads_any_order(self.model, data, self._seed)
+        return self._any_order
