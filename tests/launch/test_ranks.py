@@ -35,7 +35,7 @@ def test_help_is_the_scripts_first_comment(script: Run, name: str) -> None:
         ("slurm.sbatch", (RECIPE,)),  # outside a job
     ],
 )
-def test_a_mistake_is_one_line_and_nothing_starts(
+def test_launchers_refuse_mistakes_before_the_start(
     script: Run, command: Command, name: str, words: tuple[str, ...]
 ) -> None:
     command("mpirun", "exit 1")
@@ -45,7 +45,7 @@ def test_a_mistake_is_one_line_and_nothing_starts(
 
 
 @pytest.mark.parametrize("recipe", [RECIPE, NAME])
-def test_one_machine_and_several_start_all_ranks(
+def test_launchers_start_all_ranks(
     script: Run, command: Command, tmp_path: Path, recipe: str
 ) -> None:
     command("fednnnn", f'echo "$@" >"{tmp_path}/$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"')
@@ -57,7 +57,7 @@ def test_one_machine_and_several_start_all_ranks(
             assert (tmp_path / rank).read_text() == f"run {recipe} --output {name}\n"
 
 
-def test_the_gpu_mapping_fits_the_hosts() -> None:
+def test_gpu_mapping_fits_the_hosts() -> None:
     lines = (LAUNCH / "hosts.example").read_text().splitlines()
     hosts = dict(re.findall(r"^(\w+) slots=(\d+)$", "\n".join(lines), re.MULTILINE))
     mapping = yaml.safe_load((LAUNCH / "gpu_mapping.yaml").read_text())

@@ -38,7 +38,7 @@ def built(tmp_path_factory) -> tuple[Path, str]:
     return folder / "out", output
 
 
-def test_a_report(built: tuple[Path, str]) -> None:
+def test_report_files_tables_and_warnings(built: tuple[Path, str]) -> None:
     out, output = built
     assert "FedNNNN*" in output
     assert f"page: {out}/index.html" in output
@@ -71,7 +71,7 @@ class Structure(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
 
-def test_the_page_is_whole_and_names_no_other_address(built: tuple[Path, str]) -> None:
+def test_page_is_whole_and_links_nowhere_else(built: tuple[Path, str]) -> None:
     page = (built[0] / "index.html").read_text()
     structure = Structure()
     structure.feed(page)
@@ -94,7 +94,7 @@ def test_the_page_is_whole_and_names_no_other_address(built: tuple[Path, str]) -
 
 
 @pytest.mark.slow
-def test_the_same_runs_give_the_same_bytes(make_run, tmp_path: Path) -> None:
+def test_report_of_the_same_runs_has_the_same_bytes(make_run, tmp_path: Path) -> None:
     run = make_run("FedNNNN", change=bare)
     for out in ("a", "b"):
         build_report([run], tmp_path / out)
@@ -106,14 +106,14 @@ def test_the_same_runs_give_the_same_bytes(make_run, tmp_path: Path) -> None:
     ("option", "value", "named"),
     [("--format", "gif", "--format"), ("--target", "nan", "--target"), ("--layer", "x", "nowhere")],
 )
-def test_what_cannot_be_is_refused(tmp_path: Path, option: str, value: str, named: str) -> None:
+def test_report_refuses_wrong_options(tmp_path: Path, option: str, value: str, named: str) -> None:
     status, output = report(tmp_path / "nowhere", "--out", tmp_path / "out", option, value)
     assert status == 2
     assert named in output
     assert not (tmp_path / "out").exists()
 
 
-def test_a_page_of_others_is_not_overwritten(study: Path, tmp_path: Path) -> None:
+def test_report_overwrites_no_other_page(study: Path, tmp_path: Path) -> None:
     page = tmp_path / "out/index.html"
     page.parent.mkdir()
     page.write_text("mine")
@@ -126,7 +126,7 @@ def test_a_page_of_others_is_not_overwritten(study: Path, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [".fednnnn-report", "figures", "index.html", "rounds.csv"])
-def test_links_are_not_written_through(make_run, tmp_path: Path, name: str) -> None:
+def test_report_writes_through_no_link(make_run, tmp_path: Path, name: str) -> None:
     out, precious = tmp_path / "out", tmp_path / "precious"
     for folder in (out, precious):
         folder.mkdir()
@@ -139,7 +139,7 @@ def test_links_are_not_written_through(make_run, tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.slow
-def test_a_copy_of_a_report_of_hard_links_stays(make_run, study: Path, tmp_path: Path) -> None:
+def test_report_leaves_hard_linked_copies(make_run, study: Path, tmp_path: Path) -> None:
     run, out, copy = make_run("FedNNNN", change=bare), tmp_path / "out", tmp_path / "copy"
     assert report(run, "--out", out)[0] == 0
     shutil.copytree(out, copy, copy_function=os.link)
@@ -149,7 +149,7 @@ def test_a_copy_of_a_report_of_hard_links_stays(make_run, study: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_report_is_written_over_one_that_others_have_thinned(make_run, tmp_path: Path) -> None:
+def test_report_replaces_one_with_missing_files(make_run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert report(make_run("FedNNNN", change=bare), "--out", out)[0] == 0
     shutil.rmtree(out / "figures/digits-non-iid-b")
@@ -159,7 +159,7 @@ def test_a_report_is_written_over_one_that_others_have_thinned(make_run, tmp_pat
 
 
 @pytest.mark.slow
-def test_what_comes_after_a_report_that_was_refused_is_safe(study: Path, tmp_path: Path) -> None:
+def test_report_after_a_refused_one_overwrites_nothing(study: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "figures").write_text("in the way")
@@ -173,9 +173,7 @@ def test_what_comes_after_a_report_that_was_refused_is_safe(study: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_what_an_earlier_report_made_goes_and_nothing_else(
-    make_run, study: Path, tmp_path: Path
-) -> None:
+def test_report_replaces_an_earlier_report_only(make_run, study: Path, tmp_path: Path) -> None:
     out, precious = tmp_path / "out", tmp_path / "precious"
     out.mkdir()
     precious.write_text("mine")
@@ -195,7 +193,7 @@ def test_what_an_earlier_report_made_goes_and_nothing_else(
     assert left == {"notes.txt", "figures", "index.html", "README.md", ".fednnnn-report"}
 
 
-def test_a_full_disk_ends_in_one_line(study: Path) -> None:
+def test_report_on_a_full_disk_is_one_line(study: Path) -> None:
     """A file system without room, as a limit on the size of files."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
@@ -208,7 +206,9 @@ def test_a_full_disk_ends_in_one_line(study: Path) -> None:
     assert report(study, "--out", study.parent / "out")[0] == 0
 
 
-def test_ctrl_c_does_not_advise_to_resume(monkeypatch, study: Path, tmp_path: Path) -> None:
+def test_report_interrupted_does_not_advise_to_resume(
+    monkeypatch, study: Path, tmp_path: Path
+) -> None:
     def interrupted(_: Path) -> NoReturn:
         raise KeyboardInterrupt  # a signal itself would stay ignored in this process after it
 

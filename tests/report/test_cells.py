@@ -13,7 +13,7 @@ from fednnnn_plugin.report.cells import as_csv
 from .conftest import bare
 
 
-def test_text_that_a_spreadsheet_would_compute_is_inert() -> None:
+def test_csv_text_is_no_formula() -> None:
     table = pd.DataFrame(
         {
             "name": ["=1+1", "+x", "-x", "@x", "\tx", "a\r=b", "a=b", "-1e-3", "-inf", None],
@@ -28,7 +28,7 @@ def test_text_that_a_spreadsheet_would_compute_is_inert() -> None:
     assert [row[1:] for row in rows] == [[str(n), "-0.5"] for n in range(-9, 1)]
 
 
-def test_a_foreign_run_puts_no_formula_into_a_reports_tables(
+def test_csv_of_another_users_run_has_no_formula(
     make_run: Callable[..., Path], tmp_path: Path
 ) -> None:
     def change(line: dict[str, object]) -> None:

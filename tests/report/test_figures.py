@@ -45,7 +45,7 @@ LINES = "accuracy accuracy_by_seconds loss norms agreement integrated_norm clien
 
 
 @pytest.mark.parametrize("name", LINES.split())
-def test_every_figure_draws_on_the_axes_given_or_a_new_one(runs: pd.DataFrame, name: str) -> None:
+def test_figures_draw_on_given_or_new_axes(runs: pd.DataFrame, name: str) -> None:
     draw = getattr(fig, name)
     _, ax = plt.subplots()
     assert draw(runs, ax) is ax
@@ -60,25 +60,25 @@ def test_every_figure_draws_on_the_axes_given_or_a_new_one(runs: pd.DataFrame, n
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("values", [(0.0, 0.0), (1e-300, 1e99)])
-def test_a_logarithmic_axis_takes_any_norms(runs: pd.DataFrame, values: tuple) -> None:
+def test_norms_axis_takes_any_norms(runs: pd.DataFrame, values: tuple) -> None:
     column = runs["round"].map(lambda number: values[number > 1])
     assert drawn(fig.norms(runs.assign(mean_update_norm=column)), "svg")
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_model_of_many_layers_is_read_in_one_piece(make_run) -> None:
+def test_figures_of_many_layers_raise_no_warning(make_run) -> None:
     """As resnet18's are: pandas warned at every figure that its table is fragmented."""
     layers = {f"conv{i}": {"mean_update_norm": 1.0} for i in range(120)}
     runs = fp.read_runs(make_run("FedNNNN", change=lambda line: line.update(layers=layers)))
     assert fig.accuracy(runs).lines
 
 
-def test_no_rounds_are_said_in_a_line(runs: pd.DataFrame) -> None:
+def test_figures_refuse_runs_without_rounds(runs: pd.DataFrame) -> None:
     with pytest.raises(fp.UserError, match=r"^runs: no round"):
         fig.accuracy(runs[runs["method"] == "x"])
 
 
-def test_accuracy_is_the_mean_over_seeds_and_told_to_those_who_do_not_see(
+def test_accuracy_is_the_mean_over_seeds(
     runs: pd.DataFrame,
 ) -> None:
     mine = runs[runs["method"] == "FedNNNN"].groupby("round")["test_acc"].mean().to_numpy() * 100.0
@@ -86,7 +86,7 @@ def test_accuracy_is_the_mean_over_seeds_and_told_to_those_who_do_not_see(
     assert f"FedNNNN {mine[-1]:.3g}" in chart(runs).alt
 
 
-def test_a_round_that_one_seed_has_shows_no_deviation(make_run) -> None:
+def test_accuracy_band_ends_with_the_second_seed(make_run) -> None:
     make_run("FedNNNN", seed=0, comm_round=6, done=4, finished=False)
     runs = fp.read_runs(make_run("FedNNNN", seed=1, comm_round=6).parent)
     ax = fig.accuracy(runs)
@@ -95,7 +95,7 @@ def test_a_round_that_one_seed_has_shows_no_deviation(make_run) -> None:
     assert band.get_paths()[0].vertices[:, 0].max() == 4
 
 
-def test_the_spread_over_seeds_is_from_the_smallest_to_the_largest(make_run) -> None:
+def test_client_spread_is_over_all_seeds(make_run) -> None:
     for seed, norms in ((0, [1.0, 2.0, 3.0]), (1, [0.5, 4.0, 9.0])):
         folder = make_run(
             "FedNNNN", seed=seed, change=lambda line, n=norms: line.update(client_norms=n)
@@ -108,14 +108,14 @@ def test_the_spread_over_seeds_is_from_the_smallest_to_the_largest(make_run) -> 
     assert "of all seeds" in chart(runs, "client-norms").caption
 
 
-def test_the_line_of_orthogonal_updates(runs: pd.DataFrame) -> None:
+def test_agreement_marks_orthogonal_updates(runs: pd.DataFrame) -> None:
     ax = fig.agreement(runs)
     levels = {float(line.get_ydata()[0]) for line in ax.lines if len(line.get_ydata()) == 2}
     assert levels == {1.0, 0.1}
     assert "1/√100: orthogonal, equal length" in names(ax)
 
 
-def test_the_mark_of_orthogonal_updates_is_the_recorded_one(make_run) -> None:
+def test_agreement_draws_the_recorded_mark(make_run) -> None:
     """1/√m holds for updates of one length; under a power law it was 7.5 times too low."""
 
     def long(line: dict) -> None:
@@ -137,7 +137,7 @@ def test_the_mark_of_orthogonal_updates_is_the_recorded_one(make_run) -> None:
         (fig.metric, {"name": "f1"}, "none"),
     ],
 )
-def test_what_there_is_not_is_refused_in_a_line(runs, draw, given: dict, nearest: str) -> None:
+def test_figures_refuse_unknown_names(runs, draw, given: dict, nearest: str) -> None:
     with pytest.raises(fp.UserError) as caught:
         draw(runs, **given)
     assert str(caught.value).startswith(f"{next(iter(given))}: ")
@@ -145,7 +145,7 @@ def test_what_there_is_not_is_refused_in_a_line(runs, draw, given: dict, nearest
     assert "\n" not in str(caught.value)
 
 
-def test_time_does_not_go_back_where_a_seed_ends(make_run) -> None:
+def test_accuracy_by_seconds_never_goes_back(make_run) -> None:
     """The mean of the seconds of the seeds that are left was below the one before."""
     for seed, seconds, done in ((0, 9.0, 3), (1, 1.0, 6)):
         times = {"train": seconds, "aggregate": 0.0, "evaluate": 0.0}
@@ -157,7 +157,7 @@ def test_time_does_not_go_back_where_a_seed_ends(make_run) -> None:
     assert list(ax.lines[0].get_xdata()) == [5.0, 10.0, 15.0]
 
 
-def test_the_accuracy_axis_begins_at_0_and_says_its_scale(make_run) -> None:
+def test_accuracy_axis_begins_at_0_and_names_its_scale(make_run) -> None:
     low = iter([0.0, 0.02, 0.01, 0.999])
     runs = fp.read_runs(make_run("FedNNNN", change=lambda line: line.update(test_acc=next(low))))
     for scale, named in ((None, True), ("error", True), ("linear", False)):
@@ -166,7 +166,7 @@ def test_the_accuracy_axis_begins_at_0_and_says_its_scale(make_run) -> None:
         assert ("error scale" in ax.get_ylabel()) == named
 
 
-def test_drawing_twice_names_each_line_once_and_within_the_figure(runs: pd.DataFrame) -> None:
+def test_figures_drawn_twice_name_each_line_once(runs: pd.DataFrame) -> None:
     figure, ax = plt.subplots()
     for _ in range(2):
         fig.accuracy(runs, ax)
@@ -177,18 +177,18 @@ def test_drawing_twice_names_each_line_once_and_within_the_figure(runs: pd.DataF
     assert fig.accuracy(runs, legend=True).get_legend() is not None
 
 
-def test_a_leader_starts_where_its_line_ends(make_run) -> None:
+def test_leader_starts_at_the_end_of_its_line(make_run) -> None:
     make_run("PaperFedAvg", comm_round=8, done=4)
     ax = fig.accuracy(fp.read_runs(make_run("FedNNNN", comm_round=8).parent))
     starts = {text.get_text(): round(text.xy[0], 3) for text in ax.texts}
     assert starts == {"FedAvg": 0.5, "FedNNNN": 1.0}
 
 
-def test_drawings_name_a_generic_font(runs: pd.DataFrame) -> None:
+def test_svg_names_a_generic_font(runs: pd.DataFrame) -> None:
     assert b"sans-serif" in drawn(fig.loss(runs), "svg")
 
 
-def test_the_error_axis_parts_what_is_near_100(make_run) -> None:
+def test_error_axis_separates_accuracies_near_100(make_run) -> None:
     reached = iter([0.9, 0.99, 0.999, 1.0])
     runs = fp.read_runs(
         make_run("FedNNNN", change=lambda line: line.update(test_acc=next(reached)))
@@ -202,7 +202,7 @@ def test_the_error_axis_parts_what_is_near_100(make_run) -> None:
     assert "error" in chart(runs, "seconds").caption
 
 
-def test_the_caption_says_how_the_axis_goes(make_run) -> None:
+def test_caption_names_the_scale_of_the_axis(make_run) -> None:
     """It went by the best run, and the axis by the mean and its band."""
     for others, by_error in ((0.949, True), (0.9, False)):
         best = 0.93 if by_error else 0.96
@@ -218,7 +218,7 @@ def test_the_caption_says_how_the_axis_goes(make_run) -> None:
         assert ("error" in drawn_as.caption) == by_error
 
 
-def test_seconds_add_up(runs: pd.DataFrame) -> None:
+def test_accuracy_by_seconds_adds_them_up(runs: pd.DataFrame) -> None:
     ax = fig.accuracy_by_seconds(runs)
     assert ax.lines[0].get_xdata() == pytest.approx([1.3, 2.6, 3.9, 5.2])
     assert ax.get_xlabel() == "seconds"
@@ -227,7 +227,7 @@ def test_seconds_add_up(runs: pd.DataFrame) -> None:
 
 
 @pytest.mark.slow
-def test_a_layer_and_a_metric_of_one_s_own(make_run) -> None:
+def test_norms_of_a_layer_and_a_custom_metric(make_run) -> None:
     runs = fp.read_runs(
         make_run("FedNNNN", change=lambda line: line.update(test_metrics={"mse": -line["round"]}))
     )
@@ -240,7 +240,7 @@ def test_a_layer_and_a_metric_of_one_s_own(make_run) -> None:
     assert {"norms-fc2", "norms-conv2", "metric-mse"} <= found
 
 
-def test_variants_of_a_method_get_shades_by_the_value(make_run) -> None:
+def test_variants_of_a_method_have_shades(make_run) -> None:
     """β 0.5 and β 1.1 looked the same."""
     betas = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
     for beta in betas:
@@ -266,7 +266,7 @@ def test_variants_of_a_method_get_shades_by_the_value(make_run) -> None:
         ({"PaperFedAvg": "average", "FedExP": None}, "do not name (FedExP)"),
     ],
 )
-def test_the_caption_says_which_model_was_tested(make_run, recorded: dict, said: str) -> None:
+def test_caption_names_the_tested_model(make_run, recorded: dict, said: str) -> None:
     for method, model in recorded.items():
         folder = make_run(
             method,  # a run that an earlier version began does not say it of its first rounds
@@ -277,7 +277,7 @@ def test_the_caption_says_which_model_was_tested(make_run, recorded: dict, said:
     assert ("plain average" in caption) == ("average" in recorded.values())
 
 
-def test_both_models_are_side_by_side_under_their_names(make_run) -> None:
+def test_served_model_is_drawn_beside_the_evaluated(make_run) -> None:
     runs = fp.read_runs(make_run("FedNNNN", change=lambda line: line.update(served_test_acc=0.125)))
     both = chart(runs, "served")
     titled = {ax.get_title(loc="left"): lines(ax)["FedNNNN"] for ax in both.ax.figure.axes}
@@ -287,7 +287,7 @@ def test_both_models_are_side_by_side_under_their_names(make_run) -> None:
 
 
 @pytest.mark.slow
-def test_a_single_client_is_a_reference(make_run) -> None:
+def test_single_client_is_a_reference(make_run) -> None:
     make_run("FedNNNN")
     folder = make_run("PaperFedAvg", client_num_in_total=1, client_num_per_round=1)
     both = arrange(fp.read_runs(folder.parent))
@@ -302,7 +302,7 @@ def test_a_single_client_is_a_reference(make_run) -> None:
     assert references(other, both[~alone]).empty
 
 
-def test_a_caption_says_where_a_seed_ends(make_run) -> None:
+def test_caption_says_that_a_seed_ended(make_run) -> None:
     make_run("FedNNNN", seed=0, comm_round=5)
     folder = make_run("FedNNNN", seed=1, comm_round=5)
     assert "go on alone" not in chart(fp.read_runs(folder.parent)).caption
@@ -310,7 +310,7 @@ def test_a_caption_says_where_a_seed_ends(make_run) -> None:
     assert "go on alone" in chart(fp.read_runs(folder.parent)).caption
 
 
-def test_seeds_tested_in_other_rounds_are_averaged_where_all_were(make_run) -> None:
+def test_accuracy_of_seeds_tested_in_other_rounds(make_run) -> None:
     def seldom(line: dict) -> None:
         if line["round"] % 2 == 0:
             line["test_acc"] = None
@@ -321,12 +321,12 @@ def test_seeds_tested_in_other_rounds_are_averaged_where_all_were(make_run) -> N
     assert list(line.get_xdata()) == [1, 3, 5]
 
 
-def test_unequal_weights_have_no_line_of_orthogonal_updates(make_run) -> None:
+def test_agreement_of_unequal_weights_has_no_mark(make_run) -> None:
     runs = fp.read_runs(make_run("FedNNNN", client_weighting="samples"))
     assert names(fig.agreement(runs)) == {"FedNNNN", "1: clients agree"}
 
 
-def test_runs_read_apart_and_put_together(make_run) -> None:
+def test_accuracy_of_tables_joined_by_the_user(make_run) -> None:
     """Settings that one of the tables lacks stand behind the numbers then."""
     parts = [fp.read_runs(make_run("PaperFedAvg"))]
     parts += [fp.read_runs(make_run("FedNNNN", beta=beta)) for beta in (0.5, 1.1)]
@@ -336,13 +336,13 @@ def test_runs_read_apart_and_put_together(make_run) -> None:
         fig.accuracy(pd.concat([parts[0], parts[0].assign(run="again", folder="copy")]))
 
 
-def test_a_method_may_begin_with_an_underline(make_run) -> None:
+def test_method_name_may_begin_with_an_underscore(make_run) -> None:
     assert "_Own" in chart(fp.read_runs(make_run("my:_Own"))).alt
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["svg", "png"])
-def test_names_in_any_script_are_drawn(make_run, kind: str) -> None:
+def test_figures_draw_names_in_any_script(make_run, kind: str) -> None:
     label = "规则方法_$x^2 β 0.0005"  # digits in a name stay, too
     runs = fp.read_runs(make_run(label))
     drawing = drawn(fig.accuracy(runs), kind)
@@ -354,7 +354,7 @@ def test_names_in_any_script_are_drawn(make_run, kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_thousands_of_rounds_are_thinned(make_run) -> None:
+def test_figures_of_thousands_of_rounds_are_small(make_run) -> None:
     many = fp.read_runs(make_run("FedNNNN")).iloc[[0] * 4_000].reset_index(drop=True)
     draw = np.random.default_rng(0)
     many = many.assign(round=range(1, 4_001), test_acc=draw.uniform(0.5, 0.51, 4_000))

@@ -11,7 +11,7 @@ from .conftest import maker
 from .test_tables import curve
 
 
-def test_runs_are_found_by_pattern_in_a_list_and_in_folders_of_folders(tmp_path: Path) -> None:
+def test_read_runs_finds_patterns_lists_and_nested_folders(tmp_path: Path) -> None:
     make_run = maker(tmp_path / "runs")
     for name in ("n-1", "n-2", "deep/er/still"):
         make_run("FedNNNN", name=name, seed=len(name))
@@ -25,7 +25,7 @@ def test_runs_are_found_by_pattern_in_a_list_and_in_folders_of_folders(tmp_path:
         assert set(fp.read_runs(*given)["run"]) == found
 
 
-def test_the_columns_have_types_and_say_the_place(make_run) -> None:
+def test_read_runs_columns_have_types(make_run) -> None:
     runs = fp.read_runs(make_run("FedNNNN", dataset="mnist", seed=3, using=True, beta=0.7))
     assert {*runs["data"], *runs["condition"], *runs["method"]} == {
         "MNIST",
@@ -37,7 +37,7 @@ def test_the_columns_have_types_and_say_the_place(make_run) -> None:
     assert {name: str(runs[name].dtype) for name in types} == types
 
 
-def test_a_summary_worked_by_hand(make_run) -> None:
+def test_summary_by_hand(make_run) -> None:
     for seed, reached in ((0, (0.5, 0.9, 0.7, 0.8)), (1, (0.5, 0.6, 0.7, 0.6))):
         folder = make_run("FedNNNN", seed=seed, change=curve(*reached))
     runs = fp.read_runs(folder.parent)
@@ -51,7 +51,7 @@ def test_a_summary_worked_by_hand(make_run) -> None:
     assert pd.isna(row["rounds_to_target"])
 
 
-def test_layer_norms_have_a_row_a_layer_and_round(make_run) -> None:
+def test_layer_norms_have_a_row_per_layer_and_round(make_run) -> None:
     runs = fp.read_runs(make_run("FedNNNN"))
     norms = fp.layer_norms(runs)
     assert len(norms) == 4 * 4
@@ -61,7 +61,7 @@ def test_layer_norms_have_a_row_a_layer_and_round(make_run) -> None:
     assert fp.layer_norms(bare).empty
 
 
-def test_a_column_of_ones_own_is_no_setting(make_run) -> None:
+def test_column_of_the_users_is_no_setting(make_run) -> None:
     """``runs.assign(final=...)`` made three lines without a band of three seeds."""
     for seed in range(3):
         folder = make_run("FedNNNN", seed=seed)
@@ -72,7 +72,7 @@ def test_a_column_of_ones_own_is_no_setting(make_run) -> None:
     assert len(fp.summary(runs)) == 1
 
 
-def test_a_renamed_method_keeps_its_colour_unless_a_palette_says_other(make_run) -> None:
+def test_palette_colours_a_renamed_method(make_run) -> None:
     runs = fp.read_runs(make_run("FedNNNN"))
     ours = runs.assign(method="ours")
     (before,), (after,) = (fp.figures.accuracy(each).lines for each in (runs, ours))

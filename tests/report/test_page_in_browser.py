@@ -47,7 +47,7 @@ def ask(page: Path, *flags: str) -> dict[str, Any]:
 
 @pytest.mark.chromium
 @pytest.mark.slow
-def test_the_page_in_a_browser(make_run, study: Path, tmp_path: Path) -> None:
+def test_page_in_a_browser(make_run, study: Path, tmp_path: Path) -> None:
     for method in ("PaperFedAvg", "FedNNNN"):
         for seed in (0, 1):
             folder = make_run(method, seed=seed)

@@ -14,7 +14,7 @@ from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.report.split_figures import counts_text
 
 
-def test_counts_worked_by_hand() -> None:
+def test_client_counts_by_hand() -> None:
     counts = fp.figures.client_counts(
         [0, 0, 1, 1, 3], [[0, 1, 2], [3, 4], []], ["a", "b", "c", "猫"]
     )
@@ -30,7 +30,7 @@ def test_counts_worked_by_hand() -> None:
 
 
 @pytest.mark.parametrize("names", [["client", "images"], ["classes", "0"], ["a\nb", "a\\nb"]])
-def test_a_class_may_have_any_name(names: list[str]) -> None:
+def test_partition_takes_any_class_names(names: list[str]) -> None:
     counts = fp.figures.client_counts([0, 1, 1, 1], [[0, 1], [2, 3]], names)
     rows = [line.split() for line in counts_text(counts).splitlines()[:3]]
     own = [printable(name) for name in names]
@@ -39,7 +39,7 @@ def test_a_class_may_have_any_name(names: list[str]) -> None:
     assert tops == [[50.0, 0.0], [100.0, 100.0]]
 
 
-def test_small_clients_stay_visible_under_a_power_law() -> None:
+def test_partition_shows_small_clients() -> None:
     """Clients beyond about 40 of 100 could not be seen."""
     labels = np.arange(12_000) % 10
     parts = fp.partition(labels, 100, method="n_class", sizes="power_law", seed=0)
@@ -52,7 +52,7 @@ def test_small_clients_stay_visible_under_a_power_law() -> None:
     assert (sizes.get_xscale(), sizes.get_yscale()) == ("log", "log")
 
 
-def test_shares_of_an_array_are_drawn_as_counts_are() -> None:
+def test_partition_of_shares_is_that_of_counts() -> None:
     tops = [
         [patch.get_data().values.tolist() for patch in fp.figures.partition(array).patches]
         for array in ([[1, 3], [2, 2], [0, 0]], np.array([[0.25, 0.75], [0.5, 0.5], [0.0, 0.0]]))
@@ -60,7 +60,7 @@ def test_shares_of_an_array_are_drawn_as_counts_are() -> None:
     assert tops[0] == tops[1] == [[25.0, 50.0, 0.0], [100.0, 100.0, 0.0]]
 
 
-def test_a_recipe_is_drawn_as_it_deals() -> None:
+def test_partition_of_a_recipe_is_its_split() -> None:
     recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"))
     shares = [
         [patch.get_data().values.tolist() for patch in fp.figures.partition(given).patches]
@@ -72,7 +72,7 @@ def test_a_recipe_is_drawn_as_it_deals() -> None:
         fp.figures.partition("no_such_recipe")
 
 
-def test_labels_that_are_no_classes_are_not_counted() -> None:
+def test_client_counts_refuse_labels_without_classes() -> None:
     targets = torch.zeros(3, 2)
     data = FederatedData(targets, targets, (torch.arange(3),), targets, targets, 2)
     with pytest.raises(fp.UserError, match=r"^data_args.dataset: .* no classes"):
@@ -80,13 +80,13 @@ def test_labels_that_are_no_classes_are_not_counted() -> None:
 
 
 @pytest.mark.parametrize("wrong", [[[1, -1]], [[1.0, np.nan]], [], [["a"]], [[[1]]]])
-def test_partition_of_no_counts_is_one_line(wrong: list[object]) -> None:
+def test_partition_refuses_what_is_no_counts(wrong: list[object]) -> None:
     with pytest.raises(fp.UserError, match="counts: must be"):
         fp.figures.partition(wrong)
 
 
 @pytest.mark.parametrize("number", [10, 100])
-def test_classes_have_their_names_and_colours_of_their_own(number: int) -> None:
+def test_partition_names_and_colours_each_class(number: int) -> None:
     names = [f"class {i}" for i in range(number)]
     counts = pd.DataFrame(np.ones((3, number), dtype=int), columns=names)
     ax = fp.figures.partition(counts)
@@ -95,7 +95,7 @@ def test_classes_have_their_names_and_colours_of_their_own(number: int) -> None:
 
 
 @pytest.mark.parametrize(("option", "name"), [("--plot", "p.gif"), ("--csv", "p.svg")])
-def test_an_ending_that_cannot_be_is_refused_before_the_work(option: str, name: str) -> None:
+def test_partition_command_refuses_file_types_first(option: str, name: str) -> None:
     ended = CliRunner().invoke(main, ["partition", "no_such_recipe", option, name])
     assert ended.exit_code == 2
     assert ended.output.startswith(f"{option}: {name}")

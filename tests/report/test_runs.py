@@ -19,7 +19,7 @@ from fednnnn_plugin.report.runs import layers, read_folders
 from .conftest import bare
 
 
-def test_a_run_folder_is_a_line_a_round(make_run) -> None:
+def test_read_runs_has_a_row_per_round(make_run) -> None:
     folder = make_run("PaperFedAvg", seed=7, comm_round=3, weight_decay="5e-4", image_size=[64, 48])
     runs = fp.read_runs(folder)
     assert list(runs["round"]) == [1, 2, 3]
@@ -38,7 +38,7 @@ def test_a_run_folder_is_a_line_a_round(make_run) -> None:
     assert "data_cache_dir" not in runs
 
 
-def test_several_folders_and_folders_of_them(make_run, study: Path) -> None:
+def test_read_runs_of_several_folders(make_run, study: Path) -> None:
     one = make_run("FedNNNN", beta=0.7, max_client_norm=1.5)
     two = make_run("PaperFedAvg", max_client_norm=None)
     (two / "summary.json").unlink()
@@ -51,7 +51,7 @@ def test_several_folders_and_folders_of_them(make_run, study: Path) -> None:
         assert runs[name].isna().sum() == 4
 
 
-def test_a_setting_that_is_named_as_a_column_keeps_its_section(make_run) -> None:
+def test_setting_named_like_a_column_keeps_its_section(make_run) -> None:
     """As a key of a user's own rule may be: as what was measured, and as what we add."""
     settings = {"round": 7, "layers.fc1.mean_update_norm": 8.0, "clients": 0.5, "label": 0.5}
     runs = fp.read_runs(make_run("my_rules:Own", **settings))
@@ -64,7 +64,7 @@ def test_a_setting_that_is_named_as_a_column_keeps_its_section(make_run) -> None
     assert set(arrange(runs)["label"]) == {"Own"}
 
 
-def test_records_as_they_are_published(make_run) -> None:
+def test_records_packed_with_gzip(make_run) -> None:
     folder = make_run(
         "FedNNNN", comm_round=50, change=lambda line: line.update(clients=line["round"])
     )
@@ -95,7 +95,7 @@ def test_records_as_they_are_published(make_run) -> None:
         "[" * 100_000,
     ],
 )
-def test_a_damaged_line_costs_itself_and_a_warning(make_run, damaged: str) -> None:
+def test_damaged_line_is_left_out_with_a_warning(make_run, damaged: str) -> None:
     folder = make_run("FedNNNN")
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     (folder / "metrics.jsonl").write_text("\n".join([lines[0], damaged, *lines[2:]]) + "\n")
@@ -104,7 +104,7 @@ def test_a_damaged_line_costs_itself_and_a_warning(make_run, damaged: str) -> No
     assert len(said) == 1
 
 
-def test_a_number_that_is_missing_is_no_damage(make_run) -> None:
+def test_missing_number_is_no_damage(make_run) -> None:
     """``client_norms: [null, 2, 3]`` ended the report in a traceback; a metric cost its round."""
     own = {"client_norms": [None, 2, 3], "test_metrics": {"test_acc": 85.3, "vast": 1e200}}
     own |= {"test_loss": -0.5, "layers": {"": {"mean_update_norm": 1.0}}}  # of a bare parameter
@@ -118,7 +118,7 @@ def test_a_number_that_is_missing_is_no_damage(make_run) -> None:
     assert "linear" in fp.figures.loss(runs).get_yscale()
 
 
-def test_a_file_without_end_is_read_so_far(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_file_is_read_up_to_its_limit(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_run("FedNNNN")
     size = (folder / "metrics.jsonl").stat().st_size
     monkeypatch.setattr("fednnnn_plugin.report.runs.MAX_METRICS_BYTES", size - 10)
@@ -141,7 +141,7 @@ def test_a_file_without_end_is_read_so_far(make_run, monkeypatch: pytest.MonkeyP
         ("room.MAX_COLUMNS", {"layers": 99, "settings": 2}, [1, 3, 4], "recipe.*many settings"),
     ],
 )
-def test_a_strangers_folder_costs_no_more_than_its_bounds(
+def test_read_folders_keeps_its_limits(
     make_run,
     monkeypatch: pytest.MonkeyPatch,
     bound: str,
@@ -162,7 +162,7 @@ def test_a_strangers_folder_costs_no_more_than_its_bounds(
     assert any(re.search(said, problem) for problem in problems)
 
 
-def test_what_looks_like_a_number_in_a_name_stays(make_run) -> None:
+def test_names_like_numbers_stay_text(make_run) -> None:
     """Folders 01 and 1 became one data set; runs 1:30 and 2:30 without a recipe two seeds."""
     for seed, name in enumerate(("01", "1")):
         folder = make_run("FedNNNN", dataset="image_folder", data_dir=name, seed=seed)
@@ -174,7 +174,7 @@ def test_what_looks_like_a_number_in_a_name_stays(make_run) -> None:
     assert {"1:30", "2:30"} < set(runs["method"])
 
 
-def test_tables_read_apart_are_one(make_run, tmp_path: Path) -> None:
+def test_tables_read_apart_can_be_joined(make_run, tmp_path: Path) -> None:
     make_run("FedNNNN", name="a/same")
     make_run("PaperFedAvg", name="b/same")
     parts = [fp.read_runs(tmp_path / "runs" / name) for name in ("a", "b")]
@@ -184,7 +184,7 @@ def test_tables_read_apart_are_one(make_run, tmp_path: Path) -> None:
     assert len(arrange(pd.concat([*parts, parts[0]]))) == len(runs)
 
 
-def test_a_round_twice_counts_once(make_run) -> None:
+def test_round_recorded_twice_counts_once(make_run) -> None:
     folder = make_run("FedNNNN")
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     again = json.loads(lines[1]) | {"test_acc": 0.25}
@@ -195,7 +195,7 @@ def test_a_round_twice_counts_once(make_run) -> None:
     assert len(problems) == 1
 
 
-def test_an_extended_run_that_is_not_done_is_not_finished(make_run) -> None:
+def test_extended_run_is_not_finished(make_run) -> None:
     """``--resume`` with more rounds leaves the summary of the shorter run until it ends."""
     folder = make_run("FedNNNN", comm_round=8, done=6)
     (folder / "summary.json").write_text('{"rounds": 4}')
@@ -205,7 +205,7 @@ def test_an_extended_run_that_is_not_done_is_not_finished(make_run) -> None:
 
 
 @pytest.mark.parametrize("text", ["- 1", "train_args: 3"])
-def test_a_recipe_that_cannot_be_used(make_run, text: str) -> None:
+def test_run_with_an_unusable_recipe_is_read(make_run, text: str) -> None:
     folder = make_run("FedNNNN")
     (folder / "recipe.yaml").write_text(text, encoding="latin-1")
     runs, problems = read_folders([folder])
@@ -214,7 +214,7 @@ def test_a_recipe_that_cannot_be_used(make_run, text: str) -> None:
     assert problems or text == "train_args: 3"
 
 
-def test_what_is_no_run_is_said(make_run, tmp_path: Path) -> None:
+def test_folders_without_runs_are_named(make_run, tmp_path: Path) -> None:
     good = make_run("FedNNNN", name="evil\x1b[31m")
     runs, problems = read_folders([tmp_path / "missing", tmp_path / "runs"])
     assert runs["run"].iloc[0].isprintable()
@@ -227,7 +227,7 @@ def test_what_is_no_run_is_said(make_run, tmp_path: Path) -> None:
         fp.read_runs(good)
 
 
-def test_two_runs_of_one_name_keep_both(make_run, tmp_path: Path) -> None:
+def test_runs_with_the_same_name_are_both_kept(make_run, tmp_path: Path) -> None:
     make_run("FedNNNN", name="a/same")
     make_run("PaperFedAvg", name="b/same")
     runs, _ = read_folders([tmp_path / "runs/a", tmp_path / "runs/b"])
@@ -235,7 +235,7 @@ def test_two_runs_of_one_name_keep_both(make_run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_report_and_what_a_model_leaves_alone(make_run, tmp_path: Path) -> None:
+def test_report_and_models_import_only_what_they_need(make_run, tmp_path: Path) -> None:
     """A report needs no torch; a recipe and its model need neither fedml nor torchvision."""
     script = (
         "import sys; from pathlib import Path; import fednnnn_plugin as fp\n"
@@ -265,7 +265,7 @@ def test_what_a_report_and_what_a_model_leaves_alone(make_run, tmp_path: Path) -
         (None, True),  # of a version without them
     ],
 )
-def test_fingerprints_keep_runs_apart_but_for_what_is_drawn(make_run, other, apart: bool) -> None:
+def test_fingerprints_keep_runs_apart(make_run, other, apart: bool) -> None:
     folders = [make_run("PaperFedAvg", seed=seed) for seed in (0, 1)]
     of_both = {"model": {"code": "a", "drawn_weights": "w"}}, other
     for folder, fingerprint in zip(folders, of_both, strict=True):
@@ -276,14 +276,14 @@ def test_fingerprints_keep_runs_apart_but_for_what_is_drawn(make_run, other, apa
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"model": 3}', "[" * 100_000])
-def test_a_damaged_fingerprint_is_left_out_with_a_word(make_run, text: str) -> None:
+def test_damaged_fingerprint_is_left_out_with_a_warning(make_run, text: str) -> None:
     folder = make_run("PaperFedAvg")
     (folder / "fingerprint.json").write_text(text)
     with pytest.warns(UserWarning, match=r"fingerprint\.json: not used: "):
         assert "model_fingerprint" not in fp.read_runs(folder)
 
 
-def test_arguments_of_one_name_are_told_apart(make_run) -> None:
+def test_arguments_with_the_same_name_keep_their_sections(make_run) -> None:
     folder = make_run("PaperFedAvg")
     recipe = (folder / "recipe.yaml").read_text()
     recipe = recipe.replace("model_args:", "model_args:\n  width: 3\n  epochs: 9", 1)

@@ -14,7 +14,7 @@ from fednnnn_plugin.report.study import is_study, read_study
 from .conftest import OWN, PLAN, RATE, STEPS, write_study
 
 
-def test_by_hand(tmp_path: Path) -> None:
+def test_study_by_hand(tmp_path: Path) -> None:
     folder = write_study(
         tmp_path,
         OWN.format(0.75, 0.6, "1e-06"),  # the order in which they ended
@@ -36,7 +36,7 @@ def test_by_hand(tmp_path: Path) -> None:
     assert math.isnan(study.of(own)["value"].iloc[0])  # of a pruned trial
 
 
-def test_a_value_is_found_to_its_last_bit(tmp_path: Path) -> None:
+def test_study_values_keep_their_last_bit(tmp_path: Path) -> None:
     values = [0.31622776601683794, 0.30000000000000004, 0.13436424411240122]
     step = {"name": "eta", "method": "PaperFedAvg", "rounds": 1, "grid": {"learning_rate": values}}
     folder = write_study(tmp_path, *(RATE.format(0.5, value) for value in values), steps=[step])
@@ -54,7 +54,7 @@ def test_a_value_is_found_to_its_last_bit(tmp_path: Path) -> None:
         "eta,Pap",
     ],
 )
-def test_a_line_that_is_wrong_costs_itself_alone(tmp_path: Path, line: str) -> None:
+def test_study_leaves_out_wrong_lines(tmp_path: Path, line: str) -> None:
     study = read_study(
         write_study(tmp_path, RATE.format(0.8, 0.05), line, OWN.format(0.7, 0.5, 0.8))
     )
@@ -64,9 +64,7 @@ def test_a_line_that_is_wrong_costs_itself_alone(tmp_path: Path, line: str) -> N
 
 
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b'"unclosed', b"a\n1,2,3", None])
-def test_an_unreadable_table_is_a_warning_that_names_it(
-    tmp_path: Path, content: bytes | None
-) -> None:
+def test_study_warns_of_an_unreadable_table(tmp_path: Path, content: bytes | None) -> None:
     path = write_study(tmp_path) / "trials.csv"
     path.unlink()
     path.mkdir() if content is None else path.write_bytes(content)
@@ -80,7 +78,7 @@ def test_an_unreadable_table_is_a_warning_that_names_it(
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(content=st.binary(max_size=200))
-def test_any_table_is_read_or_warned_of(tmp_path: Path, content: bytes) -> None:
+def test_study_reads_any_table_or_warns(tmp_path: Path, content: bytes) -> None:
     with (write_study(tmp_path, RATE.format(0.8, 0.05)) / "trials.csv").open("ab") as file:
         file.write(content)
     read_study(tmp_path)
@@ -105,7 +103,7 @@ VAST = {key: list(range(99)) for key in "abcd"}
         ),
     ],
 )
-def test_a_damaged_plan_is_one_line(tmp_path: Path, text: str) -> None:
+def test_study_with_a_damaged_plan_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "study.yaml").write_text(text)
     with pytest.raises(UserError, match=r"study\.yaml") as caught:
         read_study(tmp_path)

@@ -38,7 +38,7 @@ def every_tenth(line) -> None:
     line.update(test_acc=None if line["round"] % 10 else line["test_acc"])
 
 
-def test_accuracy_worked_by_hand(make_run) -> None:
+def test_accuracy_table_by_hand(make_run) -> None:
     for seed, reached in ((0, (0.5, 0.9, 0.7, 0.8)), (1, (0.5, 0.6, 0.7, 0.6))):
         make_run("FedNNNN", dataset="mnist", seed=seed, change=curve(*reached))
         base = make_run("PaperFedAvg", dataset="mnist", seed=seed, change=curve(0.1, 0.2, 0.3, 0.2))
@@ -62,7 +62,7 @@ def test_accuracy_worked_by_hand(make_run) -> None:
     )
 
 
-def test_conditions_and_methods_stand_in_the_paper_s_order(make_run) -> None:
+def test_conditions_and_methods_are_in_the_papers_order(make_run) -> None:
     for method in ("FedNNNN", "FedYogi", "PaperFedAvg", "FedAdam", "NormNorm"):
         make_run(method)
     make_run("FedNNNN", dataset="cifar10")
@@ -101,14 +101,14 @@ def test_conditions_and_methods_stand_in_the_paper_s_order(make_run) -> None:
         ),
     ],
 )
-def test_a_run_that_is_not_as_the_paper_s_is_marked(make_run, changed: dict, said: str) -> None:
+def test_run_unlike_the_papers_is_marked(make_run, changed: dict, said: str) -> None:
     folder = make_run("FedNNNN", **{"dataset": "mnist", "comm_round": 100, **changed})
     table = table_of(folder)
     assert table.rows["method"][0] == "FedNNNN*"
     assert said in table.notes[-1]
 
 
-def test_a_run_as_the_paper_s_is_not_marked(make_run) -> None:
+def test_run_like_the_papers_is_not_marked(make_run) -> None:
     folder = make_run("FedNNNN", dataset="mnist", comm_round=100, power_law_exponent=2.0)
     table = table_of(folder)
     assert (table.rows["method"][0], table.rows["paper"][0]) == ("FedNNNN", "99.1")
@@ -118,7 +118,7 @@ def test_a_run_as_the_paper_s_is_not_marked(make_run) -> None:
     assert "90 rounds not tested (0)" in table_of(seldom).notes[-1]
 
 
-def test_data_that_a_script_brought_is_not_the_paper_s(make_run) -> None:
+def test_data_of_a_script_is_not_the_papers(make_run) -> None:
     folder = make_run("FedNNNN", dataset="mnist", comm_round=100)
     path = folder / "recipe.yaml"
     path.write_text(re.sub(r"  partition_.*\n", "", path.read_text()))
@@ -126,7 +126,7 @@ def test_data_that_a_script_brought_is_not_the_paper_s(make_run) -> None:
     assert (row["condition"], row["paper"]) == ("own data", pytest.approx(math.nan, nan_ok=True))
 
 
-def test_two_image_folders_are_not_ranked_against_each_other(make_run) -> None:
+def test_image_folders_are_conditions_of_their_own(make_run) -> None:
     make_run("FedNNNN", dataset="image_folder", data_dir="~/flowers")
     make_run("PaperFedAvg", dataset="image_folder", data_dir="~/leaves")
     folder = make_run("FedNNNN", dataset="image_folder", data_dir="/other/leaves")
@@ -142,7 +142,7 @@ def test_two_image_folders_are_not_ranked_against_each_other(make_run) -> None:
         ("model", "cnn", "resnet18", ["(model cnn)", "(model resnet18)"]),
     ],
 )
-def test_settings_that_differ_make_two_lines(make_run, key, one, other, labels) -> None:
+def test_lines_are_split_by_settings(make_run, key, one, other, labels) -> None:
     make_run("FedNNNN", seed=0, **{key: one})
     folder = make_run("FedNNNN", seed=1, **{key: other})
     assert list(table_of(folder.parent).numbers["label"]) == [f"FedNNNN {of}" for of in labels]
@@ -156,14 +156,14 @@ def test_settings_that_differ_make_two_lines(make_run, key, one, other, labels) 
         (("FedNNNN", {"max_client_norm": 1.0}), ("PaperFedAvg", {"max_client_norm": None})),
     ],
 )
-def test_what_is_not_alike_is_told_apart(make_run, one, other) -> None:
+def test_lines_are_split_by_methods_and_clipping(make_run, one, other) -> None:
     folders = [make_run(method, seed=n, **of) for n, (method, of) in enumerate((one, other))]
     numbers = table_of(folders[0].parent).numbers
     assert list(numbers["seeds"]) == [1, 1]
     assert all(numbers["label"].str.contains("clipped to|:"))
 
 
-def test_data_that_no_recipe_names_is_not_ranked(make_run) -> None:
+def test_data_without_a_recipe_is_not_ranked(make_run) -> None:
     for name in ("mine", "yours"):
         (make_run("FedNNNN", name=name) / "recipe.yaml").unlink()
     with pytest.warns(UserWarning, match=r"recipe\.yaml"):
@@ -174,7 +174,7 @@ def test_data_that_no_recipe_names_is_not_ranked(make_run) -> None:
     assert not tables.accuracy(runs).strong
 
 
-def test_of_two_runs_of_one_setting_and_seed_the_longer_counts(make_run) -> None:
+def test_runs_of_one_seed_count_once_the_longer(make_run) -> None:
     make_run("FedNNNN", name="short", comm_round=8, done=3, finished=False)
     folder = make_run("FedNNNN", name="long", comm_round=8)
     problems: list[str] = []
@@ -195,7 +195,7 @@ def test_of_two_runs_of_one_setting_and_seed_the_longer_counts(make_run) -> None
         ([{"seed": 1}], [{"seed": 0}, {"seed": 1}], "the methods have different seeds"),
     ],
 )
-def test_what_is_not_alike_is_not_ranked(make_run, nnnn, base, why) -> None:
+def test_headline_ranks_no_unequal_runs(make_run, nnnn, base, why) -> None:
     runs = [("FedNNNN", how) for how in nnnn] + [("PaperFedAvg", how) for how in base]
     folders = [make_run(method, comm_round=20, **how) for method, how in runs]
     arranged = arrange(fp.read_runs(folders[0].parent))
@@ -203,14 +203,14 @@ def test_what_is_not_alike_is_not_ranked(make_run, nnnn, base, why) -> None:
     assert not tables.accuracy(arranged).strong
 
 
-def test_the_best_of_two_without_fedavg(make_run) -> None:
+def test_headline_without_fedavg(make_run) -> None:
     make_run("Momentum", change=curve(0.5, 0.6, 0.7, 0.6))
     folder = make_run("FedNNNN", change=curve(0.5, 0.6, 0.8, 0.6))
     runs = arrange(fp.read_runs(folder.parent))
     assert tables.headline(runs) == "Best: FedNNNN, 80.00 %; 4 rounds, one seed."
 
 
-def test_single_clients_that_differ_are_told_apart(make_run) -> None:
+def test_single_clients_are_split_by_settings(make_run) -> None:
     for rate in (0.05, 0.1):
         alone = {"client_num_in_total": 1, "client_num_per_round": 1}
         folder = make_run("PaperFedAvg", learning_rate=rate, **alone)
@@ -218,14 +218,14 @@ def test_single_clients_that_differ_are_told_apart(make_run) -> None:
     assert list(labels) == [f"single client, FedAvg (η {rate})" for rate in (0.05, 0.1)]
 
 
-def test_rounds_of_a_table(make_run) -> None:
+def test_accuracy_table_counts_rounds(make_run) -> None:
     for seed, done in ((0, 8), (1, 3)):
         make_run("FedNNNN", comm_round=8, seed=seed, done=done)
     table = table_of(make_run("PaperFedAvg", comm_round=8, done=3).parent)
     assert list(table.rows["rounds"]) == ["3 of 8", "3 to 8 of 8"]
 
 
-def test_held_out_images_are_not_called_the_test_set(make_run) -> None:
+def test_accuracy_on_held_out_images_is_called_validation(make_run) -> None:
     held_out = make_run("FedNNNN", validation_fraction=0.2)
     assert table_of(held_out).title == "Validation accuracy (%)"
     make_run("PaperFedAvg")
@@ -235,7 +235,7 @@ def test_held_out_images_are_not_called_the_test_set(make_run) -> None:
 
 
 @pytest.mark.parametrize("key", ["validation_fraction", "comm_round", "client_num_per_round"])
-def test_a_setting_that_is_no_number_is_shown_as_it_is(make_run, key: str) -> None:
+def test_setting_that_is_no_number_is_shown(make_run, key: str) -> None:
     folder = make_run("FedNNNN", dataset="mnist")
     path = folder / "recipe.yaml"
     path.write_text(re.sub(rf"({key}): .*", r"\1: abc", path.read_text()))
@@ -243,7 +243,7 @@ def test_a_setting_that_is_no_number_is_shown_as_it_is(make_run, key: str) -> No
     assert fp.figures.agreement(fp.read_runs(folder)).lines
 
 
-def test_a_run_without_an_accuracy(make_run) -> None:
+def test_run_without_accuracy_is_judged_by_loss(make_run) -> None:
     runs = arrange(fp.read_runs(make_run("FedNNNN", change=curve(None, None, None, None))))
     row = tables.accuracy(runs).rows.iloc[0]
     assert (row["metric"], float(row["best"])) == ("loss", round(runs["test_loss"].min(), 4))
@@ -255,7 +255,7 @@ def test_a_run_without_an_accuracy(make_run) -> None:
     ("base", "rounds"),
     [((0.1, 0.2, 0.3, 0.9), ["4", "2"]), ((0.1, 0.2, 0.3, 0.4), [">4", "2"])],
 )
-def test_rounds_to_an_accuracy(make_run, base, rounds) -> None:
+def test_rounds_to_accuracy_by_hand(make_run, base, rounds) -> None:
     make_run("PaperFedAvg", change=curve(*base))
     folder = make_run("FedNNNN", change=curve(0.1, 0.9, 0.9, 0.9))
     table = tables.rounds_to(arrange(fp.read_runs(folder.parent)), 0.8)
@@ -267,7 +267,7 @@ def test_rounds_to_an_accuracy(make_run, base, rounds) -> None:
     assert table.notes
 
 
-def test_seeds_that_do_not_reach_an_accuracy_are_counted(make_run) -> None:
+def test_rounds_to_accuracy_count_the_seeds_that_reach_it(make_run) -> None:
     """It said ``>30.0 ± 0.0``, a deviation of what was cut off."""
     make_run("FedNNNN", seed=0, change=curve(0.1, 0.9, 0.9, 0.9))
     runs = fp.read_runs(make_run("FedNNNN", seed=1, change=curve(0.1, 0.2, 0.2, 0.2)).parent)
@@ -275,7 +275,7 @@ def test_seeds_that_do_not_reach_an_accuracy_are_counted(make_run) -> None:
     assert (row["seeds"], row["reached it"], row["rounds"]) == ("2", "1", ">4")
 
 
-def test_times_of_different_machines_do_not_stand_beside_each_other(make_run) -> None:
+def test_times_of_different_machines_are_not_shown(make_run) -> None:
     folders = [make_run(method, change=timed) for method in ("FedNNNN", "PaperFedAvg")]
     (folders[0] / "summary.json").write_text('{"rounds": 4, "device": "cpu (B, 2 cores)"}')
     runs = arrange(fp.read_runs(*folders))
@@ -288,7 +288,9 @@ def test_times_of_different_machines_do_not_stand_beside_each_other(make_run) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("waited", "shown"), [(None, True), (0.05, True), (0.5, False)])
-def test_times_beside_other_work_are_not_shown(make_run, waited: float | None, shown: bool) -> None:
+def test_times_of_runs_that_waited_are_not_shown(
+    make_run, waited: float | None, shown: bool
+) -> None:
     """A round takes 1.3 s; of one run it is not known how long it waited for a core."""
 
     def change(line: dict) -> None:
@@ -302,7 +304,7 @@ def test_times_beside_other_work_are_not_shown(make_run, waited: float | None, s
     assert ("seconds" in {c.name for c in condition_charts(runs, runs.iloc[:0], ())}) is shown
 
 
-def test_latex_is_what_pdflatex_takes(make_run, tmp_path: Path) -> None:
+def test_latex_compiles(make_run, tmp_path: Path) -> None:
     """42 times "Unicode character β"; a ``>`` was printed as ¿."""
     for seed in (0, 1):
         for beta in (0.5, 0.7):
@@ -322,13 +324,13 @@ def test_latex_is_what_pdflatex_takes(make_run, tmp_path: Path) -> None:
         assert ended.returncode == 0, ended.stdout[-2000:]
 
 
-def test_names_in_markdown(make_run, tmp_path: Path) -> None:
+def test_markdown_escapes_names(make_run, tmp_path: Path) -> None:
     build_report([make_run("my_rules:A|b_$<1>", change=bare)], tmp_path / "out")
     assert "A\\|b\\_$\\<1\\>" in (tmp_path / "out" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("lower", [False, True])
-def test_metrics_first_one_judges(make_run, lower: bool) -> None:
+def test_first_metric_judges(make_run, lower: bool) -> None:
     """Values 0.5, 0.25, 0.75 of FedAvg and 0.5, 0.125, 0.25 of FedNNNN, as the recipe's first."""
     values = {"PaperFedAvg": (0.5, 0.25, 0.75), "FedNNNN": (0.5, 0.125, 0.25)}
 
@@ -360,7 +362,7 @@ def test_metrics_first_one_judges(make_run, lower: bool) -> None:
     assert fp.summary(fp.read_runs(folder.parent))["metric"].tolist() == ["own", "own"]
 
 
-def test_target_may_be_any_value_of_a_metric(make_run, tmp_path: Path) -> None:
+def test_rounds_to_a_value_of_a_metric(make_run, tmp_path: Path) -> None:
     by_loss = arrange(fp.read_runs(make_run("FedNNNN", change=curve(None, None, None, None))))
     assert tables.rounds_to(by_loss, 20.0).title == "Rounds to loss 20"
     with pytest.raises(fp.UserError, match="--target"):
