@@ -1,4 +1,4 @@
-"""A user's own code, named ``module:name`` in a recipe: imported where the user allows it."""
+"""Custom code, named ``module:name`` in a recipe: imported where the user allows it."""
 
 import builtins
 import importlib

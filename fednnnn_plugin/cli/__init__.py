@@ -1,6 +1,6 @@
 """The ``fednnnn`` command; ``fedml run RECIPE.yaml`` is its ``run``.
 
-Exit status: 0 done, 2 a mistake of the user's (one line each), 1 a run that cannot go on,
+Exit status: 0 done, 2 a mistake of the user's (one line each), 1 a run that cannot continue,
 130 and 143 interrupted by SIGINT and SIGTERM.
 """
 

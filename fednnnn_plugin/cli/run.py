@@ -27,7 +27,7 @@ def _starts(command: Callable[P, None]) -> Callable[P, None]:
         click.option(
             "--overwrite", is_flag=True, help="Replace a run that the folder already holds."
         ),
-        click.option("--resume", is_flag=True, help="Go on from the newest checkpoint."),
+        click.option("--resume", is_flag=True, help="Continue from the newest checkpoint."),
         click.option(
             "--output", type=PATH, help="The run folder; default runs/<recipe>-seed<seed>."
         ),
@@ -98,7 +98,7 @@ def check_command(recipe: str, **options: Any) -> None:
 
 
 def _become_fedml_run(recipe: str, options: dict[str, Any]) -> None:
-    """Go on as ``fedml run`` with the same arguments, if the recipe asks for FedML's service."""
+    """Continue as ``fedml run`` with the same arguments, if the recipe asks for FedML's service."""
     from fednnnn_plugin.recipe import find_recipe, load_recipe
 
     allow_code = options["allow_code"]

@@ -45,7 +45,7 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             with signals_raised():
-                # First: torch would go on without it where a signal ends its import.
+                # First: torch would continue without it where a signal ends its import.
                 import_module("numpy")
                 command(*args, **kwargs)
         except (UserError, RunError, OSError, KeyboardInterrupt, Terminated) as error:

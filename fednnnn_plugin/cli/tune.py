@@ -34,7 +34,7 @@ from fednnnn_plugin.engine.endings import say
 @click.option("--prune", is_flag=True, default=None, help="Stop trials far behind the others.")
 @click.option("--study", type=PATH, help="The study folder; default studies/<recipe>-seed<seed>.")
 @click.option("--jobs", default=1, show_default=True, help="Trials side by side.")
-@click.option("--resume", is_flag=True, help="Go on with the study; no finished trial is repeated.")
+@click.option("--resume", is_flag=True, help="Continue the study; no finished trial is repeated.")
 @one_line_errors
 def tune_command(recipe: str, grid: tuple[str, ...], **options: object) -> None:
     """Find a recipe's hyperparameters by grid search.

@@ -1,4 +1,4 @@
-"""Trees of images, a folder for each class: a user's own, and CIFAR-10 as one."""
+"""Trees of images, a folder for each class: custom ones, and CIFAR-10 as one."""
 
 import logging
 import os
@@ -28,7 +28,7 @@ def load_image_folder(
     test_fraction: float,
     seed: int,
 ) -> ImageDataset:
-    """Load a user's own images, normalised by mean and standard deviation of the training pixels.
+    """Load custom images, normalised by mean and standard deviation of the training pixels.
 
     Where the tree has no parts, ``test_fraction`` of every class, drawn by the seed, is the test.
     """

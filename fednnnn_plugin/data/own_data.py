@@ -1,4 +1,4 @@
-"""A user's own data: arrays, or what a function returns; with a split of its own or without."""
+"""Custom data: arrays, or what a function returns; with a split of its own or without."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

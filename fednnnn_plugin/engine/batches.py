@@ -122,7 +122,7 @@ class TensorBatches(Batches):
     """Batches cut from tensors that are on the device; images are normalised when they are staged.
 
     Epoch e of client k in round r is a permutation from the generator of
-    (seed, ``"shuffle"``, r, k), which goes on from epoch to epoch.
+    (seed, ``"shuffle"``, r, k), which continues from epoch to epoch.
     """
 
     def __init__(

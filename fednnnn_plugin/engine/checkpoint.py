@@ -1,4 +1,4 @@
-"""Checkpoints: what a run needs to go on, in files that tell when they are damaged."""
+"""Checkpoints: what a run needs to resume, in files that tell when they are damaged."""
 
 import hashlib
 import logging

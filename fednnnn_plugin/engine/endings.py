@@ -55,7 +55,7 @@ def say(text: str, *, err: bool = False) -> None:
     """Write lines to standard output, or standard error; control characters in them are escaped.
 
     A reader that has gone, as in ``| head -1``, or a disk that is full costs no more than the
-    lines: what was asked for goes on to its end, and with its exit status.
+    lines: what was asked for continues to its end, with its exit status.
     """
     with suppress(OSError):
         click.echo(escaped(text, kept="\n\t"), err=err)
@@ -143,11 +143,11 @@ def signals_raised() -> Iterator[None]:
 
 @contextmanager
 def resumable() -> Iterator[None]:
-    """Let an interrupt of what is inside say how to go on."""
+    """Let an interrupt of what is inside say how to continue."""
     try:
         yield
     except (KeyboardInterrupt, Terminated) as error:
-        error.args = ("go on with --resume",)
+        error.args = ("continue with --resume",)
         raise
 
 

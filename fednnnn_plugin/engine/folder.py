@@ -70,8 +70,8 @@ class RunFolder:
                 raise UserError(f"--output: {path}: not a {kind}: move it away")
         if mode == "new" and self._holds_rounds():
             raise UserError(
-                f"--output: {self.path}: it already holds a run; go on with --resume, replace it "
-                "with --overwrite (in the YAML of a FedML script: tracking_args.resume: true or "
+                f"--output: {self.path}: it already holds a run; continue with --resume, replace "
+                "it with --overwrite (in the YAML of a FedML script: tracking_args.resume: true or "
                 "tracking_args.overwrite: true), or choose another folder"
             )
         if mode == "new" and there and self._lock not in there:

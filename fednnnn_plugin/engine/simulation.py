@@ -36,7 +36,7 @@ class Schedule:
     cohort_size: int  # m, clients a round
     seed: int  # of the cohorts, and of what a user's rule draws
     weighting: Literal["uniform", "samples"] = "uniform"  # α_k = 1/m, or n_k/n
-    sampler: Sampler | None = None  # a user's own, of the cohorts; None draws uniformly
+    sampler: Sampler | None = None  # a custom one, of the cohorts; None draws uniformly
     test_every: int = 1  # rounds with (round - 1) % test_every = 0 are tested, and the last
     test_served: bool = False  # the served model as well
     max_client_failures: int = 0  # of a round, before the run ends

@@ -1,4 +1,4 @@
-"""How the clients of a run train: one by one, side by side, or by a user's own trainer."""
+"""How the clients of a run train: one by one, side by side, or by a custom trainer."""
 
 from functools import partial
 from types import MappingProxyType
@@ -31,14 +31,14 @@ MEMORY = 0.8
 
 
 class ForeignTester(Protocol):
-    """A user's own test, such as that of a FedML ``ServerAggregator``."""
+    """A custom test, such as that of a FedML ``ServerAggregator``."""
 
     def test(self, state: State, round_number: int) -> Evaluation:
         """Test a model."""
 
 
 class ForeignTrainer(Protocol):
-    """A user's own local training, such as a FedML ``ClientTrainer``."""
+    """Custom local training, such as a FedML ``ClientTrainer``."""
 
     def train(self, client: int, state: State, round_number: int) -> State:
         """Return the client's model, trained from ``state``, which may not be kept."""
@@ -199,7 +199,7 @@ def reads_any_order(model: nn.Module, data: FederatedData | LoaderData, seed: in
 
 
 def _own_test(inputs: Inputs, seed: int) -> OwnTest | None:
-    """Return a user's own test, with the global generators seeded for it as for a client."""
+    """Return a custom test, with the global generators seeded for it as for a client."""
     tester, trainer, layout = inputs.tester, inputs.trainer, layout_of(inputs.model)
     if tester is None and trainer is None:
         return None

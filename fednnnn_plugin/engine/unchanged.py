@@ -59,7 +59,7 @@ def check_same_recipe(recipe: Recipe, folder: RunFolder) -> None:
 
 
 def rule_digests(rule: Rule) -> dict[str, str]:
-    """Return the digest of a user's own rule, and of what its decorator says."""
+    """Return the digest of a custom rule, and of what its decorator says."""
     keys = [(name, vars(key)) for name, key in rule.keys.items()]
     return {"code": code_digest(rule.optimizer, keys, rule.wants, rule.evaluated)}
 
@@ -72,7 +72,7 @@ def keep_fingerprint(folder: RunFolder, fingerprint: Fingerprint) -> None:
 
 
 def check_unchanged(folder: RunFolder, fingerprint: Fingerprint) -> None:
-    """Refuse to go on with a run of something else; one from before there were fingerprints goes.
+    """Refuse to resume a run of something else; one from before there were fingerprints goes.
 
     Another minor version of Python compiles to other code: the code is then not compared.
     """

@@ -317,7 +317,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         return f"rank {self._ids[position] if position < len(self._ids) else position + 1}"
 
     def _restore(self) -> None:
-        """Go on from the state file, if there is one."""
+        """Resume from the state file, if there is one."""
         state = self._files.read(self._round, self._recipe.rule.name)
         if state is None:
             return

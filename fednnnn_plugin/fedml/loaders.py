@@ -115,7 +115,7 @@ def _training(data: FederatedData) -> Images:
 def follow_the_engine(loader: Any) -> None:
     """Have a loader draw from torch's global generator, which the engine seeds for each client.
 
-    Generators of its own go on from pass to pass, and would differ after an interruption.
+    Its own generators continue from pass to pass, and would differ after an interruption.
     """
     if isinstance(loader, DataLoader | Sampler):
         if isinstance(getattr(loader, "generator", None), torch.Generator):

@@ -23,7 +23,7 @@ _NEAR = 0.85  # of difflib's ratio: FedML's own names and keys are further away
 
 
 def names_ours(args: Any) -> bool:
-    """Say whether ``federated_optimizer`` is one of our methods, or a user's own rule.
+    """Say whether ``federated_optimizer`` is one of our methods, or a custom rule.
 
     Our rules are optimizers, which FedML lists as soon as they are imported: a name of FedML's own
     leaves them alone.

@@ -1,4 +1,4 @@
-"""The server's state on disk: what a federation needs to go on after all its processes ended."""
+"""The server's state on disk: what a federation needs to resume after all its processes ended."""
 
 import hashlib
 import json

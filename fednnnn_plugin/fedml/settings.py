@@ -114,7 +114,7 @@ def script_recipe(
 def server_recipe(args: Any, method: str | None = None) -> Recipe:
     """Return what a silo's server reads.
 
-    ``method`` is ours, or a user's own; None takes ``federated_optimizer`` if that is one, else
+    ``method`` is ours, or a custom one; None takes ``federated_optimizer`` if that is one, else
     FedNNNN. Secure aggregation is refused, and so is a sampler of the user's.
     """
     named = getattr(args, "federated_optimizer", None)

@@ -1,4 +1,4 @@
-"""A user's own ``ServerAggregator`` as the tester of the evaluation model, and what it finds."""
+"""A custom ``ServerAggregator`` as the tester of the evaluation model, and what it finds."""
 
 import logging
 import math

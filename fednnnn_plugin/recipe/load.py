@@ -128,7 +128,7 @@ def _target(target: str) -> tuple[str, str]:
     section, dot, key = target.partition(".")
     if not target or target in SECTIONS:
         raise NotReadableError("write KEY=VALUE, as in beta=0.7")
-    if not dot:  # what no section has may be a key of the user's own rule
+    if not dot:  # what no section has may be a key of a custom rule
         return known_keys().get(target, "train_args"), target
     if section not in SECTIONS:
         raise NotReadableError(unknown_section(section))

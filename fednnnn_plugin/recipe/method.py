@@ -16,7 +16,7 @@ Found = TypeVar("Found")
 
 
 def method_keys() -> dict[str, Key]:
-    """The keys of all rules and client methods, a user's own too once it was allowed."""
+    """The keys of all rules and client methods, custom ones too once they are allowed."""
     every: list[Mapping[str, Key]] = [rule.keys for rule in RULES.values()]
     every += [method.keys for method in METHODS.values()]
     return {name: key for keys in every for name, key in keys.items()}
@@ -94,7 +94,7 @@ def _find(
     where: str,
     caller: Caller,
 ) -> Found:
-    if not names_code(name) and str(name) in known:  # a user's own may run or may not
+    if not names_code(name) and str(name) in known:  # custom code may run or may not
         return known[str(name)]
     if not names_code(name):
         given = "missing;" if name is None else f"{shown(name)}:"

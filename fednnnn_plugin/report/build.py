@@ -58,7 +58,7 @@ def build_report(
 ) -> Report:
     """Read run folders, study folders, or folders of them, and write their report.
 
-    What an earlier report left in ``out`` is replaced; where somebody else's files stand in the
+    What an earlier report left in ``out`` is replaced; where files of others stand in the
     way, that is a ``UserError``. ``target`` is an accuracy in (0, 1], or a value of the runs'
     metric; ``formats`` beside SVG are ``pdf`` and ``png``; without ``layers`` the norms of the
     paper's are shown.

@@ -13,7 +13,7 @@ _FORMULA = re.compile(r"[=+\-@\t]")
 def as_csv(table: pd.DataFrame, *, index: bool = False) -> bytes:
     """Return a table as CSV; text that a spreadsheet would compute begins with an apostrophe.
 
-    Names and settings are those of the run folders, which may be somebody else's: OWASP's rule
+    Names and settings are those of the run folders, which others may have written: OWASP's rule
     against CSV injection. Numbers stay numbers, also those that stand there as text.
     """
     text = table.select_dtypes(exclude="number")

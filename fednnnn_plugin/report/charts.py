@@ -71,7 +71,7 @@ def condition_charts(
     lengths = runs.groupby(["label", "run"])["round"].max().groupby("label")
     several = bool((lengths.size() > 1).any())
     band = " Mean over seeds, with a band of one standard deviation." * several
-    band += " Where a seed ends, the others go on alone." * bool((lengths.nunique() > 1).any())
+    band += " Where a seed ends, the others continue alone." * bool((lengths.nunique() > 1).any())
     grey = " Grey: one client with all data." * (len(both) > len(runs))
     tested = _evaluated(runs)
     spread = _SPREAD + (

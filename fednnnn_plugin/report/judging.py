@@ -12,7 +12,7 @@ def with_values(runs: pd.DataFrame) -> pd.DataFrame:
     """Give each row the ``value`` by which its run is judged, NaN where it was not tested.
 
     ``metric`` says what that is, and ``lower_is_better`` how it is meant: the recipe's first
-    metric; without one the accuracy, what a trainer of the user's own measured first, or the loss,
+    metric; without one the accuracy, what a custom trainer measured first, or the loss,
     whichever is on record.
     """
     return pd.concat([_with_values(run) for _, run in runs.groupby("run", sort=False)])

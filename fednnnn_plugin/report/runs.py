@@ -22,7 +22,7 @@ from fednnnn_plugin.report.study import is_study
 
 METRICS = ("metrics.jsonl", "metrics.jsonl.gz")  # as the engine writes it, and as it is published
 RECIPE, SUMMARY, FINGERPRINT = "recipe.yaml", "summary.json", "fingerprint.json"
-#: Columns with the digest of what was the user's own.
+#: Columns with the digests of custom objects.
 _OWN = (
     "model",
     "data",
@@ -49,7 +49,7 @@ NUMBERS = [
     *("orthogonal_norm", *COUNTS, "degenerate", *CLIENT_NORMS, *SECONDS, WAITED),
 ]
 OTHER_NUMBERS = re.compile(r"(layers\..*|test_metrics)\.")
-# Names of other columns; a user's own rule may have a key of such a name.
+# Names of other columns; a custom rule may have a key of such a name.
 ARRANGED = ["data", "deal", "condition", "label", "shade"]
 IDENTITY = [
     *("run", "folder", "finished", "method", "seed", "device", "commit"),
@@ -120,7 +120,7 @@ def _typed(heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def method_name(method: str, client_method: object = None) -> str:
-    """A method as the paper writes it; a user's own ``module:Class`` by its class, if it may be."""
+    """A method as the paper writes it; a custom ``module:Class`` by its class, if it may be."""
     name = DISPLAY_NAMES.get(method, method.rpartition(":")[2])
     name = method if ":" in method and name in DISPLAY_NAMES.values() else name
     return f"{name} + {method_name(client_method)}" if isinstance(client_method, str) else name
@@ -203,7 +203,7 @@ def _first_metric(validation: Mapping[str, Any]) -> str | None:
 
 
 def _fingerprints(path: Path, problems: list[str]) -> dict[str, str]:
-    """A short digest of each thing that was the user's own, without what follows from the seed."""
+    """A short digest of each custom object, without what follows from the seed."""
     if not path.exists():
         return {}
     try:

@@ -231,7 +231,7 @@ def end_labels(ax: Axes, entries: Sequence[End]) -> None:
     places = spread_out([y for _, y in ends], size * 1.3 / height)
     for (name, _, _, look), (x, y), place in zip(named.values(), ends, places, strict=True):
         arrow = {"arrowstyle": "-", "relpos": (0.0, 0.5), "shrinkA": 1.0, "shrinkB": 3.0, **look}
-        arrow |= {"linestyle": ":", "linewidth": 0.5} if x < 1.0 else {}  # nobody's line goes on
+        arrow |= {"linestyle": ":", "linewidth": 0.5} if x < 1.0 else {}  # no line continues there
         shown = name if len(name) <= 34 else name[:33] + "…"
         how: Any = {"xy": (x, y), "xycoords": "axes fraction", "annotation_clip": False}
         how |= {"xytext": (1.0, place), "textcoords": beside, "va": "center"}

@@ -108,7 +108,7 @@ def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
     best = tested.max().where(~heads["lower_is_better"].astype(bool), tested.min())
     heads = heads.assign(best=best, final=tested.last(), tests=tested.count())
     seconds = runs[SECONDS].sum(axis=1).groupby(runs["run"]).median()
-    seconds = seconds[seconds > 0.0]  # a loop of one's own does not measure them
+    seconds = seconds[seconds > 0.0]  # a custom loop does not measure them
     return heads.assign(seconds=seconds, rounds=runs.groupby("run")["round"].max())
 
 

@@ -38,7 +38,7 @@ def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
     plan = make_plan(recipe, given, measures[0] if measures else None)
     where = f"--study: {folder.path}"
     if is_study(folder.path):
-        raise UserError(f"{where}: it holds a study; go on with --resume, or choose another")
+        raise UserError(f"{where}: it holds a study; continue with --resume, or choose another")
     if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
         raise UserError(f"{where}: not empty, and not a study")
     if plan.steps[0].name == LEARNING_RATE_STEP:
@@ -53,7 +53,7 @@ def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
 
 
 def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
-    """Refuse to go on with another recipe, other settings, code or data than the study's."""
+    """Refuse to continue with another recipe, other settings, code or data than the study's."""
     stored = options_of(read_plan(folder.path)).planned
     changed = differences(folder.load([]), load([]))
     changed |= {key: (stored.get(key), value) for key, value in given.planned.items()}
@@ -105,7 +105,7 @@ def _check_trials(load: Load, plan: Plan, *, allow_code: bool) -> None:
             try:
                 with isolated_generators(recipe.common_args.random_seed, "rule check"):
                     recipe.rule.make([Parameter(torch.zeros(1))], recipe.rule_settings)
-            except (UserError, RunError) as error:  # a user's own rule
+            except (UserError, RunError) as error:  # a custom rule
                 lines.append(f"--grid {shown_values(point)}: {error}")
     for spec, name in {} if lines else specs.items():
         where = f"{name} ({deal_name(spec.partition_method, spec.partition_sizes)} clients)"

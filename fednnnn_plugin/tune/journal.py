@@ -53,8 +53,8 @@ class Journal:
             }
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(
-                f"--study: {path}: damaged: not a journal of Optuna's; move it away and go on with "
-                "--resume: what has finished is kept"
+                f"--study: {path}: damaged: not a journal of Optuna's; move it away and continue "
+                "with --resume: what has finished is kept"
             ) from error
 
     def rows(self, step: Step) -> dict[tuple[float, ...], Row]:

@@ -130,7 +130,7 @@ def tune_recipe(recipe: Path | str, given: Mapping[str, object], *, say: Say, wa
     else:
         begin_study(folder, load, options)
         if options.resume:
-            say(f"{folder.path}: no study to go on with: beginning one")
+            say(f"{folder.path}: no study to resume: starting a new one")
     for key, asked in (
         ("tracking_args.enable_wandb", loaded.tracking_args.enable_wandb),
         ("common_args.using_mlops", loaded.common_args.using_mlops),

@@ -305,9 +305,9 @@ def test_single_client_is_a_reference(make_run) -> None:
 def test_caption_says_that_a_seed_ended(make_run) -> None:
     make_run("FedNNNN", seed=0, comm_round=5)
     folder = make_run("FedNNNN", seed=1, comm_round=5)
-    assert "go on alone" not in chart(fp.read_runs(folder.parent)).caption
+    assert "continue alone" not in chart(fp.read_runs(folder.parent)).caption
     folder = make_run("FedNNNN", seed=2, comm_round=5, done=3)
-    assert "go on alone" in chart(fp.read_runs(folder.parent)).caption
+    assert "continue alone" in chart(fp.read_runs(folder.parent)).caption
 
 
 def test_accuracy_of_seeds_tested_in_other_rounds(make_run) -> None:

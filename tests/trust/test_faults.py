@@ -110,7 +110,7 @@ def test_second_signal_does_not_cost_the_checkpoint(
         time.sleep(wait)
         os.kill(started.pid, sent)
         ended = commands.wait(started)
-        assert ended.check_one_line(status) == f"{said}; go on with --resume"
+        assert ended.check_one_line(status) == f"{said}; continue with --resume"
         assert kept_rounds(folder) == [len(lines(folder))]
 
 

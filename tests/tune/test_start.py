@@ -78,7 +78,7 @@ def study(searches: Searches) -> Path:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ([], "--study: study: it holds a study; go on with --resume"),
+        ([], "--study: study: it holds a study; continue with --resume"),
         (["--resume", "--set", "train_args.batch_size=5"], "--resume: train_args.batch_size: 5:"),
         (["--resume", "--grid", "beta=0.6"], "--resume: grid beta: "),
         (["--resume", "--rounds", "2"], "--resume: rounds: 2: the study in study has 1"),

@@ -114,7 +114,7 @@ def test_search_of_an_interrupted_process_is_taken_over(
     _, errors = second.communicate(timeout=300)
     assert second.returncode == 0, errors
     _, errors = first.communicate(timeout=300)
-    assert (first.returncode, errors) == (130, "interrupted; go on with --resume\n")
+    assert (first.returncode, errors) == (130, "interrupted; continue with --resume\n")
     is_as_undisturbed(tmp_path, undisturbed)
 
 
@@ -132,7 +132,7 @@ def test_search_that_is_terminated_ends_its_helpers(
     _, errors = process.communicate(timeout=300)  # until nobody holds the other end of its output
     assert process.returncode == 143
     assert "Traceback" not in errors
-    assert errors.splitlines()[-1].endswith("go on with --resume")
+    assert errors.splitlines()[-1].endswith("continue with --resume")
     assert not (tmp_path / "study" / "best.yaml").exists()
     tune(tmp_path, "--resume")  # what is not said is the study's
     is_as_undisturbed(tmp_path, undisturbed)

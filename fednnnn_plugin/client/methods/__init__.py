@@ -1,4 +1,4 @@
-"""The client methods, one file each, and a user's own."""
+"""The client methods, one file each, and custom ones."""
 
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods.fedprox import FedProx
@@ -12,7 +12,7 @@ METHODS: dict[str, type[ClientMethod]] = {"fedprox": FedProx, "scaffold": Scaffo
 
 
 def load_client_method(reference: str, where: str) -> type[ClientMethod]:
-    """Import a user's own ``module:Class``, and register it under that name.
+    """Import a custom ``module:Class``, and register it under that name.
 
     Whoever calls this has made sure that the user allows the code to run.
     """
@@ -20,7 +20,7 @@ def load_client_method(reference: str, where: str) -> type[ClientMethod]:
 
 
 def name_client_method(name: str, found: object, where: str) -> type[ClientMethod]:
-    """Register a user's own method under a name."""
+    """Register a custom method under a name."""
     if not (isinstance(found, type) and issubclass(found, ClientMethod)):
         raise UserError(f"{where}: {name}: must be a subclass of fednnnn_plugin.ClientMethod")
     if {type(key) for key in found.keys.values()} - {Key}:

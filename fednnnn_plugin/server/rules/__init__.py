@@ -116,7 +116,7 @@ class Rule:
 
     @contextmanager
     def _called(self) -> Iterator[None]:
-        """Call a user's own class on one thread, and say on one line what it raises."""
+        """Call a custom class on one thread, and say on one line what it raises."""
         try:
             with nullcontext() if self.is_ours else on_threads(1):
                 yield
@@ -203,7 +203,7 @@ def find_rule(name: str) -> Rule:
 
 
 def load_rule(reference: str, where: str) -> Rule:
-    """Import a user's own rule ``module:Class``, and register it under that name alone.
+    """Import a custom rule ``module:Class``, and register it under that name alone.
 
     Whoever calls this has made sure that the user allows the code to run.
     """
@@ -217,7 +217,7 @@ def load_rule(reference: str, where: str) -> Rule:
 
 
 def name_rule(name: str, optimizer: object, where: str) -> Rule:
-    """Register a user's own rule under a name of its own: the decorated class's place."""
+    """Register a custom rule under a name of its own: the decorated class's place."""
     declared = next((rule for rule in reversed(_decorated) if rule.optimizer is optimizer), None)
     if declared is None:
         raise UserError(f"{where}: {name}: must be a class with @fednnnn_plugin.rule(...)")
