@@ -1,6 +1,6 @@
 """A federation's data as mini-batches: staged tensors, or whatever iterables a user brought."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import torch_generator
 
 Batch = tuple[Tensor, Tensor]
+AnyOrder = bool | Callable[[Tensor], bool]
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,12 @@ def client_steps(data: FederatedData | LoaderData, sgd: LocalSGD) -> list[int]:
 class Batches:
     """A federation's mini-batches, on the device and in the dtype to train in once staged.
 
-    ``any_order`` says that the model takes images in any order of memory: on a CPU they come in the
-    faster one.
+    ``any_order`` says that the model takes images in any order of memory, or says it of the first
+    ones: on a CPU they come in the faster one.
     """
 
-    def __init__(self, sgd: LocalSGD, device: torch.device, *, any_order: bool = False) -> None:
-        self._sgd, self._device = sgd, device
-        # Not contiguous(): it leaves the strides of one channel, by which PyTorch goes.
-        last = any_order and device.type == "cpu"
-        self._order = torch.channels_last if last else torch.preserve_format
+    def __init__(self, sgd: LocalSGD, device: torch.device, *, any_order: AnyOrder = False) -> None:
+        self._sgd, self._device, self._any_order = sgd, device, any_order
 
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
         """Yield each local epoch's batches, staged."""
@@ -95,7 +93,12 @@ class Batches:
         """
         inputs, labels = batch
         dtype = self._sgd.dtype if inputs.is_floating_point() else inputs.dtype
-        order = self._order if inputs.ndim == 4 else torch.preserve_format
+        order = torch.preserve_format
+        if inputs.ndim == 4 and self._device.type == "cpu":
+            if callable(self._any_order):
+                self._any_order = self._any_order(inputs[:2])
+            # Not contiguous(): it leaves the strides of one channel, by which PyTorch goes.
+            order = torch.channels_last if self._any_order else torch.preserve_format
         inputs = inputs.to(self._device, dtype, memory_format=order, copy=True)
         kind = self._sgd.dtype if labels.is_floating_point() else torch.int64
         return inputs, labels.to(self._device, kind)
@@ -105,7 +108,7 @@ class LoaderBatches(Batches):
     """Batches as a user's iterables give them; each epoch iterates anew."""
 
     def __init__(
-        self, data: LoaderData, sgd: LocalSGD, device: torch.device, *, any_order: bool = False
+        self, data: LoaderData, sgd: LocalSGD, device: torch.device, *, any_order: AnyOrder = False
     ) -> None:
         super().__init__(sgd, device, any_order=any_order)
         self._data = data
@@ -132,7 +135,7 @@ class TensorBatches(Batches):
         seed: int,
         device: torch.device,
         *,
-        any_order: bool = False,
+        any_order: AnyOrder = False,
         test_batch: int = 200,
     ) -> None:
         super().__init__(sgd, device, any_order=any_order)

@@ -139,7 +139,7 @@ def cohort_of(
         loss=sgd.loss,
         metrics=functions.metrics,
     )
-    any_order = inputs.are_ours or _any_order(inputs, side_by_side, seed)
+    any_order = inputs.are_ours or _takes_any_order(inputs, side_by_side, seed)
     if not isinstance(data, FederatedData):
         loaded = LoaderBatches(data, sgd, device, any_order=any_order)
         return cohort(partial(_train_alone, sgd, loaded), own_test or loaded)
@@ -176,26 +176,22 @@ def _differentiate(_: Step) -> None:
     torch.autograd.grad(one * one, one)
 
 
-def _any_order(inputs: Inputs, workers: Workers, seed: int) -> bool:
-    """Tell whether images may be in any order of memory, asked where a user's model may run."""
+def _takes_any_order(inputs: Inputs, workers: Workers, seed: int) -> bool:
+    """Tell whether a user's model takes the first images of their data in any order of memory."""
+    model, data, device, *_ = inputs
 
-    def ask(_: Step) -> bool:
-        return reads_any_order(inputs.model, inputs.data, seed)
+    def probe(_: Step) -> bool:
+        with isolated_generators(seed, "client"):
+            if isinstance(data, FederatedData):
+                return takes_any_order(model, data.normalised(data.train_images[:2]))
+            loaders = data.train_loaders.values()
+            first = next((batch for loader in loaders for batch in loader), None)
+        return first is not None and takes_any_order(model, first[0][:2])
 
     try:
-        return inputs.device.type == "cpu" and bool(all_of(workers, [ask])[0])
+        return device.type == "cpu" and bool(all_of(workers, [probe])[0])
     except (Failure, UserError):  # which the training of a client will say
         return False
-
-
-def reads_any_order(model: nn.Module, data: FederatedData | LoaderData, seed: int) -> bool:
-    """Tell whether a user's model takes the first images of their data in any order of memory."""
-    with isolated_generators(seed, "client"):
-        if isinstance(data, FederatedData):
-            return takes_any_order(model, data.normalised(data.train_images[:2]))
-        loaders = data.train_loaders.values()
-        first = next((batch for loader in loaders for batch in loader), None)
-    return first is not None and takes_any_order(model, first[0][:2])
 
 
 def _own_test(inputs: Inputs, seed: int) -> OwnTest | None:

@@ -11,14 +11,12 @@ from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import Replica
-from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import Batches, LoaderBatches, LoaderData, TensorBatches
 from fednnnn_plugin.engine.devices import usable_cores
 from fednnnn_plugin.engine.evaluation import tally
 from fednnnn_plugin.engine.from_recipe import local_sgd
-from fednnnn_plugin.engine.model_check import check_model
+from fednnnn_plugin.engine.model_check import check_model, takes_any_order
 from fednnnn_plugin.engine.numerics import numerics
-from fednnnn_plugin.engine.training import reads_any_order
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.loaders import ClientLoader, follow_the_engine
 from fednnnn_plugin.fedml.model_states import whole_state, with_noise
@@ -68,7 +66,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         self._threads = usable_cores() if threads == "auto" else threads
         super().__init__(model, args)
         self._staged: tuple[Any, torch.device, TensorBatches] | None = None
-        self._any_order: bool | None = None  # of images in memory: asked once, with the first data
+        self._any_order: bool | None = None  # of images in memory: asked once, of the first ones
 
     def get_model_params(self) -> OrderedDict[str, Tensor]:
         """Return a copy of the model, on the CPU."""
@@ -119,19 +117,17 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         if not isinstance(train_data, ClientLoader):
             follow_the_engine(train_data)
             data = LoaderData({client: train_data}, {}, (), 0)
-            any_order = self._order_is_free(data, device)
-            return LoaderBatches(data, self._sgd, device, any_order=any_order)
+            return LoaderBatches(data, self._sgd, device, any_order=self._takes_any_order)
         dealt = train_data.data
         if self._staged is None or self._staged[:2] != (dealt, device):
             name = getattr(self.args, "model", type(self.model).__name__)
             check_model(self.model, name, dealt, self._sgd.batch_size, self._sgd.loss)
-            any_order = ours or self._order_is_free(dealt, device)
+            any_order = ours or self._takes_any_order
             batches = TensorBatches(dealt, self._sgd, self._seed, device, any_order=any_order)
             self._staged = dealt, device, batches
         return self._staged[2]
 
-    def _order_is_free(self, data: FederatedData | LoaderData, device: torch.device) -> bool:
+    def _takes_any_order(self, images: Tensor) -> bool:
         if self._any_order is None:
-            on_cpu = device.type == "cpu"  # elsewhere it is not asked for
-            self._any_order = on_cpu and reads_any_order(self.model, data, self._seed)
+            self._any_order = takes_any_order(self.model, images)
         return self._any_order

@@ -137,13 +137,13 @@ def job(run: Run, recipe: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     operator has while another trains: MKL's number is the process's, and the bits depend on it.
     """
     monkeypatch.setattr(training, "why_not_forked", lambda _: "the ranks are threads")
-    lock, probe = threading.Lock(), training._any_order
+    lock, probe = threading.Lock(), training._takes_any_order
 
     def one_at_a_time(*given: Any) -> Any:
         with lock:  # torch's generator, which is the process's, waits for ever where two seed it
             return probe(*given)
 
-    monkeypatch.setattr(training, "_any_order", one_at_a_time)
+    monkeypatch.setattr(training, "_takes_any_order", one_at_a_time)
 
     def start(size: int, data: FederatedData, **settings: Any) -> None:
         model = settings.pop("model", INITIAL)
