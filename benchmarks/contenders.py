@@ -72,11 +72,17 @@ def federated(recipe: Recipe, samples: int | None = None) -> FederatedData:
     return replace(data, client_indices=tuple(held[:samples] for held in kept))
 
 
+def client_data(data: FederatedData, client: int) -> tuple[Tensor, Tensor]:
+    """Return a client's inputs, normalised, and labels."""
+    indices = data.client_indices[client]
+    return data.normalised(data.train_images[indices]), data.train_labels[indices]
+
+
 def loaders(recipe: Recipe, data: FederatedData) -> list[DataLoader[Any]]:
     """Return the clients' data as PyTorch's users have it."""
     size = recipe.train_args.batch_size
     return [
-        DataLoader(TensorDataset(*data.client_data(client)), batch_size=size, shuffle=True)
+        DataLoader(TensorDataset(*client_data(data, client)), batch_size=size, shuffle=True)
         for client in range(data.num_clients)
     ]
 
@@ -148,7 +154,7 @@ def plain_loop(
     """
     train, sgd, local = recipe.train_args, local_sgd(recipe, Functions()), loaders(recipe, data)
     if staged:
-        shares = [data.client_data(client) for client in range(data.num_clients)]
+        shares = [client_data(data, client) for client in range(data.num_clients)]
         local = [Staged(x.to(device), y.to(device), train.batch_size) for x, y in shares]
     test = test_loader(recipe, data)
     served = create_model(recipe.model_args.model, 0).to(device)

@@ -18,11 +18,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 def operations(recipe: Recipe, data: FederatedData) -> float:
     """Count the floating-point operations of a round's products; a multiply-add is two."""
     model = create_model(recipe.model_args.model, 0)
-    images, labels = data.client_data(0)
-    batch = slice(recipe.train_args.batch_size)
+    images = data.normalised(data.train_images[: recipe.train_args.batch_size])
     with FlopCounterMode(display=False) as counter:
-        F.cross_entropy(model(images[batch]), labels[batch]).backward()
-    per_image: float = counter.get_total_flops() / len(images[batch])
+        F.cross_entropy(model(images), data.train_labels[: len(images)]).backward()
+    per_image: float = counter.get_total_flops() / len(images)
     total = sum(data.client_size(client) for client in range(data.num_clients))
     return per_image * total * recipe.train_args.epochs
 

@@ -89,11 +89,6 @@ class FederatedData:
         """Return inputs of this data, on the CPU, as a model takes them."""
         return self.normalisation(inputs) if self.normalisation else inputs
 
-    def client_data(self, client: int) -> tuple[Tensor, Tensor]:
-        """A client's inputs [n_k, …], normalised, and labels [n_k], copied out."""
-        indices = self.client_indices[client]
-        return self.normalised(self.train_images[indices]), self.train_labels[indices]
-
     def class_counts(self) -> pd.DataFrame:
         """Count each client's training images by class; a ``UserError`` where there are none."""
         labels = self.train_labels

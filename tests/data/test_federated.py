@@ -12,6 +12,8 @@ from fednnnn_plugin.data.federated import DataSpec, load_federated
 from fednnnn_plugin.data.load import load_digits
 from fednnnn_plugin.errors import UserError
 
+from ..support.clients import client_data
+
 DIGITS = DataSpec(
     dataset="digits",
     data_cache_dir=Path("/nonexistent"),
@@ -37,7 +39,7 @@ def test_federated_digits_of_20_clients() -> None:
     assert whole.mean().item() == pytest.approx(0, abs=1e-6)
     assert whole.std(correction=0).item() == pytest.approx(1, abs=1e-6)
     for client in range(20):
-        images, labels = data.client_data(client)
+        images, labels = client_data(data, client)
         assert len(labels) == len(images) == data.client_size(client)
         assert len(labels.unique()) == 2
         assert torch.equal(images[5], whole[data.client_indices[client][5]])

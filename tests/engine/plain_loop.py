@@ -13,6 +13,8 @@ from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.seeds import torch_generator
 from fednnnn_plugin.user_code import load_code
 
+from ..support.clients import client_data
+
 LOSSES = {
     "cross_entropy": F.cross_entropy,
     "bce_with_logits": F.binary_cross_entropy_with_logits,
@@ -49,7 +51,7 @@ def follow(
     served, mu = copy.deepcopy(model), recipe.rule_settings.get("prox_mu", 0.0)
     shifts = copy.deepcopy(model)
     nn.utils.vector_to_parameters(shift, shifts.parameters())
-    images, labels = map(as_inputs, data.client_data(client))
+    images, labels = map(as_inputs, client_data(data, client))
     generator, steps = torch_generator(0, "shuffle", number, client), 0
     size = len(labels) if train.batch_size == -1 else train.batch_size
     model.train()

@@ -23,6 +23,7 @@ from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.server.layout import State
 
+from ..support.clients import client_data
 from .conftest import Doing, Tiny, draw
 
 Content = Callable[[Path], object]
@@ -65,7 +66,7 @@ def own(data: FederatedData) -> dict[str, Any]:
         model = Own()
     rng, clients = np.random.default_rng(0), range(data.num_clients)
     loaders = LoaderData(
-        {k: Augmented(*data.client_data(k), rng) for k in clients},
+        {k: Augmented(*client_data(data, k), rng) for k in clients},
         {k: data.client_size(k) for k in clients},
         Augmented(data.test_images, data.test_labels, rng),
         10,

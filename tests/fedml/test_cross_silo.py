@@ -28,6 +28,7 @@ from fednnnn_plugin.fedml.loaders import fedml_dataset
 from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.models import create_model
 
+from ..support.clients import client_data
 from .rounds import CPU, fedml_args, refused, silo_args
 
 CLIENTS, ROUNDS = 3, 2
@@ -82,7 +83,7 @@ NETS = {"ours": lambda: create_model("nnnn_digits", 0), "drops": dropping, "conv
 
 def own_loaders(images) -> tuple[list, LoaderData]:
     """Loaders that shuffle by the global generator, which the engine seeds for each client."""
-    parts = {k: TensorDataset(*images.client_data(k)) for k in range(CLIENTS)}
+    parts = {k: TensorDataset(*client_data(images, k)) for k in range(CLIENTS)}
     local = {k: DataLoader(part, batch_size=4, shuffle=True) for k, part in parts.items()}
     sizes = {k: len(part) for k, part in parts.items()}
     test = [(images.normalised(images.test_images), images.test_labels)]
