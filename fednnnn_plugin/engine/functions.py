@@ -17,7 +17,7 @@ from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fingerprint import code_digest
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.kinds import OPTIMIZERS
-from fednnnn_plugin.recipe.method import CLIENT_METHOD
+from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD
 from fednnnn_plugin.user_code import call_code, check_arguments, find_code, is_own, object_name
 
 LOSS, OPTIMIZER = "train_args.loss", "train_args.client_optimizer"

@@ -23,7 +23,7 @@ from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.sampling import SAMPLING, Sampler
 from fednnnn_plugin.errors import UserError, in_words
 from fednnnn_plugin.recipe import find_recipe, load_recipe
-from fednnnn_plugin.recipe.method import CLIENT_METHOD
+from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD
 from fednnnn_plugin.server.rules import RULES, name_rule
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from fednnnn_plugin.files import open_regular, write_atomically
 from fednnnn_plugin.fingerprint import Fingerprint, code_digest
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe, differences, load_recipe
-from fednnnn_plugin.recipe.build import named_objects
+from fednnnn_plugin.recipe.validation import named_objects
 from fednnnn_plugin.server.rules import Rule
 from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_code
 

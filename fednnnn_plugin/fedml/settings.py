@@ -13,10 +13,15 @@ from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.fedml.methods import is_allowed_code, warn_of_near_keys
 from fednnnn_plugin.reading import read_yaml, write_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
-from fednnnn_plugin.recipe.build import build
 from fednnnn_plugin.recipe.kinds import Caller
-from fednnnn_plugin.recipe.method import CLIENT_METHOD, find_client_method, find_method, method_keys
+from fednnnn_plugin.recipe.method_keys import (
+    CLIENT_METHOD,
+    find_client_method,
+    find_method,
+    method_keys,
+)
 from fednnnn_plugin.recipe.schema import SECTIONS, own_keys
+from fednnnn_plugin.recipe.validation import build
 from fednnnn_plugin.server.rules import RULES, find_rule, load_rule
 from fednnnn_plugin.user_code import names_code
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from fednnnn_plugin.errors import UserError, joined, printable
 from fednnnn_plugin.reading import NotReadableError, read_mapping, read_yaml, write_yaml
-from fednnnn_plugin.recipe.build import build, known_keys, unknown_section
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, own_keys
+from fednnnn_plugin.recipe.validation import build, known_keys, unknown_section
 
 # Access keys, as run folders are shared; and what says where a run goes, not what it is.
 _UNSTORED = {"wandb_key", "mlops_api_key", "overwrite", "resume"}

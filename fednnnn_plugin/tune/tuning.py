@@ -16,8 +16,8 @@ from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.report.study import is_study, read_plan
 from fednnnn_plugin.tune.begin import begin_study, check_study
 from fednnnn_plugin.tune.options import Options, checked_options
+from fednnnn_plugin.tune.parallel import search
 from fednnnn_plugin.tune.plan import described
-from fednnnn_plugin.tune.processes import search
 from fednnnn_plugin.tune.study_folder import StudyFolder, shown_values
 
 _log = logging.getLogger(__name__)

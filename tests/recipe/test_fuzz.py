@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.recipe import dump_recipe, list_recipes, load_recipe
-from fednnnn_plugin.recipe.build import known_keys
+from fednnnn_plugin.recipe.validation import known_keys
 
 TEXTS = [path.read_text() for path in list_recipes()]
 KEYS = [f"{section}.{key}" for key, section in known_keys().items()]

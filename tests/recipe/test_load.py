@@ -9,7 +9,7 @@ import yaml
 
 from fednnnn_plugin.errors import UserError, did_you_mean
 from fednnnn_plugin.reading import read_yaml
-from fednnnn_plugin.recipe import build, differences, dump_recipe, load_recipe
+from fednnnn_plugin.recipe import differences, dump_recipe, load_recipe, validation
 
 MINIMAL = """\
 common_args: {training_type: simulation}
@@ -153,9 +153,12 @@ def test_mistakes_in_thousands_are_searched_for_twenty(
 ) -> None:
     """The nearest name takes its time."""
     asked: list[str] = []
-    monkeypatch.setattr(
-        build, "did_you_mean", lambda word, *names: asked.append(word) or did_you_mean(word, *names)
-    )
+
+    def suggest(word: str, *names: object) -> str:
+        asked.append(word)
+        return did_you_mean(word, *names)
+
+    monkeypatch.setattr(validation, "did_you_mean", suggest)
     sections = yaml.safe_load(MINIMAL) | {f"section{i}": {} for i in range(7_500)}
     sections["data_args"] |= {f"unknown{i}": 1 for i in range(7_500)}
     recipe_file.write_text(yaml.safe_dump(sections))

@@ -13,7 +13,7 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.engine.from_recipe import default_folder
 from fednnnn_plugin.recipe import find_recipe, load_recipe
-from fednnnn_plugin.recipe.build import known_keys
+from fednnnn_plugin.recipe.validation import known_keys
 
 PACKAGE = Path(fp.__file__).parent
 PICKLING = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from fednnnn_plugin.errors import MAX_LINES, UserError, did_you_mean, joined, shown
 from fednnnn_plugin.recipe.consistency import inconsistencies
 from fednnnn_plugin.recipe.kinds import Caller
-from fednnnn_plugin.recipe.method import CLIENT_METHOD, METHOD, method_keys, method_settings
+from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, METHOD, method_keys, method_settings
 from fednnnn_plugin.recipe.schema import FEDMLS, FUNCTIONS, SECTIONS, Recipe, own_keys
 from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_object
 
