@@ -50,7 +50,7 @@ def test_results_table_recomputed_with_pandas(report: Path) -> None:
     lines = (report / "README.md").read_text().split("**Test accuracy (%)**")[1].splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][2:]
     methods = [each for _, each in runs.groupby([*CONDITION, "method"])]
-    assert len(rows) == len(methods) == 29
+    assert len(rows) == len(methods) == 30
     for data, where, method, *numbers in rows:
         condition = (NAMES[data], *(NAMES[part] for part in where.split(", ")))
         of_seeds = runs.loc[(*condition, re.sub(r"\\\*| \(η.*\)", "", method))]
