@@ -71,8 +71,8 @@ def client_steps(data: FederatedData | LoaderData, sgd: LocalSGD) -> list[int]:
 class Batches:
     """A federation's mini-batches, on the device and in the dtype to train in once staged.
 
-    ``any_order`` says that the model takes images in any order of memory, or says it of the first
-    ones: on a CPU they come in the faster one.
+    ``any_order`` says that the model takes images in any order of memory, or says it of two of a
+    batch: on a CPU they come in the faster one.
     """
 
     def __init__(self, sgd: LocalSGD, device: torch.device, *, any_order: AnyOrder = False) -> None:
@@ -95,10 +95,9 @@ class Batches:
         dtype = self._sgd.dtype if inputs.is_floating_point() else inputs.dtype
         order = torch.preserve_format
         if inputs.ndim == 4 and self._device.type == "cpu":
-            if callable(self._any_order):
-                self._any_order = self._any_order(inputs[:2])
+            free = self._any_order(inputs[:2]) if callable(self._any_order) else self._any_order
             # Not contiguous(): it leaves the strides of one channel, by which PyTorch goes.
-            order = torch.channels_last if self._any_order else torch.preserve_format
+            order = torch.channels_last if free else torch.preserve_format
         inputs = inputs.to(self._device, dtype, memory_format=order, copy=True)
         kind = self._sgd.dtype if labels.is_floating_point() else torch.int64
         return inputs, labels.to(self._device, kind)

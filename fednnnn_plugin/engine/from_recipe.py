@@ -48,7 +48,7 @@ def load_data(
 ) -> FederatedData:
     """Load a recipe's data; one rank of each machine downloads and decodes, then the others.
 
-    ``given`` are custom ones in the place of what the recipe names.
+    ``given`` are custom data in the place of what the recipe names.
     """
     spec = data_spec(recipe, allow_code=allow_code)
     if ranks.local_rank == 0:
