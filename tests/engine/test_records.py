@@ -1,34 +1,36 @@
-"""``metrics.jsonl`` and ``summary.json``: what is on record, and cutting it back."""
+"""``metrics.jsonl``, ``summary.json`` and checkpoints: what of them is whole, after any damage."""
 
-from collections.abc import Callable
+import hashlib
+import json
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fednnnn_plugin.engine.checkpoint import CheckpointFolder
 from fednnnn_plugin.engine.records import MetricsFile, Summary
+from fednnnn_plugin.errors import UserError
 
 REST = b'"integrated_norm": 1, "seconds": {"train": 1}'
+MANY = 10**6
+in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture
-def metrics(tmp_path: Path, make_record: Callable[..., object]) -> MetricsFile:
+def metrics(tmp_path: Path) -> MetricsFile:
     """Holds rounds 1 to 3, the second one untested."""
-    file = MetricsFile(tmp_path / "metrics.jsonl")
-    for number in (1, 2, 3):
-        file.append(make_record(number, test_acc=None if number == 2 else number / 10))
-    return file
+    seconds = {"train": 20.0, "aggregate": 1.0, "evaluate": 0.25}
+    with (tmp_path / "metrics.jsonl").open("w") as file:
+        for number, accuracy in ((1, 0.1), (2, None), (3, 0.3)):
+            line = {"round": number, "test_acc": accuracy, "integrated_norm": 2.0 * number}
+            file.write(json.dumps(line | {"seconds": seconds}) + "\n")
+    return MetricsFile(tmp_path / "metrics.jsonl")
 
 
 def lines(metrics: MetricsFile) -> list[bytes]:
     return metrics.path.read_bytes().splitlines(keepends=True)
-
-
-def test_metrics_file_has_a_line_a_round(metrics: MetricsFile) -> None:
-    assert metrics.rounds() == 3
-    assert metrics.results() == (0.3, 3, 0.3)
-    assert metrics.until(2) == (4.0, 2 * 21.25)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,6 @@ def test_metrics_file_has_a_line_a_round(metrics: MetricsFile) -> None:
         (b'{"round": 2, "test_acc": 0.5, %b}' % REST, 1),  # it runs into the next line
         (b'{"round": 2, "test_acc": 1.5, %b}\n' % REST, 1),
         (b'{"round": 2, "test_acc": 0, "integrated_norm": 1, "seconds": {"train": "1"}}\n', 1),
-        (b'{"round": 2, "test_acc": 0, "integrated_norm": 1, "seconds": []}\n', 1),
         (b'{"round": 2, "test_acc": 0, "integrated_norm": -1, "seconds": {"train": 1}}\n', 1),
         (b'{"round": 2, "test_acc": 0, "integrated_norm": 1e308, "seconds": {"train": 1}}\n', 1),
         (b'{"round": 2, "test_acc": 0, %b, "mean_client_norm": -1}\n' % REST, 1),
@@ -51,12 +52,13 @@ def test_metrics_file_has_a_line_a_round(metrics: MetricsFile) -> None:
 def test_metrics_file_counts_whole_lines_only(
     metrics: MetricsFile, line: bytes, whole: int
 ) -> None:
+    assert (metrics.results(), metrics.until(2)) == ((0.3, 3, 0.3), (4.0, 2 * 21.25))
     first, _, third = lines(metrics)
     metrics.path.write_bytes(first + line + third)
     assert metrics.rounds() == whole
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@in_one_folder
 @given(content=st.binary(max_size=200), kept=st.integers(0, 3))
 def test_metrics_file_is_cut_back_to_whole_lines(
     metrics: MetricsFile, content: bytes, kept: int
@@ -71,14 +73,6 @@ def test_metrics_file_is_cut_back_to_whole_lines(
         metrics.path.write_bytes(b"".join(before))
 
 
-def test_metrics_file_without_end_or_room(make_record: Callable[..., object]) -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        make_record(1, test_acc=float("nan")).to_json()
-    assert MetricsFile(Path("/dev/zero")).rounds() == 0  # without reading it into memory
-    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
-        MetricsFile(Path("/dev/full")).append(make_record(1))
-
-
 def test_summary_that_is_not_whole_is_none(tmp_path: Path) -> None:
     """Nor is one of another version: the run then goes on from its checkpoint, and writes one."""
     path = tmp_path / "summary.json"
@@ -88,3 +82,62 @@ def test_summary_that_is_not_whole_is_none(tmp_path: Path) -> None:
     for harm in ("", "[", '{"rounds": 3}', path.read_text().replace("3", '"3"')):
         path.write_text(harm)
         assert (Summary.read(path), Summary.rounds_in(path)) == (None, 0)
+
+
+def server(number: int) -> dict[str, torch.Tensor]:
+    return {"w": torch.full((3,), float(number)), "steps": torch.tensor(number)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CheckpointFolder:
+    """Holds the checkpoints of rounds 1 and 2."""
+    checkpoints = CheckpointFolder(tmp_path / "checkpoint")
+    for number in (1, 2):
+        checkpoints.save(server(number), number)
+    return checkpoints
+
+
+def loaded(folder: CheckpointFolder, recorded: int = MANY) -> int | None:
+    """The round of the checkpoint that is loaded, which is as it was saved."""
+    checkpoint = folder.load(recorded)
+    if checkpoint is None:
+        return None
+    torch.testing.assert_close(checkpoint.server, server(checkpoint.round), rtol=0, atol=0)
+    return checkpoint.round
+
+
+def test_checkpoints_of_the_newest_two_rounds_are_kept(folder: CheckpointFolder) -> None:
+    """Those are of a run that was cut back; they must not come after the one that goes on."""
+    (folder.path / "round-000009.safetensors").write_text("mine")
+    for number, left in ((5, [2, 5]), (1_000_000, [5, 1_000_000]), (3, [3]), (4, [3, 4])):
+        folder.save(server(number), number)
+        assert loaded(folder) == number
+        names = [path.name.split("-")[1] for path in folder.path.glob("round-*-*")]
+        assert sorted(map(int, names)) == left
+    assert (folder.path / "round-000009.safetensors").read_text() == "mine"
+
+
+def test_checkpoint_beyond_the_record_is_passed_over(folder: CheckpointFolder) -> None:
+    assert [loaded(folder, 2), loaded(folder, 1)] == [2, 1]
+    with pytest.raises(UserError, match=r"metrics\.jsonl: line 1 is damaged or missing"):
+        folder.load(0)
+
+
+@in_one_folder
+@given(start=st.integers(0, 300), length=st.integers(0, 300), new=st.binary(max_size=60))
+def test_checkpoint_with_any_damage_is_passed_over(
+    folder: CheckpointFolder, start: int, length: int, new: bytes
+) -> None:
+    newest = max(folder.path.iterdir())
+    content = newest.read_bytes()
+    changed = content[:start] + new + content[start + length :]
+    digest = hashlib.blake2b(changed, digest_size=16).hexdigest()
+    under_its_own = newest.with_name(f"round-000002-{digest}.safetensors")
+    newest.write_bytes(changed)
+    try:
+        assert loaded(folder) == (2 if changed == content else 1)
+        newest.rename(under_its_own)
+        folder.load(MANY)  # a result, or damaged
+    finally:
+        under_its_own.unlink()
+        newest.write_bytes(content)

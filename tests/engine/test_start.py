@@ -1,15 +1,22 @@
-"""``fp.run``: the engine from Python, and the public names."""
+"""``fp.run`` and ``fp.load_model``: a run and its model, from Python; the commit that made it."""
 
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.data.load import load_digits
+from fednnnn_plugin.engine.provenance import commit
 
-from .conftest import QUICK, quick_run
+from .conftest import QUICK, cell, quick_run
 
-RECIPE = "digits_noniid_b_fednnnn"
+RECIPE, CELL = "digits_noniid_b_fednnnn", cell()
 
 
 class Noting(fp.Follower):
@@ -26,9 +33,7 @@ class Noting(fp.Follower):
 def test_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     noting = Noting()
     run = quick_run(tmp_path / "run", using_mlops=True, followers=[noting])
-    assert run.folder == tmp_path / "run"
-    assert run.summary is not None
-    assert not run.was_finished
+    assert (run.folder, run.was_finished) == (tmp_path / "run", False)
     metrics = fp.read_runs(run.folder)
     assert metrics["round"].tolist() == [1, 2]
     assert metrics["test_acc"].iloc[-1] == run.summary.final_test_acc
@@ -40,43 +45,113 @@ def test_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     # FedML's service is for `fedml run` only.
     assert shown.err.startswith("warning: common_args.using_mlops: true: ")
 
-    options = [f"{key}={str(value).lower()}" for key, value in QUICK.items()]
-    options.append("using_mlops=true")
+    options = [f"{key}={str(v).lower()}" for key, v in (QUICK | {"using_mlops": True}).items()]
     again = fp.run(RECIPE, overrides=options, output=str(tmp_path / "run"), resume=True)
-    assert again.was_finished
-    assert again.summary == run.summary
+    assert (again.was_finished, again.summary) == (True, run.summary)
 
 
-def test_run_raises_the_user_s_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for given, said in (
-        ({"overrides": {"beta": -1}}, r"train_args\.beta"),
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"overrides": {"beta": -1}}, r"overrides: train_args\.beta: -1"),
+        ({"overrides": "beta=-1"}, r"overrides: train_args\.beta: -1"),
+        # What Python has for a number, a path and a list.
+        ({"overrides": {"random_seed": np.int64(3), "beta": -1}}, r"overrides: train_args\.beta"),
+        ({"overrides": {"data_dir": Path("😀"), "beta": -1}}, r"overrides: train_args\.beta"),
+        ({"overrides": {"image_size": np.array([8, 8]), "beta": -1}}, r"overrides: train_args\.b"),
         ({"backend": "mpi"}, "backend: 'mpi': must be 'sp' or 'MPI'"),
-        ({"output": "typo", "resume": True}, "resume"),
-        *(
-            ({"output": here, "overwrite": True}, "not the curr")
-            for here in (".", tmp_path, "a/..")
-        ),
-    ):
-        with pytest.raises(fp.UserError, match=said):
-            fp.run(RECIPE, **given)
-    assert not any(tmp_path.iterdir())
+        ({"output": "typo", "resume": True}, "resume=True: typo: "),
+        *(({"output": here, "overwrite": True}, "output: .*current") for here in (".", "a/..")),
+    ],
+)
+def test_mistake_names_its_argument(own_code: Path, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(fp.UserError, match=f"^{said}"):
+        fp.run(RECIPE, **given)
+    assert not any(own_code.iterdir())
 
 
-def test_overrides_may_be_python_objects(tmp_path: Path) -> None:
-    given = {"random_seed": np.int64(3), "data_cache_dir": tmp_path / "😀", "comm_round": -1}
-    image = {"data_dir": tmp_path, "image_size": np.array([8, 8]), "comm_round": -1}
-    for overrides in (given, image, "comm_round=-1"):
-        with pytest.raises(fp.UserError) as error:
-            fp.run(RECIPE, overrides=overrides)
-        assert str(error.value).startswith("overrides: train_args.comm_round: -1")
-        assert "\n" not in str(error.value)
+def accuracy(model: nn.Module, inputs: Tensor, labels: Tensor) -> float:
+    with torch.no_grad():
+        return (model(inputs).argmax(1) == labels).float().mean().item()
 
 
-def test_public_names_are_listed_and_load_on_use() -> None:
-    names = {"run", "Run", "read_runs", "figures", "rule", "partition", "register", "NormNorm"}
-    names |= {"UpdateAccumulator", "NWDARecorder"}
-    assert names | {"UserError", "RunError", "FedExP", "FedAdam", "FedYogi"} <= set(dir(fp))
-    assert fp.FedNNNN.__name__ == "FedNNNN"
-    with pytest.raises(AttributeError, match="NoSuchRule"):
-        _ = fp.NoSuchRule
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, fp.Run]:
+    """A run of the digits, and one of objects."""
+    folder = tmp_path_factory.mktemp("runs")
+    given = {"partition_method": "iid", "comm_round": 1, "recipe": "digits_noniid_b_fedavg"}
+    objects = {"model": CELL["Net"], "data": CELL["tensors"]()}
+    digits, own = (
+        quick_run(folder / "digits", **given),
+        quick_run(folder / "own", **given, **objects),
+    )
+    return {"digits": digits, "own": own}
+
+
+def test_model_has_the_recorded_accuracy(runs: dict[str, fp.Run]) -> None:
+    """On raw images, of either type; and on inputs of one's own, as they are."""
+    model, pixels = fp.load_model(runs["digits"].folder), load_digits(0).pixels
+    before, given = pixels.test_images.clone(), CELL["Net"](4)
+    weight = given.fc1.weight.clone()
+    assert not model.training
+    for images in (pixels.test_images, pixels.test_images.float()):
+        found = accuracy(model, images, pixels.test_labels)
+        assert found == pytest.approx(runs["digits"].summary.final_test_acc)
+    for model in (CELL["Net"], given):
+        found = accuracy(fp.load_model(runs["own"].folder, model), *CELL["tensors"]()[2:])
+        assert found == pytest.approx(runs["own"].summary.final_test_acc)
+    assert torch.equal(pixels.test_images, before)
+    assert torch.equal(given.fc1.weight, weight)
+
+
+@pytest.mark.parametrize(
+    ("run", "model", "named"),
+    [
+        ("own", None, "model="),
+        ("own", cell("width=8", "width=9")["Net"], "fc1"),
+        ("own", cell("torch.relu", "torch.tanh")["Net"], "code"),
+        ("own", nn.Identity(), "model"),
+        ("digits", CELL["Net"], "nnnn_digits"),
+    ],
+)
+def test_load_model_refuses_another_model(
+    runs: dict[str, fp.Run], run: str, model: object, named: str
+) -> None:
+    with pytest.raises(fp.UserError, match=f"^.*{named}.*$"):
+        fp.load_model(runs[run].folder, model)
+
+
+def test_load_model_without_a_model_is_refused(tmp_path: Path, runs: dict[str, fp.Run]) -> None:
+    with pytest.raises(fp.UserError, match=r"recipe\.yaml"):
+        fp.load_model(tmp_path / "nowhere")
+    (tmp_path / "recipe.yaml").write_bytes((runs["digits"].folder / "recipe.yaml").read_bytes())
+    tensors = save({"w": torch.zeros(2)})
+    for content in (None, b"no tensors", tensors, save({}, {"fednnnn_plugin": "{}"})):
+        if content is not None:
+            (tmp_path / "model.safetensors").write_bytes(content)
+        with pytest.raises(fp.UserError, match=r"model\.safetensors: "):
+            fp.load_model(tmp_path)
+
+
+def test_commit_of_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However git keeps it; none outside a clone, and before the first."""
+
+    def git(*words: str, folder: str = "clone") -> str:
+        place = tmp_path / folder
+        place.mkdir(exist_ok=True)
+        monkeypatch.setattr(fp, "__file__", str(place / "fednnnn_plugin" / "__init__.py"))
+        command = ("git", "-c", "user.name=n", "-c", "user.email=e", "-C", str(place), *words)
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("version")
+    assert commit() is None
+    git("init", "-b", "main")
+    assert commit() is None
+    git("commit", "--allow-empty", "-m", "one")
+    first = git("rev-parse", "HEAD")
+    for words in (["status"], ["pack-refs", "--all"], ["checkout", "--detach"]):
+        git(*words)
+        assert commit() == first
+    git("worktree", "add", str(tmp_path / "other"), "-b", "topic")
+    git("commit", "--allow-empty", "-m", "two", folder="other")
+    assert commit() == git("rev-parse", "HEAD", folder="other") != first
