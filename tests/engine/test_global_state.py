@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -24,39 +24,34 @@ from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.followers import Follower
 from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.errors import RunError
-from fednnnn_plugin.server.layout import State
 
-from .conftest import Run, Tiny, draw
+from .conftest import Tiny, draw
 
+RECIPE = "digits_noniid_b_fednnnn"
 CUDNN = ("allow_tf32", "deterministic", "benchmark", "enabled")
 
 
 def fingerprint() -> dict[str, object]:
     """Everything of the process that a run could change, by name."""
     kind, keys, *rest = np.random.get_state()  # noqa: NPY002
-    root = logging.getLogger()
-    ours = logging.getLogger("fednnnn_plugin")
+    loggers = {name: logging.getLogger(name) for name in ("root", "fednnnn_plugin")}
+    backends = torch.backends
     gc.collect()
     return {
         "python's generator": random.getstate(),
         "numpy's generator": (kind, keys.tobytes(), *rest),
-        "torch's generator": torch.get_rng_state().numpy().tobytes(),
-        "torch's seed": torch.initial_seed(),
+        "torch's generator": (torch.get_rng_state().numpy().tobytes(), torch.initial_seed()),
         "default dtype": torch.get_default_dtype(),
         "threads of operators": (torch.get_num_threads(), torch.get_num_interop_threads()),
         "gradients": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
         "deterministic": torch.get_deterministic_debug_mode(),
-        "matrix products": torch.get_float32_matmul_precision(),
-        "matrix products on a GPU": torch.backends.cuda.matmul.allow_tf32,
-        "cudnn": [getattr(torch.backends.cudnn, name) for name in CUDNN],
-        "root logger": (root.level, list(root.handlers), list(root.filters), root.disabled),
-        "our logger": (ours.level, list(ours.handlers), ours.propagate, ours.disabled),
+        "products": (torch.get_float32_matmul_precision(), backends.cuda.matmul.allow_tf32),
+        "cudnn": [getattr(backends.cudnn, name) for name in CUDNN],
+        "logs": {k: (v.level, v.handlers[:], v.filters[:], v.disabled) for k, v in loggers.items()},
         "warnings": (list(warnings.filters), warnings.showwarning),
         "signals": {n: signal.getsignal(n) for n in signal.valid_signals() if n != signal.SIGKILL},
         "signal mask": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-        "environment": dict(os.environ),
-        "folder": Path.cwd(),
-        "path": list(sys.path),
+        "places": (dict(os.environ), Path.cwd(), list(sys.path)),
         "hooks": (sys.excepthook, threading.excepthook, sys.unraisablehook, list(sys.meta_path)),
         "streams": (sys.stdin, sys.stdout, sys.stderr, print),
         "garbage": (gc.isenabled(), gc.get_threshold()),
@@ -98,84 +93,68 @@ def warm() -> Iterator[None]:
     gc.unfreeze()
 
 
-@pytest.fixture
-def run(tiny: Tiny) -> Callable[..., None]:
-    """Run all clients, an epoch each, and check that nothing has changed."""
-
-    def start(error: type[BaseException] | None = None, **given: Any) -> None:
-        usual = {"client_num_per_round": 6, "epochs": 1, "comm_round": 2}
-        with unchanged(), pytest.raises(error) if error else nullcontext():
-            tiny(**usual | given)
-
-    return start
-
-
-def test_run_ignores_lowered_matrix_precision(run: Run, tiny: Tiny) -> None:
-    """Torch then refused to say what they had been set to, and a CPU trained with bfloat16."""
-    run()
-    model = tiny.model()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        run(mode="overwrite")
-    finally:
-        torch.set_float32_matmul_precision("highest")
-    torch.testing.assert_close(tiny.model(), model, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize(
-    ("precision", "batching"), [("tf32", "auto"), ("bf16", 3), ("fp64", "off")]
-)
-def test_run_leaves_globals_as_they_were(run: Run, precision: str, batching: str | int) -> None:
-    run(precision=precision, client_batching=batching)
-
-
 class Trainer:
-    """A user's own, which draws from everything and may fail."""
+    """A user's own, which draws from everything and fails in round 2."""
 
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def train(self, client: int, state: State, round_number: int) -> State:
+    def train(self, client: int, state: Any, round_number: int) -> Any:
         shift = draw()
         if round_number == 2 and client == 1:
-            raise self._error
+            raise ZeroDivisionError("no samples")
         return {name: tensor + shift for name, tensor in state.items()}
 
-    def test(self, state: State) -> Evaluation | None:
+    def test(self, state: Any) -> Evaluation:
         return Evaluation(draw() / 3, None)
 
 
-@pytest.mark.parametrize(("failures", "error"), [(2, None), (0, RunError)])
-def test_trainer_that_draws_and_raises_leaves_no_trace(run: Run, failures: int, error: Any) -> None:
-    trainer = Trainer(ZeroDivisionError("no samples"))
-    run(error, max_client_failures=failures, trainer=trainer)
+class Ending(Follower):
+    def __init__(self, error: type[BaseException]) -> None:
+        self._error = error
+
+    def round_done(self, record: RoundRecord) -> None:
+        raise self._error
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_run_cut_short_leaves_globals(run: Run, error: type[BaseException]) -> None:
-    class Ending(Follower):
-        def round_done(self, record: RoundRecord) -> None:
-            raise error
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"precision": "tf32"}, None),
+        ({"precision": "bf16", "client_batching": 3}, None),
+        ({"precision": "fp64", "client_batching": "off"}, None),
+        ({"trainer": Trainer(), "max_client_failures": 2}, None),
+        ({"trainer": Trainer()}, RunError),
+        ({"followers": [Ending(KeyboardInterrupt)]}, KeyboardInterrupt),
+        ({"followers": [Ending(OSError)]}, OSError),
+    ],
+)
+def test_run_leaves_globals_as_they_were(tiny: Tiny, given: dict[str, Any], error: Any) -> None:
+    with unchanged(), pytest.raises(error) if error else nullcontext():
+        tiny(client_num_per_round=6, comm_round=2, **given)
 
-    run(error, followers=[Ending()])
 
-
-ONE_ROUND = ["--set", "train_args.comm_round=1", "--set", "train_args.client_num_per_round=2"]
+def test_run_ignores_lowered_matrix_precision(tiny: Tiny) -> None:
+    """Torch then refused to say what they had been set to, and a CPU trained with bfloat16."""
+    tiny("usual", comm_round=1)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with unchanged():
+            tiny("lowered", comm_round=1)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    torch.testing.assert_close(tiny.model("lowered"), tiny.model("usual"), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
-        (["run", "digits_noniid_b_fednnnn", *ONE_ROUND], 0),
-        (["run", "digits_noniid_b_fednnnn", "--set", "train_args.beta=-1"], 2),
-        (["partition", "digits_noniid_ub_fednnnn", "--plot", "clients.svg"], 0),
+        (["run", RECIPE, "--set=comm_round=1", "--set=client_num_per_round=2"], 0),
+        (["run", RECIPE, "--set=beta=-1"], 2),
+        pytest.param(["partition", RECIPE, "--plot", "clients.svg"], 0, marks=pytest.mark.slow),
         (["recipes", "copy", "mine"], 0),
     ],
 )
 def test_commands_leave_globals_as_they_were(
-    arguments: list[str], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_code: Path, arguments: list[str], status: int
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     with unchanged():
         result = CliRunner().invoke(main, arguments)
     assert result.exit_code == status, result.output
