@@ -5,22 +5,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 import torch
 from click.testing import CliRunner
+from nbclient import NotebookClient
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 
-from .conftest import OWN, cell
+from .conftest import OWN, Doing, cell
 
-SIZES = (30, 50, 20, 40)
-CELL = cell()
+RECIPE, SIZES, CELL = "digits_noniid_b_fednnnn", (30, 50, 20, 40), cell()
 NET, HOSPITALS, (X, Y, *TEST) = CELL["Net"], CELL["hospitals"], CELL["tensors"]()
 DATA = (X, Y, *TEST)
+PARTS = [*zip(X.split(SIZES), Y.split(SIZES), strict=True)]
+NONE = {"beta": None, "gamma": None}
 Start = Callable[..., fp.Run]
 
 
@@ -35,10 +38,6 @@ def content(folder: str) -> bytes:
     return Path(folder, "model.safetensors").read_bytes()
 
 
-def parts(x: Tensor = X) -> list[tuple[Tensor, Tensor]]:
-    return [*zip(x.split(SIZES), Y.split(SIZES), strict=True)]
-
-
 def test_model_object_is_the_start_and_unchanged(start: Start) -> None:
     model = NET(4, p=0.0)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -49,13 +48,13 @@ def test_model_object_is_the_start_and_unchanged(start: Start) -> None:
 
 @pytest.mark.slow
 def test_split_of_ones_own_in_each_form(start: Start) -> None:
-    positions = [*torch.arange(len(Y)).split(SIZES)]
+    positions = torch.arange(140).split(SIZES)
     forms = {
-        "positions": (*DATA, positions),
+        "positions": (*DATA, [*positions]),
         "lists": (X.numpy(), Y.numpy(), *TEST, [part.tolist() for part in positions]),
-        "pairs": (parts(), TEST),
-        "named": (dict(enumerate(parts())), tuple(TEST)),
-        "datasets": ([TensorDataset(*part) for part in parts()], TensorDataset(*TEST)),
+        "pairs": (PARTS, TEST),
+        "named": (dict(enumerate(PARTS)), tuple(TEST)),
+        "datasets": ([TensorDataset(*part) for part in PARTS], TensorDataset(*TEST)),
         "function": HOSPITALS,
     }
     for name, data in forms.items():
@@ -64,91 +63,87 @@ def test_split_of_ones_own_in_each_form(start: Start) -> None:
     assert fp.read_runs(*forms)["split_fingerprint"].nunique() == 1
 
 
-@pytest.mark.slow
-def test_datasets_and_loaders_of_clients(start: Start) -> None:
-    clients = [
-        DataLoader(TensorDataset(*parts()[0]), batch_size=7, shuffle=True),
-        Subset(TensorDataset(X, Y), range(30, 80)),
-        *parts()[2:],
-    ]
-    start("whole", data=(clients, DataLoader(TensorDataset(*TEST), batch_size=16)))
-    start("parted", data=(clients, tuple(TEST)), comm_round=1)
-    start("parted", data=(clients, tuple(TEST)), resume=True)
-    assert content("whole") == content("parted")
-    clients[1] = Subset(TensorDataset(X, Y), range(31, 81))
-    with pytest.raises(fp.UserError, match=r"^resume=True: data \(tensors\)"):
-        start("parted", data=(clients, tuple(TEST)), comm_round=3, resume=True)
-
-
 def own_rule(factor: float) -> type[torch.optim.Optimizer]:
     """A rule defined in a cell: FedAvg's step, times a factor."""
 
     @fp.rule()
-    class Mine(torch.optim.Optimizer):
+    class Mine(torch.optim.SGD):
         def __init__(self, params: Any) -> None:
-            super().__init__(params, {})
-
-        @torch.no_grad()
-        def step(self, closure: Any = None) -> None:
-            for group in self.param_groups:
-                for w in group["params"]:
-                    w.sub_(factor * w.grad)
+            super().__init__(params, lr=factor)
 
     return Mine
 
 
 @pytest.mark.slow
-def test_rule_as_an_object(start: Start) -> None:
-    none = {"beta": None, "gamma": None}
-    start("fedavg", federated_optimizer="PaperFedAvg", **none)
-    start("mine", rule=own_rule(1.0), comm_round=1, **none)
-    start("mine", rule=own_rule(1.0), resume=True, **none)
+def test_rule_and_loaders_as_objects_are_resumed(start: Start) -> None:
+    clients = [
+        DataLoader(TensorDataset(*PARTS[0]), batch_size=7, shuffle=True),
+        Subset(TensorDataset(X, Y), range(30, 80)),
+        *PARTS[2:],
+    ]
+    given = {"data": (clients, DataLoader(TensorDataset(*TEST), batch_size=16)), **NONE}
+    start("fedavg", federated_optimizer="PaperFedAvg", **given)
+    start("mine", rule=own_rule(1.0), comm_round=1, **given)
+    start("mine", rule=own_rule(1.0), resume=True, **given)
     assert content("mine") == content("fedavg")
-    with pytest.raises(fp.UserError, match=r"^resume=True: rule \(code\)"):
-        start("mine", rule=own_rule(2.0), resume=True, **none)
     assert fp.read_runs("mine")["method"].unique() == ["Mine"]
+    with pytest.raises(fp.UserError, match=r"^resume=True: rule \(code\)"):
+        start("mine", rule=own_rule(2.0), resume=True, **given)
+    clients[1] = Subset(TensorDataset(X, Y), range(31, 81))
+    with pytest.raises(fp.UserError, match=r"^resume=True: data \(tensors\)"):
+        start("mine", rule=own_rule(1.0), comm_round=3, resume=True, **given)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "now", "changed"),
     [
-        ({}, {"data": (X + 1, Y, *TEST)}, "data (tensors)"),
         ({"data": lambda: DATA}, {"data": lambda: (X, Y.flip(0), *TEST)}, "data (tensors)"),
-        ({"data": (parts(), TEST)}, {"data": (parts()[::-1], TEST)}, "data (tensors), split"),
+        ({"data": (PARTS, TEST)}, {"data": (PARTS[::-1], TEST)}, "data (tensors), split"),
         ({}, {"model": cell("torch.relu", "torch.tanh")["Net"]}, "model (code)"),
         ({}, {"model": cell("p=0.5", "p=0.1")["Net"]}, "model (code), model (layout)"),
         ({"model": NET(4)}, {"model": NET(4)}, "model (weights)"),
     ],
 )
 def test_resume_refuses_what_has_changed(start: Start, before: Any, now: Any, changed: str) -> None:
-    """Where the run has done its rounds, too: its result would be taken for another's."""
+    """Where the run has done its rounds, too: its result would be taken for another's.
+
+    A run without a fingerprint goes on: it is of a version that had none.
+    """
     start(**before, comm_round=1)
     kept = content("run")
     for rounds in (1, 2):
         with pytest.raises(fp.UserError) as refused:
             start(**now, comm_round=rounds, resume=True)
         assert str(refused.value).startswith(f"resume=True: {changed}")
-        assert "--" not in str(refused.value)
         assert content("run") == kept
-    start(**before, comm_round=2, resume=True)
-
-
-def test_resume_without_a_fingerprint_goes_on(start: Start) -> None:
-    """It is of a version that had none."""
-    start(comm_round=1)
     Path("run/fingerprint.json").unlink()
-    start(resume=True)
+    start(**now, comm_round=2, resume=True)
     assert Path("run/fingerprint.json").exists()
 
 
 def test_recipe_of_objects_is_refused(start: Start) -> None:
-    start()
-    words = ("--set=comm_round=3", "--output=run", "--resume")
-    for recipe in ("run/recipe.yaml", "digits_noniid_b_fednnnn"):
-        ended = CliRunner().invoke(main, ["run", recipe, *words])
+    start(comm_round=1)
+    for recipe in ("run/recipe.yaml", RECIPE):
+        ended = CliRunner().invoke(main, ["run", recipe, "--output=run", "--resume"])
         assert (ended.exit_code, ended.stderr.count("\n")) == (2, 1)
         assert "data_args.dataset, model_args.model: " in ended.stderr
+
+
+def failing(layer: Doing, x: torch.Tensor) -> torch.Tensor:
+    """An error of the user's: when the model is tried, or once it is trained."""
+    if not layer.in_training or (layer.training and len(x) > 2):
+        raise ArithmeticError("of mine")
+    return x
+
+
+@pytest.mark.parametrize(("in_training", "error"), [(False, fp.UserError), (True, fp.RunError)])
+def test_users_error_has_its_place_and_cause(start: Start, in_training: bool, error: Any) -> None:
+    model = nn.Sequential(Doing(failing), nn.Linear(6, 4))
+    model[0].in_training = in_training
+    with pytest.raises(error, match=r"of mine \(.*test_objects.py, li") as ended:
+        start(model=model)
+    assert isinstance(ended.value.__cause__, ArithmeticError)
 
 
 @pytest.mark.parametrize(
@@ -158,14 +153,14 @@ def test_recipe_of_objects_is_refused(start: Start) -> None:
         ({"model": NET(4), "model_args.width": 8}, r"^model_args\.width: "),
         ({"data_args.shift": 1}, r"^data_args\.shift: .* takes none"),
         ({"data": HOSPITALS, "data_args.shfit": 1}, r"^data_args\.shfit: .*mean shift\?"),
-        ({"data": (parts()[:3], TEST)}, r"^train_args\.client_num_in_total: 4: must be 3"),
+        ({"data": (PARTS[:3], TEST)}, r"^train_args\.client_num_in_total: 4: must be 3"),
         ({"data": (*DATA, [[0], [1], [2], [140]])}, r"client 3: position 140: must be 0 to 139"),
         ({"data": (*DATA, [[0], [1], [], [3]])}, r"client 2: positions: "),
         ({"data": (*DATA, [[0], [1], [0.5], [3]])}, r"client 2: positions: "),
         ({"data": (*DATA, 4)}, r"^data_args\.dataset: .*clients: a int; must be a list"),
-        ({"data": ([*parts()[:3], 4], TEST)}, r"client 3: a int; must be \(inputs, labels\)"),
-        ({"data": ([*parts()[:3], (X.long(), Y)], TEST)}, r"client 3: inputs: torch\.int64"),
-        ({"data": ([*parts()[:3], (X, torch.eye(140).long())], TEST)}, r": labels: torch\.int64 "),
+        ({"data": ([*PARTS[:3], 4], TEST)}, r"client 3: a int; must be \(inputs, labels\)"),
+        ({"data": ([*PARTS[:3], (X.long(), Y)], TEST)}, r"client 3: inputs: torch\.int64"),
+        ({"data": ([*PARTS[:3], (X, torch.eye(140).long())], TEST)}, r": labels: torch\.int64 "),
         ({"data": (X, Y)}, r"^data_args\.dataset: <object>:data: "),
         ({"data": ([TensorDataset(X)] * 4, TensorDataset(*TEST))}, r"client 0: its batches"),
         ({"model_args.model": "nnnn_mnist"}, r"^overrides: model_args\.model: an object was given"),
@@ -179,26 +174,6 @@ def test_mistake_is_one_line_and_writes_nothing(start: Start, given: Any, said: 
     assert not Path("run").exists()
 
 
-class Failing(nn.Module):
-    """Ends in an error of its own: when it is tried, or once it is trained."""
-
-    def __init__(self, classes: int, in_training: bool = False) -> None:
-        super().__init__()
-        self.fc, self.in_training = nn.Linear(6, classes), in_training
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.in_training or (self.training and len(x) > 2):
-            raise ArithmeticError("of mine")
-        return self.fc(x)
-
-
-@pytest.mark.parametrize(("in_training", "error"), [(False, fp.UserError), (True, fp.RunError)])
-def test_users_error_has_its_place_and_cause(start: Start, in_training: bool, error: Any) -> None:
-    with pytest.raises(error, match=r"of mine \(.*test_objects.py, li") as ended:
-        start(model=Failing, **{"model_args.in_training": in_training})
-    assert isinstance(ended.value.__cause__, ArithmeticError)
-
-
 def test_validation_part_leaves_each_client_something(start: Start) -> None:
     split = [[0], [1], [2], range(3, 140)]
     start(data=(*DATA, split), validation_fraction=0.9, client_num_per_round=4, comm_round=1)
@@ -206,9 +181,13 @@ def test_validation_part_leaves_each_client_something(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_objects_give_the_recipe_s_bytes(start: Start) -> None:
+def test_objects_give_the_recipes_bytes(start: Start) -> None:
     own = {"data_args.shift": 0.5, "model_args.width": 4}
     start("objects", data=HOSPITALS, **own)
+    named = {"data_args.dataset": "own:hospitals", "client_num_in_total": 4}
+    sets = [f"--set={key}={value}" for key, value in (named | {"client_num_per_round": 4}).items()]
+    shown = CliRunner().invoke(main, ["partition", RECIPE, "--allow-code", *sets])
+    assert "own split" in shown.stdout
     own |= {"data": "own:hospitals", "model": "own:Net", "allow_code": True}
     start("named", worker_num=1, **own)
     assert content("named") == content("objects")
@@ -218,9 +197,43 @@ def test_objects_give_the_recipe_s_bytes(start: Start) -> None:
         start("named", worker_num=2, resume=True, **own)
 
 
-def test_partition_tells_an_own_split(start: Start) -> None:
-    own = {"dataset": "own:hospitals", "client_num_in_total": 4, "client_num_per_round": 4}
-    sets = [f"--set={key}={value}" for key, value in own.items()]
-    words = ["partition", "digits_noniid_b_fednnnn", "--allow-code", *sets]
-    shown = CliRunner().invoke(main, words)
-    assert "own split" in shown.stdout
+BEGIN = """
+import os, signal
+import fednnnn_plugin as fp
+
+def start(output, **more):
+    settings = {"client_num_in_total": 4, "client_num_per_round": 4, "comm_round": 3, "epochs": 1}
+    fp.run("digits_noniid_b_fednnnn", model=Net, data=hospitals, output=output,
+           overrides={**settings, "using_gpu": False}, **more)
+"""
+INTERRUPTED = """
+class Stop(fp.Follower):
+    def client_done(self, number, done, of):
+        if (number, done) == (2, 2):
+            os.kill(os.getpid(), signal.SIGINT)  # what the notebook's button sends
+
+start("stopped", followers=[Stop()])
+"""
+RESUMED = 'start("whole")\nstart("stopped", resume=True)'
+EDITED = OWN.replace("torch.relu", "torch.tanh") + 'start("stopped", resume=True)'
+
+
+@pytest.mark.slow
+def test_objects_in_a_notebook(tmp_path: Path) -> None:
+    """An interrupt, a resume, an edit."""
+    cells = [
+        nbformat.v4.new_code_cell(code) for code in (OWN + BEGIN, INTERRUPTED, RESUMED, EDITED)
+    ]
+    for ending in (cells[1], cells[3]):
+        ending.metadata["tags"] = ["raises-exception"]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    _, interrupted, resumed, refused = (cell.outputs for cell in cells)
+    # A bar of the notebook's own, and none of a terminal's.
+    assert any("application/vnd.jupyter.widget-view+json" in o.get("data", ()) for o in resumed)
+    assert not any(out.get("name") == "stdout" and "|" in out.text for out in resumed)
+    assert interrupted[-1].ename == "KeyboardInterrupt"
+    assert "resume=True" in interrupted[-1].evalue
+    assert content(tmp_path / "whole") == content(tmp_path / "stopped")
+    assert refused[-1].ename == "UserError"
+    assert refused[-1].evalue.startswith("resume=True: model (code): ")
