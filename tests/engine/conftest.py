@@ -35,14 +35,9 @@ def data() -> FederatedData:
     count = sum(SIZES)
     labels = torch.arange(count + 40) % 10
     images = torch.randn(count + 40, 1, 8, 8, generator=generator) + labels.view(-1, 1, 1, 1) / 5
-    return FederatedData(
-        train_images=images[:count],
-        train_labels=labels[:count],
-        client_indices=torch.randperm(count, generator=generator).split(SIZES),
-        test_images=images[count:],
-        test_labels=labels[count:],
-        num_classes=10,
-    )
+    clients = torch.randperm(count, generator=generator).split(SIZES)
+    train, test = (images[:count], labels[:count]), (images[count:], labels[count:])
+    return FederatedData(*train, clients, *test, num_classes=10)
 
 
 @pytest.fixture(scope="session")

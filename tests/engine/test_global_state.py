@@ -56,11 +56,11 @@ def fingerprint() -> dict[str, object]:
         "streams": (sys.stdin, sys.stdout, sys.stderr, print),
         "garbage": (gc.isenabled(), gc.get_threshold()),
         "threads": sorted(thread.name for thread in threading.enumerate()),
-        "files": sorted(_open_files()),
+        "files": sorted(open_files()),
     }
 
 
-def _open_files() -> Iterator[str]:
+def open_files() -> Iterator[str]:
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # the one that lists them
             if descriptor.readlink().suffix not in (".ttf", ".ttc", ".otf"):  # matplotlib's
@@ -74,8 +74,7 @@ def unchanged() -> Iterator[None]:
     before = fingerprint()
     yield
     after = fingerprint()
-    for name, value in before.items():
-        assert after[name] == value, name
+    assert not [name for name in before if before[name] != after[name]]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -107,11 +106,8 @@ class Trainer:
 
 
 class Ending(Follower):
-    def __init__(self, error: type[BaseException]) -> None:
-        self._error = error
-
     def round_done(self, record: RoundRecord) -> None:
-        raise self._error
+        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
@@ -122,8 +118,7 @@ class Ending(Follower):
         ({"precision": "fp64", "client_batching": "off"}, None),
         ({"trainer": Trainer(), "max_client_failures": 2}, None),
         ({"trainer": Trainer()}, RunError),
-        ({"followers": [Ending(KeyboardInterrupt)]}, KeyboardInterrupt),
-        ({"followers": [Ending(OSError)]}, OSError),
+        ({"followers": [Ending()]}, KeyboardInterrupt),
     ],
 )
 def test_run_leaves_globals_as_they_were(tiny: Tiny, given: dict[str, Any], error: Any) -> None:
