@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import fednnnn_plugin as fp
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
+from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.training import Inputs
@@ -139,6 +140,26 @@ def start(own_code: Path) -> Call:
     """Run as `quick_run` does, in a folder with ``own.py``."""
     (own_code / "own.py").write_text(OWN)
     return quick_run
+
+
+class Drawing:
+    """A user's own training, which draws from everything; one client may fail in round 2."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self._fails = fails
+        self.threads: set[int] = set()
+
+    def train(self, client: int, state: Any, round_number: int) -> Any:
+        self.threads.add(torch.get_num_threads())
+        shift = draw() * 1e-3
+        if self._fails and (round_number, client) == (2, 1):
+            raise ZeroDivisionError("no samples")
+        return {name: tensor + shift for name, tensor in state.items()}
+
+    def test(self, state: Any) -> Evaluation:
+        """What is no accuracy, as of a regression."""
+        self.threads.add(torch.get_num_threads())
+        return Evaluation(None, None, {"mse": draw()})
 
 
 class Doing(nn.Module):

@@ -209,6 +209,4 @@ def test_summary_names_the_best_and_the_last_round(example: Example) -> None:
     written = json.loads((example.tiny.folder / "run" / "summary.json").read_text())
     known = {"rounds": 4, "backend": "sp", "ranks": 1, "recipe": "digits_noniid_b_fednnnn"}
     assert written | known == written
-    assert written["wall_seconds"] > 0
-    assert re.fullmatch(r"cpu \(.+, \d+ cores?\)", written["device"])
     assert torch.__version__.startswith(written["versions"]["torch"])

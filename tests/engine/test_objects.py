@@ -11,13 +11,12 @@ import torch
 from click.testing import CliRunner
 from nbclient import NotebookClient
 from safetensors.torch import load_file
-from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 
-from .conftest import OWN, Doing, cell
+from .conftest import OWN, cell
 
 RECIPE, SIZES, CELL = "digits_noniid_b_fednnnn", (30, 50, 20, 40), cell()
 NET, HOSPITALS, (X, Y, *TEST) = CELL["Net"], CELL["hospitals"], CELL["tensors"]()
@@ -128,22 +127,6 @@ def test_recipe_of_objects_is_refused(start: Start) -> None:
         ended = CliRunner().invoke(main, ["run", recipe, "--output=run", "--resume"])
         assert (ended.exit_code, ended.stderr.count("\n")) == (2, 1)
         assert "data_args.dataset, model_args.model: " in ended.stderr
-
-
-def failing(layer: Doing, x: torch.Tensor) -> torch.Tensor:
-    """An error of the user's: when the model is tried, or once it is trained."""
-    if not layer.in_training or (layer.training and len(x) > 2):
-        raise ArithmeticError("of mine")
-    return x
-
-
-@pytest.mark.parametrize(("in_training", "error"), [(False, fp.UserError), (True, fp.RunError)])
-def test_users_error_has_its_place_and_cause(start: Start, in_training: bool, error: Any) -> None:
-    model = nn.Sequential(Doing(failing), nn.Linear(6, 4))
-    model[0].in_training = in_training
-    with pytest.raises(error, match=r"of mine \(.*test_objects.py, li") as ended:
-        start(model=model)
-    assert isinstance(ended.value.__cause__, ArithmeticError)
 
 
 @pytest.mark.parametrize(

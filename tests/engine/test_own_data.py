@@ -109,17 +109,10 @@ def test_model_that_cannot_be_averaged_is_refused(model: nn.Module, problem: str
 @pytest.mark.slow
 def test_model_working_in_place_changes_no_data(tiny: Any, data: FederatedData) -> None:
     before = data.test_images.clone(), data.train_images.clone()
-    for name, shift in (
-        ("in place", lambda _, x: x.sub_(0.5).div_(2)),
-        ("copied", lambda _, x: (x - 0.5) / 2),
-    ):
-        fc = nn.Linear(64, 10)
-        nn.init.zeros_(fc.weight), nn.init.zeros_(fc.bias)
-        tiny(name, comm_round=2, model=nn.Sequential(nn.Flatten(), Doing(shift), fc))
+    shift = Doing(lambda _, x: x.sub_(0.5).div_(2))
+    tiny(comm_round=2, model=nn.Sequential(nn.Flatten(), shift, nn.Linear(64, 10)))
     assert torch.equal(data.test_images, before[0])
     assert torch.equal(data.train_images, before[1])
-    losses = [[r["test_loss"] for r in tiny.records(name)] for name in ("in place", "copied")]
-    assert losses[0] == losses[1]
 
 
 PAIR = Doing(lambda layer, x: (x, x) if layer.training else x)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fednnnn_plugin.engine.checkpoint import CheckpointFolder
-from fednnnn_plugin.engine.records import MetricsFile, Summary
+from fednnnn_plugin.engine.records import MetricsFile
 from fednnnn_plugin.errors import UserError
 
 OTHER = b'{"round": 2, "test_acc": 0, "integrated_norm": 1, "seconds": {"train": 1}'
@@ -70,17 +70,6 @@ def test_metrics_file_is_cut_back_to_whole_lines(
         assert lines(metrics) == before[:kept]
     finally:
         metrics.path.write_bytes(b"".join(before))
-
-
-def test_summary_that_is_not_whole_is_none(tmp_path: Path) -> None:
-    """Nor is one of another version: the run then goes on from its checkpoint, and writes one."""
-    path = tmp_path / "summary.json"
-    summary = Summary("recipe", 0, 3, 0.5, 2, None, "sp", 1, "cpu", 8, 1.5, {"torch": "2"})
-    summary.write(path)
-    assert (Summary.read(path), Summary.rounds_in(path)) == (summary, 3)
-    for harm in ("", "[", '{"rounds": 3}', path.read_text().replace("3", '"3"')):
-        path.write_text(harm)
-        assert (Summary.read(path), Summary.rounds_in(path)) == (None, 0)
 
 
 def server(number: int) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ from fednnnn_plugin.engine.evaluation import Evaluation, Tally, evaluation, tall
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import create_model
 
-from .conftest import Tiny, draw
+from .conftest import Drawing, Tiny, draw
 
 
 def accuracy(data: FederatedData, state: dict[str, Tensor]) -> float:
@@ -52,23 +52,8 @@ def test_run_bits_depend_on_the_seed_alone(tiny: Tiny) -> None:
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
 
 
-class Trainer:
-    """A user's own training, which draws; what it measures is no accuracy, as of a regression."""
-
-    def __init__(self) -> None:
-        self.threads: set[int] = set()
-
-    def train(self, client: int, state: Any, round_number: int) -> Any:
-        self.threads.add(torch.get_num_threads())
-        return {name: tensor + draw() * 1e-3 for name, tensor in state.items()}
-
-    def test(self, state: Any) -> Evaluation:
-        self.threads.add(torch.get_num_threads())
-        return Evaluation(None, None, {"mse": draw()})
-
-
 def test_trainer_repeats_its_bits_and_metrics(tiny: Tiny, content: Any, tmp_path: Path) -> None:
-    trainer = Trainer()
+    trainer = Drawing()
     summary = tiny("whole", trainer=trainer)
     assert (summary.best_test_acc, summary.best_round, summary.final_test_acc) == (None,) * 3
     tiny("parts", comm_round=2, trainer=trainer)
@@ -101,17 +86,6 @@ class Outputs(nn.Identity):
     def __init__(self) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.zeros(1))
-
-
-@pytest.mark.parametrize("shape", [(4,), (4, 5), (4, 3, 2)])
-def test_tally_counts_each_label_but_ignored_ones(shape: tuple[int, ...]) -> None:
-    """Logits [B, C, …] all 0: the first class is found, each loss is ln 3."""
-    labels = torch.zeros(shape, dtype=torch.int64)
-    labels[0], labels[1] = 2, -100
-    counted = tally(Outputs(), (torch.zeros(4, 3, *shape[1:]), labels))
-    found, each = evaluation([counted]), labels[0].numel()
-    assert (counted.correct, counted.samples) == (2 * each, 3 * each)
-    assert (found.accuracy, found.loss) == pytest.approx((2 / 3, torch.tensor(3.0).log().item()))
 
 
 def test_tallies_are_weighed_by_their_samples() -> None:
