@@ -19,19 +19,14 @@ def state(*values: float) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "metrics.jsonl"
-
-
-@pytest.fixture
-def record(path: Path) -> Callable[..., list[dict[str, Any]]]:
+def record(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
     """Record a round of one client that moved by (1, 0), as the server did; read the file."""
 
-    def add(number: Any, **given: Any) -> list[dict[str, Any]]:
+    def add(number: Any, names: Any = None, **given: Any) -> list[dict[str, Any]]:
         usual = {"global_state": state(0.0, 0.0), "clients": [state(1.0, 0.0)], "round": number}
         usual |= {"served_state": state(1.0, 0.0), "weights": [1.0]}
-        fp.NWDARecorder(path).record(**usual | given)
-        return read_records(path.parent)
+        fp.NWDARecorder(tmp_path / "metrics.jsonl", names).record(**usual | given)
+        return read_records(tmp_path)
 
     return add
 
@@ -52,14 +47,12 @@ def test_recorder_round_by_hand(record: Any) -> None:
     assert (line["round"], line["test_acc"], line["test_loss"]) == (2, 0.5, 2.0)
 
 
-def test_recorder_counts_parameters_once(tmp_path: Path) -> None:
+def test_recorder_counts_parameters_once(record: Any) -> None:
     w_t = dict.fromkeys(("encoder.weight", "decoder.weight"), torch.zeros(2))
     w_t |= {"bn.running_mean": torch.zeros(2), "bn.num_batches_tracked": torch.tensor(0)}
     moved = {name: t + torch.tensor([3, 4]) if t.ndim else t + 1 for name, t in w_t.items()}
     for module, names in (("encoder", None), ("bn", ["bn.running_mean"])):
-        folder = tmp_path / module
-        fp.NWDARecorder(folder / "metrics.jsonl", names).record(w_t, [moved], [1.0], moved, 1)
-        [line] = read_records(folder)
+        [line] = record(1, names, global_state=w_t, clients=[moved], served_state=moved)
         assert line["mean_update_norm"] == line["server_update_norm"] == 5.0
         assert line["layers"].keys() == {module}
 
@@ -72,10 +65,11 @@ def test_recorder_counts_clients_not_finite(record: Any) -> None:
     assert (first["degenerate"], second["degenerate"]) == (False, True)
 
 
-def test_recorder_continues_its_file(path: Path, record: Any) -> None:
+def test_recorder_continues_its_file(tmp_path: Path, record: Any) -> None:
     for number in (1, 2, 3, 2):
         lines = record(number, served_state=state(0.0, float(number)))
     assert [(line["round"], line["integrated_norm"]) for line in lines] == [(1, 1.0), (2, 3.0)]
+    path = tmp_path / "metrics.jsonl"
     whole = path.read_text()
     path.write_text(whole + whole[:30])  # a process that died while writing
     assert [line["round"] for line in record(5)] == [1, 2, 5]
@@ -102,19 +96,18 @@ def test_recorder_continues_its_file(path: Path, record: Any) -> None:
     ],
 )
 def test_recorder_refuses_what_does_not_fit(
-    path: Path, record: Any, values: dict[str, Any], words: str
+    tmp_path: Path, record: Any, values: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(fp.UserError, match=words):
         record(1, **values)
-    assert not path.exists()
+    assert not any(tmp_path.iterdir())
 
 
-def test_recorder_refuses_another_file_or_name(path: Path, record: Any) -> None:
+def test_recorder_refuses_another_file_or_name(tmp_path: Path, record: Any) -> None:
     for text in ("by hand\n", '{"precious": 1}'):
-        path.write_text(text)
+        (tmp_path / "metrics.jsonl").write_text(text)
         with pytest.raises(fp.UserError, match=r"not a metrics\.jsonl file"):
             record(1)
-        assert path.read_text() == text
-    once = (name for name in ["bias"])
+        assert (tmp_path / "metrics.jsonl").read_text() == text
     with pytest.raises(fp.UserError, match=r"trainable: \['bias'\]: not in the global state"):
-        fp.NWDARecorder(path, once).record(state(0.0), [], [], state(1.0), 1)
+        record(1, (name for name in ["bias"]))

@@ -21,14 +21,11 @@ FIVE = {"comm_round": 5, "checkpoint_every": 2}
 LINEAR = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 
-class OnRound(Follower):
-    """Calls a function with each round's number."""
-
-    def __init__(self, call: Callable[[int], object]) -> None:
-        self._call = call
-
-    def round_done(self, record: RoundRecord) -> None:
-        self._call(record.round)
+def on_round(call: Callable[[int], object]) -> Follower:
+    """Call a function with each round's number."""
+    follower = Follower()
+    follower.round_done = lambda record: call(record.round)
+    return follower
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +60,7 @@ def test_resume_without_a_checkpoint_begins_anew(resume: Any, content: Any, whol
         metrics.write(b'{"round": 6, "test_acc"')
     (whole / ".model.safetensors.fednnnn-tmp").write_bytes(b"half")
     elsewhere = {"worker_num": 1, "gpu_util_parse": "host1:1"}
-    resume(followers=[OnRound(rounds.append)], **elsewhere)
+    resume(followers=[on_round(rounds.append)], **elsewhere)
     assert rounds == [1, 2, 3, 4, 5]
     assert content(whole) == before
     assert not list(whole.rglob("*tmp"))
@@ -119,7 +116,7 @@ def test_folder_no_longer_the_runs_is_left_alone(tiny: Tiny, moved: bool) -> Non
 
     others: dict[Path, bytes] = {}
     with pytest.raises(RunError, match=rf"^{folder}: moved, or its \.lock removed"):
-        tiny(followers=[OnRound(replace)], **FIVE)
+        tiny(followers=[on_round(replace)], **FIVE)
     assert files(folder) == others
     assert moved == bool(list(tiny.folder.glob("elsewhere/checkpoint/round-000002-*")))
 
