@@ -1,13 +1,12 @@
 """Deselects tests whose data, browser, GPU or FedML is missing; sets the number of examples."""
 
-import ast
 import json
 import os
 import shutil
 import signal
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,18 +37,17 @@ _MISSING_DATA = [
 ]
 # Marker -> what to say where the tests that carry it cannot run.
 _MISSING = {}
+_NONE = f"no {' and no '.join(_MISSING_DATA)} at {_DATA}"
 if _MISSING_DATA:
-    _MISSING["real_data"] = (
-        f"on real data: no {' and no '.join(_MISSING_DATA)} at {_DATA}; set FEDNNNN_DATA to a "
-        "folder that holds them"
-    )
+    _MISSING["real_data"] = f"on real data: {_NONE}; set FEDNNNN_DATA to a folder with them"
 if not (shutil.which("chromium") or shutil.which("chromium-browser")):
     _MISSING["chromium"] = "in a browser: no chromium; install your system's package chromium"
 if find_spec("fedml") is None:
     _MISSING["fedml"] = "with FedML, which is not here: it installs on Python 3.10 and 3.11"
 _MISSING["gpu"] = "on a GPU: PyTorch sees none"  # asked when such a test is collected
 _FEDML_TESTS = Path(__file__).with_name("fedml")  # which import it
-_DESELECTED = pytest.StashKey[Counter[str]]()
+collect_ignore = ["fedml"] if "fedml" in _MISSING else []
+_DESELECTED = pytest.StashKey[set[str]]()  # the markers of what is
 
 
 @pytest.fixture(scope="session")
@@ -70,9 +68,7 @@ def rules_taken_back() -> Iterator[None]:
 
 
 @pytest.fixture
-def own_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules_taken_back: None
-) -> Iterator[Path]:
+def own_code(tmp_path, monkeypatch, rules_taken_back: None) -> Iterator[Path]:
     """The current directory, for modules of a user's own; what they leave behind is taken back."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.chdir(tmp_path)
@@ -84,10 +80,7 @@ def own_code(
 
 @pytest.fixture(scope="session")
 def content() -> Callable[[Path], tuple[object, ...]]:
-    """Read what a run is about: its model, its newest checkpoint and, but for times, its records.
-
-    A checkpoint's name holds the digest of its tensors.
-    """
+    """Read a run's model, its newest checkpoint's name, a digest, and its records but for times."""
 
     def read(folder: Path) -> tuple[object, ...]:
         newest = max(path.name for path in (folder / "checkpoint").iterdir())
@@ -106,26 +99,9 @@ def unmeasured() -> dict[str, str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse a ``FEDNNNN_DATA`` without the data: who sets it means the tests on them to run."""
-    config.stash[_DESELECTED] = Counter()
+    config.stash[_DESELECTED] = {"fedml"} & _MISSING.keys()
     if "FEDNNNN_DATA" in os.environ and _MISSING_DATA:
-        raise pytest.UsageError(f"FEDNNNN_DATA={_DATA}: no {' and no '.join(_MISSING_DATA)} there")
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the folder of tests that import FedML where it is missing."""
-    if "fedml" not in _MISSING or collection_path != _FEDML_TESTS:
-        return None
-    for file in collection_path.glob("test_*.py"):
-        names = (getattr(each, "name", "") for each in ast.parse(file.read_text()).body)
-        config.stash[_DESELECTED]["fedml"] += sum(name.startswith("test_") for name in names)
-    return True
-
-
-def _sees_a_gpu() -> bool:
-    """Tell whether there is one; PyTorch, which such a test has imported, takes its time."""
-    from torch.cuda import device_count
-
-    return device_count() > 0
+        raise pytest.UsageError(f"FEDNNNN_DATA: {_NONE}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -135,24 +111,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("fedml")
     for marker in _MISSING:
         needing = [item for item in items if item.get_closest_marker(marker)]
-        if not needing or (marker == "gpu" and _sees_a_gpu()):
+        if not needing or (marker == "gpu" and import_module("torch.cuda").device_count()):
             continue
         items[:] = [item for item in items if item not in needing]
         config.hook.pytest_deselected(items=needing)
-        config.stash[_DESELECTED][marker] += len(needing)
+        config.stash[_DESELECTED].add(marker)
     if hasattr(config, "workeroutput"):
-        config.workeroutput["deselected"] = dict(config.stash[_DESELECTED])
+        config.workeroutput["deselected"] = [*config.stash[_DESELECTED]]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over what a worker of pytest-xdist deselected; all workers collect the same tests."""
-    node.config.stash[_DESELECTED] |= Counter(node.workeroutput.get("deselected", {}))
+    """Take over what a worker of pytest-xdist deselected."""
+    node.config.stash[_DESELECTED].update(node.workeroutput.get("deselected", ()))
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config):
     """Say what was left out, and how to have it."""
-    for marker, count in config.stash[_DESELECTED].items():
-        terminalreporter.write_line(f"{count} tests deselected {_MISSING[marker]}", yellow=True)
+    for marker in sorted(config.stash[_DESELECTED]):
+        terminalreporter.write_line(f"deselected: tests {_MISSING[marker]}", yellow=True)

@@ -38,20 +38,6 @@ DIGITS = [
 ]
 TABLES = {"nnnn_mnist": MNIST, "nnnn_cifar10": CIFAR10, "nnnn_digits": DIGITS}
 COUNTS = {"nnnn_mnist": 431_080, "nnnn_cifar10": 1_146_088, "nnnn_digits": 6_058}
-every_model = pytest.mark.parametrize("name", TABLES)
-
-
-def images(name: str, count: int = 4) -> Tensor:
-    return torch.randn(count, *TABLES[name][0][1], generator=torch.Generator().manual_seed(1))
-
-
-@every_model
-def test_models_have_the_layers_of_the_tables(name: str) -> None:
-    assert list(MODELS) == list(TABLES)
-    model = create_model(name, seed=0)
-    modules = [n for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)]
-    assert modules == [row[0] for row in TABLES[name]]
-    assert sum(p.numel() for p in model.parameters()) == COUNTS[name]
 
 
 def paper_forward(name: str, model: nn.Module, x: Tensor) -> Tensor:
@@ -70,25 +56,25 @@ def paper_forward(name: str, model: nn.Module, x: Tensor) -> Tensor:
     return x
 
 
-@every_model
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("training", [True, False])
 def test_models_are_the_papers_functions(name: str, training: bool) -> None:
     """In value and in gradient."""
-    labels = torch.tensor([1, 0, 9, 4])
     ours, theirs = (create_model(name, seed=3).train(training) for _ in range(2))
-    outputs = ours(images(name)), paper_forward(name, theirs, images(name))
+    layers = [n for n, m in ours.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert layers == [row[0] for row in TABLES[name]]
+    assert sum(p.numel() for p in ours.parameters()) == COUNTS[name]
+    images = torch.randn(4, *TABLES[name][0][1], generator=torch.Generator().manual_seed(1))
+    outputs = ours(images), paper_forward(name, theirs, images)
     torch.testing.assert_close(*outputs, rtol=1e-6, atol=1e-6)
     for output in outputs:
-        F.cross_entropy(output, labels).backward()
+        F.cross_entropy(output, torch.tensor([1, 0, 9, 4])).backward()
     gradients = ([p.grad for p in model.parameters()] for model in (ours, theirs))
     torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "shape"),
-    [*((name, table[0][1]) for name, table in TABLES.items()), ("resnet18", (3, 32, 32))],
-)
-def test_model_weights_follow_the_seed_alone(name: str, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("name", [*MODELS, "squeezenet1_1"])
+def test_model_weights_follow_the_seed_alone(name: str) -> None:
     torch.manual_seed(1)
     first = create_model(name, 5, 7)
     torch.manual_seed(2)
@@ -104,20 +90,18 @@ def test_model_weights_follow_the_seed_alone(name: str, shape: tuple[int, ...]) 
     assert not torch.equal(next(other.parameters()), next(first.parameters()))
     assert first.training
     assert all(p.requires_grad and p.dtype == torch.float32 for p in first.parameters())
+    shape = TABLES[name][0][1] if name in TABLES else (3, 32, 32)
     assert first(torch.zeros(2, *shape)).shape == (2, 7)
 
 
-@pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
-def test_model_has_no_auxiliary_classifier(name: str) -> None:
-    model = create_model(name, 0, 3)
-    assert not [name for name, _ in model.named_parameters() if "aux" in name.lower()]
+def test_googlenet_has_no_auxiliary_classifier() -> None:
+    with torch.device("meta"):
+        assert create_model("googlenet", 0).aux1 is None
 
 
 def test_model_that_is_unknown_is_refused() -> None:
-    known = "'resnet19': must be one of nnnn_mnist, nnnn_cifar10, nnnn_"
-    with pytest.raises(UserError, match=rf"{known}.* did you mean resnet\d+") as refused:
+    with pytest.raises(UserError, match=r"^model_args\.model: .* did you mean resnet\d+"):
         create_model("resnet19", seed=0)
-    assert len(str(refused.value)) < 250
 
 
 @pytest.fixture
@@ -144,12 +128,10 @@ def own(own_code: Path) -> Callable[..., nn.Module]:
     ],
 )
 def test_model_function_takes_classes_or_nothing(own, text: str, outputs: int) -> None:
-    state = torch.get_rng_state()
     first, again, other = (own(text, seed) for seed in (1, 1, 2))
     assert first.out_features == outputs
     assert torch.equal(first.weight, again.weight)
     assert not torch.equal(first.weight, other.weight)
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize(
@@ -168,4 +150,3 @@ def test_model_function_without_a_model_is_refused(own, text: str, expected: str
         own(text)
     assert str(refused.value).startswith("model_args.model: own_models:create: ")
     assert expected in str(refused.value)
-    assert str(refused.value).isprintable()

@@ -2,7 +2,6 @@
 
 import random
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,6 @@ import torch
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.user_code import call_code, load_code, names_code, on_threads
-
-
-@pytest.fixture
-def write(own_code: Path) -> Callable[[str, str], int]:
-    """Write a module into the current directory, which is otherwise not importable."""
-    return lambda name, text: (own_code / f"{name}.py").write_text(text)
 
 
 def test_code_name_is_a_module_and_a_name() -> None:
@@ -28,9 +21,9 @@ def test_code_name_is_a_module_and_a_name() -> None:
 @pytest.mark.parametrize(
     ("text", "name", "said"),
     [
-        (None, "own:load", "no module own: it must be installed, or in the current dir"),
-        ("load = 3", "own.sub:load", "no module own.sub: it must be installed, or in the"),
-        ("load = 3", "own:save", "save is not there, in module own"),
+        ("", "absent:load", "no module absent: "),
+        ("", "own.sub:load", "no module own.sub: "),
+        ("load = 3", "own:save", "save is not there"),
         ("load = 3", "no code", "must be module:name"),
         ("\n1 +", "own:load", "SyntaxError: invalid syntax (own.py, line 2)"),
         ("import not_there", "own:load", "ModuleNotFoundError: No module named 'not_there' ("),
@@ -40,10 +33,9 @@ def test_code_name_is_a_module_and_a_name() -> None:
     ],
 )
 def test_code_that_does_not_import_is_refused(
-    write, text: str | None, name: str, said: str
+    own_code: Path, text: str, name: str, said: str
 ) -> None:
-    if text is not None:
-        write("own", text)
+    Path("own.py").write_text(text)
     with pytest.raises(UserError) as refused:
         load_code(name, "data_args.dataset")
     assert str(refused.value).startswith(f"data_args.dataset: {name}: ")
@@ -51,43 +43,38 @@ def test_code_that_does_not_import_is_refused(
     assert str(refused.value).isprintable()
 
 
-def test_code_in_a_lost_directory_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
+def test_code_in_a_lost_directory_is_refused(own_code: Path) -> None:
+    own_code.rmdir()
     with pytest.raises(UserError, match=r"^key: own:load: does not import: FileNotFoundError"):
         load_code("own:load", "key")
 
 
-def test_code_draws_the_same_when_imported(write) -> None:
-    write("own_drawing", "import random\nvalue = random.random()")
+OWN = """
+import random, sys, torch
+import beside
+
+value, threads = random.random(), torch.get_num_threads()
+
+def leave():
+    sys.exit(0)
+"""
+
+
+def test_code_runs_on_one_thread_from_the_current_directory(own_code: Path) -> None:
+    """What it draws when it is imported is the same in every run."""
+    Path("own_module.py").write_text(OWN)
+    Path("beside.py").touch()
     state, values = random.getstate(), set()
-    for seed in (1, 2):
-        random.seed(seed)
-        values.add(load_code("own_drawing:value", "key"))
-        del sys.modules["own_drawing"]
-    random.setstate(state)
-    assert len(values) == 1
-
-
-def test_code_imports_what_lies_beside_it(write) -> None:
-    write("own_sibling", "VALUE = 5")
-    write("own_importing", "def load():\n    from own_sibling import VALUE\n    return VALUE")
-    assert load_code("own_importing:load", "key")() == 5
-
-
-def test_code_computes_on_one_thread(write) -> None:
-    write("own_summing", "import torch\nload = torch.get_num_threads\ncount = load()")
     with on_threads(2):
-        assert load_code("own_summing:count", "key") == 1
-        assert call_code(torch.get_num_threads, "key", lambda load: load()) == 1
+        for seed in (1, 2):
+            random.seed(seed)
+            values.add(load_code("own_module:value", "key"))
+            assert load_code("own_module:threads", "key") == 1
+            leave = load_code("own_module:leave", "key")
+            del sys.modules["own_module"]
+        random.setstate(state)
+        assert len(values) == 1
+        assert call_code(torch.get_num_threads, "key", lambda function: function()) == 1
+        with pytest.raises(UserError, match=r"^key: raised SystemExit: 0 .*own_module.py, line 8"):
+            call_code(leave, "key", lambda function: function())
         assert torch.get_num_threads() == 2
-
-
-def test_code_that_ends_the_process_is_one_line(write) -> None:
-    write("own_quitting", "import sys\ndef load():\n    sys.exit(0)")
-    function = load_code("own_quitting:load", "key")
-    with pytest.raises(UserError, match=r"^key: raised SystemExit: 0 .*own_quitting.py, line 3"):
-        call_code(function, "key", lambda load: load())
