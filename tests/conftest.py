@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -44,10 +43,9 @@ if not (shutil.which("chromium") or shutil.which("chromium-browser")):
     _MISSING["chromium"] = "in a browser: no chromium; install your system's package chromium"
 if find_spec("fedml") is None:
     _MISSING["fedml"] = "with FedML, which is not here: it installs on Python 3.10 and 3.11"
-_MISSING["gpu"] = "on a GPU: PyTorch sees none"  # asked when such a test is collected
+_MISSING["gpu"] = "on a GPU, unless PyTorch sees one"  # asked when such a test is collected
 _FEDML_TESTS = Path(__file__).with_name("fedml")  # which import it
 collect_ignore = ["fedml"] if "fedml" in _MISSING else []
-_DESELECTED = pytest.StashKey[set[str]]()  # the markers of what is
 
 
 @pytest.fixture(scope="session")
@@ -97,9 +95,8 @@ def unmeasured() -> dict[str, str]:
     return {name: v for name, v in os.environ.items() if not name.startswith("COVERAGE_")}
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure() -> None:
     """Refuse a ``FEDNNNN_DATA`` without the data: who sets it means the tests on them to run."""
-    config.stash[_DESELECTED] = {"fedml"} & _MISSING.keys()
     if "FEDNNNN_DATA" in os.environ and _MISSING_DATA:
         raise pytest.UsageError(f"FEDNNNN_DATA: {_NONE}")
 
@@ -115,18 +112,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             continue
         items[:] = [item for item in items if item not in needing]
         config.hook.pytest_deselected(items=needing)
-        config.stash[_DESELECTED].add(marker)
-    if hasattr(config, "workeroutput"):
-        config.workeroutput["deselected"] = [*config.stash[_DESELECTED]]
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Take over what a worker of pytest-xdist deselected."""
-    node.config.stash[_DESELECTED].update(node.workeroutput.get("deselected", ()))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config):
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what was left out, and how to have it."""
-    for marker in sorted(config.stash[_DESELECTED]):
-        terminalreporter.write_line(f"deselected: tests {_MISSING[marker]}", yellow=True)
+    for why in _MISSING.values():
+        terminalreporter.write_line(f"deselected: tests {why}", yellow=True)

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.report import build
 from fednnnn_plugin.report.page import report
 from fednnnn_plugin.tune.tuning import tune
 
-from .report.conftest import bare, maker
-
 RECIPE = "digits_noniid_b_fednnnn"
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 @pytest.mark.parametrize(("package", "function"), [(fp.report, report), (fp.tune, tune)])
@@ -24,49 +24,39 @@ def test_help_is_of_the_function(package: Any, function: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "given", "named"),
+    ("call", "argument", "given", "named"),
     [
-        (fp.tune, {"jobs": 0}, "jobs: 0"),
-        (fp.tune, {"jobs": "2"}, "jobs: '2'"),
-        (fp.tune, {"rounds": 0}, "rounds: 0"),
-        (fp.tune, {"grid": {"eta": "1"}}, "grid eta"),
-        (fp.report, {"formats": ["gif"]}, "formats: 'gif'"),
-        (fp.report, {"formats": 3}, "formats: 3"),
-        (fp.report, {"layers": [3]}, "layers: "),
-        (fp.report, {"target": "0.9"}, "target: '0.9'"),
-        (fp.report, {"target": float("nan")}, "target: nan"),
-        (fp.report, {"out": 3}, "out: 3"),
-        (fp.report, {}, "digits_noniid_b_fednnnn: no run"),
+        (fp.tune, RECIPE, {"jobs": "2"}, "jobs: '2'"),
+        (fp.tune, RECIPE, {"rounds": 0}, "rounds: 0"),
+        (fp.tune, RECIPE, {"grid": {"eta": "1"}}, "grid eta"),
+        (fp.report, RECIPE, {"formats": ["gif"]}, "formats: 'gif'"),
+        (fp.report, RECIPE, {"formats": 3}, "formats: 3"),
+        (fp.report, RECIPE, {"layers": [3]}, "layers: "),
+        (fp.report, RECIPE, {"target": "0.9"}, "target: '0.9'"),
+        (fp.report, RECIPE, {"target": float("nan")}, "target: nan"),
+        (fp.report, RECIPE, {"out": 3}, "out: 3"),
+        (fp.report, RECIPE, {}, f"{RECIPE}: no run"),
+        (fp.report, [None], {}, "runs: null: must be a path"),
+        (fp.read_runs, 3, {}, "runs: 3: must be a path"),
+        (fp.read_runs, pd.DataFrame({"run": [1]}), {}, "runs: a DataFrame: must be a path"),
     ],
 )
 def test_mistake_names_its_argument(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    call: Callable[..., object],
-    given: dict[str, Any],
-    named: str,
+    own_code: Path, call: Callable[..., object], argument: Any, given: dict[str, Any], named: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(fp.UserError, match=f"^{named}"):
-        call(RECIPE, **given)
-    assert not any(tmp_path.iterdir())
+        call(argument, **given)
+    assert not any(own_code.iterdir())
 
 
-@pytest.mark.parametrize("wrong", [3, [None], pd.DataFrame({"run": [1]})])
-@pytest.mark.parametrize("call", [fp.read_runs, fp.report])
-def test_runs_that_are_no_path_are_refused(call: Callable[..., object], wrong: Any) -> None:
-    with pytest.raises(fp.UserError, match=r"^runs: .*: must be a path$"):
-        call(wrong)
-
-
+@pytest.mark.slow
 def test_report_takes_a_string_for_one_item_and_patterns(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("n-1", "n-2"):
-        maker(tmp_path / "runs")("FedNNNN", name=name, seed=int(name[-1]), change=bare)
-    out = tmp_path / "out"
-    pattern = tmp_path / "runs" / "n-*"
-    fp.report([str(pattern), tmp_path / "runs" / "n-1"], out=out, formats="png", layers="fc9")
-    assert pd.read_csv(out / "rounds.csv")["run"].unique().tolist() == ["n-1", "n-2"]
-    assert {path.suffix for path in out.glob("figures/*/*")} == {".svg", ".png"}
+    monkeypatch.setattr(build, "drawn", lambda *_: b"")
+    names = [f"digits_noniid_b_fednnnn-seed{seed}" for seed in (0, 1, 2)]
+    pattern = str(RESULTS / "digits_noniid_b_fednnnn-*")
+    fp.report([pattern, RESULTS / names[0]], out=tmp_path, formats="png", layers="fc9")
+    assert pd.read_csv(tmp_path / "rounds.csv")["run"].unique().tolist() == names
+    assert {path.suffix for path in tmp_path.glob("figures/*/*")} == {".svg", ".png"}
     assert [record.message.split(": ")[:2] for record in caplog.records] == [["layers", "fc9"]]

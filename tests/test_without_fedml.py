@@ -15,13 +15,12 @@ ELSEWHERE = [name for name in MODULES if not name.startswith("fednnnn_plugin.fed
 INSTALLED_AS = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 #: In one process: the hook, the modules, the public names, FedML's names, and a run.
 PROGRAM = f"""
+import importlib.metadata
 import sys
 from importlib.machinery import PathFinder
 
-find_spec = PathFinder.find_spec
+find_spec, version = PathFinder.find_spec, importlib.metadata.version
 PathFinder.find_spec = lambda name, *rest: None if name == "fedml" else find_spec(name, *rest)
-import importlib.metadata
-version = importlib.metadata.version
 
 def without_fedml(name):
     if name == "fedml":
@@ -34,13 +33,11 @@ try: import fedml
 except ModuleNotFoundError as error: print(error)
 
 for name in {ELSEWHERE}: importlib.import_module(name)
-
 import fednnnn_plugin as fp
 from fednnnn_plugin import *
 import pydoc
 pydoc.plain(pydoc.render_doc(fp))
-print([name for name in dir(fp) if getattr(fp, name) is None])
-print(run, FedNNNN)
+print(run.__name__, FedNNNN.__name__, "register" in dir(fp), "FedNNNNAggregator" in dir(fp))
 
 real = sys.version_info
 for sys.version_info in ((3, 11), (3, 13)):
@@ -67,8 +64,7 @@ def test_modules_elsewhere_import_what_is_declared() -> None:
     known = sys.stdlib_module_names | {"fednnnn_plugin"}
     for name in ELSEWHERE:
         roots = {each.partition(".")[0] for each in imported_names(name)} - known
-        found = {normalised(INSTALLED_AS.get(root, root)) for root in roots}
-        assert found <= declared, name
+        assert {normalised(INSTALLED_AS.get(root, root)) for root in roots} <= declared, name
 
 
 @pytest.mark.slow
@@ -76,14 +72,12 @@ def test_package_works_without_fedml(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, *RUN]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    missing, unset, public, *messages = ended.stdout.splitlines()[:9]
+    missing, public, *messages = ended.stdout.splitlines()[:8]
     assert missing == "No module named 'fedml'"  # and the hook said nothing
-    assert (unset, public[:14]) == ("[]", "<function run ")
+    assert public == "run FedNNNN True False"
     for number, line in enumerate(messages):
-        assert "FedML 0.9.6" in line
-        assert ("pip install fedml==0.9.6" in line) == (number < 3)
-        assert ("uv venv --python 3.11" in line) == (number >= 3)
+        remedy = "pip install fedml==0.9.6" if number < 3 else "uv venv --python 3.11"
+        assert remedy in line
     [line] = ended.stderr.splitlines()
     assert "common_args.using_mlops: true" in line
-    assert "3.10" in line
     assert (tmp_path / "run" / "summary.json").exists()
