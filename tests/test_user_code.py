@@ -12,10 +12,8 @@ from fednnnn_plugin.user_code import call_code, load_code, names_code, on_thread
 
 
 def test_code_name_is_a_module_and_a_name() -> None:
-    assert names_code("own:load")
     assert names_code("own.data:load")
-    for text in ("digits", "own:", "s3://bucket", "own data:load", None):
-        assert not names_code(text)
+    assert not any(map(names_code, ("digits", "own:", "s3://bucket", "own data:load", None)))
 
 
 @pytest.mark.parametrize(
@@ -32,9 +30,7 @@ def test_code_name_is_a_module_and_a_name() -> None:
         ("def __getattr__(_): import not_there", "own:load", "No module named 'not_there' ("),
     ],
 )
-def test_code_that_does_not_import_is_refused(
-    own_code: Path, text: str, name: str, said: str
-) -> None:
+def test_code_that_does_not_import_is_refused(own_code, text: str, name: str, said: str) -> None:
     Path("own.py").write_text(text)
     with pytest.raises(UserError) as refused:
         load_code(name, "data_args.dataset")
