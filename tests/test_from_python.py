@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.report import build
+from fednnnn_plugin.report.arguments import run_paths
 from fednnnn_plugin.report.page import report
 from fednnnn_plugin.tune.tuning import tune
 
@@ -49,14 +49,10 @@ def test_mistake_names_its_argument(
     assert not any(own_code.iterdir())
 
 
-@pytest.mark.slow
-def test_report_takes_a_string_for_one_item_and_patterns(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build, "drawn", lambda *_: b"")
+def test_runs_are_paths_patterns_and_lists_of_them() -> None:
     names = [f"digits_noniid_b_fednnnn-seed{seed}" for seed in (0, 1, 2)]
-    pattern = str(RESULTS / "digits_noniid_b_fednnnn-*")
-    fp.report([pattern, RESULTS / names[0]], out=tmp_path, formats="png", layers="fc9")
-    assert pd.read_csv(tmp_path / "rounds.csv")["run"].unique().tolist() == names
-    assert {path.suffix for path in tmp_path.glob("figures/*/*")} == {".svg", ".png"}
-    assert [record.message.split(": ")[:2] for record in caplog.records] == [["layers", "fc9"]]
+    given = (str(RESULTS / "digits_noniid_b_fednnnn-*"), [RESULTS / names[0], names[0]])
+    assert run_paths(given) == [RESULTS / name for name in names] + [
+        RESULTS / names[0],
+        Path(names[0]),
+    ]

@@ -119,7 +119,6 @@ def test_rule_runs_the_same_in_each_way(content: Callable[[Path], object]) -> No
 def test_rule_that_raises_is_one_line(
     method: str, command: list[str], named: str, status: int
 ) -> None:
-    """In a step, in what it remembers, in its constructor."""
     write_recipe("own.yaml", f"my_rules:{method}")
     ended = fednnnn(*command, "own.yaml")
     assert ended.exit_code == status, ended.output

@@ -15,7 +15,7 @@ import importlib.metadata
 import sys
 from importlib.machinery import PathFinder
 
-find_spec, version = PathFinder.find_spec, importlib.metadata.version
+real, find_spec, version = sys.version_info, PathFinder.find_spec, importlib.metadata.version
 PathFinder.find_spec = lambda name, *rest: None if name == "fedml" else find_spec(name, *rest)
 
 def without_fedml(name):
@@ -35,11 +35,9 @@ import pydoc
 pydoc.plain(pydoc.render_doc(fp))
 print(run.__name__, FedNNNN.__name__, "register" in dir(fp), "FedNNNNAggregator" in dir(fp))
 
-real = sys.version_info
-for sys.version_info in ((3, 11), (3, 13)):
-    for use in ("FedNNNNAggregator", "FedNNNNClientTrainer", "register"):
-        try: getattr(fp, use)()
-        except fp.UserError as error: print(error)
+for sys.version_info, use in ((3, 11), "FedNNNNAggregator"), ((3, 13), "register"):
+    try: getattr(fp, use)()
+    except fp.UserError as error: print(error)
 sys.version_info = real
 
 from fednnnn_plugin.cli import main
@@ -54,12 +52,11 @@ def test_package_works_without_fedml(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, *RUN]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    missing, public, *messages = ended.stdout.splitlines()[:8]
+    missing, public, older, newer = ended.stdout.splitlines()[:4]
     assert missing == "No module named 'fedml'"  # and the hook said nothing
     assert public == "run FedNNNN True False"
-    for number, line in enumerate(messages):
-        remedy = "pip install fedml==0.9.6" if number < 3 else "uv venv --python 3.11"
-        assert remedy in line
+    assert "pip install fedml==0.9.6" in older
+    assert "uv venv --python 3.11" in newer
     [line] = ended.stderr.splitlines()
     assert "common_args.using_mlops: true" in line
     assert (tmp_path / "run" / "summary.json").exists()
