@@ -36,22 +36,14 @@ class Net(Base):
     def forward(self, x):
         inner = lambda x: x * SCALE
         return inner(activate(self.fc(x))) if "a" in {"a", "b", "c"} | PICKED else self.half
-
-class Step(torch.optim.Optimizer):
-    def step(self, closure=None):
-        return activate(closure)
 """
 
 
-def made(*edit: str, name: str = "no_module") -> dict[str, Any]:
-    """What the source defines after an edit."""
-    assert not edit or edit[0] in SOURCE
+def digests(old: str = "", new: str = "", name: str = "no_module") -> dict[str, str]:
+    """The digests of the source's network after an edit."""
+    assert old in SOURCE
     namespace: dict[str, Any] = {"__name__": name}
-    exec(SOURCE.replace(*edit) if edit else SOURCE, namespace)
-    return namespace
-
-
-def digests(namespace: dict[str, Any]) -> dict[str, str]:
+    exec(SOURCE.replace(old, new, 1), namespace)
     torch.manual_seed(0)
     return model_digests(namespace["Net"]())
 
@@ -70,18 +62,16 @@ def digests(namespace: dict[str, Any]) -> dict[str, str]:
     ],
 )
 def test_digest_changes_with_the_computation(edit: tuple[str, str], part: str) -> None:
-    assert digests(made())[part] != digests(made(*edit))[part]
+    assert digests()[part] != digests(*edit)[part]
 
 
 @pytest.mark.slow
 def test_digest_ignores_comments_places_and_processes() -> None:
-    expected = digests(made())
-    assert digests(made("# as in the paper", "")) == expected
-    assert digests(made("SCALE = 1\n", "\n\nSCALE = 1\nUNUSED = 3\n", name="other")) == expected
-    program = (
-        f"{SOURCE}\nfrom fednnnn_plugin.fingerprint import model_digests\n"
-        "torch.manual_seed(0)\nprint(model_digests(Net()))"
-    )
+    expected = digests()
+    assert digests("# as in the paper", "") == expected
+    assert digests("SCALE = 1\n", "\n\nSCALE = 1\nUNUSED = 3\n", name="other") == expected
+    program = f"{SOURCE}\ntorch.manual_seed(0)\nnet = Net()\n"
+    program += "import fednnnn_plugin.fingerprint as f; print(f.model_digests(net))"
     printed = subprocess.check_output([sys.executable, "-c", program], text=True)
     assert printed.strip() == str(expected)
 
@@ -89,11 +79,14 @@ def test_digest_ignores_comments_places_and_processes() -> None:
 @pytest.mark.slow  # which imports torch._dynamo
 def test_digest_of_a_class_survives_its_use() -> None:
     """Torch puts a wrapper around an optimizer's step when the first one is made."""
-    step = made()["Step"]
-    before = code_digest(step)
-    step([torch.zeros(1)], {})
-    assert code_digest(step) == before
-    assert code_digest(made("activate(closure)", "closure")["Step"]) != before
+
+    class Step(torch.optim.Optimizer):
+        def step(self, closure: Any = None) -> None:
+            return closure
+
+    before = code_digest(Step)
+    Step([torch.zeros(1)], {})
+    assert code_digest(Step) == before
 
 
 def test_digest_of_tensors_by_all_they_are() -> None:

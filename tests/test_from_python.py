@@ -1,4 +1,4 @@
-"""``fp.report`` and ``fp.tune``: their arguments; what they do: ``test_own_rule.py``."""
+"""What ``fp`` offers to a program: arguments, help, types."""
 
 import inspect
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from mypy import api
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.report.arguments import run_paths
@@ -56,3 +57,37 @@ def test_runs_are_paths_patterns_and_lists_of_them() -> None:
         RESULTS / names[0],
         Path(names[0]),
     ]
+
+
+PROGRAM = """
+import fednnnn_plugin as fp
+
+run = fp.run("x", overwrite=True)
+fp.figures.accuracy(fp.read_runs(run.folder), legend=True)
+best: dict[str, float] = fp.tune("x", grid={"beta": [0.5, 0.7]}).best
+page = fp.report("n-*", [run.folder], out="report", formats="png", layers=["fc1"]).name
+fp.figures.partition([[1, 2]]).set_title("t")
+fp.no_such_thing  # wrong
+fp.run("x", overwritten=True)  # wrong
+fp.tune("x", grids={})  # wrong
+fp.report("x", output="y")  # wrong
+fp.read_runs("x", folder="y")  # wrong
+fp.figures.norms(1, label=True)  # wrong
+fp.figures.partition("x", allow=True)  # wrong
+"""
+CONFIG = """
+[mypy]
+ignore_missing_imports = true
+[mypy-torch.*,torchvision.*,numpy.*,pandas.*,matplotlib.*,optuna.*,sklearn.*,pydantic.*,click.*,PIL.*]
+follow_imports = skip
+"""
+
+
+@pytest.mark.slow
+def test_mypy_finds_what_is_misspelt(own_code: Path) -> None:
+    Path("program.py").write_text(PROGRAM)
+    Path("mypy.ini").write_text(CONFIG)
+    found, _, _ = api.run(["--cache-dir=/dev/null", "program.py"])
+    errors = {int(line.split(":")[1]) for line in found.splitlines() if "error:" in line}
+    lines = enumerate(PROGRAM.splitlines(), start=1)
+    assert errors == {number for number, line in lines if "# wrong" in line}

@@ -11,23 +11,23 @@ from torch.nn import functional as F
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import MODELS, create_model
 
-# Layer, input (c, w, h), output (c, w, h), kernel, stride; None for a fully connected layer.
+# Layer, input (c, w, h), output (c, w, h), kernel; None for a fully connected layer. Strides are 1.
 MNIST = [  # table 3
-    ("conv1", (1, 28, 28), (20, 24, 24), 5, 1),
-    ("conv2", (20, 12, 12), (50, 8, 8), 5, 1),
-    ("fc1", (50 * 4 * 4,), (500,), None, None),
-    ("fc2", (500,), (10,), None, None),
+    ("conv1", (1, 28, 28), (20, 24, 24), 5),
+    ("conv2", (20, 12, 12), (50, 8, 8), 5),
+    ("fc1", (50 * 4 * 4,), (500,), None),
+    ("fc2", (500,), (10,), None),
 ]
 CIFAR10 = [  # table 4
-    ("conv11", (3, 32, 32), (32, 32, 32), 3, 1),
-    ("conv12", (32, 32, 32), (32, 32, 32), 3, 1),
-    ("conv21", (32, 16, 16), (64, 16, 16), 3, 1),
-    ("conv22", (64, 16, 16), (64, 16, 16), 3, 1),
-    ("conv31", (64, 8, 8), (128, 8, 8), 3, 1),
-    ("conv32", (128, 8, 8), (128, 8, 8), 3, 1),
-    ("fc1", (128 * 4 * 4,), (382,), None, None),
-    ("fc2", (382,), (192,), None, None),
-    ("fc3", (192,), (10,), None, None),
+    ("conv11", (3, 32, 32), (32, 32, 32), 3),
+    ("conv12", (32, 32, 32), (32, 32, 32), 3),
+    ("conv21", (32, 16, 16), (64, 16, 16), 3),
+    ("conv22", (64, 16, 16), (64, 16, 16), 3),
+    ("conv31", (64, 8, 8), (128, 8, 8), 3),
+    ("conv32", (128, 8, 8), (128, 8, 8), 3),
+    ("fc1", (128 * 4 * 4,), (382,), None),
+    ("fc2", (382,), (192,), None),
+    ("fc3", (192,), (10,), None),
 ]
 TABLES = {"nnnn_mnist": MNIST, "nnnn_cifar10": CIFAR10}
 COUNTS = {"nnnn_mnist": 431_080, "nnnn_cifar10": 1_146_088}
@@ -37,14 +37,14 @@ SHAPES = {"nnnn_mnist": (1, 28, 28), "nnnn_digits": (1, 8, 8)}
 def paper_forward(name: str, model: nn.Module, x: Tensor) -> Tensor:
     """Go through the table from top to bottom: convolution, (BN and) ReLU, then max-pooling."""
     norms = iter([m for m in model.modules() if isinstance(m, nn.BatchNorm2d)])
-    for layer, inputs, outputs, kernel, stride in TABLES[name]:
+    for layer, inputs, outputs, kernel in TABLES[name]:
         if x.shape[1:].numel() != prod(inputs):  # pooled in between
             x = F.max_pool2d(x, kernel_size=2, stride=2)
         module = model.get_submodule(layer)
         x = module(x.reshape(len(x), *inputs))
         assert x.shape[1:] == outputs
         if kernel is not None:
-            assert (module.kernel_size, module.stride) == ((kernel, kernel), (stride, stride))
+            assert (module.kernel_size, module.stride) == ((kernel, kernel), (1, 1))
             x = next(norms)(x) if name == "nnnn_cifar10" else x
         x = x if layer == TABLES[name][-1][0] else F.relu(x)
     return x
@@ -92,11 +92,6 @@ def test_googlenet_has_no_auxiliary_classifier() -> None:
         assert create_model("googlenet", 0).aux1 is None
 
 
-def test_model_that_is_unknown_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^model_args\.model: .* did you mean resnet\d+"):
-        create_model("resnet19", seed=0)
-
-
 def own(text: str, seed: int = 0) -> nn.Module:
     """Make a model of the function in a module of the user's, in the current directory."""
     Path("own_models.py").write_text(f"from torch import nn\n{text}\n")
@@ -124,16 +119,13 @@ def test_model_function_takes_classes_or_nothing(own_code: Path, text: str, outp
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("create = 3", "is not callable"),
         ("create = nn.Linear(3, 7)", "is a model; must be a function"),
-        ("create = max", "raised ValueError: no signature"),
         ("def create(): return 3", "returned a int; must be a torch.nn.Module"),
-        ("def create():\n    raise OSError('two\\nlines')", "raised OSError: two lines "),
         ("def create(a, b): pass", "raised TypeError: "),
     ],
 )
-def test_model_function_without_a_model_is_refused(
-    own_code: Path, text: str, expected: str
-) -> None:
+def test_model_that_is_none_is_refused(own_code: Path, text: str, expected: str) -> None:
     with pytest.raises(UserError, match=f"^model_args.model: own_models:create: {expected}"):
         own(text)
+    with pytest.raises(UserError, match=r"^model_args.model: .* did you mean resnet\d+"):
+        create_model("resnet19", seed=0)

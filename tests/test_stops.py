@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,8 +30,7 @@ sys.meta_path.insert(0, Finder())
 from fednnnn_plugin.cli import main
 main(sys.argv[3:], "fednnnn")
 """
-RECIPE = "digits_noniid_b_fedavg"
-RUN = ["run", RECIPE, "--set=comm_round=1", "--set=using_gpu=false"]
+RUN = "run digits_noniid_b_fedavg --set=comm_round=1 --set=using_gpu=false"
 PROGRAM = [sys.executable, "-c", STRUCK]
 
 
@@ -41,18 +40,15 @@ PROGRAM = [sys.executable, "-c", STRUCK]
     [
         (RUN, "torch", "SIGTERM"),
         (RUN, f"{CORE}.multiarray", "SIGINT"),
-        (["tune", RECIPE, "--rounds=1", "--grid=learning_rate=0.1"], CORE, "SIGTERM"),
-        (["partition", RECIPE, "--csv=counts.csv"], f"{CORE}.multiarray", "SIGTERM"),
-        (["report", "."], "numpy", "SIGINT"),
-        (["recipes"], "numpy", "SIGTERM"),
+        ("tune digits_noniid_b_fedavg --rounds=1", CORE, "SIGTERM"),
+        ("partition digits_noniid_b_fedavg --csv=counts.csv", "numpy", "SIGTERM"),
+        ("report .", "numpy", "SIGINT"),
+        ("recipes", f"{CORE}.multiarray", "SIGTERM"),
     ],
 )
-def test_stop_during_start_up_ends_every_command(
-    command: list[str], module: str, sent: str, tmp_path: Path
-) -> None:
-    ended = subprocess.run(
-        [*PROGRAM, sent, module, *command], cwd=tmp_path, capture_output=True, check=False
-    )
+def test_stop_during_start_up_ends(command: str, module: str, sent: str, tmp_path: Path) -> None:
+    words = [*PROGRAM, sent, module, *command.split()]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, check=False)
     expected = (130, b"interrupted\n") if sent == "SIGINT" else (143, b"terminated\n")
     assert (ended.returncode, ended.stderr, ended.stdout) == (*expected, b"")
     assert list(tmp_path.iterdir()) == []
@@ -60,47 +56,42 @@ def test_stop_during_start_up_ends_every_command(
 
 @pytest.mark.slow
 def test_stop_during_start_up_ends_ranks(tmp_path: Path) -> None:
-    ended = on_ranks(2, *PROGRAM, "SIGTERM", f"{CORE}.multiarray", *RUN, cwd=tmp_path)
+    words = [*PROGRAM, "SIGTERM", f"{CORE}.multiarray", *RUN.split()]
+    ended = on_ranks(2, *words, cwd=tmp_path)
     assert (ended.status, ended.stdout) == (143, "")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture(autouse=True)
-def _handlers_restored() -> Iterator[None]:
-    """After a stop its signals stay ignored."""
+@pytest.fixture
+def send() -> Iterator[Callable[[int], None]]:
+    """Send this process a signal; after a stop its signals would stay ignored."""
     before = {number: signal.getsignal(number) for number in (1, 2, 10, 15)}
-    yield
+    yield lambda number: os.kill(os.getpid(), number)
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-def test_stop_that_is_swallowed_comes_again() -> None:
-    def send(number: int = signal.SIGTERM) -> None:
-        os.kill(os.getpid(), number)
-
+def test_stop_that_is_swallowed_comes_again(send: Callable[[int], None]) -> None:
     def swallowing() -> None:
-        for again, error in (
-            (raise_lost_stop, Terminated),
-            (lambda: send(signal.SIGINT), KeyboardInterrupt),
-        ):
-            try:
-                send()
-            except Terminated:
-                send()  # ignored: the first one has arrived
-            with pytest.raises(error):
+        for again in (raise_lost_stop, lambda: send(signal.SIGHUP)):
+            with suppress(Terminated):
+                send(signal.SIGTERM)
+            with pytest.raises(Terminated):
                 again()
-        with suppress(Terminated):
-            send()
+        try:
+            send(signal.SIGTERM)
+        except Terminated:
+            send(signal.SIGINT)  # ignored: the first one has arrived
 
     with pytest.raises(Terminated), signals_raised():  # at the end
         swallowing()
 
 
-def test_stop_is_raised_for_the_error_it_causes() -> None:
-    def imported() -> None:
-        with suppress(Terminated):
-            os.kill(os.getpid(), signal.SIGHUP)
+def test_stop_is_raised_for_the_error_it_causes(send: Callable[[int], None]) -> None:
+    def broken_import() -> None:
+        with suppress(KeyboardInterrupt):
+            send(signal.SIGINT)
         raise ImportError("numpy is half there")
 
-    with pytest.raises(Terminated), signals_raised():
-        imported()
+    with pytest.raises(KeyboardInterrupt), signals_raised():
+        broken_import()

@@ -20,7 +20,6 @@ def test_code_name_is_a_module_and_a_name() -> None:
 @pytest.mark.parametrize(
     ("text", "name", "said"),
     [
-        ("", "absent:load", "no module absent: "),
         ("", "own.sub:load", "no module own.sub: "),
         ("load = 3", "own:save", "save is not there"),
         ("load = 3", "no code", "must be module:name"),

@@ -19,14 +19,9 @@ def started(
     ranks: int, *command: str | Path, cwd: Path | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a job; it is killed where the context ends before it."""
-    process = subprocess.Popen(
-        [BIN / "mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", "none", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=cwd,
-        env=os.environ | _AS_ROOT,
-    )
+    words = [BIN / "mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", "none", *command]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(words, **pipes, cwd=cwd, env=os.environ | _AS_ROOT)
     try:
         yield process
     finally:
