@@ -1,4 +1,4 @@
-"""README: its Python runs, its numbers are the recipes', its links lead somewhere."""
+"""README: its Python runs, its numbers are the recipes'; the tutorial runs."""
 
 import json
 import re
@@ -7,9 +7,11 @@ from pathlib import Path
 from statistics import mean
 from types import SimpleNamespace
 
+import nbformat
 import pytest
 import torch
 from click.testing import CliRunner
+from nbclient import NotebookClient
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
@@ -143,3 +145,22 @@ def test_links_lead_to_files_and_headings(name: str) -> None:
             titles = re.findall(r"^#+ (.+)$", found.read_text().lower(), re.MULTILINE)
             slugs = [re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in titles]
             assert heading in slugs, target
+
+
+def kinds(cell: nbformat.NotebookNode) -> set[str]:
+    """The kinds of output that a reader of the notebook sees."""
+    shown = (kind for output in cell.get("outputs", ()) for kind in output.get("data", {}))
+    return {*shown} & {"image/png", "text/html"}
+
+
+@pytest.mark.slow
+def test_tutorial_runs_and_shows_its_figures() -> None:
+    notebook = PROJECT / "docs" / "tutorial.ipynb"
+    stored, again = (nbformat.read(notebook, as_version=4) for _ in range(2))
+    for cell in again.cells:  # shorter runs show the same
+        cell["source"] = re.sub(r'"(comm_round|epochs)": \d+', r'"\1": 1', cell["source"])
+        cell["source"] = cell["source"].replace("(0, 1, 2)", "(0, 1)")
+    NotebookClient(again, timeout=600).execute()
+    for before, after in zip(stored.cells, again.cells, strict=True):
+        assert kinds(before) == kinds(after), after["source"]
+        assert ("image/png" in kinds(after)) == ("fp.figures." in after["source"]), after["source"]

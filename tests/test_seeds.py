@@ -1,7 +1,6 @@
 """Seeds by purpose, and generators that are given back as they were."""
 
 import random
-from collections.abc import Iterator
 from contextlib import suppress
 
 import numpy as np
@@ -9,15 +8,6 @@ import pytest
 import torch
 
 from fednnnn_plugin.seeds import derive_seed, isolated_generators
-
-
-@pytest.fixture(autouse=True)
-def _generators_restored() -> Iterator[None]:
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng():
-        yield
-    random.setstate(states[0])
-    np.random.set_state(states[1])  # noqa: NPY002
 
 
 def draws(seed: int | None = None) -> tuple[float, ...]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.models import create_model
 from fednnnn_plugin.user_code import call_code, load_code, names_code, on_threads
 
 
@@ -22,19 +23,23 @@ def test_code_name_is_a_module_and_a_name() -> None:
     [
         ("", "own.sub:load", "no module own.sub: "),
         ("load = 3", "own:save", "save is not there"),
-        ("load = 3", "no code", "must be module:name"),
         ("\n1 +", "own:load", "SyntaxError: invalid syntax (own.py, line 2)"),
         ("import not_there", "own:load", "ModuleNotFoundError: No module named 'not_there' ("),
         ("import json\n\njson.loads('two\\nlines')", "own:load", "own.py, line 3)"),
         ("raise SystemExit(7)", "own:load", "SystemExit: 7 ("),
         ("def __getattr__(_): import not_there", "own:load", "No module named 'not_there' ("),
+        ("load = 3", "own:load", "is not callable"),
+        ("from torch import nn\nload = nn.ReLU()", "own:load", "is a model; must be a function"),
+        ("def load(): return 3", "own:load", "returned a int; must be a torch.nn.Module"),
+        ("def load(a, b): pass", "own:load", "raised TypeError: "),
+        ("load = max", "own:load", "raised ValueError: no signature"),
     ],
 )
-def test_code_that_does_not_import_is_refused(own_code, text: str, name: str, said: str) -> None:
+def test_code_that_makes_no_model_is_refused(own_code, text: str, name: str, said: str) -> None:
     Path("own.py").write_text(text)
     with pytest.raises(UserError) as refused:
-        load_code(name, "data_args.dataset")
-    assert str(refused.value).startswith(f"data_args.dataset: {name}: ")
+        create_model(name, seed=0, allow_code=True)
+    assert str(refused.value).startswith(f"model_args.model: {name}: ")
     assert said in str(refused.value)
     assert str(refused.value).isprintable()
     shutil.rmtree(own_code)  # the current directory
