@@ -44,9 +44,8 @@ def run(*words: str, **settings: Any) -> Result:
 
 def refused(result: Result) -> str:
     """Return the one line of the error."""
-    assert (result.exit_code, result.stdout) == (2, "")
-    [line] = result.stderr.splitlines()
-    return line
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    return result.stderr[:-1]
 
 
 def test_run_shows_a_line_a_round(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,8 +123,8 @@ def test_mpi_needs_mpi4py(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under ``mpirun``, two processes that each ran alone would write into one folder."""
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    assert refused(run()).endswith("install fednnnn-plugin[mpi]")
-    assert refused(run("--backend", "sp")).startswith("--backend sp: 2 processes")
+    assert refused(run()).startswith("--backend MPI: mpi4py does not import")
+    assert refused(run("--backend=sp")).startswith("--backend sp: 2 processes")
     assert not any(here.iterdir())
 
 
@@ -133,11 +132,10 @@ def test_mpi_needs_mpi4py(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_launcher_unknown_to_mpi_is_refused(here: Path) -> None:
     """As of ``srun`` without PMI."""
     environment = os.environ | {"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "1"}
-    command = [PROGRAM, "run", RECIPE, "--output", "out"]
-    ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    command = [PROGRAM, "run", RECIPE]
+    ended = subprocess.run(command, env=environment, check=False, stderr=subprocess.PIPE)
     assert ended.returncode == 2, ended
-    [line] = ended.stderr.splitlines()
-    assert "3 processes were launched, but MPI sees 1: " in line
+    assert b"3 processes were launched, but MPI sees 1: " in ended.stderr
     assert not any(here.iterdir())
 
 
@@ -145,10 +143,7 @@ def test_recipes_are_listed_and_copied_once(here: Path) -> None:
     listed = fednnnn("recipes").output
     number = len(list_recipes())
     assert listed.count("present") + listed.count("missing") == number
-    rows = {line.split()[-1]: line.split() for line in listed.splitlines() if line}
-    row = rows["digits_noniid_ub_fednnnn"]
-    assert row[:3] + row[6:-1] == ["digits", "2", "a", "FedNNNN", "20", "30", "present"]
-
+    assert re.search(r"digits .* FedNNNN +20 +30 +present +digits_noniid_ub_fednnnn\n", listed)
     assert fednnnn("recipes", "copy", "mine").output == f"{number} recipes copied to mine\n"
     changed = here / "mine" / "digits_noniid_b_fedavg.yaml"
     changed.write_text("mine")

@@ -18,10 +18,10 @@ RECIPE = "digits_noniid_b_fednnnn"
 RESULTS = Path(__file__).parents[1] / "results"
 
 
-@pytest.mark.parametrize(("package", "function"), [(fp.report, report), (fp.tune, tune)])
-def test_help_is_of_the_function(package: Any, function: Any) -> None:
-    assert inspect.signature(package) == inspect.signature(function)
-    assert inspect.getdoc(function) in str(inspect.getdoc(package))
+def test_help_is_of_the_function() -> None:
+    for package, function in ((fp.report, report), (fp.tune, tune)):
+        assert inspect.signature(package) == inspect.signature(function)
+        assert inspect.getdoc(function) in str(inspect.getdoc(package))
 
 
 @pytest.mark.parametrize(
@@ -31,9 +31,7 @@ def test_help_is_of_the_function(package: Any, function: Any) -> None:
         (fp.tune, RECIPE, {"rounds": 0}, "rounds: 0"),
         (fp.tune, RECIPE, {"grid": {"eta": "1"}}, "grid eta"),
         (fp.report, RECIPE, {"formats": ["gif"]}, "formats: 'gif'"),
-        (fp.report, RECIPE, {"formats": 3}, "formats: 3"),
         (fp.report, RECIPE, {"layers": [3]}, "layers: "),
-        (fp.report, RECIPE, {"target": "0.9"}, "target: '0.9'"),
         (fp.report, RECIPE, {"target": float("nan")}, "target: nan"),
         (fp.report, RECIPE, {"out": 3}, "out: 3"),
         (fp.report, RECIPE, {}, f"{RECIPE}: no run"),

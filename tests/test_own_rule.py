@@ -38,21 +38,20 @@ class Forgetting(torch.optim.SGD):
     def step(self, closure=None):
         self.state[self.param_groups[0]["params"][0]]["all"] = [1, 2]
 """
-SMALL = {"client_num_per_round": 4, "comm_round": 3, "epochs": 1, "checkpoint_every": 1}
-SMALL |= {"server_lion_lr": 0.002}
+TRAIN_ARGS = {"federated_optimizer": "my_rules:ServerLion", "server_lion_lr": 0.002}
+TRAIN_ARGS |= {"client_num_per_round": 4, "comm_round": 3, "epochs": 1, "checkpoint_every": 1}
 
 
 @pytest.fixture(autouse=True)
 def _a_users_folder(own_code: Path) -> None:
     Path("my_rules.py").write_text(RULE + BROKEN)
     settings = yaml.safe_load(find_recipe("digits_noniid_b_fedavg").read_text())
-    settings["train_args"] |= {"federated_optimizer": "my_rules:ServerLion"} | SMALL
+    settings["train_args"] |= TRAIN_ARGS
     settings["device_args"]["using_gpu"] = False
     Path("lion.yaml").write_text(yaml.safe_dump(settings))
 
 
 def fednnnn(command: str, *words: str) -> Result:
-    """Run a command in this process."""
     return CliRunner().invoke(main, [command, "--allow-code", *words])
 
 
@@ -67,8 +66,7 @@ def test_rule_runs_the_same_in_each_way(content: Callable[[Path], object]) -> No
     text = stored.read_text()
     stored.write_text(text.replace("my_rules:ServerLion", "spy:Rule"))
     ended = fednnnn(*words, "--resume")
-    assert ended.exit_code == 2
-    assert "train_args.federated_optimizer" in ended.stderr
+    assert (ended.exit_code, "federated_optimizer" in ended.stderr) == (2, True)
     assert not Path("was-here").exists()
     stored.write_text(text)
     assert fednnnn(*words, "--resume").exit_code == 0
@@ -100,9 +98,7 @@ def test_rule_runs_the_same_in_each_way(content: Callable[[Path], object]) -> No
         ("Narrow", ["tune", "--grid=rounds=1"], "--grid: rounds: ", 2),
     ],
 )
-def test_rule_that_raises_is_one_line(
-    method: str, command: list[str], named: str, status: int
-) -> None:
+def test_rule_that_raises_is_one_line(method, command, named: str, status: int) -> None:
     recipe = Path("lion.yaml").read_text().replace("server_lion_lr: 0.002", "")
     Path("own.yaml").write_text(recipe.replace("ServerLion", method))
     ended = fednnnn(*command, "own.yaml")
