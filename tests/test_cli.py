@@ -21,17 +21,12 @@ RECIPE = "digits_noniid_b_fednnnn"
 QUICK = {"client_num_per_round": 5, "epochs": 1, "comm_round": 1, "checkpoint_every": 1}
 QUICK |= {"using_gpu": False}
 NO_DATA = ["--set=data_cache_dir=none", "--set=download=false"]
+pytestmark = pytest.mark.usefixtures("own_code")  # an empty folder
 PROGRAM = Path(sys.executable).with_name("fednnnn")
 
 
 def fednnnn(*words: str) -> Result:
     return CliRunner().invoke(main, list(words), catch_exceptions=False)
-
-
-@pytest.fixture(autouse=True)
-def here(own_code: Path) -> Path:
-    """An empty folder to work in."""
-    return own_code
 
 
 def quick(**settings: Any) -> list[str]:
@@ -48,14 +43,14 @@ def refused(result: Result) -> str:
     return result.stderr[:-1]
 
 
-def test_run_shows_a_line_a_round(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_shows_a_line_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Missing GPUs are said once, and stand in the log."""
     monkeypatch.setattr("fednnnn_plugin.engine.devices.visible_gpus", lambda: 0)
     result = run("--tensorboard", using_gpu=True, comm_round=2)
     assert result.exit_code == 0
-    folder = here / "runs" / f"{RECIPE}-seed0"
+    folder = Path("runs", f"{RECIPE}-seed0")
     *rounds, closing = re.sub(r"[01]\.\d+", "x", result.stdout).splitlines()
-    for number, line in enumerate(rounds, start=1):
+    for number, line in zip((1, 2), rounds, strict=True):
         assert line.startswith(f"round {number}/2  accuracy x  N/E x  ")
     assert closing[:-1] == f"runs/{folder.name}: accuracy x after 2 rounds, best x in round "
     warning = "device_args.using_gpu: no GPU is visible: running on the CPU"
@@ -80,26 +75,25 @@ def test_run_shows_a_line_a_round(here: Path, monkeypatch: pytest.MonkeyPatch) -
         ([RECIPE, "--output=.", *quick()], "--output: "),
         ([RECIPE, "--output=~no.body/x", *quick()], "--output: "),
         ([RECIPE, "--output", "o" * 256], "ooo"),
-        ([RECIPE, "--output=typo", "--resume"], "--resume: typo: "),
         ([RECIPE, "--output=a\x1b[2Jb", "--resume"], r"--resume: a\x1b[2Jb"),
         ([RECIPE, "--resume", "--overwrite"], "--resume, --overwrite"),
     ],
 )
-def test_mistake_in_run_and_check_writes_nothing(here: Path, words: list[str], named: str) -> None:
+def test_mistake_in_run_and_check_writes_nothing(words: list[str], named: str) -> None:
     for command in ("run", "check"):
         line = refused(fednnnn(command, *words, "--set=using_gpu=false"))
         assert line.startswith(named)
         assert line.isprintable()
-        assert not any(here.iterdir())
+        assert not any(Path().iterdir())
 
 
 @pytest.mark.slow
-def test_run_and_check_of_a_folder_that_is_held(here: Path) -> None:
+def test_run_and_check_of_a_folder_that_is_held() -> None:
     run("--output=held")
-    (here / "loop").symlink_to("loop")
-    (here / "file").touch()
+    Path("loop").symlink_to("loop")
+    Path("file").touch()
     assert refused(run("--output=loop")).startswith("--output: ")
-    before = {path: path.read_bytes() for path in here.rglob("*.*")}
+    before = {path: path.read_bytes() for path in Path().rglob("*.*")}
     resume = ["--output=held", "--resume"]
     for named, words in {
         "--overwrite": ["--output=held"],
@@ -114,57 +108,57 @@ def test_run_and_check_of_a_folder_that_is_held(here: Path) -> None:
         assert f"FedNNNN (beta 0.7, gamma 0.8), {rounds} rounds, 5 of 20 clients" in checked.stdout
         assert checked.stdout.endswith(f"\nrun folder: {folder}\n")
     assert run(*resume).stdout == "held: the run is finished already\n"
-    assert {path: path.read_bytes() for path in here.rglob("*.*")} == before
+    assert {path: path.read_bytes() for path in Path().rglob("*.*")} == before
     assert run(*resume, comm_round=2).stdout.startswith("round 2/2")
     assert run("--output=held", "--overwrite").exit_code == 0
 
 
-def test_mpi_needs_mpi4py(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpi_needs_mpi4py(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under ``mpirun``, two processes that each ran alone would write into one folder."""
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     assert refused(run()).startswith("--backend MPI: mpi4py does not import")
     assert refused(run("--backend=sp")).startswith("--backend sp: 2 processes")
-    assert not any(here.iterdir())
+    assert not any(Path().iterdir())
 
 
 @pytest.mark.slow
-def test_launcher_unknown_to_mpi_is_refused(here: Path) -> None:
+def test_launcher_unknown_to_mpi_is_refused() -> None:
     """As of ``srun`` without PMI."""
     environment = os.environ | {"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "1"}
     command = [PROGRAM, "run", RECIPE]
     ended = subprocess.run(command, env=environment, check=False, stderr=subprocess.PIPE)
     assert ended.returncode == 2, ended
     assert b"3 processes were launched, but MPI sees 1: " in ended.stderr
-    assert not any(here.iterdir())
+    assert not any(Path().iterdir())
 
 
-def test_recipes_are_listed_and_copied_once(here: Path) -> None:
+def test_recipes_are_listed_and_copied_once() -> None:
     listed = fednnnn("recipes").output
     number = len(list_recipes())
     assert listed.count("present") + listed.count("missing") == number
     assert re.search(r"digits .* FedNNNN +20 +30 +present +digits_noniid_ub_fednnnn\n", listed)
     assert fednnnn("recipes", "copy", "mine").output == f"{number} recipes copied to mine\n"
-    changed = here / "mine" / "digits_noniid_b_fedavg.yaml"
+    changed = Path("mine", "digits_noniid_b_fedavg.yaml")
     changed.write_text("mine")
     refused(fednnnn("recipes", "copy", "mine"))
     assert changed.read_text() == "mine"
 
 
-def test_partition_shows_a_recipes_clients(here: Path) -> None:
+def test_partition_shows_a_recipes_clients() -> None:
     words = ("partition", "digits_noniid_ub_fednnnn", "--set", "classes_per_client=3")
-    (here / "mine.csv").write_text("mine")
-    (here / "folder.svg").mkdir()
+    Path("mine.csv").write_text("mine")
+    Path("folder.svg").mkdir()
     for option, named in {
         "--csv=mine.csv": "--csv: mine.csv: ",
         "--plot=folder.svg": "--plot: folder.svg: is a folder",
         "--set=power_law_exponent=3": "data_args.power_law_exponent: 3: ",
     }.items():
         assert named in refused(fednnnn(*words, option))
-    assert (here / "mine.csv").read_text() == "mine"
+    assert Path("mine.csv").read_text() == "mine"
     result = fednnnn(*words, "--csv", "mine.csv", "--overwrite")
     assert result.exit_code == 0
-    counts = pd.read_csv(here / "mine.csv", index_col="client")
+    counts = pd.read_csv("mine.csv", index_col="client")
     assert (counts.shape, counts.to_numpy().sum()) == ((20, 10), 1437)
     assert "classes a client: 3 to 3" in result.stdout
 
@@ -178,10 +172,10 @@ def test_partition_shows_a_recipes_clients(here: Path) -> None:
         (["recipes"], ">/dev/full"),
     ],
 )
-def test_command_outlasts_closed_streams(here: Path, words: list[str], streams: str) -> None:
+def test_command_outlasts_closed_streams(words: list[str], streams: str) -> None:
     command = ["bash", "-c", f'exec "$0" "$@" {streams}', PROGRAM, *words]
     assert subprocess.run(command, check=True, stderr=subprocess.PIPE).stderr == b""
-    assert words == ["recipes"] or (here / "runs" / f"{RECIPE}-seed0" / "summary.json").exists()
+    assert words == ["recipes"] or Path("runs", f"{RECIPE}-seed0", "summary.json").exists()
 
 
 def test_run_with_mlops_becomes_fedml_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,21 +16,15 @@ MODULES = {
 }
 
 
-def imported_names(name: str) -> set[str]:
-    """What a module imports, at its top or lazily: modules, and names of them."""
-    found = set()
-    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
-
-
 def test_rooms_import_from_lower_floors_only() -> None:
-    package = {"fednnnn_plugin"}
-    for name in MODULES.keys() - package:
-        own = name.split(".")[1]
-        for other in imported_names(name) & MODULES.keys() - package:
+    """At a module's top or lazily."""
+    for name in MODULES.keys() - {"fednnnn_plugin"}:
+        own, found = name.split(".")[1], set()
+        for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        for other in found & MODULES.keys() - {"fednnnn_plugin"}:
             room = other.split(".")[1]
             assert room == own or FLOOR[room] < FLOOR[own], f"{name} imports {other}"

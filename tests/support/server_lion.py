@@ -3,7 +3,6 @@
 A tensor in float64, a count, and a number that float32 does not hold.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from fednnnn_plugin.server.rules import decay, positive, rule
 class ServerLion(torch.optim.Optimizer):
     """m = β m + (1 - β) S;  w = w + η 0.9^t sign(m) / t"""
 
-    def __init__(self, params: Iterable[Any], lr: float, beta: float = 0.9) -> None:
+    def __init__(self, params: Any, lr: float, beta: float = 0.9) -> None:
         super().__init__(params, {"lr": lr, "beta": beta})
 
     @torch.no_grad()
