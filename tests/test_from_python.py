@@ -18,7 +18,6 @@ RESULTS = Path(__file__).parents[1] / "results"
     ("call", "argument", "given", "named"),
     [
         (fp.tune, RECIPE, {"jobs": "2"}, "jobs: '2'"),
-        (fp.tune, RECIPE, {"rounds": 0}, "rounds: 0"),
         (fp.tune, RECIPE, {"grid": {"eta": "1"}}, "grid eta"),
         (fp.report, RECIPE, {"formats": ["gif"]}, "formats: 'gif'"),
         (fp.report, RECIPE, {"target": float("nan")}, "target: nan"),

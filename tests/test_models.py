@@ -78,9 +78,11 @@ def test_model_weights_follow_the_seed_alone(name: str) -> None:
     assert first(torch.zeros(2, *SHAPES.get(name, (3, 32, 32)))).shape == (2, 7)
 
 
-def test_googlenet_has_no_auxiliary_classifier() -> None:
+def test_models_of_torchvision_by_name() -> None:
     with torch.device("meta"):
-        assert create_model("googlenet", 0).aux1 is None
+        assert create_model("googlenet", 0).aux1 is None  # else it would return a tuple
+    with pytest.raises(UserError, match=r"^model_args.model: .* did you mean resnet\d+"):
+        create_model("resnet19", seed=0)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +104,3 @@ def test_model_function_takes_classes_or_nothing(own_code: Path, text: str, outp
     assert len(weights[0]) == outputs
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
-
-
-def test_model_that_is_unknown_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^model_args.model: .* did you mean resnet\d+"):
-        create_model("resnet19", seed=0)

@@ -1,7 +1,6 @@
-"""A server rule of the user's own: in each of the ways to run one, without another line of theirs.
+"""A server rule of the user's own, ``support/server_lion.py``, in each of the ways to run one.
 
-In FedML's scripts, cross-silo among them: ``fedml/test_own_code.py``.
-On ranks: ``engine/test_mpi_processes.py``. What it is: ``support/server_lion.py``.
+Others: ``fedml/test_own_code.py``, and on ranks ``engine/test_mpi_processes.py``.
 """
 
 from collections.abc import Callable

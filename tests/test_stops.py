@@ -56,8 +56,7 @@ def test_stop_during_start_up_ends(command: str, module: str, sent: str, tmp_pat
 
 @pytest.mark.slow
 def test_stop_during_start_up_ends_ranks(tmp_path: Path) -> None:
-    words = [*PROGRAM, "SIGTERM", f"{CORE}.multiarray", *RUN.split()]
-    ended = on_ranks(2, *words, cwd=tmp_path)
+    ended = on_ranks(2, *PROGRAM, "SIGTERM", f"{CORE}.multiarray", *RUN.split(), cwd=tmp_path)
     assert (ended.status, ended.stdout) == (143, "")
     assert list(tmp_path.iterdir()) == []
 

@@ -8,7 +8,6 @@ import pytest
 
 from .test_house import MODULES, ROOT
 
-ELSEWHERE = [name for name in MODULES if ".fedml" not in name]
 #: In one process: the hook, the modules, the public names, FedML's names, and a run.
 PROGRAM = f"""
 import importlib.metadata
@@ -28,7 +27,7 @@ exec({(ROOT / "fedml" / "fednnnn_plugin.pth").read_text()!r})
 try: import fedml
 except ModuleNotFoundError as error: print(error)
 
-for name in {ELSEWHERE}: importlib.import_module(name)
+for name in {[name for name in MODULES if ".fedml" not in name]}: importlib.import_module(name)
 import fednnnn_plugin as fp
 from fednnnn_plugin import *
 print(run.__name__, FedNNNN.__name__, "register" in dir(fp), "FedNNNNAggregator" in dir(fp))
