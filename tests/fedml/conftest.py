@@ -24,11 +24,8 @@ from torch import nn
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.fedml import hook
 
 from .rounds import net, silo
-
-PTH = Path(hook.__file__).with_name("fednnnn_plugin.pth")
 
 fp.register()
 # As fedml.init does: otherwise FedML's reports look for its platform on the network.
@@ -108,15 +105,15 @@ class Script:
 class Scripts:
     """Starts scripts as users do, but for the seconds of slow imports; see `forks`."""
 
-    def __init__(self, folder: Path, *modules: str, **environment: str) -> None:
+    def __init__(self, folder: Path, disable: str, *modules: str) -> None:
         self._folder, self._count = folder, 0
-        environment |= {"HOME": str(folder), "OMP_NUM_THREADS": "1"}
+        environment = {"HOME": str(folder), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, Path(__file__).with_name("forks.py"), *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | environment,
+            env=os.environ | environment | {"FEDNNNN_PLUGIN_DISABLE": disable},
         )
 
     def ask(self, request: dict[str, Any]) -> int:
@@ -126,32 +123,16 @@ class Scripts:
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
-    def start(
-        self,
-        *arguments: str | Path,
-        folder: Path,
-        path: Path | None = None,
-        plugin: bool = False,
-        **environment: str,
-    ) -> Script:
-        """Start a script; ``plugin`` runs the package's .pth before it, where none did."""
+    def start(self, *arguments: str | Path, folder: Path, path: str = "") -> Script:
+        """Start a script in a folder; ``path`` is one where it looks for packages first."""
         self._count += 1
-        if plugin:
-            environment["FEDNNNN_PLUGIN_DISABLE"] = "0"
         screen = str(self._folder / str(self._count))
-        request = {
-            "arguments": list(map(str, arguments)),
-            "folder": str(folder),
-            "path": [str(path)] if path else [],
-            "plugin": PTH.read_text() if plugin else "",
-            "environment": {"HOME": str(folder)} | environment,
-            "screen": screen,
-            "seconds": SECONDS,
-        }
+        request = {"arguments": list(map(str, arguments)), "folder": str(folder), "path": path}
+        request |= {"screen": screen, "seconds": SECONDS}
         return Script(self, self.ask(request), screen)
 
-    def run(self, *arguments: str | Path, **options: Any) -> Ended:
-        return self.start(*arguments, **options).wait()
+    def run(self, *arguments: str | Path, folder: Path) -> Ended:
+        return self.start(*arguments, folder=folder).wait()
 
     def start_federation(
         self,
@@ -166,26 +147,21 @@ class Scripts:
         In a folder of the clients' own they find nothing of this package.
         """
         _, address, *clients = (folder / "grpc_ipconfig.csv").read_text().splitlines()
-
-        def start(scripts: Scripts, config: str, rank: int, role: str, script: object) -> Script:
-            words = ("--cf", config, "--rank", str(rank), "--role", role)
-            path = folder / "lacking" if scripts is clients_own else None
-            return scripts.start(str(script), *words, folder=folder, path=path)
-
-        started = [start(self, server_config, 0, "server", server)]
+        words = ("--cf", server_config, "--rank", "0", "--role", "server")
+        started = [self.start(server, *words, folder=folder)]
         wait_until(lambda: _listens(int(address.split(",")[3])))
-        of_clients = clients_own or self
-        return started + [
-            start(of_clients, "fedml_config.yaml", rank, "client", client)
-            for rank in range(1, len(clients) + 1)
-        ]
+        path = str(folder / "lacking") if clients_own else ""
+        for rank in range(1, len(clients) + 1):
+            words = ("--cf", "fedml_config.yaml", "--rank", str(rank), "--role", "client")
+            started.append((clients_own or self).start(client, *words, folder=folder, path=path))
+        return started
 
     def close(self) -> None:
         self._process.communicate(timeout=30)
 
 
-def _scripts(folders: pytest.TempPathFactory, disable: str, *modules: str) -> Iterator[Scripts]:
-    scripts = Scripts(folders.mktemp("screens"), *modules, FEDNNNN_PLUGIN_DISABLE=disable)
+def _scripts(folders: pytest.TempPathFactory, *words: str) -> Iterator[Scripts]:
+    scripts = Scripts(folders.mktemp("screens"), *words, "sklearn.datasets")
     yield scripts
     scripts.close()
 
@@ -193,37 +169,16 @@ def _scripts(folders: pytest.TempPathFactory, disable: str, *modules: str) -> It
 @pytest.fixture(scope="session")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
     """FedML with the plugin, both imported."""
-    ours = ("fednnnn_plugin.engine.run", "fednnnn_plugin.fedml.simulator")
-    theirs = ("fedml.cross_silo", "fedml.simulation.simulator", "sklearn.datasets")
-    yield from _scripts(
-        tmp_path_factory, "0", *theirs, *ours, "fednnnn_plugin.fedml.client_trainer"
-    )
+    ours = ("engine.run", "fedml.simulator", "fedml.client_trainer")
+    theirs = ("fedml.cross_silo", "fedml.simulation.simulator")
+    yield from _scripts(tmp_path_factory, "0", *theirs, *(f"fednnnn_plugin.{m}" for m in ours))
 
 
 @pytest.fixture(scope="session")
 def fedml_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
     """FedML imported as without the plugin: its hook is off."""
     modules = ("cross_silo", "cli.modules.run", "simulation.simulator", "data.data_loader")
-    theirs = (f"fedml.{name}" for name in modules)
-    yield from _scripts(tmp_path_factory, "1", *theirs, "sklearn.datasets")
-
-
-@pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
-    """No FedML yet, and the plugin only where it is asked for."""
-    yield from _scripts(tmp_path_factory, "1", "torch", "click.testing")
-
-
-@pytest.fixture
-def run_program(programs: Scripts, tmp_path: Path) -> Callable[..., Ended]:
-    """Run the text of a program that finds a package first where ``path`` says."""
-
-    def run(text: str, path: Path | None = None, *, plugin: bool = True) -> Ended:
-        program = tmp_path / "program.py"
-        program.write_text(text)
-        return programs.run(program, folder=tmp_path, path=path, plugin=plugin)
-
-    return run
+    yield from _scripts(tmp_path_factory, "1", *(f"fedml.{name}" for name in modules))
 
 
 def _listens(port: int) -> bool:
@@ -231,21 +186,18 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free, and stay so: none of those that the kernel gives to connections."""
-    drawn = random.sample(range(20_000, 32_000), 1_000)
-    return list(islice((port for port in drawn if not _listens(port)), count))
-
-
 @pytest.fixture
-def grpc_addresses() -> Callable[[Path, int], int]:
-    """Write a ``grpc_ipconfig.csv`` of a server, whose port it returns, and some clients."""
+def grpc_addresses() -> Callable[[Path, int], None]:
+    """Write a ``grpc_ipconfig.csv`` of a server and some clients, on ports that are free.
 
-    def write(folder: Path, clients: int) -> int:
+    They stay so: they are none of those that the kernel gives to connections.
+    """
+
+    def write(folder: Path, clients: int) -> None:
+        drawn = random.sample(range(20_000, 32_000), 1_000)
+        ports = islice((port for port in drawn if not _listens(port)), clients + 1)
         rows = ["eid,rank,grpc_server_ip,grpc_server_port,ingress_ip"]
-        ports = _free_ports(clients + 1)
         rows += [f"{rank},{rank},127.0.0.1,{port}," for rank, port in enumerate(ports)]
         (folder / "grpc_ipconfig.csv").write_text("\n".join(rows) + "\n")
-        return ports[0]
 
     return write

@@ -1,9 +1,9 @@
 """Forks a process for each script from one that has imported what is slow to import.
 
 ``python forks.py MODULE...`` imports the modules. A request is a line of JSON: the script's
-``arguments``, its ``folder``, ``path`` and ``environment``, whether the ``plugin`` acts, and the
-``screen``, a prefix of the files that take its standard output and error. The answer is a process
-id; ``{"wait": pid}`` gives the exit status.
+``arguments``, its ``folder`` and ``path``, the ``seconds`` that it may take, and the ``screen``, a
+prefix of the files that take its standard output and error. The answer is a process id;
+``{"wait": pid}`` gives the exit status.
 """
 
 import atexit
@@ -28,6 +28,26 @@ def offline(event, arguments) -> None:
         raise OSError(f"offline: {event} {host[event]()}")
 
 
+def become(request) -> int:
+    """Turn this process into the script's; return its exit status."""
+    signal.alarm(request["seconds"])
+    os.chdir(request["folder"])
+    os.environ["HOME"] = request["folder"]
+    for descriptor, name in ((1, "out"), (2, "err")):
+        target = os.open(f"{request['screen']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(target, descriptor)
+    sys.addaudithook(offline)
+    sys.argv, sys.path[:1] = request["arguments"], [request["folder"], request["path"]]
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
 def leave(status) -> None:
     """End as the interpreter does, but for the seconds that it takes to free every object."""
     for thread in threading.enumerate():
@@ -37,29 +57,6 @@ def leave(status) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
-
-
-def become(request) -> None:
-    """Turn this process into the script's."""
-    signal.alarm(request["seconds"])
-    os.chdir(request["folder"])
-    os.environ.update(request["environment"])
-    for descriptor, name in ((1, "out"), (2, "err")):
-        target = os.open(f"{request['screen']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(target, descriptor)
-    sys.addaudithook(offline)
-    sys.argv, sys.path[:1] = request["arguments"], [request["folder"], *request["path"]]
-    if request["plugin"]:
-        exec(request["plugin"])  # as `site` does
-    status = 0
-    try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else 1
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-        status = 1
-    leave(status)
 
 
 if __name__ == "__main__":
@@ -73,6 +70,6 @@ if __name__ == "__main__":
         if "wait" in asked:
             answer = os.waitstatus_to_exitcode(os.waitpid(asked["wait"], 0)[1])
         elif (answer := os.fork()) == 0:
-            become(asked)
+            leave(become(asked))
         os.write(1, f"{answer}\n".encode())
     leave(0)

@@ -11,19 +11,7 @@ from torch.testing import assert_close
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.server.rules import positive, rule
 
-from .rounds import (
-    CPU,
-    eight_values,
-    fedml_args,
-    line,
-    linear,
-    moved,
-    play,
-    refused,
-    silo,
-    simulate,
-    two_clients,
-)
+from .rounds import CPU, fedml_args, linear, moved, play, refused, silo, simulate, two_clients
 
 pytestmark = pytest.mark.usefixtures("own_folder", "one_core")
 
@@ -59,26 +47,17 @@ def create(n):
 def last(number, total, size, _):
     return range(total)[-size:]
 """
-ALONE = {"client_num_in_total": 1, "client_num_per_round": 1}
 FEDNNNN = {"federated_optimizer": "FedNNNN", "beta": 0.5, "gamma": 0.5}
 
 
 @pytest.fixture(autouse=True)
-def _with_a_module(own_code: Path) -> None:
+def _with_a_module(own_code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("mine.py").write_text(MINE)
-
-
-@pytest.fixture
-def allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDNNNN_ALLOW_CODE", "1")
 
 
 def run(args) -> None:
-    fedml.FedMLRunner(args, CPU, eight_values({}), line())
-
-
-def simulated(args) -> None:
-    simulate(trainer=torch.nn.Identity(), args=args)
+    fedml.FedMLRunner(args, CPU, two_clients(), linear())
 
 
 @pytest.mark.parametrize(
@@ -86,27 +65,25 @@ def simulated(args) -> None:
     [
         ("federated_optimizer", "mine:Scaled", run, {}),
         ("federated_optimizer", "mine:Scaled", run, {"training_type": "cross_silo"}),
-        ("client_sampling", "mine:last", simulated, {}),
+        ("client_sampling", "mine:last", run, {}),
         ("dataset", "mine:load", fedml.data.load, {}),
         ("dataset", "mine:load", fedml.data.load, FEDNNNN),
         ("model", "mine:create", lambda args: fedml.model.create(args, 7), {}),
     ],
 )
-def test_own_code_needs_the_environments_permission(key, name, call, values) -> None:
+def test_own_code_needs_the_environments_permission(key, name, call, values, monkeypatch) -> None:
+    monkeypatch.delenv("FEDNNNN_ALLOW_CODE")
     with refused(rf"\w+_args.{key}: '{name}' is code .*FEDNNNN_ALLOW_CODE=1 in"):
         call(fedml_args(**values | {key: name, "role": "server"}))
     assert "mine" not in sys.modules
     assert not Path("runs").exists()
 
 
-@pytest.mark.parametrize("method", [{}, FEDNNNN])
-def test_own_data_are_loaded(method, allowed) -> None:
-    args = fedml_args(dataset="mine:load", client_num_in_total=3, **method)
-    dataset, classes = fedml.data.load(args)
-    assert (classes, *dataset[:2]) == (2, 20, 4)
-
-
-def test_own_model_is_any_that_fedml_run_has(allowed) -> None:
+def test_own_data_and_model_are_any_that_fedml_run_has() -> None:
+    for method in ({}, FEDNNNN):
+        args = fedml_args(dataset="mine:load", client_num_in_total=3, **method)
+        dataset, classes = fedml.data.load(args)
+        assert (classes, *dataset[:2]) == (2, 20, 4)
     for name in ("mine:create", "squeezenet1_1"):
         made = fedml.model.create(fedml_args(model=name, random_seed=3), 7)
         expected = create_model(name, 3, 7, allow_code=True).state_dict()
@@ -115,14 +92,16 @@ def test_own_model_is_any_that_fedml_run_has(allowed) -> None:
             fedml.model.create(fedml_args(model=name, federated_optimizer="FedAvg"), 7)
 
 
-def test_own_rule_and_sampler_run_in_a_simulation(allowed) -> None:
-    """Of clients 0 and 1 the second alone."""
-    values = {"federated_optimizer": "mine:Scaled", "client_sampling": "mine:last"}
-    result, record = simulate(**values, client_num_per_round=1)
-    alone, _ = simulate(eight_values({0: two_clients()[5][1]}), **ALONE, output="alone")
+def test_own_rule_and_sampler_run_in_a_simulation() -> None:
+    """Of clients 0 and 1 the second alone, whose S the rule takes half of."""
+    values = {"client_sampling": "mine:last", "client_num_per_round": 1}
+    result, record = simulate(**values, federated_optimizer="mine:Scaled")
+    dataset = two_clients()
+    dataset[5][0] = dataset[5][1]
+    alone, _ = simulate(dataset, output="alone")
     assert record["evaluated"] == "served"
     start = linear().state_dict()
-    for name, tensor in alone.items():  # S, of which the rule takes half
+    for name, tensor in alone.items():
         assert_close(result[name] - start[name], 0.5 * (tensor - start[name]))
 
 
@@ -132,7 +111,7 @@ def one_round(name: str, **values) -> list[float]:
     return play(server, moved(server, (1.0, 1.0)))[0]["weight"].flatten().tolist()
 
 
-def test_own_rule_of_a_silo_outlives_a_restart(allowed) -> None:
+def test_own_rule_of_a_silo_outlives_a_restart() -> None:
     """w = 0.5, then 0.5 + 2 · 0.5, by what it counts."""
     where = {"server_state_path": "state.safetensors"}
     assert one_round("mine:Scaled", **where) == [0.5, 0.5]
@@ -141,8 +120,9 @@ def test_own_rule_of_a_silo_outlives_a_restart(allowed) -> None:
         one_round("mine:Scaled", own_scale=-1)
 
 
-def test_own_rule_that_the_script_registers_needs_no_permission() -> None:
+def test_own_rule_that_the_script_registers_needs_no_permission(monkeypatch) -> None:
     """What it draws depends on the seed."""
+    monkeypatch.delenv("FEDNNNN_ALLOW_CODE")
 
     @rule(factor=positive(default=3.0))
     class Drawing(torch.optim.SGD):
