@@ -1,6 +1,7 @@
 """Real processes: ``fedml run``, a FedML script alone and under MPI, and how they end."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -32,6 +33,12 @@ sys.addaudithook(guard)
 from fedml.cli.cli import cli
 cli(sys.argv[1:], prog_name="fedml")
 """
+QUICKLY = f"""
+import sys
+sys.path.append({str(Path(__file__).parent)!r})
+import fedml.cross_silo, fednnnn_plugin, forks
+forks.hasten()
+"""
 # After a simulation a cross-silo federation whose server breaks.
 BREAKING = """
     sys.argv[2] = "silo.yaml"
@@ -46,69 +53,57 @@ SILO = {
     "train_args": {"client_num_in_total": 1, "client_num_per_round": 1},
     "device_args": {"worker_num": 1},
 }
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the processes run; FedML leaves files in the user's."""
-    for name, value in (("HOME", tmp_path), ("FEDNNNN_PLUGIN_DISABLE", 0), ("OMP_NUM_THREADS", 1)):
-        monkeypatch.setenv(name, str(value))
-    return tmp_path
+# FedML's methods need these too.
+FEDMLS = {"server_optimizer": "adagrad", "server_lr": 0.1, "fedprox_mu": 0.1, "ci": 0}
+FEDMLS |= {"weight_decay": 0.0, "comm_round": 2, "epochs": 1, "client_num_in_total": 4}
 
 
 def write_recipe(path: Path, *sections: dict, **train_args: object) -> Path:
     """Write a shortened copy of the quick start's recipe."""
     content = yaml.safe_load(find_recipe("digits_noniid_b_fednnnn").read_text())
     short = {"comm_round": 2, "client_num_in_total": 10, "client_num_per_round": 3, "epochs": 1}
-    for changed in (
-        {"train_args": short | train_args, "device_args": {"using_gpu": False}},
-        *sections,
-    ):
+    first = {"train_args": short | train_args, "device_args": {"using_gpu": False}}
+    for changed in (first, *sections):
         for section, values in changed.items():
             content.setdefault(section, {}).update(values)
     path.write_text(yaml.safe_dump(content))
     return path
 
 
-def lines(folder: Path) -> list[dict]:
-    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line | {"seconds": None} for line in found]
+def lines(folder: Path) -> list[str]:
+    return (folder / "metrics.jsonl").read_text().splitlines()
 
 
-def assert_same(folder: Path, other: Path) -> None:
-    assert lines(folder) == lines(other)
-    model, others = (path / "model.safetensors" for path in (folder, other))
-    assert model.read_bytes() == others.read_bytes()
-
-
-def test_fedml_run_script_and_ranks_give_one_run(scripts, folder) -> None:
+def test_fedml_run_script_and_ranks_give_one_run(scripts, tmp_path, content, monkeypatch) -> None:
     """The command without a connection, and nothing of FedML's on the screen."""
-    path = write_recipe(folder / "short.yaml")
+    own = {"HOME": str(tmp_path), "FEDNNNN_PLUGIN_DISABLE": "0", "OMP_NUM_THREADS": "1"}
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    path = write_recipe(tmp_path / "short.yaml")
     command = (sys.executable, "-c", NO_CONNECTIONS, "run", path, "--output", "direct")
-    direct = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+    direct = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert direct.returncode == 0, direct.stderr
     first, second, last = direct.stdout.splitlines()
     assert [text.split()[:2] for text in (first, second)] == [["round", "1/2"], ["round", "2/2"]]
     assert last.startswith("direct: ")
     assert [text for text in direct.stderr.splitlines() if "no GPU is visible" not in text] == []
 
-    scripted = scripts.run(SCRIPT, "--cf", path, folder=folder)
+    scripted = scripts.run(SCRIPT, "--cf", path, folder=tmp_path)
     assert scripted.returncode == 0, scripted.stderr
-    assert_same(folder / "runs" / "short-seed0", folder / "direct")
     assert sum(text.startswith("round ") for text in scripted.stdout.splitlines()) == 2
     assert "round" not in scripted.stderr[scripted.stderr.rfind("[FedML") :]
 
     mpi = {"comm_args": {"backend": "MPI"}}
-    write_recipe(folder / "ranks.yaml", mpi)
-    write_recipe(folder / "silo.yaml", mpi, SILO)
-    (folder / "breaking.py").write_text(
-        f"import sys\nimport fednnnn_plugin\n{SCRIPT.read_text()}{BREAKING}"
-    )
-    job = on_ranks(2, sys.executable, "breaking.py", "--cf", "ranks.yaml", cwd=folder)
-    assert_same(folder / "runs" / "ranks-seed0", folder / "direct")
+    write_recipe(tmp_path / "ranks.yaml", mpi)
+    write_recipe(tmp_path / "silo.yaml", mpi, SILO)
+    program = f"{QUICKLY}{SCRIPT.read_text()}{BREAKING}"
+    (tmp_path / "breaking.py").write_text(program)
+    job = on_ranks(2, sys.executable, "breaking.py", "--cf", "ranks.yaml", cwd=tmp_path)
     assert job.stdout.count("round 2/2") == 1
     assert job.status == 1
     assert "'NoneType' object is not callable" in job.stderr
+    for name in ("short", "ranks"):
+        assert content(tmp_path / "runs" / f"{name}-seed0") == content(tmp_path / "direct")
 
 
 @pytest.mark.parametrize("name", ["one_line", "own_data_and_model"])
@@ -118,7 +113,26 @@ def test_single_process_examples_of_fedmls(name: str, scripts, tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     records = lines(tmp_path / "runs" / "simulation-seed0")
     assert len(records) == 5
-    assert records[-1]["test_acc"] > 0.5
+    assert json.loads(records[-1])["test_acc"] > 0.5
+
+
+def test_fedmls_methods_are_unchanged_by_the_plugin(scripts, fedml_alone, tmp_path) -> None:
+    """Every accuracy and loss that it logs; a method of nobody's ends both alike."""
+    config = yaml.safe_load((EXAMPLES / "simulation.yaml").read_text())
+    config["train_args"] |= FEDMLS
+    started = []
+    for method in ("FedAvg", "FedProx", "FedOpt", "NoSuchMethod"):
+        config["train_args"]["federated_optimizer"] = method
+        path = tmp_path / f"{method}.yaml"
+        path.write_text(yaml.safe_dump(config))
+        words = (EXAMPLES / "own_data_and_model.py", "--cf", path)
+        started.append([kind.start(*words, folder=tmp_path) for kind in (scripts, fedml_alone)])
+    for pair in started:
+        ended = [process.wait() for process in pair]
+        shown = [done.stdout + done.stderr for done in ended]
+        ours, theirs = (re.findall(r"'t\w+_acc': .*|Exception: .*", text) for text in shown)
+        assert ours == theirs
+        assert len(ours) == (1 if pair is started[-1] else 4), shown[1]
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 1)], ids=str)
