@@ -76,14 +76,9 @@ def test_trainer_refuses_what_does_not_fit(values, line, images) -> None:
 @pytest.mark.parametrize("given", [None, 3])
 def test_trainer_uses_the_cores_that_its_silo_has(given) -> None:
     seen: list[int] = []
-
-    class Threads(nn.Linear):
-        def forward(self, x):
-            seen.append(torch.get_num_threads())
-            return super().forward(x)
-
-    before = torch.get_num_threads()
-    trained(Threads(2, 2), client_threads=given)
+    model, before = nn.Linear(2, 2), torch.get_num_threads()
+    model.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+    trained(model, client_threads=given)
     assert seen == [given or len(os.sched_getaffinity(0))]
     assert torch.get_num_threads() == before
 

@@ -90,8 +90,7 @@ def test_data_of_ours_train_fedmls_optimizers(caplog, own_folder) -> None:
     assert max(sizes) - min(sizes) > 1
     with refused("data_args.partition_sizes: 'power_law': "):
         load(partition_method="dirichlet_by_class", partition_sizes="power_law")
-    values = {"federated_optimizer": "FedAvg", "dataset": "digits", "ci": 0, "batch_size": 50}
-    args = fedml_args(**values, client_num_in_total=CLIENTS)
+    args = fedml_args(federated_optimizer="FedAvg", ci=0, client_num_in_total=CLIENTS)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
     with caplog.at_level(logging.INFO):
         fedml.FedMLRunner(args, CPU, dataset, model).run()
@@ -111,12 +110,10 @@ OTHER = OURS | {"dataset": "cifar100"}
     [
         *(({"partition_method": method}, FEDMLS) for method in (None, "hetero", 3)),
         *(({"dataset": name}, FEDMLS) for name in ("mnist", "femnist", None)),
-        ({"dataset": "hdfs://somewhere", **OURS}, FEDMLS),
+        *(({"dataset": name, **OURS}, FEDMLS) for name in ("femnist", "hdfs://somewhere")),
         ({"partition_method": "hetero", **OURS}, FEDMLS),
-        ({"dataset": "femnist", **OURS}, FEDMLS),
         ({"partition_sizes": "power_law", "partition_method": None}, FEDMLS),
         ({"partition_method": "dirichlet", "dataset": "shakespeare"}, FEDMLS),
-        ({}, FEDMLS),
         (OURS, FOUND),
         (OURS | {"partition_method": None}, FOUND),
         ({"partition_sizes": "balanced"}, FOUND),

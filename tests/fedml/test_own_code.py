@@ -7,9 +7,10 @@ from pathlib import Path
 import fedml
 import pytest
 import torch
+from fedml.model import model_hub
 from torch.testing import assert_close
 
-from fednnnn_plugin.models import create_model
+from fednnnn_plugin.models import MODELS, create_model
 from fednnnn_plugin.server.rules import positive, rule
 
 from .rounds import CPU, fedml_args, linear, moved, play, refused, silo, simulate, two_clients
@@ -67,12 +68,16 @@ def test_own_data_and_model_are_any_that_fedml_run_has() -> None:
         args = fedml_args(dataset=f"{__name__}:load", client_num_in_total=3, **method)
         dataset, classes = fedml.data.load(args)
         assert (classes, *dataset[:2]) == (2, 20, 4)
-    for name in (f"{__name__}:create", "squeezenet1_1"):
-        made = fedml.model.create(fedml_args(model=name, random_seed=3), 7)
+    for name in (*MODELS, f"{__name__}:create", "squeezenet1_1"):
         expected = create_model(name, 3, 7, allow_code=True).state_dict()
-        assert_close(made.state_dict(), expected, rtol=0, atol=0)
-        with pytest.raises(Exception, match="no such model definition"):
-            fedml.model.create(fedml_args(model=name, federated_optimizer="FedAvg"), 7)
+        state = torch.get_rng_state()
+        for create_by_name in (fedml.model.create, model_hub.create):
+            made = create_by_name(fedml_args(model=name, random_seed=3), 7)
+            assert_close(made.state_dict(), expected, rtol=0, atol=0)
+        assert torch.equal(torch.get_rng_state(), state)
+        if name not in MODELS:
+            with pytest.raises(Exception, match="no such model definition"):
+                fedml.model.create(fedml_args(model=name, federated_optimizer="FedAvg"), 7)
 
 
 def test_own_rule_and_sampler_run_in_a_simulation() -> None:
