@@ -9,10 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import fedml
 import pytest
@@ -90,46 +89,33 @@ def wait_until(what: Callable[[], object]) -> None:
 class Script:
     """A script that runs."""
 
-    def __init__(self, scripts: "Scripts", pid: int, screen: str) -> None:
-        self._scripts, self._pid, self._screen = scripts, pid, screen
+    def __init__(self, ask: Callable[[dict], int], request: dict) -> None:
+        self._ask, self._screen, self._pid = ask, request["screen"], ask(request)
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self._pid, number)
 
     def wait(self) -> Ended:
-        status = self._scripts.ask({"wait": self._pid})
-        shown = (Path(f"{self._screen}.{name}").read_text() for name in ("out", "err"))
-        return Ended((), status, *shown)
+        status = self._ask({"wait": self._pid})
+        return Ended((), status, *(Path(self._screen + name).read_text() for name in "12"))
 
 
 class Scripts:
     """Starts scripts as users do, but for the seconds of slow imports; see `forks`."""
 
-    def __init__(self, folder: Path, disable: str, *modules: str) -> None:
-        self._folder, self._count = folder, 0
-        environment = {"HOME": str(folder), "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("forks.py"), *modules],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | environment | {"FEDNNNN_PLUGIN_DISABLE": disable},
-        )
+    def __init__(self, process: subprocess.Popen, screens: Path) -> None:
+        self._process = process
+        self._screens = (f"{screens}/{number}-" for number in count())
 
-    def ask(self, request: dict[str, Any]) -> int:
-        assert self._process.stdin
-        assert self._process.stdout
+    def ask(self, request: dict) -> int:
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
     def start(self, *arguments: str | Path, folder: Path, path: str = "") -> Script:
         """Start a script in a folder; ``path`` is one where it looks for packages first."""
-        self._count += 1
-        screen = str(self._folder / str(self._count))
         request = {"arguments": list(map(str, arguments)), "folder": str(folder), "path": path}
-        request |= {"screen": screen, "seconds": SECONDS}
-        return Script(self, self.ask(request), screen)
+        return Script(self.ask, {**request, "screen": next(self._screens), "seconds": SECONDS})
 
     def run(self, *arguments: str | Path, folder: Path) -> Ended:
         return self.start(*arguments, folder=folder).wait()
@@ -156,14 +142,14 @@ class Scripts:
             started.append((clients_own or self).start(client, *words, folder=folder, path=path))
         return started
 
-    def close(self) -> None:
-        self._process.communicate(timeout=30)
 
-
-def _scripts(folders: pytest.TempPathFactory, *words: str) -> Iterator[Scripts]:
-    scripts = Scripts(folders.mktemp("screens"), *words, "sklearn.datasets")
-    yield scripts
-    scripts.close()
+def _scripts(folders: pytest.TempPathFactory, disable: str, *modules: str) -> Iterator[Scripts]:
+    folder = folders.mktemp("screens")
+    own = {"HOME": str(folder), "OMP_NUM_THREADS": "1", "FEDNNNN_PLUGIN_DISABLE": disable}
+    command = (sys.executable, Path(__file__).with_name("forks.py"), *modules, "sklearn.datasets")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env=os.environ | own, **pipes) as process:
+        yield Scripts(process, folder)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 ``python forks.py MODULE...`` imports the modules. A request is a line of JSON: the script's
 ``arguments``, its ``folder`` and ``path``, the ``seconds`` that it may take, and the ``screen``, a
-prefix of the files that take its standard output and error. The answer is a process id;
+prefix of the files 1 and 2 that take its standard output and error. The answer is a process id;
 ``{"wait": pid}`` gives the exit status.
 """
 
@@ -38,8 +38,8 @@ def become(request) -> int:
     signal.alarm(request["seconds"])
     os.chdir(request["folder"])
     os.environ["HOME"] = request["folder"]
-    for descriptor, name in ((1, "out"), (2, "err")):
-        target = os.open(f"{request['screen']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for descriptor in (1, 2):
+        target = os.open(f"{request['screen']}{descriptor}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(target, descriptor)
     hasten()
     sys.argv, sys.path[:1] = request["arguments"], [request["folder"], request["path"]]

@@ -29,12 +29,8 @@ class Counting(ModelTrainerCLS):
         super().__init__(linear(), args)
         self.calls, self.found = [], found
 
-    def set_model_params(self, model_parameters):
-        self.calls.append(("set", self.id, self.local_sample_number))
-        super().set_model_params(model_parameters)
-
     def on_before_local_training(self, train_data, device, args):
-        self.calls.append(("before", train_data))
+        self.calls.append(("before", self.id, self.local_sample_number, train_data))
 
     def train(self, train_data, device, args):
         self.calls.append(("train", args.round_idx, device))
@@ -57,13 +53,11 @@ def test_trainer_is_called_in_fedmls_order() -> None:
     result, record = simulate(dataset, linear(), trainer, args=args)
     # w₁ = w₀ + 0.75; the average of round 2 is w₁ + 1.5.
     assert_close(result["weight"], linear().weight + 0.75 + 1.5)
-    calls = [call for call in trainer.calls if call[0] == "train"]
-    assert calls == [("train", r, CPU) for r in (0, 0, 1, 1)]
-    first = next(i for i, call in enumerate(trainer.calls) if call[0] == "before")
-    client = trainer.calls[first - 1][1]
-    expected = [("set", client, 4), ("before", dataset[5][client])]
+    client = trainer.calls[0][1]
+    expected = [("before", client, 4, dataset[5][client])]
     expected += [("train", 0, CPU), ("after", dataset[6][client])]
-    assert trainer.calls[first - 1 : first + 3] == expected
+    assert trainer.calls[:3] == expected
+    assert trainer.calls[1::3] == [("train", r, CPU) for r in (0, 0, 1, 1)]
     tested = (record["test_acc"], record["test_loss"], record["test_metrics"])
     assert tested == (0.75, 0.5, {"f1": 0.7})
 
