@@ -47,11 +47,9 @@ def fake(tmp_path: Path) -> str:
 
 def python(*arguments: str, **environment: str) -> tuple[str, str]:
     """What an interpreter of its own prints, started where no package lies."""
-    environment |= {"FEDNNNN_PLUGIN_DISABLE": "0"}
-    command, environment = (sys.executable, *arguments), os.environ | environment
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd="/", env=environment, check=False
-    )
+    own = os.environ | {"FEDNNNN_PLUGIN_DISABLE": "0"} | environment
+    command = (sys.executable, *arguments)
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", env=own, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 

@@ -93,9 +93,9 @@ def shuffled() -> list:
     first, second, third = (torch.Generator().manual_seed(seed) for seed in range(3))
     drawn = BatchSampler(RandomSampler(data, generator=first), 5, drop_last=False)
     dataset = two_clients()
-    dataset[3] = DataLoader(data, batch_size=5, shuffle=True, generator=second)
-    dataset[5][0] = DataLoader(data, batch_size=5, shuffle=True, generator=third)
-    dataset[5][1] = DataLoader(data, batch_size=None, sampler=drawn)
+    dataset[3] = DataLoader(data, 5, shuffle=True, generator=second)
+    dataset[5][0] = DataLoader(data, 5, shuffle=True, generator=third)
+    dataset[5][1] = DataLoader(data, None, sampler=drawn)
     return dataset
 
 
