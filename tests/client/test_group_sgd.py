@@ -233,19 +233,15 @@ def test_group_can_be_stopped_before_a_step() -> None:
 
 
 class _Operations(TorchDispatchMode):
-    """Lists operations, and those that make a host wait for its device or a device for its host."""
+    """Counts operations that make a host wait for its device or a device for its host."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.transfers = 0
+    transfers = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         given = [one for a in args for one in (a if isinstance(a, (list, tuple)) else [a])]
         tensors = [a for a in (*given, found) if isinstance(a, Tensor) and a.dim()]
         self.transfers += len({tensor.device.type for tensor in tensors}) > 1
-        self.names.append(func.__name__)
         return found
 
 
@@ -263,7 +259,5 @@ def test_group_makes_no_transfers_within_a_round(name: str) -> None:
         group.train(served, clients.orders, lambda: staged.append(operations.transfers))
     assert staged == [2] * 8
     assert operations.transfers == 2
-    # Decay and proximal term: one operation a step on the whole matrix.
-    assert operations.names.count("_foreach_lerp_.Scalar") == 2 * 4
     with pytest.raises(RuntimeError, match="meta"):
         clients.images.sum().item()
