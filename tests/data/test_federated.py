@@ -1,15 +1,12 @@
 """From a specification to what clients hold: loaded, normalised, divided."""
 
-import importlib.util
 from dataclasses import replace
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 import torch
 
 from fednnnn_plugin.data.federated import DataSpec, load_federated
-from fednnnn_plugin.data.load import load_digits
 from fednnnn_plugin.errors import UserError
 
 from ..support.clients import client_data
@@ -61,12 +58,3 @@ def test_federated_data_that_cannot_be_made_is_refused(
     """By the recipe's keys."""
     with pytest.raises(UserError, match=f"^{named}"):
         load_federated(replace(DIGITS, **changed))
-
-
-def test_digits_load_in_spite_of_import_hooks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As an old wandb's does: the module's spec has no origin."""
-    spec = ModuleSpec("sklearn", None, origin=None)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda *_: spec)
-    assert len(load_digits(seed=0).pixels.train_labels) == 1437

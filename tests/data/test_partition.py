@@ -112,12 +112,6 @@ def test_partition_takes_labels_in_any_form() -> None:
     assert [len(c) for c in partition([7, -3, 7, -3], 2, "n_class")] == [2, 2]
 
 
-def test_partition_between_thousands_of_clients() -> None:
-    counts = check_partition(partition(MNIST, 5_000, "n_class"), MNIST)
-    assert (counts.sum(axis=1) == 12).all()
-    assert ((counts > 0).sum(axis=1) == 2).all()
-
-
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=120),
     st.fixed_dictionaries(
