@@ -156,12 +156,12 @@ def is_installed(thing: FunctionType | ModuleType | type) -> bool:
     if isinstance(thing, FunctionType):
         return thing.__code__.co_filename.startswith((_PACKAGE, *_INSTALLED))
     home = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
+    if home == "__main__":  # also of a script under `python -m cProfile`, whose file is Python's
+        return False
     file = getattr(sys.modules.get(home), "__file__", None)
-    if file is None:  # built in, or made by exec, in a notebook, at a prompt
-        own = home == "__main__" or (
-            home == "builtins" and vars(builtins).get(thing.__name__) is not thing
-        )
-        return home in sys.builtin_module_names and not own
+    if file is None:  # built in, or made by exec
+        made = home == "builtins" and vars(builtins).get(thing.__name__) is not thing
+        return home in sys.builtin_module_names and not made
     return str(file).startswith((_PACKAGE, *_INSTALLED))
 
 

@@ -65,6 +65,13 @@ def test_digest_changes_with_the_computation(edit: tuple[str, str], part: str) -
     assert digests()[part] != digests(*edit)[part]
 
 
+def test_digest_has_the_code_of_a_started_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under ``python -m cProfile script.py``, ``__main__`` is in a file of Python's."""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", torch.__file__, raising=False)
+    edited = digests("torch.relu", "torch.tanh", name="__main__")
+    assert digests(name="__main__")["code"] != edited["code"]
+
+
 @pytest.mark.slow
 def test_digest_ignores_comments_places_and_processes() -> None:
     expected = digests()

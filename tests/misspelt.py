@@ -1,0 +1,33 @@
+"""A user's program for mypy: what is correct passes, and each misspelt name is an error.
+
+mypy, which is strict, also refuses an ``ignore`` of a line that has no error. It runs in the gate.
+"""
+
+import fednnnn_plugin as fp
+
+run = fp.run("x", overwrite=True)
+runs = fp.read_runs(run.folder)
+fp.figures.accuracy(runs, legend=True)
+net = fp.load_model(run.folder)
+best: dict[str, float] = fp.tune("x", grid={"beta": [0.5, 0.7]}).best
+page = fp.report(run.folder, out="report").name
+fp.figures.partition([[1, 2]]).set_title("t")
+fp.figures.partition("x", allow_code=True)
+fp.report("n-*", [run.folder], formats="png", layers=["fc1"])
+
+fp.no_such_thing  # type: ignore[attr-defined]  # noqa: B018
+fp.run("x", overwritten=True)  # type: ignore[call-arg]
+fp.tune("x", grids={})  # type: ignore[call-arg]
+fp.report("x", output="y")  # type: ignore[call-arg]
+fp.read_runs("x", folder="y")  # type: ignore[call-arg]
+fp.figures.accuracy(runs, colunm="test_acc")  # type: ignore[call-arg]
+fp.figures.accuracy_by_seconds(runs, scales="error")  # type: ignore[call-arg]
+fp.figures.loss(runs, palettes={})  # type: ignore[call-arg]
+fp.figures.metric(runs, name="mse", legends=True)  # type: ignore[call-arg]
+fp.figures.norms(runs, layers="fc1")  # type: ignore[call-arg]
+fp.figures.agreement(runs, legends=True)  # type: ignore[call-arg]
+fp.figures.integrated_norm(runs, axes=None)  # type: ignore[call-arg]
+fp.figures.client_spread(runs, label=True)  # type: ignore[call-arg]
+fp.figures.search("study", steps="eta")  # type: ignore[call-arg]
+fp.figures.partition("x", allow=True)  # type: ignore[call-arg]
+fp.figures.client_sizes([[1]], axes=None)  # type: ignore[call-arg]
