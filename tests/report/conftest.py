@@ -1,8 +1,7 @@
-"""Run folders as the engine writes them, with made-up numbers."""
+"""Run folders and studies as the engine and the tuner write them, with made-up numbers."""
 
 import json
 import math
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,14 @@ import yaml
 
 plt.switch_backend("Agg")
 
-# Made-up learning curves: accuracy reached, rounds to get there, N/E at the end.
-CURVES = {"PaperFedAvg": (0.70, 0.30, 0.14), "FedNNNN": (0.79, 0.10, 0.30)}
 LAYERS = ("conv1", "conv2", "fc1", "fc2")
-CIFAR10_LAYERS = ("conv11", "bn11", "conv12", "conv31", "bn31", "conv32", "fc1", "fc2", "fc3")
+# What an accuracy rises to, and what N/E falls to.
+ENDS = {"PaperFedAvg": (0.70, 0.14), "FedNNNN": (0.79, 0.30)}
 
 
-def recipe(method: str, **settings: Any) -> dict[str, Any]:
+def recipe(method: str, *, seed: int, **settings: Any) -> dict[str, Any]:
     """A resolved recipe; every setting by its own name, the rest the paper's."""
-    dataset = settings.pop("dataset", "digits")
+    dataset = settings.get("dataset", "digits")
     data = {
         "dataset": dataset,
         "data_cache_dir": "~/fedml_data",
@@ -44,8 +42,8 @@ def recipe(method: str, **settings: Any) -> dict[str, Any]:
         "weight_decay": 0.0,
         "precision": "fp32",
     }
+    model = settings.pop("model", f"nnnn_{dataset}")
     of_data = {*data, "data_dir", "image_size"}
-    seed, model = settings.pop("seed", 0), settings.pop("model", f"nnnn_{dataset}")
     data |= {key: settings.pop(key) for key in list(settings) if key in of_data}
     return {
         "common_args": {"random_seed": seed},
@@ -55,50 +53,43 @@ def recipe(method: str, **settings: Any) -> dict[str, Any]:
     }
 
 
-def rounds_of(settings: dict[str, Any], rounds: int) -> list[dict[str, Any]]:
-    """The lines of a ``metrics.jsonl`` that learns as the method's curve says."""
-    train = settings["train_args"]
-    m = train["client_num_per_round"]
-    top, pace, agreement = CURVES.get(train["federated_optimizer"], (0.75, 0.2, 0.2))
-    draw, moved = random.Random(f"{settings}"), 0.0
-    lines = []
-    for index in range(1, rounds + 1):
-        learnt = 1.0 - math.exp(-index / (pace * 0.6 * rounds))
-        accuracy = min(1.0, max(0.0, 0.1 + (top - 0.1) * learnt + draw.gauss(0.0, 0.012)))
-        client = 1.6 / math.sqrt(1.0 + 8.0 * index / rounds) * math.exp(draw.gauss(0.0, 0.05))
-        ratio = 1.0 if m == 1 else agreement + 0.5 * math.exp(-10.0 * index / rounds)
-        norms = {"mean_update_norm": client * ratio, "mean_client_norm": client}
-        norms["server_update_norm"] = client * ratio * 1.5
-        moved += norms["server_update_norm"]
-        lines.append(
-            {
-                "round": index,
-                "test_acc": accuracy,
-                "test_loss": 2.3 * (1 - accuracy),
-                "served_test_acc": None,
-                **norms,
-                "integrated_norm": moved,
-                "client_norms": [client * 0.6, client * 0.98, client * 1.9],
-                "layers": {
-                    module: {name: norm * (place + 1) / 10 for name, norm in norms.items()}
-                    for place, module in enumerate(
-                        CIFAR10_LAYERS if settings["data_args"]["dataset"] == "cifar10" else LAYERS
-                    )
-                },
-                "clients": m,
-                "rejected": 0,
-                "degenerate": False,
-                "seconds": {"train": 1.0, "aggregate": 0.1, "evaluate": 0.2},
-                "evaluated": "average",
-            }
-        )
-    return lines
+def round_of(train: dict[str, Any], seed: int, number: int) -> dict[str, Any]:
+    """A line of a ``metrics.jsonl``."""
+    cohort, left = train["client_num_per_round"], math.exp(-3.0 * number / train["comm_round"])
+    top, agreement = ENDS.get(train["federated_optimizer"], (0.75, 0.2))
+    client = 1.6 / math.sqrt(number)
+    ratio = 1.0 if cohort == 1 else agreement + 0.5 * left
+    norms = {"mean_update_norm": client * ratio, "mean_client_norm": client}
+    norms["server_update_norm"] = client * ratio * 1.5
+    return {
+        "round": number,
+        "test_acc": (top + 0.01 * seed) * (1.0 - left),
+        "test_loss": 2.3 * left,
+        "served_test_acc": None,
+        **norms,
+        "integrated_norm": 1.5 * number,
+        "client_norms": [client * 0.6, client * 0.98, client * 1.9],
+        "layers": {
+            layer: {name: norm * (place + 1) / 10 for name, norm in norms.items()}
+            for place, layer in enumerate(LAYERS)
+        },
+        "clients": cohort,
+        "rejected": 0,
+        "degenerate": False,
+        "seconds": {"train": 1.0, "aggregate": 0.1, "evaluate": 0.2},
+        "evaluated": "average",
+    }
 
 
 def bare(line: dict[str, Any], *kept: str) -> None:
     """Leave a round's accuracy alone, of which there is one figure, and what else is ``kept``."""
     for key in line.keys() - {"round", "test_acc", *kept}:
         del line[key]
+
+
+def curve(*accuracies: float | None) -> Callable[[dict[str, Any]], None]:
+    """Make the rounds' accuracies these."""
+    return lambda line: line.update(test_acc=accuracies[line["round"] - 1])
 
 
 @pytest.fixture(autouse=True)
@@ -114,17 +105,18 @@ def maker(folder: Path) -> Callable[..., Path]:
         method: str,
         *,
         name: str | None = None,
+        seed: int = 0,
         done: int | None = None,
         finished: bool = True,
         change: Callable[[dict[str, Any]], Any] = lambda line: None,
         **settings: Any,
     ) -> Path:
-        values = recipe(method, **{"comm_round": 4} | settings)
-        lines = rounds_of(values, values["train_args"]["comm_round"])[:done]
+        values = recipe(method, seed=seed, **{"comm_round": 4} | settings)
+        train = values["train_args"]
+        lines = [round_of(train, seed, number + 1) for number in range(train["comm_round"])][:done]
         for line in lines:
             change(line)
-        number = len(list(folder.glob("*")))
-        where = folder / (name or f"{number:02}-{method.lower()}")
+        where = folder / (name or f"{len(list(folder.glob('*'))):02}-{method.lower()}")
         where.mkdir(parents=True)
         (where / "recipe.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
         (where / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
