@@ -1,4 +1,4 @@
-"""The one reader of a study folder."""
+"""A study folder: its one reader, its figures and what is said of them."""
 
 import math
 from pathlib import Path
@@ -8,7 +8,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fednnnn_plugin.errors import UserError
+import fednnnn_plugin as fp
+from fednnnn_plugin.report.build import build_report
+from fednnnn_plugin.report.search_figures import headline, search_figures, write_figures
 from fednnnn_plugin.report.study import is_study, read_study
 
 from .conftest import OWN, PLAN, RATE, STEPS, write_study
@@ -34,11 +36,14 @@ def test_study_by_hand(tmp_path: Path) -> None:
     assert study.chosen(rate) == {"learning_rate": 0.05}  # of equal ones the first of the grid
     assert study.chosen(own) == {"beta": 0.6, "gamma": 1e-6}
     assert math.isnan(study.of(own)["value"].iloc[0])  # of a pruned trial
+    by_loss = read_study(write_study(tmp_path, RATE.format(2.5, 0.1), metric="final_loss"))
+    assert by_loss.chosen(rate) == {"learning_rate": 0.1}
+    assert "2.5000 nats" in headline(by_loss)
 
 
 def test_study_values_keep_their_last_bit(tmp_path: Path) -> None:
     values = [0.31622776601683794, 0.30000000000000004, 0.13436424411240122]
-    step = {"name": "eta", "method": "PaperFedAvg", "rounds": 1, "grid": {"learning_rate": values}}
+    step = STEPS[0] | {"grid": {"learning_rate": values}}
     folder = write_study(tmp_path, *(RATE.format(0.5, value) for value in values), steps=[step])
     assert list(read_study(folder).trials["learning_rate"]) == values
 
@@ -48,10 +53,8 @@ def test_study_values_keep_their_last_bit(tmp_path: Path) -> None:
     [
         RATE.format(0.9, 0.3),  # not of the grid
         RATE.format(0.9, 0.05),  # a second time
-        RATE.format(1.9, 0.1),
-        RATE.format("", 0.1),
+        *(RATE.format(1.9, 0.1), RATE.format("", 0.1), "eta,Pap"),
         RATE.format(0.9, 0.1).replace("finished", "done"),
-        "eta,Pap",
     ],
 )
 def test_study_leaves_out_wrong_lines(tmp_path: Path, line: str) -> None:
@@ -65,14 +68,18 @@ def test_study_leaves_out_wrong_lines(tmp_path: Path, line: str) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b'"unclosed', b"a\n1,2,3", None])
 def test_study_warns_of_an_unreadable_table(tmp_path: Path, content: bytes | None) -> None:
-    path = write_study(tmp_path) / "trials.csv"
+    """It was called a study without a finished trial."""
+    path = write_study(tmp_path / "study") / "trials.csv"
     path.unlink()
+    assert "No trial has finished yet." in headline(read_study(path.parent))  # it has just begun
     path.mkdir() if content is None else path.write_bytes(content)
-    study = read_study(tmp_path)
+    study = read_study(path.parent)
     assert len(study.trials) == 0
     (warning,) = study.warnings
+    assert headline(study) == warning
     assert warning.startswith(f"{path}: cannot be read")
     assert "\n" not in warning
+    assert warning in build_report([path.parent], tmp_path / "out").warnings
 
 
 @pytest.mark.slow
@@ -84,27 +91,60 @@ def test_study_reads_any_table_or_warns(tmp_path: Path, content: bytes) -> None:
     read_study(tmp_path)
 
 
-VAST = {key: list(range(99)) for key in "abcd"}
+WRONG = (
+    {"metric": None},
+    {"steps": []},
+    {"steps": [STEPS[0] | {"name": "../up"}]},
+    {"steps": [STEPS[0] | {"grid": {key: list(range(99)) for key in "abcd"}}]},
+    {"steps": [STEPS[0] | {"grid": {"state": [0.5]}}]},
+)
 
 
 @pytest.mark.parametrize(
     "text",
     [
         *("", "{", "[1]", "steps: 1"),
-        *(
-            yaml.safe_dump({**PLAN, "steps": STEPS, **wrong})
-            for wrong in (
-                {"metric": None},
-                {"steps": []},
-                {"steps": [STEPS[0] | {"name": "../up"}]},
-                {"steps": [STEPS[0] | {"grid": VAST}]},
-                {"steps": [STEPS[0] | {"grid": {"state": [0.5]}}]},
-            )
-        ),
+        *(yaml.safe_dump({**PLAN, "steps": STEPS, **wrong}) for wrong in WRONG),
     ],
 )
 def test_study_with_a_damaged_plan_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "study.yaml").write_text(text)
-    with pytest.raises(UserError, match=r"study\.yaml") as caught:
+    with pytest.raises(fp.UserError, match=r"^[^\n]*study\.yaml[^\n]*$"):
         read_study(tmp_path)
-    assert "\n" not in str(caught.value)
+
+
+def test_search_draws_a_heat_map_and_a_line(study: Path) -> None:
+    heat = fp.figures.search(study)
+    assert [text.get_text() for text in heat.texts] == ["91.0", "pruned", "93.0"]
+    assert (heat.get_xlabel(), heat.get_ylabel()) == ("β (beta)", "γ (gamma)")
+    with pytest.raises(fp.UserError, match=r"step: 'etta': .*did you mean 'eta'"):
+        fp.figures.search(study, step="etta")
+    line = fp.figures.search(study, step="eta")
+    assert list(line.lines[0].get_xdata()) == [0.05, 0.1]
+    assert list(line.lines[0].get_ydata()) == pytest.approx([80.0, 70.0])
+
+
+def test_search_headline_and_captions(study: Path) -> None:
+    said = {name: caption for name, caption, _ in search_figures(read_study(study))}
+    assert headline(read_study(study)) == (
+        "Best: η 0.05 (FedAvg: validation accuracy 80.00 %); "
+        "β 0.6, γ 1e-06 (FedNNNN: validation accuracy 93.00 %)."
+    )
+    assert "Best so far" in said["own"]
+    assert "3 of 4 trials have ended" in said["own"]
+    assert "widen" in said["eta"]
+    assert "16.7 %" in said["eta"]
+
+
+def test_heat_map_colours_ignore_a_diverged_trial(study: Path) -> None:
+    table = study / "trials.csv"
+    diverged = ("own,FedNNNN,pruned,,", "own,FedNNNN,finished,0.1,")
+    table.write_text(table.read_text().replace(*diverged))
+    (mesh,) = fp.figures.search(study).collections
+    assert len({tuple(mesh.to_rgba(value)) for value in (10.0, 91.0, 93.0)}) == 3
+
+
+@pytest.mark.slow
+def test_search_figures_are_written_in_each_format(tmp_path: Path) -> None:
+    write_figures(read_study(write_study(tmp_path, steps=STEPS[:1])))
+    assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".svg", ".pdf", ".png"}
