@@ -1,7 +1,5 @@
 """Searches whose trials take no time: a stand-in writes their run folders."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +16,8 @@ from fednnnn_plugin.tune.plan import make_plan
 from fednnnn_plugin.tune.search import Search
 from fednnnn_plugin.tune.study_folder import StudyFolder
 
+# A run's accuracy after a round, from its ``train_args`` and ``seed``; it may raise as a run.
 Outcome = Callable[[dict[str, Any], int], float]
-"""A run's accuracy after a round, from its ``train_args`` and ``seed``; it may raise as a run."""
-
 
 BETA_WITHOUT_LOSS = 9.0
 
@@ -40,25 +37,21 @@ class Searches:
         self.folder.write_plan(base, make_plan(base, Options.model_validate(options)))
 
     def search(self, outcome: Outcome) -> Study:
-        def run(recipe: Recipe, _: object, folder: Path, mode: str, **how: object) -> None:
+        def run(recipe: Recipe, _: object, folder: Path, mode: str, **how: Any) -> None:
             self.ran.append(folder.name)
             folder.mkdir(exist_ok=True, parents=True)
-            text = dump_recipe(recipe)
+            text, rounds = dump_recipe(recipe), recipe.train_args.comm_round
             (folder / "recipe.yaml").write_text(text)
             train = yaml.safe_load(text)["train_args"] | {"seed": recipe.common_args.random_seed}
-            followers = how["followers"]
-            assert isinstance(followers, list)
             with (folder / "metrics.jsonl").open("w") as file:
-                for number in range(1, recipe.train_args.comm_round + 1):
+                for number in range(1, rounds + 1):
                     accuracy = outcome(train, number)
                     loss = None if train.get("beta") == BETA_WITHOUT_LOSS else 1 - accuracy
                     shown = accuracy if self.with_classes else None
                     record = {"round": number, "test_acc": shown, "test_loss": loss}
-                    file.write(json.dumps(record) + "\n")
-                    file.flush()
-                    for follower in followers:
+                    print(json.dumps(record), file=file, flush=True)
+                    for follower in how["followers"]:
                         follower.round_done(type("Record", (), record))
-            rounds = recipe.train_args.comm_round
             summary = Summary("", 0, rounds, None, None, None, "sp", 1, "cpu", 1, 0.0, {})
             summary.write(folder / "summary.json")
 

@@ -28,11 +28,11 @@ def hill(train: dict[str, Any], _round: int) -> float:
     return 0.9 - abs(train["beta"] - 0.7)
 
 
-def ending_at(beta: float, error: BaseException) -> Outcome:
-    """The same, but that one point's run ends in its second round."""
+def ending_at(error: BaseException) -> Outcome:
+    """The same, but that the run of β 0.7 ends in its second round."""
 
     def outcome(train: dict[str, Any], number: int) -> float:
-        if train["beta"] == beta and number == 2:
+        if train["beta"] == 0.7 and number == 2:
             raise error
         return hill(train, number)
 
@@ -43,10 +43,6 @@ def trials(searches: Searches) -> list[optuna.trial.FrozenTrial]:
     """What Optuna's own tools read, and so its dashboard."""
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(searches.folder.journal)))
     return optuna.load_study(study_name="FedNNNN", storage=storage).trials
-
-
-def best_text(searches: Searches) -> str:
-    return searches.folder.best.read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -69,6 +65,22 @@ def middle(three: Searches) -> Path:
     return three.folder.path / "trials" / "FedNNNN" / "beta=0.7"
 
 
+def test_search_visits_every_point_once(three: Searches) -> None:
+    study = three.search(hill)
+    assert three.ran == NAMES
+    assert list(study.trials["value"]) == pytest.approx([0.7, 0.9, 0.7])
+    assert list(study.trials["best_round"]) == [1, 1, 1]
+    three.folder.write_best(study)
+    text = three.folder.best.read_text(encoding="utf-8")
+    found = yaml.safe_load(text)
+    assert found["train_args"]["beta"] == 0.7
+    assert found["data_args"]["validation_fraction"] == 0.0
+    for said in ("3 rounds: beta in 0.5, 0.7, 0.9\n", "3 of 3 trials", "best_accuracy 0.9000"):
+        assert said in text
+    assert [trial.state for trial in trials(three)] == [TrialState.COMPLETE] * 3
+    assert trials(three)[1].intermediate_values == pytest.approx({1: 0.9, 2: 0.9, 3: 0.9})
+
+
 def test_seeds_are_averaged_over(searches: Searches) -> None:
     """Seed 1 is better at 0.5 by 0.1, seed 5 worse by 0.4: 0.7, and (0.6 + 0.1) / 2."""
     shift = {1: 0.1, 5: -0.4}
@@ -78,24 +90,19 @@ def test_seeds_are_averaged_over(searches: Searches) -> None:
 
     searches.begin(grid={"beta": [0.5, 0.7]}, rounds=2, seeds=[1, 5])
     study = searches.search(outcome)
-    assert searches.ran == ["seed1", "seed5"] * 2
     assert list(study.trials["value"]) == pytest.approx([0.35, 0.7])
     assert list(study.trials["folder"]) == ["trials/FedNNNN/beta=0.5", "trials/FedNNNN/beta=0.7"]
     assert trials(searches)[0].intermediate_values == pytest.approx({1: 0.35, 2: 0.35})
     shutil.rmtree(searches.folder.path / "trials" / "FedNNNN" / "beta=0.7" / "seed5")
     searches.search(outcome)
     assert searches.ran == [*["seed1", "seed5"] * 2, "seed5"]
-    searches.folder.write_best(study)
-    assert "seeds 1, 5" in best_text(searches)
 
 
 def test_seed_that_fails_ends_its_trial(searches: Searches) -> None:
     searches.begin(grid={"beta": [0.5, 0.7]}, rounds=2, seeds=[1, 5, 2])
 
     def outcome(train: dict[str, Any], number: int) -> float:
-        if (train["seed"], train["beta"]) == (5, 0.7):
-            raise DIVERGED
-        return hill(train, number)
+        return (hill if train["seed"] == 1 else ending_at(DIVERGED))(train, number)
 
     for _ in range(2):  # and is not begun again
         study = searches.search(outcome)
@@ -103,40 +110,22 @@ def test_seed_that_fails_ends_its_trial(searches: Searches) -> None:
         assert list(study.trials["state"]) == ["finished", "failed"]
 
 
-def test_search_visits_every_point_once(three: Searches) -> None:
-    study = three.search(hill)
-    assert three.ran == NAMES
-    assert list(study.trials["value"]) == pytest.approx([0.7, 0.9, 0.7])
-    assert list(study.trials["best_round"]) == [1, 1, 1]
-    three.folder.write_best(study)
-    found = yaml.safe_load(best_text(three))
-    assert found["train_args"]["beta"] == 0.7
-    assert found["data_args"]["validation_fraction"] == 0.0
-    for said in ("3 rounds: beta in 0.5, 0.7, 0.9\n", "3 of 3 trials", "best_accuracy 0.9000"):
-        assert said in best_text(three)
-    assert [trial.state for trial in trials(three)] == [TrialState.COMPLETE] * 3
-    assert trials(three)[1].intermediate_values == pytest.approx({1: 0.9, 2: 0.9, 3: 0.9})
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("full")])
 def test_trial_cut_short_is_run_again(three: Searches, error: BaseException) -> None:
     with pytest.raises(type(error)):
-        three.search(ending_at(0.7, error))
+        three.search(ending_at(error))
     assert [trial.params for trial in trials(three)] == [{"beta": 0.5}]
     study = three.search(hill)
     assert three.ran == ["beta=0.5", "beta=0.7", "beta=0.7", "beta=0.9"]
-    assert list(study.trials["state"]) == ["finished"] * 3
     assert study.chosen(study.plan.steps[0]) == {"beta": 0.7}
     assert len(trials(three)) == 3
 
 
 def test_trial_that_failed_is_a_result(three: Searches) -> None:
-    study = three.search(ending_at(0.7, DIVERGED))
+    study = three.search(ending_at(DIVERGED))
     assert list(study.trials["state"]) == ["finished", "failed", "finished"]
     assert study.chosen(study.plan.steps[0]) == {"beta": 0.5}  # of equal ones the first
     assert "every client diverged" in three.said[1]
-    three.folder.write_best(study)
-    assert "3 of 3 trials have ended: 2 finished, 1 failed" in best_text(three)
     three.search(hill)
     assert three.ran == NAMES
 
@@ -145,7 +134,7 @@ def test_search_without_a_finished_trial(searches: Searches) -> None:
     searches.begin(grid={"beta": [0.7]}, rounds=3)
     said = "no trial finished: every client diverged; remove trials/FedNNNN and --resume"
     with pytest.raises(RunError, match=said):
-        searches.search(ending_at(0.7, DIVERGED))
+        searches.search(ending_at(DIVERGED))
     shutil.rmtree(searches.folder.path / "trials" / "FedNNNN")
     assert list(searches.search(hill).trials["state"]) == ["finished"]
 
@@ -159,46 +148,37 @@ def test_trials_side_by_side_share_devices(tmp_path: Path, monkeypatch: pytest.M
     assert (given[0].core_sharers, given[0].sharers("a GPU")) == (3, 3)
 
 
-def test_search_by_loss_takes_the_lowest(searches: Searches) -> None:
+@pytest.mark.parametrize("with_classes", [True, False])
+def test_search_by_loss_takes_the_lowest(searches: Searches, with_classes: bool) -> None:
+    searches.with_classes = with_classes
     betas = [0.5, 0.7, BETA_WITHOUT_LOSS]
     searches.begin(grid={"beta": betas}, rounds=2, metric="final_loss")
     study = searches.search(lambda train, number: hill(train, number) / 10)
     assert list(study.trials["state"]) == ["finished", "finished", "failed"]
     assert study.chosen(study.plan.steps[0]) == {"beta": 0.7}
+    assert list(study.trials["best_round"][:2]) == [1, 1]
     searches.search(hill)
     assert len(searches.ran) == 3
 
 
-def test_search_of_a_regression(searches: Searches) -> None:
-    searches.with_classes = False
-    searches.begin(grid={"beta": [0.5, 0.7]}, rounds=2, metric="final_loss")
-    study = searches.search(hill)
-    assert study.chosen(study.plan.steps[0]) == {"beta": 0.7}
-    assert list(study.trials["best_round"]) == [1, 1]
-
-
-def test_trial_that_is_hopeless_is_pruned(searches: Searches) -> None:
-    searches.begin(grid={"beta": [0.6, 0.65, 0.7, 0.75, 2.0, 0.8]}, rounds=6, prune=True)
+@pytest.mark.parametrize(("rounds", "state"), [(6, "pruned"), (1, "finished")])
+def test_trial_that_is_hopeless_is_pruned(searches: Searches, rounds: int, state: str) -> None:
+    """After a third of the rounds, but not after the last."""
+    grid = {"beta": [0.6, 0.65, 0.7, 0.75, 2.0, 0.8]}
+    searches.begin(grid=grid, rounds=rounds, prune=True)
     study = searches.search(lambda train, number: 0.05 * number / train["beta"])
-    best = study.trials.set_index("beta")
-    assert best["state"][2.0] == "pruned"
-    assert best["rounds"][2.0] == 2  # a third of the rounds are waited for
-    assert best["state"][0.6] == "finished"
-    count = len(searches.ran)
+    found = study.trials.set_index("beta")
+    assert (found["state"][0.6], found["state"][2.0]) == ("finished", state)
+    assert found["rounds"][2.0] == (2 if state == "pruned" else 1)
     searches.search(hill)
-    assert len(searches.ran) == count
+    assert len(searches.ran) == 6
 
 
-def test_trial_that_is_done_is_not_pruned(searches: Searches) -> None:
-    searches.begin(grid={"beta": [0.5, 0.6, 0.7, 0.8, 2.0]}, rounds=1, prune=True)
-    study = searches.search(lambda train, _: 0.1 / train["beta"])
-    assert set(study.trials["state"]) == {"finished"}
-
-
-def test_search_ignores_a_copied_lock(done: Searches) -> None:
-    done.folder.journal.with_name("journal.log.lock").symlink_to("/nowhere/journal.log")
-    done.search(hill)
-    assert done.ran == NAMES
+def test_search_by_loss_prunes_the_highest(searches: Searches) -> None:
+    grid = {"beta": [0.6, 0.65, 0.7, 0.75, 2.0, 0.8]}
+    searches.begin(grid=grid, rounds=6, prune=True, metric="final_loss")
+    study = searches.search(lambda train, number: 0.05 * number / train["beta"])
+    assert study.trials.set_index("beta")["state"][2.0] == "pruned"
 
 
 def test_second_step_starts_from_the_first_choice(searches: Searches) -> None:
@@ -229,30 +209,25 @@ def test_run_of_other_settings_is_left_alone(done: Searches, middle: Path) -> No
     assert kept.items() <= {path: path.read_bytes() for path in middle.iterdir()}.items()
 
 
-def test_journal_drops_half_a_line(done: Searches) -> None:
+def test_journal_drops_half_a_line_and_ignores_a_copied_lock(done: Searches) -> None:
     journal = done.folder.journal
+    journal.with_name("journal.log.lock").symlink_to("/nowhere/journal.log")
     journal.write_bytes(journal.read_bytes()[:-20])  # of the third trial
     study = done.search(hill)
     assert done.ran == NAMES
     assert list(study.trials["state"]) == ["finished"] * 3
     assert all(json.loads(line) for line in journal.read_text().splitlines())
-    assert len(trials(done)) == 3
 
 
-def test_journal_that_is_damaged_is_refused(done: Searches) -> None:
+def test_journal_that_is_damaged_is_refused(done: Searches, middle: Path) -> None:
     done.folder.journal.write_text('{"op_code": 0}\n')
-    with pytest.raises(UserError, match=r"journal.log: damaged") as caught:
+    with pytest.raises(UserError, match=r"^[^\n]*journal.log: damaged[^\n]*$"):
         done.search(hill)
-    assert "\n" not in str(caught.value)
-    done.folder.journal.rename(done.folder.path / "journal.old")
+    done.folder.journal.unlink()
     done.search(hill)
     assert done.ran == NAMES
     assert len(trials(done)) == 3
-
-
-def test_record_that_is_damaged_is_refused(done: Searches, middle: Path) -> None:
     done.folder.journal.unlink()
     (middle / "metrics.jsonl").write_text("nonsense\n")
-    with pytest.raises(UserError, match=r"beta=0.7/metrics.jsonl: damaged") as caught:
+    with pytest.raises(UserError, match=r"^[^\n]*beta=0.7/metrics.jsonl: damaged[^\n]*$"):
         done.search(hill)
-    assert "\n" not in str(caught.value)

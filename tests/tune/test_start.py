@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from fednnnn_plugin.cli import main
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
-from fednnnn_plugin.report.study import read_plan
+from fednnnn_plugin.report.study import MAX_POINTS, read_plan
 from fednnnn_plugin.tune.begin import begin_study
-from fednnnn_plugin.tune.options import Options
+from fednnnn_plugin.tune.options import Options, checked_options, parse_grid
 from fednnnn_plugin.tune.plan import described
 from fednnnn_plugin.tune.study_folder import StudyFolder
 
@@ -24,48 +26,86 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
 
 
-def tune(*options: str, recipe: str = RECIPE) -> Result:
-    return CliRunner().invoke(main, ["tune", recipe, *options])
+def refused(*options: str) -> str:
+    """Return what ``fednnnn tune`` says."""
+    result = CliRunner().invoke(main, ["tune", RECIPE, *options])
+    assert result.exit_code == 2, result.output
+    return result.output
 
 
-def few_clients(count: int, *more: str) -> list[str]:
-    keys = [f"client_num_in_total={count}", f"client_num_per_round={count}"]
-    return [part for key in keys for part in ("--set", f"train_args.{key}")] + list(more)
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("0.5:1.2:0.1", (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)),  # no 0.7000000000000001
+        ("1:2:0.4", (1.0, 1.4, 1.8)),  # the end is not on it
+        (" 1e-3, 5e-4 ,1", (0.0005, 0.001, 1.0)),
+        (0.7, (0.7,)),
+        (np.array([0.8, 0.6]), (0.6, 0.8)),
+    ],
+)
+def test_grid_by_hand(text: object, values: tuple[float, ...]) -> None:
+    assert parse_grid(text) == values
+
+
+MANY = ",".join(map(str, range(MAX_POINTS + 1)))
+GRIDS = ([], [True], "", None, True, "1:2:0", "1,1.0", "1:nan:1", "1e999999", MANY)
+
+
+@pytest.mark.parametrize(
+    ("given", "start"),
+    [
+        *(({"grid": {"beta": bad}}, "--grid beta: ") for bad in GRIDS),
+        ({"grid": {"beta": 0.5, "train_args.beta": 0.6}}, "--grid: a key is given twice"),
+        ({"grid": 3}, "--grid: 3: "),
+        ({"rounds": "3"}, "--rounds: '3': "),
+        ({"validation": 1.0}, "--validation: 1.0: "),
+        *(({"seeds": bad}, "--seeds: ") for bad in ("", "1;2", "1,1", [1, 1], [], 3)),
+        *(({"seeds": bad}, "--seeds") for bad in ([True], [-1], ["1"], "0,4294967296")),
+        ({"metric": "loss"}, "--metric: 'loss': "),
+        ({"jobs": "2"}, "--jobs: '2': "),
+        ({"study": 3}, "--study: 3: "),
+        ({"overrides": 3}, "--overrides: 3: "),
+        ({"allow_code": "yes"}, "--allow-code: 'yes': "),
+    ],
+)
+def test_wrong_option_is_one_line(given: dict[str, object], start: str) -> None:
+    with pytest.raises(UserError, match=rf"^{start}[^\n]*$"):
+        checked_options(given)
+
+
+def few_clients(count: int) -> list[str]:
+    keys = ("client_num_in_total", "client_num_per_round")
+    return [f"--set=train_args.{key}={count}" for key in keys]
 
 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--grid", "beta"], "--grid: 'beta': write KEY=VALUES"),
-        (["--grid", "beta=0.5", "--grid", "train_args.beta=0.6"], "--grid: a key is given twice"),
-        (["--grid", "train_args.beta=0,1"], "--grid beta: 0.0: must be"),
-        (["--grid", "eta=1"], "--grid eta: no key of train_args to search"),
-        (["--metric", "loss"], "--metric: 'loss': "),
-        (["--jobs", "0"], "--jobs: 0: "),
-        (["--study", "a-file"], "--study: a-file: "),
-        (["--study", "a-folder"], "--study: a-folder: not empty, and not a study"),
+        (["--grid=beta"], "--grid: 'beta': write KEY=VALUES"),
+        (["--grid=beta=0.5", "--grid=train_args.beta=0.6"], "--grid: a key is given twice"),
+        (["--grid=train_args.beta=0,1"], "--grid beta: 0.0: must be"),
+        (["--grid=eta=1"], "--grid eta: no key of train_args to search"),
+        (["--jobs=0"], "--jobs: 0: "),
+        (["--study=a-file"], "--study: a-file: "),
+        (["--study=a-folder"], "--study: a-folder: not empty, and not a study"),
         (few_clients(1), "train_args.client_num_in_total: 1: "),
         # Three clients of two classes cannot hold ten; those on which η is chosen hold eight.
         (few_clients(3), "FedNNNN (n_class, balanced clients): train_args.client_num_in"),
-        (["--grid", "beta=0.5", "--validation", "1e-9"], "FedNNNN (n_class, balanced clients): "),
+        (["--grid=beta=0.5", "--validation=1e-9"], "FedNNNN (n_class, balanced clients): "),
+        (
+            ["--grid=beta=-1.0,0.5", "--grid=gamma=0.5,1"],
+            "--grid beta: -1.0: must\n--grid gamma: 1",
+        ),
     ],
 )
 def test_tune_with_a_mistake_leaves_nothing(tmp_path: Path, options: list[str], line: str) -> None:
     (tmp_path / "a-file").touch()
     (tmp_path / "a-folder").mkdir()
     (tmp_path / "a-folder" / "thesis.tex").touch()
-    refused = tune(*options)
-    assert refused.exit_code == 2, refused.output
-    assert refused.output.startswith(line), refused.output
-    assert len(refused.output.splitlines()) == 1
+    lines = refused(*options).splitlines()
+    assert len(lines) == len(line.splitlines())
+    assert all(each.startswith(start) for each, start in zip(lines, line.splitlines(), strict=True))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a-file", "a-folder"]
-
-
-def test_grid_mistakes_are_said_at_once() -> None:
-    refused = tune("--grid", "beta=-1.0,0.5", "--grid", "train_args.gamma=0.5,1")
-    assert refused.exit_code == 2
-    lines = refused.output.splitlines()
-    assert [line.split(": must")[0] for line in lines] == ["--grid beta: -1.0", "--grid gamma: 1.0"]
 
 
 @pytest.fixture
@@ -79,18 +119,16 @@ def study(searches: Searches) -> Path:
     ("options", "line"),
     [
         ([], "--study: study: it holds a study; continue with --resume"),
-        (["--resume", "--set", "train_args.batch_size=5"], "--resume: train_args.batch_size: 5:"),
-        (["--resume", "--grid", "beta=0.6"], "--resume: grid beta: "),
-        (["--resume", "--rounds", "2"], "--resume: rounds: 2: the study in study has 1"),
+        (["--resume", "--set=train_args.batch_size=5"], "--resume: train_args.batch_size: 5:"),
+        (["--resume", "--grid=beta=0.6"], "--resume: grid beta: "),
+        (["--resume", "--rounds=2"], "--resume: rounds: 2: the study in study has 1"),
         (["--resume", "--prune"], "--resume: prune: "),
     ],
 )
 def test_study_with_other_settings_is_refused(study: Path, options: list[str], line: str) -> None:
     files = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
-    refused = tune("--study", "study", *options)
-    assert refused.exit_code == 2
-    assert refused.output.startswith(line)
-    assert len(refused.output.splitlines()) == 1
+    said = refused("--study=study", *options)
+    assert (said.startswith(line), said.count("\n")) == (True, 1)
     assert files == {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
 
 
@@ -98,45 +136,31 @@ def test_study_begun_meanwhile_is_not_replaced(
     searches: Searches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While this one looked at its data."""
-
-    def begins(*_: object, **__: object) -> None:
-        searches.begin(grid={"beta": [0.5]}, rounds=1)
-
+    begins = lambda *_, **__: searches.begin(grid={"beta": [0.5]}, rounds=1)  # noqa: E731
     monkeypatch.setattr("fednnnn_plugin.tune.begin._check_trials", begins)
-    refused = tune("--study", "study", "--grid", "beta=0.6", "--rounds", "1")
-    assert (refused.exit_code, refused.output.count("\n")) == (2, 1)
-    assert refused.output.startswith("--resume: grid beta: ")
+    said = refused("--study=study", "--grid=beta=0.6", "--rounds=1")
+    assert (said.startswith("--resume: grid beta: "), said.count("\n")) == (True, 1)
     assert read_plan(searches.folder.path).steps[0].grid == {"beta": (0.5,)}
 
 
-def test_study_that_is_done_is_told_again(study: Path) -> None:
-    done = tune("--study", "study", "--resume", "--grid", "train_args.beta=0.5")
-    assert done.exit_code == 0, done.output
+@pytest.mark.slow
+def test_study_is_told_again_unless_damaged(study: Path) -> None:
+    words = ["--study=study", "--resume", "--grid=train_args.beta=0.5"]
+    done = CliRunner().invoke(main, ["tune", RECIPE, *words])
     assert "1 of 1 trials have ended: 1 finished" in done.output
     assert (study / "best.yaml").exists()
     assert list((study / "figures").glob("*.svg"))
+    for file in ("base.yaml", "study.yaml"):
+        (study / file).write_text("nonsense\nnonsense\n", encoding="utf-8")
+        assert all(file in line for line in refused(*words[:2]).splitlines())
 
 
-@pytest.mark.parametrize("file", ["study.yaml", "base.yaml"])
-def test_study_that_is_damaged_is_refused(study: Path, file: str) -> None:
-    (study / file).write_text("nonsense\nnonsense\n", encoding="utf-8")
-    refused = tune("--study", "study", "--resume")
-    assert refused.exit_code == 2
-    assert all(file in line for line in refused.output.splitlines())
-
-
-MANY_CLASSES = """import torch
-
-def load():
-    images, labels = torch.rand(2000, 1, 8, 8), torch.arange(2000) % 100
-    return images, labels, images[:200], labels[:200]
-"""
-
-
-def test_study_of_many_classes_deals_them_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "many_classes.py").write_text(MANY_CLASSES)
+def test_study_of_many_classes_deals_them_all(tmp_path: Path) -> None:
+    (tmp_path / "many_classes.py").write_text(
+        "import torch\ndef load():\n"
+        "    images, labels = torch.rand(2000, 1, 8, 8), torch.arange(2000) % 100\n"
+        "    return images, labels, images[:200], labels[:200]\n"
+    )
     keys = ["data_args.dataset=many_classes:load", "train_args.client_num_in_total=20"]
     keys += ["data_args.partition_method=iid", "train_args.client_num_per_round=5"]
 
