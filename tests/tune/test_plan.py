@@ -1,6 +1,6 @@
 """The paper's procedure: which values, which condition, which rounds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 
 import pytest
@@ -12,8 +12,13 @@ from fednnnn_plugin.tune.options import Options, options_of
 from fednnnn_plugin.tune.plan import described, make_plan, trial_recipes
 
 
-def recipe(name: str) -> Recipe:
-    return load_recipe(find_recipe(name), [])
+def loader(name: str, *own: str) -> Callable[[Sequence[str]], Recipe]:
+    """What loads a recipe with changes of its own, and with more."""
+    return lambda changes: load_recipe(find_recipe(name), [*own, *changes])
+
+
+def recipe(name: str, *own: str) -> Recipe:
+    return loader(name, *own)([])
 
 
 def test_plan_has_the_papers_learning_rates() -> None:
@@ -45,24 +50,27 @@ def test_plan_searches_what_the_grids_name() -> None:
     base = recipe("digits_noniid_b_fednnnn")
     [own] = make_plan(base, Options(grid={"gamma": (0.5, 0.6)}, rounds=3)).steps
     assert (own.grid, own.rounds) == ({"gamma": (0.5, 0.6)}, 3)
+    grids = {"learning_rate": (0.05,), "weight_decay": (0.0, 5e-4)}
+    (rate,) = make_plan(recipe("cifar10_noniid_b_fedavg"), Options(grid=grids)).steps
+    assert (rate.method, len(rate)) == ("PaperFedAvg", 2)
     many = tuple(0.001 * n for n in range(1, 100))
     with pytest.raises(UserError, match="9801 combinations"):
         make_plan(base, Options(grid={"beta": many, "gamma": many}))
 
 
-def test_plan_holds_out_a_validation_part() -> None:
-    path = find_recipe("digits_noniid_b_fednnnn")
-    for own, asked, held_out in ((0.0, None, 1 / 6), (0.25, None, 0.25), (0.25, 0.5, 0.5)):
-        base = load_recipe(path, [f"validation_fraction={own}"])
-        assert make_plan(base, Options(validation=asked)).validation == held_out
+@pytest.mark.parametrize(
+    ("own", "asked", "held_out"), [(0.0, None, 1 / 6), (0.25, None, 0.25), (0.25, 0.5, 0.5)]
+)
+def test_plan_holds_out_a_validation_part(own: float, asked: float | None, held_out: float) -> None:
+    base = recipe("digits_noniid_b_fednnnn", f"validation_fraction={own}")
+    plan = make_plan(base, Options(validation=asked, metric="final_loss", prune=True, rounds=7))
+    assert plan.validation == held_out
+    assert make_plan(base, options_of(plan)) == plan
 
 
 def test_plan_searches_learning_rate_on_fedavg() -> None:
     own_data = ("partition_method=dirichlet", "partition_alpha=0.3", "min_samples=5")
-
-    def load(changes: Sequence[str]) -> Recipe:
-        return load_recipe(find_recipe("mnist_iid_ub_fednnnn"), [*own_data, *changes])
-
+    load = loader("mnist_iid_ub_fednnnn", *own_data)
     plan = make_plan(load([]), Options(paper=True))
     rate, own = plan.steps
     tried = trial_recipes(load, plan, rate, {"learning_rate": 0.07})[""]
@@ -77,16 +85,13 @@ def test_plan_searches_learning_rate_on_fedavg() -> None:
     assert tried.data_args.partition_sizes == "power_law"
     train = yaml.safe_load(dump_recipe(tried))["train_args"]
     assert (train["beta"], train["gamma"], train["learning_rate"]) == (0.9, 0.6, 0.07)
+    assert "the paper's procedure" in next(described(load, plan))
 
 
 def test_plan_of_ones_own_recipe_is_joint() -> None:
     """It was plain FedAvg on a two-class split, and its value went into the Dirichlet recipe."""
-
-    def load(changes: Sequence[str]) -> Recipe:
-        own = ("partition_method=dirichlet", "partition_alpha=0.3", "client_num_in_total=12")
-        path = find_recipe("digits_noniid_b_fednnnn")
-        return load_recipe(path, [*own, "client_num_per_round=12", *changes])
-
+    own = ("partition_method=dirichlet", "partition_alpha=0.3", "client_num_in_total=12")
+    load = loader("digits_noniid_b_fednnnn", *own, "client_num_per_round=12")
     grids = {"learning_rate": (0.02, 0.05), "weight_decay": (0.0, 1e-4), "epochs": (1.0, 2.0)}
     plan = make_plan(load([]), Options(grid=grids))
     (step,) = plan.steps
@@ -99,27 +104,10 @@ def test_plan_of_ones_own_recipe_is_joint() -> None:
     for grids in (None, {"comm_round": (1.0,)}, {"lr": (0.1,)}):
         with pytest.raises(UserError, match="--grid"):
             make_plan(load([]), Options(grid=grids))
-    rate, _ = make_plan(load([]), Options(paper=True)).steps
-    assert rate.method == "PaperFedAvg"
-    assert "the paper's procedure" in next(
-        described(load, make_plan(load([]), Options(paper=True)))
-    )
-
-
-def test_plan_pairs_weight_decay_with_learning_rate() -> None:
-    grids = {"learning_rate": (0.05,), "weight_decay": (0.0, 5e-4)}
-    (rate,) = make_plan(recipe("cifar10_noniid_b_fedavg"), Options(grid=grids)).steps
-    assert (rate.method, len(rate)) == ("PaperFedAvg", 2)
-
-
-def test_plan_is_made_again_by_its_settings() -> None:
-    base = recipe("mnist_noniid_b_fednnnn")
-    plan = make_plan(base, Options(metric="final_loss", prune=True, validation=0.25, rounds=7))
-    assert make_plan(base, options_of(plan)) == plan
 
 
 @pytest.mark.parametrize("loss", ["mse", "bce_with_logits", "cross_entropy"])
 def test_plan_without_classes_judges_by_loss(loss: str) -> None:
-    base = load_recipe(find_recipe("digits_noniid_b_fednnnn"), [f"train_args.loss={loss}"])
+    base = recipe("digits_noniid_b_fednnnn", f"train_args.loss={loss}")
     metric = make_plan(base, Options(grid={"beta": (0.5,)}, paper=True)).metric
     assert metric == ("best_accuracy" if loss == "cross_entropy" else "final_loss")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
@@ -20,14 +20,9 @@ from fednnnn_plugin.recipe import find_recipe, load_recipe
 
 FEDNNNN = Path(sys.executable).with_name("fednnnn")
 # Small, so that a trial takes seconds: six clients, an epoch.
-SMALL = [
-    *("tune", "digits_noniid_b_fednnnn", "--study", "study"),
-    *("--set", "train_args.client_num_in_total=10"),
-    *("--set", "train_args.client_num_per_round=6"),
-    *("--set", "train_args.epochs=1"),
-    *("--set", "train_args.checkpoint_every=1"),
-    *("--set", "device_args.using_gpu=false"),
-]
+TRAIN = {"client_num_in_total": 10, "client_num_per_round": 6, "epochs": 1, "checkpoint_every": 1}
+SMALL = [f"--set=train_args.{key}={value}" for key, value in TRAIN.items()]
+SMALL = ["tune", "digits_noniid_b_fednnnn", "--study=study", *SMALL, "--set=using_gpu=false"]
 THREE = ["--grid", "train_args.beta=0.5,0.7,0.9", "--rounds", "8"]
 
 pytestmark = pytest.mark.slow
@@ -41,15 +36,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
     running = []
 
     def started(*options: str) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [FEDNNNN, *SMALL, *options],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        running.append(process)
-        return process
+        how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        running.append(subprocess.Popen([FEDNNNN, *SMALL, *options], cwd=tmp_path, **how))
+        return running[-1]
 
     yield started
     for process in running:
@@ -57,13 +46,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.communicate()
 
 
-def tune(folder: Path, *options: str) -> str:
-    """Search in this process; return what is printed."""
+def tune(folder: Path, *options: str) -> Result:
+    """Search in this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        done = CliRunner().invoke(main, [*SMALL, *options])
-    assert done.exit_code == 0, done.output
-    return done.output
+        return CliRunner().invoke(main, [*SMALL, *options])
 
 
 def wait_for_round(folder: Path, name: str, process: "subprocess.Popen[str]") -> None:
@@ -74,17 +61,10 @@ def wait_for_round(folder: Path, name: str, process: "subprocess.Popen[str]") ->
         time.sleep(0.01)
 
 
-def recorded(folder: Path) -> Counter[str]:
-    """How often Optuna's journal has a trial of each point."""
-    lines = (folder / "study" / "journal.log").read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line).get("user_attrs", {}).get("row") for line in lines]
-    return Counter(Path(row["folder"]).name for row in rows if row)
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("undisturbed")
-    tune(folder, *THREE)
+    assert tune(folder, *THREE).exit_code == 0
     return folder
 
 
@@ -99,7 +79,10 @@ def is_as_undisturbed(folder: Path, undisturbed: Path) -> None:
         fp.read_runs(place / "study/trials/FedNNNN")[columns] for place in (folder, undisturbed)
     )
     assert next(runs).equals(next(runs))
-    assert recorded(folder) == Counter(["beta=0.5", "beta=0.7", "beta=0.9"])
+    lines = (folder / "study" / "journal.log").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line).get("user_attrs", {}).get("row") for line in lines]
+    times = Counter(Path(row["folder"]).name for row in rows if row)
+    assert times == Counter(["beta=0.5", "beta=0.7", "beta=0.9"])
 
 
 def test_search_of_an_interrupted_process_is_taken_over(
@@ -134,7 +117,7 @@ def test_search_that_is_terminated_ends_its_helpers(
     assert "Traceback" not in errors
     assert errors.splitlines()[-1].endswith("continue with --resume")
     assert not (tmp_path / "study" / "best.yaml").exists()
-    tune(tmp_path, "--resume")  # what is not said is the study's
+    assert tune(tmp_path, "--resume").exit_code == 0  # what is not said is the study's
     is_as_undisturbed(tmp_path, undisturbed)
 
 
@@ -147,8 +130,8 @@ def test_study_at_home_of_an_oddly_named_recipe(
     monkeypatch.setenv("HOME", str(tmp_path))
     recipe = tmp_path / "b\x07\udce9.yaml"
     recipe.write_bytes(find_recipe("digits_noniid_b_fednnnn").read_bytes())
-    words = ["tune", str(recipe), "--study=~/study", *SMALL[4:], "--grid=beta=0.7", "--rounds=1"]
-    done = CliRunner().invoke(main, [*words, "--set", "tracking_args.enable_wandb=true"])
+    words = ["tune", str(recipe), "--study=~/study", *SMALL[3:], "--grid=beta=0.7", "--rounds=1"]
+    done = CliRunner().invoke(main, [*words, "--set=tracking_args.enable_wandb=true"])
     assert done.exit_code == 0, done.output
     assert done.output.startswith("warning: tracking_args.enable_wandb: true: trials do not report")
     assert load_recipe(tmp_path / "study" / "best.yaml").rule_settings["beta"] == 0.7
@@ -162,36 +145,33 @@ def test_search_by_a_recipes_first_metric(tmp_path: Path, higher: bool) -> None:
         "    return outputs.softmax(1).amax(1).mean().item()\n"
         f"top.higher_is_better = {higher}\n"
     )
-    metrics = ["--set", f"validation_args.metrics=[{module}:top, f1_macro]", "--allow-code"]
-    tune(tmp_path, "--grid", "train_args.beta=0.1,0.7", "--rounds", "2", *metrics)
-    study = tmp_path / "study"
+    metrics = [f"--set=validation_args.metrics=[{module}:top, f1_macro]", "--allow-code"]
+    assert tune(tmp_path, "--grid=beta=0.1,0.7", "--rounds=2", *metrics).exit_code == 0
+    study, better = tmp_path / "study", max if higher else min
     rows = pd.read_csv(study / "trials.csv").set_index("beta")
     measured = {}
     for beta, folder in rows["folder"].items():
         lines = (study / folder / "metrics.jsonl").read_text().splitlines()
-        found = [json.loads(line)["test_metrics"]["top"] for line in lines]
-        measured[beta] = max(found) if higher else min(found)
+        measured[beta] = better(json.loads(line)["test_metrics"]["top"] for line in lines)
     assert rows["value"].to_dict() == pytest.approx(measured)
-    best = (max if higher else min)(measured, key=lambda beta: measured[beta])
     chosen = yaml.safe_load((study / "best.yaml").read_text())["train_args"]["beta"]
-    assert chosen == best
+    assert chosen == better(measured, key=lambda beta: measured[beta])
 
 
 def test_study_refuses_a_model_changed_since(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of trials that have finished, which are not run again."""
-    monkeypatch.chdir(tmp_path)
-    net = Path("changing_net.py")
+    net = tmp_path / "changing_net.py"
     text = "import torch\ndef make(num_classes):\n    return torch.nn.Sequential(\n"
     text += "        torch.nn.Flatten(), torch.nn.Linear(64, num_classes, bias=True))\n"
     net.write_text(text)
-    options = ["--set", "model_args.model=changing_net:make", "--allow-code", "--rounds", "1"]
-    options += ["--grid", "beta=0.5,0.7"]
-    tune(tmp_path, *options)
-    tune(tmp_path, *options, "--resume")
+    options = ["--set=model_args.model=changing_net:make", "--allow-code", "--rounds=1"]
+    options += ["--grid=beta=0.5,0.7"]
+    assert tune(tmp_path, *options).exit_code == 0
+    assert tune(tmp_path, *options, "--resume").exit_code == 0
     net.write_text(text.replace("bias=True", "bias=False"))
     monkeypatch.delitem(sys.modules, "changing_net")
-    refused = CliRunner().invoke(main, [*SMALL, *options, "--resume"])
+    refused = tune(tmp_path, *options, "--resume")
     assert (refused.exit_code, refused.output.count("\n")) == (2, 1)
     assert refused.output.startswith("--resume: model (code)")
