@@ -20,28 +20,12 @@ ENDS = {"PaperFedAvg": (0.70, 0.14), "FedNNNN": (0.79, 0.30)}
 def recipe(method: str, *, seed: int, **settings: Any) -> dict[str, Any]:
     """A resolved recipe; every setting by its own name, the rest the paper's."""
     dataset = settings.get("dataset", "digits")
-    data = {
-        "dataset": dataset,
-        "data_cache_dir": "~/fedml_data",
-        "partition_method": "n_class",
-        "partition_sizes": "balanced",
-        "classes_per_client": 2,
-        "power_law_exponent": 1.0,
-        "partition_alpha": 0.5,
-        "validation_fraction": 0.0,
-    }
-    train = {
-        "federated_optimizer": method,
-        "client_weighting": "uniform",
-        "client_num_in_total": 100,
-        "client_num_per_round": 100,
-        "comm_round": 100,
-        "epochs": 5,
-        "batch_size": 50,
-        "learning_rate": 0.05,
-        "weight_decay": 0.0,
-        "precision": "fp32",
-    }
+    data = {"dataset": dataset, "data_cache_dir": "~/fedml_data", "validation_fraction": 0.0}
+    data |= {"partition_method": "n_class", "partition_sizes": "balanced"}
+    data |= {"classes_per_client": 2, "power_law_exponent": 1.0, "partition_alpha": 0.5}
+    train = {"federated_optimizer": method, "client_weighting": "uniform", "precision": "fp32"}
+    train |= {"client_num_in_total": 100, "client_num_per_round": 100, "comm_round": 100}
+    train |= {"epochs": 5, "batch_size": 50, "learning_rate": 0.05, "weight_decay": 0.0}
     model = settings.pop("model", f"nnnn_{dataset}")
     of_data = {*data, "data_dir", "image_size"}
     data |= {key: settings.pop(key) for key in list(settings) if key in of_data}

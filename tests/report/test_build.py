@@ -7,7 +7,6 @@ import re
 import resource
 import shutil
 from pathlib import Path
-from typing import NoReturn
 
 import pandas as pd
 import pytest
@@ -176,17 +175,6 @@ def test_report_on_a_full_disk_is_one_line(study: Path, undrawn: None) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (status, output.count("\n")) == (1, 1)
     assert report(study, "--out", study.parent / "out")[0] == 0
-
-
-def test_report_interrupted_does_not_advise_to_resume(
-    monkeypatch: pytest.MonkeyPatch, study: Path, tmp_path: Path
-) -> None:
-    def interrupted(_: Path) -> NoReturn:
-        raise KeyboardInterrupt  # a signal itself would stay ignored in this process after it
-
-    monkeypatch.setattr("fednnnn_plugin.report.build.read_study", interrupted)
-    assert report(study, "--out", tmp_path / "out") == (130, "interrupted\n")
-    assert not (tmp_path / "out").exists()
 
 
 def test_report_leaves_out_a_damaged_study(

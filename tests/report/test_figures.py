@@ -277,13 +277,3 @@ def test_figures_draw_names_in_any_script(make_run, kind: str) -> None:
         assert label in charts(runs)["accuracy"].alt
     if any("CJK" in name for name in get_font_names()):
         assert any("CJK" in name for name in fig.STYLE["font.family"])
-
-
-@pytest.mark.slow
-def test_figures_of_thousands_of_rounds_are_small(runs: pd.DataFrame) -> None:
-    many = runs.iloc[[0] * 4_000].reset_index(drop=True)
-    draw = np.random.default_rng(0)
-    many = many.assign(round=range(1, 4_001), test_acc=draw.uniform(0.5, 0.51, 4_000))
-    many["client_norm_min"] = draw.uniform(0.1, 0.2, 4_000)
-    for ax in (fig.accuracy(many), fig.client_spread(many)):
-        assert len(drawn(ax, "svg")) < 80_000

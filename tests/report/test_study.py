@@ -36,7 +36,8 @@ def test_study_by_hand(tmp_path: Path) -> None:
     assert study.chosen(rate) == {"learning_rate": 0.05}  # of equal ones the first of the grid
     assert study.chosen(own) == {"beta": 0.6, "gamma": 1e-6}
     assert math.isnan(study.of(own)["value"].iloc[0])  # of a pruned trial
-    by_loss = read_study(write_study(tmp_path, RATE.format(2.5, 0.1), metric="final_loss"))
+    losses = (RATE.format(3.0, 0.05), RATE.format(2.5, 0.1))
+    by_loss = read_study(write_study(tmp_path, *losses, metric="final_loss"))
     assert by_loss.chosen(rate) == {"learning_rate": 0.1}
     assert "2.5000 nats" in headline(by_loss)
 
