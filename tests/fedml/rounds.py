@@ -24,6 +24,8 @@ BETA = 0.5
 WEIGHTS = ("0.weight", "0.bias", "1.weight", "1.bias")
 STATISTICS = ("0.running_mean", "0.running_var")
 COUNTS = ("0.num_batches_tracked", "positions")
+#: Two clients' updates of a :func:`line`: S = (1.5, 2), N = 2.5, E = 3.5.
+TWO = ((3.0, 0.0), (0.0, 4.0))
 #: FedML's settings of global differential privacy.
 PRIVACY: dict[str, Any] = {"enable_dp": True, "dp_solution_type": "cdp", "epsilon": 0.9}
 PRIVACY |= {"mechanism_type": "gaussian", "delta": 0.01, "sensitivity": 0.05, "max_grad_norm": 1.0}

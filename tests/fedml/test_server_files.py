@@ -1,0 +1,201 @@
+"""What a cross-silo server says of its rounds, what it keeps in files, and how it resumes."""
+
+import json
+import logging
+import math
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.testing import assert_close
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.server.rules import RULES
+
+from .rounds import CPU, TWO, line, moved, play, refused, silo
+
+#: A batch whose labels a model of one output always has right.
+DATA = [(torch.ones(4, 2), torch.zeros(4, dtype=torch.int64))]
+
+
+def model(seed: int = 0, width: int = 3, trained: bool = True) -> nn.Module:
+    torch.manual_seed(seed)
+    built = nn.Sequential(nn.Conv1d(1, width, 2), nn.BatchNorm1d(width), nn.Flatten())
+    built[0].bias.requires_grad_(trained)
+    return built
+
+
+def server(start=0, net=None, method="FedNNNN", **values) -> fp.FedNNNNAggregator:
+    keys = {"beta": None, "gamma": None, **dict.fromkeys(RULES[method].keys, 0.5)}
+    keys |= {"server_state_path": "folder/state", "metrics_path": "run", "start_round": start}
+    return silo(net or model(), method, **keys | values)
+
+
+def advance(server, number: int) -> None:
+    """A round of clients that differ from round to round, and from what is served."""
+    generator = torch.Generator().manual_seed(number)
+
+    def trained(tensor):
+        if not tensor.is_floating_point():
+            return tensor + 1
+        return tensor + torch.rand(tensor.shape, generator=generator)
+
+    w_t = server.get_model_params()
+    play(server, [(1, OrderedDict((n, trained(t)) for n, t in w_t.items())) for _ in range(3)])
+
+
+def records(folder: str) -> list[dict]:
+    lines = Path(folder, "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) | {"seconds": None} for line in lines]
+
+
+def test_rounds_are_said_and_kept_by_hand(own_folder, caplog) -> None:
+    """Of (3, 4), (0, 1), (8, 6) clipped to 5 and one not finite: S = (7, 8) / 3, E = 11 / 3."""
+    caplog.set_level(logging.INFO, "fednnnn_plugin")
+    values = {"epochs": None, "max_client_norm": 5.0, "frequency_of_the_test": 2}
+    silo = server(0, line(), client_id_list="[7, 8, 9, 10]", **values)
+    updates = ((3.0, 4.0), (0.0, 1.0), (8.0, 6.0), (0.0, math.nan))
+    play(silo, moved(silo, *updates))
+    assert not [line for line in caplog.messages if "N/E" in line]
+    silo.test(DATA, CPU, silo.args)
+    play(silo, moved(silo, *updates))  # which FedML does not test
+    assert silo.test(None, CPU, silo.args) == (None,) * 4  # without test data
+    first, second = records("run")
+    assert first["mean_client_norm"] == pytest.approx(11 / 3)
+    assert first["mean_update_norm"] == pytest.approx(math.sqrt(49 + 64) / 3)
+    assert first["client_norms"] == pytest.approx([1, 5, 5])
+    assert (first["test_acc"], first["evaluated"]) == (1.0, "average")
+    assert second["test_acc"] is None
+    tested, untested = (line for line in caplog.messages if "N/E" in line)
+    for part in (f"N/E {math.sqrt(113) / 11:.3f}", "1, 5, 5", "1 rejected", "rank 10 rejected"):
+        assert part in tested
+        assert part in untested
+    assert ("accuracy 1.0000" in tested, "accuracy" in untested) == (True, False)
+    assert [rank for rank in (7, 8, 9, 10) if f"rank {rank} clipped" in tested] == [9]
+    assert untested.count("clipped") == 1  # of this round alone
+    assert "epochs" not in Path("run/recipe.yaml").read_text()  # a key of the clients
+    row = fp.read_runs("run").iloc[0]
+    assert (row["test_acc"], row["method"], row["learning_rate"]) == (1.0, "FedNNNN", 0.1)
+
+
+@pytest.mark.parametrize("method", RULES)
+def test_restart_costs_no_bits_and_no_records(method, own_folder) -> None:
+    """A process for each round; the second dies after its record, and its round is done again."""
+    whole = server(method=method, server_state_path="whole", metrics_path="undisturbed")
+    for number in range(2):
+        advance(whole, number)
+    for start, dies in ((0, False), (1, True), (1, False)):
+        before = Path("folder/state").read_bytes() if start else b""
+        continued = server(start, model(seed=start), method)
+        if start:
+            served, tested = continued.get_model_params(), continued.evaluation_state_dict()
+            assert_close(tested, served, rtol=0, atol=0)
+        advance(continued, 7 if dies else start)
+        if dies:
+            Path("folder/state").write_bytes(before)
+    for found, expected in (
+        (continued.get_model_params(), whole.get_model_params()),
+        (continued.evaluation_state_dict(), whole.evaluation_state_dict()),
+        (load_file("folder/state"), load_file("whole")),
+    ):
+        assert_close(found, expected, rtol=0, atol=0)
+    assert records("run") == records("undisturbed")
+    assert os.listdir("folder") == ["state"]
+
+
+def test_state_is_of_what_was_set(own_folder) -> None:
+    """At a first start too, from weights of the user's; with noise on what was aggregated."""
+    pretrained = model(seed=7).half().state_dict()
+    server(net=model().half()).set_model_params(pretrained)
+    first = server(net=model().half())
+    assert_close(first.get_model_params(), pretrained, rtol=0, atol=0)
+    advance(first, 0)
+    served = first.get_model_params()
+    noised = {n: t + 1 if t.is_floating_point() else t for n, t in served.items()}
+    first.set_model_params(noised)
+    assert_close(server(1, model().half()).get_model_params(), noised, rtol=0, atol=0)
+    stored = load_file("folder/state")
+    assert stored["0.weight"].dtype == torch.float16
+    assert stored[".momentum.0.weight"].dtype == torch.float32
+
+
+def test_last_round_hands_over_the_evaluation_model(own_folder) -> None:
+    last_two = server(0, line(), comm_round=2)
+    first, _ = play(last_two, moved(last_two, *TWO))
+    assert_close(first["weight"], 0.5 * 3.5 / 2.5 * torch.tensor([[1.5, 2.0]]))
+    last, _ = play(last_two, moved(last_two, *TWO))
+    average = first["weight"] + torch.tensor([[1.5, 2.0]])
+    for found in (last, last_two.evaluation_state_dict(), last_two.model.state_dict()):
+        assert_close(found["weight"], average)
+    following = 1.5 * first["weight"] + first["weight"]  # d ← d / 2 + d₁, with d₁ = w₁
+    assert_close(load_file("folder/state")["weight"], following)
+
+
+@pytest.mark.parametrize(
+    ("start", "values", "named"),
+    [
+        (0, {}, "server_state_path: .*start_round: 1"),
+        (1, {"method": "Momentum"}, "server_state_path: .*: the state is of FedNNNN"),
+        (1, {"net": model(width=4)}, "server_state_path: .*: the state is of another model"),
+        (1, {"net": model(trained=False)}, "server_state_path: .*: the state is of another model"),
+        (1, {"server_state_path": "weights"}, "server_state_path: .*weights: not a whole"),
+        (1, {"server_state_path": "absent"}, "train_args.start_round: 1: "),
+        (0, {"server_state_path": None}, "metrics_path: .*start_round"),
+        (1, {"metrics_path": "other"}, "metrics_path: .*other: .*start_round"),
+        (1, {"server_state_path": "."}, r"server_state_path: \.: is no regular file"),
+        (1, {"server_state_path": "pipe"}, "server_state_path: pipe: is no regular file"),
+        (1, {"server_state_path": "file/x"}, "server_state_path: file/x: cannot be written"),
+        (1, {"save_path": "."}, r"save_path: \.: is no regular file"),
+        (1, {"save_path": "/proc/x"}, "save_path: /proc/x: cannot be written"),
+        (1, {"save_path": "x" * 250}, "save_path: xxx"),
+        (1, {"save_path": "run/../folder/state"}, "save_path: run/../folder/state: is the server_"),
+        (1, {"metrics_path": "file"}, "metrics_path: file/metrics.jsonl: cannot be written"),
+    ],
+)
+def test_server_files_that_do_not_fit_are_refused(start, values, named, own_folder) -> None:
+    advance(server(), 0)
+    save_file(model().state_dict(), "weights")
+    Path("file").touch()
+    os.mkfifo("pipe")
+    with refused(named):
+        server(start, **values)
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("state") / "state.safetensors"
+    advance(server(server_state_path=str(path), metrics_path=None), 0)
+    return path
+
+
+@given(data=st.data())
+def test_state_shows_any_damage(data, state) -> None:
+    content = bytearray(state.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    if data.draw(st.booleans()):
+        content[place] ^= 1 << data.draw(st.integers(0, 7))
+    else:
+        content = content[:place]
+    damaged = state.with_name("damaged")
+    damaged.write_bytes(content)
+    with refused("server_state_path: .*: not a whole server state"):
+        server(1, server_state_path=str(damaged), metrics_path=None)
+
+
+def test_state_is_kept_where_the_average_cannot_be(own_folder) -> None:
+    running = server(save_path="average")
+    Path("average").mkdir()
+    with pytest.raises(OSError, match="average"):
+        advance(running, 0)
+    server(1)
+
+
+def test_client_process_keeps_no_files(own_folder) -> None:
+    server(5, role="client")
+    assert not os.listdir()
