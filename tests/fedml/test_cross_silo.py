@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import fedml
 import pytest
 import torch
-from fedml.core import ServerAggregator
 from fedml.cross_silo.client.fedml_trainer_dist_adapter import TrainerDistAdapter
 from fedml.cross_silo.server.fedml_aggregator import FedMLAggregator
+from fedml.ml.aggregator.default_aggregator import DefaultServerAggregator
 from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
 from safetensors.torch import load_file
 from torch import nn
@@ -91,8 +91,9 @@ def own_loaders(images) -> tuple[list, LoaderData]:
     return dataset, LoaderData(local, sizes, test, 10)
 
 
-@pytest.mark.parametrize("data", ["ours", "another's"])
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize(
+    ("net", "data"), [("ours", "ours"), ("drops", "another's"), ("convolves", "ours")]
+)
 def test_trainer_gives_the_engines_bits(net, data, images, tmp_path) -> None:
     """The served and evaluation models have the bits of a standalone run; the latter is left."""
     model = NETS[net]()
@@ -116,41 +117,39 @@ def test_trainer_gives_the_engines_bits(net, data, images, tmp_path) -> None:
         assert_close(dict(found), average, rtol=0, atol=0)
 
 
-@pytest.fixture
-def started(monkeypatch) -> list:
-    """Keep what FedML's cross-silo server and client are started with, and start neither."""
-    calls: list = []
+def test_method_by_name_gives_our_aggregator_and_trainer(images, monkeypatch, caplog) -> None:
+    """The trainer for our data alone; what is given, and FedML's own names, are left alone."""
+    started: list = []
 
-    def start(role):
-        return lambda args, device, dataset, model, helper=None: calls.append(
-            (role, args.federated_optimizer, helper)
-        )
+    def start(args, device, dataset, model, helper=None) -> None:
+        started.append((args.federated_optimizer, helper))
 
-    monkeypatch.setattr("fedml.cross_silo.Server", start("server"))
-    monkeypatch.setattr("fedml.cross_silo.Client", start("client"))
-    return calls
-
-
-def run(args, dataset=None, **helpers) -> None:
+    monkeypatch.setattr("fedml.cross_silo.Server", start)
+    monkeypatch.setattr("fedml.cross_silo.Client", start)
     model = create_model("nnnn_digits", 0)
-    fedml.FedMLRunner(args, CPU, dataset or [None] * 8, model, **helpers)
 
+    def run(args, dataset=None, **helpers):
+        fedml.FedMLRunner(args, CPU, dataset or [None] * 8, model, **helpers)
+        named, helper = started.pop()
+        assert named == "FedAvg"
+        return helper
 
-def test_method_by_name_trains_our_data_alone(images, started, caplog) -> None:
     args = arguments(federated_optimizer="FedNNNN", role="client")
-    own = ModelTrainerCLS(nn.Linear(5, 2), args)
-    ours = fedml_dataset(images, 5, 0)
-    for dataset, helpers in ((ours, {}), (None, {}), (ours, {"client_trainer": own})):
-        run(args, dataset, **helpers)
-    assert [(role, name) for role, name, _ in started] == [("client", "FedAvg")] * 3
-    first, second, third = (helper for *_, helper in started)
-    assert type(first) is fp.FedNNNNClientTrainer
-    assert second is None  # FedML makes its default
-    assert third is own
+    own, ours = ModelTrainerCLS(model, args), fedml_dataset(images, 5, 0)
+    assert type(run(args, ours)) is fp.FedNNNNClientTrainer
+    assert run(args) is None  # FedML makes its default
+    assert run(args, ours, client_trainer=own) is own
     assert not caplog.records
     args.federated_optimizer, args.prox_mu = "PaperFedProx", 0.1
     run(args)
     assert "PaperFedProx's proximal term is its own to add" in caplog.text
+    args = arguments(federated_optimizer="Momentum", beta=None)
+    made = run(args)
+    assert type(made) is fp.FedNNNNAggregator
+    assert made._recipe.rule.name == args.federated_optimizer == "Momentum"
+    theirs = DefaultServerAggregator(model, args)
+    assert run(arguments(), server_aggregator=theirs) is theirs
+    assert run(arguments(role="client", beta=None), ours) is None
 
 
 @pytest.mark.parametrize("kind", ["cross_cloud", "fedml_serving", "cross_device"])
@@ -162,39 +161,6 @@ def test_method_by_name_elsewhere_is_refused(kind) -> None:
         fedml.init(args, check_env=False)
     args.federated_optimizer = "FedAvg"
     sys.modules["fedml.core.mlops"].pre_setup(args)  # FedML's own goes on
-
-
-def test_method_by_name_gives_the_server_our_aggregator(started) -> None:
-    class Average(ServerAggregator):
-        get_model_params = set_model_params = test = None
-
-    args = arguments(federated_optimizer="Momentum", beta=None, role="server")
-    theirs = Average(nn.Linear(5, 2), args)
-    run(args)
-    made = started[0][2]
-    assert type(made) is fp.FedNNNNAggregator
-    assert made._recipe.rule.name == args.federated_optimizer == "Momentum"
-    run(arguments(role="server"), server_aggregator=theirs)  # FedML's own name
-    run(arguments(role="client", beta=None))
-    servers = [("server", "FedAvg", aggregator) for aggregator in (made, theirs)]
-    assert started == [*servers, ("client", "FedAvg", None)]
-
-
-@pytest.mark.parametrize(("error", "status"), [(fp.UserError("no"), 2), (ValueError("no"), 1)])
-def test_error_of_one_process_over_mpi_ends_all(error, status, monkeypatch) -> None:
-    """FedML's receiving thread would keep that process; the others would wait for it."""
-    ended: list[int] = []
-    monkeypatch.setattr(sys, "excepthook", lambda *_: None)
-    comm = SimpleNamespace(Get_size=lambda: 3, Abort=ended.append)
-    args = arguments(
-        federated_optimizer="FedNNNN", role="server", backend="MPI", comm=comm, beta=-1
-    )
-    with pytest.raises(fp.UserError, match=r"train_args\.beta: -1: must be"):
-        run(args)
-    with pytest.raises(fp.UserError):  # ends them once
-        run(args)
-    sys.excepthook(type(error), error, None)
-    assert ended == [status]
 
 
 def test_mistake_of_one_rank_ends_all_in_a_simulation(monkeypatch) -> None:

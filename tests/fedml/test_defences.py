@@ -41,20 +41,29 @@ def defended(secured):
     return lambda name, **values: secured(enable_defense=True, defense_type=name, **values)
 
 
-def test_defence_norm_diff_clipping(defended) -> None:
-    bound = 0.2
-    aggregator = defended("norm_diff_clipping", norm_bound=bound)
+REPLACEMENT = {"attack_type": "model_replacement", "malicious_client_id": 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "factor"),
+    [
+        ({"defense_type": "norm_diff_clipping", "norm_bound": 0.2}, lambda k, n: min(1, 0.2 / n)),
+        (REPLACEMENT, lambda k, n: 3 if k == 1 else 1),
+    ],
+)
+def test_updates_are_scaled_by_clipping_and_replacement(settings, factor, secured) -> None:
+    switch = "enable_defense" if "defense_type" in settings else "enable_attack"
+    aggregator = secured(**settings, **{switch: True})
     for seed in (1, 2):
-        given = clients(aggregator, 4, seed)
+        given = clients(aggregator, 3, seed)
         w_t, positions = run_round(aggregator, given)
-        assert positions == [0, 1, 2, 3]
-        clipped = []
-        for _, state in given:
-            length = norm({name: state[name] - w_t[name] for name in WEIGHTS})
-            assert length > bound
-            changed = {n: w_t[n] + (state[n] - w_t[n]) * bound / length for n in WEIGHTS}
-            clipped.append(state | changed)
-        assert_average(aggregator, w_t, clipped)
+        assert positions == [0, 1, 2]
+        changed = []
+        for k, (_, state) in enumerate(given):
+            update = {name: state[name] - w_t[name] for name in WEIGHTS}
+            by = factor(k, norm(update))
+            changed.append(state | {name: w_t[name] + by * update[name] for name in WEIGHTS})
+        assert_average(aggregator, w_t, changed)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # FedML's, of such a model
@@ -92,56 +101,36 @@ def test_defence_leaves_outliers_out_and_names_them(
             assert (f"rank {k + 1} left out: {why}" in said) == (k not in positions)
 
 
-def test_defence_3sigma_foolsgold(defended) -> None:
-    aggregator = defended("3sigma_foolsgold")
-    given = clients(aggregator, 14, scale=2.0)
-    given[13] = (given[13][0], copy.deepcopy(given[2][1]))  # two of one mind
-    send_away(given, 7, math.nan)
-    w_t, positions = run_round(aggregator, given)
-    assert len(positions) < 13
-    assert not {2, 7, 13} & set(positions)
-    assert_average(aggregator, w_t, [given[k][1] for k in positions])
-
-
-def test_defence_foolsgold_weighs_by_its_memory(defended) -> None:
-    aggregator = defended("foolsgold", client_weighting="samples")
-    memory = 0.0
-    for seed in (1, 2):
-        given = clients(aggregator, 6, seed, scale=2.0)
-        given[5] = (given[5][0], copy.deepcopy(given[0][1]))
-        seen = [state for _, state in given]
-        if seed == 1:
-            send_away(given, 3, math.nan)
-            seen[3] = aggregator.get_model_params()  # stands in
-        w_t, positions = run_round(aggregator, given)
-        memory = memory + np.stack([state[FEATURE].numpy().reshape(-1) for state in seen])
-        verdict = FoolsGoldDefense.fools_gold_score(list(memory))
-        assert positions == [k for k in range(6) if not (seed == 1 and k == 3)]
-        weighed = [k for k in positions if verdict[k] > 0]
-        assert len(weighed) < len(positions)
-        weights = [float(given[k][0] * verdict[k]) for k in weighed]
-        assert_average(aggregator, w_t, [given[k][1] for k in weighed], weights)
-
-
 @pytest.mark.parametrize("failing", [1, 2])
 @pytest.mark.parametrize("name", ["foolsgold", "3sigma_foolsgold"])
 def test_defence_remembers_a_failed_client(name, failing, defended) -> None:
     """The served model stands in for it, in the first round as in one after it."""
-    aggregator = defended(name, client_weighting="samples", max_client_failures=1)
-    expected = np.zeros((6, 6))
+    alone = name == "foolsgold"
+    weighting = "samples" if alone else "uniform"
+    aggregator = defended(name, client_weighting=weighting, max_client_failures=1)
+    memory = np.zeros((14, 6))
     for number in (1, 2):
-        given = clients(aggregator, 6, number, scale=2.0)
+        given = clients(aggregator, 14, number, scale=2.0)
+        given[13] = (given[13][0], copy.deepcopy(given[2][1]))  # two of one mind
         seen = [state[FEATURE] for _, state in given]
         if number == failing:
-            del given[3][1]["1.bias"]
             seen[3] = aggregator.get_model_params()[FEATURE]
-        _, positions = run_round(aggregator, given)
-        assert positions
-        assert number != failing or 3 not in positions
-        expected += torch.stack(seen).flatten(1).numpy()
-    np.testing.assert_allclose(
-        np.stack(FedMLDefender.get_instance().defender.memory), expected, rtol=1e-5
-    )
+            given[3][1]["1.bias"] = torch.tensor([math.nan, 0.0])
+            if failing == 2:
+                del given[3][1]["1.bias"]
+        w_t, kept = run_round(aggregator, given)
+        memory += torch.stack(seen).flatten(1).numpy()
+        found = np.stack(FedMLDefender.get_instance().defender.memory)
+        np.testing.assert_allclose(found, memory, rtol=1e-5)
+        assert number != failing or 3 not in kept
+        weights = None
+        if alone:
+            assert kept == [k for k in range(14) if k != 3 or number != failing]
+            verdict = FoolsGoldDefense.fools_gold_score(list(memory))
+            kept = [k for k in kept if verdict[k] > 0]
+            weights = [float(given[k][0] * verdict[k]) for k in kept]
+        assert kept if number == 2 else 0 < len(kept) < 13  # without the two
+        assert_average(aggregator, w_t, [given[k][1] for k in kept], weights)
 
 
 def test_attack_by_byzantine_clients(secured) -> None:
@@ -153,40 +142,23 @@ def test_attack_by_byzantine_clients(secured) -> None:
     assert evaluation[COUNTS[0]] == w_t[COUNTS[0]] + 4
 
 
-def test_attack_by_model_replacement(secured) -> None:
-    aggregator = secured(enable_attack=True, attack_type="model_replacement", malicious_client_id=1)
-    given = clients(aggregator, 3)
-    w_t, positions = run_round(aggregator, given)
-    assert positions == [0, 1, 2]
-    state = given[1][1]
-    replaced = state | {name: w_t[name] + 3 * (state[name] - w_t[name]) for name in WEIGHTS}
-    assert_average(aggregator, w_t, [given[0][1], replaced, given[2][1]])
-
-
 @pytest.mark.parametrize(
-    ("name", "settings", "count", "broken", "line"),
+    ("name", "values", "broken", "said"),
     [
         # Those that are not finite it never sees.
-        ("krum", {"byzantine_client_num": 1}, 5, 1, "^defense_type: krum: 4 of 5 .* needs 5$"),
-        ("3sigma", {}, 3, 3, "no client update to average"),
+        ("krum", {"byzantine_client_num": 1}, 1, "^defense_type: krum: 4 of 5 .* needs 5$"),
+        ("3sigma", {}, 5, "no client update to average"),
+        # FoolsGold looks at the entry before the last, which a model of one has not.
+        ("3sigma", {"model": line()}, 0, r"^defense_type: 3sigma: FedML 0\.9\.6 fails on .*: \w"),
     ],
 )
-def test_defence_without_enough_finite_clients_ends(
-    name, settings, count, broken, line, defended
-) -> None:
-    aggregator = defended(name, client_num_per_round=count, **settings)
-    given = clients(aggregator, count)
+def test_defence_that_cannot_work_ends(name, values, broken, said, defended) -> None:
+    aggregator = defended(name, client_num_per_round=5, **values)
+    given = [(1, aggregator.get_model_params()) for _ in range(5)]
     for client in range(broken):
         send_away(given, client, math.nan)
-    with pytest.raises(RunError, match=line):
+    with pytest.raises(RunError, match=said):
         run_round(aggregator, given)
-
-
-def test_defence_that_fails_is_one_line(defended) -> None:
-    """FoolsGold looks at the entry before the last, which a model of one has not."""
-    server = defended("3sigma", model=line(), client_num_per_round=3)
-    with pytest.raises(RunError, match=r"^defense_type: 3sigma: FedML 0\.9\.6 fails on .*: \w"):
-        server.on_before_aggregation([(1, line().state_dict())] * 3)
 
 
 def assert_noise_on_floats_only(noised: State, plain: State) -> None:

@@ -2,26 +2,16 @@
 
 import math
 from collections import OrderedDict
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
-from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.client.replica import layout_of, named_tensors
-from fednnnn_plugin.engine.batches import LoaderData
-from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.ranks import Ranks
-from fednnnn_plugin.engine.simulation import Federation, Schedule, Standing, simulate_round
-from fednnnn_plugin.engine.training import Inputs, cohort_of
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.server import rules
 from fednnnn_plugin.server.layout import State
-from fednnnn_plugin.server.server import Server
 
 from .rounds import silo
 
@@ -70,7 +60,7 @@ MISSING = object()
 def edits(draw: st.DrawFn) -> Any:
     """What a client does to the served model, or returns in its place."""
     if draw(st.integers(0, 9)) == 0:
-        return draw(st.sampled_from([None, [], "model", 7, {}, ZeroDivisionError("no\nsamples")]))
+        return draw(st.sampled_from([None, [], "model", 7, {}]))
     shift = draw(FLOATS | st.floats(-2, 2, width=32))
     changes = {}
     for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
@@ -79,8 +69,6 @@ def edits(draw: st.DrawFn) -> Any:
 
 
 def edited(state: State, edit: Any) -> Any:
-    if isinstance(edit, Exception):
-        raise edit
     if not isinstance(edit, tuple):
         return edit
     shift, changes = edit
@@ -98,91 +86,34 @@ def check_state(state: State, like: State) -> None:
         assert (tensor.shape, tensor.dtype) == (like[name].shape, like[name].dtype)
 
 
-def copied(state: State) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in state.items()}
-
-
-def check_equal(state: State, before: State) -> None:
-    assert all(torch.equal(state[name], tensor) for name, tensor in before.items())
-
-
-EVERY = {
-    "rounds": st.lists(st.lists(edits(), min_size=4, max_size=4), min_size=1, max_size=3),
-    "rule": st.sampled_from(list(RULES)),
-    "weighting": st.sampled_from(["uniform", "samples"]),
-    "failures": st.sampled_from([0, 1, 4]),
-}
-
-
-@pytest.mark.slow
-@settings(max_examples=settings().max_examples // 2)
-@given(**EVERY, clip=st.sampled_from([None, 1e-30, 1.0, 1e30]))
-def test_engine_takes_any_client(
-    rounds: list[list[Any]], rule: str, weighting: Any, failures: int, clip: float | None
-) -> None:
-    """The clients of its trainer do as they are told."""
-
-    def train(client: int, state: State, round_number: int) -> State:
-        returned: State = edited(state, rounds[round_number - 1][client])
-        return returned
-
-    model = Model()
-    trainer = SimpleNamespace(train=train, test=lambda _: Evaluation(0.5, None))
-    like, layout = copied(named_tensors(model)), layout_of(model)
-    inputs = Inputs(model, LoaderData({}, {}, (), 2), torch.device("cpu"), trainer)
-    schedule = Schedule(
-        len(rounds),
-        (1, 5, 2, 9),
-        cohort_size=4,
-        seed=0,
-        weighting=weighting,
-        max_client_failures=failures,
-        max_client_norm=clip,
-    )
-    server = Server(rules.RULES[rule], RULES[rule], layout)
-    standing = Standing(server.start(named_tensors(model)))
-    with cohort_of(inputs, LocalSGD(1, 1, 0.1), seed=0, most=1, workers=1) as cohort:
-        federation = Federation(schedule, server, cohort, Ranks())
-        for _ in rounds:
-            before = copied(server.state_dict(standing.server))
-            try:
-                record, standing = simulate_round(federation, standing)
-            except RunError as error:
-                said = str(error)
-                assert said.isprintable()
-                check_equal(server.state_dict(standing.server), before)
-                return
-            assert record.clients + record.rejected == 4
-            record.to_json()  # refuses numbers that are not finite
-            assert record.mean_update_norm <= record.mean_client_norm
-            assert clip is None or record.client_norms[2] <= clip * (1 + 1e-12)
-            check_state(layout.state_dict(standing.server.served), like)
-            check_state(layout.state_dict(standing.server.evaluation), like)
-
-
 SAMPLES = st.sampled_from([1, 5, 0, -1, 2.5, math.nan, None, "3", 10**400])
 
 
 @pytest.mark.slow
 @settings(max_examples=settings().max_examples // 2)
-@given(**EVERY, samples=st.lists(SAMPLES, min_size=4, max_size=4))
-def test_aggregator_takes_any_client(
-    rounds: list[list[Any]], samples: list[Any], rule: str, weighting: str, failures: int
-) -> None:
-    keys = {"client_weighting": weighting, "max_client_failures": failures}
-    keys |= {"beta": None, "gamma": None} | RULES[rule]
-    aggregator = silo(Model(), rule, **keys)
+@given(
+    rounds=st.lists(st.lists(edits(), min_size=4, max_size=4), min_size=1, max_size=3),
+    samples=st.lists(SAMPLES, min_size=4, max_size=4),
+    rule=st.sampled_from(list(RULES)),
+    weighting=st.sampled_from(["uniform", "samples"]),
+    failures=st.sampled_from([0, 1, 4]),
+    clip=st.sampled_from([None, 1e-30, 1.0, 1e30]),
+)
+def test_aggregator_takes_any_client(rounds, samples, rule, weighting, failures, clip) -> None:
+    keys = {"client_weighting": weighting, "max_client_failures": failures, "max_client_norm": clip}
+    aggregator = silo(Model(), rule, **{"beta": None, "gamma": None} | RULES[rule] | keys)
     like = aggregator.get_model_params()
     for told in rounds:
         before = aggregator.get_model_params()
-        returned = (None if isinstance(edit, Exception) else edited(before, edit) for edit in told)
+        returned = (edited(before, edit) for edit in told)
         try:
             kept, places = aggregator.on_before_aggregation([*zip(samples, returned, strict=True)])
             assert len(kept) == len(places) >= 4 - failures
             served = aggregator.on_after_aggregation(aggregator.aggregate(kept))
             aggregator.set_model_params(served)
         except (RunError, UserError):
-            check_equal(aggregator.get_model_params(), before)
+            after = aggregator.get_model_params()
+            assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
             return
         assert isinstance(served, OrderedDict)
         check_state(served, like)

@@ -106,7 +106,7 @@ def test_restart_costs_no_bits_and_no_records(method, own_folder) -> None:
     ):
         assert_close(found, expected, rtol=0, atol=0)
     assert records("run") == records("undisturbed")
-    assert os.listdir("folder") == ["state"]
+    assert [path.name for path in Path("folder").iterdir()] == ["state"]
 
 
 def test_state_is_of_what_was_set(own_folder) -> None:
@@ -198,4 +198,4 @@ def test_state_is_kept_where_the_average_cannot_be(own_folder) -> None:
 
 def test_client_process_keeps_no_files(own_folder) -> None:
     server(5, role="client")
-    assert not os.listdir()
+    assert not [*own_folder.iterdir()]

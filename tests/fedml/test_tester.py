@@ -16,6 +16,7 @@ from fednnnn_plugin.fedml.tester import evaluation_of
 
 from .rounds import (
     CPU,
+    TWO,
     fedml_args,
     line,
     linear,
@@ -52,7 +53,7 @@ class Metrics(ServerAggregator):
         return 0.25, 3.0, None, None
 
     def test_all(self, train_data_local_dict, test_data_local_dict, device, args):
-        self.all_tested.append((self.id, getattr(args, "round_idx", None), test_data_local_dict))
+        self.all_tested.append((self.id, getattr(args, "round_idx", None)))
         return {"auc": float(len(test_data_local_dict)), "drawn": torch.rand(()).item()}
 
 
@@ -72,8 +73,7 @@ class Uncalled(fp.FedNNNNAggregator):
         ServerAggregator.__init__(self, model, args)
 
 
-class Quiet(Metrics):
-    def test(self, test_data, device, args) -> None: ...
+ABOVE_1 = {"test_correct": 9.0, "test_loss": 1.0, "test_total": 4.0}
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,7 @@ class Quiet(Metrics):
         ({"auc": 0.75, "name": "x", "nan": math.nan}, (None, None, {"auc": 0.75})),
         ({"a": torch.tensor(0.25), "b": np.float32(2)}, (None, None, {"a": 0.25, "b": 2.0})),
         ({"test_correct": 3, "test_loss": 2.0, "test_total": 4}, (0.75, 0.5, None)),
-        (
-            above_1 := {"test_correct": 9.0, "test_loss": 1.0, "test_total": 4.0},
-            (None, None, above_1),
-        ),
+        (ABOVE_1, (None, None, ABOVE_1)),
     ],
 )
 def test_tester_s_result_is_read(found, expected) -> None:
@@ -101,47 +98,27 @@ def test_tester_s_result_is_read(found, expected) -> None:
 
 
 def test_tester_sees_the_evaluation_model(tmp_path) -> None:
+    """Of the first round's results nothing is left over in the second, whose test fails."""
     net, args = line(), silo_args(metrics_path=str(tmp_path / "run"))
     theirs = Metrics(net, args)
     server = fp.FedNNNNAggregator(net, args, tester=theirs)
     server.set_id(7)
-    served, _ = play(server, moved(server, (3.0, 0.0), (0.0, 4.0)))
+    served, _ = play(server, moved(server, *TWO))
     assert server.test_all({}, {0: "data"}, CPU, args)["auc"] == 1.0
     assert server.test(None, CPU, args) == (0.25, 3.0, None, None)
     assert_close(theirs.tested, [torch.tensor([[1.5, 2.0]])])
-    assert theirs.all_tested == [(7, 0, {0: "data"})]
+    assert theirs.all_tested == [(7, 0)]
     assert_close(net.weight.data, served["weight"])  # what is served is left alone
-    record = fp.read_runs(tmp_path / "run").iloc[0]
-    assert (record["test_acc"], record["test_metrics.auc"]) == (0.25, 1.0)
-
-
-def test_tester_s_own_error_is_its_own() -> None:
-    class Dividing(Metrics):
-        def test(self, test_data, device, args):
-            return 1 / 0
-
-    net, args = line(), silo_args()
-    server = fp.FedNNNNAggregator(net, args, tester=Dividing(net, args))
-    served, _ = play(server, moved(server, (1.0, 1.0)))
-    with pytest.raises(ZeroDivisionError):
-        server.test(None, CPU, args)
+    served, _ = play(server, moved(server, *TWO))
+    with pytest.raises(AssertionError):  # the tester's own
+        server.test([], CPU, args)
     assert_close(net.weight.data, served["weight"])
-
-
-def test_tester_of_all_clients_alone_is_recorded(tmp_path) -> None:
-    """As FedML's examples count, client by client; of the next round nothing is left over."""
-    found = iter([{"test_correct": 3, "test_loss": 2.0, "test_total": 4}, None])
-    net, args = line(), silo_args(metrics_path=str(tmp_path / "run"))
-    theirs = Quiet(net, args)
-    theirs.test_all = lambda *_: next(found)
-    server = fp.FedNNNNAggregator(net, args, tester=theirs)
-    for _ in range(2):
-        play(server, moved(server, (1.0, 1.0)))
-        server.test_all({}, {}, CPU, args)
-        server.test(None, CPU, args)
+    theirs.test = lambda *_: None
+    server.test(None, CPU, args)
     runs = fp.read_runs(tmp_path / "run")
-    assert (runs["test_acc"][0], runs["test_loss"][0]) == (0.75, 0.5)
-    assert runs["test_acc"].isna().tolist() == [False, True]
+    for column, value in (("test_acc", 0.25), ("test_loss", 3.0), ("test_metrics.auc", 1.0)):
+        assert runs[column][0] == value
+        assert math.isnan(runs[column][1])
 
 
 def replaced(given: ServerAggregator) -> ServerAggregator:
@@ -149,8 +126,16 @@ def replaced(given: ServerAggregator) -> ServerAggregator:
     return given
 
 
-def ours(net, args, tester) -> fp.FedNNNNAggregator:
+def ours(net, args, tester=None) -> fp.FedNNNNAggregator:
     return fp.FedNNNNAggregator(net, args, tester=tester)
+
+
+def runner(net, args, **values) -> None:
+    """Give FedML's runner an aggregator of ours, for a simulation."""
+    given = ours(net, args)
+    changed = {"training_type": "simulation", "backend": "sp"} | values
+    vars(args).update(changed)
+    fedml.FedMLRunner(args, CPU, two_clients(), net, server_aggregator=given)
 
 
 @pytest.mark.parametrize(
@@ -159,11 +144,15 @@ def ours(net, args, tester) -> fp.FedNNNNAggregator:
         (Both, "replaces .*tester="),
         (lambda net, args: ours(net, args, Averaging(net, args)), "replaces .*tester="),
         (lambda net, args: ours(net, args, replaced(Metrics(net, args))), "replaces .*tester="),
-        (lambda net, args: replaced(ours(net, args, None)).set_id(0), "replaces .*tester="),
+        (lambda net, args: replaced(ours(net, args)).set_id(0), "replaces .*tester="),
         (lambda net, args: Uncalled(net, args).set_id(0), "its __init__"),
+        (lambda net, args: simulate(aggregator=Averaging(net, args)), "replaces aggregate"),
+        (runner, "a simulation of FedAvg ignores it"),
+        (lambda net, args: runner(net, args, backend="MPI"), "a simulation of FedAvg ignores it"),
+        (lambda net, args: runner(net, args, federated_optimizer="FedNNNN"), "a simulation of"),
     ],
 )
-def test_tester_that_aggregates_is_refused(build, why) -> None:
+def test_aggregator_without_effect_is_refused(build, why, own_folder) -> None:
     with refused(rf"server_aggregator: \w+: {why}"):
         build(line(), silo_args())
 
@@ -198,7 +187,7 @@ def test_simulations_tester_sees_the_average(trainer) -> None:
     state = torch.random.get_rng_state()
     result, last = simulate(without, net, given, tester, args)
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert [(id_, number) for id_, number, _ in tester.all_tested] == [(-1, 0), (-1, 1)]
+    assert tester.all_tested == [(-1, 0), (-1, 1)]
     assert_close(tester.tested[-1], result["weight"], rtol=0, atol=0)
     assert_close(net.weight.detach(), result["weight"], rtol=0, atol=0)
     if trainer:
@@ -221,16 +210,3 @@ def test_simulations_tester_leaves_its_bits() -> None:
     assert_close(tested, alone, rtol=0, atol=0)
     with pytest.raises(fp.UserError, match=r"tester \(code\)"):
         simulate(output="tested", comm_round=3, resume=True)
-
-
-@simulated
-def test_simulation_refuses_an_aggregator_that_aggregates() -> None:
-    class Mine(Metrics):
-        def on_after_aggregation(self, aggregated_model_or_grad):
-            return aggregated_model_or_grad
-
-    with refused("server_aggregator: Mine: replaces on_after_agg"):
-        simulate(aggregator=Mine(linear(), fedml_args()))
-    args = fedml_args(federated_optimizer="FedNNNN", beta=0.5, gamma=0.5)
-    with refused("server_aggregator: FedNNNNAggregator: a simulation .* leave it out"):
-        simulate(aggregator=fp.FedNNNNAggregator(linear(), args), args=args)
