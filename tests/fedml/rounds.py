@@ -94,12 +94,7 @@ def linear() -> nn.Linear:
 
 
 def simulate(
-    dataset: Any = None,
-    model: Any = None,
-    trainer: Any = None,
-    aggregator: Any = None,
-    args: Any = None,
-    **values: Any,
+    dataset=None, model=None, trainer=None, aggregator=None, args=None, **values: Any
 ) -> tuple[State, dict[str, Any]]:
     """Run in ``FedMLRunner``; return the model of the run folder, and the last round's record."""
     args = args or fedml_args(**{"output": "out"} | values)
@@ -145,9 +140,7 @@ def net() -> nn.Module:
     return model
 
 
-def clients(
-    aggregator: fp.FedNNNNAggregator, count: int, seed: int = 1, scale: float = 0.1
-) -> list[Client]:
+def clients(aggregator, count: int, seed: int = 1, scale: float = 0.1) -> list[Client]:
     """Clients near the served model; client k has seen k more batches, of 10 (k + 1) samples."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -175,12 +168,7 @@ def norm(update: State) -> float:
     return math.sqrt(sum(float(t.double().square().sum()) for t in update.values()))
 
 
-def assert_average(
-    aggregator: fp.FedNNNNAggregator,
-    w_t: State,
-    models: Sequence[State],
-    weights: Sequence[float] | None = None,
-) -> None:
+def assert_average(aggregator, w_t: State, models: Sequence[State], weights=None) -> None:
     """The evaluation model is the weighted mean of ``models``, the served one moved by βE."""
     weights = weights or [1.0] * len(models)
     shares = [w / sum(weights) for w in weights]

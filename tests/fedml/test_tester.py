@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from fedml.core.alg_frame.server_aggregator import ServerAggregator
-from fedml.ml.aggregator.default_aggregator import DefaultServerAggregator
 from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
 from torch.testing import assert_close
 
@@ -57,8 +56,7 @@ class Metrics(ServerAggregator):
         return {"auc": float(len(test_data_local_dict)), "drawn": torch.rand(()).item()}
 
 
-class Both(Metrics, fp.FedNNNNAggregator):
-    """What comes to mind first, and wrote no state."""
+class Both(Metrics, fp.FedNNNNAggregator): ...
 
 
 class Averaging(Metrics):
@@ -83,7 +81,6 @@ ABOVE_1 = {"test_correct": 9.0, "test_loss": 1.0, "test_total": 4.0}
         (torch.tensor(0.5), (0.5, None, None)),
         ((12.0, math.nan), (None, None, None)),
         (None, (None, None, None)),
-        ("done", (None, None, None)),
         (True, (None, None, None)),
         ({"auc": 0.75, "name": "x", "nan": math.nan}, (None, None, {"auc": 0.75})),
         ({"a": torch.tensor(0.25), "b": np.float32(2)}, (None, None, {"a": 0.25, "b": 2.0})),
@@ -133,8 +130,7 @@ def ours(net, args, tester=None) -> fp.FedNNNNAggregator:
 def runner(net, args, **values) -> None:
     """Give FedML's runner an aggregator of ours, for a simulation."""
     given = ours(net, args)
-    changed = {"training_type": "simulation", "backend": "sp"} | values
-    vars(args).update(changed)
+    vars(args).update({"training_type": "simulation", "backend": "sp"} | values)
     fedml.FedMLRunner(args, CPU, two_clients(), net, server_aggregator=given)
 
 
@@ -155,17 +151,6 @@ def runner(net, args, **values) -> None:
 def test_aggregator_without_effect_is_refused(build, why, own_folder) -> None:
     with refused(rf"server_aggregator: \w+: {why}"):
         build(line(), silo_args())
-
-
-def test_runner_takes_an_aggregator_as_the_tester(monkeypatch) -> None:
-    given = []
-    monkeypatch.setattr("fedml.cross_silo.Server", lambda *words: given.append(words[-1]))
-    args, net = silo_args(federated_optimizer="FedNNNN"), line()
-    for theirs in (Metrics(net, args), DefaultServerAggregator(net, args)):
-        fedml.FedMLRunner(args, CPU, [None] * 8, net, server_aggregator=theirs)
-        assert type(given[-1]) is fp.FedNNNNAggregator
-    with refused("server_aggregator: Averaging: replaces aggregate"):
-        fedml.FedMLRunner(args, CPU, [None] * 8, net, server_aggregator=Averaging(net, args))
 
 
 class AddsOne(ModelTrainerCLS):
