@@ -18,21 +18,20 @@ def fedavg(net: nn.Module, batches: dict[int, list], one_after_another_in: int) 
     """w ← Σ n_k/n w_k, where w_k is w trained on client k's data, or in one round w_(k-1)."""
     net = copy.deepcopy(net)
     samples = torch.tensor([float(sum(len(y) for _, y in own)) for own in batches.values()])
-    w = parameters_to_vector(net.parameters()).detach()
     for number in range(1, ROUNDS + 1):
-        trained = []
+        trained, model = [], net
         for own in batches.values():
-            if not (trained and number == one_after_another_in):
-                vector_to_parameters(w.clone(), net.parameters())
+            model = copy.deepcopy(model if number == one_after_another_in else net)
             for x, y in own:
-                loss = nn.functional.cross_entropy(net(x), y)
-                gradients = torch.autograd.grad(loss, list(net.parameters()))
-                step = RATE * parameters_to_vector(gradients)
-                moved = parameters_to_vector(net.parameters()) - step
-                vector_to_parameters(moved.detach(), net.parameters())
-            trained.append(parameters_to_vector(net.parameters()).detach().clone())
-        w = samples / samples.sum() @ torch.stack(trained)
-    return w
+                loss = nn.functional.cross_entropy(model(x), y)
+                gradients = torch.autograd.grad(loss, list(model.parameters()))
+                w = parameters_to_vector(model.parameters()) - RATE * parameters_to_vector(
+                    gradients
+                )
+                vector_to_parameters(w.detach(), model.parameters())
+            trained.append(w.detach())
+        vector_to_parameters(samples / samples.sum() @ torch.stack(trained), net.parameters())
+    return parameters_to_vector(net.parameters()).detach()
 
 
 @pytest.mark.usefixtures("own_folder", "one_core")
