@@ -1,4 +1,4 @@
-"""Forked workers: results and failures come back, and no process stays behind."""
+"""Workers: results and failures come back from threads and forks; no process stays behind."""
 
 import logging
 import os
@@ -6,11 +6,9 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -28,6 +26,21 @@ def forks() -> Forks:
     return Forks(2, STATE)
 
 
+@pytest.fixture(params=["threads", "forks"])
+def workers(request: pytest.FixtureRequest, forks: Forks) -> Workers:
+    return forks if request.param == "forks" else Threads(2)
+
+
+def test_results_come_with_their_places(workers: Workers) -> None:
+    before = torch.get_num_threads()
+    with workers:
+        calls = [lambda _, k=k: 10 * k for k in range(5)]
+        assert all_of(workers, calls) == [0, 10, 20, 30, 40]
+        assert sorted(workers.each(calls)) == [(k, 10 * k) for k in range(5)]
+        assert all_of(workers, [lambda _: torch.get_num_threads()]) == [1]
+    assert torch.get_num_threads() == before
+
+
 class Odd(Exception):
     """Pickled, it does not come back."""
 
@@ -35,23 +48,6 @@ class Odd(Exception):
         super().__init__(f"{one} {two}")
 
 
-def raising(error: BaseException) -> Callable[[Step], None]:
-    def call(_: Step) -> None:
-        raise error
-
-    return call
-
-
-@pytest.mark.parametrize("make", [lambda: Forks(2, STATE), lambda: Threads(2)])
-def test_results_come_with_their_places(make: Callable[[], Workers]) -> None:
-    with make() as workers:
-        calls = [lambda _, k=k: 10 * k for k in range(5)]
-        assert all_of(workers, calls) == [0, 10, 20, 30, 40]
-        assert sorted(workers.each(calls)) == [(k, 10 * k) for k in range(5)]
-        assert all_of(workers, [lambda _: torch.get_num_threads()]) == [1]
-
-
-@pytest.mark.parametrize("make", [lambda: Forks(2, STATE), lambda: Threads(2)])
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -62,27 +58,25 @@ def test_results_come_with_their_places(make: Callable[[], Workers]) -> None:
     ],
 )
 def test_workers_return_what_a_call_raises(
-    make: Callable[[], Workers], error: BaseException, said: str
+    workers: Workers, error: BaseException, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with make() as workers:
-        [(_, found)] = workers.each([raising(error)])
-        assert str(found).startswith(said)
-        if isinstance(error, UserError):
-            assert type(found) is UserError
-            return
-        assert isinstance(found, Failure)
-        assert f"{__file__}, line " in str(found)
-        kept = isinstance(error, ZeroDivisionError) or isinstance(workers, Threads)
-        assert type(found.__cause__) is (type(error) if kept or said[0] == "S" else RuntimeError)
-        with pytest.raises(Failure, match=r"test_forks\.py, line"):
-            all_of(workers, [raising(error)])
+    def raising(_: Step) -> None:
+        raise error
 
-
-def test_fork_traceback_is_in_the_log(forks: Forks, caplog: pytest.LogCaptureFixture) -> None:
-    [(_, failure)] = forks.each([raising(KeyError("x"))])
-    logging.getLogger("mine").error("failed", exc_info=failure)
-    assert "in call\n    raise error" in caplog.text
-    assert isinstance(failure.__cause__, KeyError)
+    with workers:
+        [(_, found)] = workers.each([raising])
+        with pytest.raises(type(found)):
+            all_of(workers, [raising])
+    assert str(found).startswith(said)
+    if isinstance(error, UserError):
+        assert type(found) is UserError
+        return
+    assert isinstance(found, Failure)
+    assert f"{__file__}, line " in str(found)
+    lost = isinstance(error, Odd) and isinstance(workers, Forks)
+    assert type(found.__cause__) is (RuntimeError if lost else type(error))
+    logging.getLogger("mine").error("failed", exc_info=found)
+    assert "in raising\n    raise error" in caplog.text
 
 
 def test_fork_that_is_killed_is_a_failure(forks: Forks) -> None:
@@ -93,26 +87,21 @@ def test_fork_that_is_killed_is_a_failure(forks: Forks) -> None:
     assert results[2] == 1
 
 
-def test_forks_return_models_in_shared_memory(forks: Forks) -> None:
-    def trained(k: int, _: Step) -> ModelState:
-        buffers = {"seen": torch.tensor([k]), "none": torch.zeros(1, 0)}
-        return ModelState(torch.full((1, 2), float(k)), buffers)
-
-    for place, state in forks.each([partial(trained, k) for k in range(5)]):
-        assert state.vector.tolist() == [[place, place]]
-        assert state.buffers["seen"].tolist() == [place]
-
-
 @pytest.mark.parametrize(("anew", "found"), [(True, [1] * 5), (False, [1, 2, 3, 4, 5])])
 def test_forks_keep_or_drop_what_a_call_changes(anew: bool, found: list[int]) -> None:
-    """A data set's own generator, a counter."""
-    forks, counts = Forks(1, STATE, anew=anew), [0]
+    """A data set's own generator, a counter; the model comes in memory that both processes have."""
+    counts = [0]
 
-    def count(_: Step) -> int:
+    def count(_: Step) -> ModelState:
         counts[0] += 1
-        return counts[0]
+        buffers = {"seen": torch.tensor(counts), "none": torch.zeros(1, 0)}
+        return ModelState(torch.full((1, 2), float(counts[0])), buffers)
 
-    assert all_of(forks, [count] * 5) == found
+    states = [
+        (state.vector.tolist(), state.buffers["seen"].tolist())
+        for _, state in Forks(1, STATE, anew=anew).each([count] * 5)
+    ]
+    assert states == [([[number, number]], [number]) for number in found]
     assert counts == [0]
 
 
@@ -126,14 +115,14 @@ def test_log_records_and_warnings_reach_this_process(
         try:
             raise ValueError("inside")
         except ValueError:
-            logging.getLogger("mine").exception("client %d", k)
+            logging.getLogger("mine").exception("failed")
         warnings.warn("slow", RuntimeWarning, stacklevel=1)
 
     with pytest.warns(RuntimeWarning, match="slow") as warned:
         all_of(forks, [partial(call, k) for k in range(3)])
     assert len(warned) == 1
     said = sorted(record.getMessage() for record in caplog.records)
-    assert said == ["client 0"] * 2 + ["client 1"] * 2 + ["client 2"] * 2
+    assert said == ["client 0", "client 1", "client 2"] + ["failed"] * 3
     assert caplog.text.count("ValueError: inside") == 3
 
 
@@ -142,7 +131,7 @@ def children() -> set[int]:
     return {int(pid) for task in tasks for pid in task.read_text().split()}
 
 
-def test_closing_ends_the_forks_at_once(forks: Forks) -> None:
+def test_closing_ends_the_calls_at_once(forks: Forks) -> None:
     before = children()
     calls = [lambda _: 0, lambda _: time.sleep(600), lambda _: time.sleep(600)]
     with closing(forks.each(calls)) as ended:
@@ -151,20 +140,20 @@ def test_closing_ends_the_forks_at_once(forks: Forks) -> None:
     assert children() == before
     assert all_of(forks, [lambda _: 1]) == [1]
 
+    def steps(before_step: Step) -> None:
+        while True:
+            before_step()
 
-class Holding:
-    def __init__(self, thing: Any) -> None:
-        self.thing = thing
+    with Threads(2) as threads, closing(threads.each([lambda _: 0, steps, steps])) as ended:
+        assert next(ended) == (0, 0)  # leaving waits for the others, which are stopped
 
 
-def test_forks_name_what_processes_must_not_share(tmp_path: Path) -> None:
-    def closure() -> None: ...
+def test_forks_name_what_processes_must_not_share() -> None:
+    class Cells(torch.nn.Linear):
+        """Its class is defined in a function, as in a notebook."""
 
-    class Local(torch.nn.Linear):
-        pass
-
-    for fits in (Local(2, 2), closure, lambda: 0, torch.Generator(), [torch.zeros(3)], range(3)):
-        assert why_not_forked(Holding(fits)) == ""
-    with (tmp_path / "data.bin").open("wb") as file:
-        for held in (file, threading.Lock(), (x for x in "ab")):
-            assert why_not_forked({0: [Holding(held)]})
+    for fits in (Cells(2, 2), lambda: 0, torch.Generator(), [torch.zeros(3)], range(3)):
+        assert why_not_forked({0: fits}) == ""
+    model = Cells(2, 2)
+    for model.held in (threading.Lock(), (x for x in "ab")):
+        assert why_not_forked({0: model})
