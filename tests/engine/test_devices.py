@@ -1,7 +1,6 @@
-"""Which GPU each rank takes, in FedML's two notations; which cores; and what a clock tells."""
+"""Which GPU each rank takes, in FedML's two notations; and how many clients train side by side."""
 
 import os
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 
 from fednnnn_plugin.engine import devices as device_module
 from fednnnn_plugin.engine import from_recipe
-from fednnnn_plugin.engine.clock import Clock, share_waited
+from fednnnn_plugin.engine.clock import share_waited
 from fednnnn_plugin.engine.devices import choose_gpu, core_ids, side_by_side
 from fednnnn_plugin.engine.from_recipe import rank_device
 from fednnnn_plugin.engine.gpu_mapping import parse_mapping, read_mapping
@@ -39,26 +38,13 @@ def test_gpu_mapping_in_both_notations(mapping: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "key", "reason"),
-    [
-        (MAPPING, "three_hosts", "^device_args.gpu_mapping_key: .* keys two_hosts, two_gpus, "),
-        (MAPPING, None, "^device_args.gpu_mapping_key: .* keys two_hosts, two_gpus, "),
-        (MAPPING, "empty", "must give for each host once"),
-        (MAPPING, "words", "must give for each host once"),
-        ("- 1", "a", "must be a mapping"),
-        (None, "a", "no such file"),
-    ],
+    ("key", "named"), [("no", "_key"), (None, "_key"), ("empty", "_file"), ("words", "_file")]
 )
 def test_gpu_mapping_file_with_a_mistake_is_refused(
-    mapping: Path, content: str | None, key: str | None, reason: str
+    mapping: Path, key: str | None, named: str
 ) -> None:
-    if content is None:
-        mapping.unlink()
-    else:
-        mapping.write_text(content)
-    with pytest.raises(UserError, match=reason) as error:
+    with pytest.raises(UserError, match=rf"^device_args\.gpu_mapping{named}: "):
         read_mapping(mapping, key)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["", "host:x", "host:-1", "host:2;host:1", "host:" + "9" * 5_000])
@@ -71,8 +57,6 @@ def test_cpu_is_chosen_without_a_gpu(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(device_module, "visible_gpus", lambda: 0)
-    assert choose_gpu(say=False) == CPU
-    assert not caplog.records
     assert choose_gpu() == CPU
     assert "device_args.using_gpu: " in caplog.text
 
@@ -117,27 +101,9 @@ def test_cores_are_shared_between_ranks(monkeypatch: pytest.MonkeyPatch) -> None
     assert (side_by_side(CPU), core_ids()) == (3, {0, 1, 2})
 
 
-def test_clock_adds_up_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ticks of 1, 2, 4, 8 seconds: what is trained in two pieces adds up."""
-    ticks = iter([0.0, 1.0, 3.0, 7.0, 15.0])
-    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
-    clock = Clock(CPU)
-    for part in ("train", "aggregate", "train", "evaluate"):
-        clock.mark(part)
-    assert clock.seconds() == {"train": 5.0, "aggregate": 2.0, "evaluate": 8.0}
-
-
-@pytest.mark.parametrize(("load", "share"), [(0.0, 0.0), (3.9, 0.0), (5.0, 0.2), (None, None)])
-def test_share_waited_by_hand(
-    monkeypatch: pytest.MonkeyPatch, load: float | None, share: float | None
-) -> None:
+@pytest.mark.parametrize(("load", "share"), [(0.0, 0.0), (3.9, 0.0), (5.0, 0.2)])
+def test_share_waited_by_hand(monkeypatch: pytest.MonkeyPatch, load: float, share: float) -> None:
     """Of five on four cores one waits at any time."""
-
-    def getloadavg() -> tuple[float, float, float]:
-        if load is None:
-            raise OSError
-        return load, 9.0, 9.0
-
-    monkeypatch.setattr(os, "getloadavg", getloadavg)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 9.0, 9.0))
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    assert share_waited() == (None if share is None else pytest.approx(share))
+    assert share_waited() == pytest.approx(share)
