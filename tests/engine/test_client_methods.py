@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 import fednnnn_plugin as fp
 from fednnnn_plugin.engine.followers import Follower
 
-from .conftest import cell, quick_run
+from .conftest import cell
 
 FEDAVG, FEDNNNN = "digits_noniid_b_fedavg", "digits_noniid_ub_fednnnn"
 SCAFFOLD = {"client_method": "scaffold", "client_num_per_round": 5, "comm_round": 3}
@@ -19,10 +19,7 @@ Content = Callable[[Path], tuple[object, ...]]
 Start = Callable[..., fp.Run]
 
 
-def scaffold(folder: Path, **given: Any) -> None:
-    quick_run(folder, FEDAVG, **SCAFFOLD | given)
-
-
+@pytest.mark.slow
 def test_scaffold_in_groups_is_scaffold_alone(start: Start) -> None:
     exact = SCAFFOLD | {"precision": "fp64", "comm_round": 2, "client_weighting": "samples"}
     one = start("alone", FEDNNNN, **exact).folder
@@ -31,50 +28,34 @@ def test_scaffold_in_groups_is_scaffold_alone(start: Start) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing disturbed, on one worker."""
-    folder = tmp_path_factory.mktemp("scaffold") / "run"
-    scaffold(folder, worker_num=1)
-    return folder
+class Stopping(Follower):
+    def client_done(self, number: int, done: int, of: int) -> None:
+        if (number, done) == (3, 2):
+            raise InterruptedError
 
 
-def stop(folder: Path) -> None:
-    scaffold(folder, comm_round=2, worker_num=2)
+@pytest.mark.slow
+def test_scaffold_goes_on_with_the_same_bits(start: Start, content: Content) -> None:
+    """After a whole round, within one, and where a client's file is lost or damaged."""
+    whole = start("whole", FEDAVG, worker_num=1, **SCAFFOLD).folder
 
+    def newest(of: Path) -> Path:
+        return next((of / "clients").glob("*round-000002*"))
 
-def stop_within_a_round(folder: Path) -> None:
-    class Stopping(Follower):
-        def client_done(self, number: int, done: int, of: int) -> None:
-            if (number, done) == (3, 2):
-                raise InterruptedError
+    def damage(of: Path) -> None:
+        newest(of).write_bytes(newest(of).read_bytes()[:-1] + b"\x01")
 
+    for name, change in (("stop", None), ("lost", lambda of: newest(of).unlink()), ("bad", damage)):
+        folder = start(name, FEDAVG, worker_num=2, **SCAFFOLD | {"comm_round": 2}).folder
+        if change:
+            change(folder)
     with pytest.raises(InterruptedError):
-        scaffold(folder, followers=[Stopping()])
-
-
-def remove_a_client_s_file(folder: Path) -> None:
-    stop(folder)
-    next((folder / "clients").glob("*round-000002*")).unlink()
-
-
-def change_a_client_s_file(folder: Path) -> None:
-    stop(folder)
-    newest = next((folder / "clients").glob("*round-000002*"))
-    newest.write_bytes(newest.read_bytes()[:-1] + b"\x01")
-
-
-@pytest.mark.parametrize(
-    "end", [stop, stop_within_a_round, remove_a_client_s_file, change_a_client_s_file]
-)
-def test_scaffold_goes_on_with_the_same_bits(
-    end: Callable[[Path], None], whole: Path, tmp_path: Path, content: Content
-) -> None:
-    end(tmp_path / "run")
-    scaffold(tmp_path / "run", resume=True, worker_num=2)
-    assert content(tmp_path / "run") == content(whole)
-    names = [{p.name for p in (run / "clients").iterdir()} for run in (whole, tmp_path / "run")]
-    assert names[0] == names[1]
+        start("within", FEDAVG, followers=[Stopping()], **SCAFFOLD)
+    for name in ("stop", "lost", "bad", "within"):
+        folder = start(name, FEDAVG, resume=True, worker_num=2, **SCAFFOLD).folder
+        assert content(folder) == content(whole)
+        names = [{path.name for path in (of / "clients").iterdir()} for of in (whole, folder)]
+        assert names[0] == names[1]
 
 
 @pytest.mark.slow
@@ -90,12 +71,6 @@ def test_client_files_stay_while_needed(start: Start) -> None:
         assert sum(number <= 3 for number in numbers) <= 1
     start("run", FEDAVG, comm_round=1, overwrite=True)
     assert not Path("run/clients").exists()
-
-
-def test_fedprox_is_one_method_under_two_names(start: Start, content: Content) -> None:
-    method = start("a", FEDAVG, client_method="fedprox", prox_mu=0.3)
-    rule = start("b", FEDAVG, federated_optimizer="PaperFedProx", prox_mu=0.3)
-    assert content(method.folder) == content(rule.folder)
 
 
 @pytest.mark.slow

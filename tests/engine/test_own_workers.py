@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -116,53 +117,42 @@ def test_interrupt_ends_forks_and_costs_no_bits(
     assert content(tiny.folder / "run") == content(tiny.folder / "whole")
 
 
-def test_model_that_cannot_be_shared_runs_alone(tiny: Tiny, content: Content) -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 10))
-    tiny("forked", comm_round=1, model=model)
-    model.held = _Unsendable()
-    assert tiny("alone", comm_round=1, model=model).workers == 1
-    assert content(tiny.folder / "alone") == content(tiny.folder / "forked")
-    assert tiny.log("alone").count("one client at a time") == 1
-    assert "_Unsendable has no pickle" in tiny.log("alone")
-
-
-class _Unsendable:
+class Unsendable:
     def __reduce_ex__(self, protocol: object) -> str:
-        raise TypeError("_Unsendable has no pickle")
+        raise TypeError("Unsendable has no pickle")
 
-    def __deepcopy__(self, memo: object) -> "_Unsendable":
+    def __deepcopy__(self, memo: object) -> "Unsendable":
         return self
 
 
-class Slow:
-    """A trainer that is interrupted in round 2, and waits for what is then saved."""
-
-    saved = False
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def train(self, client: int, state: State, round_number: int) -> State:
-        if round_number == 2 and not self.saved:
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-            until = time.monotonic() + 120  # a watchdog
-            while time.monotonic() < until and not self.saved:
-                self.saved = any(self._folder.glob("checkpoint/round-000001-*"))
-                time.sleep(0.01)
-        return state
-
-    def test(self, state: State) -> Evaluation:
-        return Evaluation(0.5, None)
+def test_model_that_cannot_be_shared_runs_alone(tiny: Tiny, content: Content) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, 10))
+    tiny("forked", comm_round=1, model=model)
+    model.held = Unsendable()
+    assert tiny("alone", comm_round=1, model=model).workers == 1
+    assert content(tiny.folder / "alone") == content(tiny.folder / "forked")
+    assert "Unsendable has no pickle" in tiny.log("alone")
 
 
 @pytest.mark.slow
 def test_stop_saves_before_the_client_has_ended(tiny: Tiny) -> None:
-    trainer = Slow(tiny.folder / "run")
+    """A trainer is interrupted in round 2, and waits for what is then saved."""
+    saved = []
+
+    def train(client: int, state: State, round_number: int) -> State:
+        if round_number == 2 and not saved:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            until = time.monotonic() + 120  # a watchdog
+            while time.monotonic() < until and not saved:
+                saved.extend(tiny.folder.glob("run/checkpoint/round-000001-*"))
+                time.sleep(0.01)
+        return state
+
+    trainer = SimpleNamespace(train=train, test=lambda state: Evaluation(0.5, None))
     with pytest.raises(KeyboardInterrupt):
         tiny(checkpoint_every=10, trainer=trainer)
-    assert trainer.saved
+    assert saved
     assert "workers: 1 (threads)" in tiny.log()
-    assert tiny.log().count("one client at a time") == 1
 
 
 def test_evaluation_without_room_ends_before_round_1(tiny: Tiny) -> None:
@@ -171,50 +161,27 @@ def test_evaluation_without_room_ends_before_round_1(tiny: Tiny) -> None:
             raise RuntimeError("out of memory")
         return images.flatten(1)
 
-    with pytest.raises(RunError, match=r"failed .*out of memory.*test_own_workers\.py") as said:
+    with pytest.raises(RunError, match=r"failed .*out of memory.*test_own_workers\.py"):
         tiny(model=nn.Sequential(Doing(call), nn.Linear(64, 10)))
-    assert isinstance(said.value.__cause__, RuntimeError)
     assert not (tiny.folder / "run").exists()
 
 
-class Wide(nn.Module):
-    """Autograd keeps each sample, and 32 of 32 MiB are what a worker may."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(1))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return (images * self.scale).flatten(1)[:, :10]
-
-
-@pytest.mark.parametrize(
-    ("model", "shape", "batch"),
-    [
-        (MODELS["nnnn_mnist"](10), (1, 28, 28), 200),
-        (MODELS["nnnn_cifar10"](10), (3, 32, 32), 200),
-        (Wide(), (1, 4096, 2048), 32),
-    ],
-)
-def test_evaluation_batch_follows_memory(
-    model: nn.Module, shape: tuple[int, ...], batch: int
-) -> None:
-    assert batch_to_test(model, torch.zeros(1, *shape), 0) == batch
+def test_evaluation_batch_follows_memory() -> None:
+    """Autograd keeps each sample of 32 MiB, and 1 GiB is what a worker may."""
+    assert batch_to_test(MODELS["nnnn_cifar10"](10), torch.zeros(1, 3, 32, 32), 0) == 200
+    assert batch_to_test(nn.Conv2d(1, 1, 1), torch.zeros(1, 1, 4096, 2048), 0) == 32
 
 
 @pytest.mark.parametrize(
     ("rows", "takes"),
     [
-        (lambda _, x: x.flatten(1), True),
         (lambda _, x: x.reshape(len(x), -1), True),
         (lambda _, x: x.view(len(x), -1), False),
         (lambda _, x: x.as_strided((len(x), 144), (144, 1)), False),  # no error, other numbers
     ],
 )
 def test_memory_order_is_one_the_model_takes(rows: Callable[..., Tensor], takes: bool) -> None:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randn(2, 3, 8, 8, generator=generator)
+    images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     model = nn.Sequential(nn.Conv2d(3, 4, 3), Doing(rows), nn.Linear(144, 10))
     assert takes_any_order(model, images) is takes
     assert not takes_any_order(model, images[0])
-    assert not takes_any_order(nn.Linear(2, 2), images)
