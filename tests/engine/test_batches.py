@@ -1,17 +1,14 @@
-"""Mini-batches: their order, their normalisation, and those of a user's loaders."""
+"""Mini-batches: their order, and those of a user's loaders; else in the plain loop."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fednnnn_plugin.client.group_sgd import GroupSGD
-from fednnnn_plugin.client.local_sgd import LocalSGD, Precision
-from fednnnn_plugin.client.replica import layout_of, named_tensors
+from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.data.images import ImageDataset, Pixels
 from fednnnn_plugin.engine.batches import LoaderBatches, LoaderData, TensorBatches
 from fednnnn_plugin.errors import UserError
 
@@ -29,35 +26,6 @@ def test_shuffles_differ_by_seed_round_client_and_epoch(data: FederatedData) -> 
     ]
     assert len({str(order) for order in drawn}) == 8
     assert all(sorted(order) == sorted(held.tolist()) for order in drawn)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp64"])
-@pytest.mark.parametrize("any_order", [True, False])
-def test_batches_normalise_uint8_to_the_same_bits(
-    data: FederatedData, any_order: bool, precision: Precision
-) -> None:
-    """As images that are normalised at once: for one client, a group, and the test."""
-    values = [(images * 40 + 99).clamp(0, 255) for images in (data.train_images, data.test_images)]
-    train, test = ((x * torch.tensor([1.0, 0.5, 0.3])[:, None, None]).byte() for x in values)
-    how = ImageDataset(Pixels(*[train] * 4), (), (99.0, 47.1, 30.3), (50.0, 33.3, 7.0))
-    kept = replace(data, train_images=train, test_images=test, normalisation=how.normalisation)
-    train, test = map(kept.normalised, (train, test))
-    whole = replace(data, train_images=train, test_images=test)
-    sgd = LocalSGD(2, 8, 0.1, precision=precision)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 10)).to(sgd.dtype)
-    start = layout_of(model).gather(named_tensors(model))
-    found = []
-    for of in (kept, whole):
-        batches = TensorBatches(of, sgd, 0, CPU, any_order=any_order)
-        assert batches.images.dtype == of.train_images.dtype
-        images = [x for epoch in batches.epochs(3, 1) for x, _ in epoch]
-        images += [batches.staged(batch)[0] for batch in batches.test()]
-        group = GroupSGD(sgd, model, batches.images, batches.labels, 2, batches.normalisation)
-        trained = group.train(start, [batches.orders(client, 1) for client in (3, 1)])
-        found.append([*images, trained.vector])
-    for ours, expected in zip(*found, strict=True):
-        assert torch.equal(ours, expected)
-        assert (ours.dtype, ours.stride()) == (expected.dtype, expected.stride())
 
 
 class Counting:

@@ -15,11 +15,7 @@ def test_dealing_worked_by_hand() -> None:
     assert deal(groups, [3, 8, 5, 7, 8], 1) == [[(11,), (14,), (13,), (12,), (10,)]]
 
 
-@given(
-    work=st.lists(st.integers(1, 10_000), min_size=1, max_size=60),
-    ranks=st.integers(1, 9),
-    shuffle=st.randoms(),
-)
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=60), st.integers(1, 9), st.randoms())
 def test_dealing_is_complete_and_near_the_best(
     work: list[int], ranks: int, shuffle: random.Random
 ) -> None:

@@ -1,11 +1,13 @@
-"""What runs on GPUs only: under a stand-in for ``torch.cuda``, and, where there is a GPU, on it.
+"""Which GPU or cores a rank takes; what runs on GPUs only, under a stand-in and on one.
 
 The stand-in answers for a machine of two GPUs; nothing is computed there. A GPU's memory that runs
 out: ``test_client_batching.py``; that a round waits for no transfer: ``client/test_group_sgd.py``.
 """
 
+import os
 import time
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,13 +19,15 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine import devices
 from fednnnn_plugin.engine.batches import LoaderBatches, LoaderData, TensorBatches
-from fednnnn_plugin.engine.clock import Clock
+from fednnnn_plugin.engine.clock import Clock, share_waited
+from fednnnn_plugin.engine.from_recipe import rank_device
 from fednnnn_plugin.engine.numerics import numerics
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import isolated_generators
 
 from .conftest import Tiny
 
-SECOND = torch.device("cuda", 1)
+CPU, SECOND = torch.device("cpu"), torch.device("cuda", 1)
 SGD = LocalSGD(1, 5, 0.1)
 
 
@@ -93,6 +97,77 @@ def test_gpu_is_told_by_name_and_memory(monkeypatch: pytest.MonkeyPatch) -> None
     assert devices.total_memory(SECOND) == 101
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace())
     assert devices.device_identity(SECOND) == "cuda:1"  # a driver that tells no UUID
+
+
+MAPPING = """
+two_hosts: {host1: [0, 2], host2: [1, 1]}
+two_gpus: {host: [2, 1]}
+empty:
+words: {host1: many}
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "ranks", "found"),
+    [
+        ({"using_gpu": False}, 3, ["cpu"] * 3),
+        ({}, 3, ["cuda:0", "cuda:1", "cuda:0"]),
+        ({"gpu_id": 1}, 1, ["cuda:1"]),
+        ({"gpu_id": 2}, 1, "gpu_id: 2: must be below 2, the visible GPUs"),
+        ({"gpu_util_parse": "here:1,2"}, 3, ["cuda:0", "cuda:1", "cuda:1"]),
+        ({"gpu_util_parse": "here:0,0,1"}, 1, "gpu_util_parse: it gives process 0 GPU 2"),
+        ({"gpu_util_parse": " here : 0,1 ; there:1"}, 2, ["cuda:1", "cuda:0"]),
+        *(
+            ({"gpu_util_parse": text}, 1, r"device_args\.gpu_util_parse: .* must give for each")
+            for text in ("", "here:x", "here:-1", "here:2;here:1", "here:" + "9" * 5_000)
+        ),
+        ({"gpu_mapping_key": "two_gpus"}, 3, ["cuda:0", "cuda:0", "cuda:1"]),
+        ({"gpu_mapping_key": "two_hosts"}, 4, ["cuda:1", "cuda:1", "cuda:0", "cuda:1"]),
+        ({"gpu_mapping_key": "absent"}, 1, r"device_args\.gpu_mapping_key: "),
+        ({"gpu_mapping_key": "empty"}, 1, r"device_args\.gpu_mapping_file: "),
+        ({"gpu_mapping_key": "words"}, 1, r"device_args\.gpu_mapping_file: "),
+        ({"gpu_mapping_key": "two_gpus"}, 2, "it places 3 processes: must be 2, as launched"),
+    ],
+)
+def test_ranks_take_mapped_or_visible_gpus(
+    recipe: Any, tmp_path: Path, cuda: Cuda, keys: Any, ranks: int, found: Any
+) -> None:
+    if "gpu_mapping_key" in keys:
+        keys = keys | {"gpu_mapping_file": str(tmp_path / "mapping.yaml")}
+        (tmp_path / "mapping.yaml").write_text(MAPPING)
+    given = recipe(**{"using_gpu": True} | keys)
+    world = [SimpleNamespace(rank=r, size=ranks, local_rank=r) for r in range(ranks)]
+    if isinstance(found, str):
+        with pytest.raises(UserError, match=found):
+            rank_device(given, world[0])
+    else:
+        assert [str(rank_device(given, rank)) for rank in world] == found
+
+
+def test_cpu_is_chosen_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert devices.choose_gpu() == CPU
+    assert "device_args.using_gpu: " in caplog.text
+
+
+def test_cores_are_shared_between_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    for ranks, limit, workers in ((1, None, 6), (2, None, 3), (9, None, 1), (1, 2, 2), (2, 5, 3)):
+        assert devices.side_by_side(CPU, ranks, limit) == workers
+    assert devices.side_by_side(torch.device("cuda")) == 1
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS and Windows
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert (devices.side_by_side(CPU), devices.core_ids()) == (3, {0, 1, 2})
+
+
+@pytest.mark.parametrize(("load", "share"), [(0.0, 0.0), (3.9, 0.0), (5.0, 0.2)])
+def test_share_waited_by_hand(monkeypatch: pytest.MonkeyPatch, load: float, share: float) -> None:
+    """Of five on four cores one waits at any time."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 9.0, 9.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert share_waited() == pytest.approx(share)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:1"])

@@ -18,7 +18,6 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine import run as run_module
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.evaluation import Evaluation, batch_to_test
-from fednnnn_plugin.engine.followers import Follower
 from fednnnn_plugin.engine.model_check import takes_any_order
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.models import MODELS
@@ -94,27 +93,6 @@ def test_workers_of_any_number_give_the_same_bits(
     found = tiny.model("1")
     assert torch.equal(found["first.weight"], found["second.weight"])
     assert not torch.equal(found["first.weight"], own["model"].first.weight)
-
-
-@pytest.mark.slow
-def test_interrupt_ends_forks_and_costs_no_bits(
-    tiny: Tiny, content: Content, own: dict[str, Any]
-) -> None:
-    class Stopping(Follower):
-        def client_done(self, round_number: int, done: int, of: int) -> None:
-            assert threading.current_thread() is threading.main_thread()
-            if (round_number, done) == (2, 2):
-                raise KeyboardInterrupt
-
-    given = own | {"checkpoint_every": 10, "comm_round": 2}
-    tiny("whole", **given)
-    with pytest.raises(KeyboardInterrupt):
-        tiny("run", followers=[Stopping()], **given)
-    tasks = Path("/proc/self/task").glob("*/children")
-    names = [Path(f"/proc/{pid}/comm").read_text() for t in tasks for pid in t.read_text().split()]
-    assert not [name for name in names if name.startswith("pytest")]
-    tiny("run", mode="resume", **given)
-    assert content(tiny.folder / "run") == content(tiny.folder / "whole")
 
 
 class Unsendable:
