@@ -31,15 +31,6 @@ NEEDS = client_bytes(MODEL, SGD, (5, 1, 8, 8))
 ALL = {"client_num_per_round": 6, "batch_size": 8, "epochs": 1}
 
 
-def test_round_in_groups_is_the_round_one_by_one(tiny: Tiny) -> None:
-    """The largest clients first, each with its own weight."""
-    settings = ALL | {"comm_round": 1, "precision": "fp64", "client_weighting": "samples"}
-    for batching in ("off", 2, 4):
-        tiny(str(batching), client_batching=batching, **settings)
-        found, expected = tiny.model(str(batching)), tiny.model("off")
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
-
-
 def test_group_width_follows_the_gpus_memory(data: FederatedData) -> None:
     """The data and ten models are left out; ``MEMORY`` of the rest holds clients, at least one."""
     inputs = Inputs(MODEL, data, CPU)
@@ -70,34 +61,28 @@ def test_groups_are_kept_on_another_gpu(
         on_gpu("parts", 2, 4, mode="resume")
 
 
-@pytest.mark.parametrize(("together", "whole_groups", "first"), [(6, 1, "2"), (2, 0, "1")])
 def test_groups_are_halved_when_memory_ends(
-    tiny: Tiny,
-    content: Callable[[Path], object],
-    monkeypatch: pytest.MonkeyPatch,
-    together: int,
-    whole_groups: int,
-    first: str,
+    tiny: Tiny, content: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After so many whole groups there is memory for half as many clients."""
-    half, groups, all_at = together // 2, list[int](), GroupSGD._all_at
+    """After the first group of six there is memory for three clients."""
+    groups, all_at = list[int](), GroupSGD._all_at
 
     def short_of_memory(self: GroupSGD, start: Any, clients: int) -> Any:
         groups.append(clients)
-        if clients > half and len(groups) > whole_groups:
+        if clients > 3 and len(groups) > 1:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
         return all_at(self, start, clients)
 
-    settings = ALL | {"client_batching": together}
+    settings = ALL | {"client_batching": 6}
     with monkeypatch.context() as patched:
         patched.setattr(GroupSGD, "_all_at", short_of_memory)
-        assert tiny("whole", comm_round=3, **settings).client_batching == half
-        assert max(groups[whole_groups + 1 :]) == half
+        assert tiny("whole", comm_round=3, **settings).client_batching == 3
+        assert max(groups[2:]) == 3
         groups.clear()
         tiny("parts", comm_round=2, **settings)
     assert tiny.log("whole").count("WARNING") == 1
     kept = json.loads((tiny.folder / "whole" / "client_batching.json").read_text())
-    assert kept == {"0": together, first: half}
+    assert kept == {"0": 6, "2": 3}
     # Of as much memory as before, a resumed run has the bits of the other, not wider groups.
     tiny("parts", mode="resume", comm_round=3, **settings)
     assert content(tiny.folder / "whole") == content(tiny.folder / "parts")

