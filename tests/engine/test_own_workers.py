@@ -1,4 +1,4 @@
-"""What is the user's on all cores: the same bytes on any number of workers, and after a stop."""
+"""What is the user's on all cores: the same bytes on any number of workers; its memory."""
 
 import signal
 import threading
@@ -161,3 +161,20 @@ def test_memory_order_is_one_the_model_takes(rows: Callable[..., Tensor], takes:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), Doing(rows), nn.Linear(144, 10))
     assert takes_any_order(model, images) is takes
     assert not takes_any_order(model, images[0])
+
+
+@pytest.mark.slow
+def test_peak_is_the_same_for_40_clients(tiny: Tiny) -> None:
+    """Of a model of 10 MB and clients of one image: what would be kept of a client is its model."""
+    images, labels = torch.randn(40, 1, 8, 8), torch.arange(40) % 10
+    data = FederatedData(images, labels, torch.arange(40).split(1), images[:9], labels[:9], 10)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 30_000), nn.Linear(30_000, 10))
+    given = {"model": model, "data": data, "client_num_in_total": 40, "comm_round": 1}
+    peaks = []
+    for clients in (4, 40):
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        tiny(str(clients), client_num_per_round=clients, **given)
+        status = Path("/proc/self/status").read_text()
+        peaks.append(int(status.split("VmHWM:")[1].split()[0]) * 1024)
+    one = sum(parameter.nbytes for parameter in model.parameters())
+    assert (peaks[1] - peaks[0]) / one < 15  # of 36; the allocator scatters a few

@@ -1,5 +1,6 @@
-"""Which clients train in a round: uniform draws, and a sampler of the user's own."""
+"""Which clients train in a round: uniform draws, a user's sampler; and on which rank."""
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from itertools import count
@@ -9,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.engine.ranks import deal
 from fednnnn_plugin.engine.sampling import draw_cohort
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import generators_state, torch_generator
@@ -53,12 +57,12 @@ def test_sampler_draws_follow_from_seed_and_round() -> None:
 def test_sampler_may_return_any_form() -> None:
     array, tensor = np.array([4, 2, 0], np.uint8), torch.tensor([2, 4, 0], dtype=torch.int32)
     mixed = [np.int64(0), torch.tensor(2), 4]
-    for given in ({4, 0, 2}, range(0, 6, 2), array, tensor, mixed, (k for k in (0, 4, 2))):
-        assert draw_cohort(0, 1, 6, 3, lambda *_, given=given: given) == [0, 2, 4]
+    for drawn in ({4, 0, 2}, range(0, 6, 2), array, tensor, mixed, (k for k in (0, 4, 2))):
+        assert draw_cohort(0, 1, 6, 3, lambda *_, drawn=drawn: drawn) == [0, 2, 4]
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("drawn", "told"),
     [
         ([0, 1], "2 clients"),
         (count(), "more than 3 clients"),
@@ -71,9 +75,9 @@ def test_sampler_may_return_any_form() -> None:
         (None, "null"),
     ],
 )
-def test_sampler_must_return_different_clients(given: Any, told: str) -> None:
+def test_sampler_must_return_different_clients(drawn: Any, told: str) -> None:
     with pytest.raises(UserError, match=f"^{KEY}: round 4: {told}: must be 3 different"):
-        draw_cohort(0, 4, 6, 3, lambda *_: given)
+        draw_cohort(0, 4, 6, 3, lambda *_: drawn)
 
 
 def test_sampler_is_kept_over_a_stop(start: Start, content: Callable[[Path], object]) -> None:
@@ -110,3 +114,27 @@ def test_sampler_that_fails_ends_the_run(start: Start) -> None:
         start("run", client_sampling=lambda n, *_: [0, 1, 6 // (3 - n)], comm_round=3)
     assert isinstance(ended.value.__cause__, ZeroDivisionError)
     assert fp.read_runs("run")["round"].tolist() == [1, 2]
+
+
+def test_dealing_worked_by_hand() -> None:
+    """8 → 0, 7 → 1, 5 → 1, 4 → 0, 3 → 0 or 1 (12 each): the first."""
+    groups = [(10,), (11,), (12,), (13,), (14,)]
+    assert deal(groups, [3, 8, 5, 7, 4], 2) == [[(11,), (14,), (10,)], [(13,), (12,)]]
+    assert deal(groups, [3, 8, 5, 7, 8], 1) == [[(11,), (14,), (13,), (12,), (10,)]]
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=60), st.integers(1, 9), st.randoms())
+def test_dealing_is_complete_and_near_the_best(
+    work: list[int], ranks: int, shuffle: random.Random
+) -> None:
+    groups = [(client,) for client in range(len(work))]
+    hands = deal(groups, work, ranks)
+    assert len(hands) == ranks
+    assert sorted(group for hand in hands for group in hand) == groups
+    loads = [sum(work[client] for (client,) in hand) for hand in hands]
+    heaviest = sorted(work, reverse=True)
+    # With more clients than ranks two of the heaviest must share one.
+    pair = heaviest[ranks - 1] + heaviest[ranks] if len(work) > ranks else 0
+    assert max(loads) <= 4 / 3 * max(*work, -(-sum(work) // ranks), pair)
+    shuffle.shuffle(groups)
+    assert deal(groups, [work[client] for (client,) in groups], ranks) == hands
