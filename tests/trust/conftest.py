@@ -18,14 +18,10 @@ PRELOADED = [
     *("fednnnn_plugin.cli", "fednnnn_plugin.engine.start", "fednnnn_plugin.engine.display"),
     *("fednnnn_plugin.report.build", "sklearn.datasets", "torch._dynamo", "pytest"),
 ]
-RECIPE = "digits_noniid_b_fednnnn"
 #: Rounds of some 15 ms: 3 of 20 clients, one epoch, a checkpoint in each.
 QUICK = {
-    "train_args.client_num_per_round": 3,
-    "train_args.epochs": 1,
-    "train_args.comm_round": 3,
-    "train_args.checkpoint_every": 1,
-    "device_args.using_gpu": False,
+    **{"train_args.client_num_per_round": 3, "train_args.epochs": 1, "train_args.comm_round": 3},
+    **{"train_args.checkpoint_every": 1, "device_args.using_gpu": False},
 }
 
 
@@ -75,7 +71,7 @@ def quick() -> Callable[..., list[str]]:
 
     def arguments(output: object, *more: str, **keys: Any) -> list[str]:
         settings = QUICK | {k if "." in k else f"train_args.{k}": v for k, v in keys.items()}
-        sets = [part for k, v in settings.items() for part in ("--set", f"{k}={json.dumps(v)}")]
-        return ["run", RECIPE, "--output", str(output), *sets, *more]
+        sets = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
+        return ["run", "digits_noniid_b_fednnnn", "--output", str(output), *sets, *more]
 
     return arguments

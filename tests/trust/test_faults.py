@@ -7,13 +7,10 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-Quick = Callable[..., list[str]]
 
 
 def lines(folder: Path) -> list[bytes]:
@@ -28,72 +25,51 @@ def kept_rounds(folder: Path) -> list[int]:
     return sorted((int(name.split("-")[1]) for name in names), reverse=True)
 
 
-@pytest.fixture(scope="module")
-def whole(commands: Any, quick: Quick, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two rounds that nothing disturbed."""
-    folder = tmp_path_factory.mktemp("whole")
-    assert commands.run(*quick("run", comm_round=2), folder=folder).status == 0
-    return folder / "run"
-
-
-def check_same(folder: Path, whole: Path) -> None:
+def check_same(folder: Path, undisturbed: Path) -> None:
     """Check that a finished run is the undisturbed one, and left nothing behind."""
     done, expected = (
-        [json.loads(line) | {"seconds": None} for line in lines(place)] for place in (folder, whole)
+        [json.loads(line) | {"seconds": None} for line in lines(place)]
+        for place in (folder, undisturbed)
     )
     assert done == expected
     for name in ("model.safetensors", "recipe.yaml"):
-        assert (folder / name).read_bytes() == (whole / name).read_bytes()
+        assert (folder / name).read_bytes() == (undisturbed / name).read_bytes()
     assert not list(folder.rglob("*tmp"))
     # One more may be there that a killed process had no time to remove.
-    assert kept_rounds(folder)[:2] == kept_rounds(whole)
+    assert kept_rounds(folder)[:2] == kept_rounds(undisturbed)
     assert len(kept_rounds(folder)) <= 3
 
 
-@pytest.fixture
-def struck(
-    commands: Any, quick: Quick, whole: Path, tmp_path: Path
-) -> Callable[[str], Iterator[Any]]:
-    """Strike a run of two rounds at its first change of a file, its second, …
-
-    After each it goes on, to the bytes of the undisturbed one.
-    """
-
-    def each(kind: str) -> Iterator[Any]:
-        folder, arguments = tmp_path / "run", quick("run", comm_round=2)
-        for at in itertools.count(1):
-            ended = commands.run(*arguments, folder=tmp_path, strike=(kind, at, str(folder)))
-            if ended.status == 0:
-                return
-            yield ended
-            more = ["--resume"] if (folder / ".lock").exists() else []
-            resumed = commands.run(*arguments, *more, folder=tmp_path)
-            assert resumed.status == 0, (at, resumed)
-            check_same(folder, whole)
-            shutil.rmtree(folder)
-
-    return each
-
-
+# The full disk befalls a run of one round, which goes on to the second.
 @pytest.mark.slow
-def test_kill_before_each_change_of_a_file(struck: Any) -> None:
-    """Before each is opened, synced, renamed or removed."""
-    endings = [killed.status for killed in struck("kill")]
-    assert len(endings) >= 25
-    assert set(endings) == {-signal.SIGKILL}
-
-
-@pytest.mark.slow
-def test_full_disk_from_each_change_of_a_file(struck: Any) -> None:
-    endings = [ended.check_one_line(1) for ended in struck("full")]
-    assert len(endings) >= 25
-    for line in endings:
-        assert re.fullmatch(r".*run[-\w./]*: No space left on device", line), line
+@pytest.mark.parametrize(("kind", "rounds", "least"), [("kill", 2, 28), ("full", 1, 18)])
+def test_fault_at_each_change_of_a_file(
+    commands: Any, quick: Any, tmp_path: Path, kind: str, rounds: int, least: int
+) -> None:
+    """At the first, the second, …: each run then goes on, to the bytes of the undisturbed one."""
+    assert commands.run(*quick("undisturbed", comm_round=2), folder=tmp_path).status == 0
+    folder, at = tmp_path / "run", 0
+    for at in itertools.count(1):
+        struck = quick("run", comm_round=rounds)
+        ended = commands.run(*struck, folder=tmp_path, strike=(kind, at, str(folder)))
+        if ended.status == 0:
+            break
+        if kind == "kill":
+            assert ended.status == -signal.SIGKILL
+        else:
+            said = ended.check_one_line(1)
+            assert re.fullmatch(r".*run[-\w./]*: No space left on device", said), said
+        more = ["--resume"] if (folder / ".lock").exists() else []
+        resumed = commands.run(*quick("run", *more, comm_round=2), folder=tmp_path)
+        assert resumed.status == 0, (at, resumed)
+        check_same(folder, tmp_path / "undisturbed")
+        shutil.rmtree(folder)
+    assert at > least
 
 
 @pytest.mark.slow
 def test_second_signal_does_not_cost_the_checkpoint(
-    commands: Any, quick: Quick, tmp_path: Path
+    commands: Any, quick: Any, tmp_path: Path
 ) -> None:
     """As from a batch system, which tells the job and then each of its processes."""
     for sent, wait, status, said in (
@@ -138,7 +114,7 @@ def net(num_classes):
     ("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
 def test_processes_of_a_users_model_end(
-    commands: Any, quick: Quick, tmp_path: Path, sent: signal.Signals, status: int
+    commands: Any, quick: Any, tmp_path: Path, sent: signal.Signals, status: int
 ) -> None:
     (tmp_path / "mine.py").write_text(SLEEPING)
     arguments = quick("run", "--allow-code", **{"model_args.model": "mine:net"})
@@ -147,8 +123,7 @@ def test_processes_of_a_users_model_end(
         time.sleep(0.01)
     os.kill(started.pid, sent)
     assert commands.wait(started).status == status
-    for pid in (path.name.removeprefix("sleeps-") for path in sleeping):
-        while (
-            Path(f"/proc/{pid}/statm").exists() and Path(f"/proc/{pid}/statm").read_text()[0] != "0"
-        ):
+    for path in sleeping:
+        memory = Path("/proc", path.name.removeprefix("sleeps-"), "statm")
+        while memory.exists() and memory.read_text()[0] != "0":
             time.sleep(0.01)  # for ever, where it is left behind

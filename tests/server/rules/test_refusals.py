@@ -42,41 +42,40 @@ def test_tau_has_a_square_in_its_dtype(rule: Any, tau: float) -> None:
     [
         (FedNNNN, {"gamma": 0.5}, {}, {E: 1.0}, "beta"),
         (FedNNNN, {"beta": 0.5}, {}, {E: 1.0}, "gamma"),
-        (NormNorm, {}, {}, {E: 1.0}, "beta"),
         (Momentum, {}, {}, {}, "gamma"),
-        *((NormNorm, {"beta": 0.5}, {}, {E: bad}, E) for bad in (None, -1.0, math.inf)),
-        (FedNNNN, BOTH, {}, {E: math.nan}, E),
+        *((NormNorm, {"beta": 0.5}, {}, {E: bad}, E) for bad in (None, -1.0, math.inf, math.nan)),
         *((FedNNNN, BOTH, {key: -1.0}, {E: 1.0}, key) for key in ("beta", "lr")),
         (FedNNNN, BOTH, {"gamma": 1.5}, {E: 1.0}, "gamma"),
         (FedNNNN, BOTH, {"lr": None}, {E: 1.0}, "lr"),
         *((rule, {"lr": None}, {}, {}, "lr is missing") for rule in ADAPTIVE),
-        (FedAdam, {"lr": 1.0}, {"beta1": 1.5}, {}, "beta1"),
-        (FedAdam, {"lr": 1.0}, {"beta2": -3.0}, {}, "beta2"),
-        (FedAdam, {"lr": 1.0}, {"tau": -5.0}, {}, "tau"),
+        *((FedAdam, {"lr": 1.0}, {key: -3.0}, {}, key) for key in ("beta1", "beta2", "tau")),
         (FedExP, {}, {"epsilon": 0.0}, {"mean_client_square": 1.0}, "epsilon"),
     ],
 )
 @pytest.mark.parametrize("update", [1.0, 0.0], ids=["usual", "degenerate"])
 def test_rule_step_with_a_mistake_moves_nothing(
-    rule: Any,
-    arguments: dict[str, Any],
-    of_group: dict[str, Any],
-    measured: dict[str, Any],
-    named: str,
-    update: float,
+    rule: Any, arguments: Any, of_group: Any, measured: Any, named: str, update: float
 ) -> None:
     """Not in the group before the mistake's either."""
-    parameters = [Parameter(torch.zeros(1)) for _ in range(2)]
-    for parameter in parameters:
-        parameter.grad = torch.tensor([-update])
+    first, second = Parameter(torch.zeros(1)), Parameter(torch.zeros(1))
+    first.grad = second.grad = torch.tensor([-update])
 
     def step() -> None:
-        groups = [{"params": parameters[:1]}, {"params": parameters[1:], **of_group}]
-        rule(groups, **arguments).step(**measured)
+        rule([{"params": [first]}, {"params": [second], **of_group}], **arguments).step(**measured)
 
     with pytest.raises(UserError, match=rf"^({rule.__name__}\.step: )?{named}"):
         step()
-    assert [parameter.item() for parameter in parameters] == [0.0, 0.0]
+    assert (first.item(), second.item()) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("rule", [FedNNNN, Momentum])
+def test_gamma_may_be_called_momentum(rule: Any) -> None:
+    w = Parameter(torch.zeros(1))
+    assert rule([w], momentum=0.5).defaults == rule([w], gamma=0.5).defaults
+    assert rule([w], momentum=0.0).defaults["gamma"] == 0.0
+    for mistake in ({"momentum": 1.0}, {"gamma": 0.5, "momentum": 0.6}):
+        with pytest.raises(UserError, match="gamma"):
+            rule([w], **mistake)
 
 
 @pytest.mark.parametrize("rule", ADAPTIVE)
