@@ -33,33 +33,22 @@ def command(tmp_path: Path) -> Command:
 
 
 @pytest.fixture
-def environment(tmp_path: Path, command: object) -> dict[str, str]:
-    """The commands of this virtual environment, and no word of an outer job."""
+def start(tmp_path: Path, command: object) -> Iterator[Start]:
+    """Start a script of ``launch/`` in an empty folder.
+
+    It finds the commands of this virtual environment, and no word of an outer job.
+    """
+    running = []
     inherited = {n: v for n, v in os.environ.items() if not n.startswith(("SLURM", "OMPI", "PMI"))}
     found = (tmp_path / "bin", Path(sys.executable).parent, os.environ["PATH"])
-    return inherited | {
-        "PATH": os.pathsep.join(map(str, found)),
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    }
-
-
-@pytest.fixture
-def start(tmp_path: Path, environment: dict[str, str]) -> Iterator[Start]:
-    """Start a script of ``launch/`` in an empty folder."""
-    running = []
+    inherited |= {"PATH": os.pathsep.join(map(str, found)), "OMPI_ALLOW_RUN_AS_ROOT": "1"}
+    inherited["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
 
     def started(name: str, *arguments: str, **more: str) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [_LAUNCH / name, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-            env=environment | more,
-        )
-        running.append(process)
-        return process
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        words, environment = [_LAUNCH / name, *arguments], inherited | more
+        running.append(subprocess.Popen(words, cwd=tmp_path, env=environment, **pipes))
+        return running[-1]
 
     yield started
     for process in running:

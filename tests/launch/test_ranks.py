@@ -44,14 +44,14 @@ def test_launchers_refuse_mistakes_before_the_start(
     assert " ".join(words) in said or words[0] in said
 
 
-@pytest.mark.parametrize("recipe", [RECIPE, NAME])
-def test_launchers_start_all_ranks(
-    script: Run, command: Command, tmp_path: Path, recipe: str
-) -> None:
+def test_launchers_start_all_ranks(script: Run, command: Command, tmp_path: Path) -> None:
     command("fednnnn", f'echo "$@" >"{tmp_path}/$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"')
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost\nlocalhost\n")  # so Open MPI wants a host that is named twice
-    for name, where in (("one_machine.sh", "2"), ("several_machines.sh", str(hosts))):
+    for name, where, recipe in (
+        ("one_machine.sh", "2", RECIPE),
+        ("several_machines.sh", str(hosts), NAME),
+    ):
         script(name, where, recipe, "--output", name)
         for rank in ("0 of 2", "1 of 2"):
             assert (tmp_path / rank).read_text() == f"run {recipe} --output {name}\n"
@@ -99,38 +99,28 @@ def test_slurm_resumes_a_requeued_job(
     assert told() == f"{start} --overwrite {output}\n"
     script(*run, **again)
     assert told() == f"{start} {output} --resume\n"
-
-
-def test_slurm_takes_an_allocation_without_tasks_per_node(
-    script: Run, told: Callable[[], str]
-) -> None:
-    """As ``salloc --nodes=2`` makes it; the recipe is one of the package's."""
+    # An allocation without tasks per node, as ``salloc --nodes=2`` makes it.
     script("slurm.sbatch", NAME, SLURM_JOB_ID="7")
     assert told() == f"mpirun --bind-to none fednnnn run {NAME} --output runs/{NAME}-job7\n"
 
 
-@pytest.mark.parametrize("place", ["here/.venv", "FEDNNNN_VENV", "conda", "none"])
 def test_slurm_finds_the_environment(
-    script: Run, told: Callable[[], str], command: Command, tmp_path: Path, place: str
+    script: Run, told: Callable[[], str], command: Command, tmp_path: Path
 ) -> None:
-    """One that is active, conda's too; else the one that is named, or ``.venv``."""
+    """One that is named or ``.venv``, but one that is active before that."""
     command("mpirun", f'echo "$FOUND" >"{tmp_path}/told"')
-    if place == "conda":
-        command("fednnnn", "")
-        script("slurm.sbatch", NAME, **JOB)
-        assert told() == "\n"
-        return
     job = JOB | {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
     job["SLURM_SUBMIT_DIR"] = str(tmp_path / "here")
-    if place == "none":
-        assert ".venv" in script("slurm.sbatch", NAME, status=2, **job)
-        return
-    folder = tmp_path / place
-    (folder / "bin").mkdir(parents=True)
-    (folder / "bin" / "activate").write_text(f"export FOUND={place}\n")
-    named = {"FEDNNNN_VENV": str(folder)} if place == "FEDNNNN_VENV" else {}
-    script("slurm.sbatch", NAME, **job | named)
-    assert told() == f"{place}\n"
+    assert ".venv" in script("slurm.sbatch", NAME, status=2, **job)
+    named = {"FEDNNNN_VENV": str(tmp_path / "named")}
+    for place, more in (("here/.venv", {}), ("named", named)):
+        (tmp_path / place / "bin").mkdir(parents=True)
+        (tmp_path / place / "bin" / "activate").write_text(f"export FOUND={place}\n")
+        script("slurm.sbatch", NAME, **job | more)
+        assert told() == f"{place}\n"
+    command("fednnnn", "")  # as of conda, which has no bin/activate
+    script("slurm.sbatch", NAME, **job)
+    assert told() == "\n"
 
 
 @pytest.mark.slow

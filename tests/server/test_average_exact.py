@@ -116,22 +116,19 @@ def weighted_mean(case: Case, columns: list[tuple[Fraction, ...]]) -> list[Fract
 def grid_error(case: Case, columns: list[tuple[Fraction, ...]]) -> Fraction:
     """Return what may be lost: 2^-32 of each client's largest element; all of it below 2^-31 of
     another client's."""
-    weights = [Fraction(w) for w in case.weights]
-    tops = [
-        w * max((abs(c[k]) for c in columns), default=Fraction(0)) for k, w in enumerate(weights)
-    ]
+    rows = [*zip(*columns, strict=True)] or [()] * len(case.weights)
+    peaks = [max(map(abs, row), default=Fraction(0)) for row in rows]
+    tops = [Fraction(w) * peak for w, peak in zip(case.weights, peaks, strict=True)]
     hidden = max(tops) * Fraction(2) ** -31
-    return sum(top if top <= hidden else top / 2**32 for top in tops) / sum(weights)
+    lost = sum(top if top <= hidden else top / 2**32 for top in tops)
+    return lost / sum(map(Fraction, case.weights))
 
 
 def differences(case: Case) -> list[tuple[Fraction, ...]]:
     """Return the exact Δ_k, one column an element."""
 
-    def flat(state: dict[str, Tensor]) -> list[Fraction]:
-        return exact(state["m.w"]) + exact(state["n.v"])
-
-    start = flat(case.state)
-    rows = [[x - y for x, y in zip(flat(c), start, strict=True)] for c in case.clients]
+    start, *models = (exact(s["m.w"]) + exact(s["n.v"]) for s in (case.state, *case.clients))
+    rows = [[x - y for x, y in zip(model, start, strict=True)] for model in models]
     return list(zip(*rows, strict=True))
 
 
@@ -185,39 +182,47 @@ def test_huge_buffer_coarsens_no_other(
 ) -> None:
     """An attention mask of the least float32, or one that becomes so, beside variances."""
     acc = UpdateAccumulator({"mask": torch.tensor(start), "running_var": torch.ones(2)}, [])
+    small = 1e-36 if start else 1.0
     for mask, variance in zip(masks, (0.0123, 0.0271), strict=True):
-        variances = torch.tensor([variance, variance * (1e-36 if start else 1.0)])
+        variances = torch.tensor([variance, variance * small])
         acc.add({"mask": torch.tensor(mask), "running_var": variances}, 601)
     update = acc.finish()
     assert update.buffers["mask"].item() == mean
-    expected = [0.0197, 0.0197e-36 if start else 0.0197]
+    expected = [0.0197, 0.0197 * small]
     assert update.buffers["running_var"].tolist() == pytest.approx(expected, rel=1e-6)
-    assert update.mean_update == update.layers == {}
-    assert (update.mean_update_norm, update.mean_client_norm) == (0.0, 0.0)
+    assert (update.layers, update.mean_update_norm, update.mean_client_norm) == ({}, 0.0, 0.0)
 
 
-def test_huge_buffers_have_a_finite_mean() -> None:
-    """A mask of the least double, in any number of clients: their sum overflows."""
+@pytest.mark.parametrize(
+    ("dtype", "largest"),
+    [
+        (torch.float32, torch.finfo(torch.float32).max),  # is its own norm
+        (torch.float64, 1.3e154),  # whose squares are finite, and their sum is not
+    ],
+)
+def test_largest_updates_have_a_mean(dtype: torch.dtype, largest: float) -> None:
+    """And so has a mask of the least double: the sum of either overflows."""
     least = torch.full((1,), torch.finfo(torch.float64).min, dtype=torch.float64)
-    acc = UpdateAccumulator({"mask": least}, [])
-    for _ in range(25):
-        acc.add({"mask": least}, 0.1)
-        torch.testing.assert_close(acc.finish().buffers["mask"], least, rtol=1e-15, atol=0.0)
-
-
-def test_weight_of_an_unmoved_client_may_be_huge() -> None:
-    acc = UpdateAccumulator({"w": torch.zeros(2)}, ["w"])
-    group = ModelState(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), {})
-    assert acc.add_group(group, [1e300, 1e-10]) == [True, True]
-    assert acc.finish().mean_client_norm == pytest.approx(5e-310)
+    acc = UpdateAccumulator({"w": torch.zeros(1, dtype=dtype), "mask": least}, ["w"])
+    for _ in range(5):
+        assert acc.add({"w": torch.tensor([largest], dtype=dtype), "mask": least}, 0.7)
+    update = acc.finish()
+    assert update.mean_update["w"].item() == pytest.approx(largest, rel=1e-15)
+    assert update.mean_client_square == pytest.approx(largest**2)
+    assert update.mean_update_norm == pytest.approx(largest)
+    torch.testing.assert_close(update.buffers["mask"], least, rtol=1e-15, atol=0.0)
 
 
 def test_sum_keeps_what_is_far_below_another_client() -> None:
-    """Down to 2^-48 of it."""
+    """Down to 2^-48 of it; a client that did not move may have any weight."""
     acc = UpdateAccumulator({"w": torch.zeros(1, dtype=torch.float64)}, ["w"])
     for value in (1.0, 2.0**-44):
         acc.add({"w": torch.tensor([value], dtype=torch.float64)}, 1.0)
     assert acc.finish().mean_update["w"].item() == (1 + 2.0**-44) / 2
+    acc = UpdateAccumulator({"w": torch.zeros(2)}, ["w"])
+    group = ModelState(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), {})
+    assert acc.add_group(group, [1e300, 1e-10]) == [True, True]
+    assert acc.finish().mean_client_norm == pytest.approx(5e-310)
 
 
 def test_sum_survives_one_client_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,23 +234,6 @@ def test_sum_survives_one_client_too_many(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(UserError, match="3 clients: at most 2"):
         acc.add({"w": torch.tensor([8.0])}, 1.0)
     assert bits(acc.finish()) == before
-
-
-@pytest.mark.parametrize(
-    ("dtype", "largest"),
-    [
-        (torch.float32, torch.finfo(torch.float32).max),  # is its own norm
-        (torch.float64, 1.3e154),  # whose squares are finite, and their sum is not
-    ],
-)
-def test_largest_updates_have_a_mean(dtype: torch.dtype, largest: float) -> None:
-    acc = UpdateAccumulator({"w": torch.zeros(1, dtype=dtype)}, ["w"])
-    for _ in range(5):
-        assert acc.add({"w": torch.tensor([largest], dtype=dtype)}, 0.7)
-    update = acc.finish()
-    assert update.mean_update["w"].item() == pytest.approx(largest, rel=1e-15)
-    assert update.mean_client_square == pytest.approx(largest**2)
-    assert update.mean_update_norm == pytest.approx(largest)
 
 
 def test_sum_bits_depend_on_no_threads() -> None:

@@ -38,22 +38,6 @@ def model(weight: float, bias: float, dtype: torch.dtype = torch.float32) -> dic
     }
 
 
-class InPlace(torch.optim.Optimizer):
-    """Writes into S, to serve w_t + S with three times the bias's part, and into the buffers."""
-
-    def __init__(self, params: Any) -> None:
-        super().__init__(params, {})
-
-    @torch.no_grad()
-    def step(
-        self, closure: Any = None, *, vector: Tensor, mean_update: State, buffers: State
-    ) -> None:
-        mean_update["fc.bias"].mul_(3.0)
-        for buffer in buffers.values():
-            buffer.fill_(7)
-        self.param_groups[0]["params"][0].add_(vector)
-
-
 class Federation:
     """A server and where it stands."""
 
@@ -124,18 +108,6 @@ def test_evaluation_model_is_what_the_rule_names(name: str) -> None:
     assert values(federation.named("evaluation")) == pytest.approx(expected, rel=1e-15)
 
 
-def test_evaluation_is_safe_from_a_writing_rule(
-    monkeypatch: pytest.MonkeyPatch, rules_taken_back: None
-) -> None:
-    rule(wants=("vector", "mean_update", "buffers"))(InPlace)
-    monkeypatch.setitem(SETTINGS, "InPlace", {})
-    federation = Federation("InPlace", model(*START))
-    federation.play(DELTAS[0])
-    assert values(federation.named("served")) == (13.0, 50.0)
-    assert values(federation.named("evaluation")) == (13.0, 18.0)
-    assert federation.named("evaluation")["bn.running_var"].tolist() == [3.0]
-
-
 @every_rule
 def test_state_is_left_alone_and_restored(name: str) -> None:
     """A round that fails half-way has nothing to undo; resumed, it has the same bits."""
@@ -176,25 +148,36 @@ def test_memory_of_a_rule_may_be_of_any_shape() -> None:
     assert elsewhere.memory["momentum"].is_meta
 
 
-class Remembers(torch.optim.Optimizer):
-    """Keeps the model itself, twice."""
+class Writing(torch.optim.Optimizer):
+    """Writes into S, to serve w_t + S with three times the bias's part, and into the buffers.
+
+    It keeps the model itself, twice.
+    """
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(
+        self, closure: Any = None, *, vector: Tensor, mean_update: State, buffers: State
+    ) -> None:
+        mean_update["fc.bias"].mul_(3.0)
+        for buffer in buffers.values():
+            buffer.fill_(7)
         (p,) = self.param_groups[0]["params"]
-        p.sub_(p.grad)
+        p.add_(vector)
         self.state[p] = {"last": p, "same": p.data}
 
 
-def test_memory_of_a_rule_shares_no_storage(monkeypatch: Any, rules_taken_back: None) -> None:
-    """A checkpoint cannot hold two tensors in one memory."""
-    rule()(Remembers)
-    monkeypatch.setitem(SETTINGS, "Remembers", {})
-    federation = Federation("Remembers", model(*START))
+def test_evaluation_is_safe_from_a_writing_rule(monkeypatch: Any, rules_taken_back: None) -> None:
+    """Its memory shares no storage: a checkpoint cannot hold two tensors in one memory."""
+    rule(wants=("vector", "mean_update", "buffers"))(Writing)
+    monkeypatch.setitem(SETTINGS, "Writing", {})
+    federation = Federation("Writing", model(*START))
     federation.play(DELTAS[0])
+    assert values(federation.named("served")) == (13.0, 50.0)
+    assert values(federation.named("evaluation")) == (13.0, 18.0)
+    assert federation.named("evaluation")["bn.running_var"].tolist() == [3.0]
     stored = safetensors.torch.save(federation.server.state_dict(federation.state))
     restored = federation.server.restore(safetensors.torch.load(stored), CPU)
     assert restored is not None
