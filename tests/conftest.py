@@ -95,6 +95,14 @@ def unmeasured() -> dict[str, str]:
     return {name: v for name, v in os.environ.items() if not name.startswith("COVERAGE_")}
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Let a worker that has finished take over others' tests; `pytest` alone needs no xdist."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
+
+
 def pytest_configure() -> None:
     """Refuse a ``FEDNNNN_DATA`` without the data: who sets it means the tests on them to run."""
     if "FEDNNNN_DATA" in os.environ and _MISSING_DATA:

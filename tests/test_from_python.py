@@ -1,5 +1,6 @@
 """``fp.report`` and ``fp.tune``: their arguments; what they do: ``test_own_rule.py``."""
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,17 @@ import pytest
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.report.arguments import run_paths
+from fednnnn_plugin.report.page import report
+from fednnnn_plugin.tune.tuning import tune
 
 RECIPE = "digits_noniid_b_fednnnn"
 RESULTS = Path(__file__).parents[1] / "results"
+
+
+@pytest.mark.parametrize(("package", "function"), [(fp.report, report), (fp.tune, tune)])
+def test_help_is_of_the_function(package: Any, function: Any) -> None:
+    assert inspect.signature(package) == inspect.signature(function)
+    assert inspect.getdoc(function) in str(inspect.getdoc(package))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
-"""A folder of the package imports from lower floors only."""
+"""A folder of the package imports from lower floors only, and nothing in a circle."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import fednnnn_plugin
@@ -16,15 +17,29 @@ MODULES = {
 }
 
 
+def imports(name: str) -> set[str]:
+    """The package's modules that a module imports, at its top or lazily."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return (found & MODULES.keys()) - {name, "fednnnn_plugin"}
+
+
 def test_rooms_import_from_lower_floors_only() -> None:
-    """At a module's top or lazily."""
     for name in MODULES.keys() - {"fednnnn_plugin"}:
-        own, found = name.split(".")[1], set()
-        for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        for other in found & MODULES.keys() - {"fednnnn_plugin"}:
+        own = name.split(".")[1]
+        for other in imports(name):
             room = other.split(".")[1]
             assert room == own or FLOOR[room] < FLOOR[own], f"{name} imports {other}"
+
+
+def test_imports_have_no_circle() -> None:
+    """A package's ``__init__`` may gather what its modules offer."""
+    graph = {
+        name: {other for other in imports(name) if not name.startswith(f"{other}.")}
+        for name in MODULES
+    }
+    TopologicalSorter(graph).prepare()  # names the circle

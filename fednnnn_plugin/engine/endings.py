@@ -37,17 +37,17 @@ def launched_rank() -> int:
 
 
 def told_here(message: str, error: BaseException) -> str:
-    """Return what this process says of an error that ends it; nothing where another one says it.
+    """Return what this process says of an error that ends it; nothing of a signal that all get.
 
-    All ranks may have the same mistake, or those of one machine: its first rank says it, a while
-    later, as rank 0 ends the others where it has the mistake too.
+    All ranks may have the same mistake, or those of one machine. Rank 0 says it and so ends the
+    others, even if it finds it later; a machine's first rank waits for rank 0, the others for both.
     """
     rank = launched_rank()
     if rank == 0 or isinstance(error, LaunchError):
         return message
-    if _first(_LOCAL_RANKS, rank) or isinstance(error, Terminated | KeyboardInterrupt):
+    if isinstance(error, Terminated | KeyboardInterrupt):
         return ""
-    time.sleep(_HEAD_START)
+    time.sleep(_HEAD_START * (2 if _first(_LOCAL_RANKS, rank) else 1))
     return f"rank {rank} on {platform.node()}: {message}"
 
 

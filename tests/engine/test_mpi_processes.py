@@ -185,15 +185,20 @@ def test_error_is_said_once_for_all_ranks(
     assert not Path("none").exists()
 
 
-def test_mistake_before_mpi_ends_all_ranks(tmp_path: Path) -> None:
-    """As on two machines, of which one lacks the recipe."""
+@pytest.mark.parametrize(("lacking", "local_rank"), [("1", "0"), ("1", "1"), ("01", "1")])
+def test_mistake_before_mpi_is_said_once(tmp_path: Path, lacking: str, local_rank: str) -> None:
+    """On two machines or one, of which rank 1 or both lack the recipe; rank 0 finds it later."""
     for rank in ("0", "1"):
         (tmp_path / rank).mkdir()
-    (tmp_path / "0" / "own.yaml").write_text(find_recipe(FEDNNNN).read_text())
-    command = f"cd {tmp_path}/$OMPI_COMM_WORLD_RANK && exec {BIN}/fednnnn run own.yaml"
-    ended = on_ranks(2, "bash", "-c", f"export OMPI_COMM_WORLD_LOCAL_RANK=0; {command}")
-    assert ended.status == 2
-    assert ended.stderr.startswith("rank 1 on ") or "\nrank 1 on " in ended.stderr
+        if rank not in lacking:
+            (tmp_path / rank / "own.yaml").write_text(find_recipe(FEDNNNN).read_text())
+    command = (
+        f"cd {tmp_path}/$OMPI_COMM_WORLD_RANK; test -e own.yaml || sleep $((1 - ${{PWD: -1}}))"
+    )
+    words = f"export OMPI_COMM_WORLD_LOCAL_RANK={local_rank}; exec {BIN}/fednnnn run own.yaml"
+    ended = on_ranks(2, "bash", "-c", f"{command}; {words}")
+    assert (ended.status, ended.stderr.count("own.yaml")) == (2, 1), ended
+    assert ("rank 1 on " in ended.stderr) == ("0" not in lacking)
 
 
 def rank_process(launcher: int, rank: int) -> int:

@@ -29,7 +29,7 @@ from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.models import create_model
 
 from ..support.clients import client_data
-from .rounds import CPU, fedml_args, refused, silo_args
+from .rounds import CPU, fedml_args, linear, refused, silo_args
 
 CLIENTS, ROUNDS = 3, 2
 
@@ -73,6 +73,14 @@ def dropping() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), *head)
 
 
+def convolving() -> nn.Module:
+    """Takes images in any order of memory."""
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+
+
+NETS = {"ours": lambda: create_model("nnnn_digits", 0), "drops": dropping, "convolves": convolving}
+
+
 def own_loaders(images) -> tuple[list, LoaderData]:
     """Loaders that shuffle by the global generator, which the engine seeds for each client."""
     parts = {k: TensorDataset(*client_data(images, k)) for k in range(CLIENTS)}
@@ -83,12 +91,18 @@ def own_loaders(images) -> tuple[list, LoaderData]:
     return dataset, LoaderData(local, sizes, test, 10)
 
 
-def test_trainer_gives_the_engines_bits(images, tmp_path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("net", "data"),
+    [("ours", "ours"), ("convolves", "ours"), ("convolves", "own"), ("drops", "own")],
+)
+def test_trainer_gives_the_engines_bits(net, data, images, tmp_path) -> None:
     """The served and evaluation models have the bits of a standalone run; the latter is left."""
-    model = dropping()
+    model = NETS[net]()
     args = arguments(weight_decay=0.01, client_weighting="samples")
     args.server_state_path = str(tmp_path / "state")
-    dataset, engines = own_loaders(images)
+    ours = fedml_dataset(images, 5, args.random_seed), images
+    dataset, engines = ours if data == "ours" else own_loaders(images)
     start = copy.deepcopy(model)
     states = torch.get_rng_state(), random.getstate(), torch.get_num_threads()
     server = federate(args, dataset, model)
@@ -149,6 +163,23 @@ def test_method_by_name_elsewhere_is_refused(kind) -> None:
         fedml.init(args, check_env=False)
     args.federated_optimizer = "FedAvg"
     sys.modules["fedml.core.mlops"].pre_setup(args)  # FedML's own goes on
+
+
+@pytest.mark.parametrize(("error", "status"), [(fp.UserError("no"), 2), (ValueError("no"), 1)])
+def test_error_of_one_process_over_mpi_ends_all(error, status, monkeypatch) -> None:
+    """FedML's receiving thread would keep that process; the others would wait for it."""
+    ended: list[int] = []
+    monkeypatch.setattr(sys, "excepthook", lambda *_: None)
+    comm = SimpleNamespace(Get_size=lambda: 3, Abort=ended.append)
+    args = arguments(
+        federated_optimizer="FedNNNN", role="server", backend="MPI", comm=comm, beta=-1
+    )
+    with pytest.raises(fp.UserError, match=r"train_args\.beta: -1: must be"):
+        fedml.FedMLRunner(args, CPU, [None] * 8, linear())
+    with pytest.raises(fp.UserError):  # ends them once
+        fedml.FedMLRunner(args, CPU, [None] * 8, linear())
+    sys.excepthook(type(error), error, None)
+    assert ended == [status]
 
 
 def test_mistake_of_one_rank_ends_all_in_a_simulation(monkeypatch) -> None:

@@ -2,90 +2,188 @@
 
 import math
 from collections import OrderedDict
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.replica import layout_of, named_tensors
+from fednnnn_plugin.engine.batches import LoaderData
+from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.ranks import Ranks
+from fednnnn_plugin.engine.simulation import Federation, Schedule, Standing, simulate_round
+from fednnnn_plugin.engine.training import Inputs, cohort_of
 from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.server import rules
+from fednnnn_plugin.server.layout import State
+from fednnnn_plugin.server.server import Server
 
 from .rounds import silo
 
 RULES: dict[str, dict[str, float]] = {
     "FedNNNN": {"beta": 0.7, "gamma": 0.8},
+    "Momentum": {"gamma": 0.9},
     "FedExP": {},
     "FedYogi": {"server_lr": 0.1, "server_tau": 1e-3},
 }
 
 
-def model() -> nn.Module:
-    """A parameter of six elements and one without any, and buffers of three kinds."""
-    built = nn.Linear(3, 2, bias=False)
-    built.none = nn.Parameter(torch.ones(0))
-    for name, buffer in (("mean", [0.0, 0.0]), ("count", 3), ("flag", [False])):
-        built.register_buffer(name, torch.tensor(buffer))
-    return built
+class Model(nn.Module):
+    """A parameter in each of two modules, one without elements, and buffers of three kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2, bias=False)
+        self.scale = nn.Parameter(torch.ones(()))
+        self.none = nn.Parameter(torch.ones(0))
+        self.register_buffer("mean", torch.zeros(2))
+        self.register_buffer("count", torch.tensor(3))
+        self.register_buffer("flag", torch.tensor([False]))
+        nn.init.constant_(self.fc.weight, 0.5)
 
 
-FLOATS = st.sampled_from([0.0, 1.0, -2.5, 1e-45, 1e-30, 1e10, -3.4e38, 1e39, math.nan, math.inf])
+FLOATS = st.sampled_from(
+    [0.0, -0.0, 1.0, -2.5, 1e-45, 1e-30, 1e10, 3.4e38, -3.4e38, 1e39, math.nan, math.inf]
+)
 TENSORS = st.builds(
     lambda shape, value, dtype: torch.full(shape, value, dtype=torch.float64).to(dtype),
     st.sampled_from([(), (0,), (1,), (2,), (2, 3), (3, 2), (6,)]),
     FLOATS,
     st.sampled_from([torch.float16, torch.float64, torch.int64, torch.bool, torch.complex64]),
 )
-STRANGE = st.sampled_from([torch.zeros(2, 3).to_sparse(), torch.zeros(2, 3, device="meta"), [1.0]])
-NAMES = st.sampled_from([*model().state_dict(), "", 3, None])
-#: What a client adds to the served model, which entries it replaces, and which it leaves out.
-EDITS = st.tuples(
-    FLOATS | st.floats(-2, 2, width=32),
-    st.just({}) | st.dictionaries(NAMES, TENSORS | STRANGE, max_size=2),
-    st.just(()) | st.sets(NAMES, max_size=1),
+ODD = TENSORS | st.sampled_from(
+    [
+        *(None, 1.5, "w", [1.0], {}, torch.zeros(2, 3).to_sparse(), torch.zeros(3, 2).t()),
+        *(torch.zeros(2, 3, device="meta"), torch.zeros(2, 3).requires_grad_() * 1),
+    ]
 )
-SAMPLES = st.sampled_from([1, 5, 0, -1, 2.5, math.nan, None, "3", 10**400])
-CLIENT = st.tuples(SAMPLES, EDITS | st.sampled_from([None, [], "model"]))
+NAMES = [*Model().state_dict(), "", "fc", 3, None]
+MISSING = object()
 
 
-def edited(state, edit):
+@st.composite
+def edits(draw: st.DrawFn) -> Any:
+    """What a client does to the served model, or returns in its place."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(st.sampled_from([None, [], "model", 7, {}, ZeroDivisionError("no\nsamples")]))
+    shift = draw(FLOATS | st.floats(-2, 2, width=32))
+    changes = {}
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
+        changes[draw(st.sampled_from(NAMES))] = draw(ODD | st.just(MISSING))
+    return shift, changes
+
+
+def edited(state: State, edit: Any) -> Any:
+    if isinstance(edit, Exception):
+        raise edit
     if not isinstance(edit, tuple):
         return edit
-    shift, replaced, missing = edit
-    moved = {
+    shift, changes = edit
+    model: dict[Any, Any] = {
         name: (tensor.double() + shift).to(tensor.dtype) if tensor.is_floating_point() else tensor
         for name, tensor in state.items()
     }
-    return {name: value for name, value in (moved | replaced).items() if name not in missing}
+    return {name: value for name, value in (model | changes).items() if value is not MISSING}
+
+
+def check_state(state: State, like: State) -> None:
+    assert state.keys() == like.keys()
+    for name, tensor in state.items():
+        assert torch.isfinite(tensor).all()
+        assert (tensor.shape, tensor.dtype) == (like[name].shape, like[name].dtype)
+
+
+def copied(state: State) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in state.items()}
+
+
+def check_equal(state: State, before: State) -> None:
+    assert all(torch.equal(state[name], tensor) for name, tensor in before.items())
+
+
+EVERY = {
+    "rounds": st.lists(st.lists(edits(), min_size=4, max_size=4), min_size=1, max_size=3),
+    "rule": st.sampled_from(list(RULES)),
+    "weighting": st.sampled_from(["uniform", "samples"]),
+    "failures": st.sampled_from([0, 1, 4]),
+}
 
 
 @pytest.mark.slow
 @settings(max_examples=settings().max_examples // 2)
-@given(
-    rounds=st.lists(st.lists(CLIENT, min_size=4, max_size=4), min_size=1, max_size=3),
-    rule=st.sampled_from(list(RULES)),
-    weighting=st.sampled_from(["uniform", "samples"]),
-    failures=st.sampled_from([0, 1, 4]),
-    clip=st.sampled_from([None, 1e-30, 1.0, 1e30]),
-)
-def test_aggregator_takes_any_client(rounds, rule, weighting, failures, clip) -> None:
-    keys = {"client_weighting": weighting, "max_client_failures": failures, "max_client_norm": clip}
-    aggregator = silo(model(), rule, **{"beta": None, "gamma": None} | RULES[rule] | keys)
+@given(**EVERY, clip=st.sampled_from([None, 1e-30, 1.0, 1e30]))
+def test_engine_takes_any_client(
+    rounds: list[list[Any]], rule: str, weighting: Any, failures: int, clip: float | None
+) -> None:
+    """The clients of its trainer do as they are told."""
+
+    def train(client: int, state: State, round_number: int) -> State:
+        returned: State = edited(state, rounds[round_number - 1][client])
+        return returned
+
+    model = Model()
+    trainer = SimpleNamespace(train=train, test=lambda _: Evaluation(0.5, None))
+    like, layout = copied(named_tensors(model)), layout_of(model)
+    inputs = Inputs(model, LoaderData({}, {}, (), 2), torch.device("cpu"), trainer)
+    schedule = Schedule(
+        len(rounds),
+        (1, 5, 2, 9),
+        cohort_size=4,
+        seed=0,
+        weighting=weighting,
+        max_client_failures=failures,
+        max_client_norm=clip,
+    )
+    server = Server(rules.RULES[rule], RULES[rule], layout)
+    standing = Standing(server.start(named_tensors(model)))
+    with cohort_of(inputs, LocalSGD(1, 1, 0.1), seed=0, most=1, workers=1) as cohort:
+        federation = Federation(schedule, server, cohort, Ranks())
+        for _ in rounds:
+            before = copied(server.state_dict(standing.server))
+            try:
+                record, standing = simulate_round(federation, standing)
+            except RunError as error:
+                said = str(error)
+                assert said.isprintable()
+                check_equal(server.state_dict(standing.server), before)
+                return
+            assert record.clients + record.rejected == 4
+            record.to_json()  # refuses numbers that are not finite
+            assert record.mean_update_norm <= record.mean_client_norm
+            assert clip is None or record.client_norms[2] <= clip * (1 + 1e-12)
+            check_state(layout.state_dict(standing.server.served), like)
+            check_state(layout.state_dict(standing.server.evaluation), like)
+
+
+SAMPLES = st.sampled_from([1, 5, 0, -1, 2.5, math.nan, None, "3", 10**400])
+
+
+@pytest.mark.slow
+@settings(max_examples=settings().max_examples // 2)
+@given(**EVERY, samples=st.lists(SAMPLES, min_size=4, max_size=4))
+def test_aggregator_takes_any_client(
+    rounds: list[list[Any]], samples: list[Any], rule: str, weighting: str, failures: int
+) -> None:
+    keys = {"client_weighting": weighting, "max_client_failures": failures}
+    keys |= {"beta": None, "gamma": None} | RULES[rule]
+    aggregator = silo(Model(), rule, **keys)
+    like = aggregator.get_model_params()
     for told in rounds:
         before = aggregator.get_model_params()
-        given = [(samples, edited(before, edit)) for samples, edit in told]
+        returned = (None if isinstance(edit, Exception) else edited(before, edit) for edit in told)
         try:
-            kept, places = aggregator.on_before_aggregation(given)
+            kept, places = aggregator.on_before_aggregation([*zip(samples, returned, strict=True)])
             assert len(kept) == len(places) >= 4 - failures
             served = aggregator.on_after_aggregation(aggregator.aggregate(kept))
             aggregator.set_model_params(served)
         except (RunError, UserError):
-            after = aggregator.get_model_params()
-            assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+            check_equal(aggregator.get_model_params(), before)
             return
         assert isinstance(served, OrderedDict)
-        for state in (served, aggregator.evaluation_state_dict()):
-            assert state.keys() == before.keys()
-            for name, tensor in state.items():
-                assert torch.isfinite(tensor).all()
-                assert (tensor.shape, tensor.dtype) == (before[name].shape, before[name].dtype)
+        check_state(served, like)
+        check_state(aggregator.evaluation_state_dict(), like)
