@@ -76,6 +76,10 @@ def test_rules_all_have_a_row() -> None:
     ours = {n for n, r in RULES.items() if r.optimizer.__module__.startswith("fednnnn")}
     assert {row.name for row in ROWS} == ours
     assert list(RULES)[:5] == ["PaperFedAvg", "PaperFedProx", "NormNorm", "Momentum", "FedNNNN"]
+    for rule in (RULES[name] for name in ours):
+        parameters = inspect.signature(rule.optimizer).parameters
+        for name, key in rule.keys.items():
+            assert key.default in (None, parameters[key.argument or name].default)
 
 
 @every_rule
@@ -146,12 +150,3 @@ def test_rule_bits_depend_on_no_threads(row: Row) -> None:
                 row.step(optimizer, round_)
         results.append(w.detach())
     assert torch.equal(*results)
-
-
-@every_rule
-def test_rule_keys_have_its_defaults(row: Row) -> None:
-    rule = RULES[row.name]
-    parameters = inspect.signature(rule.optimizer).parameters
-    for name, key in rule.keys.items():
-        if key.default is not None:
-            assert parameters[key.argument or name].default == key.default
