@@ -120,7 +120,7 @@ def _points(gain: float) -> str:
 def filled(page: str, runs: pd.DataFrame) -> str:
     """Return the page with each table, which follows a comment with its name, made anew."""
     runs = arrange(runs)
-    runs = runs[runs["method"].isin(METHODS)]
+    runs = runs[runs["method"].isin(METHODS) & (runs["condition"] != "single client")]
     for make in (best, speed, agreement, moves, normalised, served, overhead):
         table = make(runs).fillna("–").reset_index().rename(columns={"data": "data set"})
         lines = [[*table], ["---"] * len(table.columns), *table.astype(str).to_numpy().tolist()]

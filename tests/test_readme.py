@@ -40,11 +40,13 @@ def cells(marker: str) -> dict[str, str]:
         for top, number in zip(rows[0][1:], numbers, strict=True):
             place, method = (top, left) if "IID" in top else (left, top)
             condition, shorter, rounds = place.partition(" for ")
-            before, _, split = condition.lower().replace("non-", "non").rpartition(" ")
+            condition = condition.lower().replace("non-", "non").replace("single c", "single_c")
+            before, _, split = condition.rpartition(" ")
             data = before.strip(",").replace("-", "") or data
             name = method.lower().replace("-", "").replace(" + ", "_")
             if number not in ("", "–"):  # not run
-                found[f"{data}_{split.replace('-', '_')}_{name}"] = number + shorter + rounds
+                recipe = f"{data}_{split.replace('-', '_')}_{name}"
+                found[recipe.replace("client_fedavg", "client")] = number + shorter + rounds
     return found
 
 

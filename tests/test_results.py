@@ -11,7 +11,7 @@ from fednnnn_plugin.report import build
 
 PROJECT = Path(__file__).parents[1]
 RESULTS = PROJECT / "results"
-CONDITION = ["dataset", "partition_method", "partition_sizes"]
+CONDITION = ["dataset", "partition_method", "partition_sizes", "alone"]
 NAMES = {"MNIST": "mnist", "digits": "digits", "IID": "iid", "non-IID": "n_class"}
 NAMES |= {"B": "balanced", "UB": "power_law"}
 
@@ -29,6 +29,7 @@ def test_results_page_is_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     rounds = pd.read_csv(tmp_path / "rounds.csv").sort_values(["run", "round"])
     parts = ["seconds.train", "seconds.aggregate", "seconds.evaluate"]
     rounds["seconds"] = rounds[parts].sum(axis=1)
+    rounds["alone"] = rounds["client_num_in_total"] == 1
     runs = rounds.groupby([*CONDITION, "method", "run"]).agg(
         best=("test_acc", "max"),
         final=("test_acc", "last"),
@@ -40,10 +41,12 @@ def test_results_page_is_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     waited = (times["seconds.waited"] > 0.2 * times["seconds"]).groupby(CONDITION).any()
     lines = page.split("**Test accuracy (%)**")[1].splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][2:]
-    assert len(rows) == runs.groupby([*CONDITION, "method"]).ngroups == 30
+    assert len(rows) == runs.groupby([*CONDITION, "method"]).ngroups == 31
     for data, where, method, *numbers in rows:
-        condition = (NAMES[data], *(NAMES[part] for part in where.split(", ")))
-        of_seeds = runs.loc[(*condition, re.sub(r"\\\*| \(η.*\)", "", method))]
+        split = "IID, B" if (alone := where == "single client") else where
+        condition = (NAMES[data], *(NAMES[part] for part in split.split(", ")), alone)
+        label = "FedAvg" if alone else re.sub(r"\\\*| \(η.*\)", "", method)
+        of_seeds = runs.loc[(*condition, label)]
         means, spreads = (100 * of_seeds[["best", "final"]].agg(of) for of in ("mean", "std"))
         several = len(of_seeds) > 1
         accuracies = [

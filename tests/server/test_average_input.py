@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
@@ -175,6 +177,24 @@ def test_clipped_clients_worked_by_hand() -> None:
     assert (update.mean_client_norm, update.mean_client_square) == (5.0, 25.0)
     assert update.client_norms == (5.0, 5.0, 5.0)
     assert [layer.mean_client_norm for layer in update.layers.values()] == [1.5, 4.5]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_order_of_names_mixes_nothing_up(order: int) -> None:
+    client = {name: torch.full((2,), float(k)) for k, name in enumerate("abcd")}
+    start = {name: torch.zeros(2) for name in "abcd"[::order]}
+    acc = UpdateAccumulator(start, ["a", "b"][::order])
+    acc.add(dict(reversed(client.items())), 1.0)
+    update = acc.finish()
+    torch.testing.assert_close(dict(update.mean_update | update.buffers), client, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+@given(st.floats(0.31, 1e6))
+def test_clipped_norm_is_never_above_the_limit(norm: float) -> None:
+    acc = UpdateAccumulator({"w": torch.zeros(1, dtype=torch.float64)}, ["w"], 0.3)
+    acc.add({"w": torch.tensor([norm], dtype=torch.float64)}, 1.0)
+    assert acc.finish().mean_client_norm <= 0.3
 
 
 def test_clipping_never_lets_a_weight_vanish() -> None:
