@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import shutil
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -165,8 +166,11 @@ def test_report_replaces_an_earlier_report_only(make_run, study: Path, tmp_path:
     assert content(copy) == before
 
 
-def test_report_on_a_full_disk_is_one_line(study: Path, undrawn: None) -> None:
+def test_report_on_a_full_disk_is_one_line(
+    study: Path, undrawn: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file system without room, as a limit on the size of files."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python would keep the half of a module
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
