@@ -125,7 +125,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, fp.Run]:
 
 
 def test_model_has_the_recorded_accuracy(runs: dict[str, fp.Run]) -> None:
-    """On raw images, of either type; and on inputs of one's own, as they are."""
+    """On raw images, of either type; and on custom inputs, unchanged."""
     model, pixels = fp.load_model(runs["digits"].folder), load_digits(0).pixels
     before, given = pixels.test_images.clone(), CELL["Net"](4)
     weight = given.fc1.weight.clone()

@@ -1,4 +1,4 @@
-"""A study folder: its one reader, its figures and what is said of them."""
+"""A study folder: how it is read, its figures and their captions."""
 
 import math
 from pathlib import Path
