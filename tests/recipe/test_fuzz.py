@@ -58,10 +58,7 @@ def check_lines(error: UserError, starts: tuple[str, ...]) -> None:
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=2 * settings().max_examples,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(
     content=mutated_lines() | st.sampled_from(TEXTS).map(str.encode),
     overrides=st.lists(

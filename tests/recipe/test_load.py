@@ -22,9 +22,9 @@ device_args: {using_gpu: false}
 comm_args: {backend: sp}
 tracking_args: {enable_wandb: false}
 """
-
-
+SECTIONS = yaml.safe_load(MINIMAL)
 NAME = "mnist_noniid_b_fednnnn"
+NEARLY = (NAME[:-1], f"other/{NAME}.yaml", "recipes/mnist_nniid_b_fednnnn")
 
 
 @pytest.mark.parametrize("text", [NAME, f"{NAME}.yaml", f"recipes/{NAME}.yaml"])
@@ -41,21 +41,12 @@ def test_recipe_name_is_found_unless_a_file_has_it(
     assert find_recipe(text).resolve() == mine
 
 
-@pytest.mark.parametrize(
-    ("text", "nearest"),
-    [
-        *(
-            (text, NAME)
-            for text in (NAME[:-1], f"other/{NAME}.yaml", "recipes/mnist_nniid_b_fednnnn")
-        ),
-        *((text, "") for text in ("", "\0", "n" * 5000, "a\nb", "/", "..")),
-    ],
-)
-def test_recipe_name_that_is_wrong_is_one_line(text: str, nearest: str) -> None:
+@pytest.mark.parametrize("text", ["", "\0", "n" * 5000, "a\nb", "/", "..", *NEARLY])
+def test_recipe_name_that_is_wrong_is_one_line(text: str) -> None:
     with pytest.raises(UserError) as refused:
         load_recipe(find_recipe(text))
     assert str(refused.value).isprintable()
-    assert nearest in str(refused.value).removeprefix(text)
+    assert text not in NEARLY or NAME in str(refused.value).removeprefix(text)
 
 
 @pytest.fixture
@@ -152,7 +143,7 @@ def test_override_with_a_mistake_is_one_line(
     assert len(line) < 800
 
 
-def test_mistakes_have_a_line_each(recipe_file: Path) -> None:
+def test_mistakes_have_a_line_each_up_to_twenty(recipe_file: Path) -> None:
     text = MINIMAL.replace("beta: 0.7", "beta: -1").replace("epochs: 1", "epochs: many")
     recipe_file.write_text(text.replace("comm_round: 3", "com_round: 3"))
     assert message(recipe_file).splitlines() == [
@@ -161,32 +152,25 @@ def test_mistakes_have_a_line_each(recipe_file: Path) -> None:
         f"{recipe_file}: train_args.comm_round: missing; must be a whole number of 1 to 2147483647",
         f"{recipe_file}: train_args.epochs: 'many': must be a whole number of 1 to 2147483647",
     ]
-
-
-@pytest.mark.slow
-def test_mistakes_in_thousands_are_twenty_lines(recipe_file: Path) -> None:
-    sections = yaml.safe_load(MINIMAL) | {f"section{i}": {} for i in range(7_500)}
-    sections["data_args"] |= {f"unknown{i}": 1 for i in range(7_500)}
+    sections = SECTIONS | {f"section{i}": {} for i in range(400)}
+    sections["data_args"] = {f"unknown{i}": 1 for i in range(400)}
     recipe_file.write_text(yaml.safe_dump(sections))
     lines = message(recipe_file).splitlines()
-    assert (len(lines), lines[-1]) == (21, "... and 14980 more")
+    assert (len(lines), lines[-1]) == (21, "... and 781 more")  # the missing dataset is one
 
 
-@pytest.mark.parametrize("section", yaml.safe_load(MINIMAL))
+@pytest.mark.parametrize("section", SECTIONS)
 def test_section_missing_or_misshapen_is_named(recipe_file: Path, section: str) -> None:
-    sections = yaml.safe_load(MINIMAL)
-    recipe_file.write_text(yaml.safe_dump({**sections, section: [1]}))
+    recipe_file.write_text(yaml.safe_dump({**SECTIONS, section: [1]}))
     expected = f"{recipe_file}: {section}: a list: must be a section, a mapping of keys to values"
     assert message(recipe_file) == expected
-    del sections[section]
-    recipe_file.write_text(yaml.safe_dump(sections))
+    recipe_file.write_text(yaml.safe_dump({k: v for k, v in SECTIONS.items() if k != section}))
     if section == "common_args":  # has a default for each key
         assert load_recipe(recipe_file).common_args.random_seed == 0
         assert load_recipe(recipe_file, ["random_seed=3"]).common_args.random_seed == 3
-        return
-    # An override does not stand in for the section.
-    key = "train_args.comm_round=3" if section == "train_args" else "data_args.download=true"
-    assert message(recipe_file, key) == f"{recipe_file}: {section}: missing section"
+    else:  # for which an override does not stand in
+        keys = ("train_args.comm_round=3", "data_args.download=true")
+        assert message(recipe_file, *keys) == f"{recipe_file}: {section}: missing section"
 
 
 def test_keys_that_need_another(recipe_file: Path) -> None:
