@@ -13,7 +13,21 @@ import numpy as np
 import pytest
 import torchvision
 
+from fednnnn_plugin.data.federated import DataSpec
 from fednnnn_plugin.errors import UserError
+
+DIGITS = DataSpec(
+    dataset="digits",
+    data_cache_dir=Path("/nonexistent"),
+    download=False,
+    partition_method="n_class",
+    partition_sizes="balanced",
+    classes_per_client=2,
+    power_law_exponent=1.0,
+    min_samples=10,
+    num_clients=20,
+    seed=3,
+)
 
 
 def refusal(load: Callable[..., object], *arguments: object, **more: object) -> str:

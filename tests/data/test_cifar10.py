@@ -22,14 +22,6 @@ def load(folder: Path) -> ImageDataset:
     return load_images("cifar10", folder, download=False, seed=0)
 
 
-def write_batches(folder: Path, batches: dict[str, bytes]) -> Path:
-    place = folder / "cifar-10-batches-py"
-    place.mkdir(parents=True)
-    for name, content in batches.items():
-        (place / name).write_bytes(content)
-    return place
-
-
 def write_tree(folder: Path, suffix: str = "png", name: str = "CIFAR-10-images") -> Path:
     """Two training images and one test image a class; pixel value 20 c + 5 i + (1 if test)."""
     tree = folder / name
@@ -57,19 +49,27 @@ def check_tiny_batches(folder: Path) -> None:
     assert pixels.test_labels.tolist() == [5, 6, 7, 8]
 
 
-@pytest.mark.parametrize("writable", [True, False])
-def test_cifar10_archive_is_unpacked_once(
-    tmp_path: Path, tiny_archive: bytes, writable: bool
-) -> None:
+def test_cifar10_prefers_batches_then_their_archive(tmp_path: Path, tiny_archive: bytes) -> None:
+    tree = write_tree(tmp_path)
+    assert len(load(tmp_path).pixels.test_labels) == 10
     (tmp_path / ARCHIVE).write_bytes(tiny_archive)
-    if not writable:
-        (tmp_path / OWN_FOLDER).touch()  # in the way of the lock, for root too
     check_tiny_batches(tmp_path)
-    unpacked = {"cifar-10-batches-py"} if writable else set()
-    assert {path.name for path in tmp_path.iterdir()} == {ARCHIVE, OWN_FOLDER} | unpacked
-    if writable:
-        (tmp_path / ARCHIVE).write_bytes(b"no longer needed")
-        check_tiny_batches(tmp_path)
+    batches = tmp_path / "cifar-10-batches-py"  # unpacked, once
+    there = {ARCHIVE, OWN_FOLDER, tree.name, batches.name}
+    assert {path.name for path in tmp_path.iterdir()} == there
+    (tmp_path / ARCHIVE).write_bytes(b"no longer needed")
+    check_tiny_batches(tmp_path)
+    (batches / "data_batch_3").unlink()  # incomplete: the archive is next
+    assert refusal(load, tmp_path).startswith(f"{tmp_path / ARCHIVE}: damaged")
+    (tmp_path / ARCHIVE).write_bytes(tiny_archive)
+    check_tiny_batches(tmp_path)
+
+
+def test_cifar10_archive_in_an_unwritable_folder(tmp_path: Path, tiny_archive: bytes) -> None:
+    (tmp_path / ARCHIVE).write_bytes(tiny_archive)
+    (tmp_path / OWN_FOLDER).touch()  # in the way of the lock, for root too
+    check_tiny_batches(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {ARCHIVE, OWN_FOLDER}
 
 
 @pytest.mark.parametrize(
@@ -87,18 +87,6 @@ def test_cifar10_loads_a_tree_of_images(
     expected = torch.tensor([20 * c + 5 * i for c in range(10) for i in range(2)])
     assert (pixels.train_images[:, 0, 16, 16].int() - expected).abs().max() <= tolerance
     assert (pixels.train_images[:, 1, 3, 8].int() - 255 + expected).abs().max() <= tolerance
-
-
-def test_cifar10_prefers_the_original_arrays(tmp_path: Path, tiny_batches, tiny_archive) -> None:
-    write_tree(tmp_path)
-    assert len(load(tmp_path).pixels.test_labels) == 10
-    place = write_batches(tmp_path, tiny_batches)
-    (tmp_path / ARCHIVE).write_bytes(b"broken")
-    check_tiny_batches(tmp_path)
-    (place / "data_batch_3").unlink()  # incomplete: the archive is next
-    assert refusal(load, tmp_path).startswith(f"{tmp_path / ARCHIVE}: damaged")
-    (tmp_path / ARCHIVE).write_bytes(tiny_archive)
-    check_tiny_batches(tmp_path)
 
 
 def test_cifar10_tree_of_other_classes_is_named(tmp_path: Path) -> None:
@@ -119,25 +107,22 @@ class Evil:
         return os.system, ("touch evil-was-here",)
 
 
-@pytest.mark.parametrize("name", ["data_batch_2", "batches.meta"])
-def test_cifar10_loads_official_pickles_only(
-    tmp_path: Path, tiny_batches, name: str, monkeypatch: pytest.MonkeyPatch
+def test_cifar10_files_not_official_are_named(
+    tmp_path: Path, tiny_batches, tiny_archive: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = write_batches(tmp_path, tiny_batches) / name
-    path.write_bytes(pickle.dumps(Evil(), protocol=2))
-    assert refusal(load, tmp_path).startswith(f"{path}: damaged, or not the official")
-    assert not (tmp_path / "evil-was-here").exists()
-
-
-def test_cifar10_files_not_official_are_named(
-    tmp_path: Path, tiny_batches, tiny_archive: bytes
-) -> None:
     path = tmp_path / ARCHIVE
     path.write_bytes(tiny_archive[:-9])
     assert refusal(load, tmp_path).startswith(f"{path}: damaged")
     os.truncate(path, 1 << 40)
     assert refusal(load, tmp_path).startswith(f"{path}: more than the ")
-    batch = write_batches(tmp_path, tiny_batches) / "test_batch"
-    os.truncate(batch, 1 << 40)
-    assert refusal(load, tmp_path).startswith(f"{batch}: more than the ")
+    place = tmp_path / "cifar-10-batches-py"
+    place.mkdir()
+    for wrong in ("data_batch_2", "batches.meta"):
+        for name, content in tiny_batches.items():
+            (place / name).write_bytes(content)
+        (place / wrong).write_bytes(pickle.dumps(Evil(), protocol=2))
+        assert refusal(load, tmp_path).startswith(f"{place / wrong}: damaged, or not the official")
+        assert not (tmp_path / "evil-was-here").exists()
+    os.truncate(place / "data_batch_1", 1 << 40)
+    assert refusal(load, tmp_path).startswith(f"{place / 'data_batch_1'}: more than the ")

@@ -6,6 +6,7 @@ themselves: SHA-256, 16 digits of it, of each tensor and of each partition.
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import pytest
 import torch
 from PIL import Image
 
-from fednnnn_plugin.data.federated import DataSpec, FederatedData, load_federated
+from fednnnn_plugin.data.federated import FederatedData, load_federated
 from fednnnn_plugin.data.load import load_images
 from fednnnn_plugin.data.partition import partition
+
+from .conftest import DIGITS
 
 DIGESTS = json.loads(Path(__file__).with_name("digests.json").read_text())
 TENSORS, PARTITIONS = DIGESTS["tensors"], DIGESTS["partitions"]
@@ -26,10 +29,8 @@ MODES = {"grey": ("L",), "colour": ("RGB", "RGBA", "P", "L", "LA")}
 
 
 def load(folder: Path, dataset: str, **changed: Any) -> FederatedData:
-    spec: dict[str, Any] = {"partition_method": "iid", "partition_sizes": "balanced", "seed": 0}
-    spec |= {"classes_per_client": 2, "power_law_exponent": 1.0, "min_samples": 1}
-    spec |= {"download": False, "num_clients": 2}
-    return load_federated(DataSpec(dataset=dataset, data_cache_dir=folder, **spec | changed))
+    given = {"partition_method": "iid", "num_clients": 2, "seed": 0} | changed
+    return load_federated(replace(DIGITS, dataset=dataset, data_cache_dir=folder, **given))
 
 
 def digests(data: FederatedData) -> list[str]:

@@ -117,10 +117,3 @@ def test_download_of_cifar10(
     assert [path.name for path in tmp_path.iterdir()] == [OWN_FOLDER]
     (Handler.folder / "archive").write_bytes(tiny_archive)
     assert load("cifar10", tmp_path) == 20
-
-
-def test_download_into_an_unwritable_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / OWN_FOLDER).touch()  # in the way, for root too
-    assert refusal(load, "cifar10", tmp_path).startswith(
-        f"{tmp_path}/{OWN_FOLDER}: cannot be used: "
-    )

@@ -1,28 +1,15 @@
 """From a specification to what clients hold: loaded, normalised, divided."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-from fednnnn_plugin.data.federated import DataSpec, load_federated
+from fednnnn_plugin.data.federated import load_federated
 from fednnnn_plugin.errors import UserError
 
 from ..support.clients import client_data
-
-DIGITS = DataSpec(
-    dataset="digits",
-    data_cache_dir=Path("/nonexistent"),
-    download=False,
-    partition_method="n_class",
-    partition_sizes="balanced",
-    classes_per_client=2,
-    power_law_exponent=1.0,
-    min_samples=10,
-    num_clients=20,
-    seed=3,
-)
+from .conftest import DIGITS
 
 
 def test_federated_digits_of_20_clients() -> None:

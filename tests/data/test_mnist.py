@@ -10,6 +10,7 @@ import torch
 
 from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.load import is_present, load_images
+from fednnnn_plugin.data.sources import OWN_FOLDER
 
 from .conftest import refusal, write_idx
 
@@ -54,23 +55,9 @@ def test_data_folder_that_is_none_is_named(tmp_path: Path, dataset: str) -> None
     assert not gone.exists()
     assert str(loop) in refusal(load_images, dataset, loop, download=True, seed=0)
     assert not is_present(dataset, loop)
-
-
-@pytest.mark.parametrize(
-    ("name", "array", "message"),
-    [
-        ("train-labels-idx1", np.zeros(29), "29 labels"),
-        ("train-labels-idx1", np.full(30, 10), "label 10 "),
-        ("t10k-images-idx3", np.zeros((20, 28, 27)), "[28, 27]"),
-    ],
-)
-def test_mnist_files_that_do_not_fit_are_named(
-    tiny_mnist: Path, name: str, array: np.ndarray, message: str
-) -> None:
-    write_idx(tiny_mnist / "MNIST" / "raw" / f"{name}-ubyte.gz", array)
-    refused = refusal(load, tiny_mnist)
-    assert refused.startswith(f"{tiny_mnist}/MNIST/raw/{name.partition('-')[0]}")
-    assert message in refused
+    (tmp_path / OWN_FOLDER).touch()  # in the way of a download, for root too
+    unwritable = refusal(load_images, dataset, tmp_path, download=True, seed=0)
+    assert unwritable.startswith(f"{tmp_path / OWN_FOLDER}: cannot be used: ")
 
 
 DAMAGES = {
@@ -91,9 +78,17 @@ def test_mnist_file_that_is_damaged_is_named(tiny_mnist: Path, damage: str) -> N
         path = path.with_suffix("")  # which comes first
     path.write_bytes(content)
     assert refusal(load, tiny_mnist).startswith(f"{path}: ")
-
-
-def test_mnist_file_of_a_terabyte_is_not_read(tiny_mnist: Path) -> None:
-    path = tiny_mnist / "MNIST" / "raw" / "train-images-idx3-ubyte.gz"
     os.truncate(path, 1 << 40)
     assert refusal(load, tiny_mnist).startswith(f"{path}: more than the ")
+
+
+def test_mnist_files_that_do_not_fit_are_named(tiny_mnist: Path) -> None:
+    for name, array, said in (
+        ("t10k-images-idx3", np.zeros((20, 28, 27)), "[28, 27]"),
+        ("train-labels-idx1", np.zeros(29), "29 labels"),
+        ("train-labels-idx1", np.full(30, 10), "label 10 "),
+    ):
+        write_idx(tiny_mnist / "MNIST" / "raw" / f"{name}-ubyte.gz", array)
+        message = refusal(load, tiny_mnist)
+        assert message.startswith(f"{tiny_mnist}/MNIST/raw/{name.partition('-')[0]}")
+        assert said in message
