@@ -5,16 +5,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given as drawn
 from hypothesis import strategies as st
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import block_diag, eye, hstack, kron, vstack
 from scipy.stats import chisquare
 from sklearn.datasets import load_digits
 
 from fednnnn_plugin.data.client_sizes import client_sizes
+from fednnnn_plugin.data.dirichlet import LEAST_ALPHA
 from fednnnn_plugin.data.partition import METHODS, SIZES, partition
 from fednnnn_plugin.errors import UserError
-
-from .test_class_split import exists
 
 # Class sizes of MNIST's training images.
 MNIST = np.repeat(np.arange(10), [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949])
@@ -39,6 +40,9 @@ def test_partition_worked_by_hand() -> None:
     counts = check_partition(partition(labels, 3, "n_class"), labels)
     held = sorted(sorted(row[row > 0].tolist()) for row in counts)
     assert held == [[1, 3], [1, 3], [2, 2]]
+    # As many clients of one class as there can be: of one sample each.
+    alone = partition([0, 0, 1, 1, 1], 5, "n_class", classes_per_client=1)
+    assert sorted(map(len, alone)) == [1] * 5
 
 
 def test_client_sizes_worked_by_hand() -> None:
@@ -112,46 +116,72 @@ def test_partition_takes_labels_in_any_form() -> None:
     assert [len(c) for c in partition([7, -3, 7, -3], 2, "n_class")] == [2, 2]
 
 
-@given(
-    st.lists(st.integers(0, 5), min_size=1, max_size=120),
+def exists(class_sizes: np.ndarray, sizes: np.ndarray, classes_per_client: int) -> bool:
+    """Whether there is a split, by integer programming: amounts x, and held or not, z."""
+    num_clients, num_classes = len(sizes), len(class_sizes)
+    cells = num_clients * num_classes
+    rows = kron(eye(num_clients), np.ones((1, num_classes)))
+    columns = kron(np.ones((1, num_clients)), eye(num_classes))
+    most = np.minimum.outer(sizes, class_sizes).ravel().astype(float)
+    sums = [block_diag([rows, rows]), hstack([columns, 0 * columns])]
+    x_at_least_z = hstack([eye(cells), -eye(cells)])
+    x_at_most_z = hstack([-eye(cells), eye(cells).multiply(most)])
+    constraints = vstack([*sums, x_at_least_z, x_at_most_z])
+    equal = np.concatenate([sizes, np.full(num_clients, classes_per_client), class_sizes])
+    lower = np.concatenate([equal, np.zeros(2 * cells)])
+    upper = np.concatenate([equal, np.full(2 * cells, np.inf)])
+    result = milp(
+        np.zeros(2 * cells),
+        constraints=LinearConstraint(constraints.tocsr(), lower, upper),
+        integrality=np.ones(2 * cells),
+        bounds=Bounds(0, np.concatenate([most, np.ones(cells)])),
+    )
+    assert result.status in (0, 2), result.message  # solved, or proved impossible
+    return result.status == 0
+
+
+@drawn(
+    st.lists(st.integers(1, 60), min_size=1, max_size=6)
+    | st.lists(st.integers(1, 8), min_size=2, max_size=6),
     st.fixed_dictionaries(
         {
-            "num_clients": st.integers(1, 12),
-            "method": st.sampled_from(METHODS),
+            "num_clients": st.integers(1, 8),
+            "method": st.sampled_from((*METHODS, "n_class", "n_class")),
             "sizes": st.sampled_from(SIZES),
             "classes_per_client": st.integers(1, 6),
             "power_law_exponent": st.floats(0, 3),
             "min_samples": st.integers(1, 6),
-            "alpha": st.floats(0.001, 1e300),
+            "alpha": st.floats(LEAST_ALPHA, 1.7e308),
         }
     ),
 )
-def test_partition_is_made_or_refused(labels: list[int], settings: dict[str, Any]) -> None:
+def test_partition_is_made_or_refused(class_sizes: list[int], given: dict[str, Any]) -> None:
+    """A split into classes is refused only where an exact solver proves that there is none."""
+    labels = np.random.default_rng(0).permutation(np.repeat(range(len(class_sizes)), class_sizes))
     num_clients, method, per_client = (
-        settings[key] for key in ("num_clients", "method", "classes_per_client")
+        given[key] for key in ("num_clients", "method", "classes_per_client")
     )
     free = method == "dirichlet_by_class"
-    settings["sizes"] = "balanced" if free else settings["sizes"]
-    uneven = settings["sizes"] == "power_law"
-    least = settings["min_samples"] if free or uneven else 1
-    class_sizes = np.bincount(labels)[np.unique(labels)]
+    given["sizes"] = "balanced" if free else given["sizes"]
+    uneven = given["sizes"] == "power_law"
+    least = given["min_samples"] if free or uneven else 1
     try:
-        clients = partition(labels, **settings)
+        clients = partition(labels, **given)
     except UserError:
         least = max(least, per_client) if method == "n_class" else least
         if num_clients * least > len(labels):
             return
         if method == "iid":
-            assert class_sizes.min() < num_clients
+            assert min(class_sizes) < num_clients
         elif method == "n_class":
-            law = settings["power_law_exponent"] if uneven else None
+            law = given["power_law_exponent"] if uneven else None
             held = client_sizes(len(labels), num_clients, law, least)
-            assert not exists(class_sizes, held, per_client)
+            assert not exists(np.array(class_sizes), held, per_client)
         else:  # of 2,000 draws, which α ≥ 1 makes nearly even, none with a quarter for everyone
             assert free
-            assert settings["alpha"] < 1 or 4 * num_clients * least > len(labels)
+            assert given["alpha"] < 1 or 4 * num_clients * least > len(labels)
         return
-    counts = check_partition(clients, np.array(labels))
+    counts = check_partition(clients, labels)
     held = counts.sum(axis=1)
     assert held.min() >= least if free or uneven else np.ptp(held) <= 1
     assert free or (np.diff(held) <= 0).all()
