@@ -54,8 +54,7 @@ def test_figures_draw_on_given_or_new_axes(runs: pd.DataFrame, name: str) -> Non
     assert set(lines(ax)) == {"FedAvg", "FedNNNN"}
     assert names(ax) >= {"FedAvg", "FedNNNN"}
     assert len(names(ax)) == len(ax.texts)
-    assert ax.get_xlabel()
-    assert ax.get_ylabel()
+    assert all((ax.get_xlabel(), ax.get_ylabel()))
     other = draw(runs, names=False, legend=True)
     assert other is not ax
     assert not names(other)
@@ -155,7 +154,6 @@ def test_error_axis_separates_accuracies_near_100(make_run) -> None:
     assert at[1] - at[0] == pytest.approx(at[2] - at[1])
     assert {90.0, 99.0, 99.9} <= set(ax.get_yticks())
     assert np.isfinite(ax.transData.transform((4, 100.0))).all()
-    assert "error" in charts(runs)["seconds"].caption
     linear = fig.accuracy(runs, scale="linear")
     assert ("error" in ax.get_ylabel(), "error" in linear.get_ylabel()) == (True, False)
 
@@ -167,9 +165,9 @@ def test_caption_names_the_scale_of_the_axis(make_run, reached: tuple, by_error:
     """It went by the best run, and the axis by the mean and its band."""
     for seed, accuracy in enumerate(reached):
         folder = make_run("FedNNNN", seed=seed, change=curve(*[accuracy] * 4))
-    chart = charts(fp.read_runs(folder.parent))["accuracy"]
-    assert (chart.ax.get_yscale() == "function") == by_error
-    assert ("error" in chart.caption) == by_error
+    found = charts(fp.read_runs(folder.parent))
+    for chart in (found["accuracy"], found["seconds"]):
+        assert (chart.ax.get_yscale() == "function") == ("error" in chart.caption) == by_error
 
 
 @pytest.mark.slow
@@ -186,14 +184,16 @@ def test_norms_of_a_layer_and_a_custom_metric(make_run) -> None:
 
 
 def test_variants_of_a_method_have_shades(make_run) -> None:
-    """β 0.5 and β 1.1 looked the same."""
+    """Of tables that were read apart, too: settings that one lacks stand behind the numbers."""
     betas = (0.5, 0.8, 1.1)
-    for beta in betas:
-        make_run("FedNNNN", beta=beta)
-    ax = fig.accuracy(fp.read_runs(make_run("PaperFedAvg").parent))
+    parts = [fp.read_runs(make_run("PaperFedAvg"))]
+    parts += [fp.read_runs(make_run("FedNNNN", beta=beta)) for beta in betas]
+    ax = fig.accuracy(pd.concat(parts))
     assert names(ax) == set(lines(ax)) == {"FedAvg", *(f"FedNNNN (β {beta:g})" for beta in betas)}
     shades = [line.get_alpha() for line in ax.lines if line.get_label() != "FedAvg"]
     assert shades == sorted(set(shades))
+    with pytest.warns(UserWarning, match="only that one counts"):
+        fig.accuracy(pd.concat([parts[0], parts[0].assign(run="again", folder="copy")]))
 
 
 def test_palette_colours_a_renamed_method(runs: pd.DataFrame) -> None:
@@ -253,16 +253,6 @@ def test_single_client_is_a_reference(make_run) -> None:
     assert references(both, both[~alone])["run"].unique() == [folder.name]
     other = both.assign(model=both["model"].where(~alone, "resnet18"))
     assert references(other, both[~alone]).empty
-
-
-def test_accuracy_of_tables_joined_by_the_user(make_run) -> None:
-    """Settings that one of the tables lacks stand behind the numbers then."""
-    parts = [fp.read_runs(make_run("PaperFedAvg"))]
-    parts += [fp.read_runs(make_run("FedNNNN", beta=beta)) for beta in (0.5, 1.1)]
-    labels = {"FedAvg", "FedNNNN (β 0.5)", "FedNNNN (β 1.1)"}
-    assert set(lines(fig.accuracy(pd.concat(parts)))) == labels
-    with pytest.warns(UserWarning, match="only that one counts"):
-        fig.accuracy(pd.concat([parts[0], parts[0].assign(run="again", folder="copy")]))
 
 
 @pytest.mark.slow

