@@ -138,7 +138,8 @@ def differing(heads: pd.DataFrame, keys: Iterable[str]) -> list[str]:
 
 def _apart(runs: pd.DataFrame) -> pd.DataFrame:
     """Runs by names of their own: tables read apart may share folders, or names of folders."""
-    runs = runs.drop(columns=ARRANGED, errors="ignore").drop_duplicates(["folder", "round"])
+    runs = runs.drop(columns=ARRANGED, errors="ignore")
+    runs = runs.drop_duplicates(["folder", "round"], ignore_index=True)  # one index of several
     of_one_name = runs.groupby("run")["folder"].transform("nunique") > 1
     return runs.assign(run=runs["run"].mask(of_one_name, runs["folder"]))
 

@@ -1,7 +1,5 @@
 """Dirichlet label skew: the draw, its fit to the clients' sizes and its rounding; or free sizes."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from scipy.stats import ks_2samp
@@ -48,28 +46,6 @@ def test_dirichlet_against_numpys_draws(alpha: float) -> None:
     for client, of_class in ((0, 0), (1, 2), (3, 0), (3, 2)):
         pair = [np.array(tables)[:, client, of_class].round() for tables in (expected, found)]
         assert ks_2samp(*pair).pvalue > 0.01
-
-
-class Told:
-    """Stands for a generator: each draw of a split is what it was told."""
-
-    def __init__(self, *splits: list[list[float]]) -> None:
-        self._splits = iter(splits)
-
-    def dirichlet(self, _alpha: object, _classes: int) -> Any:
-        return np.array(next(self._splits))
-
-
-def test_by_class_worked_by_hand() -> None:
-    """7.5 is cut to 7; a client with its even part, 7 of 14, gets none of the next class."""
-    two = np.array([10, 10])
-    told = Told([[0.75, 0.25], [0.5, 0.5]])
-    assert class_by_class_shares(two, 2, 1.0, 1, told).tolist() == [[7, 5], [3, 5]]
-    told = Told([[0.9, 0.1], [0.9, 0.1]])
-    assert class_by_class_shares(np.array([10, 4]), 2, 1.0, 1, told).tolist() == [[9, 0], [1, 4]]
-    told = Told([[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]], [[0.2, 0.8], [0.5, 0.5]])
-    assert class_by_class_shares(two, 2, 1.0, 8, told).tolist() == [[0, 10], [10, 0]]
-    assert class_by_class_shares(two, 2, 1.0, 7, told).tolist() == [[2, 5], [8, 5]]
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 100.0])

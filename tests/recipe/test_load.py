@@ -241,7 +241,7 @@ def test_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
 
 def test_dump_holds_values_and_no_access_key(recipe_file: Path) -> None:
     odd = 'tracking_args.run_name="β\\N\\u2028: \'#"'
-    given = ["client_batching=off", "beta=5e-4", "wandb_key=s3cret", odd]
+    given = ["client_batching=off", "beta=5e-4", "wandb_key=s3cret", "mlops_api_key=s3cret", odd]
     given += ["customized_training_mqtt_config={MQTT_PWD: s3cret}", "client_id_list=.nan"]
     recipe = load_recipe(recipe_file, [*given, f"data_cache_dir=/{'a long name ' * 9}"])
     assert recipe.tracking_args.run_name == "β\x85\u2028: '#"

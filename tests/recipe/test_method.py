@@ -100,7 +100,7 @@ def test_users_rule_is_a_method_with_the_flag(users: str) -> None:
     [
         ("FedYogi", ["server_lr=0"], "server_lr: 0: must be a finite number greater than 0"),
         ("PaperFedProx", ["prox_mu=-1"], "prox_mu: -1: must be a finite number of at least 0"),
-        ("FedExP", ["server_lr=1"], f"server_lr: 1: FedExP {UNUSED} FedAdam and FedYogi)"),
+        ("FedExP", ["server_lr=0"], f"server_lr: 0: FedExP {UNUSED} FedAdam and FedYogi)"),
         ("PaperFedAvg", ["fedexp_epsilom=1"], "unknown key; did you mean train_args.fedexp_eps"),
         ("FedAvg", [], "'FedAvg': must be one of PaperFedAvg, PaperFedProx, NormNorm, Momentum, "),
         ("fednnnn", [], "; did you mean FedNNNN?"),

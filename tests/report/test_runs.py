@@ -159,18 +159,6 @@ def test_read_runs_keeps_its_limits(make_run, monkeypatch: pytest.MonkeyPatch) -
         assert pd.Series(problems).str.contains(said).any()
 
 
-def test_names_like_numbers_stay_text(make_run) -> None:
-    """Folders 01 and 1 became one data set; runs 1:30 and 2:30 without a recipe two seeds."""
-    for seed, name in enumerate(("01", "1")):
-        folder = make_run("FedNNNN", dataset="image_folder", data_dir=name, seed=seed)
-    for name in ("1:30", "2:30"):
-        (make_run("FedNNNN", name=name) / "recipe.yaml").unlink()
-    runs, _ = read_folders([folder.parent])
-    assert {"1:30", "2:30"} < set(runs["method"])
-    images = {"01 (image_folder)", "1 (image_folder)"}
-    assert set(arrange(runs)["data"]) == images | {"data not recorded"}
-
-
 def test_tables_read_apart_can_be_joined(make_run, tmp_path: Path) -> None:
     make_run("FedNNNN", name="a/same")
     make_run("PaperFedAvg", name="b/same")

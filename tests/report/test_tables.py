@@ -59,41 +59,39 @@ def test_accuracy_table_and_summary_by_hand(make_run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "data", "condition"),
+    ("settings", "condition"),
     [
-        (
-            {"partition_method": "dirichlet", "partition_alpha": 0.3},
-            "MNIST",
-            "Dirichlet, B (α 0.3)",
-        ),
-        ({"partition_method": "dirichlet_by_class"}, "MNIST", "Dirichlet by class (α 0.5)"),
-        ({"dataset": "cifar10", "partition_sizes": "power_law"}, "CIFAR-10", "non-IID, UB"),
-        ({"partition_method": None}, "MNIST", "own data"),  # of a script's loaders
-        ({"dataset": "image_folder", "data_dir": "~/a"}, "a (image_folder)", "non-IID, B"),
+        ({"partition_method": "dirichlet", "partition_alpha": 0.3}, "MNIST Dirichlet, B (α 0.3)"),
+        ({"partition_method": "dirichlet_by_class"}, "MNIST Dirichlet by class (α 0.5)"),
+        ({"dataset": "cifar10", "partition_sizes": "power_law"}, "CIFAR-10 non-IID, UB"),
+        ({"partition_method": None}, "MNIST own data"),  # of a script's loaders
+        ({"dataset": "image_folder", "data_dir": "~/a"}, "a (image_folder) non-IID, B"),
     ],
 )
-def test_conditions_have_the_papers_names(make_run, settings, data, condition) -> None:
+def test_conditions_have_the_papers_names(make_run, settings: dict, condition: str) -> None:
     row = table_of(make_run("FedNNNN", **{"dataset": "mnist"} | settings)).numbers.iloc[0]
-    assert (row["data"], row["condition"]) == (data, condition)
-    assert math.isnan(row["paper"]) == (condition != "non-IID, UB")
+    assert f"{row['data']} {row['condition']}" == condition
+    assert math.isnan(row["paper"]) == (condition != "CIFAR-10 non-IID, UB")
+
+
+UNEVEN = {"partition_sizes": "power_law"}
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
+        ({"model": "resnet18", "beta": 0.8}, "model resnet18 (nnnn_mnist), beta 0.8 (0.7)"),
+        ({"client_weighting": "samples"}, "client_weighting samples (uniform)"),
         (
-            {"model": "resnet18", "client_weighting": "samples", "precision": "bf16", "beta": 0.8},
-            "client_weighting samples (uniform), precision bf16 (fp32), model resnet18 (nnnn_mnist)"
-            ", beta 0.8 (0.7)",
+            {"precision": "bf16", "max_client_norm": 3.0},
+            "precision bf16 (fp32), max_client_norm 3 (–)",
         ),
         (
-            {"validation_fraction": 0.1, "max_client_norm": 3.0, "comm_round": 3},
-            "validation_fraction 0.1 (0), max_client_norm 3 (–), comm_round 3 (100)",
+            {"validation_fraction": 0.1, "comm_round": 3},
+            "validation_fraction 0.1 (0), comm_round 3 (100)",
         ),
-        (
-            {"partition_sizes": "power_law", "power_law_exponent": 0.1, "min_samples": 300},
-            "power_law_exponent 0.1 (1), min_samples 300 (10)",
-        ),
+        (UNEVEN | {"power_law_exponent": 0.1}, "power_law_exponent 0.1 (1)"),
+        (UNEVEN | {"min_samples": 300}, "min_samples 300 (10)"),
         ({"done": 7, "finished": False}, "7 rounds so far (100)"),
         ({"change": every_tenth}, "90 rounds not tested (0)"),
         ({"power_law_exponent": 2.0}, None),  # which balanced clients do not have
@@ -108,48 +106,41 @@ def test_run_unlike_the_papers_is_marked(make_run, changed: dict, said: str | No
 
 
 ALONE = {"client_num_in_total": 1, "client_num_per_round": 1}
+OFF = {"method": "FedNNNN", "max_client_norm": None}
 
 
 @pytest.mark.parametrize(
-    ("methods", "settings", "labels"),
+    ("one", "other", "labels"),
     [
         # Settings that differ in the seventh digit were merged as seeds.
-        *(
-            (["FedNNNN"] * 2, [{key: a}, {key: b}], [f"FedNNNN ({shown} {x})" for x in (a, b)])
-            for key, shown, a, b in (
-                ("learning_rate", "η", 0.05, 0.0500000001),
-                ("model", "model", "cnn", "resnet18"),
-            )
-        ),
-        (["a:Lion", "b:Lion"], [{}, {}], ["Lion (is a:Lion)", "Lion (is b:Lion)"]),
-        (["my:FedAvg", "your:FedAvg"], [{}, {}], ["my:FedAvg", "your:FedAvg"]),
-        (
-            ["PaperFedAvg", "FedNNNN"],
-            [{"max_client_norm": norm} for norm in (None, 1.0)],
-            ["FedAvg (clipped to –)", "FedNNNN (clipped to 1)"],
-        ),
-        (
-            ["PaperFedAvg"] * 2,
-            [ALONE | {"learning_rate": rate} for rate in (0.05, 0.1)],
-            [f"single client, FedAvg (η {rate})" for rate in (0.05, 0.1)],
-        ),
+        ({"learning_rate": 0.05}, {"learning_rate": 0.0500000001}, "FedNNNN (η {learning_rate})"),
+        ({"model": "cnn"}, {"model": "resnet18"}, "FedNNNN (model {model})"),
+        ({"method": "a:Lion"}, {"method": "b:Lion"}, "Lion (is {method})"),
+        ({"method": "my:FedAvg"}, {"method": "your:FedAvg"}, "{method}"),
+        (OFF, {"method": "Own", "max_client_norm": 1}, "{method} (clipped to {max_client_norm})"),
+        (ALONE | {"epochs": 3}, ALONE | {"epochs": 4}, "single client, FedNNNN (epochs {epochs})"),
     ],
 )
-def test_lines_are_split_by_methods_and_settings(make_run, methods, settings, labels) -> None:
-    for seed in (0, 1):
-        folder = make_run(methods[seed], seed=seed, **settings[seed])
+def test_lines_are_split_by_methods_and_settings(make_run, one, other, labels: str) -> None:
+    for seed, settings in enumerate((one, other)):
+        folder = make_run(**{"method": "FedNNNN", **settings}, seed=seed)
     numbers = table_of(folder.parent).numbers
-    assert list(numbers["label"]) == labels
+    expected = [labels.format(**settings).replace("None", "–") for settings in (one, other)]
+    assert list(numbers["label"]) == expected
     assert list(numbers["seeds"]) == [1, 1]
 
 
 def test_data_without_a_recipe_is_not_ranked(make_run) -> None:
-    for name in ("mine", "yours"):
+    """Names like numbers stay text: runs 1:30 and 2:30 were two seeds, folders 01 and 1 one."""
+    for name in ("1:30", "2:30"):
         (make_run("FedNNNN", name=name) / "recipe.yaml").unlink()
+    for seed, name in enumerate(("01", "1")):
+        folder = make_run("FedNNNN", dataset="image_folder", data_dir=name, seed=seed)
     with pytest.warns(UserWarning, match=r"recipe\.yaml"):
-        runs = arrange(fp.read_runs(make_run("FedNNNN", name="ours").parent))
+        runs = arrange(fp.read_runs(folder.parent))
+    assert {*runs["data"]} == {"01 (image_folder)", "1 (image_folder)", "data not recorded"}
     of_unknown = runs[runs["data"] == "data not recorded"]
-    assert of_unknown["run"].nunique() == 2
+    assert {*of_unknown["method"]} == {"1:30", "2:30"}
     assert tables.headline(of_unknown) == ""
     assert not tables.accuracy(runs).strong
 
@@ -202,12 +193,12 @@ def test_accuracy_on_held_out_images_is_called_validation(make_run) -> None:
     assert "non-IID, B (held out 0.2) FedNNNN" in both.text()
 
 
-@pytest.mark.parametrize("key", ["validation_fraction", "comm_round", "client_num_per_round"])
-def test_setting_that_is_no_number_is_shown(make_run, key: str) -> None:
-    folder = make_run("FedNNNN", dataset="mnist")
+def test_setting_that_is_no_number_is_shown(make_run) -> None:
+    folder, keys = make_run("FedNNNN", dataset="mnist"), "validation_fraction|comm_round|per_round"
     path = folder / "recipe.yaml"
-    path.write_text(re.sub(rf"({key}): .*", r"\1: abc", path.read_text()))
-    assert f"{key} abc" in table_of(folder).notes[-1]
+    path.write_text(re.sub(rf"({keys}): .*", r"\1: abc", path.read_text()))
+    for key in keys.split("|"):
+        assert f"{key} abc" in table_of(folder).notes[-1]
     assert fp.figures.agreement(fp.read_runs(folder)).lines
 
 
