@@ -42,6 +42,8 @@ def test_wheel_runs_a_recipe_by_name(tmp_path: Path) -> None:
         "run",
         "digits_noniid_b_fednnnn",
     ]
-    printed = subprocess.check_output([*command, *short], text=True, cwd=tmp_path)
-    assert Path(printed.splitlines()[0]).is_relative_to(environment)
+    shown = {"capture_output": True, "text": True, "cwd": tmp_path}
+    ended = subprocess.run([*command, *short], check=True, **shown)
+    assert Path(ended.stdout.splitlines()[0]).is_relative_to(environment)
+    assert ended.stderr.count("\n") == ended.stderr.count("no GPU is visible")  # nothing of FedML's
     assert (tmp_path / "runs" / "digits_noniid_b_fednnnn-seed0" / "summary.json").exists()

@@ -1,15 +1,13 @@
 """A silo's server anew, images, and scripts that start at once."""
 
-import json
 import os
 import random
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count, islice
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +22,8 @@ from torch import nn
 import fednnnn_plugin as fp
 from fednnnn_plugin.data.federated import FederatedData
 
+from ..support.processes import Ended
+from .forks import begin
 from .rounds import net, silo
 
 fp.register()
@@ -74,8 +74,8 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-Ended = subprocess.CompletedProcess[str]
 SECONDS = 240  # that a script may take
+_SCREENS = count()
 
 
 def wait_until(what: Callable[[], object]) -> None:
@@ -89,36 +89,37 @@ def wait_until(what: Callable[[], object]) -> None:
 class Script:
     """A script that runs."""
 
-    def __init__(self, ask: Callable[[dict], int], request: dict) -> None:
-        self._ask, self._screen, self._pid = ask, request["screen"], ask(request)
+    def __init__(self, forks: Connection, screen: str) -> None:
+        self._forks, self._screen, self._pid = forks, screen, forks.recv()
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self._pid, number)
 
     def wait(self) -> Ended:
-        status = self._ask({"wait": self._pid})
-        return Ended((), status, *(Path(self._screen + name).read_text() for name in "12"))
+        self._forks.send(self._pid)
+        status = self._forks.recv()
+        return Ended(status, *(Path(f"{self._screen}{n}").read_text() for n in (1, 2)))
 
 
 class Scripts:
     """Starts scripts as users do, but for the seconds of slow imports; see `forks`."""
 
-    def __init__(self, process: subprocess.Popen, screens: Path) -> None:
-        self._process = process
-        self._screens = (f"{screens}/{number}-" for number in count())
-
-    def ask(self, request: dict) -> int:
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+    def __init__(self, plugin: bool, *modules: str) -> None:
+        modules += ("fedml.simulation.simulator", "fedml.cross_silo.server.server_initializer")
+        self._forks = begin(plugin, *modules, "sklearn.datasets")
 
     def start(self, *arguments: str | Path, folder: Path, path: str = "") -> Script:
         """Start a script in a folder; ``path`` is one where it looks for packages first."""
         request = {"arguments": list(map(str, arguments)), "folder": str(folder), "path": path}
-        return Script(self.ask, {**request, "screen": next(self._screens), "seconds": SECONDS})
+        screen = f"{folder}/screen-{next(_SCREENS)}-"
+        self._forks.send({**request, "screen": screen, "seconds": SECONDS})
+        return Script(self._forks, screen)
 
     def run(self, *arguments: str | Path, folder: Path) -> Ended:
-        return self.start(*arguments, folder=folder).wait()
+        """Run a script that ends well."""
+        ended = self.start(*arguments, folder=folder).wait()
+        assert ended.status == 0, ended.stderr
+        return ended
 
     def start_federation(
         self,
@@ -143,28 +144,25 @@ class Scripts:
         return started
 
 
-def _scripts(folders: pytest.TempPathFactory, disable: str, *modules: str) -> Iterator[Scripts]:
-    folder = folders.mktemp("screens")
-    own = {"HOME": str(folder), "OMP_NUM_THREADS": "1", "FEDNNNN_PLUGIN_DISABLE": disable}
-    command = (sys.executable, Path(__file__).with_name("forks.py"), *modules, "sklearn.datasets")
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, env=os.environ | own, **pipes) as process:
-        yield Scripts(process, folder)
+# Forked now, before any test has changed this process.
+_WITH_PLUGIN = Scripts(
+    True,
+    *("fednnnn_plugin.engine.run", "fednnnn_plugin.fedml.simulator"),
+    *("fednnnn_plugin.fedml.client_trainer", "fedml.cli.cli"),
+)
+_ALONE = Scripts(False)
 
 
-@pytest.fixture(scope="session")
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
+@pytest.fixture
+def scripts() -> Scripts:
     """FedML with the plugin, both imported."""
-    ours = ("engine.run", "fedml.simulator", "fedml.client_trainer")
-    theirs = ("fedml.cross_silo", "fedml.simulation.simulator")
-    yield from _scripts(tmp_path_factory, "0", *theirs, *(f"fednnnn_plugin.{m}" for m in ours))
+    return _WITH_PLUGIN
 
 
-@pytest.fixture(scope="session")
-def fedml_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scripts]:
+@pytest.fixture
+def fedml_alone() -> Scripts:
     """FedML imported as without the plugin: its hook is off."""
-    modules = ("cross_silo", "cli.modules.run", "simulation.simulator", "data.data_loader")
-    yield from _scripts(tmp_path_factory, "1", *(f"fedml.{name}" for name in modules))
+    return _ALONE
 
 
 def _listens(port: int) -> bool:

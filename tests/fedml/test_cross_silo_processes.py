@@ -55,7 +55,7 @@ def rounds_done(folder: Path) -> int:
 
 def waited_for(processes: list) -> list:
     ended = [process.wait() for process in processes]
-    assert {one.returncode for one in ended} == {0}, ended[0].stderr
+    assert {one.status for one in ended} == {0}, ended[0].stderr
     return ended
 
 
@@ -85,7 +85,7 @@ def test_killed_federation_continues_with_the_engines_bits(folder, scripts) -> N
     wait_until(lambda: rounds_done(folder))
     for process in processes:
         process.send(signal.SIGKILL)
-    assert {process.wait().returncode for process in processes} == {-signal.SIGKILL}
+    assert {process.wait().status for process in processes} == {-signal.SIGKILL}
     done = rounds_done(folder)  # on a busy machine some rounds more
     edit(folder, start_round=done, comm_round=1, federated_optimizer="FedNNNN")
     server, *_ = waited_for(scripts.start_federation(folder, SCRIPT, SCRIPT))
