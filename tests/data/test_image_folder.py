@@ -78,10 +78,8 @@ def test_folder_whole_is_split_by_class(tmp_path: Path) -> None:
 
 def test_images_of_several_sizes_are_resized(parts: Path) -> None:
     odd = save(parts / "train" / "cat" / "2.JPG", 40, (9, 5))
-    message = refusal(load, parts)
-    assert message.startswith(f"{odd}: ")
-    for part in ("9 x 5", "6 x 4", f"{parts}/train/cat/0.png", "data_args.image_size"):
-        assert part in message
+    where = f"{odd}: .* 9 x 5 .*{parts}/train/cat/0.png has 6 x 4: .*data_args.image_size"
+    assert re.match(where, refusal(load, parts))
     images = load(parts, image_size=(3, 2)).pixels.train_images
     assert images[:, 0].flatten(1).float().mean(1).tolist() == pytest.approx([10, 20, 40, 11, 21])
 
@@ -167,22 +165,21 @@ def test_images_beyond_memory_are_not_decoded(parts: Path, monkeypatch: pytest.M
     assert refusal(load, parts).startswith("data_args.image_size: ")
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (lambda f: save(f / "test" / "e\nl" / "0.png", 1), "data_args.data_dir: {f}: .* e\\\\nl"),
-        (lambda f: (f / "test").rename(f / "val"), "{f}/test: "),
-        (lambda f: (f / "test/dog/0.png").rename(f / "test/dog/0.gif"), "{f}/test/dog: no .jpg"),
-        (
-            lambda f: [(shutil.rmtree(f / p), save(f / p / "0.png", 1)) for p in ("train", "test")],
-            "data_args.data_dir: {f}: 0 folders in train",
-        ),
-        (shutil.rmtree, "data_args.data_dir: {f}: no such folder"),
-        (lambda f: [shutil.rmtree(f), f.mkdir()], "data_args.data_dir: {f}: 0 folders in images"),
-    ],
-)
-def test_folder_that_is_wrong_is_one_line(
-    parts: Path, change: Callable[[Path], Any], named: str
-) -> None:
-    change(parts)
-    assert re.match(named.format(f=parts), refusal(load, parts))
+def test_folder_that_is_wrong_is_one_line(parts: Path) -> None:
+    where = f"data_args.data_dir: {parts}: "
+    image = parts / "test" / "dog" / "0.png"
+    other = save(parts / "test" / "e\nl" / "0.png", 1).parent
+    assert re.match(rf"{where}.* e\\nl", refusal(load, parts))
+    shutil.rmtree(other)
+    image.rename(image.with_suffix(".gif"))
+    assert refusal(load, parts).startswith(f"{image.parent}: no .jpg")
+    (parts / "test").rename(parts / "val")
+    assert refusal(load, parts).startswith(f"{parts}/test: ")
+    for name in ("cat", "dog"):
+        shutil.rmtree(parts / "train" / name)
+    (parts / "test").mkdir()
+    assert refusal(load, parts).startswith(f"{where}0 folders in train")
+    shutil.rmtree(parts)
+    assert refusal(load, parts) == f"{where}no such folder"
+    parts.mkdir()
+    assert refusal(load, parts).startswith(f"{where}0 folders in images")

@@ -1,51 +1,43 @@
-"""Data from a user's function: any shape, tensors or arrays, and one line for all that is wrong."""
+"""Data of a user's own: any shape, tensors or arrays, and one line for all that is wrong."""
 
-import sys
-from pathlib import Path
+import random
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.nested import nested_tensor
 
-from fednnnn_plugin.data.images import ImageDataset
-from fednnnn_plugin.data.own_data import load_own_data
+from fednnnn_plugin.data.own_data import OwnData, load_own_data
 
 from .conftest import refusal
 
-HEAD = """
-import numpy as np, random, torch
-from torch import rand, tensor
-U8 = torch.uint8
-def images(n=4, value=0, *shape): return torch.full((n, *(shape or (1, 2, 2))), value, dtype=U8)
-def labels(n=4): return torch.arange(n) % 2
-def nested(parts): return torch.nested.nested_tensor([part.float() for part in parts])
-def fixed(array): array.setflags(write=False); return array
-"""
+
+def images(n: int = 4, value: int = 0, *shape: int) -> Tensor:
+    return torch.full((n, *(shape or (1, 2, 2))), value, dtype=torch.uint8)
 
 
-@pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Load what a function returns, given as an expression, or any body of a function."""
-    monkeypatch.chdir(tmp_path)
-
-    def start(returned: str, body: str = "pass", seed: int = 0) -> ImageDataset:
-        sys.modules.pop("own_data", None)
-        text = f"{HEAD}\ndef load():\n    {body}\n    return {returned}\n"
-        (tmp_path / "own_data.py").write_text(text)
-        for compiled in tmp_path.glob("__pycache__/*"):
-            compiled.unlink()
-        return load_own_data("own_data:load", allow_code=True, seed=seed).dataset
-
-    yield start
-    sys.modules.pop("own_data", None)
+def labels(n: int = 4) -> Tensor:
+    return torch.arange(n) % 2
 
 
-@pytest.mark.parametrize("as_array", ["", ".numpy()"])
-def test_own_data_of_uint8_is_normalised(load, as_array: str) -> None:
-    body = "train = images(); train[:2] = 100"
-    returned = (
-        f"train{as_array}, labels().short(){as_array}, images(2, 200){as_array}, tensor([0, 2])"
-    )
-    dataset = load(returned, body)
+def fixed(array: np.ndarray) -> np.ndarray:
+    array.setflags(write=False)
+    return array
+
+
+def load(given: object, seed: int = 0) -> OwnData:
+    """Load data, or what a function returns."""
+    return load_own_data("<object>:mine", seed=seed, given=given)
+
+
+@pytest.mark.parametrize("form", [torch.as_tensor, np.asarray])
+def test_own_data_of_uint8_is_normalised(form: Callable[[Tensor], object]) -> None:
+    train = images()
+    train[:2] = 100
+    parts = (train, labels().short(), images(2, 200), torch.tensor([0, 2]))
+    dataset = load(tuple(map(form, parts))).dataset
     assert dataset.class_names == ("0", "1", "2")
     assert dataset.pixels.train_labels.dtype == torch.int64
     assert dataset.mean == pytest.approx((50,))
@@ -58,17 +50,16 @@ def test_own_data_of_uint8_is_normalised(load, as_array: str) -> None:
 @pytest.mark.parametrize(
     ("inputs", "values", "dtype"),
     [
-        ("np.arange({n} * 2.).reshape({n}, 2)[::-1]", [[2, 3], [0, 1]], torch.float32),
-        ("fixed(np.ones(({n}, 1), dtype=np.float16))", [[1], [1]], torch.float32),
-        ("images({n}, {n}).double() / 4", [[[[0.5] * 2] * 2]] * 2, torch.float32),
-        ("torch.ones({n}, dtype=torch.int64)", [1, 1], torch.int64),
+        (lambda n: np.arange(n * 2.0).reshape(n, 2)[::-1], [[2, 3], [0, 1]], torch.float32),
+        (lambda n: fixed(np.ones((n, 1), dtype=np.float16)), [[1], [1]], torch.float32),
+        (lambda n: images(n, n).double() / 4, [[[[0.5] * 2] * 2]] * 2, torch.float32),
+        (lambda n: torch.ones(n, dtype=torch.int64), [1, 1], torch.int64),
     ],
 )
 def test_own_data_of_other_types_stays_as_it_is(
-    load, inputs: str, values, dtype: torch.dtype
+    inputs: Callable[[int], object], values: list[object], dtype: torch.dtype
 ) -> None:
-    train, test = inputs.format(n=4), inputs.format(n=2)
-    dataset = load(f"{train}, np.arange(4), {test}, np.arange(2, dtype='u2')")
+    dataset = load((inputs(4), np.arange(4), inputs(2), np.arange(2, dtype="u2"))).dataset
     tensor = dataset.pixels.test_images
     assert tensor.tolist() == values
     assert tensor.dtype == dataset.pixels.train_images.dtype == dtype
@@ -76,51 +67,46 @@ def test_own_data_of_other_types_stays_as_it_is(
     assert len(dataset.class_names) == 4
 
 
-def test_own_data_draws_follow_the_seed(load) -> None:
-    body = "x = rand(4, 1, 2, 2) + random.random() + np.random.rand()"
-    first, again, other = (load("x, labels(), x, labels()", body, seed) for seed in (1, 1, 2))
-    assert torch.equal(first.pixels.train_images, again.pixels.train_images)
-    assert not torch.equal(first.pixels.train_images, other.pixels.train_images)
-
-
-REST = "labels(), images(), labels()"
-WRONG = {
-    "images(), labels()": "a tuple of 2; must be tensors or arrays",
-    f"images()[0, 0, 0, 0], {REST}": "train_inputs: torch.uint8 of []; must be [n, ...]",
-    f"images(0), {REST}": "train_inputs: torch.uint8 of [0, 1, 2, 2]; must be [n, ...], not empty",
-    "images(), labels(3), images(), labels()": "train_labels: 3, for 4 train_inputs",
-    "images(), labels(), images(4, 0, 1, 2, 3), labels()": "test_inputs: torch.uint8 of [4, 1, 2, ",
-    "1 / 0": "raised ZeroDivisionError: division by zero (",
-    "images() / 1, labels(), images(4, 1).double() * 1e300, labels()": "test_inputs: has NaN or",
-    f"nested([images(), images(3)]), {REST}": "train_inputs: cannot be used: must be neither",
-    f"np.ma.masked_array(np.ones((4, 2))), {REST}": "train_inputs: cannot be used: must not be ma",
-    "images(), -labels(), images(), labels()": "train_labels: has -1; labels go from 0 on",
-    "images(), 0 * labels(), images(), 0 * labels()": "labels up to 0: there must be 2 to 100000",
-}
+REST = (labels(), images(), labels())
+FLOATS = images().float()
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
-@pytest.mark.parametrize("returned", WRONG)
-def test_own_data_that_does_not_fit_is_refused(load, returned: str) -> None:
-    message = refusal(load, returned)
-    assert message.startswith(f"data_args.dataset: own_data:load: {WRONG[returned]}")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((images(), labels()), "a tuple of 2; must be tensors or arrays"),
+        ((images()[0, 0, 0, 0], *REST), "train_inputs: torch.uint8 of []; must be [n, ...]"),
+        ((images(0), *REST), "train_inputs: torch.uint8 of [0, 1, 2, 2]; must be [n, ...], not em"),
+        ((images(), labels(3), *REST[1:]), "train_labels: 3, for 4 train_inputs"),
+        ((images(), labels(), images(4, 0, 1, 2, 3), labels()), "test_inputs: torch.uint8 of [4,"),
+        (lambda: 1 / 0, "raised ZeroDivisionError: division by zero ("),
+        ((FLOATS, labels(), FLOATS.double() + 1e300, labels()), "test_inputs: has NaN or"),
+        (lambda: (nested_tensor([FLOATS]), *REST), "train_inputs: cannot be used: must be neither"),
+        ((np.ma.ones((4, 2)), *REST), "train_inputs: cannot be used: must not be ma"),
+        ((images(), -labels(), *REST[1:]), "train_labels: has -1; labels go from 0 on"),
+        ((images(), 0 * labels()) * 2, "labels up to 0: there must be 2 to 100000"),
+    ],
+)
+def test_own_data_that_does_not_fit_is_refused(given: object, said: str) -> None:
+    assert refusal(load, given).startswith(f"data_args.dataset: <object>:mine: {said}")
 
 
-def test_own_data_fingerprint_says_what_was_drawn() -> None:
-    labels = torch.arange(4) % 2, torch.arange(2)
+def test_own_data_that_is_drawn_follows_the_seed() -> None:
+    def drawn() -> tuple[Tensor, ...]:
+        x = torch.rand(4, 2) + random.random() + np.random.rand()  # noqa: NPY002
+        return x, labels(), x, labels()
 
-    def drawn() -> tuple[torch.Tensor, ...]:
-        return torch.rand(4, 2), labels[0], torch.rand(2, 2), labels[1]
-
-    def fixed() -> tuple[object, ...]:
-        return torch.ones(4, 2), labels[0], torch.ones(2, 2), labels[1], [[0, 1], [2, 3]]
-
-    def of(function: object, seed: int) -> dict[str, dict[str, str]]:
-        return dict(load_own_data("<object>:it", seed=seed, given=function).fingerprint)
-
-    one, other = of(drawn, 0)["data"], of(drawn, 1)["data"]
-    assert one.keys() == {"code", "drawn_tensors"}
-    assert one["code"] == other["code"]
-    assert one["drawn_tensors"] != other["drawn_tensors"]
-    assert of(fixed, 0) == of(fixed, 1)
-    assert of(fixed, 0).keys() == {"data", "split"}
+    one, again, other = (load(drawn, seed) for seed in (1, 1, 2))
+    parts = [of.dataset.pixels.train_images for of in (one, again, other)]
+    assert torch.equal(parts[0], parts[1])
+    assert not torch.equal(parts[0], parts[2])
+    before, after = (of.fingerprint["data"] for of in (one, other))
+    assert before.keys() == {"code", "drawn_tensors"}
+    assert before["code"] == after["code"]
+    assert before["drawn_tensors"] != after["drawn_tensors"]
+    undrawn = [
+        load(lambda: (*REST[1:], *REST[1:], [[0, 1], [2, 3]]), s).fingerprint for s in (0, 1)
+    ]
+    assert undrawn[0] == undrawn[1]
+    assert undrawn[0].keys() == {"data", "split"}
