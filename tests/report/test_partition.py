@@ -38,8 +38,7 @@ def test_client_counts_by_hand() -> None:
 def test_partition_takes_any_class_names(names: list[str]) -> None:
     counts = fp.figures.client_counts([0, 1, 1, 1], [[0, 1], [2, 3]], names)
     rows = [line.split() for line in counts_text(counts).splitlines()[:3]]
-    own = [printable(name) for name in names]
-    assert rows == [["client", *own, "images", "classes"], [*"01122"], [*"1·221"]]
+    assert rows == [["client", *map(printable, names), "images", "classes"], [*"01122"], [*"1·221"]]
     assert tops(fp.figures.partition(counts)) == [[50.0, 0.0], [100.0, 100.0]]
 
 
@@ -54,14 +53,9 @@ def test_partition_shows_small_clients() -> None:
     assert (sizes.get_xscale(), sizes.get_yscale()) == ("log", "log")
 
 
-@pytest.mark.parametrize(
-    "counts", [[[1, 3], [2, 2], [0, 0]], np.array([[0.25, 0.75], [0.5, 0.5], [0.0, 0.0]])]
-)
-def test_partition_of_counts_or_shares(counts: object) -> None:
-    assert tops(fp.figures.partition(counts)) == [[25.0, 50.0, 0.0], [100.0, 100.0, 0.0]]
-
-
-def test_partition_of_a_recipe_is_its_split() -> None:
+def test_partition_of_counts_or_shares_or_a_recipe() -> None:
+    for counts in ([[1, 3], [2, 2], [0, 0]], np.array([[0.25, 0.75], [0.5, 0.5], [0.0, 0.0]])):
+        assert tops(fp.figures.partition(counts)) == [[25.0, 50.0, 0.0], [100.0, 100.0, 0.0]]
     recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"))
     given = (recipe.name, find_recipe(recipe.name), recipe)
     shares = [tops(fp.figures.partition(each)) for each in given]
@@ -69,20 +63,17 @@ def test_partition_of_a_recipe_is_its_split() -> None:
     assert set((np.diff(shares[0], axis=0, prepend=0.0) > 0.0).sum(axis=0)) == {2}
 
 
-@pytest.mark.parametrize("wrong", [[[1, -1]], [[1.0, np.nan]], [], [["a"]], [[[1]]]])
-def test_partition_refuses_what_is_no_counts(wrong: list[object]) -> None:
-    with pytest.raises(fp.UserError, match=r"^counts: must be"):
-        fp.figures.partition(wrong)
+def test_partition_refuses_what_is_no_counts() -> None:
+    for wrong in ([[1, -1]], [[1.0, np.nan]], [], [["a"]], [[[1]]]):
+        with pytest.raises(fp.UserError, match=r"^counts: must be"):
+            fp.figures.partition(wrong)
     with pytest.raises(fp.UserError, match=r"^no_such_recipe: "):
         fp.figures.partition("no_such_recipe")
     targets = torch.zeros(3, 2)
     data = FederatedData(targets, targets, (torch.arange(3),), targets, targets, 2)
     with pytest.raises(fp.UserError, match=r"^data_args.dataset: .* no classes"):
         data.class_counts()
-
-
-@pytest.mark.parametrize(("option", "name"), [("--plot", "p.gif"), ("--csv", "p.svg")])
-def test_partition_command_refuses_file_types_first(option: str, name: str) -> None:
-    ended = CliRunner().invoke(main, ["partition", "no_such_recipe", option, name])
-    assert (ended.exit_code, ended.output.count("\n")) == (2, 1)
-    assert ended.output.startswith(f"{option}: {name}")
+    for option, name in (("--plot", "p.gif"), ("--csv", "p.svg")):  # is refused first
+        ended = CliRunner().invoke(main, ["partition", "no_such_recipe", option, name])
+        assert (ended.exit_code, ended.output.count("\n")) == (2, 1)
+        assert ended.output.startswith(f"{option}: {name}")
