@@ -5,6 +5,7 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 import torch
@@ -15,31 +16,24 @@ from fednnnn_plugin.data.cache import cached
 from fednnnn_plugin.data.sources import OWN_FOLDER
 
 
-class Decoder:
-    """Counts how often it decodes."""
-
-    def __init__(self, value: int = 7) -> None:
-        self.images = torch.full((3, 1, 2, 2), value, dtype=torch.uint8)
-        self.calls = 0
-
-    def __call__(self) -> torch.Tensor:
-        self.calls += 1
-        time.sleep(0.02)
-        return self.images
+def new_decoder(value: int = 7) -> Mock:
+    """Take a while to decode, and count how often."""
+    images = torch.full((3, 1, 2, 2), value, dtype=torch.uint8)
+    return Mock(side_effect=lambda: time.sleep(0.02) or DEFAULT, return_value=images)
 
 
-def get(folder: Path, decoder: Decoder, key: str = "first") -> Path:
-    assert torch.equal(cached(folder, key, 3, decoder), decoder.images)
+def get(folder: Path, decoder: Mock, key: str = "first") -> Path:
+    assert torch.equal(cached(folder, key, 3, decoder), decoder.return_value)
     return folder / OWN_FOLDER / f"{key}.safetensors"
 
 
 def test_cache_decodes_once_for_each_fingerprint(tmp_path: Path) -> None:
-    first, other = Decoder(), Decoder(8)
+    first, other = new_decoder(), new_decoder(8)
     with ThreadPoolExecutor(4) as threads:
         assert len(list(threads.map(lambda _: get(tmp_path, first), range(4)))) == 4
     for _ in range(2):
         path = get(tmp_path, other, "second")
-    assert (first.calls, other.calls) == (1, 1)
+    assert (first.call_count, other.call_count) == (1, 1)
     kept = {path.name for path in path.parent.iterdir()} - {"lock"}
     assert kept == {"first.safetensors", "second.safetensors"}
 
@@ -55,22 +49,22 @@ def test_cache_decodes_once_for_each_fingerprint(tmp_path: Path) -> None:
     ],
 )
 def test_cache_mends_a_damaged_file(tmp_path: Path, damage) -> None:
-    damage(get(tmp_path, Decoder()))
-    decoder = Decoder()
+    damage(get(tmp_path, new_decoder()))
+    decoder = new_decoder()
     for _ in range(2):
         get(tmp_path, decoder)
-    assert decoder.calls == 1
+    assert decoder.call_count == 1
 
 
 def test_cache_drops_what_was_used_longest_ago(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for age, name in ((3, "first"), (2, "second"), (1, "third")):
-        path = get(tmp_path, Decoder(), name)
+        path = get(tmp_path, new_decoder(), name)
         os.utime(path, (time.time() - 100 * age,) * 2)
-    get(tmp_path, Decoder(), "first")  # used again
+    get(tmp_path, new_decoder(), "first")  # used again
     monkeypatch.setattr(cache, "MAX_BYTES", 2 * path.stat().st_size + 12)  # the new one has 12
-    get(tmp_path, Decoder(), "fourth")
+    get(tmp_path, new_decoder(), "fourth")
     kept = {path.stem for path in path.parent.glob("*.safetensors")}
     assert kept == {"first", "third", "fourth"}
 
@@ -84,7 +78,7 @@ def test_cache_that_keeps_nothing_decodes_again(
         partial.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    decoder = Decoder()
+    decoder = new_decoder()
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(cache, "save_file", disk_full)
         path = get(tmp_path / "a", decoder)
@@ -93,4 +87,4 @@ def test_cache_that_keeps_nothing_decodes_again(
     (tmp_path / OWN_FOLDER).touch()  # in the way, for root too
     for _ in range(2):
         get(tmp_path, decoder)
-    assert decoder.calls == 3
+    assert decoder.call_count == 3

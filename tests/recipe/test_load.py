@@ -97,11 +97,10 @@ WHOLE = "must be a whole number of"
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        *((f"train_args.epochs={x}", f"'{x}': {WHOLE}") for x in ("1:30", "010", "-0_7", "1:30.5")),
+        *((f"train_args.epochs={x}", f"'{x}': {WHOLE}") for x in ("1:30", "010", "-0_7")),
         ("train_args.beta=1e999", "inf: must be a finite number greater than 0"),
         ("train_args.learning_rate=null", "null: must be a number of 1.2e-38 to 3.4e38"),
         ("train_args.client_num_per_round=21", "must be at most client_num_in_total, here 20"),
-        ("train_args.comm_round=3000000000", f"3000000000: {WHOLE} 1 to 2147483647"),
         ("train_args.comm_round=2.5", f"2.5: {WHOLE} 1 to 2147483647"),
         ("train_args.batch_size=0", f"0: {WHOLE} 1 to 2147483647, or -1 for all"),
         ("train_args.precision=fp16", "'fp16': must be one of fp32, tf32, bf16, fp64"),

@@ -103,15 +103,6 @@ def test_csv_text_is_no_formula() -> None:
     assert [row[1:] for row in rows] == [[str(n), "-0.5"] for n in range(-9, 1)]
 
 
-def test_report_refuses_wrong_options(make_run, tmp_path: Path) -> None:
-    run, out = make_run("FedNNNN", change=bare), tmp_path / "out"
-    for option, value in (("--format", "gif"), ("--target", "nan"), ("--target", "1.5")):
-        status, output = report(run, "--out", out, option, value)
-        assert (status, output.count("\n"), option in output) == (2, 1, True)
-    assert report(tmp_path / "nowhere", "--out", out)[0] == 2
-    assert not out.exists()
-
-
 @pytest.mark.parametrize(
     ("name", "linked"),
     [

@@ -61,19 +61,16 @@ def test_figures_draw_on_given_or_new_axes(runs: pd.DataFrame, name: str) -> Non
     assert other.get_legend() is not None
 
 
-@pytest.mark.parametrize(
-    ("draw", "given", "nearest"),
-    [
-        (fig.accuracy, {"column": "tst_acc"}, "test_acc"),
-        (fig.accuracy, {"scale": "eror"}, "error"),
-        (fig.norms, {"layer": "fc99"}, "fc1"),
-        (fig.norms, {"norm": "mean_update"}, "mean_update_norm"),
-        (fig.metric, {"name": "f1"}, "none"),
-    ],
-)
-def test_figures_refuse_unknown_names(runs, draw, given: dict, nearest: str) -> None:
-    with pytest.raises(fp.UserError, match=f"^{next(iter(given))}: .*{nearest}[^\n]*$"):
-        draw(runs, **given)
+def test_figures_refuse_unknown_names(runs: pd.DataFrame) -> None:
+    for draw, word, given, nearest in (
+        (fig.accuracy, "column", "tst_acc", "test_acc"),
+        (fig.accuracy, "scale", "eror", "error"),
+        (fig.norms, "layer", "fc99", "fc1"),
+        (fig.norms, "norm", "mean_update", "mean_update_norm"),
+        (fig.metric, "name", "f1", "none"),
+    ):
+        with pytest.raises(fp.UserError, match=f"^{word}: .*{nearest}[^\n]*$"):
+            draw(runs, **{word: given})
     with pytest.raises(fp.UserError, match=r"^runs: no round"):
         fig.accuracy(runs[runs["method"] == "x"])
 

@@ -208,7 +208,10 @@ def test_setting_that_is_no_number_is_shown(make_run) -> None:
 def test_rounds_to_accuracy_by_hand(make_run, seeds, reached: str, rounds: str) -> None:
     for seed, accuracies in enumerate(seeds):
         folder = make_run("FedNNNN", seed=seed, change=curve(*accuracies))
-    table = tables.rounds_to(arrange(fp.read_runs(folder.parent)), 0.8)
+    runs = arrange(fp.read_runs(folder.parent))
+    with pytest.raises(fp.UserError, match=r"^--target: 1\.5: an accuracy"):
+        tables.rounds_to(runs, 1.5)
+    table = tables.rounds_to(runs, 0.8)
     (row,) = table.rows.to_dict("records")
     assert (row["seeds"], row["reached it"], row["rounds"]) == (str(len(seeds)), reached, rounds)
     assert bool(table.notes) == (None in seeds[0])
