@@ -107,24 +107,23 @@ def test_records_packed_with_gzip(make_run) -> None:
         assert 0 < len(fp.read_runs(folder)) < 50
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        '{"round": 2, "client_norms": [1, 2]}',
-        '{"round": 2, "test_acc": 1.5}',
-        '{"round": 2, "mean_update_norm": -1}',
-        '{"round": 2, "mean_update_norm": 1' + "0" * 400 + "}",
-        '{"round": 2, "layers": {"fc2": {"mean_update_norm": [1]}}}',
-        *('{"round": 0, "test_acc": 0.5}', '{"round": 2.5, "test_acc": 0.5}'),
-        '{"round": 2, "seconds": {"train": 1e308}}',
-        *("{}", '{"round": 2, "test_acc', "[" * 100_000),
-    ],
+DAMAGED = (
+    '{"round": 2, "client_norms": [1, 2]}',
+    '{"round": 2, "test_acc": 1.5}',
+    '{"round": 2, "mean_update_norm": -1}',
+    '{"round": 2, "mean_update_norm": 1' + "0" * 400 + "}",
+    '{"round": 2, "layers": {"fc2": {"mean_update_norm": [1]}}}',
+    *('{"round": 0, "test_acc": 0.5}', '{"round": 2.5, "test_acc": 0.5}'),
+    '{"round": 2, "seconds": {"train": 1e308}}',
+    *("{}", '{"round": 2, "test_acc', "[" * 100_000),
 )
-def test_damaged_line_is_left_out_with_a_warning(make_run, damaged: str) -> None:
-    folder = make_run("FedNNNN")
-    metrics_lines(folder, damaged, first=1)
-    with pytest.warns(UserWarning, match=r"metrics\.jsonl: line 2: ") as said:
-        assert list(fp.read_runs(folder)["round"]) == [1, 3, 4]
+
+
+def test_damaged_lines_are_left_out_with_a_warning(make_run) -> None:
+    folder = make_run("FedNNNN", comm_round=13)
+    metrics_lines(folder, *DAMAGED, first=1)
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl: line 2: .* and 10 more") as said:
+        assert list(fp.read_runs(folder)["round"]) == [1, 13]
     assert len(said) == 1
 
 

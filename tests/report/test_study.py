@@ -46,22 +46,18 @@ def test_study_by_hand(tmp_path: Path) -> None:
     assert list(read_study(folder).trials["learning_rate"]) == values
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_study_leaves_out_wrong_lines(tmp_path: Path) -> None:
+    wrong = (
         RATE.format(0.9, 0.3),  # not of the grid
         RATE.format(0.9, 0.05),  # a second time
         *(RATE.format(1.9, 0.1), RATE.format("", 0.1), "eta,Pap"),
         RATE.format(0.9, 0.1).replace("finished", "done"),
-    ],
-)
-def test_study_leaves_out_wrong_lines(tmp_path: Path, line: str) -> None:
-    study = read_study(
-        write_study(tmp_path, RATE.format(0.8, 0.05), line, OWN.format(0.7, 0.5, 0.8))
     )
+    right = RATE.format(0.8, 0.05), OWN.format(0.7, 0.5, 0.8)
+    study = read_study(write_study(tmp_path, right[0], *wrong, right[1]))
     assert list(study.trials["value"]) == [0.8, 0.7]
     (warning,) = study.warnings
-    assert warning.startswith(f"{tmp_path / 'trials.csv'}: left out 1 of 3 lines")
+    assert warning.startswith(f"{tmp_path / 'trials.csv'}: left out 6 of 8 lines")
 
 
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b'"unclosed', b"a\n1,2,3", None])
