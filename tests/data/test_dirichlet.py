@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
-from fednnnn_plugin.data.dirichlet import LEAST_ALPHA, class_by_class_shares, dirichlet_shares
+from fednnnn_plugin.data.dirichlet import class_by_class_shares, dirichlet_shares
 from fednnnn_plugin.data.partition import partition
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import derive_seed
@@ -20,17 +20,7 @@ def test_dirichlet_worked_by_hand() -> None:
     assert tables == {"[[50, 0], [0, 50]]", "[[0, 50], [50, 0]]"}
 
 
-def test_dirichlet_of_small_alpha_is_skewed() -> None:
-    classes, clients = np.full(10, 600), np.full(100, 60)
-
-    def largest(alpha: float) -> float:
-        shares = dirichlet_shares(classes, clients, alpha, np.random.default_rng(0))
-        return float(shares.max(axis=1).mean() / 60)
-
-    assert 0.8 < largest(0.02) < largest(0.005) < largest(LEAST_ALPHA)
-
-
-@pytest.mark.parametrize("alpha", [0.1, 0.5, 5.0])
+@pytest.mark.parametrize("alpha", [0.05, 0.5, 5.0])
 def test_dirichlet_against_numpys_draws(alpha: float) -> None:
     """NumPy's ``Generator.dirichlet``, class by class, then scaled to the sums in turn."""
     classes, clients = np.array([300, 200, 100]), np.array([240, 180, 120, 60])
