@@ -1,5 +1,7 @@
 """Dirichlet label skew: the draw, its fit to the clients' sizes and its rounding; or free sizes."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 from scipy.stats import ks_2samp
@@ -36,6 +38,23 @@ def test_dirichlet_against_numpys_draws(alpha: float) -> None:
     for client, of_class in ((0, 0), (1, 2), (3, 0), (3, 2)):
         pair = [np.array(tables)[:, client, of_class].round() for tables in (expected, found)]
         assert ks_2samp(*pair).pvalue > 0.01
+
+
+def told(*splits: list[list[float]]) -> Mock:
+    """Stand for a generator that draws these splits."""
+    return Mock(dirichlet=Mock(side_effect=map(np.array, splits)))
+
+
+def test_by_class_worked_by_hand() -> None:
+    """7.5 is cut to 7; a client with its even part, 7 of 14, gets none of the next class."""
+    two = np.array([10, 10])
+    rng = told([[0.75, 0.25], [0.5, 0.5]])
+    assert class_by_class_shares(two, 2, 1.0, 1, rng).tolist() == [[7, 5], [3, 5]]
+    rng = told([[0.9, 0.1], [0.9, 0.1]])
+    assert class_by_class_shares(np.array([10, 4]), 2, 1.0, 1, rng).tolist() == [[9, 0], [1, 4]]
+    rng = told([[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]], [[0.2, 0.8], [0.5, 0.5]])
+    assert class_by_class_shares(two, 2, 1.0, 8, rng).tolist() == [[0, 10], [10, 0]]
+    assert class_by_class_shares(two, 2, 1.0, 7, rng).tolist() == [[2, 5], [8, 5]]
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 100.0])

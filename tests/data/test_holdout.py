@@ -56,3 +56,5 @@ def test_holdout_leaves_each_client_its_own() -> None:
     for before, after in zip(clients, left, strict=True):
         expected = [number for number in before.tolist() if number not in held]
         assert [images[place] for place in after] == expected
+    _, left = hold_out(numbered([8, 4, 12]), 0.9, 0, torch.arange(24).split(2))
+    assert all(map(len, left))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given as drawn
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import block_diag, eye, hstack, kron, vstack
@@ -140,7 +140,7 @@ def exists(class_sizes: np.ndarray, sizes: np.ndarray, classes_per_client: int) 
     return result.status == 0
 
 
-@drawn(
+@given(
     st.lists(st.integers(1, 60), min_size=1, max_size=6)
     | st.lists(st.integers(1, 8), min_size=2, max_size=6),
     st.fixed_dictionaries(
@@ -155,18 +155,18 @@ def exists(class_sizes: np.ndarray, sizes: np.ndarray, classes_per_client: int) 
         }
     ),
 )
-def test_partition_is_made_or_refused(class_sizes: list[int], given: dict[str, Any]) -> None:
+def test_partition_is_made_or_refused(class_sizes: list[int], settings: dict[str, Any]) -> None:
     """A split into classes is refused only where an exact solver proves that there is none."""
     labels = np.random.default_rng(0).permutation(np.repeat(range(len(class_sizes)), class_sizes))
     num_clients, method, per_client = (
-        given[key] for key in ("num_clients", "method", "classes_per_client")
+        settings[key] for key in ("num_clients", "method", "classes_per_client")
     )
     free = method == "dirichlet_by_class"
-    given["sizes"] = "balanced" if free else given["sizes"]
-    uneven = given["sizes"] == "power_law"
-    least = given["min_samples"] if free or uneven else 1
+    settings["sizes"] = "balanced" if free else settings["sizes"]
+    uneven = settings["sizes"] == "power_law"
+    least = settings["min_samples"] if free or uneven else 1
     try:
-        clients = partition(labels, **given)
+        clients = partition(labels, **settings)
     except UserError:
         least = max(least, per_client) if method == "n_class" else least
         if num_clients * least > len(labels):
@@ -174,12 +174,12 @@ def test_partition_is_made_or_refused(class_sizes: list[int], given: dict[str, A
         if method == "iid":
             assert min(class_sizes) < num_clients
         elif method == "n_class":
-            law = given["power_law_exponent"] if uneven else None
+            law = settings["power_law_exponent"] if uneven else None
             held = client_sizes(len(labels), num_clients, law, least)
             assert not exists(np.array(class_sizes), held, per_client)
         else:  # of 2,000 draws, which α ≥ 1 makes nearly even, none with a quarter for everyone
             assert free
-            assert given["alpha"] < 1 or 4 * num_clients * least > len(labels)
+            assert settings["alpha"] < 1 or 4 * num_clients * least > len(labels)
         return
     counts = check_partition(clients, labels)
     held = counts.sum(axis=1)

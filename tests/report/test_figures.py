@@ -93,7 +93,6 @@ def test_accuracy_of_seeds_by_hand(make_run) -> None:
 
 
 def test_accuracy_by_seconds_never_goes_back(runs: pd.DataFrame, make_run) -> None:
-    """The mean of the seconds of the seeds that are left was below the one before."""
     make_run("FedNNNN", seed=0, comm_round=6, done=3)
     both = fp.read_runs(make_run("FedNNNN", seed=1, comm_round=6).parent)
     both[SECONDS] = 0.0
@@ -115,7 +114,7 @@ def test_client_spread_is_over_all_seeds(runs: pd.DataFrame) -> None:
 
 
 def test_agreement_marks_orthogonal_updates(runs: pd.DataFrame) -> None:
-    """1/√m holds for updates of one length; under a power law it was 7.5 times too low."""
+    """1/√m holds for updates of one length only, so not under a power law."""
     ax = fig.agreement(runs)
     levels = {float(line.get_ydata()[0]) for line in ax.lines if len(line.get_ydata()) == 2}
     assert levels == {1.0, 0.1}
@@ -152,7 +151,6 @@ def test_error_axis_separates_accuracies_near_100(make_run) -> None:
     ("reached", "by_error"), [((0.93, 0.949), True), ((0.96, 0.9, 0.9, 0.9), False)]
 )
 def test_caption_names_the_scale_of_the_axis(make_run, reached: tuple, by_error: bool) -> None:
-    """It went by the best run, and the axis by the mean and its band."""
     for seed, accuracy in enumerate(reached):
         folder = make_run("FedNNNN", seed=seed, change=curve(*[accuracy] * 4))
     found = charts(fp.read_runs(folder.parent))

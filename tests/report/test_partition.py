@@ -43,7 +43,6 @@ def test_partition_takes_any_class_names(names: list[str]) -> None:
 
 
 def test_partition_shows_small_clients() -> None:
-    """Clients beyond about 40 of 100 could not be seen."""
     labels = np.arange(12_000) % 10
     parts = fp.partition(labels, 100, method="n_class", sizes="power_law", seed=0)
     counts = fp.figures.client_counts(labels, parts)

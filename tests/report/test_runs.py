@@ -85,7 +85,6 @@ def test_setting_named_like_a_column_keeps_its_section(make_run) -> None:
 
 
 def test_column_of_the_users_is_no_setting(make_run) -> None:
-    """``runs.assign(final=...)`` made three lines without a band of three seeds."""
     for seed in range(3):
         folder = make_run("FedNNNN", seed=seed, change=bare)
     runs = fp.read_runs(folder.parent)
@@ -128,7 +127,6 @@ def test_damaged_lines_are_left_out_with_a_warning(make_run) -> None:
 
 
 def test_missing_number_is_no_damage(make_run) -> None:
-    """``client_norms: [null, 2, 3]`` ended the report in a traceback; a metric cost its round."""
     own = {"client_norms": [None, 2, 3], "test_metrics": {"test_acc": 85.3, "vast": 1e200}}
     own |= {"test_loss": -0.5, "layers": {"": {"mean_update_norm": 1.0}}}  # of a bare parameter
     runs = fp.read_runs(make_run("FedNNNN", change=lambda line: line.update(own)))

@@ -62,7 +62,6 @@ def test_study_leaves_out_wrong_lines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b'"unclosed', b"a\n1,2,3", None])
 def test_study_warns_of_an_unreadable_table(tmp_path: Path, content: bytes | None) -> None:
-    """It was called a study without a finished trial."""
     path = write_study(tmp_path / "study") / "trials.csv"
     path.unlink()
     assert "No trial has finished yet." in headline(read_study(path.parent))  # it has just begun

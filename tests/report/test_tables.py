@@ -106,7 +106,6 @@ OFF = {"method": "FedNNNN", "max_client_norm": None}
 @pytest.mark.parametrize(
     ("one", "other", "labels"),
     [
-        # Settings that differ in the seventh digit were merged as seeds.
         ({"learning_rate": 0.05}, {"learning_rate": 0.0500000001}, "FedNNNN (η {learning_rate})"),
         ({"model": "cnn"}, {"model": "resnet18"}, "FedNNNN (model {model})"),
         ({"method": "a:Lion"}, {"method": "b:Lion"}, "Lion (is {method})"),
@@ -125,7 +124,7 @@ def test_lines_are_split_by_methods_and_settings(make_run, one, other, labels: s
 
 
 def test_data_without_a_recipe_is_not_ranked(make_run) -> None:
-    """Names like numbers stay text: runs 1:30 and 2:30 were two seeds, folders 01 and 1 one."""
+    """Names like numbers stay text."""
     for name in ("1:30", "2:30"):
         (make_run("FedNNNN", name=name) / "recipe.yaml").unlink()
     for seed, name in enumerate(("01", "1")):
@@ -152,11 +151,9 @@ def test_runs_of_one_seed_count_once_the_longer(make_run) -> None:
 @pytest.mark.parametrize(
     ("nnnn", "base", "why"),
     [
-        # It said "15.3 points above FedAvg" of 30 rounds against 10.
         ([{}], [{"done": 3}], "the runs have 3 to 20 rounds"),
         ([{"seed": 0}, {"seed": 1, "done": 3}], [{"done": 3}], "the runs have 3 to 20 rounds"),
         ([{"change": every_tenth}], [{}], "the runs have 2 to 20 tests"),
-        # A mean over easy seeds led one over easy and hard ones.
         ([{"seed": 1}], [{"seed": 0}, {"seed": 1}], "the methods have different seeds"),
     ],
 )
@@ -201,7 +198,6 @@ def test_setting_that_is_no_number_is_shown(make_run) -> None:
         ([(0.1, 0.2, 0.3, 0.4)], "0", ">4"),
         ([(0.1, None, None, 0.9)], "1", "4"),
         ([(0.1, 0.8, 0.9, 0.9), (0.1, 0.2, 0.3, 0.9)], "2", "3.0 ± 1.4"),
-        # It said >30.0 ± 0.0, a deviation of what was cut off.
         ([(0.1, 0.9, 0.9, 0.9), (0.1, 0.2, 0.2, 0.2)], "1", ">4"),
     ],
 )
@@ -243,7 +239,6 @@ def test_times_that_cannot_be_compared_are_not_shown(
 
 
 def test_latex_compiles(make_run, tmp_path: Path) -> None:
-    """42 times "Unicode character β"; a ``>`` was printed as ¿."""
     for seed in (0, 1):
         for beta in (0.5, 0.7):
             make_run("FedNNNN", dataset="mnist", seed=seed, beta=beta)
