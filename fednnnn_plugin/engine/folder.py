@@ -91,7 +91,7 @@ class RunFolder:
 
     def check_free(self) -> None:
         """Refuse a folder that cannot be made or written to, or that is in use; make none."""
-        nearest = next(path for path in (self.path, *self.path.parents) if path.exists())
+        nearest = next(p for p in (self.path, *self.path.parents) if os.path.lexists(p))
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             raise UserError(f"--output: {self.path}: cannot be written to")
         if self._lock.exists():

@@ -242,7 +242,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                     self._records.remark(f"{self._rank(position)} clipped to max_client_norm")
             except UserError as error:
                 self._fail(position, error)
-        self._failed = 0
         if not part.clients:
             raise RunError(
                 f"round {self._round + 1}: no client update to average: {weightless} have weight "

@@ -72,6 +72,15 @@ def test_folder_is_written_by_one_run(tmp_path: Path) -> None:
     enter("resume")
 
 
+@pytest.mark.parametrize("to", ["link", "absent"])
+def test_folder_that_cannot_be_made_is_refused(tmp_path: Path, to: str) -> None:
+    folder = tmp_path / "link"
+    folder.symlink_to(to)
+    for refused in (RunFolder(folder).check_free, RunFolder(folder).locked("new").__enter__):
+        with pytest.raises(UserError, match=f"--output: {folder}: cannot be written to"):
+            refused()
+
+
 def test_folder_keeps_what_is_not_its_own(tmp_path: Path) -> None:
     """``wandb/`` where a project has its scripts; a run that came while this one loaded data."""
     (tmp_path / "wandb").mkdir()
