@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from .support.commands import Commands
+
 # On a desk new examples at every run; in the gate the same ones: it judges the change alone.
 settings.register_profile("desk", deadline=None, max_examples=25)
 settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True)
@@ -93,6 +95,15 @@ def content() -> Callable[[Path], tuple[object, ...]]:
 def unmeasured() -> dict[str, str]:
     """The environment of processes whose time, memory or files count: without ``pytest --cov``."""
     return {name: v for name, v in os.environ.items() if not name.startswith("COVERAGE_")}
+
+
+@pytest.fixture(scope="session")
+def commands(tmp_path_factory: pytest.TempPathFactory, unmeasured: dict[str, str]) -> Commands:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ.keys() - unmeasured.keys():
+            patch.delenv(name)
+        patch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # it would count as a change of a file
+        return Commands(tmp_path_factory.mktemp("screens"))
 
 
 @pytest.hookimpl(optionalhook=True)

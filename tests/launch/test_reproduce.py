@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.cli import main
 
-from .conftest import SHORT, Command, Run, Start
+from .conftest import SHORT, Command, Run, Start, wait_for
 
 TWO = ("digits_noniid_b_fedavg", "digits_noniid_b_fednnnn")
 # A run that takes no time, and refuses every setting but the number of rounds.
@@ -66,14 +68,24 @@ def test_reproduce_keeps_records_once_and_extends_them(
 
 
 @pytest.mark.slow
-def test_reproduce_goes_on_with_a_real_run(script: Run, tmp_path: Path) -> None:
+def test_reproduce_goes_on_with_a_real_run(
+    start: Start, script: Run, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that it gives is run here, where torch is imported already."""
+    monkeypatch.chdir(tmp_path)
+    command("fednnnn", 'echo "$@" >asked; until [ -e ended ]; do sleep 0.05; done')
     name, words = f"{TWO[1]}-seed3", ("reproduce.sh", "--seeds", "3", TWO[1], "--rounds", "2")
     folder = tmp_path / "runs" / "reproduce" / name
     begun = {"common_args.random_seed": 3, "train_args.comm_round": 1, "train_args.epochs": 1}
     begun |= {"train_args.checkpoint_every": 999, "device_args.using_gpu": False}
     fp.run(TWO[1], overrides=begun, output=folder)
     done = (folder / "metrics.jsonl").read_text().splitlines()
-    assert f"finished: {name}" in script(*words, "--", *SHORT)
+    process = start(*words, "--", *SHORT)
+    wait_for(tmp_path / "asked", process)
+    ended = CliRunner().invoke(main, (tmp_path / "asked").read_text().split())
+    assert ended.exit_code == 0, ended.output
+    (tmp_path / "ended").touch()
+    assert f"finished: {name}" in process.communicate()[0]
     with gzip.open(tmp_path / "results" / name / "metrics.jsonl.gz", "rt") as file:
         kept = file.read().splitlines()
     assert kept[:-1] == done

@@ -40,31 +40,41 @@ def check_same(folder: Path, undisturbed: Path) -> None:
     assert len(kept_rounds(folder)) <= 3
 
 
-# The full disk befalls a run of one round, which goes on to the second.
+def go_on(commands: Any, quick: Any, folder: Path, undisturbed: Path) -> None:
+    """Go on with a run of two rounds that was cut short, to the bytes of the undisturbed one."""
+    more = ["--resume"] if (folder / ".lock").exists() else []
+    ended = commands.run(*quick(folder, *more, comm_round=2), folder=folder.parent)
+    assert ended.status == 0, (folder, ended)
+    check_same(folder, undisturbed)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "rounds", "least"), [("kill", 2, 28), ("full", 1, 18)])
-def test_fault_at_each_change_of_a_file(
-    commands: Any, quick: Any, tmp_path: Path, kind: str, rounds: int, least: int
-) -> None:
-    """At the first, the second, …: each run then goes on, to the bytes of the undisturbed one."""
-    assert commands.run(*quick("undisturbed", comm_round=2), folder=tmp_path).status == 0
-    folder, at = tmp_path / "run", 0
+def test_kill_before_each_change_of_a_file(commands: Any, quick: Any, tmp_path: Path) -> None:
+    """What each kill would leave behind goes on to the bytes of the undisturbed run."""
+    folder = tmp_path / "run"
+    ended = commands.run(*quick(folder, comm_round=2), folder=tmp_path, copied=str(folder))
+    assert ended.status == 0
+    killed = list(tmp_path.glob("run-*"))
+    assert len(killed) > 26
+    for left in killed:
+        go_on(commands, quick, left, folder)
+
+
+@pytest.mark.slow
+def test_full_disk_from_each_change_of_a_file(commands: Any, quick: Any, tmp_path: Path) -> None:
+    """It befalls a run of one round, which goes on to the second."""
+    undisturbed, folder, at = tmp_path / "undisturbed", tmp_path / "run", 0
+    assert commands.run(*quick(undisturbed, comm_round=2), folder=tmp_path).status == 0
     for at in itertools.count(1):
-        struck = quick("run", comm_round=rounds)
-        ended = commands.run(*struck, folder=tmp_path, strike=(kind, at, str(folder)))
+        struck = quick(folder, comm_round=1)
+        ended = commands.run(*struck, folder=tmp_path, full=(str(folder), at))
         if ended.status == 0:
             break
-        if kind == "kill":
-            assert ended.status == -signal.SIGKILL
-        else:
-            said = ended.check_one_line(1)
-            assert re.fullmatch(r".*run[-\w./]*: No space left on device", said), said
-        more = ["--resume"] if (folder / ".lock").exists() else []
-        resumed = commands.run(*quick("run", *more, comm_round=2), folder=tmp_path)
-        assert resumed.status == 0, (at, resumed)
-        check_same(folder, tmp_path / "undisturbed")
+        said = ended.check_one_line(1)
+        assert re.fullmatch(r".*run[-\w./]*: No space left on device", said), said
+        go_on(commands, quick, folder, undisturbed)
         shutil.rmtree(folder)
-    assert at > least
+    assert at > 18
 
 
 @pytest.mark.slow

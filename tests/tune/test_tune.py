@@ -1,13 +1,15 @@
-"""``fednnnn tune`` on digits: interrupted, killed, resumed, shared, pruned."""
+"""``fednnnn tune`` on digits: interrupted, terminated, shared, resumed."""
 
 import json
+import os
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -18,32 +20,12 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 
-FEDNNNN = Path(sys.executable).with_name("fednnnn")
-# Small, so that a trial takes seconds: six clients, an epoch.
-TRAIN = {"client_num_in_total": 10, "client_num_per_round": 6, "epochs": 1, "checkpoint_every": 1}
+TRAIN = {"client_num_in_total": 10, "client_num_per_round": 3, "epochs": 1, "checkpoint_every": 1}
 SMALL = [f"--set=train_args.{key}={value}" for key, value in TRAIN.items()]
 SMALL = ["tune", "digits_noniid_b_fednnnn", "--study=study", *SMALL, "--set=using_gpu=false"]
-THREE = ["--grid", "train_args.beta=0.5,0.7,0.9", "--rounds", "8"]
+TRIALS = Path("study/trials/FedNNNN")
 
 pytestmark = pytest.mark.slow
-
-Start = Callable[..., "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a search in a process of its own."""
-    running = []
-
-    def started(*options: str) -> "subprocess.Popen[str]":
-        how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        running.append(subprocess.Popen([FEDNNNN, *SMALL, *options], cwd=tmp_path, **how))
-        return running[-1]
-
-    yield started
-    for process in running:
-        process.kill()
-        process.communicate()
 
 
 def tune(folder: Path, *options: str) -> Result:
@@ -53,80 +35,76 @@ def tune(folder: Path, *options: str) -> Result:
         return CliRunner().invoke(main, [*SMALL, *options])
 
 
-def wait_for_round(folder: Path, name: str, process: "subprocess.Popen[str]") -> None:
-    """Return when a trial has finished its first round, well before its last."""
-    metrics = folder / "study" / "trials" / "FedNNNN" / name / "metrics.jsonl"
-    while not (metrics.exists() and b"\n" in metrics.read_bytes()):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
+def wait_for(file: Path, process: ForkServerProcess) -> None:
+    """Return when a line is written there."""
+    while not (file.exists() and b"\n" in file.read_bytes()):
+        assert process.exitcode is None
+        time.sleep(0.005)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    assert tune(folder, *THREE).exit_code == 0
-    return folder
+def signal_all(processes: Iterable[int | None], number: signal.Signals) -> None:
+    for process in processes:
+        os.kill(process or 0, number)
 
 
 def is_as_undisturbed(folder: Path, undisturbed: Path) -> None:
     """Every point has the result that it has in a search which nothing cut short."""
     for file in ("trials.csv", "best.yaml"):
-        text = (folder / "study" / file).read_text(encoding="utf-8")
-        assert text == (undisturbed / "study" / file).read_text(encoding="utf-8")
+        text, expected = ((place / "study" / file).read_text() for place in (folder, undisturbed))
+        assert text == expected
     assert "3 of 3 trials have ended: 3 finished" in text
-    columns = ["beta", "round", "test_acc"]
-    runs = (
-        fp.read_runs(place / "study/trials/FedNNNN")[columns] for place in (folder, undisturbed)
+    runs, expected = (
+        fp.read_runs(place / TRIALS)[["beta", "round", "test_acc"]]
+        for place in (folder, undisturbed)
     )
-    assert next(runs).equals(next(runs))
+    assert runs.equals(expected)
     lines = (folder / "study" / "journal.log").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line).get("user_attrs", {}).get("row") for line in lines]
     times = Counter(Path(row["folder"]).name for row in rows if row)
     assert times == Counter(["beta=0.5", "beta=0.7", "beta=0.9"])
 
 
-def test_search_of_an_interrupted_process_is_taken_over(
-    tmp_path: Path, undisturbed: Path, start: Start
-) -> None:
-    """Of two, the other one does what the first was at."""
-    first = start(*THREE)
-    wait_for_round(tmp_path, "beta=0.5", first)
-    second = start(*THREE, "--resume")
-    wait_for_round(tmp_path, "beta=0.7", second)
-    first.send_signal(signal.SIGINT)
-    _, errors = second.communicate(timeout=300)
-    assert second.returncode == 0, errors
-    _, errors = first.communicate(timeout=300)
-    assert (first.returncode, errors) == (130, "interrupted; continue with --resume\n")
-    is_as_undisturbed(tmp_path, undisturbed)
-
-
-def test_search_that_is_terminated_ends_its_helpers(
-    tmp_path: Path, undisturbed: Path, start: Start
-) -> None:
-    """Which ignore SIGINT: a terminal sends it to all, while they are importing or later."""
-    process = start(*THREE, "--jobs", "2")
-    wait_for_round(tmp_path, "beta=0.7", process)
-    helpers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    for helper in helpers:
+def test_search_shared_by_processes_that_stop(commands: Any, tmp_path: Path) -> None:
+    """The first is interrupted, the second, with a helper, terminated; a third takes both over."""
+    three = ("--grid", "train_args.beta=0.5,0.7,0.9", "--rounds", "10")
+    trials = [tmp_path / TRIALS / f"beta={beta}" for beta in (0.5, 0.7, 0.9)]
+    first = commands.start(*SMALL, *three, folder=tmp_path)
+    wait_for(trials[0] / "metrics.jsonl", first)
+    signal_all([first.pid], signal.SIGSTOP)
+    second = commands.start(*SMALL, *three, "--resume", "--jobs", "2", folder=tmp_path)
+    wait_for(trials[1] / "metrics.jsonl", second)
+    signal_all([second.pid], signal.SIGSTOP)
+    wait_for(trials[2] / "metrics.jsonl", second)  # of the helper
+    children = Path(f"/proc/{second.pid}/task/{second.pid}/children").read_text().split()
+    helpers = list(map(int, children))
+    signal_all(helpers, signal.SIGSTOP)
+    for helper in helpers:  # a terminal sends SIGINT to all, while they are importing or later
         ignored = Path(f"/proc/{helper}/status").read_text().partition("SigIgn:")[2].split()[0]
         assert int(ignored, 16) & 1 << signal.SIGINT - 1
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=300)  # until nobody holds the other end of its output
-    assert process.returncode == 143
-    assert "Traceback" not in errors
-    assert errors.splitlines()[-1].endswith("continue with --resume")
-    assert not (tmp_path / "study" / "best.yaml").exists()
-    assert tune(tmp_path, "--resume").exit_code == 0  # what is not said is the study's
+
+    third = commands.start(*SMALL, "--resume", folder=tmp_path)  # the rest is the study's
+    signal_all([first.pid], signal.SIGINT)
+    signal_all([first.pid], signal.SIGCONT)
+    ended = commands.wait(first)
+    assert ended.check_one_line(130) == "interrupted; continue with --resume"
+    wait_for(trials[0] / "summary.json", third)  # which then waits for the second process
+    signal_all([second.pid], signal.SIGTERM)
+    signal_all([second.pid, *helpers], signal.SIGCONT)
+    ended = commands.wait(second)
+    assert ended.check_one_line(143) == "terminated; continue with --resume"
+    assert not [helper for helper in helpers if Path(f"/proc/{helper}").exists()]
+    ended = commands.wait(third)
+    assert ended.status == 0, ended
+
+    (undisturbed := tmp_path / "undisturbed").mkdir()
+    assert tune(undisturbed, *three).exit_code == 0
     is_as_undisturbed(tmp_path, undisturbed)
 
 
 def test_study_at_home_of_an_oddly_named_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shell leaves the ~ of --study=~/… alone, and the trials were written to one folder and
-    looked for in another; half a character in the name, and the study could not be read.
-    """
+    """A shell leaves the ~ of --study=~/… alone; the recipe's name has half a character."""
     monkeypatch.setenv("HOME", str(tmp_path))
     recipe = tmp_path / "b\x07\udce9.yaml"
     recipe.write_bytes(find_recipe("digits_noniid_b_fednnnn").read_bytes())

@@ -1,4 +1,4 @@
-"""A ``fednnnn`` process, run by `conftest` in a fork of one that has imported everything.
+"""A ``fednnnn`` process, run by `commands` in a fork of one that has imported everything.
 
 The global ``ASKED`` says what is to be done:
 
@@ -8,13 +8,15 @@ The global ``ASKED`` says what is to be done:
     memory      bytes that the process may take beyond what it starts with
     processor   seconds of a core after which it is ended; 0 for any
     watch       file for a line about each change of a file, and each program or connection begun
-    strike      what befalls it, at which of its changes, to the files of which folder
+    copied      folder that is copied before each of its changes: what a kill would leave then
+    full        folder whose disk is full, from which of its changes on
 """
 
 import errno
 import itertools
 import os
 import resource
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -65,15 +67,24 @@ def watch(log: str) -> None:
     sys.addaudithook(audit)
 
 
-def strike(kind: str, at: int, within: str) -> None:
-    """``kill`` the process before change ``at`` of a folder, or have the disk ``full`` then."""
+def copy(folder: str) -> None:
+    """Copy a folder before each of its changes, for the n-th change to ``<folder>-<n>``."""
+    changes = itertools.count(1)
+
+    def act(_: str, path: str) -> None:
+        if Path(path).is_relative_to(folder) and Path(folder).exists():
+            shutil.copytree(folder, f"{folder}-{next(changes)}")
+
+    before_changes(act)
+
+
+def fill(folder: str, at: int) -> None:
+    """Have the disk of a folder full, from change ``at`` on."""
     changes = itertools.count(1)
 
     def act(event: str, path: str) -> None:
-        number = next(changes) if path.startswith(within) else 0
-        if kind == "kill" and number == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if kind == "full" and number >= at and event != "os.remove":
+        full = Path(path).is_relative_to(folder) and next(changes) >= at
+        if full and event != "os.remove":
             named = () if event in ("fsync", "os.truncate") else (path,)  # as the kernel's calls do
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *named)
 
@@ -95,6 +106,8 @@ if asked["memory"]:
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 if asked["watch"]:
     watch(asked["watch"])
-if asked["strike"]:
-    strike(*asked["strike"])
+if asked["copied"]:
+    copy(asked["copied"])
+if asked["full"]:
+    fill(*asked["full"])
 main(asked["arguments"], "fednnnn")

@@ -1,0 +1,46 @@
+"""Processes of ``fednnnn``, forked from one that has imported everything."""
+
+import runpy
+from multiprocessing import forkserver, get_context
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from .processes import Ended
+
+COMMAND = str(Path(__file__).with_name("command.py"))
+PRELOADED = [
+    *("fednnnn_plugin.cli", "fednnnn_plugin.engine.start", "fednnnn_plugin.engine.display"),
+    *("fednnnn_plugin.report.build", "sklearn.datasets", "torch._dynamo", "optuna", "pytest"),
+]
+
+
+class Commands:
+    """Starts ``fednnnn`` commands, each in a process of its own; see `command`."""
+
+    def __init__(self, screens: Path) -> None:
+        self._screens, self._count = screens, 0
+        forkserver.set_forkserver_preload(PRELOADED)
+        forkserver.ensure_running()
+
+    def start(self, *arguments: str | Path, folder: Path, **limits: Any) -> ForkServerProcess:
+        """Start a command in a folder, with the limits and faults of `command`."""
+        self._count += 1
+        screen = str(self._screens / str(self._count))
+        asked = {"arguments": list(map(str, arguments)), "folder": folder, "screen": screen}
+        asked |= {"memory": 0, "processor": 0, "watch": "", "copied": "", "full": ()} | limits
+        process = get_context("forkserver").Process(
+            target=runpy.run_path, args=(COMMAND, {"ASKED": asked}), name=screen
+        )
+        process.start()
+        return process
+
+    def wait(self, process: ForkServerProcess) -> Ended:
+        """Wait for the end of a command."""
+        process.join()
+        screens = [Path(f"{process.name}.{part}").read_text() for part in ("out", "err")]
+        return Ended(process.exitcode, *screens)
+
+    def run(self, *arguments: str | Path, **options: Any) -> Ended:
+        """Start a command and wait for its end."""
+        return self.wait(self.start(*arguments, **options))
