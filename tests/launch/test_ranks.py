@@ -4,6 +4,7 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -58,11 +59,10 @@ def test_launchers_start_all_ranks(script: Run, command: Command, tmp_path: Path
 
 
 def test_gpu_mapping_fits_the_hosts() -> None:
-    lines = (LAUNCH / "hosts.example").read_text().splitlines()
-    hosts = dict(re.findall(r"^(\w+) slots=(\d+)$", "\n".join(lines), re.MULTILINE))
+    hosts = re.findall(r"^(\w+) slots=(\d+)$", (LAUNCH / "hosts.example").read_text(), re.M)
     mapping = yaml.safe_load((LAUNCH / "gpu_mapping.yaml").read_text())
     ranks = {host: str(sum(gpus)) for host, gpus in mapping["mapping_two_hosts"].items()}
-    assert list(ranks.items()) == list(hosts.items())
+    assert list(ranks.items()) == hosts
     assert sum(mapping["mapping_one_host"]["localhost"]) == 4
 
 
@@ -147,8 +147,8 @@ def test_signal_is_passed_on_and_a_second_ends(
     start: Start,
     command: Command,
     tmp_path: Path,
-    words: tuple[str, ...],
-    number: signal.Signals,
+    words: Any,
+    number: int,
     passed_on: str,
     status: int,
 ) -> None:

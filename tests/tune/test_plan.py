@@ -13,7 +13,6 @@ from fednnnn_plugin.tune.plan import described, make_plan, trial_recipes
 
 
 def loader(name: str, *own: str) -> Callable[[Sequence[str]], Recipe]:
-    """What loads a recipe with changes of its own, and with more."""
     return lambda changes: load_recipe(find_recipe(name), [*own, *changes])
 
 
@@ -89,7 +88,6 @@ def test_plan_searches_learning_rate_on_fedavg() -> None:
 
 
 def test_plan_of_ones_own_recipe_is_joint() -> None:
-    """It was plain FedAvg on a two-class split, and its value went into the Dirichlet recipe."""
     own = ("partition_method=dirichlet", "partition_alpha=0.3", "client_num_in_total=12")
     load = loader("digits_noniid_b_fednnnn", *own, "client_num_per_round=12")
     grids = {"learning_rate": (0.02, 0.05), "weight_decay": (0.0, 1e-4), "epochs": (1.0, 2.0)}

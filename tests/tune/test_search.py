@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +53,12 @@ def three(searches: Searches) -> Searches:
 
 @pytest.fixture
 def done(three: Searches) -> Searches:
-    """One that is done."""
     three.search(hill)
     return three
 
 
 @pytest.fixture
 def middle(three: Searches) -> Path:
-    """The run folder of the point in the middle."""
     return three.folder.path / "trials" / "FedNNNN" / "beta=0.7"
 
 
@@ -132,8 +129,7 @@ def test_trial_that_failed_is_a_result(three: Searches) -> None:
 
 def test_search_without_a_finished_trial(searches: Searches) -> None:
     searches.begin(grid={"beta": [0.7]}, rounds=3)
-    said = "no trial finished: every client diverged; remove trials/FedNNNN and --resume"
-    with pytest.raises(RunError, match=said):
+    with pytest.raises(RunError, match="every client diverged; remove trials/FedNNNN and --resume"):
         searches.search(ending_at(DIVERGED))
     shutil.rmtree(searches.folder.path / "trials" / "FedNNNN")
     assert list(searches.search(hill).trials["state"]) == ["finished"]
@@ -161,24 +157,25 @@ def test_search_by_loss_takes_the_lowest(searches: Searches, with_classes: bool)
     assert len(searches.ran) == 3
 
 
-@pytest.mark.parametrize(("rounds", "state"), [(6, "pruned"), (1, "finished")])
-def test_trial_that_is_hopeless_is_pruned(searches: Searches, rounds: int, state: str) -> None:
-    """After a third of the rounds, but not after the last."""
+@pytest.mark.parametrize(
+    ("rounds", "metric", "state"),
+    [
+        (6, "best_accuracy", "pruned"),
+        (6, "final_loss", "pruned"),
+        (1, "best_accuracy", "finished"),  # after a third of the rounds, but not after the last
+    ],
+)
+def test_trial_that_is_hopeless_is_pruned(
+    searches: Searches, rounds: int, metric: str, state: str
+) -> None:
     grid = {"beta": [0.6, 0.65, 0.7, 0.75, 2.0, 0.8]}
-    searches.begin(grid=grid, rounds=rounds, prune=True)
+    searches.begin(grid=grid, rounds=rounds, prune=True, metric=metric)
     study = searches.search(lambda train, number: 0.05 * number / train["beta"])
     found = study.trials.set_index("beta")
     assert (found["state"][0.6], found["state"][2.0]) == ("finished", state)
     assert found["rounds"][2.0] == (2 if state == "pruned" else 1)
     searches.search(hill)
     assert len(searches.ran) == 6
-
-
-def test_search_by_loss_prunes_the_highest(searches: Searches) -> None:
-    grid = {"beta": [0.6, 0.65, 0.7, 0.75, 2.0, 0.8]}
-    searches.begin(grid=grid, rounds=6, prune=True, metric="final_loss")
-    study = searches.search(lambda train, number: 0.05 * number / train["beta"])
-    assert study.trials.set_index("beta")["state"][2.0] == "pruned"
 
 
 def test_second_step_starts_from_the_first_choice(searches: Searches) -> None:
@@ -191,16 +188,13 @@ def test_second_step_starts_from_the_first_choice(searches: Searches) -> None:
         assert yaml.safe_load(path.read_text())["train_args"]["learning_rate"] == 0.1
 
 
-@pytest.mark.parametrize("harm", [shutil.rmtree, lambda run: (run / "summary.json").unlink()])
-def test_run_folders_decide_what_is_finished(
-    done: Searches, middle: Path, harm: Callable[[Path], None]
-) -> None:
-    harm(middle)
+def test_run_folders_decide_what_is_finished(done: Searches, middle: Path) -> None:
+    shutil.rmtree(middle)
     done.search(hill)
-    assert done.ran == [*NAMES, "beta=0.7"]
-
-
-def test_run_of_other_settings_is_left_alone(done: Searches, middle: Path) -> None:
+    (middle / "summary.json").unlink()
+    done.search(hill)
+    assert done.ran == [*NAMES, "beta=0.7", "beta=0.7"]
+    # A run of other settings is left alone.
     stored = middle / "recipe.yaml"
     stored.write_text(stored.read_text().replace("batch_size: ", "batch_size: 1"))
     kept = {path: path.read_bytes() for path in middle.iterdir()}

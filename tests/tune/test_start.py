@@ -47,6 +47,7 @@ def test_grid_by_hand(text: object, values: tuple[float, ...]) -> None:
     assert parse_grid(text) == values
 
 
+FEW = "--set=client_num_per_round=1"
 MANY = ",".join(map(str, range(MAX_POINTS + 1)))
 GRIDS = ([], [True], "", None, True, "1:2:0", "1,1.0", "1:nan:1", "1e999999", MANY)
 
@@ -73,11 +74,6 @@ def test_wrong_option_is_one_line(given: dict[str, object], start: str) -> None:
         checked_options(given)
 
 
-def few_clients(count: int) -> list[str]:
-    keys = ("client_num_in_total", "client_num_per_round")
-    return [f"--set=train_args.{key}={count}" for key in keys]
-
-
 @pytest.mark.parametrize(
     ("options", "line"),
     [
@@ -88,9 +84,9 @@ def few_clients(count: int) -> list[str]:
         (["--jobs=0"], "--jobs: 0: "),
         (["--study=a-file"], "--study: a-file: "),
         (["--study=a-folder"], "--study: a-folder: not empty, and not a study"),
-        (few_clients(1), "train_args.client_num_in_total: 1: "),
+        (["--set=client_num_in_total=1", FEW], "train_args.client_num_in_total: 1: "),
         # Three clients of two classes cannot hold ten; those on which η is chosen hold eight.
-        (few_clients(3), "FedNNNN (n_class, balanced clients): train_args.client_num_in"),
+        (["--set=client_num_in_total=3", FEW], "FedNNNN (n_class, balanced clients): train_args"),
         (["--grid=beta=0.5", "--validation=1e-9"], "FedNNNN (n_class, balanced clients): "),
         (
             ["--grid=beta=-1.0,0.5", "--grid=gamma=0.5,1"],
@@ -102,9 +98,8 @@ def test_tune_with_a_mistake_leaves_nothing(tmp_path: Path, options: list[str], 
     (tmp_path / "a-file").touch()
     (tmp_path / "a-folder").mkdir()
     (tmp_path / "a-folder" / "thesis.tex").touch()
-    lines = refused(*options).splitlines()
-    assert len(lines) == len(line.splitlines())
-    assert all(each.startswith(start) for each, start in zip(lines, line.splitlines(), strict=True))
+    lines = zip(refused(*options).splitlines(), line.splitlines(), strict=True)
+    assert all(each.startswith(start) for each, start in lines)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a-file", "a-folder"]
 
 
@@ -115,20 +110,17 @@ def study(searches: Searches) -> Path:
     return searches.folder.path
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
+def test_study_with_other_settings_is_refused(study: Path) -> None:
+    files = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
+    for options, line in (
         ([], "--study: study: it holds a study; continue with --resume"),
         (["--resume", "--set=train_args.batch_size=5"], "--resume: train_args.batch_size: 5:"),
         (["--resume", "--grid=beta=0.6"], "--resume: grid beta: "),
         (["--resume", "--rounds=2"], "--resume: rounds: 2: the study in study has 1"),
         (["--resume", "--prune"], "--resume: prune: "),
-    ],
-)
-def test_study_with_other_settings_is_refused(study: Path, options: list[str], line: str) -> None:
-    files = {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
-    said = refused("--study=study", *options)
-    assert (said.startswith(line), said.count("\n")) == (True, 1)
+    ):
+        said = refused("--study=study", *options)
+        assert (said.startswith(line), said.count("\n")) == (True, 1)
     assert files == {path: path.read_bytes() for path in study.rglob("*") if path.is_file()}
 
 
