@@ -10,7 +10,7 @@ import pytest
 
 from fednnnn_plugin.errors import MAX_LINES
 
-LIMITS = {"memory": 1 << 30, "processor": 40}
+LIMITS = {"memory": 1 << 30, "processor": 100}
 CONTENTS = ("cut", "flipped", "nested", "huge")
 PLACES = ("folder", "pipe", "endless", "nowhere")
 CHECKPOINTS, NEWEST = "checkpoint/round-*", "checkpoint/round-000002-*"
