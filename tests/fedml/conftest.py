@@ -1,12 +1,10 @@
 """A silo's server anew, images, and scripts that start at once."""
 
 import os
-import random
 import signal
-import socket
 import time
 from collections.abc import Callable
-from itertools import count, islice
+from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,28 +119,6 @@ class Scripts:
         assert ended.status == 0, ended.stderr
         return ended
 
-    def start_federation(
-        self,
-        folder: Path,
-        server: str | Path,
-        client: str | Path,
-        clients_own: "Scripts | None" = None,
-        server_config: str = "fedml_config.yaml",
-    ) -> list[Script]:
-        """Start a server, whose YAML may be its own, and clients, whose Python may be.
-
-        In a folder of the clients' own they find nothing of this package.
-        """
-        _, address, *clients = (folder / "grpc_ipconfig.csv").read_text().splitlines()
-        words = ("--cf", server_config, "--rank", "0", "--role", "server")
-        started = [self.start(server, *words, folder=folder)]
-        wait_until(lambda: _listens(int(address.split(",")[3])))
-        path = str(folder / "lacking") if clients_own else ""
-        for rank in range(1, len(clients) + 1):
-            words = ("--cf", "fedml_config.yaml", "--rank", str(rank), "--role", "client")
-            started.append((clients_own or self).start(client, *words, folder=folder, path=path))
-        return started
-
 
 # Forked now, before any test has changed this process.
 _WITH_PLUGIN = Scripts(
@@ -163,25 +139,3 @@ def scripts() -> Scripts:
 def fedml_alone() -> Scripts:
     """FedML imported as without the plugin: its hook is off."""
     return _ALONE
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-@pytest.fixture
-def grpc_addresses() -> Callable[[Path, int], None]:
-    """Write a ``grpc_ipconfig.csv`` of a server and some clients, on ports that are free.
-
-    They stay so: they are none of those that the kernel gives to connections.
-    """
-
-    def write(folder: Path, clients: int) -> None:
-        drawn = random.sample(range(20_000, 32_000), 1_000)
-        ports = islice((port for port in drawn if not _listens(port)), clients + 1)
-        rows = ["eid,rank,grpc_server_ip,grpc_server_port,ingress_ip"]
-        rows += [f"{rank},{rank},127.0.0.1,{port}," for rank, port in enumerate(ports)]
-        (folder / "grpc_ipconfig.csv").write_text("\n".join(rows) + "\n")
-
-    return write

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn.utils import vector_to_parameters
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
@@ -76,21 +77,25 @@ def eight_values(local: dict[int, list[Any]], classes: int = 2) -> list[Any]:
 
 def two_clients() -> list[Any]:
     """Such a data set: each client's data one list of one batch of four."""
-    generator = torch.Generator().manual_seed(1)
-
-    def batch() -> tuple[Tensor, Tensor]:
-        return torch.randn(4, 3, generator=generator), torch.randint(2, (4,), generator=generator)
-
-    return eight_values({k: [batch()] for k in range(2)})
+    inputs = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(1))
+    return eight_values({k: [(x, torch.tensor([k, 0, 1, 1]))] for k, x in enumerate(inputs)})
 
 
 def linear() -> nn.Linear:
     """A model of such data that does not depend on a seed."""
     model = nn.Linear(3, 2)
-    with torch.no_grad():
-        model.weight.copy_(torch.arange(6.0).reshape(2, 3) / 10)
-        model.bias.zero_()
+    vector_to_parameters(torch.tensor([0, 0.1, 0.2, 0.3, 0.4, 0.5, 0, 0]), model.parameters())
     return model
+
+
+class Versioned(nn.Linear):
+    """Has a state that is no tensor."""
+
+    def get_extra_state(self) -> object:
+        return {"version": 1}
+
+    def set_extra_state(self, state: object) -> None:
+        raise AssertionError
 
 
 def simulate(

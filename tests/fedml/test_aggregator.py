@@ -14,17 +14,7 @@ from torch.testing import assert_close
 import fednnnn_plugin as fp
 from fednnnn_plugin.errors import RunError
 
-from .rounds import CPU, TWO, moved, play, refused, silo
-
-
-class Versioned(nn.Linear):
-    """Saves more than its tensors."""
-
-    def get_extra_state(self) -> torch.Tensor:
-        return torch.zeros(1)
-
-    def set_extra_state(self, state) -> None:
-        """Take nothing."""
+from .rounds import CPU, TWO, Versioned, clients, moved, net, play, refused, silo
 
 
 def average(server: fp.FedNNNNAggregator) -> list[float]:
@@ -157,31 +147,24 @@ def test_aggregator_keeps_frozen_entries_that_are_missing() -> None:
 
 
 def test_aggregator_tests_and_saves_the_evaluation_model(tmp_path) -> None:
-    def normalised() -> nn.Module:
-        head = (nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
-        return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), *head)
-
-    torch.manual_seed(0)
     path = tmp_path / "deep" / "evaluation.safetensors"
-    server = silo(normalised(), save_path=str(path))
-    args, data = server.args, [(torch.randn(5, 1, 4, 4), torch.randint(2, (5,)))]
-    for _ in range(2):
-        served, _ = play(server, [(1, normalised().state_dict()) for _ in range(2)])
+    server = silo(net(), save_path=str(path), round_idx=0)
+    data = [(torch.randn(5, 3), torch.tensor([0, 1, 0, 1, 0]))]
+    for seed in (1, 2):
+        served, _ = play(server, clients(server, 2, seed))
         assert_close(load_file(path), dict(server.evaluation_state_dict()), rtol=0, atol=0)
     expected = []
     for state in (server.evaluation_state_dict(), served):
-        theirs = normalised()
+        theirs = net()
         theirs.load_state_dict(state)
-        args.round_idx = 0
-        expected.append(DefaultServerAggregator(theirs, args).test(data, CPU, args))
+        expected.append(DefaultServerAggregator(theirs, server.args).test(data, CPU, server.args))
     assert server.test(data, CPU, SimpleNamespace()) == expected[0] != expected[1]
     assert_close(server.get_model_params(), served, rtol=0, atol=0)
 
 
 def test_aggregator_counts_labels_as_large_as_images() -> None:
     """FedML's own tester counts none of them, and divides by that."""
-    model = nn.Conv2d(1, 2, 1)
-    x, y = torch.randn(3, 1, 4, 4), torch.randint(2, (3, 4, 4))
+    model, x, y = nn.Conv2d(1, 2, 1), torch.randn(3, 1, 4, 4), torch.randint(2, (3, 4, 4))
     accuracy, loss, *_ = silo(model).test([(x, y)], CPU, SimpleNamespace())
     assert accuracy == pytest.approx((model(x).argmax(1) == y).double().mean().item())
     assert loss == pytest.approx(nn.functional.cross_entropy(model(x), y).item(), rel=1e-5)
@@ -189,12 +172,12 @@ def test_aggregator_counts_labels_as_large_as_images() -> None:
 
 def test_aggregator_says_that_silos_are_fewer_than_clients(tmp_path, caplog) -> None:
     """After a restart also that FedML draws other clients than without it."""
-    silo(client_num_in_total=10, client_num_per_round=10)
-    assert not caplog.records
-    values = {"client_num_per_round": 3, "server_state_path": str(tmp_path / "state")}
-    server = silo(client_num_in_total=10, **values)
+    values = {"client_num_in_total": 10, "server_state_path": str(tmp_path / "state")}
+    server = silo(client_num_per_round=10, **values)
     play(server, moved(server, *TWO))
-    silo(client_num_in_total=10, start_round=1, **values)
+    assert not caplog.records
+    silo(client_num_in_total=10, client_num_per_round=3)
+    silo(client_num_per_round=3, start_round=1, **values)
     first, second = caplog.messages
     assert first.startswith("client_num_per_round: 3 of 10: ")
     assert second.startswith(f"{first}; after a restart")
@@ -202,8 +185,6 @@ def test_aggregator_says_that_silos_are_fewer_than_clients(tmp_path, caplog) -> 
 
 def test_aggregator_follows_fedml_to_its_device() -> None:
     """FedML sets ``args.device``, to which it also moves the models that it receives."""
-    server = silo()
-    assert play(server, moved(server, *TWO))[0]["weight"].device == CPU
-    server.args.device = torch.device("meta")
+    server = silo(device=torch.device("meta"))
     server.on_before_aggregation([])
     assert server.model.weight.is_meta

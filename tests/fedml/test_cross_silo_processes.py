@@ -1,42 +1,69 @@
 """Cross-silo federations as real processes over gRPC on loopback, without a network."""
 
 import json
+import random
 import shutil
 import signal
+import socket
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import yaml
-from pandas import read_csv
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.report.build import build_report
 
-from .conftest import wait_until
+from .conftest import Script, Scripts, wait_until
 
 pytestmark = pytest.mark.slow
 
 FEDERATION = Path(__file__).parents[2] / "launch" / "cross_silo"
 EXAMPLES = Path(__file__).with_name("examples")
 SCRIPT = EXAMPLES / "step_by_step.py"
-CLIENTS = 2
+CLIENTS, CONFIG = 2, "fedml_config.yaml"
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture
-def folder(tmp_path: Path, grpc_addresses) -> Path:
-    """A copy of the runnable example, on ports that are free; one epoch a round."""
+def folder(tmp_path: Path) -> Path:
+    """A copy of the runnable example, on ports that are free; one epoch a round.
+
+    They stay so: they are none of those that the kernel gives to connections.
+    """
     copied = tmp_path / "federation"
     shutil.copytree(FEDERATION, copied, ignore=shutil.ignore_patterns("output", "log*"))
-    grpc_addresses(copied, CLIENTS)
+    drawn = random.sample(range(20_000, 32_000), 1_000)
+    ports = islice((port for port in drawn if not listens(port)), CLIENTS + 1)
+    rows = ["eid,rank,grpc_server_ip,grpc_server_port,ingress_ip"]
+    rows += [f"{rank},{rank},127.0.0.1,{port}," for rank, port in enumerate(ports)]
+    (copied / "grpc_ipconfig.csv").write_text("\n".join(rows) + "\n")
     edit(copied, epochs=1, client_num_in_total=CLIENTS, client_num_per_round=CLIENTS)
     return copied
 
 
+def start(
+    folder: Path, server: str | Path, client: str | Path, *kinds: Scripts, config: str = CONFIG
+) -> list[Script]:
+    """Start a server and its clients, which find nothing of this package in ``lacking``."""
+    words = ("--cf", config, "--rank", "0", "--role", "server")
+    started = [kinds[0].start(server, *words, folder=folder)]
+    address = (folder / "grpc_ipconfig.csv").read_text().splitlines()[1]
+    wait_until(lambda: listens(int(address.split(",")[3])))
+    for rank in range(1, CLIENTS + 1):
+        words = ("--cf", CONFIG, "--rank", str(rank), "--role", "client")
+        started.append(kinds[-1].start(client, *words, folder=folder, path=f"{folder}/lacking"))
+    return started
+
+
 def edit(folder: Path, **train_args: object) -> dict:
-    path = folder / "fedml_config.yaml"
+    path = folder / CONFIG
     content = yaml.safe_load(path.read_text())
     content["train_args"] |= train_args
     content["device_args"]["worker_num"] = CLIENTS
@@ -81,14 +108,14 @@ def assert_as_the_engine(folder: Path, rounds: int) -> None:
 def test_killed_federation_continues_with_the_engines_bits(folder, scripts) -> None:
     """The runnable example, killed, and continued by a script that names the method."""
     edit(folder, comm_round=1_000)
-    processes = scripts.start_federation(folder, "server.py", "client.py")
+    processes = start(folder, "server.py", "client.py", scripts)
     wait_until(lambda: rounds_done(folder))
     for process in processes:
         process.send(signal.SIGKILL)
     assert {process.wait().status for process in processes} == {-signal.SIGKILL}
     done = rounds_done(folder)  # on a busy machine some rounds more
     edit(folder, start_round=done, comm_round=1, federated_optimizer="FedNNNN")
-    server, *_ = waited_for(scripts.start_federation(folder, SCRIPT, SCRIPT))
+    server, *_ = waited_for(start(folder, SCRIPT, SCRIPT, scripts))
     [said] = [line for line in server.stderr.splitlines() if " N/E " in line]
     assert said.startswith("[FedML-Server")
     assert "accuracy 0." in said
@@ -100,34 +127,30 @@ def test_killed_federation_continues_with_the_engines_bits(folder, scripts) -> N
     assert runs["test_acc"].iloc[-1] == engine["test_acc"].iloc[-1]
 
 
-def test_healthcares_server_alone_has_the_plugin(folder, scripts, fedml_alone) -> None:
-    """Its own data, model and aggregator, which tests; three lines of the server's YAML are ours.
+def test_server_alone_has_the_plugin(folder, scripts, fedml_alone) -> None:
+    """A script's own data and model; three lines of the server's YAML are ours.
 
     The clients' hook is off, and ``import fednnnn_plugin`` fails there as if it were not installed.
     """
-    for example in ("own_data_and_model.py", "healthcare.py"):
-        shutil.copy(EXAMPLES / example, folder)
-    (folder / "lacking" / "fednnnn_plugin").mkdir(parents=True)
+    (folder / "lacking").mkdir()
     absent = "raise ModuleNotFoundError(\"No module named 'fednnnn_plugin'\")"
-    (folder / "lacking" / "fednnnn_plugin" / "__init__.py").write_text(absent)
-    path = folder / "fedml_config.yaml"
-    content = yaml.safe_load(path.read_text())
+    (folder / "lacking" / "fednnnn_plugin.py").write_text(absent)
+    content = edit(folder, comm_round=2)
     for key in ("beta", "gamma", "client_weighting", "start_round", "client_threads"):
         content["train_args"].pop(key)
     content["data_args"], content["model_args"] = {"dataset": "own"}, {"model": "own"}
-    content["train_args"] |= {"comm_round": 2}
     content["tracking_args"] = {"enable_wandb": False}
-    path.write_text(yaml.safe_dump(content))
+    (folder / CONFIG).write_text(yaml.safe_dump(content))
     content["train_args"] |= {"federated_optimizer": "FedNNNN", "beta": 0.7, "gamma": 0.8}
     content["tracking_args"] |= {"metrics_path": "records"}
     (folder / "server.yaml").write_text(yaml.safe_dump(content))
 
-    words = (folder, "healthcare.py", "healthcare.py", fedml_alone, "server.yaml")
-    server, *clients = waited_for(scripts.start_federation(*words))
+    script = EXAMPLES / "own_data_and_model.py"
+    words = (folder, script, script, scripts, fedml_alone)
+    server, *clients = waited_for(start(*words, config="server.yaml"))
     assert not [ended for ended in clients if "fednnnn" in ended.stderr.lower()]
     assert "FedNNNN: beta 0.7, gamma 0.8" in server.stderr
-    build_report([folder / "records"], folder / "report")
-    rounds = read_csv(folder / "report" / "rounds.csv")
+    rounds = fp.read_runs(folder / "records")
     assert rounds["round"].tolist() == [1, 2]
     assert rounds["test_acc"].between(0.1, 1, inclusive="neither").all()
     said = [line for line in server.stderr.splitlines() if " N/E " in line]

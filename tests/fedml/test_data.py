@@ -21,10 +21,10 @@ CLIENTS = 5
 OURS = {"federated_optimizer": "FedNNNN", "beta": 0.5, "gamma": 0.5}
 
 
-def load(load_data=fedml.data.load, **values) -> tuple[list, int]:
+def load(**values) -> tuple[list, int]:
     digits = {"dataset": "digits", "partition_method": "iid", "model": "nnnn_digits"}
     digits |= {"client_num_in_total": CLIENTS, "client_num_per_round": 3, "batch_size": 10}
-    return load_data(fedml_args(**digits | {"federated_optimizer": "FedAvg", "ci": 0} | values))
+    return fedml.data.load(fedml_args(**digits | {"federated_optimizer": "FedAvg"} | values))
 
 
 def labels_of(loader) -> list[int]:
@@ -40,9 +40,8 @@ def test_data_are_fedmls_eight_values() -> None:
     assert len(labels_of(test)) == test_size
     for loader in (train, test, *local.values(), *local_test.values()):
         assert isinstance(loader, DataLoader)
-        batches = list(loader)
-        assert len(batches) == len(loader)
-        assert all(x.shape[1:] == (1, 8, 8) and x.dtype == torch.float32 for x, _ in batches)
+        assert len([*loader]) == len(loader)
+        assert all(x.shape[1:] == (1, 8, 8) and x.dtype == torch.float32 for x, _ in loader)
     assert {len(y) for _, y in local[0]} == {10, sizes[0] % 10 or 10}
     for whole, parts in ((train, local), (test, local_test)):
         together = sorted(label for part in parts.values() for label in labels_of(part))
@@ -56,48 +55,42 @@ def test_data_are_fedmls_eight_values() -> None:
 
 
 def test_data_are_shuffled_every_pass_by_the_seed() -> None:
-    def passes(seed: int) -> list[list[int]]:
-        loader = load(random_seed=seed)[0][5][1]
-        return [torch.cat([y for _, y in loader]).tolist() for _ in range(2)]
-
     before = torch.get_rng_state()
-    first, second = passes(0)
+    loaders = [load(random_seed=seed)[0][5][1] for seed in (0, 0, 1)]
+    (first, second), again, other = (
+        [torch.cat([y for _, y in loader]).tolist() for _ in range(2)] for loader in loaders
+    )
     assert first != second
     assert sorted(first) == sorted(second)
-    assert passes(0) == [first, second]
-    assert passes(1)[0] != first
+    assert again == [first, second]
+    assert other[0] != first
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_data_of_an_untouched_set_are_tensors() -> None:
     dataset, _ = load()
     assert staged_data(dataset) is dataset[3].data
-    for index, changed in (
-        (3, list(dataset[3])),
-        (5, {**dataset[5], 1: list(dataset[5][1])}),
-        (5, {**dataset[5], 1: dataset[5][0]}),
-        (5, {k: dataset[5][k] for k in range(CLIENTS - 1)}),
+    test, local = dataset[3], dataset[5]
+    for changed in (
+        (list(test), dataset[4], local),
+        (test, dataset[4], local | {1: list(local[1])}),
+        (test, dataset[4], local | {1: local[0]}),
+        (test, dataset[4], {k: local[k] for k in range(CLIENTS - 1)}),
     ):
-        assert staged_data([*dataset[:index], changed, *dataset[index + 1 :]]) is None
+        assert staged_data([*dataset[:3], *changed, *dataset[6:]]) is None
 
 
-@pytest.mark.slow
 def test_data_of_ours_train_fedmls_optimizers(caplog, own_folder) -> None:
-    dataset, classes = load(partition_method="dirichlet_by_class", batch_size=50)
-    sizes = [*dataset[4].values()]
-    assert sum(sizes) == 1437
-    assert min(sizes) >= 10
-    assert max(sizes) - min(sizes) > 1
+    by_class = {"partition_method": "dirichlet_by_class", "batch_size": 50}
+    dataset, classes = load(**by_class)
     with refused("data_args.partition_sizes: 'power_law': "):
-        load(partition_method="dirichlet_by_class", partition_sizes="power_law")
+        load(partition_sizes="power_law", **by_class)
     args = fedml_args(federated_optimizer="FedAvg", ci=0, client_num_in_total=CLIENTS)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
     with caplog.at_level(logging.INFO):
         fedml.FedMLRunner(args, CPU, dataset, model).run()
     reported = [r.msg["test_acc"] for r in caplog.records if "test_acc" in str(r.msg)][-1]
-    model.eval()
-    with torch.no_grad():
-        correct = sum((model(x).argmax(1) == y).sum().item() for x, y in dataset[3])
+    correct = sum((model(x).argmax(1) == y).sum().item() for x, y in dataset[3])
     assert reported == pytest.approx(correct / 360)
 
 
@@ -120,20 +113,19 @@ OTHER = OURS | {"dataset": "cifar100"}
         ({"dataset": "image_folder"}, FOUND),
         *((OTHER | {"partition_method": name}, OTHERS) for name in ("n_class", "dirichlet")),
         (OTHER | {"partition_method": "dirichlet_by_class"}, OTHERS),
-        (OTHER | {"partition_sizes": "balanced"}, OTHERS),
-        (OTHER | {"classes_per_client": 2}, OTHERS),
+        *((OTHER | {key: 2}, OTHERS) for key in ("partition_sizes", "classes_per_client")),
     ],
 )
-@pytest.mark.parametrize("load_data", [fedml.data.load, data_loader.load])
-def test_data_are_ours_by_our_names(values, whose, load_data, tmp_path, monkeypatch) -> None:
+def test_data_are_ours_by_our_names(values, whose, tmp_path, monkeypatch) -> None:
     """FedML's are left to FedML, ours looked for in our place, and others not split our way."""
+    assert fedml.data.load is data_loader.load
     monkeypatch.setattr(data_loader, "load_synthetic_data", lambda args: FEDMLS)
     given = {"dataset": "mnist", "data_cache_dir": str(tmp_path), "data_dir": str(tmp_path)}
     if whose == FEDMLS:
-        assert load(load_data, **given | values) == FEDMLS
+        assert load(**given | values) == FEDMLS
         return
     with pytest.raises(fp.UserError, match=str(tmp_path) if whose == FOUND else whose):
-        load(load_data, **given | values)
+        load(**given | values)
 
 
 @pytest.mark.parametrize("alpha", [0.1, 10.0])

@@ -40,40 +40,35 @@ def _with_a_module(own_code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDNNNN_ALLOW_CODE", "1")
 
 
-def run(args) -> None:
-    fedml.FedMLRunner(args, CPU, two_clients(), linear())
+def test_own_code_needs_the_environments_permission(monkeypatch) -> None:
+    def run(args) -> None:
+        fedml.FedMLRunner(args, CPU, two_clients(), linear())
 
-
-@pytest.mark.parametrize(
-    ("key", "call", "values"),
-    [
+    monkeypatch.delenv("FEDNNNN_ALLOW_CODE")
+    for key, call, values in (
         ("federated_optimizer", run, {}),
         ("federated_optimizer", run, {"training_type": "cross_silo"}),
         ("client_sampling", run, {}),
         ("dataset", fedml.data.load, {}),
         ("dataset", fedml.data.load, FEDNNNN),
         ("model", lambda args: fedml.model.create(args, 7), {}),
-    ],
-)
-def test_own_code_needs_the_environments_permission(key, call, values, monkeypatch) -> None:
-    monkeypatch.delenv("FEDNNNN_ALLOW_CODE")
-    with refused(rf"\w+_args.{key}: '{LION}' is code .*FEDNNNN_ALLOW_CODE=1 in"):
-        call(fedml_args(**values | {key: LION, "role": "server"}))
+    ):
+        with refused(rf"\w+_args.{key}: '{LION}' is code .*FEDNNNN_ALLOW_CODE=1 in"):
+            call(fedml_args(**values | {key: LION, "role": "server"}))
     assert "server_lion" not in sys.modules
     assert not Path("runs").exists()
 
 
 def test_own_data_and_model_are_any_that_fedml_run_has() -> None:
     for method in ({}, FEDNNNN):
-        args = fedml_args(dataset=f"{__name__}:load", client_num_in_total=3, **method)
-        dataset, classes = fedml.data.load(args)
+        dataset, classes = fedml.data.load(fedml_args(dataset=f"{__name__}:load", **method))
         assert (classes, *dataset[:2]) == (2, 20, 4)
+    assert model_hub.create is fedml.model.create
     for name in (*MODELS, f"{__name__}:create", "squeezenet1_1"):
         expected = create_model(name, 3, 7, allow_code=True).state_dict()
         state = torch.get_rng_state()
-        for create_by_name in (fedml.model.create, model_hub.create):
-            made = create_by_name(fedml_args(model=name, random_seed=3), 7)
-            assert_close(made.state_dict(), expected, rtol=0, atol=0)
+        made = fedml.model.create(fedml_args(model=name, random_seed=3), 7)
+        assert_close(made.state_dict(), expected, rtol=0, atol=0)
         assert torch.equal(torch.get_rng_state(), state)
         if name not in MODELS:
             with pytest.raises(Exception, match="no such model definition"):

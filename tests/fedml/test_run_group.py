@@ -31,11 +31,6 @@ MISSING = "a.yaml: no such file"
 )
 def test_run_takes_recipes_beside_fedmls_words(words, status, said) -> None:
     fp.register()  # again
+    assert run.fedml_run is cli.commands["run"]
     result = click.testing.CliRunner().invoke(cli, ["run", *words], prog_name="fedml")
     assert (result.exit_code, said in result.output) == (status, True), result.output
-
-
-def test_run_group_alone_takes_a_recipe() -> None:
-    assert run.fedml_run is cli.commands["run"]
-    result = click.testing.CliRunner().invoke(run.fedml_run, ["a.yaml"])
-    assert (result.exit_code, MISSING in result.output) == (2, True)

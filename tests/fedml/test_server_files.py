@@ -4,7 +4,6 @@ import json
 import logging
 import math
 import os
-from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -12,42 +11,29 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from torch import nn
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.server.rules import RULES
 
-from .rounds import CPU, TWO, line, moved, play, refused, silo
+from .rounds import CPU, TWO, clients, line, moved, net, play, refused, silo
 
 #: A batch whose labels a model of one output always has right.
 DATA = [(torch.ones(4, 2), torch.zeros(4, dtype=torch.int64))]
+FROZEN = net()
+FROZEN[1].bias.requires_grad_(requires_grad=False)
 
 
-def model(seed: int = 0, width: int = 3, trained: bool = True) -> nn.Module:
-    torch.manual_seed(seed)
-    built = nn.Sequential(nn.Conv1d(1, width, 2), nn.BatchNorm1d(width), nn.Flatten())
-    built[0].bias.requires_grad_(trained)
-    return built
-
-
-def server(start=0, net=None, method="FedNNNN", **values) -> fp.FedNNNNAggregator:
+def server(start=0, model=None, method="FedNNNN", **values) -> fp.FedNNNNAggregator:
+    torch.manual_seed(start)  # of a restart's own model
     keys = {"beta": None, "gamma": None, **dict.fromkeys(RULES[method].keys, 0.5)}
     keys |= {"server_state_path": "folder/state", "metrics_path": "run", "start_round": start}
-    return silo(net or model(), method, **keys | values)
+    return silo(model or net(), method, **keys | values)
 
 
 def advance(server, number: int) -> None:
     """A round of clients that differ from round to round, and from what is served."""
-    generator = torch.Generator().manual_seed(number)
-
-    def trained(tensor):
-        if not tensor.is_floating_point():
-            return tensor + 1
-        return tensor + torch.rand(tensor.shape, generator=generator)
-
-    w_t = server.get_model_params()
-    play(server, [(1, OrderedDict((n, trained(t)) for n, t in w_t.items())) for _ in range(3)])
+    play(server, clients(server, 3, number))
 
 
 def records(folder: str) -> list[dict]:
@@ -91,7 +77,7 @@ def test_restart_costs_no_bits_and_no_records(method, own_folder) -> None:
         advance(whole, number)
     for start, dies in ((0, False), (1, True), (1, False)):
         before = Path("folder/state").read_bytes() if start else b""
-        continued = server(start, model(seed=start), method)
+        continued = server(start, method=method)
         if start:
             served, tested = continued.get_model_params(), continued.evaluation_state_dict()
             assert_close(tested, served, rtol=0, atol=0)
@@ -110,18 +96,18 @@ def test_restart_costs_no_bits_and_no_records(method, own_folder) -> None:
 
 def test_state_is_of_what_was_set(own_folder) -> None:
     """At a first start too, from weights of the user's; with noise on what was aggregated."""
-    pretrained = model(seed=7).half().state_dict()
-    server(net=model().half()).set_model_params(pretrained)
-    first = server(net=model().half())
+    pretrained = net().half().state_dict()
+    server(model=net().half()).set_model_params(pretrained)
+    first = server(model=net().half())
     assert_close(first.get_model_params(), pretrained, rtol=0, atol=0)
     advance(first, 0)
     served = first.get_model_params()
     noised = {n: t + 1 if t.is_floating_point() else t for n, t in served.items()}
     first.set_model_params(noised)
-    assert_close(server(1, model().half()).get_model_params(), noised, rtol=0, atol=0)
+    assert_close(server(1, net().half()).get_model_params(), noised, rtol=0, atol=0)
     stored = load_file("folder/state")
-    assert stored["0.weight"].dtype == torch.float16
-    assert stored[".momentum.0.weight"].dtype == torch.float32
+    assert stored["1.weight"].dtype == torch.float16
+    assert stored[".momentum.1.weight"].dtype == torch.float32
 
 
 def test_last_round_hands_over_the_evaluation_model(own_folder) -> None:
@@ -141,8 +127,8 @@ def test_last_round_hands_over_the_evaluation_model(own_folder) -> None:
     [
         (0, {}, "server_state_path: .*start_round: 1"),
         (1, {"method": "Momentum"}, "server_state_path: .*: the state is of FedNNNN"),
-        (1, {"net": model(width=4)}, "server_state_path: .*: the state is of another model"),
-        (1, {"net": model(trained=False)}, "server_state_path: .*: the state is of another model"),
+        (1, {"model": line()}, "server_state_path: .*: the state is of another model"),
+        (1, {"model": FROZEN}, "server_state_path: .*: the state is of another model"),
         (1, {"server_state_path": "weights"}, "server_state_path: .*weights: not a whole"),
         (1, {"server_state_path": "absent"}, "train_args.start_round: 1: "),
         (0, {"server_state_path": None}, "metrics_path: .*start_round"),
@@ -159,7 +145,7 @@ def test_last_round_hands_over_the_evaluation_model(own_folder) -> None:
 )
 def test_server_files_that_do_not_fit_are_refused(start, values, named, own_folder) -> None:
     advance(server(), 0)
-    save_file(model().state_dict(), "weights")
+    save_file(net().state_dict(), "weights")
     Path("file").touch()
     os.mkfifo("pipe")
     with refused(named):

@@ -2,7 +2,6 @@
 
 import math
 
-import fedml
 import numpy as np
 import pytest
 import torch
@@ -27,8 +26,6 @@ from .rounds import (
     two_clients,
 )
 
-simulated = pytest.mark.usefixtures("own_folder", "one_core")
-
 
 class Metrics(ServerAggregator):
     """Tests on the clients' data, with metrics of its own; the server has no test data."""
@@ -49,26 +46,12 @@ class Metrics(ServerAggregator):
         assert test_data is None
         self.net.load_state_dict(self.model.state_dict())  # as a tester with a trainer inside does
         self.tested.append(self.net.weight.detach().clone())
+        torch.nn.init.normal_(self.net.weight)
         return 0.25, 3.0, None, None
 
     def test_all(self, train_data_local_dict, test_data_local_dict, device, args):
         self.all_tested.append((self.id, getattr(args, "round_idx", None)))
         return {"auc": float(len(test_data_local_dict)), "drawn": torch.rand(()).item()}
-
-
-class Both(Metrics, fp.FedNNNNAggregator): ...
-
-
-class Averaging(Metrics):
-    def aggregate(self, raw_client_model_or_grad_list):
-        return raw_client_model_or_grad_list[0][1]
-
-
-class Uncalled(fp.FedNNNNAggregator):
-    """Leaves out our constructor."""
-
-    def __init__(self, model, args) -> None:
-        ServerAggregator.__init__(self, model, args)
 
 
 ABOVE_1 = {"test_correct": 9.0, "test_loss": 1.0, "test_total": 4.0}
@@ -118,6 +101,21 @@ def test_tester_sees_the_evaluation_model(tmp_path) -> None:
         assert math.isnan(runs[column][1])
 
 
+class Averaging(Metrics):
+    def aggregate(self, raw_client_model_or_grad_list):
+        return raw_client_model_or_grad_list[0][1]
+
+
+class Both(Metrics, fp.FedNNNNAggregator): ...
+
+
+class Uncalled(fp.FedNNNNAggregator):
+    """Leaves out our constructor."""
+
+    def __init__(self, model, args) -> None:
+        ServerAggregator.__init__(self, model, args)
+
+
 def replaced(given: ServerAggregator) -> ServerAggregator:
     given.aggregate = lambda models: models[0][1]
     return given
@@ -129,9 +127,7 @@ def ours(net, args, tester=None) -> fp.FedNNNNAggregator:
 
 def runner(net, args, **values) -> None:
     """Give FedML's runner an aggregator of ours, for a simulation."""
-    given = ours(net, args)
-    vars(args).update({"training_type": "simulation", "backend": "sp"} | values)
-    fedml.FedMLRunner(args, CPU, two_clients(), net, server_aggregator=given)
+    simulate(model=net, aggregator=ours(net, args), **{"federated_optimizer": "FedAvg"} | values)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +141,7 @@ def runner(net, args, **values) -> None:
         (lambda net, args: simulate(aggregator=Averaging(net, args)), "replaces aggregate"),
         (runner, "a simulation of FedAvg ignores it"),
         (lambda net, args: runner(net, args, backend="MPI"), "a simulation of FedAvg ignores it"),
-        (lambda net, args: runner(net, args, federated_optimizer="FedNNNN"), "a simulation of"),
+        (lambda net, args: runner(net, args, federated_optimizer="PaperFedAvg"), "a simulation"),
     ],
 )
 def test_aggregator_without_effect_is_refused(build, why, own_folder) -> None:
@@ -160,12 +156,15 @@ class AddsOne(ModelTrainerCLS):
                 parameter.add_(1)
 
 
-@simulated
+@pytest.mark.usefixtures("own_folder", "one_core")
 @pytest.mark.parametrize("trainer", [None, AddsOne])
 def test_simulations_tester_sees_the_average(trainer) -> None:
-    """A trainer's is one further each round; the served model, under β = 1/2, half that."""
-    args = fedml_args(federated_optimizer="NormNorm", beta=0.5, comm_round=2, output="a")
-    net, without = linear(), two_clients()
+    """A trainer's is one further each round; the served model, under β = 1/2, half that.
+
+    What it does to the model and to generators changes nothing; another does not continue the run.
+    """
+    values = {"federated_optimizer": "NormNorm", "beta": 0.5, "comm_round": 2}
+    args, net, without = fedml_args(output="a", **values), linear(), two_clients()
     without[3] = None
     tester, before = Metrics(net, args), linear().weight
     given = trainer and trainer(linear(), args)
@@ -178,20 +177,7 @@ def test_simulations_tester_sees_the_average(trainer) -> None:
     if trainer:
         assert_close(tester.tested, [before + 1, before + 0.5 + 1])
     assert (last["test_acc"], last["test_loss"], last["test_metrics"]["auc"]) == (0.25, 3.0, 2.0)
-
-
-@pytest.mark.slow
-@simulated
-def test_simulations_tester_leaves_its_bits() -> None:
-    """What it does to the model, and to the generators; another does not continue the run."""
-    net, args = linear(), fedml_args(output="tested", comm_round=2)
-
-    class Changing(Metrics):
-        def test(self, test_data, device, args) -> None:
-            torch.nn.init.normal_(net.weight)
-
-    tested, _ = simulate(model=net, aggregator=Changing(net, args), args=args)
-    alone, _ = simulate(output="alone", comm_round=2)
-    assert_close(tested, alone, rtol=0, atol=0)
+    alone, _ = simulate(trainer=given, output="alone", **values)
+    assert_close(alone, result, rtol=0, atol=0)
     with pytest.raises(fp.UserError, match=r"tester \(code\)"):
-        simulate(output="tested", comm_round=3, resume=True)
+        simulate(trainer=given, output="a", resume=True, **values | {"comm_round": 3})
