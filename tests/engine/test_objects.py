@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
+from fednnnn_plugin.server.rules import RULES
 
 from .conftest import OWN, cell
 
@@ -85,6 +86,7 @@ def test_rule_and_loaders_as_objects_are_resumed(start: Start) -> None:
     start("mine", rule=own_rule(1.0), comm_round=1, **given)
     start("mine", rule=own_rule(1.0), resume=True, **given)
     assert content("mine") == content("fedavg")
+    assert not any(name.startswith("<object>") for name in RULES)  # known as long as it ran
     assert fp.read_runs("mine")["method"].unique() == ["Mine"]
     with pytest.raises(fp.UserError, match=r"^resume=True: rule \(code\)"):
         start("mine", rule=own_rule(2.0), resume=True, **given)
