@@ -8,7 +8,7 @@ from typing import Any
 
 from .processes import Ended
 
-COMMAND = str(Path(__file__).with_name("command.py"))
+COMMAND = str(Path(__file__).with_name("command_process.py"))
 PRELOADED = [
     *("fednnnn_plugin.cli", "fednnnn_plugin.engine.start", "fednnnn_plugin.engine.display"),
     *("fednnnn_plugin.report.build", "sklearn.datasets", "torch._dynamo", "optuna", "pytest"),
@@ -16,7 +16,7 @@ PRELOADED = [
 
 
 class Commands:
-    """Starts ``fednnnn`` commands, each in a process of its own; see `command`."""
+    """Starts ``fednnnn`` commands, each in a process of its own; see `command_process`."""
 
     def __init__(self, screens: Path) -> None:
         self._screens, self._count = screens, 0
@@ -24,7 +24,7 @@ class Commands:
         forkserver.ensure_running()
 
     def start(self, *arguments: str | Path, folder: Path, **limits: Any) -> ForkServerProcess:
-        """Start a command in a folder, with the limits and faults of `command`."""
+        """Start a command in a folder, with the limits and faults of `command_process`."""
         self._count += 1
         screen = str(self._screens / str(self._count))
         asked = {"arguments": list(map(str, arguments)), "folder": folder, "screen": screen}
