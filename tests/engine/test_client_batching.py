@@ -88,6 +88,15 @@ def test_groups_are_halved_when_memory_ends(
     assert content(tiny.folder / "whole") == content(tiny.folder / "parts")
 
 
+def test_client_alone_without_memory_fails(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short_of_memory(*_: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(LocalSGD, "train", short_of_memory)
+    with pytest.raises(RunError, match=r"^round 1: client . failed \(OutOfMemoryError"):
+        tiny(comm_round=1)
+
+
 def test_users_model_data_and_trainer_are_not_grouped(data: FederatedData) -> None:
     for inputs in (
         Inputs(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data, CPU),

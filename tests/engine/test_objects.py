@@ -44,6 +44,11 @@ def test_model_object_is_the_start_and_unchanged(start: Start) -> None:
     start(model=model, learning_rate=1e-30)
     torch.testing.assert_close(dict(model.state_dict()), before, rtol=0, atol=0)
     torch.testing.assert_close(load_file("run/model.safetensors"), before, rtol=0, atol=0)
+    # No command goes on with it.
+    for recipe in ("run/recipe.yaml", RECIPE):
+        ended = CliRunner().invoke(main, ["run", recipe, "--output=run", "--resume"])
+        assert (ended.exit_code, ended.stderr.count("\n")) == (2, 1)
+        assert "data_args.dataset, model_args.model: " in ended.stderr
 
 
 @pytest.mark.slow
@@ -97,38 +102,36 @@ def test_rule_and_loaders_as_objects_are_resumed(start: Start) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("before", "now", "changed"),
+    ("before", "changes"),
     [
-        ({"data": lambda: DATA}, {"data": lambda: (X, Y.flip(0), *TEST)}, "data (tensors)"),
-        ({"data": (PARTS, TEST)}, {"data": (PARTS[::-1], TEST)}, "data (tensors), split"),
-        ({}, {"model": cell("torch.relu", "torch.tanh")["Net"]}, "model (code)"),
-        ({}, {"model": cell("p=0.5", "p=0.1")["Net"]}, "model (code), model (layout)"),
-        ({"model": NET(4)}, {"model": NET(4)}, "model (weights)"),
+        (
+            {},
+            {
+                "data (tensors)": {"data": (X, Y.flip(0), *TEST)},
+                "model (code)": {"model": cell("torch.relu", "torch.tanh")["Net"]},
+                "model (code), model (layout)": {"model": cell("p=0.5", "p=0.1")["Net"]},
+            },
+        ),
+        ({"data": (PARTS, TEST)}, {"data (tensors), split": {"data": (PARTS[::-1], TEST)}}),
+        ({"model": NET(4)}, {"model (weights)": {"model": NET(4)}}),
     ],
 )
-def test_resume_refuses_what_has_changed(start: Start, before: Any, now: Any, changed: str) -> None:
+def test_resume_refuses_what_has_changed(start: Start, before: Any, changes: Any) -> None:
     """Where the run has done its rounds, too: its result would be taken for another's.
 
     A run without a fingerprint goes on: it is of a version that had none.
     """
     start(**before, comm_round=1)
     kept = content("run")
-    for rounds in (1, 2):
-        with pytest.raises(fp.UserError) as refused:
-            start(**now, comm_round=rounds, resume=True)
-        assert str(refused.value).startswith(f"resume=True: {changed}")
-        assert content("run") == kept
+    for changed, now in changes.items():
+        for rounds in (1, 2):
+            with pytest.raises(fp.UserError) as refused:
+                start(**now, comm_round=rounds, resume=True)
+            assert str(refused.value).startswith(f"resume=True: {changed}")
+    assert content("run") == kept
     Path("run/fingerprint.json").unlink()
     start(**now, comm_round=2, resume=True)
     assert Path("run/fingerprint.json").exists()
-
-
-def test_recipe_of_objects_is_refused(start: Start) -> None:
-    start(comm_round=1)
-    for recipe in ("run/recipe.yaml", RECIPE):
-        ended = CliRunner().invoke(main, ["run", recipe, "--output=run", "--resume"])
-        assert (ended.exit_code, ended.stderr.count("\n")) == (2, 1)
-        assert "data_args.dataset, model_args.model: " in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -165,11 +168,19 @@ def test_validation_part_leaves_each_client_something(start: Start) -> None:
 
 @pytest.mark.slow
 def test_objects_give_the_recipes_bytes(start: Start) -> None:
+    """Data, a model and a sampler; the recipe's with a stop."""
     own = {"data_args.shift": 0.5, "model_args.width": 4}
-    start("objects", data=HOSPITALS, **own)
-    own |= {"data": "own:hospitals", "model": "own:Net", "allow_code": True}
-    start("named", worker_num=1, **own)
+    objects = own | {"data": HOSPITALS, "client_sampling": CELL["by_turns"]}
+    start("objects", **objects)
+    own |= {"data": "own:hospitals", "model": "own:Net", "client_sampling": "own:by_turns"}
+    own["allow_code"] = True
+    start("named", worker_num=1, comm_round=1, **own)
+    start("named", worker_num=2, resume=True, **own)
     assert content("named") == content("objects")
+    other = cell("first + number", "first - number")["by_turns"]
+    for sampler, said in ((other, r"sampler \(code\)"), (None, ".*client_sampling: ")):
+        with pytest.raises(fp.UserError, match=f"^resume=True: {said}"):
+            start("objects", resume=True, **objects | {"client_sampling": sampler})
     Path("own.py").write_text(OWN.replace("torch.relu", "torch.tanh"))
     sys.modules.pop("own")
     with pytest.raises(fp.UserError, match=r"^resume=True: model \(code\): "):

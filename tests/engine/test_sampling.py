@@ -20,7 +20,7 @@ from fednnnn_plugin.engine.sampling import draw_cohort
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import generators_state, torch_generator
 
-from .conftest import cell, draw
+from .conftest import draw
 
 KEY = "train_args.client_sampling"
 Start = Callable[..., fp.Run]
@@ -78,18 +78,6 @@ def test_sampler_may_return_any_form() -> None:
 def test_sampler_must_return_different_clients(drawn: Any, told: str) -> None:
     with pytest.raises(UserError, match=f"^{KEY}: round 4: {told}: must be 3 different"):
         draw_cohort(0, 4, 6, 3, lambda *_: drawn)
-
-
-def test_sampler_is_kept_over_a_stop(start: Start, content: Callable[[Path], object]) -> None:
-    """As an object or by its name."""
-    whole = start("whole", client_sampling=cell()["by_turns"]).folder
-    start("parted", client_sampling="own:by_turns", comm_round=1, allow_code=True)
-    parted = start("parted", client_sampling="own:by_turns", resume=True, allow_code=True).folder
-    assert content(parted) == content(whole)
-    other = cell("first + number", "first - number")["by_turns"]
-    for sampler, told in ((other, r"^resume=True: sampler \(code\)"), (None, rf": {KEY}: ")):
-        with pytest.raises(fp.UserError, match=told):
-            start("whole", client_sampling=sampler, comm_round=4, resume=True)
 
 
 @pytest.mark.parametrize(
