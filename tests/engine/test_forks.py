@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -31,14 +32,22 @@ def workers(request: pytest.FixtureRequest, forks: Forks) -> Workers:
     return forks if request.param == "forks" else Threads(2)
 
 
-def test_results_come_with_their_places(workers: Workers) -> None:
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Whatever ``OMP_NUM_THREADS`` is."""
     before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_results_come_with_their_places(two_threads: None, workers: Workers) -> None:
     with workers:
         calls = [lambda _, k=k: 10 * k for k in range(5)]
         assert all_of(workers, calls) == [0, 10, 20, 30, 40]
         assert sorted(workers.each(calls)) == [(k, 10 * k) for k in range(5)]
         assert all_of(workers, [lambda _: torch.get_num_threads()]) == [1]
-    assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == 2
 
 
 class Odd(Exception):

@@ -80,8 +80,8 @@ MODULES = {
 }
 # What the ranks run: a recipe, and its settings.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "samples": (FEDNNNN, {"client_weighting": "samples"}),
     "fedexp": ("digits_noniid_b_fedexp", {"client_num_per_round": 2}),  # one rank has no client
+    "samples": (FEDNNNN, {"client_weighting": "samples"}),
     "scaffold": (FEDNNNN, {"client_method": "scaffold", "comm_round": 4}),
     "noisy": (FEDAVG, {"client_method": "mine:Noisy"}),
     "memory": (
@@ -166,7 +166,6 @@ def test_ranks_give_the_same_bytes(
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (run("none", beta=-1), 2, "train_args.beta: -1: "),  # which each rank finds
         (run("a lock"), 2, "another run is writing to it"),  # which rank 0 alone sees
         (run("none", dataset="mine:data"), 2, "rank 1 lost its data"),  # which it alone sees
         (run("some", client_method="mine:Broken"), 1, "rank 1 lost its mind"),

@@ -169,7 +169,7 @@ def test_validation_part_leaves_each_client_something(start: Start) -> None:
 @pytest.mark.slow
 def test_objects_give_the_recipes_bytes(start: Start) -> None:
     """Data, a model and a sampler; the recipe's with a stop."""
-    own = {"data_args.shift": 0.5, "model_args.width": 4}
+    own: dict[str, Any] = {"data_args.shift": 0.5, "model_args.width": 4}
     objects = own | {"data": HOSPITALS, "client_sampling": CELL["by_turns"]}
     start("objects", **objects)
     own |= {"data": "own:hospitals", "model": "own:Net", "client_sampling": "own:by_turns"}
