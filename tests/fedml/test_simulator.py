@@ -17,9 +17,19 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.recipe import Recipe
 
-from .rounds import CPU, eight_values, fedml_args, linear, refused, simulate, two_clients
+from .rounds import (
+    CPU,
+    Versioned,
+    eight_values,
+    fedml_args,
+    linear,
+    refused,
+    simulate,
+    two_clients,
+)
 
 pytestmark = pytest.mark.usefixtures("own_folder", "one_core")
+CUSTOM = {"model": "custom"}
 
 
 class Counting(ModelTrainerCLS):
@@ -81,22 +91,11 @@ def test_trainers_keys_under_other_names_may_be_absent() -> None:
         fedml.data.load(fedml_args(dataset="digits", batch_size=None, epochs=None))
 
 
-class Drawing(ModelTrainerCLS):
-    """Draws from torch's global generator, as a model with dropout does."""
-
-    def train(self, train_data, device, args):
-        super().train(train_data, device, args)
-        with torch.no_grad():
-            for parameter in self.model.parameters():
-                parameter.add_(torch.randn_like(parameter))
-
-
 def shuffled() -> list:
     """Two clients' loaders with generators of their own, which continue from pass to pass."""
-    data = TensorDataset(torch.eye(12)[:, :3], torch.arange(12) % 2)
+    data, dataset = TensorDataset(torch.eye(12)[:, :3], torch.arange(12) % 2), two_clients()
     first, second, third = (torch.Generator().manual_seed(seed) for seed in range(3))
     drawn = BatchSampler(RandomSampler(data, generator=first), 5, drop_last=False)
-    dataset = two_clients()
     dataset[3] = DataLoader(data, 5, shuffle=True, generator=second)
     dataset[5][0] = DataLoader(data, 5, shuffle=True, generator=third)
     dataset[5][1] = DataLoader(data, None, sampler=drawn)
@@ -104,13 +103,16 @@ def shuffled() -> list:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer", [None, Drawing])
+@pytest.mark.parametrize("trainer", [None, ModelTrainerCLS])
 def test_resume_of_shuffling_loaders_costs_no_bits(trainer) -> None:
+    """With dropout, which draws from torch's global generator."""
+
     def after(output: str, *rounds: int) -> tuple:
         for number, last in enumerate(rounds):
             args = fedml_args(output=output, comm_round=last, resume=number > 0)
-            own = trainer and trainer(linear(), args)
-            result, record = simulate(shuffled(), trainer=own, args=args)
+            net = nn.Sequential(nn.Dropout(0.3), linear())
+            own = trainer and trainer(copy.deepcopy(net), args)
+            result, record = simulate(shuffled(), net, own, args=args)
         return result, record["test_loss"]
 
     assert_close(after("once", 2), after("twice", 1, 2), rtol=0, atol=0)
@@ -124,15 +126,14 @@ def test_own_data_and_model_are_recorded_so(caplog) -> None:
     """
     names = {"dataset": "mnist", "model": "nnnn_mnist", "partition_method": "hetero"}
     names |= {"max_client_nrm": 1.0, "output": "out"}
-    found = []
+    found, without = [], two_clients()
+    without[3] = None
     for values in ({}, {"overwrite": True}, {"resume": True, "comm_round": 2}):
-        dataset = two_clients()
-        dataset[3] = None if "overwrite" in values else dataset[3]
+        dataset = without if "overwrite" in values else two_clients()
         _, last = simulate(dataset, args=fedml_args(**names | values))
         found.append((last["round"], last["test_acc"], last["test_loss"]))
         recipe = yaml.safe_load(Path("out/recipe.yaml").read_text())
-        assert recipe["data_args"] == {"dataset": "mnist"}
-        assert recipe["model_args"] == {"model": "custom"}
+        assert (recipe["data_args"], recipe["model_args"]) == ({"dataset": "mnist"}, CUSTOM)
     assert found[0] == found[1]
     assert [number for number, *_ in found] == [1, 1, 2]
     said = [line for line in caplog.messages if line.startswith("max_client_nrm: ")]
@@ -141,19 +142,9 @@ def test_own_data_and_model_are_recorded_so(caplog) -> None:
         simulate()
 
 
-class Versioned(nn.Linear):
-    """Has a state that is no tensor, which stays as it is."""
-
-    def get_extra_state(self):
-        return {"version": 1}
-
-    def set_extra_state(self, state) -> None:
-        raise AssertionError
-
-
 @pytest.mark.parametrize("trainer", [None, ModelTrainerCLS])
 def test_model_of_tied_weights_buffers_and_extra_state(trainer) -> None:
-    """The state of the run is left in it."""
+    """The state of the run is left in it; one that is no tensor stays as it is."""
     tied = [nn.Linear(3, 3) for _ in range(2)]
     tied[1].weight = tied[0].weight
     last = nn.Linear(3, 2) if trainer else Versioned(3, 2)
@@ -166,12 +157,9 @@ def test_model_of_tied_weights_buffers_and_extra_state(trainer) -> None:
 
 
 def test_fedmls_own_tasks_keep_fedmls_trainer() -> None:
-    x = torch.randn(8, 3)
-    dataset = eight_values({0: [(x, (x[:, :2] > 0).float())]})
-    tags = {"dataset": "stackoverflow_lr", "lr": 0.1}
-    tags |= {"client_num_in_total": 1, "client_num_per_round": 1}
-    nets = [nn.Sequential(linear(), nn.Sigmoid()) for _ in range(3)]
-    ours, theirs = (fedml_args(output=name, **tags) for name in "ab")
+    x, nets = torch.randn(8, 3), [nn.Sequential(linear(), nn.Sigmoid()) for _ in range(3)]
+    dataset = eight_values({k: [(x, (x[:, :2] > 0).float())] for k in range(2)})
+    ours, theirs = (fedml_args(output=o, dataset="stackoverflow_lr", lr=0.1) for o in "ab")
     result, _ = simulate(dataset, nets[0], args=ours)
     expected, _ = simulate(dataset, nets[1], ModelTrainerTAGPred(nets[2], theirs), args=theirs)
     assert_close(result, expected, rtol=0, atol=0)
