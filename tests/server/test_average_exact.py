@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import isqrt
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -81,8 +82,10 @@ def root(x: Fraction) -> Fraction:
     return Fraction(isqrt(n << 2 * shift), x.denominator << shift)
 
 
-def exact(tensor: Tensor) -> list[Fraction]:
-    return [Fraction(x) for x in tensor.double().flatten().tolist()]
+def exact(*tensors: Tensor) -> np.ndarray:
+    """Return all elements as fractions."""
+    values = (x for tensor in tensors for x in tensor.double().flatten().tolist())
+    return np.array([*map(Fraction, values)], dtype=object)
 
 
 @pytest.mark.slow
@@ -106,69 +109,46 @@ def test_sum_has_the_same_bits_in_any_order(case: Case, random) -> None:
         assert bits(accumulators[0].finish()) == expected
 
 
-def weighted_mean(case: Case, columns: list[tuple[Fraction, ...]]) -> list[Fraction]:
-    """Return the exact mean of each element; a column holds one element of every client."""
-    weights = [Fraction(w) for w in case.weights]
-    total = sum(weights)
-    return [sum(w * x for w, x in zip(weights, column, strict=True)) / total for column in columns]
-
-
-def grid_error(case: Case, columns: list[tuple[Fraction, ...]]) -> Fraction:
+def grid_error(shares: np.ndarray, rows: np.ndarray) -> Fraction:
     """Return what may be lost: 2^-32 of each client's largest element; all of it below 2^-31 of
     another client's."""
-    rows = [*zip(*columns, strict=True)] or [()] * len(case.weights)
-    peaks = [max(map(abs, row), default=Fraction(0)) for row in rows]
-    tops = [Fraction(w) * peak for w, peak in zip(case.weights, peaks, strict=True)]
-    hidden = max(tops) * Fraction(2) ** -31
-    lost = sum(top if top <= hidden else top / 2**32 for top in tops)
-    return lost / sum(map(Fraction, case.weights))
-
-
-def differences(case: Case) -> list[tuple[Fraction, ...]]:
-    """Return the exact Δ_k, one column an element."""
-
-    start, *models = (exact(s["m.w"]) + exact(s["n.v"]) for s in (case.state, *case.clients))
-    rows = [[x - y for x, y in zip(model, start, strict=True)] for model in models]
-    return list(zip(*rows, strict=True))
-
-
-def check_buffer(case: Case, update: Update) -> None:
-    """Check that it is a weighted mean, between minimum and maximum but for rounding."""
-    info = torch.finfo(case.state["b"].dtype)
-    columns = list(zip(*[exact(client["b"]) for client in case.clients], strict=True))
-    huge = max((abs(x) for column in columns for x in column), default=Fraction(0))
-    found = zip(exact(update.buffers["b"]), weighted_mean(case, columns), columns, strict=True)
-    for x, mean, column in found:
-        slack = max(map(abs, column)) * Fraction(2) ** -52 + huge * Fraction(2) ** -128
-        assert min(column) - slack <= x <= max(column) + slack
-        rounding = abs(mean) * Fraction(info.eps) + Fraction(info.smallest_normal * info.eps)
-        assert abs(x - mean) <= grid_error(case, columns) * Fraction(1.001) + rounding
+    tops = shares * abs(rows).max(axis=1, initial=Fraction(0))
+    return sum(top if top <= max(tops) / 2**31 else top / 2**32 for top in tops)
 
 
 @pytest.mark.slow
 @given(cases())
 def test_sum_is_that_of_rational_arithmetic(case: Case) -> None:
-    update = case.accumulator(list(range(len(case.clients)))).finish()
-    dtype = case.state["m.w"].dtype
-    columns = differences(case)
-    coarse = grid_error(case, columns)
-    magnitudes = weighted_mean(case, [tuple(map(abs, column)) for column in columns])
-    got = exact(update.mean_update["m.w"]) + exact(update.mean_update["n.v"])
-    means = weighted_mean(case, columns)
-    for x, mean, magnitude in zip(got, means, magnitudes, strict=True):
-        fine = PRECISION[dtype] * (magnitude + abs(mean)) + SMALLEST[dtype]
-        assert abs(x - mean) <= (coarse + fine) * Fraction(1.001)
-    precision = 4 * PRECISION[dtype]
-    norms = [root(sum(c[k] ** 2 for c in columns)) for k in range(len(case.clients))]
+    update = case.accumulator([*range(len(case.clients))]).finish()
+    dtype, slack = case.state["m.w"].dtype, Fraction(1.001)
+    weights = np.array([*map(Fraction, case.weights)], dtype=object)
+    shares = weights / weights.sum()  # α_k
+    start, *models = (exact(s["m.w"], s["n.v"]) for s in (case.state, *case.clients))
+    rows = np.stack(models) - start  # Δ_k
+    s, mean, magnitude = exact(*update.mean_update.values()), shares @ rows, shares @ abs(rows)
+    fine = PRECISION[dtype] * (magnitude + abs(mean)) + SMALLEST[dtype]
+    assert (abs(s - mean) <= (grid_error(shares, rows) + fine) * slack).all()
+
     n, e = Fraction(update.mean_update_norm), Fraction(update.mean_client_norm)
-    (true_e,) = weighted_mean(case, [tuple(norms)])
-    assert abs(e - true_e) <= true_e * precision + SMALLEST[torch.float64]
+    true_e = sum(share * root((row**2).sum()) for share, row in zip(shares, rows, strict=True))
+    assert abs(e - true_e) <= true_e * 4 * PRECISION[dtype] + SMALLEST[torch.float64]
     # N is the norm of the S that is returned, less what rounding adds beyond proposition 1.
-    true_n = root(sum((x * x for x in got), Fraction(0)))
-    assert abs(n - min(true_n, e)) <= true_n * precision + UNDERFLOW
+    true_n = root((s**2).sum())
+    assert abs(n - min(true_n, e)) <= true_n * 4 * PRECISION[dtype] + UNDERFLOW
     assert n <= e
     assert all(x.mean_update_norm <= x.mean_client_norm for x in update.layers.values())
-    check_buffer(case, update)
+
+    # Buffers: weighted means, between minimum and maximum but for rounding.
+    rows, found = (
+        np.stack([exact(client["b"]) for client in case.clients]),
+        exact(*update.buffers.values()),
+    )
+    mean, info, largest = shares @ rows, torch.finfo(dtype), abs(rows).max(initial=Fraction(0))
+    beyond = abs(rows).max(axis=0) * Fraction(2) ** -52 + largest * Fraction(2) ** -128
+    assert (rows.min(axis=0) - beyond <= found).all()
+    assert (found <= rows.max(axis=0) + beyond).all()
+    rounding = abs(mean) * Fraction(info.eps) + Fraction(info.smallest_normal * info.eps)
+    assert (abs(found - mean) <= grid_error(shares, rows) * slack + rounding).all()
 
 
 LEAST = torch.finfo(torch.float32).min

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
@@ -86,19 +84,11 @@ def test_client_of_another_form_is_refused(acc: UpdateAccumulator, state: Any, n
     acc.add(good(1.0) | {"w": torch.ones(()).expand(2, 3)}, 1.0)  # expanded is as good as any
     with pytest.raises(UserError, match=f"^client model: {named}") as refused:
         acc.add(state, 1.0)
+    for weight in (0, -1, math.nan, math.inf, True, None, "3", 10**400, torch.ones(2)):
+        with pytest.raises(UserError, match=r"^client weight: "):
+            acc.add(good(50.0), weight)
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 700
-    acc.add(good(3.0), 1.0)
-    check_mean_of_one_and_three(acc)
-
-
-@pytest.mark.parametrize(
-    "weight", [0, -1, math.nan, math.inf, True, None, "3", 10**400, torch.ones(2)], ids=str
-)
-def test_weight_not_positive_and_finite_is_refused(acc: UpdateAccumulator, weight: Any) -> None:
-    acc.add(good(1.0), 1.0)
-    with pytest.raises(UserError, match="weight"):
-        acc.add(good(50.0), weight)
     acc.add(good(3.0), 1.0)
     check_mean_of_one_and_three(acc)
 
@@ -187,14 +177,6 @@ def test_order_of_names_mixes_nothing_up(order: int) -> None:
     acc.add(dict(reversed(client.items())), 1.0)
     update = acc.finish()
     torch.testing.assert_close(dict(update.mean_update | update.buffers), client, rtol=0, atol=0)
-
-
-@pytest.mark.slow
-@given(st.floats(0.31, 1e6))
-def test_clipped_norm_is_never_above_the_limit(norm: float) -> None:
-    acc = UpdateAccumulator({"w": torch.zeros(1, dtype=torch.float64)}, ["w"], 0.3)
-    acc.add({"w": torch.tensor([norm], dtype=torch.float64)}, 1.0)
-    assert acc.finish().mean_client_norm <= 0.3
 
 
 def test_clipping_never_lets_a_weight_vanish() -> None:

@@ -12,17 +12,15 @@ from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import Layout, State
 from fednnnn_plugin.server.rules import RULES, rule
 from fednnnn_plugin.server.server import Server, ServerMove, ServerState
-from fednnnn_plugin.server.update import Update
+
+from .rules.test_battery import SETTINGS, every_rule
 
 TRAINABLE = ["fc.weight", "fc.bias"]
 CPU = torch.device("cpu")
-SETTINGS = {
-    name: {key: 0.5 for key, of in rule.keys.items() if of.default is None}
-    for name, rule in RULES.items()
-}
-every_rule = pytest.mark.parametrize("name", SETTINGS)
 
-# The two rounds of tests/server/rules/test_battery.py, on a model of a weight and a bias.
+# Two clients, two rounds, for β = γ = 0.5: E/N is 5/4, then 2.
+# Round 1: Δ = (0, 25), (24, 7): S = (12, 16), N = 20, E = 25, d = 5/8 S = (7.5, 10).
+# Round 2: Δ = (9, 12), (-3, -4): S = (3, 4), N = 5, E = 10, d = d / 2 + S = (6.75, 9).
 START = (1.0, 2.0)
 DELTAS = [[(0.0, 25.0), (24.0, 7.0)], [(9.0, 12.0), (-3.0, -4.0)]]
 EVALUATED = [(13.0, 18.0), (11.5, 16.0)]
@@ -35,37 +33,32 @@ def model(weight: float, bias: float, dtype: torch.dtype = torch.float32) -> dic
         "fc.bias": torch.tensor([bias], dtype=dtype),
         "bn.running_var": torch.tensor([1.0], dtype=dtype),
         "bn.num_batches_tracked": torch.tensor(0),
+        # As in a momentum encoder: not to be taken for the server's d.
+        "momentum.fc.weight": torch.tensor([[100.0]], dtype=dtype),
     }
 
 
 class Federation:
     """A server and where it stands."""
 
-    def __init__(self, name: str, start: State, trainable: list[str] = TRAINABLE) -> None:
-        self.trainable = trainable
-        self.server = Server(RULES[name], SETTINGS[name], Layout(start, trainable))
+    def __init__(self, name: str, start: State) -> None:
+        self.server = Server(RULES[name], SETTINGS[name], Layout(start, TRAINABLE))
         self.state = self.server.start(start)
 
     def named(self, which: str) -> dict[str, Tensor]:
         return self.server.layout.state_dict(getattr(self.state, which))
 
-    def update(self, clients: list[State]) -> Update:
-        acc = UpdateAccumulator(self.named("served"), self.trainable)
-        for client in clients:
-            assert acc.add(client, 1.0)
-        return acc.finish()
-
     def play(self, deltas: list[tuple[float, float]], scale: float = 1.0) -> ServerMove:
         """Do a round of two clients; their buffers are 2 and 4, 10 and 12 batches."""
-        clients = []
+        acc = UpdateAccumulator(self.named("served"), TRAINABLE)
         for k, delta in enumerate(deltas, start=1):
             client = {name: tensor.clone() for name, tensor in self.named("served").items()}
             for name, change in zip(TRAINABLE, delta, strict=True):
                 client[name] += scale * change
             client["bn.running_var"].fill_(2.0 * k)
             client["bn.num_batches_tracked"].fill_(8 + 2 * k)
-            clients.append(client)
-        self.state, move = self.server.apply(self.state, self.update(clients))
+            assert acc.add(client, 1.0)
+        self.state, move = self.server.apply(self.state, acc.finish())
         return move
 
 
@@ -183,20 +176,6 @@ def test_evaluation_is_safe_from_a_writing_rule(monkeypatch: Any, rules_taken_ba
     assert restored is not None
     assert torch.equal(restored.memory["last"], federation.state.served.vector)
     assert not federation.state.memory["last"].requires_grad
-
-
-def test_state_keeps_a_module_named_momentum() -> None:
-    """As in a momentum encoder: its name must not be taken for the server's d."""
-    start = {"weight": torch.zeros(1), "momentum.weight": torch.full((1,), 100.0)}
-    federation = Federation("Momentum", start, list(start))
-    client = {"weight": torch.ones(1), "momentum.weight": torch.full((1,), 101.0)}
-    state, _ = federation.server.apply(federation.state, federation.update([client]))
-    stored = federation.server.state_dict(state)
-    assert len(stored) == 4
-    restored = federation.server.restore(stored, CPU)
-    assert restored is not None
-    served = federation.server.layout.state_dict(restored.served)
-    assert served["momentum.weight"].item() == 101.0
 
 
 @pytest.mark.parametrize(

@@ -59,20 +59,25 @@ def by_rule(name: str, rounds: list[Round], **keys: float) -> Any:
     return moved_by(lambda groups: rule.optimizer(groups, **keys), rounds, wants=rule.wants)
 
 
-@pytest.mark.parametrize(
-    ("name", "keys", "momentum", "scale"),
-    [
-        ("PaperFedAvg", {}, 0.0, lambda _: 1.0),
-        ("PaperFedProx", {}, 0.0, lambda _: 1.0),
-        ("Momentum", {"gamma": 0.9}, 0.9, lambda _: 1.0),
-        ("NormNorm", {"beta": 1.1}, 0.0, lambda each: 1.1 * each.e / each.n),
-        ("FedNNNN", {"beta": 0.7, "gamma": 0.8}, 0.8, lambda each: 0.7 * each.e / each.n),
-        (
-            *("FedExP", {"epsilon": 1e-2}, 0.0),
-            lambda each: max(1.0, each.square / (2 * (each.n**2 + 1e-2))),
-        ),
-    ],
-)
+SGD = [
+    ("PaperFedAvg", {}, 0.0, lambda _: 1.0),
+    ("PaperFedProx", {}, 0.0, lambda _: 1.0),
+    ("Momentum", {"gamma": 0.9}, 0.9, lambda _: 1.0),
+    ("NormNorm", {"beta": 1.1}, 0.0, lambda each: 1.1 * each.e / each.n),
+    ("FedNNNN", {"beta": 0.7, "gamma": 0.8}, 0.8, lambda each: 0.7 * each.e / each.n),
+    (
+        *("FedExP", {"epsilon": 1e-2}, 0.0),
+        lambda each: max(1.0, each.square / (2 * (each.n**2 + 1e-2))),
+    ),
+]
+ADAPTIVE = ["FedAdam", "FedYogi"]
+
+
+def test_rules_all_have_a_reference() -> None:
+    assert {row[0] for row in SGD} | {*ADAPTIVE} == RULES.keys()
+
+
+@pytest.mark.parametrize(("name", "keys", "momentum", "scale"), SGD)
 def test_rule_is_sgd_on_scaled_updates(
     rounds: Any, name: str, keys: dict[str, float], momentum: float, scale: Any
 ) -> None:
@@ -88,7 +93,7 @@ def test_rule_is_sgd_on_scaled_updates(
     assert by_rule(name, rounds, **keys) == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["FedAdam", "FedYogi"])
+@pytest.mark.parametrize("name", ADAPTIVE)
 def test_adaptive_rule_is_algorithm_2(rounds: Any, name: str) -> None:
     """Of Reddi et al. (2021), as Flower's strategies state it, without a correction of the bias.
 
