@@ -53,8 +53,12 @@ def test_silo_that_fails_ends_the_others(
     said = script("cross_silo/start.sh", str(made), status=1, **PYTHON)
     assert f"{failing} has an error" in said
     for started in (made / "output").glob("*.pid"):
-        while Path("/proc", started.read_text()).exists():
-            time.sleep(0.05)  # for ever, where it is left behind
+        for _ in range(600):
+            if not Path("/proc", started.read_text()).exists():
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail(f"{started.stem} lives on")
 
 
 @pytest.mark.slow
