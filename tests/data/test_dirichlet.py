@@ -45,7 +45,7 @@ def told(*splits: list[list[float]]) -> Mock:
     return Mock(dirichlet=Mock(side_effect=map(np.array, splits)))
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_by_class_worked_by_hand() -> None:
     """7.5 is cut to 7; a client with its even part, 7 of 14, gets none of the next class."""
     two = np.array([10, 10])

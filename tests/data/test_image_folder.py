@@ -145,7 +145,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
 @pytest.mark.parametrize(("place", "size"), [("0.png", None), ("1.png", (2, 2))])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_image_that_is_hostile_is_one_line(

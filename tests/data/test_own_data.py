@@ -46,7 +46,7 @@ def test_own_data_of_uint8_is_normalised(form: Callable[[Tensor], object]) -> No
     assert normalised[0, 0, 0, 0].item() == pytest.approx(3.0, rel=1e-5)  # (200 - 50) / 50
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::UserWarning")
 @pytest.mark.parametrize(
     ("inputs", "values", "dtype"),
     [

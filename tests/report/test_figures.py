@@ -129,7 +129,7 @@ def test_agreement_marks_orthogonal_updates(runs: pd.DataFrame) -> None:
     assert names(ax) == {"FedNNNN", "1: clients agree", "dotted: orthogonal"}
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
 @pytest.mark.parametrize("values", [(0.0, 0.0), (1e-300, 1e99)])
 def test_norms_axis_takes_any_norms(runs: pd.DataFrame, values: tuple) -> None:
     column = runs["round"].map(lambda number: values[number > 1])

@@ -59,7 +59,7 @@ def test_read_runs_finds_patterns_lists_and_nested_folders(make_run, tmp_path: P
         ([[runs / "n-1", str(runs / "deep/er")]], {"n-1", "still"}),
     ):
         with warnings.catch_warnings():
-            warnings.simplefilter("error")
+            warnings.simplefilter("error", UserWarning)
             table = fp.read_runs(*given)
         assert set(table["run"]) == found
         assert len(table) == 4 * len(found)
