@@ -133,7 +133,7 @@ def judged(runs: pd.DataFrame) -> str:
 
 def differing(heads: pd.DataFrame, keys: Iterable[str]) -> list[str]:
     """The columns that do not have one value everywhere."""
-    return [key for key in keys if key in heads and heads[key].nunique(dropna=False) > 1]
+    return [key for key in keys if key in heads and len(set(heads[key])) > 1]
 
 
 def _apart(runs: pd.DataFrame) -> pd.DataFrame:
@@ -148,7 +148,7 @@ def _heads(runs: pd.DataFrame) -> pd.DataFrame:
     """A line a run, by the values of its settings: these, its data, deal and condition."""
     heads = runs.drop_duplicates("run")[setting_columns(runs)].astype(object)
     heads = heads.where(heads.notna(), None)
-    by_value = [*heads.columns.drop(IDENTITY), "seed"]
+    by_value = [*differing(heads, heads.columns.drop(IDENTITY)), "seed"]
     heads = heads.sort_values(by_value, key=lambda of: pd.to_numeric(of, errors="coerce"))
     heads[["data", "deal"]] = [_place(head) for head in heads.to_dict("records")]
     dealt_alike = [part for _, part in heads.groupby(["data", "deal"])]

@@ -77,29 +77,39 @@ def _curves(
     if title:
         ax.set_title(title)
     named = style.looks(runs, palette)
-    values = runs.assign(at=runs[x], mean=runs.get(column, math.nan) * factor)
+    lowest, highest = band or ("mean", "mean")
+    values = runs[["label", "run", "round", *band]].assign(
+        at=runs[x], mean=runs.get(column, math.nan) * factor
+    )
+    tested = values.dropna(subset=["at", "mean", *band])
+    lengths = tested.groupby(["label", "run"])["round"].max()
+    points = tested.groupby(["label", "round"]).agg(
+        at=("at", "mean"),
+        mean=("mean", "mean"),
+        sd=("mean", "std"),
+        seeds=("run", "size"),
+        low=(lowest, "min"),
+        high=(highest, "max"),
+    )
     ends: list[style.End] = []
-    for label, tested in values.dropna(subset=["at", "mean", *band]).groupby("label", sort=False):
-        lengths = np.sort(tested.groupby("run")["round"].max())
-        gone = np.searchsorted(lengths, tested["round"]) if x == "round" else 0
-        part = tested[tested.groupby("round")["round"].transform("size") == len(lengths) - gone]
-        if part.empty:
+    for label in tested["label"].unique():
+        shown, ended = points.loc[label], np.sort(lengths.loc[label])
+        gone = np.searchsorted(ended, shown.index) if x == "round" else 0
+        shown = shown[shown["seeds"] == len(ended) - gone]
+        if shown.empty:
             continue
-        by_round = part.groupby("round")
-        shown = by_round[["at", "mean"]].mean()
-        if band:
-            low, high = by_round[band[0]].min(), by_round[band[1]].max()
-        else:
-            low, high = (shown["mean"] + sign * by_round["mean"].std() for sign in (-1, 1))
-            least = shown["mean"].min()  # a logarithmic axis has no room for a band down to 0
-            low = low.clip(lower=least / 10.0 if least >= 0.0 else None)
+        at, mean, sd, _, low, high = shown.to_numpy(float).T
+        if not band:
+            low, high = mean - sd, mean + sd
+            if mean.min() >= 0.0:  # a logarithmic axis has no room for a band down to 0
+                low = np.maximum(low, mean.min() / 10.0)
         look, marker = named[label], "o" if len(shown) <= FEW_POINTS else ""
-        ax.plot(shown["at"], shown["mean"], label=label, marker=marker, markersize=2.6, **look)
-        edges = shown.assign(low=low, high=high).dropna()[:: max(1, len(shown) // BAND_POINTS)]
+        ax.plot(at, mean, label=label, marker=marker, markersize=2.6, **look)
+        edges = np.flatnonzero(~np.isnan(low))[:: max(1, len(shown) // BAND_POINTS)]
         if len(edges) > 1:
             fill = {"color": look["color"], "alpha": 0.16, "lw": 0}
-            ax.fill_between(edges["at"], edges["low"], edges["high"], **fill)
-        ends.append((label, *map(float, shown[["at", "mean"]].iloc[-1]), look))
+            ax.fill_between(at[edges], low[edges], high[edges], **fill)
+        ends.append((label, float(at[-1]), float(mean[-1]), look))
     ax.set(xlabel=x, ylabel=y_label)
     axis(ax)
     last = max((float(np.max(np.asarray(line.get_xdata()))) for line in ax.lines), default=0.0)

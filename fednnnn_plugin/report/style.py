@@ -85,7 +85,8 @@ def looks(runs: pd.DataFrame, palette: Palette | None = None) -> dict[str, Look]
     methods = [method_name(str(rule), client) for rule, client in pairs]
     others = [method for method in dict.fromkeys(methods) if method not in _METHODS]
     found = {}
-    for line, method in zip(lines.itertuples(), methods, strict=True):
+    named = lines[["label", "method", "deal", "shade"]]
+    for line, method in zip(named.itertuples(), methods, strict=True):
         look = _METHODS.get(method) or _OTHERS[others.index(method) % len(_OTHERS)]
         if line.deal == SINGLE_CLIENT:
             look = _look(REFERENCE, width=1.1)
