@@ -8,7 +8,7 @@ import fednnnn_plugin
 
 ROOT = Path(fednnnn_plugin.__file__).parent
 # As CONTRIBUTING.md draws them, from the ground.
-FLOORS = "callable_package errors files seeds | user_code reading | fingerprint | "
+FLOORS = "callable_package errors files seeds | packaged_recipes user_code reading | fingerprint | "
 FLOORS += "server data models | client | recipe | engine report | tune | cli | fedml"
 FLOOR = {room: at for at, rooms in enumerate(FLOORS.split("|")) for room in rooms.split()}
 MODULES = {

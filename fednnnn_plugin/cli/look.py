@@ -115,7 +115,7 @@ def partition_command(
 def recipes_command(context: click.Context) -> None:
     """List the recipes that come with the package, and whether their data is present."""
     if context.invoked_subcommand is None:
-        from fednnnn_plugin.recipe.library import catalogue
+        from fednnnn_plugin.recipe.catalogue import catalogue
 
         say(catalogue())
 
@@ -125,6 +125,6 @@ def recipes_command(context: click.Context) -> None:
 @one_line_errors
 def copy_recipes(folder: Path) -> None:
     """Copy the recipes into a folder, to read and to change; no file is overwritten."""
-    from fednnnn_plugin.recipe.library import copy_recipes as copy
+    from fednnnn_plugin.packaged_recipes import copy_recipes as copy
 
     say(f"{copy(folder)} recipes copied to {folder}")

@@ -21,6 +21,7 @@ from fednnnn_plugin.engine.endings import (
     told_here,
 )
 from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.packaged_recipes import find_recipe
 
 P = ParamSpec("P")
 
@@ -47,6 +48,8 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
             with signals_raised():
                 # First: torch would continue without it where a signal ends its import.
                 import_module("numpy")
+                if "recipe" in kwargs:
+                    find_recipe(str(kwargs["recipe"]))  # a typo need not wait for torch
                 command(*args, **kwargs)
         except (UserError, RunError, OSError, KeyboardInterrupt, Terminated) as error:
             message, status = ending(error)

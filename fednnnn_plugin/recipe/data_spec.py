@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from fednnnn_plugin.data.federated import DataSpec, load_federated
-from fednnnn_plugin.recipe.library import find_recipe
+from fednnnn_plugin.packaged_recipes import find_recipe
 from fednnnn_plugin.recipe.load import load_recipe
 from fednnnn_plugin.recipe.schema import DataArgs, Recipe
 

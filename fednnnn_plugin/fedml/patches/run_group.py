@@ -60,7 +60,7 @@ class RecipeGroup(click.Group):
             return False
         if any(word.endswith((".yaml", ".yml")) for word in words):
             return True
-        from fednnnn_plugin.recipe import list_recipes
+        from fednnnn_plugin.packaged_recipes import list_recipes
 
         return not {path.stem for path in list_recipes()}.isdisjoint(words)
 
