@@ -135,9 +135,6 @@ def accuracy(runs: pd.DataFrame) -> Table:
     every = outcomes(runs)
     numbers = averaged(every)
     lower, of_accuracy = numbers.pop("lower").astype(bool), numbers["metric"] == ACCURACY
-    places = LINE[:2]
-    why = {place: _not_ranked(members) for place, members in every.groupby(places)}
-    ranked = pd.Series([why[place] == "" for place in numbers.set_index(places).index])
     heads = runs.drop_duplicates(LINE).to_dict("records")
     planned = pd.Series([head.get("comm_round") for head in heads], dtype=object)
     of_paper = [(head.get("dataset"), head["deal"], head["method"]) for head in heads]
@@ -158,23 +155,17 @@ def accuracy(runs: pd.DataFrame) -> Table:
     rows["rounds"] = counts.where(~unfinished, counts + " of " + planned.map("{:g}".format))
     if not of_accuracy.all():
         rows["metric"] = numbers["metric"].map(with_unit)
-    strong = set()
     for name in ("best", "final"):
         rows[name] = _values(numbers, name)
-        signed = numbers[name].where(~lower, -numbers[name])
-        first = signed == signed.groupby([numbers[key] for key in places]).transform("max")
-        strong |= {(int(row), name) for row in numbers.index[ranked & first]}
-    alone = any(numbers["seeds"][row] == 1 for row, _ in strong)
-    word = "best" if lower.any() else "highest"
-    notes = [f"Bold is the {word}. With one seed, small differences may be chance."] * alone
+    strong, notes = _strong(numbers, every, lower)
     notes += ["± is the sample standard deviation over seeds."] * bool((numbers["seeds"] > 1).any())
     if numbers["paper"].notna().any():
         rows["paper"] = _fixed(numbers["paper"], 1)
         for name in ("best", "final"):
             rows[f"{name} − paper"] = _fixed(numbers[name] * 100.0 - numbers["paper"], 1, "+")
         notes.append("paper: the accuracies in its table, of one run each; differences in points.")
-    alike = [name for name, part in runs.groupby(places) if comparable_times(part)]
-    timed = pd.MultiIndex.from_frame(numbers[places]).isin(alike)
+    alike = [name for name, part in runs.groupby(LINE[:2]) if comparable_times(part)]
+    timed = pd.MultiIndex.from_frame(numbers[LINE[:2]]).isin(alike)
     numbers["seconds"] = numbers["seconds"].where(timed)
     if numbers["seconds"].notna().any():
         rows["s a round"] = _fixed(numbers["seconds"], 1)
@@ -191,6 +182,27 @@ def accuracy(runs: pd.DataFrame) -> Table:
         notes.append(f"* {who}: not the paper's settings, in brackets: {difference}.")
     title = f"{judged(runs).capitalize()} {', '.join(numbers['metric'].map(with_unit).unique())}"
     return Table(title, numbers, rows, frozenset(strong), tuple(notes))
+
+
+def _strong(
+    numbers: pd.DataFrame, every: pd.DataFrame, lower: pd.Series[bool]
+) -> tuple[set[tuple[int, str]], list[str]]:
+    """The cells of the best method of each condition that is ranked, and what to say of them."""
+    compared = {place: _compared(members) for place, members in every.groupby(LINE[:2])}
+    why = {place: _not_ranked(members) for place, members in compared.items()}
+    ranked = pd.Series([why[place] == "" for place in numbers.set_index(LINE[:2]).index])
+    shared = numbers[LINE].merge(averaged(pd.concat(compared.values())), on=LINE, how="left")
+    strong = set()
+    for name in ("best", "final"):
+        signed = shared[name].where(~lower, -shared[name])
+        first = signed == signed.groupby([numbers[key] for key in LINE[:2]]).transform("max")
+        strong |= {(int(row), name) for row in numbers.index[ranked & first]}
+    alone = any(shared["seeds"][row] == 1 for row, _ in strong)
+    fewer = bool((shared["seeds"] < numbers["seeds"])[ranked].any())
+    note = f"Bold is the {'best' if lower.any() else 'highest'}"
+    note += " of the seeds that all methods of a condition have" * fewer + "."
+    note += " With one seed, small differences may be chance." * alone
+    return strong, [note] * (alone or fewer)
 
 
 def _values(numbers: pd.DataFrame, name: str) -> pd.Series[str]:
@@ -234,14 +246,15 @@ def times_note(runs: pd.DataFrame) -> str:
 def headline(runs: pd.DataFrame) -> str:
     """The best method of a condition and its lead over FedAvg, or why there is none."""
     every = outcomes(runs)
-    if (why := _not_ranked(every)) is None:
+    compared = _compared(every)
+    if (why := _not_ranked(compared)) is None:
         return ""
     if why:
         return f"Not ranked: {why}."
-    metric = str(every["metric"].iloc[0])
+    metric = str(compared["metric"].iloc[0])
     factor, digits = scale(metric)
-    methods = every.groupby(["label", "method"])["best"].agg(["mean", "std"]) * factor
-    sign = -1.0 if every["lower_is_better"].iloc[0] else 1.0
+    methods = compared.groupby(["label", "method"])["best"].agg(["mean", "std"]) * factor
+    sign = -1.0 if compared["lower_is_better"].iloc[0] else 1.0
     best = methods.loc[[(methods["mean"] * sign).idxmax()]]
     (text,), (label, _) = _means(best["mean"], best["std"], digits), best.index[0]
     fedavg = (methods["mean"][methods.index.isin([FEDAVG], level="method")] * sign).max()
@@ -250,7 +263,8 @@ def headline(runs: pd.DataFrame) -> str:
     by = f"{lead:.1f} points" if of_accuracy else f"{lead:.3g}"
     above = f", {by} {'below' if sign < 0 else 'above'} FedAvg" * bool(lead > 0.0)
     said = f"{text} %" if of_accuracy else f"{metric} {text}"
-    return f"Best: {label}, {said}{above}; {_extent(every)}."
+    shared = " that all methods have" * bool(len(compared) < every["best"].count())
+    return f"Best: {label}, {said}{above}; {_extent(compared)}{shared}."
 
 
 def settings(runs: pd.DataFrame) -> str:
@@ -275,21 +289,32 @@ def _extent(every: pd.DataFrame) -> str:
     return f"{rounds}{of_paper} rounds, " + ("one seed" if seeds == 1 else f"{seeds} seeds")
 
 
-def _not_ranked(every: pd.DataFrame) -> str | None:
-    """Why a condition's methods are not ranked, by their ``outcomes``; empty where they are.
+def _compared(every: pd.DataFrame) -> pd.DataFrame:
+    """Of a condition's ``outcomes`` those by which its methods are ranked: of the seeds they share.
+
+    All that were measured where they share none.
+    """
+    measured = every.dropna(subset=["best"])
+    seeds = measured["seed"].map(str)
+    of_methods = [set(of) for _, of in seeds.groupby(measured["label"])]
+    shared = seeds.isin(set.intersection(*of_methods) if of_methods else ())
+    return measured[shared] if shared.any() else measured
+
+
+def _not_ranked(compared: pd.DataFrame) -> str | None:
+    """Why a condition's methods are not ranked by these outcomes; empty where they are.
 
     None where there is nothing to rank: one method, or data that nobody recorded.
     """
-    measured = every.dropna(subset=["best"])
-    if measured["label"].nunique() < 2 or measured["data"].iloc[0] == UNRECORDED:
+    if compared["label"].nunique() < 2 or compared["data"].iloc[0] == UNRECORDED:
         return None
-    if measured["metric"].nunique() > 1:
+    if compared["metric"].nunique() > 1:
         return "the runs are judged by different metrics"
     for name in ("rounds", "tests"):
-        low, high = measured[name].min(), measured[name].max()
+        low, high = compared[name].min(), compared[name].max()
         if low < high:
             return f"the runs have {low} to {high} {name}"
-    seeds = measured["seed"].map(str).groupby(measured["label"]).agg(lambda of: tuple(sorted(of)))
+    seeds = compared["seed"].map(str).groupby(compared["label"]).agg(lambda of: tuple(sorted(of)))
     return "the methods have different seeds" if seeds.nunique() > 1 else ""
 
 

@@ -161,7 +161,7 @@ def test_signal_is_passed_on_and_a_second_ends(
     assert (tmp_path / "asked").read_text() == f"{passed_on}\n"
     assert process.poll() is None
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == status
 
 
@@ -173,6 +173,6 @@ def test_slurm_requeues_when_the_run_has_ended(
     process = start("slurm.sbatch", RECIPE, **JOB | {"SLURM_NTASKS_PER_NODE": "1"})
     wait_for(tmp_path / "on", process)
     process.send_signal(signal.SIGUSR1)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 0
     assert (tmp_path / "told").read_text() == "requeue 7\n"

@@ -111,7 +111,7 @@ def test_reproduce_ends_its_runs_with_itself(
         process.send_signal(number)
     (tmp_path / "go").touch()
     status = -number if number == signal.SIGPIPE else 128 + number
-    assert process.wait(timeout=60) == status
+    assert process.wait(timeout=300) == status
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "id").read_text()), 0)
 

@@ -72,7 +72,8 @@ def test_partition_refuses_what_is_no_counts() -> None:
     data = FederatedData(targets, targets, (torch.arange(3),), targets, targets, 2)
     with pytest.raises(fp.UserError, match=r"^data_args.dataset: .* no classes"):
         data.class_counts()
-    for option, name in (("--plot", "p.gif"), ("--csv", "p.svg")):  # is refused first
-        ended = CliRunner().invoke(main, ["partition", "no_such_recipe", option, name])
+    recipe = "mnist_iid_b_fedavg"
+    for option, name in (("--plot", "p.gif"), ("--csv", "p.svg")):  # is refused before data is read
+        ended = CliRunner().invoke(main, ["partition", recipe, option, name])
         assert (ended.exit_code, ended.output.count("\n")) == (2, 1)
         assert ended.output.startswith(f"{option}: {name}")
