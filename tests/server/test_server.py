@@ -25,6 +25,7 @@ START = (1.0, 2.0)
 DELTAS = [[(0.0, 25.0), (24.0, 7.0)], [(9.0, 12.0), (-3.0, -4.0)]]
 EVALUATED = [(13.0, 18.0), (11.5, 16.0)]
 SERVED = [(8.5, 12.0), (15.25, 21.0)]
+EVALUATED_MODEL = {"FedExP": "midpoint", "FedAdam": "served", "FedYogi": "served"}
 
 
 def model(weight: float, bias: float, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
@@ -43,7 +44,7 @@ class Federation:
 
     def __init__(self, name: str, start: State) -> None:
         self.server = Server(RULES[name], SETTINGS[name], Layout(start, TRAINABLE))
-        self.state = self.server.start(start)
+        self.state, self.rounds = self.server.start(start), 0
 
     def named(self, which: str) -> dict[str, Tensor]:
         return self.server.layout.state_dict(getattr(self.state, which))
@@ -58,7 +59,8 @@ class Federation:
             client["bn.running_var"].fill_(2.0 * k)
             client["bn.num_batches_tracked"].fill_(8 + 2 * k)
             assert acc.add(client, 1.0)
-        self.state, move = self.server.apply(self.state, acc.finish())
+        self.rounds += 1
+        _, self.state, move = self.server.close_round(self.rounds, self.state, acc, 0)
         return move
 
 
@@ -93,11 +95,13 @@ def test_evaluation_model_is_what_the_rule_names(name: str) -> None:
     federation = Federation(name, model(*START, torch.float64))
     federation.play(DELTAS[1])
     served = values(federation.named("served"))
+    which = EVALUATED_MODEL.get(name, "average")
+    assert RULES[name].evaluated == which
     expected = {
         "average": (4.0, 6.0),
         "served": served,
         "midpoint": ((1 + served[0]) / 2, (2 + served[1]) / 2),
-    }[RULES[name].evaluated]
+    }[which]
     assert values(federation.named("evaluation")) == pytest.approx(expected, rel=1e-15)
 
 
@@ -144,7 +148,7 @@ def test_memory_of_a_rule_may_be_of_any_shape() -> None:
 class Writing(torch.optim.Optimizer):
     """Writes into S, to serve w_t + S with three times the bias's part, and into the buffers.
 
-    It keeps the model itself, twice.
+    It keeps the model itself, twice, and what it draws.
     """
 
     def __init__(self, params: Any) -> None:
@@ -159,11 +163,14 @@ class Writing(torch.optim.Optimizer):
             buffer.fill_(7)
         (p,) = self.param_groups[0]["params"]
         p.add_(vector)
-        self.state[p] = {"last": p, "same": p.data}
+        self.state[p] = {"last": p, "same": p.data, "drawn": torch.rand(())}
 
 
 def test_evaluation_is_safe_from_a_writing_rule(monkeypatch: Any, rules_taken_back: None) -> None:
-    """Its memory shares no storage: a checkpoint cannot hold two tensors in one memory."""
+    """Its memory shares no storage: a checkpoint cannot hold two tensors in one memory.
+
+    In the next round it draws anew.
+    """
     rule(wants=("vector", "mean_update", "buffers"))(Writing)
     monkeypatch.setitem(SETTINGS, "Writing", {})
     federation = Federation("Writing", model(*START))
@@ -176,6 +183,8 @@ def test_evaluation_is_safe_from_a_writing_rule(monkeypatch: Any, rules_taken_ba
     assert restored is not None
     assert torch.equal(restored.memory["last"], federation.state.served.vector)
     assert not federation.state.memory["last"].requires_grad
+    federation.play(DELTAS[0])
+    assert federation.state.memory["drawn"] != restored.memory["drawn"]
 
 
 @pytest.mark.parametrize(
