@@ -43,6 +43,8 @@ if _MISSING_DATA:
     _MISSING["real_data"] = f"on real data: {_NONE}; set FEDNNNN_DATA to a folder with them"
 if not (shutil.which("chromium") or shutil.which("chromium-browser")):
     _MISSING["chromium"] = "in a browser: no chromium; install your system's package chromium"
+if shutil.which("pdflatex") is None:
+    _MISSING["pdflatex"] = "in LaTeX: no pdflatex; install your system's TeX Live"
 if find_spec("fedml") is None:
     _MISSING["fedml"] = "with FedML, which is not here: it installs on Python 3.10 and 3.11"
 _MISSING["gpu"] = "on a GPU, unless PyTorch sees one"  # asked when such a test is collected

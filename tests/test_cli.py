@@ -88,7 +88,7 @@ def test_mistake_in_run_and_check_writes_nothing(words: list[str], named: str) -
 
 
 @pytest.mark.slow
-def test_run_and_check_of_a_folder_that_is_held() -> None:
+def test_run_and_check_of_a_held_folder() -> None:
     run("--output=held")
     Path("loop").symlink_to("loop")
     Path("file").touch()

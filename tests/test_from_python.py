@@ -37,7 +37,7 @@ def test_help_is_of_the_function(package: Any, function: Any) -> None:
         (fp.read_runs, pd.DataFrame({"run": [1]}), {}, "runs: a DataFrame: must be a path"),
     ],
 )
-def test_mistake_names_its_argument(
+def test_report_and_tune_name_a_wrong_argument(
     own_code: Path, call: Callable[..., object], argument: Any, given: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(fp.UserError, match=f"^{named}"):

@@ -1,6 +1,5 @@
 """``results/``: its pages are those that its records make."""
 
-import re
 from pathlib import Path
 
 import pandas as pd
@@ -18,7 +17,7 @@ NAMES |= {"B": "balanced", "UB": "power_law"}
 
 @pytest.mark.slow
 def test_results_page_is_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each number of its table of accuracies is also recomputed from ``rounds.csv`` alone."""
+    """Its accuracies, ranks and counts are also recomputed from ``rounds.csv`` alone."""
     monkeypatch.setattr(build, "drawn", lambda *_: b"")  # is most of the work, and not compared
     build.build_report([RESULTS], tmp_path)
     page = (RESULTS / "README.md").read_text()
@@ -31,6 +30,7 @@ def test_results_page_is_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     rounds["seconds"] = rounds[parts].sum(axis=1)
     rounds["alone"] = rounds["client_num_in_total"] == 1
     runs = rounds.groupby([*CONDITION, "method", "run"]).agg(
+        seed=("seed", "first"),
         best=("test_acc", "max"),
         final=("test_acc", "last"),
         rounds=("round", "max"),
@@ -39,13 +39,17 @@ def test_results_page_is_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     machines = rounds.groupby(CONDITION)["device"].nunique()
     times = rounds.groupby([*CONDITION, "run"])[["seconds.waited", "seconds"]].sum()
     waited = (times["seconds.waited"] > 0.2 * times["seconds"]).groupby(CONDITION).any()
+    assert f"the records of {rounds['run'].nunique()} runs ({len(rounds)} rounds)" in page
+    for device, count in rounds.groupby("device")["run"].nunique().items():
+        assert f"{device} ({count} runs)" in page
     lines = page.split("**Test accuracy (%)**")[1].splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][2:]
     assert len(rows) == runs.groupby([*CONDITION, "method"]).ngroups
     for data, where, method, *numbers in rows:
         split = "IID, B" if (alone := where == "single client") else where
         condition = (NAMES[data], *(NAMES[part] for part in split.split(", ")), alone)
-        label = "FedAvg" if alone else re.sub(r"\\\*| \(η.*\)", "", method)
+        name = method.removesuffix("\\*")
+        label = "FedAvg" if alone else name.partition(" (η")[0]
         of_seeds = runs.loc[(*condition, label)]
         means, spreads = (100 * of_seeds[["best", "final"]].agg(of) for of in ("mean", "std"))
         several = len(of_seeds) > 1
@@ -56,6 +60,16 @@ def test_results_page_is_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         seeds, count, best, final, paper, *differences, seconds = numbers
         assert (int(seeds), int(count)) == (len(of_seeds), of_seeds["rounds"].max())
         assert [best.strip("*"), final.strip("*")] == accuracies
+        every = runs.loc[condition]
+        shared = set.intersection(*(set(of) for _, of in every.groupby("method")["seed"]))
+        ranked = every[every["seed"].isin(shared)].groupby("method")[["best", "final"]].mean()
+        first = (ranked.loc[label] == ranked.max()) & (len(ranked) > 1)
+        assert ["**" in best, "**" in final] == [*first]
+        if first["best"]:
+            headline = page.split(f"## {data}: {where}\n\n")[1].partition(" Settings")[0]
+            lead = 100 * (ranked["best"].max() - ranked["best"]["FedAvg"])
+            assert headline.startswith(f"Best: {name}, {100 * ranked['best'].max():.2f} ")
+            assert f" %, {lead:.1f} points above FedAvg; {count} " in headline
         if paper != "–":
             expected = [f"{mean - float(paper):+.1f}".replace("-", "−") for mean in means]
             assert differences == expected

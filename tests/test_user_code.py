@@ -56,7 +56,7 @@ value, threads = random.random(), torch.get_num_threads()
 """
 
 
-def test_code_runs_on_one_thread_from_the_current_directory(own_code: Path) -> None:
+def test_code_is_imported_on_one_thread(own_code: Path) -> None:
     """What it draws when it is imported is the same in every run."""
     Path("own_module.py").write_text(OWN)
     Path("beside.py").touch()

@@ -32,7 +32,7 @@ MODES: tuple[Mode, ...] = ("new", "resume", "overwrite")
         ({"wandb/theirs": ""}, "wandb: it is there already", "--resume: .*: it holds no run"),
     ],
 )
-def test_how_a_run_may_begin(
+def test_folder_tells_how_a_run_may_begin(
     tmp_path: Path, files: dict[str, str], new: str | None, resume: str | None
 ) -> None:
     for name, text in files.items():
@@ -95,7 +95,7 @@ def test_folder_keeps_what_is_not_its_own(tmp_path: Path) -> None:
     assert folder.model.read_text() == "theirs"
 
 
-def test_log_is_held_back_until_it_has_a_file(
+def test_log_waits_until_it_has_a_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The process's own handlers get what they got, loggers with a level of their own included."""

@@ -108,7 +108,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def run(output: str, *more: str, recipe: str = FEDNNNN, **settings: Any) -> list[str]:
+def run_words(output: str, *more: str, recipe: str = FEDNNNN, **settings: Any) -> list[str]:
     """The arguments of ``fednnnn``."""
     sets = [f"--set={key}={json.dumps(value)}" for key, value in (QUICK | settings).items()]
     return ["run", recipe, "--allow-code", "--output", output, *sets, *more]
@@ -135,12 +135,12 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
     folder = tmp_path_factory.mktemp("job")
     write_modules(folder)
     recipe, settings = CASES["scaffold"]
-    commands = {"begun": run("scaffold", recipe=recipe, **settings | {"comm_round": 2})}
+    commands = {"begun": run_words("scaffold", recipe=recipe, **settings | {"comm_round": 2})}
     for name, (recipe, settings) in CASES.items():
         more = ["--resume"] if name == "scaffold" else []
-        commands[name] = run(name, *more, recipe=recipe, **settings)
+        commands[name] = run_words(name, *more, recipe=recipe, **settings)
     failing = {"loss": "mine:failing", "client_num_per_round": 3, "max_client_failures": 2}
-    commands["failing"] = run("failing", **failing)
+    commands["failing"] = run_words("failing", **failing)
     return folder, runs_on_ranks(3, commands, folder)
 
 
@@ -161,7 +161,7 @@ def test_ranks_give_the_same_bytes(
         settings = settings | {"client_batching": 2}
         widths = json.loads((folder / case / "client_batching.json").read_text())
         assert widths == {"0": 4, "1": 2}
-    alone(*run("alone", recipe=recipe, **settings))
+    alone(*run_words("alone", recipe=recipe, **settings))
     found = content(folder / case)
     assert found == content(own_code / "alone")
     assert any(record["rejected"] for record in found[2]) == (case == "failures")
@@ -182,9 +182,9 @@ def test_error_is_said_once_for_all_ranks(own_code: Path) -> None:
         assert ("rank 1 on " in ended.stderr) == ("data" in said)
 
     jobs = (
-        (run("a lock"), 2, "another run is writing to it"),  # which rank 0 alone sees
-        (run("none", dataset="mine:data"), 2, "rank 1 lost its data"),  # which it alone sees
-        (run("some", client_method="mine:Broken"), 1, "rank 1 lost its mind"),
+        (run_words("a lock"), 2, "another run is writing to it"),  # which rank 0 alone sees
+        (run_words("none", dataset="mine:data"), 2, "rank 1 lost its data"),  # which it alone sees
+        (run_words("some", client_method="mine:Broken"), 1, "rank 1 lost its mind"),
     )
     with FileLock(own_code / "a lock" / ".lock"), ThreadPoolExecutor() as threads:
         list(threads.map(check, *zip(*jobs, strict=True)))  # ranks wait before they speak
@@ -230,7 +230,7 @@ def test_killed_rank_costs_no_bits(own_code: Path, content: Any) -> None:
     """Every rank forks its clients: none of them may keep the killed one's place."""
     write_modules(own_code)
     own: dict[str, Any] = {"model": "mine:net", "checkpoint_every": 2}
-    with started(3, BIN / "fednnnn", *run("parts", comm_round=1_000, **own)) as process:
+    with started(3, BIN / "fednnnn", *run_words("parts", comm_round=1_000, **own)) as process:
         assert process.stdout is not None
         next(line for line in process.stdout if line.startswith("round 3/"))
         os.kill(rank_process(process.pid, 2), signal.SIGKILL)
@@ -238,6 +238,6 @@ def test_killed_rank_costs_no_bits(own_code: Path, content: Any) -> None:
     assert process.returncode != 0
     done = max(int(path.name.split("-")[1]) for path in Path("parts", "checkpoint").iterdir())
     own["comm_round"] = done + 2
-    alone(*run("parts", "--resume", **own))
-    alone(*run("whole", **own))
+    alone(*run_words("parts", "--resume", **own))
+    alone(*run_words("whole", **own))
     assert content(Path("parts")) == content(Path("whole"))

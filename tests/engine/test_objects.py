@@ -34,7 +34,7 @@ def start(start: Start) -> Start:
     return lambda output="run", **given: start(output, **usual | given)
 
 
-def content(folder: str) -> bytes:
+def model_bytes(folder: str) -> bytes:
     return Path(folder, "model.safetensors").read_bytes()
 
 
@@ -64,7 +64,7 @@ def test_split_of_ones_own_in_each_form(start: Start) -> None:
     }
     for name, data in forms.items():
         start(name, data=data, comm_round=1)
-    assert len({content(name) for name in forms}) == 1
+    assert len({model_bytes(name) for name in forms}) == 1
     assert fp.read_runs(*forms)["split_fingerprint"].nunique() == 1
 
 
@@ -90,7 +90,7 @@ def test_rule_and_loaders_as_objects_are_resumed(start: Start) -> None:
     start("fedavg", federated_optimizer="PaperFedAvg", **given)
     start("mine", rule=own_rule(1.0), comm_round=1, **given)
     start("mine", rule=own_rule(1.0), resume=True, **given)
-    assert content("mine") == content("fedavg")
+    assert model_bytes("mine") == model_bytes("fedavg")
     assert not any(name.startswith("<object>") for name in RULES)  # known as long as it ran
     assert fp.read_runs("mine")["method"].unique() == ["Mine"]
     with pytest.raises(fp.UserError, match=r"^resume=True: rule \(code\)"):
@@ -122,13 +122,13 @@ def test_resume_refuses_what_has_changed(start: Start, before: Any, changes: Any
     A run without a fingerprint goes on: it is of a version that had none.
     """
     start(**before, comm_round=1)
-    kept = content("run")
+    kept = model_bytes("run")
     for changed, now in changes.items():
         for rounds in (1, 2):
             with pytest.raises(fp.UserError) as refused:
                 start(**now, comm_round=rounds, resume=True)
             assert str(refused.value).startswith(f"resume=True: {changed}")
-    assert content("run") == kept
+    assert model_bytes("run") == kept
     Path("run/fingerprint.json").unlink()
     start(**now, comm_round=2, resume=True)
     assert Path("run/fingerprint.json").exists()
@@ -176,7 +176,7 @@ def test_objects_give_the_recipes_bytes(start: Start) -> None:
     own["allow_code"] = True
     start("named", worker_num=1, comm_round=1, **own)
     start("named", worker_num=2, resume=True, **own)
-    assert content("named") == content("objects")
+    assert model_bytes("named") == model_bytes("objects")
     other = cell("first + number", "first - number")["by_turns"]
     for sampler, said in ((other, r"sampler \(code\)"), (None, ".*client_sampling: ")):
         with pytest.raises(fp.UserError, match=f"^resume=True: {said}"):
@@ -224,6 +224,6 @@ def test_objects_in_a_notebook(tmp_path: Path) -> None:
     assert not any(out.get("name") == "stdout" and "|" in out.text for out in resumed)
     assert interrupted[-1].ename == "KeyboardInterrupt"
     assert "resume=True" in interrupted[-1].evalue
-    assert content(tmp_path / "whole") == content(tmp_path / "stopped")
+    assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "stopped")
     assert refused[-1].ename == "UserError"
     assert refused[-1].evalue.startswith("resume=True: model (code): ")

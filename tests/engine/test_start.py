@@ -100,7 +100,7 @@ def test_bar_and_trackers_have_the_records_numbers(
         *(({"output": here, "overwrite": True}, "output: .*current") for here in (".", "a/..")),
     ],
 )
-def test_mistake_names_its_argument(own_code: Path, given: dict[str, Any], said: str) -> None:
+def test_run_names_a_wrong_argument(own_code: Path, given: dict[str, Any], said: str) -> None:
     with pytest.raises(fp.UserError, match=f"^{said}"):
         fp.run(RECIPE, **given)
     assert not any(own_code.iterdir())

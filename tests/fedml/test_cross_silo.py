@@ -170,7 +170,7 @@ def test_error_of_one_process_over_mpi_ends_all(error, status, monkeypatch) -> N
     assert ended == [status]
 
 
-def test_mistake_of_one_rank_ends_all_in_a_simulation(monkeypatch) -> None:
+def test_simulation_ends_with_one_ranks_mistake(monkeypatch) -> None:
     """Where its data are not there; it waits for the others, who may make the same mistake."""
     ranks = SimpleNamespace(size=2, rank=1, local_rank=0, leave=sys.exit)
     monkeypatch.setattr(processes, "simulation_ranks", lambda recipe: ranks)

@@ -29,7 +29,7 @@ def fake(tmp_path: Path) -> str:
 
 def python(*arguments: str, **environment: str) -> str:
     """What an interpreter of its own prints, started where no package lies."""
-    own = os.environ | {"FEDNNNN_PLUGIN_DISABLE": "0"} | environment
+    own = os.environ | {"FEDNNNN_PLUGIN_DISABLE": "0", "PYTHONWARNINGS": ""} | environment
     command, both = (sys.executable, *arguments), subprocess.STDOUT
     return subprocess.check_output(command, text=True, cwd="/", env=own, stderr=both)
 
@@ -45,7 +45,7 @@ def test_hook_loads_nothing_before_fedml() -> None:
 
 
 def test_hook_without_the_package_lets_fedml_be(fake) -> None:
-    program = f"exec(open({str(PTH)!r}).read())\nimport fedml; print(fedml.__version__)"
+    program = f"exec({PTH.read_text()!r})\nimport fedml; print(fedml.__version__)"
     # -S: site-packages is not on the path
     assert python("-S", "-c", program, PYTHONPATH=fake) == "0.9.6\n"
 

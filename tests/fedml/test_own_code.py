@@ -59,7 +59,7 @@ def test_own_code_needs_the_environments_permission(monkeypatch) -> None:
     assert not Path("runs").exists()
 
 
-def test_own_data_and_model_are_any_that_fedml_run_has() -> None:
+def test_own_data_and_model_are_made_by_name() -> None:
     for method in ({}, FEDNNNN):
         dataset, classes = fedml.data.load(fedml_args(dataset=f"{__name__}:load", **method))
         assert (classes, *dataset[:2]) == (2, 20, 4)
@@ -106,7 +106,7 @@ def test_own_rule_of_a_silo_outlives_a_restart() -> None:
         one_round(LION, server_lion_lr=-1)
 
 
-def test_own_rule_that_the_script_registers_needs_no_permission(monkeypatch) -> None:
+def test_own_rule_registered_by_script_needs_no_permission(monkeypatch) -> None:
     monkeypatch.delenv("FEDNNNN_ALLOW_CODE")
 
     @rule(factor=positive(default=3.0))

@@ -18,7 +18,7 @@ pathlib.Path(f"output/{name}.pid").write_text(str(os.getpid()))
 if name == FAILING:
     sys.exit(f"{name} has an error")
 if name == "server 0":
-    listener = socket.create_server(("127.0.0.1", PORT))
+    socket.create_server(("127.0.0.1", PORT)).accept()  # it has been seen
 time.sleep(0.3 if ENDS else 600)
 """
 PYTHON = {"PYTHON": sys.executable}

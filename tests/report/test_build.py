@@ -25,7 +25,7 @@ def report(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def content(folder: Path) -> dict[Path, bytes]:
+def files_of(folder: Path) -> dict[Path, bytes]:
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")
             if path.is_file()}  # fmt: skip
 
@@ -64,7 +64,7 @@ def test_report_files_tables_and_warnings(built: tuple[Path, str]) -> None:
     names = ["accuracy", "agreement", "client-norms", "integrated-norm", "loss", "seconds"]
     stems = [f"figures/mnist-non-iid-b/{name}" for name in (*names, "norms", "norms-fc1")]
     others = {"index.html", "README.md", "rounds.csv", ".fednnnn-report"}
-    assert set(map(str, content(out))) == others | tables | {f"{stem}.svg" for stem in stems}
+    assert set(map(str, files_of(out))) == others | tables | {f"{stem}.svg" for stem in stems}
     cells = [cell for path in out.glob("*.csv") for row in csv.reader(path.open(newline=""))
              for cell in row]  # fmt: skip
     assert {"'=1+1", "'=cmd()"} <= {*cells}  # no formula for a spreadsheet
@@ -140,7 +140,7 @@ def test_report_replaces_an_earlier_report_only(make_run, study: Path, tmp_path:
         assert kind.upper().encode() in (figures / f"accuracy.{kind}").read_bytes()[:5]
     manifest.write_bytes(b"\xff\n" + manifest.read_bytes())
     shutil.copytree(out, copy, copy_function=os.link)
-    before = content(copy)
+    before = files_of(copy)
     (figures / "accuracy.svg").unlink()
     for mine in (out, figures):
         (mine / "mine.svg").write_text("mine")
@@ -148,7 +148,7 @@ def test_report_replaces_an_earlier_report_only(make_run, study: Path, tmp_path:
     assert [path.name for path in figures.iterdir()] == ["mine.svg"]
     left = {path.name for path in out.iterdir()}
     assert left == {"mine.svg", "figures", "index.html", "README.md", ".fednnnn-report"}
-    assert content(copy) == before
+    assert files_of(copy) == before
 
 
 def test_report_on_a_full_disk_is_one_line(

@@ -30,7 +30,7 @@ STARTS = {"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "socket.
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
-def before_changes(act: Callable[[str, str], None]) -> None:
+def before_changes(act: Callable[[str, str], object]) -> None:
     """Call ``act`` before each change of a file, with what it is and the file's path."""
 
     def path(target: Any) -> str:
@@ -45,9 +45,9 @@ def before_changes(act: Callable[[str, str], None]) -> None:
             if event != "os.remove" or os.path.lexists(changed):
                 act(event, changed)
 
-    def synced(descriptor: int) -> None:
-        act("fsync", path(descriptor))
-        fsync(descriptor)
+    def synced(fd: Any) -> None:
+        act("fsync", path(fd))
+        fsync(fd)
 
     fsync, os.fsync = os.fsync, synced
     sys.addaudithook(audit)

@@ -20,8 +20,8 @@ def started(
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a job; it is killed where the context ends before it."""
     words = [BIN / "mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", "none", *command]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(words, **pipes, cwd=cwd, env=os.environ | _AS_ROOT)
+    pipe, environment = subprocess.PIPE, os.environ | _AS_ROOT
+    process = subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, cwd=cwd, env=environment)
     try:
         yield process
     finally:

@@ -22,7 +22,7 @@ class ServerLion(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "beta": beta})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             for w in group["params"]:
                 state = self.state[w]

@@ -203,7 +203,7 @@ def test_run_folders_decide_what_is_finished(done: Searches, middle: Path) -> No
     assert kept.items() <= {path: path.read_bytes() for path in middle.iterdir()}.items()
 
 
-def test_journal_drops_half_a_line_and_ignores_a_copied_lock(done: Searches) -> None:
+def test_journal_with_half_a_line_is_read(done: Searches) -> None:
     journal = done.folder.journal
     journal.with_name("journal.log.lock").symlink_to("/nowhere/journal.log")
     journal.write_bytes(journal.read_bytes()[:-20])  # of the third trial

@@ -97,6 +97,8 @@ def test_rule_is_sgd_on_scaled_updates(
 def test_adaptive_rule_is_algorithm_2(rounds: Any, name: str) -> None:
     """Of Reddi et al. (2021), as Flower's strategies state it, without a correction of the bias.
 
+    The first v is τ², the least that Reddi et al. allow.
+
     ``m ← β₁ m + (1 - β₁) S``; FedAdam: ``v ← β₂ v + (1 - β₂) S²``; FedYogi: ``v ← v - (1 - β₂) S²
     sign(v - S²)``; ``w ← w + η m / (√v + τ)``.
     """
