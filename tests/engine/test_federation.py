@@ -10,8 +10,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.evaluation import Evaluation
+from fednnnn_plugin.engine.functions import Functions
 from fednnnn_plugin.errors import RunError
 
 from .conftest import Tiny
@@ -53,7 +55,7 @@ class Example:
         model = nn.Module()
         model.w = nn.Parameter(torch.tensor([1.0, 2.0]))
         sizes = {k: 3 if k else 1 for k in range(clients)}
-        data = LoaderData(dict.fromkeys(sizes, ()), sizes, (), 2)
+        data = LoaderData(dict.fromkeys(sizes, ((),)), sizes, (), 2)
         settings = {"beta": 0.5, "gamma": 0.5, "comm_round": 2}
         settings |= {"client_num_in_total": clients, "client_num_per_round": clients}
         return self.tiny(name, model=model, data=data, trainer=trainer, **settings | given)
@@ -112,6 +114,27 @@ def test_round_worked_by_hand(
     assert example.evaluation() == pytest.approx(evaluation, rel=1e-6)
     [found] = example.records()
     assert {key: found[key] for key in record} == pytest.approx(record, rel=1e-6)
+
+
+class Roots(ClientMethod):
+    sends, keeps, returns = ("mean",), ("last",), ("root",)
+
+    def finish_client(self, local: Any) -> Any:
+        return {"last": local.update}, {"root": local.update.sqrt()}
+
+    def finish_round(self, sent: Any, returned: Any, share: float) -> Any:
+        return {"mean": share * returned["root"]}
+
+
+def test_method_round_leaves_rejected_client_out(example: Example) -> None:
+    """The root of client 1's update is not a number: half of the clients return (3, 4)."""
+    told = Told((9.0, 16.0), (-3.0, 4.0), in_round=2)
+    example(told, functions=Functions(method=Roots()))
+    found = example.served()
+    assert [row[:2] for row in found["..kept"]] == [[0, 2], [1, 1]]
+    assert found["..sent.mean"] == [1.5, 2.0]
+    assert example.evaluation() == [17.5, 28.0]
+    assert example.records()[1]["rejected"] == 1
 
 
 def test_round_of_cancelling_updates_moves_nothing(example: Example) -> None:
@@ -210,3 +233,6 @@ def test_summary_names_the_best_and_the_last_round(example: Example) -> None:
     known = {"rounds": 4, "backend": "sp", "ranks": 1, "recipe": "digits_noniid_b_fednnnn"}
     assert written | known == written
     assert torch.__version__.startswith(written["versions"]["torch"])
+    seconds = [record["seconds"] for record in example.records()]
+    parts = [each[name] for each in seconds for name in ("train", "aggregate", "evaluate")]
+    assert written["wall_seconds"] == pytest.approx(sum(parts))

@@ -143,9 +143,15 @@ def test_evaluation_without_room_ends_before_round_1(tiny: Tiny) -> None:
 
 
 def test_evaluation_batch_follows_memory() -> None:
-    """Autograd keeps each sample of 32 MiB, and 1 GiB is what a worker may."""
+    """Autograd keeps each sample of 32 MiB, and 1 GiB is what a worker may.
+
+    Off the CPU the room is what is given; on ``meta``, which has no memory, a sample counts 1.
+    """
     assert batch_to_test(MODELS["nnnn_cifar10"](10), torch.zeros(1, 3, 32, 32), 0) == 200
     assert batch_to_test(nn.Conv2d(1, 1, 1), torch.zeros(1, 1, 4096, 2048), 0) == 32
+    model, sample = nn.Linear(1, 1, device="meta"), torch.zeros(1, 1, device="meta")
+    for room, batch in ((0, 1), (3, 3), (2**30, 2_000)):
+        assert batch_to_test(model, sample, room) == batch
 
 
 @pytest.mark.parametrize(
