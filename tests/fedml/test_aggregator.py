@@ -70,9 +70,7 @@ def test_aggregator_weighs_by_samples_and_clips() -> None:
         ({"federated_optimizer": "LSA"}, "federated_optimizer: LSA: "),
         ({"client_sampling": "my:fn"}, "client_sampling: 'my:fn': "),
         ({"model": "a name"}, "model: str: must be"),
-        ({"model": nn.ReLU()}, "model: has no parameter"),
         ({"model": nn.LazyLinear(2)}, "model: has layers without a size"),
-        ({"model": nn.Linear(2, 2, dtype=torch.complex64)}, "model: weight is torch.complex64"),
         ({"model": Versioned(2, 2)}, "model: _extra_state: must be"),
     ],
 )
@@ -98,20 +96,10 @@ def test_aggregator_counts_tied_parameters_once() -> None:
             server.on_before_aggregation([(1, state | {"1.weight": tensor})])
 
 
-@pytest.mark.parametrize(
-    ("state", "named"),
-    [
-        ({"v": torch.ones(1)}, "missing entries: 'weight'; unknown entries: 'v'"),
-        ({"weight": torch.ones(1)}, r"weight: shape \(1,\): must be \(1, 2\)"),
-        ({"weight": [1.0, 2.0]}, "weight: list: "),
-        ({"weight": torch.ones(1, 2, dtype=torch.int64)}, "weight: torch.int64: must be"),
-        ([1.0], "list: must map names to tensors"),
-    ],
-)
-def test_aggregator_names_a_client_that_does_not_fit(state, named, caplog) -> None:
+def test_aggregator_names_a_client_that_does_not_fit(caplog) -> None:
     """By its rank, or the id that FedML was given; as many as are allowed are left out."""
-    server = silo()
-    with refused(f"round 1: the client of rank 2: client model: {named}"):
+    state, server = {"weight": torch.ones(1)}, silo()
+    with refused(r"round 1: the client of rank 2: client model: weight: shape \(1,\): "):
         play(server, [*moved(server, (3.0, 0.0)), (1, state)])
     server = silo(max_client_failures=1, client_id_list="[64, 65, 66, 70]")
     served, _ = play(server, [(10, state), *moved(server, (math.nan, 0.0), *TWO)])
