@@ -95,9 +95,7 @@ def test_folder_keeps_what_is_not_its_own(tmp_path: Path) -> None:
     assert folder.model.read_text() == "theirs"
 
 
-def test_log_waits_until_it_has_a_file(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_waits_until_it_has_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The process's own handlers get what they got, loggers with a level of their own included."""
     root, told = logging.getLogger(), logging.getLogger("told")
     told.setLevel(logging.INFO)
