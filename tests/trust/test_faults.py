@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +92,12 @@ def test_second_signal_does_not_cost_the_checkpoint(
         arguments = quick(folder, comm_round=10_000, checkpoint_every=10_000)
         started = commands.start(*arguments, folder=tmp_path)
         while len(lines(folder)) < 2:
+            assert started.exitcode is None
             time.sleep(0.01)
         os.kill(started.pid, sent)
         time.sleep(wait)
-        os.kill(started.pid, sent)
+        with suppress(ProcessLookupError):  # it ended meanwhile
+            os.kill(started.pid, sent)
         ended = commands.wait(started)
         assert ended.check_one_line(status) == f"{said}; continue with --resume"
         assert kept_rounds(folder) == [len(lines(folder))]
@@ -130,6 +133,7 @@ def test_processes_of_a_users_model_end(
     arguments = quick("run", "--allow-code", **{"model_args.model": "mine:net"})
     started = commands.start(*arguments, folder=tmp_path)
     while not (sleeping := list(tmp_path.glob("sleeps-*"))):
+        assert started.exitcode is None
         time.sleep(0.01)
     os.kill(started.pid, sent)
     assert commands.wait(started).status == status
