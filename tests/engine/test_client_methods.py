@@ -80,29 +80,6 @@ def test_method_of_a_user_is_carried_alike(start: Start, content: Content) -> No
             start("whole", FEDAVG, resume=True, **drag | change)
 
 
-@pytest.mark.parametrize(
-    ("settings", "key", "named"),
-    [
-        ({"client_method": "own:Wrong"}, "client_method", "last"),
-        ({"client_method": "own:Raises"}, "client_method", "raised"),
-        ({"client_method": "own:None"}, "client_method", "None"),
-        ({"client_method": "scafold"}, "client_method", "scafold"),
-        ({"client_optimizer": "adam"}, "client_optimizer", "adam"),
-        ({"client_optimizer_args": {"momentum": 0.9}}, "client_optimizer_args", ""),
-        ({"max_grad_norm": 1.0}, "max_grad_norm", "1.0"),
-        ({"prox_mu": 0.1}, "prox_mu", "0.1"),
-        ({"client_method": "fedprox"}, "prox_mu", ""),
-        ({"federated_optimizer": "PaperFedProx", "prox_mu": 0.1}, "client_method", "scaffold"),
-    ],
-)
-def test_method_that_does_not_fit_is_refused(
-    start: Start, settings: dict[str, Any], key: str, named: str
-) -> None:
-    with pytest.raises(fp.UserError, match=rf"train_args\.{key}: .*{named}"):
-        start("run", FEDAVG, allow_code=True, **SCAFFOLD | settings)
-    assert not Path("run").exists()
-
-
 @pytest.mark.slow
 def test_method_of_recipes_readme_runs(start: Start, content: Content) -> None:
     page = (Path(__file__).parents[2] / "recipes/README.md").read_text()

@@ -134,32 +134,6 @@ def test_resume_refuses_what_has_changed(start: Start, before: Any, changes: Any
     assert Path("run/fingerprint.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"model_args.widht": 8}, r"^model_args\.widht: .* Net, .* did you mean width\?"),
-        ({"model": NET(4), "model_args.width": 8}, r"^model_args\.width: "),
-        ({"data_args.shift": 1}, r"^data_args\.shift: .* takes none"),
-        ({"data": HOSPITALS, "data_args.shfit": 1}, r"^data_args\.shfit: .*mean shift\?"),
-        ({"data": (PARTS[:3], TEST)}, r"^train_args\.client_num_in_total: 4: must be 3"),
-        ({"data": (*DATA, [[0], [1], [2], [140]])}, r"client 3: position 140: must be 0 to 139"),
-        ({"data": (*DATA, [[0], [1], [], [3]])}, r"client 2: positions: "),
-        ({"data": (*DATA, 4)}, r"^data_args\.dataset: .*clients: a int; must be a list"),
-        ({"data": ([*PARTS[:3], 4], TEST)}, r"client 3: a int; must be \(inputs, labels\)"),
-        ({"data": ([*PARTS[:3], (X.long(), Y)], TEST)}, r"client 3: inputs: torch\.int64"),
-        ({"data": (X, Y)}, r"^data_args\.dataset: <object>:data: "),
-        ({"data": ([TensorDataset(X)] * 4, TensorDataset(*TEST))}, r"client 0: its batches"),
-        ({"model_args.model": "nnnn_mnist"}, r"^overrides: model_args\.model: an object was given"),
-        ({"rule": torch.optim.SGD}, r"federated_optimizer: .*SGD: must be a class with"),
-    ],
-)
-def test_mistake_is_one_line_and_writes_nothing(start: Start, given: Any, said: str) -> None:
-    with pytest.raises(fp.UserError, match=said) as refused:
-        start(**given)
-    assert "\n" not in str(refused.value)
-    assert not Path("run").exists()
-
-
 def test_validation_part_leaves_each_client_something(start: Start) -> None:
     split = [[0], [1], [2], range(3, 140)]
     start(data=(*DATA, split), validation_fraction=0.9, client_num_per_round=4, comm_round=1)

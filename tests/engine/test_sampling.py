@@ -4,7 +4,6 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,23 +76,6 @@ def test_sampler_may_return_any_form() -> None:
 def test_sampler_must_return_different_clients(drawn: Any, told: str) -> None:
     with pytest.raises(UserError, match=f"^{KEY}: round 4: {told}: must be 3 different"):
         draw_cohort(0, 4, 6, 3, lambda *_: drawn)
-
-
-@pytest.mark.parametrize(
-    ("sampler", "told"),
-    [
-        (lambda: [], "raised TypeError"),
-        (lambda *_: [0], "1 client"),
-        (3, "callable"),
-        ("own:absent", "absent is not there"),
-        ("<object>:by_turns", "given as an object"),
-        ("samples", "must be uniform, or MODULE:FUNCTION"),
-    ],
-)
-def test_sampler_that_does_not_fit_is_refused(start: Start, sampler: Any, told: str) -> None:
-    with pytest.raises(fp.UserError, match=rf"{KEY}: .*{told}"):
-        start("run", client_sampling=sampler, allow_code=True)
-    assert not Path("run").exists()
 
 
 def test_sampler_that_fails_ends_the_run(start: Start) -> None:
