@@ -4,7 +4,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from scipy.stats import ks_2samp
+from scipy.special import polygamma
 
 from fednnnn_plugin.data.dirichlet import class_by_class_shares, dirichlet_shares
 from fednnnn_plugin.data.partition import partition
@@ -22,22 +22,16 @@ def test_dirichlet_worked_by_hand() -> None:
     assert tables == {"[[50, 0], [0, 50]]", "[[0, 50], [50, 0]]"}
 
 
-@pytest.mark.parametrize("alpha", [0.05, 0.5, 5.0])
-def test_dirichlet_against_numpys_draws(alpha: float) -> None:
-    """NumPy's ``Generator.dirichlet``, class by class, then scaled to the sums in turn."""
-    classes, clients = np.array([300, 200, 100]), np.array([240, 180, 120, 60])
-    rng, other = np.random.default_rng(1), np.random.default_rng(20)
-    expected, found = [], []
-    for _ in range(200):
-        table = rng.dirichlet(np.full(4, alpha), 3).T + 1e-12
-        for _ in range(100):
-            table *= classes / table.sum(axis=0)
-            table *= (clients / table.sum(axis=1))[:, None]
-        expected.append(table)
-        found.append(dirichlet_shares(classes, clients, alpha, other))
-    for client, of_class in ((0, 0), (1, 2), (3, 0), (3, 2)):
-        pair = [np.array(tables)[:, client, of_class].round() for tables in (expected, found)]
-        assert ks_2samp(*pair).pvalue > 0.01
+@pytest.mark.parametrize("alpha", [2.0, 5.0])
+def test_dirichlet_odds_ratios_are_those_of_gammas(alpha: float) -> None:
+    """The fit keeps them; the logarithm of a Gamma(α) draw has the variance ψ'(α)."""
+    classes, clients = 10**5 * np.repeat([1, 3], 150), np.full(300, 2 * 10**5)
+    table = dirichlet_shares(classes, clients, alpha, np.random.default_rng(0))
+    assert (table.sum(axis=0) == classes).all()
+    assert (table.sum(axis=1) == clients).all()
+    logs = np.log(table.reshape(150, 2, 150, 2))  # 22,500 tables of two by two, no cell in common
+    odds = logs[:, 0, :, 0] - logs[:, 0, :, 1] - logs[:, 1, :, 0] + logs[:, 1, :, 1]
+    assert odds.var() == pytest.approx(4 * polygamma(1, alpha), rel=0.03)
 
 
 def told(*splits: list[list[float]]) -> Mock:
