@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fednnnn_plugin.client.loss import Loss
+from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.evaluation import Evaluation, Tally, evaluation, tally
 from fednnnn_plugin.errors import UserError
@@ -27,6 +28,22 @@ def test_run_bits_depend_on_the_seed_alone(tiny: Tiny) -> None:
     assert not torch.equal(bits[0], bits[2])
     before = create_model("nnnn_digits", 0).state_dict()
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+def test_run_in_bf16_is_within_its_roundings(tiny: Tiny) -> None:
+    """A step of each client from 0 by one image: four roundings of 2^-8 of it at most."""
+    images, labels = torch.linspace(0, 1, 6 * 64).view(6, 1, 8, 8), torch.arange(6)
+    data = FederatedData(images, labels, labels.split(1), images, labels, num_classes=10)
+    norms, bits = [], []
+    for precision in ("fp32", "bf16"):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        nn.utils.vector_to_parameters(torch.zeros(650), model.parameters())
+        tiny(precision, comm_round=1, model=model, data=data, precision=precision)
+        [record] = tiny.records(precision)
+        norms.append([record["mean_update_norm"], record["mean_client_norm"]])
+        bits.append(nn.utils.parameters_to_vector(tiny.model(precision).values()))
+    assert not torch.equal(*bits)
+    assert norms[0] == pytest.approx(norms[1], rel=0, abs=5 * 2**-8 * norms[0][1])
 
 
 def test_trainer_repeats_its_bits_and_metrics(tiny: Tiny, content: Any, tmp_path: Path) -> None:
