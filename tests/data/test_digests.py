@@ -1,7 +1,8 @@
 """The same pixels, in the same order, and the same partitions as before the readers were others.
 
 ``digests.json`` was written by the readers of version 0.1.0's development that parsed every file
-themselves: SHA-256, 16 digits of it, of each tensor and of each partition.
+themselves: SHA-256, 16 digits of it, of each tensor and of each partition. Later ones are those of
+the Dirichlet splits and of the published runs.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
+from fednnnn_plugin.data import cifar10, mnist
 from fednnnn_plugin.data.federated import FederatedData, load_federated
 from fednnnn_plugin.data.load import load_images
 from fednnnn_plugin.data.partition import partition
@@ -24,6 +26,7 @@ from .conftest import DIGITS
 
 DIGESTS = json.loads(Path(__file__).with_name("digests.json").read_text())
 TENSORS, PARTITIONS = DIGESTS["tensors"], DIGESTS["partitions"]
+MADE = ("shuffled", "digits")  # labels that are here without a download
 PILLOW = "13."  # whose filter resized the images: others give other pixels
 MODES = {"grey": ("L",), "colour": ("RGB", "RGBA", "P", "L", "LA")}
 
@@ -77,12 +80,21 @@ def test_digests_of_digits(tmp_path: Path) -> None:
 @pytest.mark.real_data
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
 def test_digests_of_the_real_images(dataset: str, real_data_dir: Path) -> None:
-    assert digests(load(real_data_dir, dataset)) == TENSORS[dataset]
+    data = load(real_data_dir, dataset)
+    stated, near = {"mnist": (mnist, 0.5e-5), "cifar10": (cifar10, 2e-3)}[dataset]  # JPEG's losses
+    for channel, *of in zip(data.train_images.unbind(1), stated.STD, stated.MEAN, strict=True):
+        found = [moment.item() for moment in torch.std_mean(channel.float(), correction=0)]
+        assert found == pytest.approx(of, rel=0, abs=near * 255)
+    assert digests(data) == TENSORS[dataset]
+    for name in PARTITIONS:
+        if name.startswith(dataset):
+            assert digest(split(data.train_labels, name)) == PARTITIONS[name]
 
 
 def labels_of(name: str) -> np.ndarray | torch.Tensor:
-    if name == "digits":
-        return load_images("digits", Path(), download=False, seed=0).pixels.train_labels
+    of, *_, seed, _, _ = name.split()
+    if of == "digits":
+        return load_images(of, Path(), download=False, seed=int(seed)).pixels.train_labels
     labels = np.repeat(np.arange(7), [900, 100, 300, 333, 511, 700, 801])
     return np.random.default_rng(0).permutation(labels)
 
@@ -94,8 +106,12 @@ def digest(clients: list[np.ndarray]) -> str:
     return whole.hexdigest()[:16]
 
 
-@pytest.mark.parametrize("name", PARTITIONS)
-def test_digests_of_partitions(name: str) -> None:
-    of, method, sizes, clients, seed, classes, exponent = name.split()
+def split(labels: np.ndarray | torch.Tensor, name: str) -> list[np.ndarray]:
+    _, method, sizes, clients, seed, classes, exponent = name.split()
     settings = (int(clients), method, sizes, int(classes), float(exponent))
-    assert digest(partition(labels_of(of), *settings, seed=int(seed))) == PARTITIONS[name]
+    return partition(labels, *settings, seed=int(seed))
+
+
+@pytest.mark.parametrize("name", [name for name in PARTITIONS if name.startswith(MADE)])
+def test_digests_of_partitions(name: str) -> None:
+    assert digest(split(labels_of(name), name)) == PARTITIONS[name]
