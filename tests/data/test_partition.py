@@ -102,6 +102,14 @@ def test_partition_draws_pairs_of_classes_alike() -> None:
     assert np.abs(np.mean(tables, axis=0) / sizes[:, None] - 1 / 4).max() < 4 * 0.25 / seeds**0.5
 
 
+def test_partition_deals_every_hand_as_often() -> None:
+    """Two of the first class and one of the other, whoever they are: 6 · 2 hands."""
+    hands = [partition([0] * 4 + [1] * 2, 2, seed=seed)[0] for seed in range(600)]
+    seen = np.unique(hands, axis=0, return_counts=True)[1]
+    assert len(seen) == 12
+    assert chisquare(seen).pvalue > 0.001
+
+
 @pytest.mark.parametrize(("labels", "limit"), [(MNIST, 1.059), (CIFAR10, 1.018)])
 def test_partition_in_pairs_reaches_its_limit(labels: np.ndarray, limit: float) -> None:
     partition(labels, 100, "n_class", "power_law", power_law_exponent=limit)
