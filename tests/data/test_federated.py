@@ -33,8 +33,6 @@ def test_federated_digits_of_20_clients() -> None:
     ("changed", "named"),
     [
         ({"num_clients": 4}, "train_args.client_num_in_total: 4: with data_args.classes_per_cl"),
-        ({"partition_sizes": "power_law", "min_samples": 500}, "data_args.min_samples: 500: "),
-        ({"partition_method": "hetero"}, "data_args.partition_method: 'hetero': "),
         ({"partition_method": "dirichlet", "partition_alpha": 0}, "data_args.partition_alpha: 0: "),
     ],
 )

@@ -180,6 +180,6 @@ def test_folder_that_is_wrong_is_one_line(parts: Path) -> None:
         shutil.rmtree(parts / "train" / name)
         assert refusal(load, parts).startswith(f"{where}{left} folders in train")
     shutil.rmtree(parts)
-    assert refusal(load, parts) == f"{where}no such folder"
+    assert refusal(load, parts).startswith(where)
     parts.mkdir()
     assert refusal(load, parts).startswith(f"{where}0 folders in images")

