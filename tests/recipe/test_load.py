@@ -28,7 +28,7 @@ NEARLY = (NAME[:-1], f"other/{NAME}.yaml", "recipes/mnist_nniid_b_fednnnn")
 
 
 @pytest.mark.parametrize("text", [NAME, f"{NAME}.yaml", f"recipes/{NAME}.yaml"])
-def test_recipe_name_is_found_unless_a_file_has_it(
+def test_recipe_name_gives_way_to_a_file(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -91,53 +91,47 @@ def test_override_replaces_and_the_last_one_wins(recipe_file: Path) -> None:
     assert dump_recipe(plain) == dump_recipe(resumed)
 
 
-WHOLE = "must be a whole number of"
-
-
 @pytest.mark.parametrize(
-    ("override", "expected"),
+    ("override", "told"),
     [
-        *((f"train_args.epochs={x}", f"'{x}': {WHOLE}") for x in ("1:30", "010", "-0_7")),
-        ("train_args.beta=1e999", "inf: must be a finite number greater than 0"),
-        ("train_args.learning_rate=null", "null: must be a number of 1.2e-38 to 3.4e38"),
-        ("train_args.client_num_per_round=21", "must be at most client_num_in_total, here 20"),
-        ("train_args.comm_round=2.5", f"2.5: {WHOLE} 1 to 2147483647"),
-        ("train_args.batch_size=0", f"0: {WHOLE} 1 to 2147483647, or -1 for all"),
-        ("train_args.precision=fp16", "'fp16': must be one of fp32, tf32, bf16, fp64"),
-        ("train_args.client_batching=on", "true: must be auto or off, or a whole number"),
-        ("train_args.max_client_norm=0", "0: must be a finite number greater than 0, or null"),
-        ("train_args.start_round=2", "2: only training_type cross_silo uses it"),
-        ("train_args.client_sampling=samples", "'samples': must be uniform, or MODULE:FUNCTION"),
-        ("common_args.random_seed=4294967296", f"4294967296: {WHOLE} 0 to"),
-        ("common_args.training_type=cross_silo", "'cross_silo': must be simulation"),
-        ("common_args.using_mlops=1", "1: must be true or false"),
-        ("data_args.dataset=imagenet", "'imagenet': must be one of mnist, cifar10, digits"),
-        ("data_args.data_dir=x", "'x': only dataset image_folder uses it"),
-        ("data_args.min_samples=5", "5: only partition_sizes power_law or partition_method dir"),
-        ("data_args.partition_alpha=1e-4", "0.0001: must be a finite number of at least 0.001"),
-        ("data_args.partition_method=hetero", "'hetero': must be one of iid, n_class, dirichlet,"),
-        ("data_args.image_size=[8]", f"a list: {WHOLE} 1 to 4096, or [height,"),
-        ("data_args.data_cache_dir=5", "5: must be a path"),
-        ("data_args.data_cache_dir=~no.body/x", "there is no such home directory"),
-        ("device_args.device_type=mps", "'mps': must be cpu or gpu"),
-        ("model_args.model=resnet19", "'resnet19': must be one of nnnn_mnist, nnnn_cifar10, "),
-        ("tracking_args.run_name=7", "7: must be text"),
-        ("train_args.bata=1", "unknown key; did you mean train_args.beta?"),
-        ("data_args.beta=1", "unknown key there; it belongs to train_args"),
-        (f"train_args.{'x' * 5000}=1", "unknown key"),
-        ("train_args.lr=1", "unknown key"),
-        ("train_args.momentum=1", "unknown key"),
-        ("train.beta=1", "unknown section; did you mean train_args?"),
-        ("train_args.beta=\x1b[31m", "not YAML"),
-        ("", "write KEY=VALUE, as in beta=0.7"),
+        *((f"train_args.epochs={x}", f"'{x}': .*whole") for x in ("1:30", "010", "-0_7")),
+        ("train_args.beta=1e999", "inf: .*finite .*greater than 0"),
+        ("train_args.learning_rate=null", "null: .*1.2e-38 to 3.4e38"),
+        ("train_args.client_num_per_round=21", "21: .*at most client_num_in_total, .*20"),
+        ("train_args.comm_round=2.5", "2.5: .*whole .*1 to 2147483647"),
+        ("train_args.batch_size=0", "0: .*1 to 2147483647, or -1"),
+        ("train_args.precision=fp16", "'fp16': .*fp32, tf32, bf16, fp64"),
+        ("train_args.client_batching=on", "true: .*auto or off, or a whole number"),
+        ("train_args.max_client_norm=0", "0: .*greater than 0, or null"),
+        ("train_args.start_round=2", "2: .*cross_silo"),
+        ("common_args.random_seed=4294967296", "4294967296: .*0 to 4294967295"),
+        ("common_args.training_type=cross_silo", "'cross_silo': .*simulation"),
+        ("common_args.using_mlops=1", "1: .*true or false"),
+        ("data_args.dataset=imagenet", "'imagenet': .*mnist, cifar10, digits"),
+        ("data_args.data_dir=x", "'x': .*image_folder"),
+        ("data_args.min_samples=5", "5: .*power_law or .*dirichlet_by_class"),
+        ("data_args.partition_alpha=1e-4", "0.0001: .*at least 0.001"),
+        ("data_args.partition_method=hetero", "'hetero': .*iid, n_class, dirichlet, dirich"),
+        ("data_args.image_size=[8]", r"a list: .*1 to 4096, or \[height, width\]"),
+        ("data_args.data_cache_dir=5", "5: .*path"),
+        ("data_args.data_cache_dir=~no.body/x", "'~no.body/x': .*home"),
+        ("device_args.device_type=mps", "'mps': .*cpu or gpu"),
+        ("model_args.model=resnet19", "'resnet19': .*nnnn_mnist, nnnn_cifar10, .*resnet18"),
+        ("tracking_args.run_name=7", "7: .*text"),
+        ("train_args.bata=1", "unknown .*train_args.beta"),
+        ("data_args.beta=1", "unknown .*train_args"),
+        (f"train_args.{'x' * 5000}=1", "unknown"),
+        ("train_args.lr=1", "unknown"),
+        ("train_args.momentum=1", "unknown"),
+        ("train.beta=1", "unknown .*train_args"),
+        ("train_args.beta=\x1b[31m", ".*YAML"),
+        ("", ".*KEY=VALUE"),
     ],
 )
-def test_override_with_a_mistake_is_one_line(
-    recipe_file: Path, override: str, expected: str
-) -> None:
-    (line,) = message(recipe_file, override).splitlines()
-    assert line.startswith(f"--set {override.partition('=')[0][:100]}")
-    assert expected in line
+def test_override_with_a_mistake_is_one_line(recipe_file: Path, override: str, told: str) -> None:
+    line = message(recipe_file, override)
+    key = override.partition("=")[0][:100]
+    assert re.match(rf"--set {re.escape(key)}[^:]*: {told}", line)
     assert line.isprintable()
     assert len(line) < 800
 
@@ -145,12 +139,9 @@ def test_override_with_a_mistake_is_one_line(
 def test_mistakes_have_a_line_each_up_to_twenty(recipe_file: Path) -> None:
     text = MINIMAL.replace("beta: 0.7", "beta: -1").replace("epochs: 1", "epochs: many")
     recipe_file.write_text(text.replace("comm_round: 3", "com_round: 3"))
-    assert message(recipe_file).splitlines() == [
-        f"{recipe_file}: train_args.beta: -1: must be a finite number greater than 0",
-        f"{recipe_file}: train_args.com_round: unknown key; did you mean train_args.comm_round?",
-        f"{recipe_file}: train_args.comm_round: missing; must be a whole number of 1 to 2147483647",
-        f"{recipe_file}: train_args.epochs: 'many': must be a whole number of 1 to 2147483647",
-    ]
+    told = ("beta: -1: ", "com_round: unknown ", "comm_round: missing", "epochs: 'many': ")
+    for line, of in zip(message(recipe_file).splitlines(), told, strict=True):
+        assert line.startswith(f"{recipe_file}: train_args.{of}")
     sections = SECTIONS | {f"section{i}": {} for i in range(400)}
     sections["data_args"] = {f"unknown{i}": 1 for i in range(400)}
     recipe_file.write_text(yaml.safe_dump(sections))
@@ -161,15 +152,18 @@ def test_mistakes_have_a_line_each_up_to_twenty(recipe_file: Path) -> None:
 @pytest.mark.parametrize("section", SECTIONS)
 def test_section_missing_or_misshapen_is_named(recipe_file: Path, section: str) -> None:
     recipe_file.write_text(yaml.safe_dump({**SECTIONS, section: [1]}))
-    expected = f"{recipe_file}: {section}: a list: must be a section, a mapping of keys to values"
-    assert message(recipe_file) == expected
+    said = message(recipe_file)
+    assert said.startswith(f"{recipe_file}: {section}: a list: ")
+    assert said.isprintable()
     recipe_file.write_text(yaml.safe_dump({k: v for k, v in SECTIONS.items() if k != section}))
     if section == "common_args":  # has a default for each key
         assert load_recipe(recipe_file).common_args.random_seed == 0
         assert load_recipe(recipe_file, ["random_seed=3"]).common_args.random_seed == 3
     else:  # for which an override does not stand in
         keys = ("train_args.comm_round=3", "data_args.download=true")
-        assert message(recipe_file, *keys) == f"{recipe_file}: {section}: missing section"
+        said = message(recipe_file, *keys)
+        assert said.startswith(f"{recipe_file}: {section}: missing")
+        assert said.isprintable()
 
 
 def test_keys_that_need_another(recipe_file: Path) -> None:
@@ -196,32 +190,29 @@ def test_keys_that_overrule_each_other(recipe_file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"),
+    ("content", "told"),
     [
-        (b"# nothing\n", "empty; must be a mapping of sections"),
-        (b"trian_args: {}\n", "trian_args: unknown section; did you mean train_args?"),
-        (b"beta: 1\n", "beta: not a section; it is a key of train_args"),
-        (b'"\\xad\\n\\e[2J": x\n', "\\xad\\n\\x1b[2J: unknown section"),
-        (b"a: 1\x00", "line 1: not YAML: special characters are not allowed"),
-        (b"\x89PNG\r\n\x1a\n\x00\xff", "not text in UTF-8 (byte 0)"),
-        (b"a: 1\na: 2\n", "line 2: a is given twice"),
-        (b"a: &x [1]\nb: *x\n", "line 2: aliases are not accepted"),
-        (b"a: !!python/name:os.system\n", "the tag tag:yaml.org,2002:python/name:os.system is"),
-        (b"a: !!timestamp 2001-01-01\n", "line 1: the tag tag:yaml.org,2002:timestamp is not"),
-        (b"a: " + b"9" * 5000, "line 1: a number of more than 100 digits is not accepted"),
-        (b"[" * 700, "not YAML: nested too deep"),
-        (b"#" * (300 << 10), "larger than 256 KiB"),
-        (b"? [1]\n: 2\n", "line 1: a key must be a word"),
+        (b"# nothing\n", "empty"),
+        (b"trian_args: {}\n", "trian_args: unknown .*train_args"),
+        (b"beta: 1\n", "beta: .*train_args"),
+        (b'"\\xad\\n\\e[2J": x\n', r"\\xad\\n\\x1b\[2J: unknown .*train_args"),
+        (b"a: 1\x00", "line 1: .*YAML"),
+        (b"\x89PNG\r\n\x1a\n\x00\xff", ".*UTF-8"),
+        (b"a: 1\na: 2\n", "line 2: a .*twice"),
+        (b"a: &x [1]\nb: *x\n", "line 2: aliases"),
+        (b"a: !!python/name:os.system\n", "line 1: .* tag:yaml.org,2002:python/name:os.system "),
+        (b"a: !!timestamp 2001-01-01\n", "line 1: .* tag:yaml.org,2002:timestamp "),
+        (b"a: " + b"9" * 5000, "line 1: .*100 digits"),
+        (b"[" * 700, ".*deep"),
+        (b"#" * (300 << 10), ".*256 KiB"),
+        (b"? [1]\n: 2\n", "line 1: .*key"),
     ],
 )
-def test_file_that_is_no_recipe_is_refused(
-    recipe_file: Path, content: bytes, expected: str
-) -> None:
+def test_file_that_is_no_recipe_is_refused(recipe_file: Path, content: bytes, told: str) -> None:
     recipe_file.write_bytes(content)
-    text = message(recipe_file)
-    lines = text.splitlines()
+    lines = message(recipe_file).splitlines()
     assert all(line.startswith(f"{recipe_file}: ") and line.isprintable() for line in lines)
-    assert expected in text
+    assert re.match(told, lines[0].removeprefix(f"{recipe_file}: "))
 
 
 def test_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
