@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -13,12 +12,11 @@ from torch import Tensor
 
 from fednnnn_plugin.engine.folder import checkpoints_in, round_of
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.files import open_regular, write_atomically
+from fednnnn_plugin.files import MEMORY, open_regular, write_atomically
 
 _log = logging.getLogger(__name__)
 _KEPT = 2
 _BLOCK = 1 << 20
-_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class Checkpoint(NamedTuple):
@@ -100,7 +98,7 @@ def _warn(passed_over: list[Path], why: str) -> None:
 
 def _read(path: Path) -> Checkpoint:
     digest = hashlib.blake2b(digest_size=16)
-    with open_regular(path, _MEMORY) as opened:
+    with open_regular(path, MEMORY) as opened:
         while block := opened.read(_BLOCK):
             digest.update(block)
     if not path.stem.endswith(digest.hexdigest()):

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fednnnn_plugin.errors import RunError, reason
-from fednnnn_plugin.files import errors_named
+from fednnnn_plugin.files import MEMORY, errors_named, open_regular
 
 _NAME = re.compile(r"client-(\d{6,})-round-(\d{6,})\.safetensors")
 
@@ -97,7 +97,8 @@ class ClientFiles:
 
     @staticmethod
     def _content(path: Path, place: Place) -> bytes:
-        content = path.read_bytes()
+        with open_regular(path, MEMORY) as file:
+            content = file.read()
         if _digest(content) != place.digest:
             raise ValueError("damaged")
         return content

@@ -11,6 +11,7 @@ from typing import Literal
 
 from filelock import FileLock, Timeout
 
+from fednnnn_plugin.engine.client_files import client_files_in
 from fednnnn_plugin.engine.endings import raise_lost_stop, resumable
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.files import LONGEST_LINE, TEMPORARY
@@ -61,7 +62,8 @@ class RunFolder:
         if Path(os.path.realpath(self.path)) == Path.cwd():  # a loop of links is no error to it
             raise UserError("--output: must name a folder for the run, not the current one")
         folders = (self.checkpoints, self.clients, *self._tracked)
-        files = (self._lock, *self._files, *checkpoints_in(self.checkpoints))
+        kept = (*checkpoints_in(self.checkpoints), *client_files_in(self.clients))
+        files = (self._lock, *self._files, *kept)
         there = [path for path in (*files, *folders) if os.path.lexists(path)]
         for path in there:
             fits = path.is_dir() if path in folders else path.is_file()

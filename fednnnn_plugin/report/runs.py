@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.files import open_regular
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.report.room import Columns, Room
 from fednnnn_plugin.report.study import is_study
@@ -207,8 +208,8 @@ def _fingerprints(path: Path, problems: list[str]) -> dict[str, str]:
     if not path.exists():
         return {}
     try:
-        with path.open("rb") as file:
-            stored = json.loads(file.read(_MAX_FINGERPRINT))
+        with open_regular(path, _MAX_FINGERPRINT) as file:
+            stored = json.loads(file.read())
         digests = {own: sorted(parts.items()) for own, parts in stored.items()}
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         problems.append(f"{printable(path)}: not used: {reason(error)}")
