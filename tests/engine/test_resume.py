@@ -1,5 +1,6 @@
 """Going on after an end at any moment: the same bytes as without it. Kills: ``trust/``."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -10,8 +11,10 @@ import pytest
 from torch import nn
 
 from fednnnn_plugin.engine import keeper
+from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.engine.followers import Follower
 from fednnnn_plugin.engine.records import RoundRecord
+from fednnnn_plugin.engine.unchanged import check_unchanged, is_of_other_code, keep_fingerprint
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.files import write_atomically
 
@@ -152,6 +155,21 @@ def test_resume_that_does_not_fit_is_refused(
     with pytest.raises(UserError, match=f"^--resume: .*{said}"):
         resume(**given)
     assert files(whole) | {whole / "fedml.log": before[whole / "fedml.log"]} == before
+
+
+def test_code_of_another_python_is_not_compared(tmp_path: Path) -> None:
+    folder, before = RunFolder(tmp_path), {"code": "1", "weights": "1"}
+    other_code, other_model = {"code": "2", "weights": "1"}, {"code": "2", "weights": "2"}
+    keep_fingerprint(folder, {"model": before})
+    assert is_of_other_code(folder, other_code)
+    with pytest.raises(UserError, match=r"^--resume: model \(code\): "):
+        check_unchanged(folder, {"model": other_code})
+    stored = json.loads(folder.fingerprint.read_text()) | {"python": {"version": "3.1"}}
+    folder.fingerprint.write_text(json.dumps(stored))
+    assert not is_of_other_code(folder, other_code)
+    check_unchanged(folder, {"model": other_code})
+    with pytest.raises(UserError, match=r"^--resume: model \(weights\): "):
+        check_unchanged(folder, {"model": other_model})
 
 
 def test_overwrite_replaces_the_run_alone(tiny: Tiny, whole: Path) -> None:
