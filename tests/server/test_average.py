@@ -65,7 +65,7 @@ def test_average_worked_by_hand() -> None:
     assert update.buffers["ready"].dtype == torch.bool
 
 
-def test_average_of_one_client_has_n_equal_to_e() -> None:
+def test_average_of_one_client_has_n_equal_e() -> None:
     """The paper's single-client reference, of the whole and of each module; -Δ cancels it."""
     rows = torch.randn(2, 500, generator=torch.Generator().manual_seed(0))
     start = {"weight": torch.zeros(500), "b.weight": torch.zeros(500)}

@@ -124,7 +124,7 @@ def test_state_is_left_alone_and_restored(name: str) -> None:
     assert not torch.equal(straight.state.served.vector, before.served.vector)
 
 
-def test_memory_of_a_rule_may_be_of_any_shape() -> None:
+def test_rule_memory_may_be_of_any_shape() -> None:
     federation = Federation("Momentum", model(*START))
     remembered: dict[str, Any] = {
         "count": 3, "best": 0.25, "warm": True, "momentum": torch.tensor([1.0, 2.0]),
