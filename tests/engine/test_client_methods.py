@@ -37,22 +37,12 @@ class Stopping(Follower):
 
 @pytest.mark.slow
 def test_scaffold_goes_on_with_the_same_bits(start: Start, content: Content) -> None:
-    """After a whole round, within one, and where a client's file is lost or damaged."""
+    """After a whole round, and within one; lost and damaged files: ``trust/``."""
     whole = start("whole", FEDAVG, worker_num=1, **SCAFFOLD).folder
-
-    def newest(of: Path) -> Path:
-        return next((of / "clients").glob("*round-000002*"))
-
-    def damage(of: Path) -> None:
-        newest(of).write_bytes(newest(of).read_bytes()[:-1] + b"\x01")
-
-    for name, change in (("stop", None), ("lost", lambda of: newest(of).unlink()), ("bad", damage)):
-        folder = start(name, FEDAVG, worker_num=2, **SCAFFOLD | {"comm_round": 2}).folder
-        if change:
-            change(folder)
+    start("stop", FEDAVG, worker_num=2, **SCAFFOLD | {"comm_round": 2})
     with pytest.raises(InterruptedError):
         start("within", FEDAVG, followers=[Stopping()], **SCAFFOLD)
-    for name in ("stop", "lost", "bad", "within"):
+    for name in ("stop", "within"):
         folder = start(name, FEDAVG, resume=True, worker_num=2, **SCAFFOLD).folder
         assert content(folder) == content(whole)
         names = [{path.name for path in (of / "clients").iterdir()} for of in (whole, folder)]
