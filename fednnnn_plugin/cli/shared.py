@@ -15,6 +15,7 @@ import click
 from fednnnn_plugin.engine.endings import (
     Terminated,
     ending,
+    launched_ranks,
     leave_unsaid,
     say,
     signals_raised,
@@ -48,8 +49,10 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
             with signals_raised():
                 # First: torch would continue without it where a signal ends its import.
                 import_module("numpy")
-                if "recipe" in kwargs:
-                    find_recipe(str(kwargs["recipe"]))  # a typo need not wait for torch
+                # A typo need not wait for torch. Under mpirun it does: Open MPI 5.0's may hang
+                # where one rank ends just as another enters MPI_Init.
+                if "recipe" in kwargs and launched_ranks() == 1:
+                    find_recipe(str(kwargs["recipe"]))
                 command(*args, **kwargs)
         except (UserError, RunError, OSError, KeyboardInterrupt, Terminated) as error:
             message, status = ending(error)
