@@ -49,8 +49,8 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
             with signals_raised():
                 # First: torch would continue without it where a signal ends its import.
                 import_module("numpy")
-                # A typo need not wait for torch. Under mpirun it does: Open MPI 5.0's may hang
-                # where one rank ends just as another enters MPI_Init.
+                # A typo need not wait for torch. Under mpirun it does: Open MPI 5.0's was seen to
+                # hang when one rank ended while another was starting.
                 if "recipe" in kwargs and launched_ranks() == 1:
                     find_recipe(str(kwargs["recipe"]))
                 command(*args, **kwargs)
