@@ -8,7 +8,7 @@ from io import BufferedReader
 from pathlib import Path
 
 LONGEST_LINE = 1 << 24  # bytes of a round's record
-MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # bytes of the machine's
 TEMPORARY = ".fednnnn-tmp"
 
 
