@@ -10,7 +10,8 @@ Such a split is a table of clients by classes with given row sums (client sizes)
    (Edmonds & Karp 1972) in integers, so it finds the amounts whenever the drawn holdings admit
    any. Raising the least part that a client may hold, as far as it goes, makes them even.
 
-A draw that cannot be settled is drawn again.
+A draw that cannot be settled is drawn again. With one class a client there is nothing to settle:
+each class is the sum of some clients' sizes, and a draw chooses which.
 """
 
 from collections.abc import Iterator
@@ -191,7 +192,9 @@ def _single_class_shares(
         return client_sizes[:, None].copy()
     q = int(client_sizes.min())
     if client_sizes.max() > q + 1:
-        return None
+        schedule = _noise_schedule(len(class_sizes) * len(client_sizes), rng)
+        draws = (_draw_single_classes(class_sizes, client_sizes, x, rng) for x in schedule)
+        return next((shares for shares in draws if shares is not None), None)
     fewest, most = -(-class_sizes // (q + 1)), class_sizes // q
     spare = len(client_sizes) - int(fewest.sum())
     if (fewest > most).any() or not 0 <= spare <= int((most - fewest).sum()):
@@ -207,4 +210,33 @@ def _single_class_shares(
     for size, counts in ((q + 1, larger), (q, holders - larger)):
         clients = rng.permutation(np.flatnonzero(client_sizes == size))
         shares[clients, np.repeat(classes, counts)] = size
+    return shares
+
+
+def _draw_single_classes(
+    class_sizes: Ints, client_sizes: Ints, noise: float, rng: np.random.Generator
+) -> Ints | None:
+    """One class a client: each class in turn takes clients that sum to it, or None in a dead end.
+
+    Which sums the clients of lower appeal can make is a subset sum (Bellman 1957), where bit t of
+    an integer stands for the sum t. Where a client may be taken or left, a coin decides.
+    """
+    shares = np.zeros((len(client_sizes), len(class_sizes)), dtype=np.int64)
+    appeal = client_sizes + noise * client_sizes.mean() * rng.random(len(client_sizes))
+    left = np.argsort(appeal, kind="stable").tolist()
+    sizes = client_sizes.tolist()
+    for j in rng.permutation(len(class_sizes)):
+        missing = int(class_sizes[j])
+        sums, representable = [1], (2 << missing) - 1
+        for client in left:
+            sums.append((sums[-1] | sums[-1] << sizes[client]) & representable)
+        if not sums.pop() >> missing:
+            return None
+        for client in left[::-1]:
+            size, of_lower = sizes[client], sums.pop()
+            possible = size <= missing and of_lower >> (missing - size) & 1
+            if possible and (not of_lower >> missing & 1 or rng.random() < 0.5):
+                shares[client, j] = size
+                missing -= size
+                left.remove(client)
     return shares

@@ -43,6 +43,9 @@ def test_partition_worked_by_hand() -> None:
     # As many clients of one class as there can be: of one sample each.
     alone = partition([0, 0, 1, 1, 1], 5, "n_class", classes_per_client=1)
     assert sorted(map(len, alone)) == [1] * 5
+    # Clients of 3 and of 1: each has a class of its size.
+    own = partition([0, 1, 1, 1], 2, "n_class", "power_law", classes_per_client=1, min_samples=1)
+    assert [c.tolist() for c in own] == [[1, 2, 3], [0]]
 
 
 def test_client_sizes_worked_by_hand() -> None:
@@ -108,6 +111,17 @@ def test_partition_deals_every_hand_as_often() -> None:
     seen = np.unique(hands, axis=0, return_counts=True)[1]
     assert len(seen) == 12
     assert chisquare(seen).pvalue > 0.001
+
+
+@pytest.mark.parametrize("labels", [MNIST, CIFAR10])
+@pytest.mark.parametrize("exponent", [0.1, 0.6])
+def test_partition_of_single_classes_is_a_power_law(labels: np.ndarray, exponent: float) -> None:
+    uneven = {"sizes": "power_law", "power_law_exponent": exponent}
+    counts = check_partition(
+        partition(labels, 100, "n_class", classes_per_client=1, **uneven), labels
+    )
+    assert ((counts > 0).sum(axis=1) == 1).all()
+    assert counts.sum(axis=1).tolist() == client_sizes(len(labels), 100, exponent, 10).tolist()
 
 
 @pytest.mark.parametrize(("labels", "limit"), [(MNIST, 1.059), (CIFAR10, 1.018)])
