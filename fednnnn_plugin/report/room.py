@@ -47,8 +47,8 @@ class Room:
 class Columns:
     """Rows of numbers, kept by column; NaN where a row has none."""
 
-    def __init__(self) -> None:
-        self._columns: dict[str, array[float]] = {}
+    def __init__(self, names: Iterable[str]) -> None:
+        self._columns = {name: array("d") for name in names}
         self._rows = 0
 
     def append(self, row: Mapping[str, float]) -> None:
@@ -61,5 +61,5 @@ class Columns:
         self._rows += 1
 
     def table(self) -> pd.DataFrame:
-        """Return the rows, the columns in the order in which they came."""
+        """Return the rows, the columns as they were named, then in the order in which they came."""
         return pd.DataFrame({name: np.array(column) for name, column in self._columns.items()})

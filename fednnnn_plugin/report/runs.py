@@ -49,6 +49,7 @@ NUMBERS = [
     *("mean_update_norm", "mean_client_norm", "server_update_norm", "integrated_norm"),
     *("orthogonal_norm", *COUNTS, "degenerate", *CLIENT_NORMS, *SECONDS, WAITED),
 ]
+_TYPES = {"round": "int64", "degenerate": "boolean"} | dict.fromkeys(COUNTS, "Int64")  # or float64
 OTHER_NUMBERS = re.compile(r"(layers\..*|test_metrics)\.")
 # Names of other columns; a custom rule may have a key of such a name.
 ARRANGED = ["data", "deal", "condition", "label", "shade"]
@@ -103,6 +104,8 @@ def read_folders(paths: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     if not parts:
         return pd.DataFrame(columns=NUMBERS), problems
     by_folder = pd.concat(parts, keys=range(len(parts))).droplevel(1)
+    columns = dict.fromkeys([*NUMBERS, "evaluated", *by_folder])
+    by_folder = by_folder[[*columns]].astype(_TYPES)
     table = _typed(pd.DataFrame(heads, dtype=object)).join(by_folder, how="inner")
     table = table.reset_index(drop=True)
     return table.copy(), problems  # in one piece: of many layers pandas would warn at every use
@@ -248,7 +251,7 @@ def _read_rounds(folder: Path, room: Room, problems: list[str]) -> pd.DataFrame:
     """The rounds of a folder, ascending, each once."""
     path = next((folder / n for n in METRICS if (folder / n).is_file()), folder / METRICS[0])
     said: list[str] = []
-    numbers, evaluated, number, crowded_out = Columns(), list[str](), 0, 0
+    numbers, evaluated, number, crowded_out = Columns(NUMBERS), list[str](), 0, 0
     try:
         for number, raw in enumerate(_lines(path), start=1):
             try:
@@ -268,8 +271,7 @@ def _read_rounds(folder: Path, room: Room, problems: list[str]) -> pd.DataFrame:
         said.append(f"after line {number}: cannot be read: {reason(error)}")
     if crowded_out:
         said.insert(0, f"too many metrics or layers: {crowded_out} of a round are left out")
-    found = numbers.table().assign(evaluated=evaluated)
-    table = found.reindex(columns=dict.fromkeys([*NUMBERS, "evaluated", *found]))
+    table = numbers.table().assign(evaluated=evaluated)
     once = table.drop_duplicates("round", keep="last").sort_values("round")
     if len(once) < len(table):
         said.append("a round more than once; the last line of it counts")
@@ -277,8 +279,7 @@ def _read_rounds(folder: Path, room: Room, problems: list[str]) -> pd.DataFrame:
         said = ["no round recorded yet"]
     more = f", and {len(said) - 1} more problems" * (len(said) > 1)
     problems += [f"{printable(path)}: {problem}{more}" for problem in said[:1]]
-    types: dict[str, Any] = dict.fromkeys(NUMBERS, float) | {"round": int, "degenerate": "boolean"}
-    return once.astype(types | dict.fromkeys(COUNTS, "Int64"))
+    return once
 
 
 def _lines(path: Path) -> Iterator[bytes]:
