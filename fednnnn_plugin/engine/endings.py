@@ -13,12 +13,13 @@ from types import FrameType
 
 import click
 
+from fednnnn_plugin.engine.machine_load import share_waited
 from fednnnn_plugin.errors import LaunchError, RunError, UserError, escaped
 
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 _LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-_HEAD_START = 5.0  # seconds
+_HEAD_START = 5.0  # seconds, on a machine with a core for everything that runs
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
@@ -40,14 +41,16 @@ def told_here(message: str, error: BaseException) -> str:
     """Return what this process says of an error that ends it; nothing of a signal that all get.
 
     All ranks may have the same mistake, or those of one machine. Rank 0 says it and so ends the
-    others, even if it finds it later; a machine's first rank waits for rank 0, the others for both.
+    others, even if it finds it later; a machine's first rank waits for rank 0, the others for both,
+    the longer the busier the machine.
     """
     rank = launched_rank()
     if rank == 0 or isinstance(error, LaunchError):
         return message
     if isinstance(error, Terminated | KeyboardInterrupt):
         return ""
-    time.sleep(_HEAD_START * (2 if _first(_LOCAL_RANKS, rank) else 1))
+    slower = 1.0 / (1.0 - (share_waited() or 0.0))
+    time.sleep(_HEAD_START * slower * (2 if _first(_LOCAL_RANKS, rank) else 1))
     return f"rank {rank} on {platform.node()}: {message}"
 
 

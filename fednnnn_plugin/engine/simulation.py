@@ -9,11 +9,12 @@ from typing import Literal
 
 from fednnnn_plugin.client.groups import Group, plan_groups
 from fednnnn_plugin.engine.client_vectors import NO_STATE, ClientVectors, MethodState
-from fednnnn_plugin.engine.clock import Clock, share_waited
+from fednnnn_plugin.engine.clock import Clock
 from fednnnn_plugin.engine.cohort import Cohort, GroupTooWide
 from fednnnn_plugin.engine.endings import raise_lost_stop
 from fednnnn_plugin.engine.evaluation import Evaluation, Tally
 from fednnnn_plugin.engine.followers import Follower
+from fednnnn_plugin.engine.machine_load import share_waited
 from fednnnn_plugin.engine.ranks import Ranks, deal
 from fednnnn_plugin.engine.records import RoundRecord, Seconds, round_record
 from fednnnn_plugin.engine.sampling import Sampler, draw_cohort

@@ -19,8 +19,9 @@ from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine import devices
 from fednnnn_plugin.engine.batches import LoaderBatches, LoaderData, TensorBatches
-from fednnnn_plugin.engine.clock import Clock, share_waited
+from fednnnn_plugin.engine.clock import Clock
 from fednnnn_plugin.engine.from_recipe import rank_device
+from fednnnn_plugin.engine.machine_load import share_waited
 from fednnnn_plugin.engine.numerics import numerics
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import isolated_generators

@@ -13,6 +13,8 @@ from click.testing import CliRunner
 from filelock import FileLock
 
 from fednnnn_plugin.cli import main
+from fednnnn_plugin.engine.endings import told_here
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe
 
 from ..support.processes import Ended
@@ -213,6 +215,24 @@ def test_mistake_before_mpi_is_said_once(tmp_path: Path) -> None:
     assert "rank 1 on " in first
     assert "rank 1 on " in later
     assert "rank 1 on " not in both
+
+
+@pytest.mark.parametrize(
+    ("rank", "local_rank", "load", "seconds"),
+    [("0", "0", 9.0, []), ("2", "0", 1.0, [5.0]), ("1", "1", 1.0, [10.0]), ("1", "1", 6.0, [30.0])],
+)
+def test_rank_lets_others_speak_first(
+    monkeypatch: pytest.MonkeyPatch, rank: str, local_rank: str, load: float, seconds: list[float]
+) -> None:
+    """On two cores; rank 2 is its machine's first."""
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    for name, value in (("SIZE", "3"), ("RANK", rank), ("LOCAL_RANK", local_rank)):
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
+    assert told_here("no", UserError("no")).startswith("no" if rank == "0" else f"rank {rank} on ")
+    assert waited == pytest.approx(seconds)
 
 
 def rank_process(launcher: int, rank: int) -> int:
