@@ -49,7 +49,8 @@ NUMBERS = [
     *("mean_update_norm", "mean_client_norm", "server_update_norm", "integrated_norm"),
     *("orthogonal_norm", *COUNTS, "degenerate", *CLIENT_NORMS, *SECONDS, WAITED),
 ]
-_TYPES = {"round": "int64", "degenerate": "boolean"} | dict.fromkeys(COUNTS, "Int64")  # or float64
+# Of those that are whole numbers; the others are float64.
+_TYPES = {"round": "int64", "degenerate": "boolean"} | dict.fromkeys(COUNTS, "Int64")
 OTHER_NUMBERS = re.compile(r"(layers\..*|test_metrics)\.")
 # Names of other columns; a custom rule may have a key of such a name.
 ARRANGED = ["data", "deal", "condition", "label", "shade"]
@@ -62,6 +63,8 @@ _TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED, *FINGERPRINTS}
 MAX_LINE_BYTES, MAX_METRICS_BYTES = 1 << 24, 1 << 29
 MAX_ROUNDS, MAX_DAMAGED = 100_000, 1_000
 _LARGEST = 1e100  # of a number that can be drawn
+_HIGHEST = dict.fromkeys(("test_acc", "served_test_acc", "degenerate"), 1.0)
+_HIGHEST |= dict.fromkeys(("round", *COUNTS), 1e9)
 _MAX_FINGERPRINT = 1 << 20  # bytes
 #: What a recipe says of its partition, and what stands there for a split that the data had.
 PARTITION = (
@@ -306,12 +309,12 @@ def _record(line: bytes) -> dict[str, Any]:
             continue
         own = name.startswith("test_metrics.")
         lowest = -_LARGEST if own or name == "test_loss" else 0.0
-        highest = 1.0 if name in ("test_acc", "served_test_acc") else _LARGEST
-        fits = value is not None and lowest <= value <= highest
+        fits = value is not None and lowest <= value <= _HIGHEST.get(name, _LARGEST)
+        fits = fits and not (name in _TYPES and value % 1)
         if not (fits or own or value is None):
             raise ValueError(f"{name} is no number that can be")
         flat[printable(name)] = float(value) if fits else math.nan
-    if not (1.0 <= (number := flat.get("round", 0.0)) <= 1e9 and number.is_integer()):
+    if not flat.get("round", 0.0) >= 1.0:  # NaN is none
         raise ValueError("round is no number that can be")
     return flat
 

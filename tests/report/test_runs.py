@@ -113,16 +113,17 @@ DAMAGED = (
     '{"round": 2, "mean_update_norm": 1' + "0" * 400 + "}",
     '{"round": 2, "layers": {"fc2": {"mean_update_norm": [1]}}}',
     *('{"round": 0, "test_acc": 0.5}', '{"round": 2.5, "test_acc": 0.5}'),
-    '{"round": 2, "seconds": {"train": 1e308}}',
+    *('{"round": 2, "clients": 2.5}', '{"round": 2, "rejected": 1e99}'),
+    *('{"round": 2, "degenerate": 0.5}', '{"round": 2, "seconds": {"train": 1e308}}'),
     *("{}", '{"round": 2, "test_acc', "[" * 100_000),
 )
 
 
 def test_damaged_lines_are_left_out_with_a_warning(make_run) -> None:
-    folder = make_run("FedNNNN", comm_round=13)
+    folder = make_run("FedNNNN", comm_round=16)
     metrics_lines(folder, *DAMAGED, first=1)
-    with pytest.warns(UserWarning, match=r"metrics\.jsonl: line 2: .* and 10 more") as said:
-        assert list(fp.read_runs(folder)["round"]) == [1, 13]
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl: line 2: .* and 13 more") as said:
+        assert list(fp.read_runs(folder)["round"]) == [1, 16]
     assert len(said) == 1
 
 
