@@ -309,9 +309,10 @@ def _record(line: bytes) -> dict[str, Any]:
             continue
         own = name.startswith("test_metrics.")
         lowest = -_LARGEST if own or name == "test_loss" else 0.0
-        fits = value is not None and lowest <= value <= _HIGHEST.get(name, _LARGEST)
+        is_number = isinstance(value, bool | float)  # its integers are floats here
+        fits = is_number and lowest <= value <= _HIGHEST.get(name, _LARGEST)
         fits = fits and not (name in _TYPES and value % 1)
-        if not (fits or own or value is None):
+        if not (fits or (own and is_number) or value is None):
             raise ValueError(f"{name} is no number that can be")
         flat[printable(name)] = float(value) if fits else math.nan
     if not flat.get("round", 0.0) >= 1.0:  # NaN is none
