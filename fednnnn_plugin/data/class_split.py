@@ -187,7 +187,10 @@ def apportion(amount: int, weights: Ints | Bools) -> Ints:
 def _single_class_shares(
     class_sizes: Ints, client_sizes: Ints, rng: np.random.Generator
 ) -> Ints | None:
-    """One class a client: T samples make e clients of q or q + 1 if q e <= T <= (q + 1) e."""
+    """One class a client: T samples make e clients of q or q + 1 if q e <= T <= (q + 1) e.
+
+    Clients of other sizes are drawn.
+    """
     if len(class_sizes) == 1:
         return client_sizes[:, None].copy()
     q = int(client_sizes.min())

@@ -107,8 +107,8 @@ def read_folders(paths: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     if not parts:
         return pd.DataFrame(columns=NUMBERS), problems
     by_folder = pd.concat(parts, keys=range(len(parts))).droplevel(1)
-    columns = dict.fromkeys([*NUMBERS, "evaluated", *by_folder])
-    by_folder = by_folder[[*columns]].astype(_TYPES)
+    columns = [*dict.fromkeys([*NUMBERS, "evaluated", *by_folder])]
+    by_folder = by_folder[columns].astype(_TYPES)
     table = _typed(pd.DataFrame(heads, dtype=object)).join(by_folder, how="inner")
     table = table.reset_index(drop=True)
     return table.copy(), problems  # in one piece: of many layers pandas would warn at every use
@@ -309,7 +309,7 @@ def _record(line: bytes) -> dict[str, Any]:
             continue
         own = name.startswith("test_metrics.")
         lowest = -_LARGEST if own or name == "test_loss" else 0.0
-        is_number = isinstance(value, bool | float)  # its integers are floats here
+        is_number = isinstance(value, bool | float)  # json made floats of integers
         fits = is_number and lowest <= value <= _HIGHEST.get(name, _LARGEST)
         fits = fits and not (name in _TYPES and value % 1)
         if not (fits or (own and is_number) or value is None):
