@@ -13,21 +13,19 @@ import jinja2
 import pandas as pd
 
 from fednnnn_plugin.errors import UserError, check_known, printable
-from fednnnn_plugin.files import break_off, write_atomically
 from fednnnn_plugin.report import runs as run_folders
 from fednnnn_plugin.report import search_figures, tables
 from fednnnn_plugin.report.arguments import check_finite, checked_names
 from fednnnn_plugin.report.cells import as_csv
 from fednnnn_plugin.report.charts import Chart, condition_charts
 from fednnnn_plugin.report.conditions import arrange, references
+from fednnnn_plugin.report.output import Files, replace_report
 from fednnnn_plugin.report.study import Study, is_study, read_study
 from fednnnn_plugin.report.style import drawn
 
-PAGE, MANIFEST = "index.html", ".fednnnn-report"
+PAGE = "index.html"
 MARKDOWN = "README.md"  # what a repository shows of a folder
 FORMATS = ("svg", "pdf", "png")
-
-Files = dict[str, bytes]  # by their place in the report's folder
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def build_report(
             version=version("fednnnn-plugin"),
         )
         files[name] = page.encode()
-    _write(out, files)
+    replace_report(out, files)
     texts = [table.text() for table in shown.values()]
     texts += [f"{section.title}\n\n{section.headline}\n" for section in searches]
     return Report("\n".join(texts), out / PAGE, tuple(warnings))
@@ -172,35 +170,3 @@ def _draw(chart: Chart, section: str, files: Files, kinds: Sequence[str]) -> Non
     while f"{chart.stem}.svg" in files:
         chart.stem += "-2"
     files |= {f"{chart.stem}.{kind}": drawn(chart.ax, kind) for kind in kinds}
-
-
-def _write(out: Path, files: Files) -> None:
-    """Write the report; a hidden list says which files of the folder are a report's."""
-    manifest = out / MANIFEST
-    listed = manifest.read_text("utf-8", "replace").splitlines() if manifest.is_file() else []
-    old = {name for name in listed if out.resolve() in (out / name).resolve().parents}
-    folders = {out, *(folder for name in files for folder in (out / name).parents)}
-    ours = [manifest, *(out / name for name in old | files.keys())]
-    inside = {folder for path in ours for folder in path.relative_to(out).parents} - {Path()}
-    for path in (*(out / folder for folder in inside), *ours):
-        if path.is_symlink():
-            raise UserError(f"--out: {printable(path)}: a link: remove it, or name another folder")
-    in_the_way = [folder for folder in folders if folder.exists() and not folder.is_dir()]
-    in_the_way += [out / name for name in files.keys() - old if (out / name).exists()]
-    if in_the_way:
-        where = printable(min(in_the_way))
-        raise UserError(f"--out: {where} is of no report: remove it, or name another folder")
-    out.mkdir(parents=True, exist_ok=True)
-    break_off(manifest)
-    with manifest.open("a", encoding="utf-8") as claimed:
-        for name, content in files.items():
-            claimed.write(f"\n{name}")  # first: what a full disk cuts off is a report's
-            claimed.flush()
-            (out / name).parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(out / name, content)
-    for name in old - files.keys():
-        (out / name).unlink(missing_ok=True)
-        folder = (out / name).parent
-        if folder != out and folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-    write_atomically(manifest, "\n".join(sorted(files)).encode())

@@ -172,19 +172,19 @@ def trial_recipes(
 
     ``point`` holds the trial's values, and those that earlier steps chose.
     """
+    base = load([])
     changes: dict[str, object] = {
         "train_args.comm_round": step.rounds,
         "data_args.validation_fraction": plan.validation,
     }
     if step.name == LEARNING_RATE_STEP:
-        changes |= {f"train_args.{key}": "null" for key in load([]).method_keys}
+        changes |= {f"train_args.{key}": "null" for key in base.method_keys}
         changes["train_args.client_method"] = "null"
         changes["train_args.federated_optimizer"] = FEDAVG
         changes |= {f"data_args.{key}": value for key, value in _NON_IID_B.items()}
         changes["data_args.classes_per_client"] = plan.classes_per_client
     # A count is no float; the values of a rule's keys stay as they are.
-    train = load([]).train_args
-    counts = {key for key in point if type(getattr(train, key, None)) is int}
+    counts = {key for key in point if type(getattr(base.train_args, key, None)) is int}
     changes |= {
         f"train_args.{key}": int(value) if key in counts and value.is_integer() else value
         for key, value in point.items()

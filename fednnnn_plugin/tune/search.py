@@ -42,10 +42,12 @@ class Search:
     def run(self) -> Study:
         """Search every step; it is a ``RunError`` where no trial of one finished."""
         chosen: Values = {}
-        for step in self._plan.steps:
+        load, plan = self._folder.load, self._plan
+        for step in plan.steps:
+            recipes = [trial_recipes(load, plan, step, {**chosen, **p}) for p in step.points()]
             for waits in (False, True):  # at last for the points that other processes are at
-                for point in step.points():
-                    self._visit(step, point, chosen, waits=waits)
+                for point, of_runs in zip(step.points(), recipes, strict=True):
+                    self._visit(step, point, of_runs, waits=waits)
             study = self._tabulate()
             best = study.chosen(step)
             if not best:
@@ -58,10 +60,11 @@ class Search:
             chosen |= best
         return study
 
-    def _visit(self, step: Step, point: Values, chosen: Values, *, waits: bool) -> None:
+    def _visit(
+        self, step: Step, point: Values, recipes: Mapping[str, Recipe], *, waits: bool
+    ) -> None:
         """See that a point has a result; leave it where another process is at it."""
         folder = self._folder.trial(step, point)
-        recipes = trial_recipes(self._folder.load, self._plan, step, {**chosen, **point})
         runs = {folder / name: recipe for name, recipe in recipes.items()}
         folder.parent.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()

@@ -18,7 +18,7 @@ from fednnnn_plugin.recipe.data_spec import data_spec
 from .plain_loop import Outcome, as_inputs, loss_of, plain_loop
 
 Start = Callable[..., Any]
-SETTINGS: dict[str, Any] = {"client_num_per_round": 5, "epochs": 3, "comm_round": 3}
+SETTINGS: dict[str, Any] = {"client_num_per_round": 3, "epochs": 2, "comm_round": 3}
 SETTINGS |= {"precision": "fp64", "batch_size": 50, "learning_rate": 0.05}
 
 
@@ -106,7 +106,7 @@ def test_rounds_with_client_options(
     start: Start, data: str, model: str, loss: str, settings: dict[str, Any]
 ) -> None:
     own = {"data_args.dataset": f"own:{data}", "model_args.model": f"own:{model}", "loss": loss}
-    own |= {"client_num_in_total": 4, "client_num_per_round": 4, "batch_size": 4}
+    own |= {"client_num_in_total": 4, "client_num_per_round": 4, "batch_size": 4, "comm_round": 2}
     check(start, "digits_noniid_b_fedavg", **own | settings)
 
 

@@ -72,7 +72,11 @@ def test_study_warns_of_an_unreadable_table(tmp_path: Path, content: bytes | Non
     assert headline(study) == warning
     assert warning.startswith(f"{path}: cannot be read")
     assert "\n" not in warning
-    assert warning in build_report([path.parent], tmp_path / "out").warnings
+
+
+def test_report_passes_on_a_studys_warning(tmp_path: Path) -> None:
+    folder = write_study(tmp_path / "study", "eta,Pap")
+    assert read_study(folder).warnings == build_report([folder], tmp_path / "out").warnings != ()
 
 
 @pytest.mark.slow
