@@ -92,6 +92,7 @@ MOMENTUM = {"client_optimizer_args": {"momentum": 0.9}, "weight_decay": 0.01}
 FEDPROX = {"federated_optimizer": "PaperFedProx", "prox_mu": 0.3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "model", "loss", "settings"),
     [
@@ -110,6 +111,7 @@ def test_rounds_with_client_options(
     check(start, "digits_noniid_b_fedavg", **own | settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "settings"),
     [("b_fedavg", {}), ("ub_fednnnn", {"weight_decay": 0.01, "client_weighting": "samples"})],

@@ -5,11 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 import torch
 from click.testing import CliRunner
-from nbclient import NotebookClient
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
@@ -185,6 +183,9 @@ EDITED = OWN.replace("torch.relu", "torch.tanh") + 'start("stopped", resume=True
 @pytest.mark.slow
 def test_objects_in_a_notebook(tmp_path: Path) -> None:
     """An interrupt, a resume, an edit."""
+    import nbformat  # takes a second, as the client does
+    from nbclient import NotebookClient
+
     cells = [
         nbformat.v4.new_code_cell(code) for code in (OWN + BEGIN, INTERRUPTED, RESUMED, EDITED)
     ]
