@@ -19,6 +19,8 @@ from fednnnn_plugin.recipe.load import load_recipe
 from fednnnn_plugin.report import build
 from fednnnn_plugin.report.paper import PAPER
 
+from .support.processes import WATCHDOG
+
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text()
 
@@ -145,7 +147,7 @@ def test_tutorial_runs_and_shows_its_figures() -> None:
     for cell in again.cells:  # shorter runs show the same
         cell["source"] = re.sub(r'"(comm_round|epochs)": \d+', r'"\1": 1', cell["source"])
         cell["source"] = cell["source"].replace("(0, 1, 2)", "(0, 1)")
-    NotebookClient(again, timeout=600).execute()
+    NotebookClient(again, timeout=WATCHDOG).execute()
     for before, after in zip(stored.cells, again.cells, strict=True):
         assert kinds(before) == kinds(after), after["source"]
         assert ("image/png" in kinds(after)) == ("fp.figures." in after["source"]), after["source"]

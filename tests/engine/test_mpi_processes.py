@@ -17,7 +17,7 @@ from fednnnn_plugin.engine.endings import told_here
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe
 
-from ..support.processes import Ended
+from ..support.processes import WATCHDOG, Ended
 from ..support.ranks import BIN, on_ranks, runs_on_ranks, started
 from .conftest import OWN
 
@@ -254,7 +254,7 @@ def test_killed_rank_costs_no_bits(own_code: Path, content: Any) -> None:
         assert process.stdout is not None
         next(line for line in process.stdout if line.startswith("round 3/"))
         os.kill(rank_process(process.pid, 2), signal.SIGKILL)
-        process.communicate(timeout=570)  # a watchdog
+        process.communicate(timeout=WATCHDOG)
     assert process.returncode != 0
     done = max(int(path.name.split("-")[1]) for path in Path("parts", "checkpoint").iterdir())
     own["comm_round"] = done + 2

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ..support.processes import WATCHDOG
+
 _LAUNCH = Path(__file__).parents[2] / "launch"
 
 SHORT = ("--set=train_args.epochs=1", "--set=device_args.using_gpu=false")
@@ -61,7 +63,7 @@ def script(start: Start) -> Run:
 
     def ran(name: str, *arguments: str, status: int = 0, **more: str) -> str:
         process = start(name, *arguments, **more)
-        output, errors = process.communicate(timeout=300)
+        output, errors = process.communicate(timeout=WATCHDOG)
         assert process.returncode == status, errors
         return output + errors
 

@@ -53,12 +53,8 @@ def test_silo_that_fails_ends_the_others(
     said = script("cross_silo/start.sh", str(made), status=1, **PYTHON)
     assert f"{failing} has an error" in said
     for started in (made / "output").glob("*.pid"):
-        for _ in range(600):
-            if not Path("/proc", started.read_text()).exists():
-                break
+        while Path("/proc", started.read_text()).exists():
             time.sleep(0.1)
-        else:
-            pytest.fail(f"{started.stem} lives on")
 
 
 @pytest.mark.slow

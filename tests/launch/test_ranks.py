@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ..support.processes import WATCHDOG
 from .conftest import SHORT, Command, Run, Start, wait_for
 
 LAUNCH = Path(__file__).parents[2] / "launch"
@@ -129,7 +130,7 @@ def test_one_machine_checkpoints_at_a_signal(start: Start, tmp_path: Path) -> No
     process = start("one_machine.sh", "2", RECIPE, *options)
     wait_for(tmp_path / "mine" / "metrics.jsonl", process)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=300)
+    _, errors = process.communicate(timeout=WATCHDOG)
     assert process.returncode == 130, errors
     done = (tmp_path / "mine" / "metrics.jsonl").read_text().count("\n")
     assert [*(tmp_path / "mine" / "checkpoint").glob(f"round-{done:06}-*")]
@@ -161,7 +162,7 @@ def test_signal_is_passed_on_and_a_second_ends(
     assert (tmp_path / "asked").read_text() == f"{passed_on}\n"
     assert process.poll() is None
     process.send_signal(number)
-    process.communicate(timeout=300)
+    process.communicate(timeout=WATCHDOG)
     assert process.returncode == status
 
 
@@ -173,6 +174,6 @@ def test_slurm_requeues_when_the_run_has_ended(
     process = start("slurm.sbatch", RECIPE, **JOB | {"SLURM_NTASKS_PER_NODE": "1"})
     wait_for(tmp_path / "on", process)
     process.send_signal(signal.SIGUSR1)
-    process.communicate(timeout=300)
+    process.communicate(timeout=WATCHDOG)
     assert process.returncode == 0
     assert (tmp_path / "told").read_text() == "requeue 7\n"

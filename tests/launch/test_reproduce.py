@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 
+from ..support.processes import WATCHDOG
 from .conftest import SHORT, Command, Run, Start, wait_for
 
 TWO = ("digits_noniid_b_fedavg", "digits_noniid_b_fednnnn")
@@ -111,7 +112,7 @@ def test_reproduce_ends_its_runs_with_itself(
         process.send_signal(number)
     (tmp_path / "go").touch()
     status = -number if number == signal.SIGPIPE else 128 + number
-    assert process.wait(timeout=300) == status
+    assert process.wait(timeout=WATCHDOG) == status
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "id").read_text()), 0)
 

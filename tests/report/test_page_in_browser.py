@@ -11,6 +11,8 @@ import pytest
 
 from fednnnn_plugin.report.build import build_report
 
+from ..support.processes import WATCHDOG
+
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-dev-shm-usage", "--dump-dom"),
@@ -39,7 +41,7 @@ def ask(page: Path, *flags: str) -> dict[str, Any]:
     asked.write_text(text.replace("style-src", "script-src 'unsafe-inline'; style-src"))
     profile = f"--user-data-dir={page.parent.parent / 'profile'}"
     command = [chromium, *FLAGS, profile, *flags, asked.as_uri()]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WATCHDOG)
     (answer,) = re.findall(r'<pre id="answer">(.*?)</pre>', ended.stdout)
     found: dict[str, Any] = json.loads(answer)
     return found

@@ -7,6 +7,7 @@ The global ``ASKED`` says what is to be done:
     screen      prefix of the files that take standard output and error
     memory      bytes that the process may take beyond what it starts with
     processor   seconds of a core after which it is ended; 0 for any
+    watchdog    seconds after which it is ended
     watch       file for a line about each change of a file, and each program or connection begun
     copied      folder that is copied before each of its changes: what a kill would leave then
     full        folder whose disk is full, from which of its changes on
@@ -92,7 +93,7 @@ def fill(folder: str, at: int) -> None:
 
 
 asked = globals()["ASKED"]
-signal.alarm(600)  # a watchdog
+signal.alarm(asked["watchdog"])
 if asked["processor"]:
     resource.setrlimit(resource.RLIMIT_CPU, (asked["processor"],) * 2)
 os.chdir(asked["folder"])

@@ -6,7 +6,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from .processes import Ended
+from .processes import WATCHDOG, Ended
 
 COMMAND = str(Path(__file__).with_name("command_process.py"))
 PRELOADED = [
@@ -28,7 +28,8 @@ class Commands:
         self._count += 1
         screen = str(self._screens / str(self._count))
         asked = {"arguments": list(map(str, arguments)), "folder": folder, "screen": screen}
-        asked |= {"memory": 0, "processor": 0, "watch": "", "copied": "", "full": ()} | limits
+        asked |= {"memory": 0, "processor": 0, "watch": "", "copied": "", "full": ()}
+        asked |= {"watchdog": WATCHDOG} | limits
         process = get_context("forkserver").Process(
             target=runpy.run_path, args=(COMMAND, {"ASKED": asked}), name=screen
         )

@@ -1,6 +1,9 @@
-"""How a process ended."""
+"""How a process ended, and when it is taken to hang."""
 
 from dataclasses import dataclass
+
+#: Seconds: far more than a test takes beside ten times as many processes as there are cores.
+WATCHDOG = 1700
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from .processes import Ended
+from .processes import WATCHDOG, Ended
 
 BIN = Path(sys.executable).parent
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # in a container
@@ -31,7 +31,7 @@ def started(
 def on_ranks(ranks: int, *command: str | Path, cwd: Path | None = None) -> Ended:
     """Run a job to its end."""
     with started(ranks, *command, cwd=cwd) as process:
-        stdout, stderr = process.communicate(timeout=570)  # a watchdog
+        stdout, stderr = process.communicate(timeout=WATCHDOG)
         return Ended(process.returncode, stdout, stderr)
 
 
