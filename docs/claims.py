@@ -118,9 +118,14 @@ def _points(gain: float) -> str:
 
 
 def filled(page: str, runs: pd.DataFrame) -> str:
-    """Return the page with each table, which follows a comment with its name, made anew."""
+    """Return the page with each table, which follows a comment with its name, made anew.
+
+    Methods are compared by the seeds that all of a condition have.
+    """
     runs = arrange(runs)
     runs = runs[runs["method"].isin(METHODS) & (runs["condition"] != "single client")]
+    methods = runs.groupby(PLACE)["method"].transform("nunique")
+    runs = runs[runs.groupby([*PLACE, "seed"])["method"].transform("nunique") == methods]
     for make in (best, speed, agreement, moves, normalised, served, overhead):
         table = make(runs).fillna("–").reset_index().rename(columns={"data": "data set"})
         lines = [[*table], ["---"] * len(table.columns), *table.astype(str).to_numpy().tolist()]

@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from types import SimpleNamespace
 
 import nbformat
@@ -120,7 +120,7 @@ def test_papers_table_is_that_of_the_recipes() -> None:
 
 
 def test_measured_tables_are_those_of_the_records() -> None:
-    """Each number is a record's, the mean of several seeds'; only digits may stand in no table."""
+    """Each number is a record's, or mean ± s.d. of seeds; only digits may stand in no table."""
     records: dict[str, list[float]] = {}
     lengths: dict[str, str] = {}
     for path in PROJECT.glob("results/*/summary.json"):
@@ -130,7 +130,10 @@ def test_measured_tables_are_those_of_the_records() -> None:
         planned = load_recipe(PROJECT / "recipes" / f"{recipe}.yaml").train_args.comm_round
         lengths[recipe] = "" if rounds == planned else f" for {rounds} rounds"
         records.setdefault(recipe, []).append(100 * summary["best_test_acc"])
-    best = {recipe: f"{mean(of):.1f}{lengths[recipe]}" for recipe, of in records.items()}
+    spread = {name: f" ± {stdev(of):.1f}" for name, of in records.items() if len(of) > 1}
+    best = {
+        name: f"{mean(of):.1f}{spread.get(name, '')}{lengths[name]}" for name, of in records.items()
+    }
     digits = cells("digits")
     assert digits == {recipe: best[recipe] for recipe in digits}
     assert cells("measured") == {name: best[name] for name in best if "digits" not in name}

@@ -109,6 +109,7 @@ def network(name: str) -> nn.Module:
     return Small(normalised=name == "normalised")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SHAPES))
 def test_group_of_paper_networks_as_one_by_one(name: str) -> None:
     """1e-9 in float64 after a round; BatchNorm counts each client's own steps."""

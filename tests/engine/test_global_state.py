@@ -112,6 +112,7 @@ def test_run_ignores_lowered_matrix_precision(tiny: Tiny) -> None:
     torch.testing.assert_close(tiny.model("lowered"), tiny.model("usual"), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("beta", "status"), [(0.5, 0), (-1, 2)])
 def test_commands_leave_globals_as_they_were(own_code: Path, beta: float, status: int) -> None:
     words = ["run", "digits_noniid_b_fednnnn", f"--set=beta={beta}", "--set=comm_round=1"]

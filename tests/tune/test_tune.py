@@ -66,7 +66,7 @@ def is_as_undisturbed(folder: Path, undisturbed: Path) -> None:
 
 def test_search_shared_by_processes_that_stop(commands: Any, tmp_path: Path) -> None:
     """The first is interrupted, the second, with a helper, terminated; a third takes both over."""
-    three = ("--grid", "train_args.beta=0.5,0.7,0.9", "--rounds", "10")
+    three = ("--grid", "train_args.beta=0.5,0.7,0.9", "--rounds", "6")
     trials = [tmp_path / TRIALS / f"beta={beta}" for beta in (0.5, 0.7, 0.9)]
     first = commands.start(*SMALL, *three, folder=tmp_path)
     wait_for(trials[0] / "metrics.jsonl", first)
