@@ -3,12 +3,13 @@
 import dis
 import functools
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fednnnn_plugin.user_code import is_installed
 
@@ -39,10 +40,29 @@ def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
     """Return a digest of tensors: their names, dtypes, shapes and bytes."""
     digest = blake2b(digest_size=_BYTES)
     for name, tensor in tensors:
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)};".encode())
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        digest.update(flat.view(torch.uint8).numpy().data)
+        for part in _dense(tensor.detach()):
+            digest.update(f"{name} {part.dtype} {list(part.shape)};".encode())
+            flat = part.cpu().contiguous().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _dense(tensor: Tensor) -> Sequence[Tensor]:
+    """Return what a tensor is made of, as a graph's adjacency is of indices and values."""
+    if tensor.is_meta:  # no values
+        return ()
+    if tensor.is_nested:
+        return tensor.unbind()
+    size = torch.tensor(tensor.shape)
+    match tensor.layout:
+        case torch.sparse_coo:
+            tensor = tensor.coalesce()
+            return size, tensor.indices(), tensor.values()
+        case torch.sparse_csr | torch.sparse_bsr:
+            return size, tensor.crow_indices(), tensor.col_indices(), tensor.values()
+        case torch.sparse_csc | torch.sparse_bsc:
+            return size, tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return (tensor,)
 
 
 def model_digests(
@@ -55,7 +75,8 @@ def model_digests(
     is that of the classes, and of the ``makers``.
     """
     named = [*model.named_parameters(), *model.named_buffers()]
-    shapes = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in named]
+    named = [(name, tensor) for name, tensor in named if not is_lazy(tensor)]  # which has no shape
+    shapes = [(name, str(t.dtype), () if t.is_nested else tuple(t.shape)) for name, t in named]
     return {
         "layout": code_digest(shapes, *_layout(model)),
         weights: tensors_digest(named),
@@ -145,8 +166,10 @@ def _is_of_import(thing: object, name: str) -> bool:
 
 
 def _told_of_function(function: types.FunctionType) -> Iterator[object]:
-    while is_installed(function) and hasattr(function, "__wrapped__"):
-        function = function.__wrapped__  # torch wraps an optimizer's step when one is first made
+    while is_installed(function) and isinstance(
+        wrapped := getattr(function, "__wrapped__", None), types.FunctionType
+    ):
+        function = wrapped  # torch wraps an optimizer's step when one is first made
     if is_installed(function):
         yield f"function {function.__module__}.{function.__qualname__}"
         return

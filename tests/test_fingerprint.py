@@ -99,6 +99,10 @@ def test_digest_of_a_class_survives_its_use() -> None:
 def test_digest_of_tensors_by_all_they_are() -> None:
     ones = torch.ones(2, 3)
     given = [ones, ones.double(), ones.view(3, 2), ones + 1e-7, ones.bfloat16(), torch.ones(())]
+    given += [
+        of for one in (ones, 2 * ones, ones.T) for of in (one.to_sparse(), one.to_sparse_csr())
+    ]
+    given += [one.to_sparse_csc() for one in (ones, torch.eye(2, 3))]
     found = {tensors_digest([(name, tensor)]) for tensor in given for name in "ab"}
     assert len(found) == 2 * len(given)
     assert tensors_digest([("a", ones)]) == tensors_digest([("a", ones.T.contiguous().T)])

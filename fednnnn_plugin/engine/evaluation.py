@@ -69,11 +69,13 @@ def batch_to_test(model: nn.Module, sample: Tensor, room: int) -> int:
     autograd would keep of a forward pass.
     """
     model = copy.deepcopy(model).eval()
-    weights = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    own = (*model.parameters(), *model.buffers())
+    weights = {tensor.data_ptr() for tensor in own if tensor.layout is torch.strided}
     kept: list[int] = []
 
     def keep(tensor: Tensor) -> Tensor:
-        kept.append(0 if tensor.data_ptr() in weights else tensor.nbytes)
+        if tensor.layout is torch.strided and tensor.data_ptr() not in weights:
+            kept.append(tensor.nbytes)  # a sparse one is the model's, as a graph's adjacency
         return tensor
 
     like = next(model.parameters())

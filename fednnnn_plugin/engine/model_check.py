@@ -24,6 +24,8 @@ def own_copy(model: nn.Module, name: str, dtype: torch.dtype) -> nn.Module:
     where = f"model_args.model: {name}:"
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise UserError(f"{where} is TorchScript: give the module that it was made of")
+    if any(hasattr(module, "_orig_mod") for module in model.modules()):
+        raise UserError(f"{where} is made by torch.compile: give the module that it was made of")
     return averaged_copy(model, where, dtype)
 
 

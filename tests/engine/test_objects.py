@@ -9,13 +9,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
+from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.server.rules import RULES
 
-from .conftest import OWN, cell
+from .conftest import OWN, Doing, cell
 
 RECIPE, SIZES, CELL = "digits_noniid_b_fednnnn", (30, 50, 20, 40), cell()
 NET, HOSPITALS, (X, Y, *TEST) = CELL["Net"], CELL["hospitals"], CELL["tensors"]()
@@ -47,6 +48,30 @@ def test_model_object_is_the_start_and_unchanged(start: Start) -> None:
         ended = CliRunner().invoke(main, ["run", recipe, "--output=run", "--resume"])
         assert (ended.exit_code, ended.stderr.count("\n")) == (2, 1)
         assert "data_args.dataset, model_args.model: " in ended.stderr
+
+
+def test_model_object_that_cannot_train_is_refused(start: Start) -> None:
+    """After its digests are made."""
+    for model, problem in (
+        (nn.LazyLinear(4), "has layers without a size"),
+        (nn.Linear(6, 4, device="meta"), "weight: .*meta"),
+        (torch.compile(NET(4)), "is made by torch.compile"),
+    ):
+        with pytest.raises(fp.UserError, match=f"^model_args.model: .*: {problem}"):
+            start(model=model)
+    assert not Path("run").exists()
+
+
+def test_model_object_may_have_sparse_tensors(start: Start) -> None:
+    """As a graph's adjacency is kept."""
+    passing = Doing(lambda layer, x: torch.sparse.mm(layer.seen, (layer.adjacency @ x.T)).T)
+    model = nn.Sequential(nn.Linear(6, 6), passing, nn.Linear(6, 4))
+    passing.adjacency = torch.eye(6).to_sparse()
+    passing.register_buffer("seen", torch.eye(6).to_sparse(), persistent=False)
+    start(model=model, comm_round=1)
+    passing.adjacency = 2 * passing.adjacency
+    with pytest.raises(fp.UserError, match=r"^resume=True: model \(layout\): "):
+        start(model=model, comm_round=2, resume=True)
 
 
 @pytest.mark.slow
