@@ -50,6 +50,7 @@ def test_model_object_is_the_start_and_unchanged(start: Start) -> None:
         assert "data_args.dataset, model_args.model: " in ended.stderr
 
 
+@pytest.mark.slow  # torch.compile takes seconds
 def test_model_object_that_cannot_train_is_refused(start: Start) -> None:
     """After its digests are made."""
     for model, problem in (

@@ -157,6 +157,7 @@ def test_search_by_loss_takes_the_lowest(searches: Searches, with_classes: bool)
     assert len(searches.ran) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rounds", "metric", "state"),
     [
