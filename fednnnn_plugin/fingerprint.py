@@ -40,7 +40,7 @@ def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
     """Return a digest of tensors: their names, dtypes, shapes and bytes."""
     digest = blake2b(digest_size=_BYTES)
     for name, tensor in tensors:
-        for part in _dense(tensor.detach()):
+        for part in _dense(tensor):
             digest.update(f"{name} {part.dtype} {list(part.shape)};".encode())
             flat = part.cpu().contiguous().reshape(-1)
             digest.update(flat.view(torch.uint8).numpy().data)
@@ -49,8 +49,9 @@ def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 def _dense(tensor: Tensor) -> Sequence[Tensor]:
     """Return what a tensor is made of, as a graph's adjacency is of indices and values."""
-    if tensor.is_meta:  # no values
+    if is_lazy(tensor) or tensor.is_meta:  # no values
         return ()
+    tensor = tensor.detach()
     if tensor.is_nested:
         return tensor.unbind()
     size = torch.tensor(tensor.shape)
@@ -75,8 +76,10 @@ def model_digests(
     is that of the classes, and of the ``makers``.
     """
     named = [*model.named_parameters(), *model.named_buffers()]
-    named = [(name, tensor) for name, tensor in named if not is_lazy(tensor)]  # which has no shape
-    shapes = [(name, str(t.dtype), () if t.is_nested else tuple(t.shape)) for name, t in named]
+    shapes = [
+        (name, str(t.dtype), () if is_lazy(t) or t.is_nested else tuple(t.shape))
+        for name, t in named
+    ]
     return {
         "layout": code_digest(shapes, *_layout(model)),
         weights: tensors_digest(named),

@@ -7,7 +7,7 @@ from pathlib import Path
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.files import break_off, write_atomically
 
-MANIFEST = ".fednnnn-report"
+_MANIFEST = ".fednnnn-report"
 
 Files = dict[str, bytes]  # by their place in the report's folder
 
@@ -20,7 +20,7 @@ def replace_report(out: Path, files: Files) -> None:
     Raises:
         UserError: a link or a file of others is in the way; nothing was written.
     """
-    manifest = out / MANIFEST
+    manifest = out / _MANIFEST
     listed = manifest.read_text("utf-8", "replace").splitlines() if manifest.is_file() else []
     old = {name for name in listed if out.resolve() in (out / name).resolve().parents}
     folders = {out, *(folder for name in files for folder in (out / name).parents)}

@@ -39,6 +39,7 @@ def test_accuracy_table_and_summary_by_hand(make_run) -> None:
     assert row["paper"] == 99.1
     assert row["seconds"] == pytest.approx(1.3)
     assert math.isnan(alone["best_sd"])
+    assert math.isnan(alone["paper"])
     assert table.rows["best − paper"][1] == "−19.1"
     assert "80.00 ± 14.14" in table.text()
     assert "Machine: cpu (A, 2 cores)." in table.notes
