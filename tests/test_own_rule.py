@@ -36,6 +36,12 @@ class Leaving(torch.optim.SGD):
 class Forgetting(torch.optim.SGD):
     def step(self, closure=None):
         self.state[self.param_groups[0]["params"][0]]["all"] = [1, 2]
+
+@rule()
+class Shrinking(torch.optim.SGD):
+    def step(self, closure=None):
+        [p] = self.param_groups[0]["params"]
+        p.data = p.data[:1]
 """
 TRAIN_ARGS = {"federated_optimizer": "my_rules:ServerLion", "server_lion_lr": 0.002}
 TRAIN_ARGS |= {"client_num_per_round": 4, "comm_round": 3, "epochs": 1, "checkpoint_every": 1}
@@ -93,6 +99,7 @@ def test_rule_runs_the_same_in_each_way(content: Callable[[Path], object]) -> No
     [
         ("Leaving", ["run"], "federated_optimizer: my_rules:Leaving", 1),
         ("Forgetting", ["run"], "federated_optimizer: my_rules:Forgetting", 1),
+        ("Shrinking", ["run"], "my_rules:Shrinking: gave p the shape [1]", 1),
         ("Narrow", ["tune", "--grid=wide=0.5,1.5"], "--grid wide 1.5: ", 2),
         ("Narrow", ["tune", "--grid=rounds=1"], "--grid: rounds: ", 2),
     ],

@@ -1,4 +1,4 @@
-"""Whether a model takes the images of a data set, before any client trains."""
+"""Whether a model takes the inputs of a data set, before any client trains."""
 
 import copy
 from collections.abc import Callable
@@ -69,18 +69,18 @@ def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module
 def check_model(
     model: nn.Module, name: str, data: FederatedData, batch_size: int, loss: Loss = CROSS_ENTROPY
 ) -> None:
-    """Pass training images through a copy of the model, and say of a problem what it is.
+    """Pass training inputs through a copy of the model, and say of a problem what it is.
 
     As it is tested, and as it is trained; the loss is computed of what comes out. Batch
-    normalisation over a single value has no variance: where a client's last batch is one image, the
-    model must train on that as well.
+    normalisation over a single value has no variance: where a client's last batch is one sample,
+    the model must train on that as well.
     """
     model = copy.deepcopy(model)
-    images = data.normalised(data.train_images[:2])
-    like = next(model.parameters(), images)
-    images = images.to(like.device)
-    if images.is_floating_point():
-        images = images.to(like.dtype)
+    inputs = data.normalised(data.train_images[:2])
+    like = next(model.parameters(), inputs)
+    inputs = inputs.to(like.device)
+    if inputs.is_floating_point():
+        inputs = inputs.to(like.dtype)
     labels = data.train_labels[:2].to(like.device)
     if labels.is_floating_point():
         labels = labels.to(like.dtype)
@@ -89,21 +89,21 @@ def check_model(
         return partial(_wrong, labels=labels[:count], num_classes=data.num_classes, loss=loss)
 
     sizes = [data.client_size(client) for client in range(data.num_clients)]
-    # The last batch of an epoch is a single image.
+    # The last batch of an epoch is a single sample.
     alone = [n == 1 if batch_size == -1 else n % batch_size == 1 % batch_size for n in sizes]
-    problem, cause = _problem(model.eval(), images[:1], wrong_of(1))
+    problem, cause = _problem(model.eval(), inputs[:1], wrong_of(1))
     if not problem and batch_size != 1 and max(sizes) > 1:
-        problem, cause = _problem(model.train(), images, wrong_of(2))
+        problem, cause = _problem(model.train(), inputs, wrong_of(2))
     if problem:
         raise UserError(f"model_args.model: {name}: {problem}") from cause
     if any(alone):
-        problem, cause = _problem(model.train(), images[:1], wrong_of(1))
+        problem, cause = _problem(model.train(), inputs[:1], wrong_of(1))
     if problem:
         client = alone.index(True)
         raise UserError(
             f"train_args.batch_size: {batch_size}: leaves client {client}, which has "
-            f"{sizes[client]} images, a batch of one image, on which {name} cannot train "
-            f"({problem}): choose another batch_size, or larger images"
+            f"{sizes[client]} samples, a batch of one sample, on which {name} cannot train "
+            f"({problem}): choose another batch_size, or larger inputs"
         ) from cause
 
 
@@ -137,21 +137,21 @@ def takes_any_order(model: nn.Module, images: Tensor) -> bool:
 
 @torch.no_grad()
 def _problem(
-    model: nn.Module, images: Tensor, wrong: Callable[[object], str]
+    model: nn.Module, inputs: Tensor, wrong: Callable[[object], str]
 ) -> tuple[str, BaseException | None]:
-    """Say what is wrong with the model's outputs of images, and what it raised; else nothing."""
+    """Say what is wrong with the model's outputs of these, and what it raised; else nothing."""
     when, does = "in training, " if model.training else "", "does not take"
     try:
         with isolated_generators(0, "model check"):
-            outputs = model(images.clone())  # which it may change in place
+            outputs = model(inputs.clone())  # which it may change in place
             does = "gives outputs that have no loss, for"
             problem = wrong(outputs)
     except (Exception, SystemExit) as error:
-        return f"{when}{does} images of {list(images.shape[1:])}: {told(error)}", error
+        return f"{when}{does} inputs of {list(inputs.shape[1:])}: {told(error)}", error
     if not problem:
         return "", None
     given = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-    return f"{when}gives {given} for a batch of {list(images.shape)}, {problem}", None
+    return f"{when}gives {given} for a batch of {list(inputs.shape)}, {problem}", None
 
 
 def _wrong(outputs: object, labels: Tensor, num_classes: int, loss: Loss) -> str:

@@ -81,6 +81,11 @@ class Server:
         if state.memory:
             optimizer.state[parameter] = self._kept(state.memory)
         self.rule.step(optimizer, update)
+        if parameter.shape != before.shape:
+            raise UserError(
+                f"federated_optimizer: {self.rule.name}: gave p the shape {list(parameter.shape)}: "
+                f"must stay {list(before.shape)}"
+            )
         served = self.layout.rounded(parameter.detach())
         match self.rule.evaluated:
             case "average":

@@ -117,9 +117,9 @@ SINGLE = Doing(lambda _, x: x.float())
     [
         ([], r"gives \[1, 64\] for a batch of \[1, 1, 8, 8\], not "),
         ([nn.Linear(64, 10), PAIR], "in training, gives tuple"),
-        ([nn.Linear(63, 10)], r"does not take images of \[1, 8, 8\]: "),
-        ([Doing(lambda *_: sys.exit(0))], "does not take images .* SystemExit: 0"),
-        ([SINGLE, nn.Linear(64, 10).double()], "does not take images"),
+        ([nn.Linear(63, 10)], r"does not take inputs of \[1, 8, 8\]: "),
+        ([Doing(lambda *_: sys.exit(0))], "does not take inputs .* SystemExit: 0"),
+        ([SINGLE, nn.Linear(64, 10).double()], "does not take inputs"),
         ([nn.Linear(64, 10), nn.BatchNorm1d(10)], "train_args.batch_size: 6: leaves client 0"),
     ],
 )

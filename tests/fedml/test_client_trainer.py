@@ -65,7 +65,7 @@ def test_trainer_seeds_go_on_after_a_restart(images) -> None:
         ({"federated_optimizer": "PaperFedProx"}, "args: train_args.prox_mu: missing"),
         ({"scenario": "hierarchical"}, "scenario: hierarchical: "),
         ({"enable_fhe": True}, "enable_fhe: true: "),
-        ({"model": "lr"}, "model_args.model: lr: does not take images of"),
+        ({"model": "lr"}, "model_args.model: lr: does not take inputs of"),
     ],
 )
 def test_trainer_refuses_what_does_not_fit(values, line, images) -> None:
