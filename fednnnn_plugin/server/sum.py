@@ -125,12 +125,13 @@ class BinnedSum:
         self._sums = {bin_: self._sums[bin_] for bin_ in kept}
 
     def total(self, divisor: float, dtype: torch.dtype, exponent: int = 0) -> Tensor:
-        """Return ``2^exponent · Σ_k f_k x_k / divisor`` as a vector ``[size]`` of ``dtype``."""
+        """Return ``2^exponent · Σ_k f_k x_k / divisor`` as a vector ``[size]`` of ``dtype``.
+
+        It does not overflow if ``divisor`` is ``2^exponent · Σ_k f_k`` and at most 1.
+        """
         result = torch.empty(self._size, dtype=dtype, device=self._device)
-        # The sum of the largest doubles overflows; their mean does not, but for rounding.
-        divisor, shift = math.frexp(divisor)
-        largest = torch.finfo(dtype).max
-        exponent -= self._BITS + shift
+        largest = torch.finfo(dtype).max  # which rounding may pass
+        exponent -= self._BITS
         for where in pieces(self._size, self._device):
             value = torch.zeros_like(result[where], dtype=torch.float64)
             for bin_, integers in reversed(self.bins.items()):  # the larger then round the result

@@ -181,11 +181,15 @@ def test_huge_buffer_coarsens_no_other(
     ],
 )
 def test_largest_updates_have_a_mean(dtype: torch.dtype, largest: float) -> None:
-    """And so has a mask of the least double: the sum of either overflows."""
-    least = torch.full((1,), torch.finfo(torch.float64).min, dtype=torch.float64)
-    acc = UpdateAccumulator({"w": torch.zeros(1, dtype=dtype), "mask": least}, ["w"])
-    for _ in range(5):
-        assert acc.add({"w": torch.tensor([largest], dtype=dtype), "mask": least}, 0.7)
+    """And so has a mask of the least double, or nearly: the sum of either overflows.
+
+    Of two such weights the quotient of the rounded sums would, too.
+    """
+    least = torch.tensor([1.0, 0.75], dtype=torch.float64) * torch.finfo(torch.float64).min
+    start = {"w": torch.zeros(1, dtype=dtype), "mask": torch.zeros_like(least)}
+    acc = UpdateAccumulator(start, ["w"])
+    for weight in (0.9999999999999997, 0.12499999999999992):
+        assert acc.add({"w": torch.tensor([largest], dtype=dtype), "mask": least}, weight)
     update = acc.finish()
     assert update.mean_update["w"].item() == pytest.approx(largest, rel=1e-15)
     assert update.mean_client_square == pytest.approx(largest**2)
