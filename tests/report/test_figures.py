@@ -29,18 +29,10 @@ def names(ax: Axes) -> set[str]:
     return {text.get_text() for text in ax.texts}
 
 
-def drawn_charts(runs: pd.DataFrame, *layers: str) -> Iterator[Chart]:
+def charts(runs: pd.DataFrame) -> Iterator[Chart]:
+    """The first one is of the accuracy; all together take a second."""
     arranged = arrange(runs)
-    return condition_charts(arranged, references(arranged, arranged), layers)
-
-
-def charts(runs: pd.DataFrame, *layers: str) -> dict[str, Chart]:
-    return {chart.name: chart for chart in drawn_charts(runs, *layers)}
-
-
-def accuracy_chart(runs: pd.DataFrame) -> Chart:
-    """The first, without the others, which take a second."""
-    return next(drawn_charts(runs))
+    return condition_charts(arranged, arranged.iloc[:0], ())
 
 
 @pytest.fixture(scope="module")
@@ -88,18 +80,17 @@ def test_figures_refuse_unknown_names(runs: pd.DataFrame) -> None:
 def test_accuracy_of_seeds_by_hand(make_run) -> None:
     """Round 2 was not tested with seed 1, which ended after round 4: seed 0 continues alone."""
     make_run("FedNNNN", change=curve(0.25, 0.5, 0.5, 0.5, 0.75), comm_round=5)
-    shorter = {"seed": 1, "comm_round": 5, "done": 4, "finished": False}
-    folder = make_run("FedNNNN", change=curve(0.5, None, 0.5, 0.75), **shorter)
-    runs = fp.read_runs(folder.parent)
+    shorter = make_run("FedNNNN", seed=1, change=curve(0.5, None, 0.5, 0.75), comm_round=5, done=4)
+    runs = fp.read_runs(shorter.parent)
     ax = fig.accuracy(runs)
     (line,), (band,) = ax.lines, ax.collections
     assert list(line.get_xdata()) == [1, 3, 4, 5]
     assert list(line.get_ydata()) == [37.5, 50.0, 62.5, 75.0]
     assert band.get_paths()[0].vertices[:, 0].max() == 4
-    chart = accuracy_chart(runs)
+    chart = next(charts(runs))
     assert "FedNNNN 75" in chart.alt
     assert "continue alone" in chart.caption
-    assert "continue alone" not in accuracy_chart(runs[runs["round"] < 5]).caption
+    assert "continue alone" not in next(charts(runs[runs["round"] < 5])).caption
 
 
 def test_accuracy_by_seconds_never_goes_back(runs: pd.DataFrame, make_run) -> None:
@@ -161,28 +152,29 @@ def test_error_axis_separates_accuracies_near_100(make_run) -> None:
     ("reached", "by_error"), [((0.93, 0.949), True), ((0.96, 0.9, 0.9, 0.9), False)]
 )
 def test_caption_names_the_scale_of_the_axis(make_run, reached: tuple, by_error: bool) -> None:
-    for seed, accuracy in enumerate(reached):
-
-        def change(line: dict, accuracy: float = accuracy) -> None:
-            bare(line, "seconds")
-            line["test_acc"] = accuracy
-
-        folder = make_run("FedNNNN", seed=seed, change=change)
-    found = charts(fp.read_runs(folder.parent))
-    for chart in (found["accuracy"], found["seconds"]):
+    one = fp.read_runs(make_run("FedNNNN", change=lambda line: bare(line, "seconds")))
+    seeds = [one.assign(folder=str(n), seed=n, test_acc=of) for n, of in enumerate(reached)]
+    for chart in charts(pd.concat(seeds)):
+        assert chart.name in ("accuracy", "seconds")
         assert (chart.ax.get_yscale() == "function") == ("error" in chart.caption) == by_error
 
 
 @pytest.mark.slow
-def test_norms_of_a_layer_and_a_custom_metric(make_run) -> None:
+def test_layers_metrics_and_served_model_are_drawn(make_run) -> None:
     own = fp.read_runs(make_run("FedNNNN"))
-    runs = own.assign(**{"test_metrics.mse": -own["round"]})
+    runs = own.assign(**{"test_metrics.mse": -own["round"], "served_test_acc": 0.125})
     layer = lines(fig.norms(runs, layer="fc2", norm="mean_client_norm"))["FedNNNN"]
     assert layer == pytest.approx(runs["layers.fc2.mean_client_norm"].to_numpy())
     of_no_module = runs.assign(**{"layers..mean_update_norm": 7.0})
     assert set(lines(fig.norms(of_no_module, layer=""))["FedNNNN"]) == {7.0}
     assert list(lines(fig.metric(runs, name="mse"))["FedNNNN"]) == [-1, -2, -3, -4]
-    assert {"norms-fc2", "norms-conv2", "metric-mse"} <= charts(runs).keys()
+    found = {chart.name: chart for chart in charts(runs)}
+    assert {"norms-fc2", "norms-conv2", "metric-mse"} <= found.keys()
+    panels = found["served"].ax.figure.axes
+    titled = {ax.get_title(loc="left"): lines(ax)["FedNNNN"] for ax in panels}
+    assert set(titled["served model"]) == {12.5}
+    assert titled["evaluated model"][-1] > 12.5
+    assert "served model FedNNNN 12.5" in found["served"].alt
 
 
 def test_variants_of_a_method_have_shades(make_run) -> None:
@@ -212,22 +204,12 @@ def test_caption_names_the_tested_model(make_run) -> None:
     make_run("PaperFedAvg", change=bare)
     runs = fp.read_runs(make_run("FedNNNN", change=bare).parent)
     ours, later = runs["method"] == "FedNNNN", runs["round"] > 1
-    for of_fedavg, of_ours, said in (
-        ("average", "average", "the plain average of the clients' models."),
-        ("average", "midpoint", "models (FedAvg); the midpoint"),
-        ("served", "served", "the served model."),
-        ("average", "", "models (FedAvg); a model that the records do not name (FedNNNN)."),
+    for of_ours, said in (
+        ("average", "Tested: the plain average of the clients' models."),
+        ("", "models (FedAvg); a model that the records do not name (FedNNNN)."),
     ):
-        recorded = pd.Series(of_fedavg, runs.index).mask(ours, of_ours).where(later, "")
-        assert said in accuracy_chart(runs.assign(evaluated=recorded)).caption
-
-
-def test_served_model_is_drawn_beside_the_evaluated(runs: pd.DataFrame) -> None:
-    both = charts(runs[runs["method"] == "FedNNNN"].assign(served_test_acc=0.125))["served"]
-    titled = {ax.get_title(loc="left"): lines(ax)["FedNNNN"] for ax in both.ax.figure.axes}
-    assert set(titled["served model"]) == {12.5}
-    assert titled["evaluated model"][-1] > 12.5
-    assert "served model FedNNNN 12.5" in both.alt
+        recorded = pd.Series("average", runs.index).mask(ours, of_ours).where(later, "")
+        assert said in next(charts(runs.assign(evaluated=recorded))).caption
 
 
 @pytest.mark.slow
@@ -236,11 +218,11 @@ def test_single_client_is_a_reference(make_run) -> None:
     folder = make_run("PaperFedAvg", client_num_in_total=1, client_num_per_round=1)
     both = arrange(fp.read_runs(folder.parent))
     alone = both["condition"] == "single client"
-    found = {c.name: c for c in condition_charts(both[~alone], both[alone], ["fc1"])}
-    assert "single client" in lines(found["integrated-norm"].ax)
-    assert "single client" not in lines(found["accuracy"].ax)
-    assert not charts(both[alone], "fc1").keys() & {"agreement", "client-norms"}
-    assert references(both, both[~alone])["run"].unique() == [folder.name]
+    found = references(both, both[~alone])
+    assert found["run"].unique() == [folder.name]
+    drawn_on = {c.name: lines(c.ax) for c in condition_charts(both[~alone], found, ["fc1"])}
+    assert "single client" in drawn_on["integrated-norm"]
+    assert "single client" not in drawn_on["accuracy"]
     other = both.assign(model=both["model"].where(~alone, "resnet18"))
     assert references(other, both[~alone]).empty
 
@@ -254,6 +236,6 @@ def test_figures_draw_names_in_any_script(make_run, kind: str) -> None:
     assert drawing == drawn(fig.accuracy(runs), kind)
     if kind == "svg":
         assert label in drawing.decode()
-        assert label in accuracy_chart(runs).alt
+        assert label in next(charts(runs)).alt
     if any("CJK" in name for name in get_font_names()):
         assert any("CJK" in name for name in fig.STYLE["font.family"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.report.build import build_report
-from fednnnn_plugin.report.search_figures import headline, search_figures, write_figures
+from fednnnn_plugin.report.search_figures import headline, search_figures
 from fednnnn_plugin.report.study import is_study, read_study
 
 from .conftest import OWN, PLAN, RATE, STEPS, write_study
@@ -58,6 +58,7 @@ def test_study_leaves_out_wrong_lines(tmp_path: Path) -> None:
     assert list(study.trials["value"]) == [0.8, 0.7]
     (warning,) = study.warnings
     assert warning.startswith(f"{tmp_path / 'trials.csv'}: left out 6 of 8 lines")
+    assert build_report([tmp_path], tmp_path / "out").warnings == (warning,)
 
 
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b'"unclosed', b"a\n1,2,3", None])
@@ -72,11 +73,6 @@ def test_study_warns_of_an_unreadable_table(tmp_path: Path, content: bytes | Non
     assert headline(study) == warning
     assert warning.startswith(f"{path}: cannot be read")
     assert "\n" not in warning
-
-
-def test_report_passes_on_a_studys_warning(tmp_path: Path) -> None:
-    folder = write_study(tmp_path / "study", "eta,Pap")
-    assert read_study(folder).warnings == build_report([folder], tmp_path / "out").warnings != ()
 
 
 @pytest.mark.slow
@@ -95,15 +91,10 @@ WRONG = (
     {"steps": [STEPS[0] | {"grid": {key: list(range(99)) for key in "abcd"}}]},
     {"steps": [STEPS[0] | {"grid": {"state": [0.5]}}]},
 )
+DAMAGED = [yaml.safe_dump({**PLAN, "steps": STEPS, **wrong}) for wrong in WRONG]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "{", "[1]", "steps: 1"),
-        *(yaml.safe_dump({**PLAN, "steps": STEPS, **wrong}) for wrong in WRONG),
-    ],
-)
+@pytest.mark.parametrize("text", ["", "{", "[1]", "steps: 1", *DAMAGED])
 def test_study_with_a_damaged_plan_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "study.yaml").write_text(text)
     with pytest.raises(fp.UserError, match=r"^[^\n]*study\.yaml[^\n]*$"):
@@ -130,9 +121,3 @@ def test_search_draws_and_tells_its_steps(study: Path) -> None:
     table.write_text(table.read_text().replace(*diverged))
     (mesh,) = fp.figures.search(study).collections  # whose colours are not of that trial
     assert len({tuple(mesh.to_rgba(value)) for value in (10.0, 91.0, 93.0)}) == 3
-
-
-@pytest.mark.slow
-def test_search_figures_are_written_in_each_format(tmp_path: Path) -> None:
-    write_figures(read_study(write_study(tmp_path, steps=STEPS[:1])))
-    assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".svg", ".pdf", ".png"}
