@@ -25,12 +25,11 @@ BETA_WITHOUT_LOSS = 9.0
 class Searches:
     """Carries studies out; ``ran`` says the folder of every trial that was run, in turn."""
 
-    def __init__(self, path: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, path: Path) -> None:
         self.folder = StudyFolder(path / "study")
         self.ran: list[str] = []
         self.said: list[str] = []
         self.with_classes = True
-        self._patch = patch
 
     def begin(self, **options: object) -> None:
         base = load_recipe(find_recipe("digits_noniid_b_fednnnn"))
@@ -55,7 +54,7 @@ class Searches:
             summary = Summary("", 0, rounds, None, None, None, "sp", 1, "cpu", 1, 0.0, {})
             summary.write(folder / "summary.json")
 
-        with self._patch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr("fednnnn_plugin.tune.trial.run_federation", run)
             return self.search_really()
 
@@ -65,5 +64,5 @@ class Searches:
 
 
 @pytest.fixture
-def searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Searches:
-    return Searches(tmp_path, monkeypatch)
+def searches(tmp_path: Path) -> Searches:
+    return Searches(tmp_path)

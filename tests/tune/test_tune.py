@@ -5,8 +5,6 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterable
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -42,26 +40,11 @@ def wait_for(file: Path, process: ForkServerProcess) -> None:
         time.sleep(0.005)
 
 
-def signal_all(processes: Iterable[int | None], number: signal.Signals) -> None:
-    for process in processes:
-        os.kill(process or 0, number)
-
-
-def is_as_undisturbed(folder: Path, undisturbed: Path) -> None:
-    """Every point has the result that it has in a search which nothing cut short."""
-    for file in ("trials.csv", "best.yaml"):
-        text, expected = ((place / "study" / file).read_text() for place in (folder, undisturbed))
-        assert text == expected
-    assert "3 of 3 trials have ended: 3 finished" in text
-    runs, expected = (
-        fp.read_runs(place / TRIALS)[["beta", "round", "test_acc"]]
-        for place in (folder, undisturbed)
-    )
-    assert runs.equals(expected)
-    lines = (folder / "study" / "journal.log").read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line).get("user_attrs", {}).get("row") for line in lines]
-    times = Counter(Path(row["folder"]).name for row in rows if row)
-    assert times == Counter(["beta=0.5", "beta=0.7", "beta=0.9"])
+def results(folder: Path) -> tuple[str, str, list[list[object]]]:
+    """What a search came to: its table, its recipe, and the accuracy of each round."""
+    texts = [(folder / "study" / file).read_text() for file in ("trials.csv", "best.yaml")]
+    runs = fp.read_runs(folder / TRIALS)[["beta", "round", "test_acc"]]
+    return *texts, runs.to_numpy().tolist()
 
 
 def test_search_shared_by_processes_that_stop(commands: Any, tmp_path: Path) -> None:
@@ -70,35 +53,43 @@ def test_search_shared_by_processes_that_stop(commands: Any, tmp_path: Path) -> 
     trials = [tmp_path / TRIALS / f"beta={beta}" for beta in (0.5, 0.7, 0.9)]
     first = commands.start(*SMALL, *three, folder=tmp_path)
     wait_for(trials[0] / "metrics.jsonl", first)
-    signal_all([first.pid], signal.SIGSTOP)
+    os.kill(first.pid, signal.SIGSTOP)
     second = commands.start(*SMALL, *three, "--resume", "--jobs", "2", folder=tmp_path)
     wait_for(trials[1] / "metrics.jsonl", second)
-    signal_all([second.pid], signal.SIGSTOP)
+    os.kill(second.pid, signal.SIGSTOP)
     wait_for(trials[2] / "metrics.jsonl", second)  # of the helper
     children = Path(f"/proc/{second.pid}/task/{second.pid}/children").read_text().split()
     helpers = list(map(int, children))
-    signal_all(helpers, signal.SIGSTOP)
     for helper in helpers:  # a terminal sends SIGINT to all, while they are importing or later
+        os.kill(helper, signal.SIGSTOP)
         ignored = Path(f"/proc/{helper}/status").read_text().partition("SigIgn:")[2].split()[0]
         assert int(ignored, 16) & 1 << signal.SIGINT - 1
 
     third = commands.start(*SMALL, "--resume", folder=tmp_path)  # the rest is the study's
-    signal_all([first.pid], signal.SIGINT)
-    signal_all([first.pid], signal.SIGCONT)
+    for number in (signal.SIGINT, signal.SIGCONT):
+        os.kill(first.pid, number)
     ended = commands.wait(first)
     assert ended.check_one_line(130) == "interrupted; continue with --resume"
     wait_for(trials[0] / "summary.json", third)  # which then waits for the second process
-    signal_all([second.pid], signal.SIGTERM)
-    signal_all([second.pid, *helpers], signal.SIGCONT)
+    os.kill(second.pid, signal.SIGTERM)
+    for stopped in (second.pid, *helpers):
+        os.kill(stopped, signal.SIGCONT)
     ended = commands.wait(second)
     assert ended.check_one_line(143) == "terminated; continue with --resume"
     assert not [helper for helper in helpers if Path(f"/proc/{helper}").exists()]
     ended = commands.wait(third)
     assert ended.status == 0, ended
 
+    # Every point has the result that it has in a search which nothing cut short, and was run once.
     (undisturbed := tmp_path / "undisturbed").mkdir()
     assert tune(undisturbed, *three).exit_code == 0
-    is_as_undisturbed(tmp_path, undisturbed)
+    table, best, rounds = results(tmp_path)
+    assert (table, best, rounds) == results(undisturbed)
+    assert "3 of 3 trials have ended: 3 finished" in best
+    lines = (tmp_path / "study" / "journal.log").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line).get("user_attrs", {}).get("row") for line in lines]
+    names = sorted(Path(row["folder"]).name for row in rows if row)
+    assert names == ["beta=0.5", "beta=0.7", "beta=0.9"]
 
 
 def test_study_at_home_of_an_oddly_named_recipe(
