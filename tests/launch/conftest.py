@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,62 +16,54 @@ _LAUNCH = Path(__file__).parents[2] / "launch"
 SHORT = ("--set=train_args.epochs=1", "--set=device_args.using_gpu=false")
 SHORT += ("--set=train_args.checkpoint_every=999",)
 
-Start = Callable[..., "subprocess.Popen[str]"]
-Run = Callable[..., str]
-Command = Callable[[str, str], None]
 
+class Launcher:
+    """Starts scripts of ``launch/`` in an empty folder.
 
-@pytest.fixture
-def command(tmp_path: Path) -> Command:
-    """Put a shell script in the place of a command."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-
-    def placed(name: str, text: str) -> None:
-        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / name).chmod(0o755)
-
-    return placed
-
-
-@pytest.fixture
-def start(tmp_path: Path, command: object) -> Iterator[Start]:
-    """Start a script of ``launch/`` in an empty folder.
-
-    It finds the commands of this virtual environment, and no word of an outer job.
+    They find the commands of this virtual environment, and no word of an outer job.
     """
-    running = []
-    inherited = {n: v for n, v in os.environ.items() if not n.startswith(("SLURM", "OMPI", "PMI"))}
-    found = (tmp_path / "bin", Path(sys.executable).parent, os.environ["PATH"])
-    inherited |= {"PATH": os.pathsep.join(map(str, found)), "OMPI_ALLOW_RUN_AS_ROOT": "1"}
-    inherited["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
 
-    def started(name: str, *arguments: str, **more: str) -> "subprocess.Popen[str]":
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._bin = folder / "bin"
+        self._bin.mkdir()
+        self.running: list[subprocess.Popen[str]] = []
+
+    def command(self, name: str, text: str) -> None:
+        """Put a shell script in the place of a command."""
+        (self._bin / name).write_text(f"#!/bin/sh\n{text}\n")
+        (self._bin / name).chmod(0o755)
+
+    def start(self, name: str, *arguments: str, **more: str) -> "subprocess.Popen[str]":
+        """Start a script, with more variables of the environment."""
+        given = {n: v for n, v in os.environ.items() if not n.startswith(("SLURM", "OMPI", "PMI"))}
+        found = (self._bin, Path(sys.executable).parent, os.environ["PATH"])
+        given |= {"PATH": os.pathsep.join(map(str, found)), "OMPI_ALLOW_RUN_AS_ROOT": "1"}
+        given |= {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"} | more
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        words, environment = [_LAUNCH / name, *arguments], inherited | more
-        running.append(subprocess.Popen(words, cwd=tmp_path, env=environment, **pipes))
-        return running[-1]
+        words = [_LAUNCH / name, *arguments]
+        self.running.append(subprocess.Popen(words, cwd=self._folder, env=given, **pipes))
+        return self.running[-1]
 
-    yield started
-    for process in running:
-        process.kill()
-
-
-@pytest.fixture
-def script(start: Start) -> Run:
-    """Run a script to its end; return what it printed."""
-
-    def ran(name: str, *arguments: str, status: int = 0, **more: str) -> str:
-        process = start(name, *arguments, **more)
+    def run(self, name: str, *arguments: str, status: int = 0, **more: str) -> str:
+        """Run a script to its end; return what it printed."""
+        process = self.start(name, *arguments, **more)
         output, errors = process.communicate(timeout=WATCHDOG)
         assert process.returncode == status, errors
         return output + errors
 
-    return ran
+    def wait_for(self, name: str, process: "subprocess.Popen[str]") -> str:
+        """Wait until a script has written something to a file of the folder; return it."""
+        path = self._folder / name
+        while not (path.exists() and path.read_text()):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        return path.read_text()
 
 
-def wait_for(path: Path, process: "subprocess.Popen[str]") -> None:
-    """Wait until a script has written something there."""
-    while not (path.exists() and path.read_text()):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    made = Launcher(tmp_path)
+    yield made
+    for process in made.running:
+        process.kill()

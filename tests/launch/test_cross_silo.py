@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Command, Run
+from .conftest import Launcher
 
 # The role and the rank of a process are its last words: --rank 0 --role server.
 PROCESS = """
@@ -18,7 +18,7 @@ if name == os.environ.get("FAILING"):
     sys.exit(f"{name} has an error")
 if name == "server 0":
     socket.create_server(("127.0.0.1", PORT)).accept()  # it has been seen
-time.sleep(float(os.environ.get("LASTING", 600)))
+time.sleep(float(os.environ.get("LASTING", 2000)))  # longer than a test may take
 """
 START = "cross_silo/start.sh"
 PYTHON = {"PYTHON": sys.executable}
@@ -40,8 +40,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("failing", ["server 0", "client 2"])
-def test_silo_that_fails_ends_the_others(script: Run, folder: Path, failing: str) -> None:
-    said = script(START, str(folder), status=1, FAILING=failing, **PYTHON)
+def test_silo_that_fails_ends_the_others(launcher: Launcher, folder: Path, failing: str) -> None:
+    said = launcher.run(START, str(folder), status=1, FAILING=failing, **PYTHON)
     assert f"{failing} has an error" in said
     for started in (folder / "output").glob("*.pid"):
         while Path("/proc", started.read_text()).exists():
@@ -49,29 +49,27 @@ def test_silo_that_fails_ends_the_others(script: Run, folder: Path, failing: str
 
 
 @pytest.mark.slow
-def test_silos_that_end_well_are_waited_for(
-    script: Run, folder: Path, command: Command, tmp_path: Path
-) -> None:
+def test_silos_that_end_well_are_waited_for(launcher: Launcher, folder: Path) -> None:
     """One client too many would wait for the server for ever, one too few the server for it."""
-    command("interpreter", f'exec {sys.executable} "$@"')
+    launcher.command("interpreter", f'exec {sys.executable} "$@"')
     # All relative, and with a CDPATH, which would make cd print.
-    relative = {"PYTHON": "bin/interpreter", "CDPATH": str(tmp_path)}
-    said = script(START, folder.name, LASTING="0.3", **relative)
+    how = {"PYTHON": "bin/interpreter", "CDPATH": str(folder.parent), "LASTING": "0.3"}
+    said = launcher.run(START, folder.name, **how)
     assert "output/evaluation_model.safetensors" in said
     assert len(list((folder / "output").glob("*.pid"))) == 3
 
 
-def test_silos_do_not_start_after_a_mistake(script: Run, folder: Path) -> None:
+def test_silos_do_not_start_after_a_mistake(launcher: Launcher, folder: Path) -> None:
     words, addresses = (START, str(folder)), folder / "grpc_ipconfig.csv"
-    assert "PYTHON=bin/none" in script(*words, status=2, PYTHON="bin/none")
+    assert "PYTHON=bin/none" in launcher.run(*words, status=2, PYTHON="bin/none")
     port = addresses.read_text().splitlines()[1].split(",")[3]
     with socket.create_server(("127.0.0.1", int(port))):
-        assert f"127.0.0.1:{port} is in use" in script(*words, status=1, **PYTHON)
+        assert f"127.0.0.1:{port} is in use" in launcher.run(*words, status=1, **PYTHON)
     for rank in (1, 0):  # without the server's line, then without a client's
         addresses.write_text(f"eid,rank,ip,port,in\n{rank},{rank},127.0.0.1,8891,\n")
-        said = script(*words, status=2, **PYTHON)
+        said = launcher.run(*words, status=2, **PYTHON)
         assert str(addresses) in said
         assert said.count("\n") == 1
     addresses.unlink()
-    assert str(addresses) in script(*words, status=2, **PYTHON)
+    assert str(addresses) in launcher.run(*words, status=2, **PYTHON)
     assert not [*folder.glob("output/*")]

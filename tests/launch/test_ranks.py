@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ..support.processes import WATCHDOG
-from .conftest import SHORT, Command, Run, Start, wait_for
+from .conftest import SHORT, Launcher
 
 LAUNCH = Path(__file__).parents[2] / "launch"
 STARTERS = ("one_machine.sh", "several_machines.sh", "slurm.sbatch")
@@ -21,9 +21,9 @@ JOB = {"SLURM_JOB_ID": "7", "SLURM_NTASKS_PER_NODE": "2"}
 WAIT = "while :; do sleep 0.05; done"  # so that the shell sees a signal soon
 
 
-def test_help_is_the_scripts_first_comment(script: Run) -> None:
+def test_help_is_the_scripts_first_comment(launcher: Launcher) -> None:
     for name in (*STARTERS, "reproduce.sh", "cross_silo/start.sh"):
-        assert f"launch/{name}" in script(name, "--help")
+        assert f"launch/{name}" in launcher.run(name, "--help")
 
 
 @pytest.mark.parametrize(
@@ -36,20 +36,21 @@ def test_help_is_the_scripts_first_comment(script: Run) -> None:
     ],
 )
 def test_launchers_refuse_mistakes_before_the_start(
-    script: Run, command: Command, name: str, words: tuple[str, ...]
+    launcher: Launcher, name: str, words: tuple[str, ...]
 ) -> None:
-    command("mpirun", "exit 1")
-    said = script(name, *words, status=2)
+    launcher.command("mpirun", "exit 1")
+    said = launcher.run(name, *words, status=2)
     assert said.count("\n") == 1
     assert " ".join(words) in said or words[0] in said
 
 
-def test_launchers_start_all_ranks(script: Run, command: Command, tmp_path: Path) -> None:
-    command("fednnnn", f'echo "$@" >"{tmp_path}/$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"')
+def test_launchers_start_all_ranks(launcher: Launcher, tmp_path: Path) -> None:
+    rank = f"{tmp_path}/$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE"
+    launcher.command("fednnnn", f'echo "$@" >"{rank}"')
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost\nlocalhost\n")  # so Open MPI wants a host that is named twice
     for name, where in (("one_machine.sh", "2"), ("several_machines.sh", str(hosts))):
-        script(name, where, NAME, "--output", name)
+        launcher.run(name, where, NAME, "--output", name)
         for rank in ("0 of 2", "1 of 2"):
             assert (tmp_path / rank).read_text() == f"run {NAME} --output {name}\n"
 
@@ -63,10 +64,10 @@ def test_gpu_mapping_fits_the_hosts() -> None:
 
 
 @pytest.fixture
-def told(tmp_path: Path, command: Command) -> Callable[[], str]:
+def told(tmp_path: Path, launcher: Launcher) -> Callable[[], str]:
     """Put commands in the place of Slurm's and MPI's; return what the last one was told."""
     for name in ("scontrol", "mpirun"):
-        command(name, f'echo {name} "$@" >"{tmp_path}/told"')
+        launcher.command(name, f'echo {name} "$@" >"{tmp_path}/told"')
     return (tmp_path / "told").read_text
 
 
@@ -81,49 +82,49 @@ def test_slurms_directives_are_before_the_first_command() -> None:
 
 @pytest.mark.parametrize("output", ["--output=other --output mine", "--output=mine"])
 def test_slurm_resumes_a_requeued_job(
-    script: Run, told: Callable[[], str], tmp_path: Path, output: str
+    launcher: Launcher, told: Callable[[], str], tmp_path: Path, output: str
 ) -> None:
     run = ("slurm.sbatch", RECIPE, "--overwrite", *output.split())
     start = f"mpirun --map-by ppr:2:node --bind-to none fednnnn run {RECIPE} "
     start += f"--output runs/{NAME}-job7"
     again = JOB | {"SLURM_RESTART_COUNT": "1"}
-    script(*run, **again)
+    launcher.run(*run, **again)
     assert told() == f"{start} {output}\n"
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "recipe.yaml").touch()
-    script(*run, **JOB)
+    launcher.run(*run, **JOB)
     assert told() == f"{start} --overwrite {output}\n"
-    script(*run, **again)
+    launcher.run(*run, **again)
     assert told() == f"{start} {output} --resume\n"
     # An allocation without tasks per node, as ``salloc --nodes=2`` makes it.
-    script("slurm.sbatch", NAME, SLURM_JOB_ID="7")
+    launcher.run("slurm.sbatch", NAME, SLURM_JOB_ID="7")
     assert told() == f"mpirun --bind-to none fednnnn run {NAME} --output runs/{NAME}-job7\n"
 
 
 def test_slurm_finds_the_environment(
-    script: Run, told: Callable[[], str], command: Command, tmp_path: Path
+    launcher: Launcher, told: Callable[[], str], tmp_path: Path
 ) -> None:
     """One that is named or ``.venv``, but one that is active before that."""
-    command("mpirun", f'echo "$FOUND" >"{tmp_path}/told"')
+    launcher.command("mpirun", f'echo "$FOUND" >"{tmp_path}/told"')
     job = JOB | {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
     job["SLURM_SUBMIT_DIR"] = str(tmp_path / "here")
-    assert ".venv" in script("slurm.sbatch", NAME, status=2, **job)
+    assert ".venv" in launcher.run("slurm.sbatch", NAME, status=2, **job)
     named = {"FEDNNNN_VENV": str(tmp_path / "named")}
     for place, more in (("here/.venv", {}), ("named", named)):
         (tmp_path / place / "bin").mkdir(parents=True)
         (tmp_path / place / "bin" / "activate").write_text(f"export FOUND={place}\n")
-        script("slurm.sbatch", NAME, **job | more)
+        launcher.run("slurm.sbatch", NAME, **job | more)
         assert told() == f"{place}\n"
-    command("fednnnn", "")  # as of conda, which has no bin/activate
-    script("slurm.sbatch", NAME, **job)
+    launcher.command("fednnnn", "")  # as of conda, which has no bin/activate
+    launcher.run("slurm.sbatch", NAME, **job)
     assert told() == "\n"
 
 
 @pytest.mark.slow
-def test_one_machine_checkpoints_at_a_signal(start: Start, tmp_path: Path) -> None:
+def test_one_machine_checkpoints_at_a_signal(launcher: Launcher, tmp_path: Path) -> None:
     options = ("--output", "mine", "--set=train_args.comm_round=999", *SHORT)
-    process = start("one_machine.sh", "2", RECIPE, *options)
-    wait_for(tmp_path / "mine" / "metrics.jsonl", process)
+    process = launcher.start("one_machine.sh", "2", RECIPE, *options)
+    launcher.wait_for("mine/metrics.jsonl", process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=WATCHDOG)
     assert process.returncode == 130, errors
@@ -140,28 +141,25 @@ def test_one_machine_checkpoints_at_a_signal(start: Start, tmp_path: Path) -> No
     ],
 )
 def test_signal_is_passed_on_and_a_second_ends(
-    start: Start, command: Command, tmp_path: Path, words: Any, number: int, passed_on: str
+    launcher: Launcher, words: Any, number: int, passed_on: str
 ) -> None:
     traps = "\n".join(f"trap 'echo {name} >>asked' {name}" for name in ("USR1", "TERM"))
-    command("fednnnn", f"{traps}\necho >on\n{WAIT}")
-    process = start(*words)
-    wait_for(tmp_path / "on", process)
+    launcher.command("fednnnn", f"{traps}\necho >on\n{WAIT}")
+    process = launcher.start(*words)
+    launcher.wait_for("on", process)
     process.send_signal(number)
-    wait_for(tmp_path / "asked", process)
-    assert (tmp_path / "asked").read_text() == f"{passed_on}\n"
+    assert launcher.wait_for("asked", process) == f"{passed_on}\n"
     assert process.poll() is None
     process.send_signal(number)
     process.communicate(timeout=WATCHDOG)
     assert process.returncode == 128 + number
 
 
-def test_slurm_requeues_when_the_run_has_ended(
-    start: Start, command: Command, tmp_path: Path
-) -> None:
-    command("fednnnn", f"trap 'sleep 0.3; touch saved; exit 1' USR1\necho >on\n{WAIT}")
-    command("scontrol", 'ls saved && echo "$@" >told')
-    process = start("slurm.sbatch", RECIPE, **JOB | {"SLURM_NTASKS_PER_NODE": "1"})
-    wait_for(tmp_path / "on", process)
+def test_slurm_requeues_when_the_run_has_ended(launcher: Launcher, tmp_path: Path) -> None:
+    launcher.command("fednnnn", f"trap 'sleep 0.3; touch saved; exit 1' USR1\necho >on\n{WAIT}")
+    launcher.command("scontrol", 'ls saved && echo "$@" >told')
+    process = launcher.start("slurm.sbatch", RECIPE, **JOB | {"SLURM_NTASKS_PER_NODE": "1"})
+    launcher.wait_for("on", process)
     process.send_signal(signal.SIGUSR1)
     process.communicate(timeout=WATCHDOG)
     assert process.returncode == 0

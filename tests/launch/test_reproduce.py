@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 
 from ..support.processes import WATCHDOG
-from .conftest import SHORT, Command, Run, Start, wait_for
+from .conftest import SHORT, Launcher
 
 TWO = ("digits_noniid_b_fedavg", "digits_noniid_b_fednnnn")
 # A run that takes no time, and refuses every setting but the number of rounds.
@@ -41,14 +40,12 @@ def files(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in found}
 
 
-def test_reproduce_keeps_records_once_and_extends_them(
-    script: Run, command: Command, tmp_path: Path
-) -> None:
-    command("fednnnn", FEDNNNN)
+def test_reproduce_keeps_records_once_and_extends_them(launcher: Launcher, tmp_path: Path) -> None:
+    launcher.command("fednnnn", FEDNNNN)
     same = ("--seeds", "0,0", *TWO, "digits_noniid_b_fedav*")
     two_rounds = ("reproduce.sh", "--jobs", "2", "--rounds", "2", *same)
-    assert script(*two_rounds, "--precision", "fp32", status=1).count("failed: ") == 2
-    assert script(*two_rounds, "--", "--set", "a=b").count("finished: ") == 2
+    assert launcher.run(*two_rounds, "--precision", "fp32", status=1).count("failed: ") == 2
+    assert launcher.run(*two_rounds, "--", "--set", "a=b").count("finished: ") == 2
     kept = files(tmp_path / "results")
     assert kept.keys() == {
         f"{name}-seed0/{file}"
@@ -60,30 +57,29 @@ def test_reproduce_keeps_records_once_and_extends_them(
 
     assert " validation_args.test_served=true " in (tmp_path / "told").read_text()
     (tmp_path / "told").unlink()
-    assert script(*two_rounds).count("there already: ") == 2
+    assert launcher.run(*two_rounds).count("there already: ") == 2
     assert files(tmp_path / "results") == kept
     assert not (tmp_path / "told").exists()
-    script("reproduce.sh", "--rounds", "3", TWO[0])
+    launcher.run("reproduce.sh", "--rounds", "3", TWO[0])
     as_begun = "--resume --set validation_args.test_served=false --set train_args.comm_round=3\n"
     assert (tmp_path / "told").read_text().endswith(as_begun)
 
 
 @pytest.mark.slow
 def test_reproduce_goes_on_with_a_real_run(
-    start: Start, script: Run, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command that it gives is run here, where torch is imported already."""
     monkeypatch.chdir(tmp_path)
-    command("fednnnn", 'echo "$@" >asked; until [ -e ended ]; do sleep 0.05; done')
+    launcher.command("fednnnn", 'echo "$@" >asked; until [ -e ended ]; do sleep 0.05; done')
     name, words = f"{TWO[1]}-seed3", ("reproduce.sh", "--seeds", "3", TWO[1], "--rounds", "2")
     folder = tmp_path / "runs" / "reproduce" / name
     begun = {"common_args.random_seed": 3, "train_args.comm_round": 1, "train_args.epochs": 1}
     begun |= {"train_args.checkpoint_every": 999, "device_args.using_gpu": False}
     fp.run(TWO[1], overrides=begun, output=folder)
     done = (folder / "metrics.jsonl").read_text().splitlines()
-    process = start(*words, "--", *SHORT)
-    wait_for(tmp_path / "asked", process)
-    ended = CliRunner().invoke(main, (tmp_path / "asked").read_text().split())
+    process = launcher.start(*words, "--", *SHORT)
+    ended = CliRunner().invoke(main, launcher.wait_for("asked", process).split())
     assert ended.exit_code == 0, ended.output
     (tmp_path / "ended").touch()
     assert f"finished: {name}" in process.communicate()[0]
@@ -91,20 +87,19 @@ def test_reproduce_goes_on_with_a_real_run(
         kept = file.read().splitlines()
     assert kept[:-1] == done
     assert json.loads(kept[-1])["round"] == 2
-    assert f"there already: {name}" in script(*words)
+    assert f"there already: {name}" in launcher.run(*words)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE])
 def test_reproduce_ends_its_runs_with_itself(
-    start: Start, command: Command, tmp_path: Path, number: signal.Signals
+    launcher: Launcher, tmp_path: Path, number: signal.Signals
 ) -> None:
-    command(
-        "fednnnn", f'case "$2" in *fedavg.yaml) {FEDNNNN};; *) echo $$ >id; exec sleep 600; esac'
-    )
-    command("gzip", "touch keeping; until [ -e go ]; do sleep 0.05; done")
-    process = start("reproduce.sh", "--jobs", "2", "--rounds", "2", *TWO)
-    while not ((tmp_path / "keeping").exists() and (tmp_path / "id").exists()):
-        time.sleep(0.05)
+    other = "echo $$ >id; exec sleep 600"
+    launcher.command("fednnnn", f'case "$2" in *fedavg.yaml) {FEDNNNN};; *) {other}; esac')
+    launcher.command("gzip", "echo >keeping; until [ -e go ]; do sleep 0.05; done")
+    process = launcher.start("reproduce.sh", "--jobs", "2", "--rounds", "2", *TWO)
+    launcher.wait_for("keeping", process)
+    run = int(launcher.wait_for("id", process))
     if number == signal.SIGPIPE:
         assert process.stdout
         process.stdout.close()
@@ -114,12 +109,12 @@ def test_reproduce_ends_its_runs_with_itself(
     status = -number if number == signal.SIGPIPE else 128 + number
     assert process.wait(timeout=WATCHDOG) == status
     with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "id").read_text()), 0)
+        os.kill(run, 0)
 
 
-def test_reproduce_follows_the_papers_order(script: Run, command: Command) -> None:
-    command("fednnnn", "echo the reason; exit 1")
-    said = script("reproduce.sh", "--jobs", "2", "--seeds", "0,1", status=1)
+def test_reproduce_follows_the_papers_order(launcher: Launcher) -> None:
+    launcher.command("fednnnn", "echo the reason; exit 1")
+    said = launcher.run("reproduce.sh", "--jobs", "2", "--seeds", "0,1", status=1)
     made = re.findall("^running: (.*)", said, re.MULTILINE)
     assert len(made) == said.count("failed: ") == said.count("the reason") == 2 * 40
     assert [name.split("_")[3] for name in made[:5]] == [
@@ -137,10 +132,10 @@ def test_reproduce_follows_the_papers_order(script: Run, command: Command) -> No
     ],
 )
 def test_reproduce_names_a_mistake_and_runs_nothing(
-    script: Run, tmp_path: Path, words: str, named: str
+    launcher: Launcher, tmp_path: Path, words: str, named: str
 ) -> None:
     kept = tmp_path / "results" / f"{TWO[0]}-seed1"
     kept.mkdir(parents=True)
     (kept / "recipe.yaml").write_text("train_args:\n  precision: fp32\n")
-    assert named in script("reproduce.sh", *words.split(), status=2)
+    assert named in launcher.run("reproduce.sh", *words.split(), status=2)
     assert not (tmp_path / "runs").exists()
