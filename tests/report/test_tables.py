@@ -44,39 +44,31 @@ def test_summary_and_headline_by_hand(make_run) -> None:
         assert found.loc["FedNNNN"].to_dict() == pytest.approx(row, nan_ok=True)
 
 
-@pytest.mark.parametrize(
-    ("settings", "condition"),
-    [
+def test_conditions_have_the_papers_names(make_run) -> None:
+    for settings, condition in (
         ({"partition_method": "dirichlet", "partition_alpha": 0.3}, "MNIST Dirichlet, B (α 0.3)"),
         ({"partition_method": "dirichlet_by_class"}, "MNIST Dirichlet by class (α 0.5)"),
         ({"dataset": "cifar10", "partition_sizes": "power_law"}, "CIFAR-10 non-IID, UB"),
         ({"partition_method": None}, "MNIST own data"),  # of a script's loaders
         ({"dataset": "image_folder", "data_dir": "~/a"}, "a (image_folder) non-IID, B"),
-    ],
-)
-def test_conditions_have_the_papers_names(make_run, settings: dict, condition: str) -> None:
-    run = fp.read_runs(make_run("FedNNNN", **{"dataset": "mnist"} | settings)).iloc[0]
-    assert f"{run['data']} {run['condition']}" == condition
+    ):
+        run = fp.read_runs(make_run("FedNNNN", **{"dataset": "mnist"} | settings)).iloc[0]
+        assert f"{run['data']} {run['condition']}" == condition
 
 
-UNEVEN = {"deal": "non-IID, UB", "power_law_exponent": 0.1, "min_samples": 300}
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
+def test_run_unlike_the_papers_is_marked() -> None:
+    settings = {"dataset": "mnist", "deal": "non-IID, B", "method": "FedNNNN", "comm_round": 100}
+    uneven = {"deal": "non-IID, UB", "power_law_exponent": 0.1, "min_samples": 300}
+    for changed, said in (
         ({"model": "resnet18", "beta": 0.8}, "model resnet18 (nnnn_mnist), beta 0.8 (0.7)"),
         ({"client_weighting": "samples"}, "client_weighting samples (uniform)"),
         ({"precision": "bf16"}, "precision bf16 (fp32)"),
         ({"max_client_norm": 3.0}, "max_client_norm 3 (–)"),
         ({"validation_fraction": 0.1}, "validation_fraction 0.1 (0)"),
-        (UNEVEN, "power_law_exponent 0.1 (1), min_samples 300 (10)"),
-        (UNEVEN | {"deal": "non-IID, B"}, ""),  # which balanced clients do not have
-    ],
-)
-def test_run_unlike_the_papers_is_marked(changed: dict, said: str) -> None:
-    settings = {"dataset": "mnist", "deal": "non-IID, B", "method": "FedNNNN", "comm_round": 100}
-    assert unlike_paper(settings | changed, 100, 0) == said
+        (uneven, "power_law_exponent 0.1 (1), min_samples 300 (10)"),
+        (uneven | {"deal": "non-IID, B"}, ""),  # which balanced clients do not have
+    ):
+        assert unlike_paper(settings | changed, 100, 0) == said
 
 
 def test_run_unlike_the_papers_is_marked_in_tables(make_run) -> None:
