@@ -31,6 +31,9 @@ class Searches:
         self.said: list[str] = []
         self.with_classes = True
 
+    def trial(self, name: str) -> Path:
+        return self.folder.path / "trials" / "FedNNNN" / name
+
     def begin(self, **options: object) -> None:
         base = load_recipe(find_recipe("digits_noniid_b_fednnnn"))
         self.folder.write_plan(base, make_plan(base, Options.model_validate(options)))

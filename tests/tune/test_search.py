@@ -51,17 +51,6 @@ def three(searches: Searches) -> Searches:
     return searches
 
 
-@pytest.fixture
-def done(three: Searches) -> Searches:
-    three.search(hill)
-    return three
-
-
-@pytest.fixture
-def middle(three: Searches) -> Path:
-    return three.folder.path / "trials" / "FedNNNN" / "beta=0.7"
-
-
 def test_search_visits_every_point_once(three: Searches) -> None:
     study = three.search(hill)
     assert three.ran == NAMES
@@ -90,7 +79,7 @@ def test_seeds_are_averaged_over(searches: Searches) -> None:
     assert list(study.trials["value"]) == pytest.approx([0.35, 0.7])
     assert list(study.trials["folder"]) == ["trials/FedNNNN/beta=0.5", "trials/FedNNNN/beta=0.7"]
     assert trials(searches)[0].intermediate_values == pytest.approx({1: 0.35, 2: 0.35})
-    shutil.rmtree(searches.folder.path / "trials" / "FedNNNN" / "beta=0.7" / "seed5")
+    shutil.rmtree(searches.trial("beta=0.7") / "seed5")
     searches.search(outcome)
     assert searches.ran == [*["seed1", "seed5"] * 2, "seed5"]
 
@@ -129,7 +118,7 @@ def test_search_without_a_finished_trial(searches: Searches) -> None:
     searches.begin(grid={"beta": [0.7]}, rounds=3)
     with pytest.raises(RunError, match="every client diverged; remove trials/FedNNNN and --resume"):
         searches.search(ending_at(DIVERGED))
-    shutil.rmtree(searches.folder.path / "trials" / "FedNNNN")
+    shutil.rmtree(searches.trial("beta=0.7"))
     assert list(searches.search(hill).trials["state"]) == ["finished"]
 
 
@@ -181,45 +170,48 @@ def test_second_step_starts_from_the_first_choice(searches: Searches) -> None:
     study = searches.search(lambda train, _: 1 - abs(train["learning_rate"] - 0.1))
     assert list(study.trials["step"]) == ["learning-rate"] * 3 + ["FedNNNN"] * 2
     searches.folder.write_best(study)
-    tried = searches.folder.path / "trials" / "FedNNNN" / "beta=0.7" / "recipe.yaml"
-    for path in (tried, searches.folder.best):
+    for path in (searches.trial("beta=0.7") / "recipe.yaml", searches.folder.best):
         assert yaml.safe_load(path.read_text())["train_args"]["learning_rate"] == 0.1
 
 
-def test_run_folders_decide_what_is_finished(done: Searches, middle: Path) -> None:
+def test_run_folders_decide_what_is_finished(three: Searches) -> None:
+    three.search(hill)
+    middle = three.trial("beta=0.7")
     shutil.rmtree(middle)
-    done.search(hill)
+    three.search(hill)
     (middle / "summary.json").unlink()
-    done.search(hill)
-    assert done.ran == [*NAMES, "beta=0.7", "beta=0.7"]
+    three.search(hill)
+    assert three.ran == [*NAMES, "beta=0.7", "beta=0.7"]
     # A run of other settings is left alone.
     stored = middle / "recipe.yaml"
     stored.write_text(stored.read_text().replace("batch_size: ", "batch_size: 1"))
     kept = {path: path.read_bytes() for path in middle.iterdir()}
     with pytest.raises(UserError, match=r"train_args.batch_size"):
-        done.search_really()
+        three.search_really()
     assert kept.items() <= {path: path.read_bytes() for path in middle.iterdir()}.items()
 
 
-def test_journal_with_half_a_line_is_read(done: Searches) -> None:
-    journal = done.folder.journal
+def test_journal_with_half_a_line_is_read(three: Searches) -> None:
+    three.search(hill)
+    journal = three.folder.journal
     journal.with_name("journal.log.lock").symlink_to("/nowhere/journal.log")
     journal.write_bytes(journal.read_bytes()[:-20])  # of the third trial
-    study = done.search(hill)
-    assert done.ran == NAMES
+    study = three.search(hill)
+    assert three.ran == NAMES
     assert list(study.trials["state"]) == ["finished"] * 3
     assert all(json.loads(line) for line in journal.read_text().splitlines())
 
 
-def test_journal_that_is_damaged_is_refused(done: Searches, middle: Path) -> None:
-    done.folder.journal.write_text('{"op_code": 0}\n')
+def test_journal_that_is_damaged_is_refused(three: Searches) -> None:
+    three.search(hill)
+    three.folder.journal.write_text('{"op_code": 0}\n')
     with pytest.raises(UserError, match=r"^[^\n]*journal.log: damaged[^\n]*$"):
-        done.search(hill)
-    done.folder.journal.unlink()
-    done.search(hill)
-    assert done.ran == NAMES
-    assert len(trials(done)) == 3
-    done.folder.journal.unlink()
-    (middle / "metrics.jsonl").write_text("nonsense\n")
+        three.search(hill)
+    three.folder.journal.unlink()
+    three.search(hill)
+    assert three.ran == NAMES
+    assert len(trials(three)) == 3
+    three.folder.journal.unlink()
+    (three.trial("beta=0.7") / "metrics.jsonl").write_text("nonsense\n")
     with pytest.raises(UserError, match=r"^[^\n]*beta=0.7/metrics.jsonl: damaged[^\n]*$"):
-        done.search(hill)
+        three.search(hill)

@@ -33,18 +33,15 @@ def refused(*options: str) -> str:
     return result.output
 
 
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
+def test_grid_by_hand() -> None:
+    for given, values in (
         ("0.5:1.2:0.1", (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)),  # no 0.7000000000000001
         ("1:2:0.4", (1.0, 1.4, 1.8)),  # the end is not on it
         (" 1e-3, 5e-4 ,1", (0.0005, 0.001, 1.0)),
         (0.7, (0.7,)),
         (np.array([0.8, 0.6]), (0.6, 0.8)),
-    ],
-)
-def test_grid_by_hand(text: object, values: tuple[float, ...]) -> None:
-    assert parse_grid(text) == values
+    ):
+        assert parse_grid(given) == values
 
 
 FEW = "--set=client_num_per_round=1"
