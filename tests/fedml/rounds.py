@@ -2,9 +2,8 @@
 
 import copy
 import json
-import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -119,12 +118,6 @@ def play(server: fp.FedNNNNAggregator, clients: list[Any]) -> tuple[State, list[
     return served, places
 
 
-def run_round(server: fp.FedNNNNAggregator, clients: list[Any]) -> tuple[State, list[int]]:
-    """One round; w_t, and who was kept."""
-    w_t = server.get_model_params()
-    return w_t, play(server, clients)[1]
-
-
 def line() -> nn.Module:
     """A model of one parameter, ``weight``: two zeros."""
     model = nn.Linear(2, 1, bias=False)
@@ -147,45 +140,12 @@ def net() -> nn.Module:
 
 def clients(aggregator, count: int, seed: int = 1, scale: float = 0.1) -> list[Client]:
     """Clients near the served model; client k has seen k more batches, of 10 (k + 1) samples."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def near(name: str, tensor: Tensor, client: int) -> Tensor:
-        if name in COUNTS:
-            return tensor + client * (name == COUNTS[0])
-        draw = torch.randn if name in WEIGHTS else torch.rand
-        return tensor + scale * draw(tensor.shape, generator=generator)
-
-    w_t = aggregator.get_model_params()
-    return [
-        (10 * (k + 1), OrderedDict((name, near(name, t, k)) for name, t in w_t.items()))
-        for k in range(count)
-    ]
-
-
-def send_away(given: list[Client], client: int, distance: float) -> None:
-    """Put a client far off, with a count to match."""
-    samples, state = given[client]
-    moved = ((n, t + distance if t.is_floating_point() else t + 1000) for n, t in state.items())
-    given[client] = samples, OrderedDict(moved)
-
-
-def norm(update: State) -> float:
-    return math.sqrt(sum(float(t.double().square().sum()) for t in update.values()))
-
-
-def assert_average(aggregator, w_t: State, models: Sequence[State], weights=None) -> None:
-    """The evaluation model is the weighted mean of ``models``, the served one moved by βE."""
-    weights = weights or [1.0] * len(models)
-    shares = [w / sum(weights) for w in weights]
-    evaluation, served = aggregator.evaluation_state_dict(), aggregator.get_model_params()
-    for name in (*WEIGHTS, *STATISTICS):
-        terms = [a * model[name].double() for a, model in zip(shares, models, strict=True)]
-        assert_close(evaluation[name].double(), torch.stack(terms).sum(0), rtol=1e-5, atol=1e-6)
-    for name in COUNTS:
-        assert torch.equal(evaluation[name], torch.stack([m[name] for m in models]).amax(0)), name
-    for name in (*STATISTICS, *COUNTS):
-        assert torch.equal(served[name], evaluation[name]), name
-    norms = [norm({n: model[n] - w_t[n] for n in WEIGHTS}) for model in models]
-    expected = BETA * sum(a * x for a, x in zip(shares, norms, strict=True))
-    moved = norm({n: served[n] - w_t[n] for n in WEIGHTS})
-    assert math.isclose(moved, expected, rel_tol=1e-4)
+    generator, given = torch.Generator().manual_seed(seed), []
+    for k in range(count):
+        state = aggregator.get_model_params()
+        state[COUNTS[0]] += k
+        for names, draw in ((WEIGHTS, torch.randn), (STATISTICS, torch.rand)):
+            for name in names:
+                state[name] = state[name] + scale * draw(state[name].shape, generator=generator)
+        given.append((10 * (k + 1), state))
+    return given

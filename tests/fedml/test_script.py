@@ -16,9 +16,8 @@ from fedml.core.mlops.mlops_profiler_event import MLOpsProfilerEvent
 import fednnnn_plugin as fp
 from fednnnn_plugin.fedml import hook
 from fednnnn_plugin.fedml.patches import optimizers, wrap
-from fednnnn_plugin.fedml.processes import Mlops
 
-from .rounds import CPU, fedml_args, line, refused, silo, silo_args
+from .rounds import CPU, fedml_args, line, refused, silo, silo_args, simulate
 
 OURS = {"federated_optimizer": "FedNNNN", "beta": 0.5, "gamma": 0.5}
 
@@ -91,7 +90,8 @@ def test_our_names_are_refused_on_another_fedml(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("reachable", [True, False])
-def test_mlops_gets_scalars_until_one_failure(reachable, tmp_path, monkeypatch, caplog) -> None:
+@pytest.mark.usefixtures("own_folder", "one_core")
+def test_mlops_gets_scalars_until_one_failure(reachable, monkeypatch, caplog) -> None:
     """FedML 0.9.6 raises with its lock held: a second call would wait for ever."""
     sent: list[list[float]] = []
 
@@ -101,12 +101,8 @@ def test_mlops_gets_scalars_until_one_failure(reachable, tmp_path, monkeypatch, 
             raise ConnectionError("no route to host")
 
     monkeypatch.setattr(fedml.mlops, "log", log)
-    short = ["train_args.comm_round=2", "train_args.client_num_per_round=2"]
-    short += ["train_args.epochs=1", "device_args.using_gpu=false"]
-    ended = fp.run(
-        "digits_noniid_b_fednnnn", overrides=short, output=tmp_path / "run", followers=[Mlops()]
-    )
-    runs = fp.read_runs(ended.folder)
+    simulate(using_mlops=True, comm_round=2)
+    runs = fp.read_runs("out")
     expected = runs[["round", "test_acc", "integrated_norm"]].to_numpy().tolist()
     assert sent == (expected if reachable else expected[:1])
     warnings = [record.message for record in caplog.records if "mlops" in record.message]

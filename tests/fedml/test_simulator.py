@@ -17,16 +17,7 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.recipe import Recipe
 
-from .rounds import (
-    CPU,
-    Versioned,
-    eight_values,
-    fedml_args,
-    linear,
-    refused,
-    simulate,
-    two_clients,
-)
+from .rounds import CPU, Versioned, eight_values, fedml_args, linear, refused, simulate, two_clients
 
 pytestmark = pytest.mark.usefixtures("own_folder", "one_core")
 CUSTOM = {"model": "custom"}
@@ -120,24 +111,18 @@ def test_resume_of_shuffling_loaders_costs_no_bits(trainer) -> None:
 
 @pytest.mark.slow
 def test_own_data_and_model_are_recorded_so(caplog) -> None:
-    """A second run needs a word in the YAML; a near miss of a key is named each time.
-
-    The second has no test set, and is tested on the clients' data, which are the same.
-    """
+    """A second run needs a word in the YAML; without a test set the clients' own data test."""
     names = {"dataset": "mnist", "model": "nnnn_mnist", "partition_method": "hetero"}
-    names |= {"max_client_nrm": 1.0, "output": "out"}
+    names |= {"output": "out", "max_client_nrm": 1.0}
     found, without = [], two_clients()
     without[3] = None
-    for values in ({}, {"overwrite": True}, {"resume": True, "comm_round": 2}):
-        dataset = without if "overwrite" in values else two_clients()
+    for dataset, values in ((two_clients(), {}), (without, {"overwrite": True})):
         _, last = simulate(dataset, args=fedml_args(**names | values))
-        found.append((last["round"], last["test_acc"], last["test_loss"]))
+        found.append(last | {"seconds": None})
         recipe = yaml.safe_load(Path("out/recipe.yaml").read_text())
         assert (recipe["data_args"], recipe["model_args"]) == ({"dataset": "mnist"}, CUSTOM)
     assert found[0] == found[1]
-    assert [number for number, *_ in found] == [1, 1, 2]
-    said = [line for line in caplog.messages if line.startswith("max_client_nrm: ")]
-    assert ["max_client_norm?" in line for line in said] == [True] * 3
+    assert len([line for line in caplog.messages if line.startswith("max_client_nrm: ")]) == 2
     with pytest.raises(fp.UserError, match=r"tracking_args\.resume: true or tracking_args\.over"):
         simulate()
 

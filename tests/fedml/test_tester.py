@@ -1,33 +1,23 @@
 """An aggregator of a user's own beside our aggregation: it tests, as healthcare's examples do."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from fedml.core.alg_frame.server_aggregator import ServerAggregator
+from fedml.ml.aggregator.default_aggregator import DefaultServerAggregator
 from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.fedml.tester import evaluation_of
 
-from .rounds import (
-    CPU,
-    TWO,
-    fedml_args,
-    line,
-    linear,
-    moved,
-    play,
-    refused,
-    silo_args,
-    simulate,
-    two_clients,
-)
+from .rounds import fedml_args, line, linear, moved, play, refused, silo_args, simulate, two_clients
 
 
-class Metrics(ServerAggregator):
+class Metrics(DefaultServerAggregator):
     """Tests on the clients' data, with metrics of its own; the server has no test data."""
 
     def __init__(self, model, args) -> None:
@@ -35,12 +25,6 @@ class Metrics(ServerAggregator):
         self.net = model  # which is the served one
         self.tested: list[torch.Tensor] = []
         self.all_tested: list[tuple] = []
-
-    def get_model_params(self):
-        return self.model.cpu().state_dict()
-
-    def set_model_params(self, model_parameters) -> None:
-        self.model.load_state_dict(model_parameters)
 
     def test(self, test_data, device, args):
         assert test_data is None
@@ -83,18 +67,18 @@ def test_tester_sees_the_evaluation_model(tmp_path) -> None:
     theirs = Metrics(net, args)
     server = fp.FedNNNNAggregator(net, args, tester=theirs)
     server.set_id(7)
-    served, _ = play(server, moved(server, *TWO))
-    assert server.test_all({}, {0: "data"}, CPU, args)["auc"] == 1.0
-    assert server.test(None, CPU, args) == (0.25, 3.0, None, None)
+    served, _ = play(server, moved(server, (3.0, 0.0), (0.0, 4.0)))
+    assert server.test_all({}, {0: "data"}, "cpu", args)["auc"] == 1.0
+    assert server.test(None, "cpu", args) == (0.25, 3.0, None, None)
     assert_close(theirs.tested, [torch.tensor([[1.5, 2.0]])])
     assert theirs.all_tested == [(7, 0)]
     assert_close(net.weight.data, served["weight"])  # what is served is left alone
-    served, _ = play(server, moved(server, *TWO))
+    served, _ = play(server, moved(server, (3.0, 0.0), (0.0, 4.0)))
     with pytest.raises(AssertionError):  # the tester's own
-        server.test([], CPU, args)
+        server.test([], "cpu", args)
     assert_close(net.weight.data, served["weight"])
     theirs.test = lambda *_: None
-    server.test(None, CPU, args)
+    server.test(None, "cpu", args)
     runs = fp.read_runs(tmp_path / "run")
     for column, value in (("test_acc", 0.25), ("test_loss", 3.0), ("test_metrics.auc", 1.0)):
         assert runs[column][0] == value
@@ -121,27 +105,20 @@ def replaced(given: ServerAggregator) -> ServerAggregator:
     return given
 
 
-def ours(net, args, tester=None) -> fp.FedNNNNAggregator:
-    return fp.FedNNNNAggregator(net, args, tester=tester)
-
-
-def runner(net, args, **values) -> None:
+def simulation(net, args, **values) -> None:
     """Give FedML's runner an aggregator of ours, for a simulation."""
-    simulate(model=net, aggregator=ours(net, args), **{"federated_optimizer": "FedAvg"} | values)
+    simulate(model=net, aggregator=fp.FedNNNNAggregator(net, args), **values)
 
 
 @pytest.mark.parametrize(
     ("build", "why"),
     [
         (Both, "replaces .*tester="),
-        (lambda net, args: ours(net, args, Averaging(net, args)), "replaces .*tester="),
-        (lambda net, args: ours(net, args, replaced(Metrics(net, args))), "replaces .*tester="),
-        (lambda net, args: replaced(ours(net, args)).set_id(0), "replaces .*tester="),
+        (lambda net, args: replaced(fp.FedNNNNAggregator(net, args)).set_id(0), "replaces"),
         (lambda net, args: Uncalled(net, args).set_id(0), "its __init__"),
         (lambda net, args: simulate(aggregator=Averaging(net, args)), "replaces aggregate"),
-        (runner, "a simulation of FedAvg ignores it"),
-        (lambda net, args: runner(net, args, backend="MPI"), "a simulation of FedAvg ignores it"),
-        (lambda net, args: runner(net, args, federated_optimizer="PaperFedAvg"), "a simulation"),
+        (partial(simulation, federated_optimizer="FedAvg"), "a simulation of FedAvg ignores it"),
+        (simulation, "a simulation of PaperFedAvg aggregates by that method"),
     ],
 )
 def test_aggregator_without_effect_is_refused(build, why, own_folder) -> None:
