@@ -1,17 +1,14 @@
-"""Cross-silo federations of FedML's own server and client classes, without a transport."""
+"""Cross-silo federations without a transport, and methods by name in FedML's runner."""
 
 import copy
-import pickle
 import random
 import sys
-from collections import OrderedDict
 from types import SimpleNamespace
 
 import fedml
 import pytest
 import torch
 from fedml.cross_silo.client.fedml_trainer_dist_adapter import TrainerDistAdapter
-from fedml.cross_silo.server.fedml_aggregator import FedMLAggregator
 from fedml.ml.aggregator.default_aggregator import DefaultServerAggregator
 from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
 from safetensors.torch import load_file
@@ -28,7 +25,7 @@ from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.models import create_model
 
 from ..support.clients import client_data
-from .rounds import CPU, fedml_args, linear, refused, silo_args
+from .rounds import CPU, fedml_args, linear, play, refused, silo_args
 
 CLIENTS, ROUNDS = 3, 2
 
@@ -40,30 +37,23 @@ def arguments(**values) -> SimpleNamespace:
 
 
 def federate(args, dataset, model) -> fp.FedNNNNAggregator:
-    """Run a federation as FedML's managers do; messages are pickled, as gRPC's are."""
-    aggregator = fp.FedNNNNAggregator(model, args)
-    total, _, train, test, sizes, local, local_test, _ = dataset
-    server = FedMLAggregator(
-        train, test, total, local, local_test, sizes, CLIENTS, CPU, args, aggregator
-    )
+    """Run a federation of FedML's own client class, as its managers do."""
+    server = fp.FedNNNNAggregator(model, args)
+    total, _, _, _, sizes, local, local_test, _ = dataset
     clients = []
     for rank in range(1, CLIENTS + 1):
         own = copy.deepcopy(model)
         given = (copy.copy(args), CPU, rank, own, total, sizes, local, local_test)
         clients.append(TrainerDistAdapter(*given, fp.FedNNNNClientTrainer(own, args)))
     for number in range(ROUNDS):
-        args.round_idx = number
-        message = pickle.dumps(server.get_global_model_params())
+        received = []
         for index, client in enumerate(clients):
             client.update_dataset(index)
-            client.update_model(pickle.loads(message))
+            client.update_model(server.get_model_params())
             weights, samples = client.train(number)
-            server.add_local_trained_result(index, pickle.loads(pickle.dumps(weights)), samples)
-        assert server.check_whether_all_receive()
-        served, _, _ = server.aggregate()
-        assert type(served) is OrderedDict
-        server.test_on_server_for_all_clients(number)
-    return aggregator
+            received.append((samples, weights))
+        play(server, received)
+    return server
 
 
 # One takes images in any order of memory, the other draws from the global generator.

@@ -153,10 +153,5 @@ def test_server_alone_has_the_plugin(folder, scripts, fedml_alone) -> None:
     rounds = fp.read_runs(folder / "records")
     assert rounds["round"].tolist() == [1, 2]
     assert rounds["test_acc"].between(0.1, 1, inclusive="neither").all()
-    said = [line for line in server.stderr.splitlines() if " N/E " in line]
-    for accuracy, line in zip(rounds["test_acc"], said, strict=True):
-        assert f"accuracy {accuracy:.4f}" in line
-    ratio = rounds["mean_update_norm"] / rounds["mean_client_norm"]
-    assert ((ratio > 0) & (ratio <= 1)).all()
     moved = rounds["server_update_norm"][0] / rounds["mean_client_norm"][0]
     assert moved == pytest.approx(0.7)  # β E, which no average of FedML's is

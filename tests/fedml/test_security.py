@@ -1,8 +1,236 @@
-"""FedML's security settings that our aggregation refuses at the start."""
+"""FedML's defences, attacks and differential privacy around our aggregator."""
 
+import copy
+import logging
+import math
+
+import numpy as np
 import pytest
+import torch
+from fedml.core.security.defense.foolsgold_defense import FoolsGoldDefense
+from fedml.core.security.fedml_defender import FedMLDefender
+from safetensors.torch import load_file
+from torch import nn
+from torch.testing import assert_close
 
-from .rounds import PRIVACY, refused
+import fednnnn_plugin as fp
+from fednnnn_plugin.errors import RunError
+from fednnnn_plugin.server.layout import State
+
+from .rounds import COUNTS, PRIVACY, STATISTICS, WEIGHTS, clients, fedml_args, net, play, refused
+
+FEATURE = "1.weight"  # of FoolsGold: the last entry but one
+
+
+@pytest.fixture
+def defended(secured):
+    return lambda name, **values: secured(enable_defense=True, defense_type=name, **values)
+
+
+def norm(update: State) -> float:
+    return math.sqrt(sum(float(t.double().square().sum()) for t in update.values()))
+
+
+def run_round(aggregator, given: list) -> tuple[State, list[int]]:
+    """One round; w_t, and who was kept."""
+    return aggregator.get_model_params(), play(aggregator, given)[1]
+
+
+def send_away(given: list, client: int, distance: float) -> None:
+    """Put a client far off, with a count to match."""
+    for tensor in given[client][1].values():
+        tensor.add_(distance if tensor.is_floating_point() else 1000)
+
+
+def assert_average(aggregator, w_t: State, models: list, weights=None) -> None:
+    """The evaluation model is the weighted mean of ``models``, the served one moved by βE."""
+    weights = torch.tensor(weights or [1.0] * len(models), dtype=torch.float64)
+    shares = (weights / weights.sum()).tolist()
+    evaluation, served = aggregator.evaluation_state_dict(), aggregator.get_model_params()
+    for name in (*WEIGHTS, *STATISTICS):
+        mean = sum(a * model[name].double() for a, model in zip(shares, models, strict=True))
+        assert_close(evaluation[name].double(), mean, rtol=1e-5, atol=1e-6)
+    for name in COUNTS:
+        assert torch.equal(evaluation[name], torch.stack([m[name] for m in models]).amax(0)), name
+    for name in (*STATISTICS, *COUNTS):
+        assert torch.equal(served[name], evaluation[name]), name
+    *norms, moved = (norm({n: m[n] - w_t[n] for n in WEIGHTS}) for m in (*models, served))
+    mean_norm = sum(a * length for a, length in zip(shares, norms, strict=True))
+    assert moved == pytest.approx(0.5 * mean_norm, rel=1e-4)  # β is 1/2
+
+
+CLIPPING = {"enable_defense": True, "defense_type": "norm_diff_clipping", "norm_bound": 0.2}
+REPLACING = {"enable_attack": True, "attack_type": "model_replacement", "malicious_client_id": 1}
+ZEROING = {"enable_attack": True, "attack_type": "byzantine", "attack_mode": "zero"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "changed"),
+    [
+        (CLIPPING, lambda k, w, update, length: w + update * min(1, 0.2 / length)),
+        (REPLACING, lambda k, w, update, length: w + update * (3 if k == 1 else 1)),
+        (ZEROING | {"byzantine_client_num": 3}, lambda k, w, update, length: 0 * w),
+    ],
+)
+def test_models_are_changed_by_clipping_and_attacks(settings, changed, secured) -> None:
+    aggregator = secured(**settings)
+    for seed in (1, 2):
+        given = clients(aggregator, 3, seed)
+        w_t, positions = run_round(aggregator, given)
+        assert positions == [0, 1, 2]
+        expected = []
+        for k, (_, state) in enumerate(given):
+            update = {name: state[name] - w_t[name] for name in WEIGHTS}
+            weights = {n: changed(k, w_t[n], u, norm(update)) for n, u in update.items()}
+            expected.append(state | weights)
+        assert_average(aggregator, w_t, expected)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # FedML's, of such a model
+@pytest.mark.parametrize(
+    ("name", "settings", "count", "far", "broken"),
+    [
+        ("krum", {"byzantine_client_num": 1}, 5, 5.0, None),
+        ("multikrum", {"byzantine_client_num": 1, "krum_param_m": 3}, 8, 5.0, math.nan),
+        ("3sigma", {}, 6, 5.0, math.inf),
+        ("anomaly_detection", {"cosine_similarity_bound": 0.5}, 6, -5.0, math.nan),
+    ],
+)
+def test_defence_leaves_outliers_out_and_names_them(
+    name, settings, count, far, broken, defended, caplog
+) -> None:
+    """A model that is not finite would make every distance one that is none."""
+    caplog.set_level(logging.INFO, "fednnnn_plugin")
+    aggregator = defended(name, client_num_per_round=count, frequency_of_the_test=0, **settings)
+    for seed in (1, 2, 3):
+        given = clients(aggregator, count, seed)
+        send_away(given, 1, far)
+        if broken and seed == 2:
+            send_away(given, 4, broken)
+        w_t, positions = run_round(aggregator, given)
+        reasons = dict.fromkeys(range(count), f"by {name}")
+        if broken and seed == 2:
+            reasons[4] = "not finite"
+            assert 4 not in positions
+        assert positions
+        assert 1 not in positions
+        assert "krum" not in name or len(positions) == settings.get("krum_param_m", 1)
+        assert_average(aggregator, w_t, [given[k][1] for k in positions])
+        [said] = (line for line in caplog.messages if f"round {seed}: " in line and "N/E" in line)
+        for k, why in reasons.items():
+            assert (f"rank {k + 1} left out: {why}" in said) == (k not in positions)
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+@pytest.mark.parametrize("name", ["foolsgold", "3sigma_foolsgold"])
+def test_defence_remembers_a_failed_client(name, failing, defended) -> None:
+    """The served model stands in for it, in the first round as in one after it."""
+    alone = name == "foolsgold"
+    weighting = "samples" if alone else "uniform"
+    aggregator = defended(name, client_weighting=weighting, max_client_failures=1)
+    memory = np.zeros((14, 6))
+    for number in (1, 2):
+        given = clients(aggregator, 14, number, scale=2.0)
+        given[13] = (given[13][0], copy.deepcopy(given[2][1]))  # two of one mind
+        seen = [state[FEATURE] for _, state in given]
+        if number == failing:
+            seen[3] = aggregator.get_model_params()[FEATURE]
+            given[3][1]["1.bias"] = torch.tensor([math.nan, 0.0])
+            if failing == 2:
+                del given[3][1]["1.bias"]
+        w_t, kept = run_round(aggregator, given)
+        memory += torch.stack(seen).flatten(1).numpy()
+        found = np.stack(FedMLDefender.get_instance().defender.memory)
+        np.testing.assert_allclose(found, memory, rtol=1e-5)
+        assert number != failing or 3 not in kept
+        weights = None
+        if alone:
+            assert kept == [k for k in range(14) if k != 3 or number != failing]
+            verdict = FoolsGoldDefense.fools_gold_score(list(memory))
+            kept = [k for k in kept if verdict[k] > 0]
+            weights = [float(given[k][0] * verdict[k]) for k in kept]
+        assert kept if number == 2 else 0 < len(kept) < 13  # without the two
+        assert_average(aggregator, w_t, [given[k][1] for k in kept], weights)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "broken", "said"),
+    [
+        # Those that are not finite it never sees.
+        ("krum", {"byzantine_client_num": 1}, 1, "^defense_type: krum: 4 of 5 .* needs 5$"),
+        ("3sigma", {}, 5, "no client update to average"),
+        # FoolsGold looks at the entry before the last, which a model of one has not.
+        ("3sigma", {"model": nn.Linear(2, 1, bias=False)}, 0, r"^defense_type: 3sigma: FedML 0\.9\.6 fails on .*: \w"),
+    ],
+)
+def test_defence_that_cannot_work_ends(name, values, broken, said, defended) -> None:
+    aggregator = defended(name, client_num_per_round=5, **values)
+    given = [(1, aggregator.get_model_params()) for _ in range(5)]
+    for client in range(broken):
+        send_away(given, client, math.nan)
+    with pytest.raises(RunError, match=said):
+        run_round(aggregator, given)
+
+
+def assert_noise_on_floats_only(noised: State, plain: State) -> None:
+    for name, tensor in plain.items():
+        assert noised[name].dtype == tensor.dtype
+        assert torch.equal(noised[name], tensor) != tensor.is_floating_point(), name
+
+
+def test_privacy_of_the_server(secured, tmp_path, caplog) -> None:
+    """Clients are clipped, what we serve is noised, and the average is nowhere to be had."""
+    path = tmp_path / "evaluation.safetensors"
+    aggregator = secured(**PRIVACY, save_path=str(path))
+    assert "epsilon does not cover the server rule" in caplog.text
+    given, w_t = clients(aggregator, 3, scale=9.0), aggregator.get_model_params()
+    kept, _ = aggregator.on_before_aggregation(given)
+    for (_, clipped), (_, state) in zip(kept, given, strict=True):
+        floating = {n: t for n, t in state.items() if t.is_floating_point()}
+        expected = state | {n: t / max(1.0, norm(floating)) for n, t in floating.items()}
+        assert_close(dict(clipped), dict(expected), rtol=1e-3, atol=1e-4)
+    plain = aggregator.aggregate(kept)
+    assert_close(aggregator.evaluation_state_dict(), w_t, rtol=0, atol=0)
+    served = aggregator.on_after_aggregation(plain)
+    aggregator.set_model_params(served)
+    assert_noise_on_floats_only(served, plain)
+    for state in (aggregator.evaluation_state_dict(), load_file(path)):
+        assert_close(dict(state), dict(served), rtol=0, atol=0)
+    following = secured()  # FedML's privacy is that of the process
+    assert_close(following.on_before_aggregation(given)[0], given, rtol=0, atol=0)
+    assert_close(following.on_after_aggregation(plain), plain, rtol=0, atol=0)
+
+
+def test_privacy_keeps_ties_and_no_negative_variance(secured) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model[1].weight = model[0].weight
+    aggregator = secured(model, **PRIVACY | {"sensitivity": 50.0})
+    run_round(aggregator, [(1, aggregator.get_model_params()) for _ in range(3)])
+    served = aggregator.get_model_params()
+    assert torch.equal(served["0.weight"], served["1.weight"])
+    assert (served["2.running_var"] >= 0).all()
+
+
+def test_privacy_of_the_clients(secured) -> None:
+    """The client adds it, the server nothing."""
+    local = PRIVACY | {"dp_solution_type": "ldp"}
+    args = fedml_args(**local, round_idx=0)
+    trainer = fp.FedNNNNClientTrainer(net(), args)
+    trainer.set_id(0)
+    data = [(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))]
+    trainer.train(data, "cpu", args)
+    trained = trainer.get_model_params()
+    trainer.on_after_local_training(data, "cpu", args)
+    sent = trainer.get_model_params()
+    assert_noise_on_floats_only(sent, trained)
+    aggregator = secured(**local)
+    w_t, _ = run_round(aggregator, [(4, sent)])
+    assert_average(aggregator, w_t, [sent])
+    below = sent | {STATISTICS[1]: sent[STATISTICS[1]] - 9.0}  # as of FedML's own trainer
+    run_round(aggregator, [(4, below)])
+    for state in (aggregator.get_model_params(), aggregator.evaluation_state_dict()):
+        assert (state[STATISTICS[1]] == 0).all()
+
 
 SWITCHES = {
     "defense_type": "enable_defense",
