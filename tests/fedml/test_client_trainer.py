@@ -1,23 +1,33 @@
-"""The client trainer on its own."""
+"""The client trainer on its own, and in federations without a transport."""
 
 import copy
 import math
 import os
+import random
 from collections import OrderedDict
+from types import SimpleNamespace
 
 import pytest
 import torch
+from fedml.cross_silo.client.fedml_trainer_dist_adapter import TrainerDistAdapter
 from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
+from safetensors.torch import load_file
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.data import DataLoader, TensorDataset
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.fedml.loaders import fedml_dataset
+from fednnnn_plugin.engine.run import run_federation
+from fednnnn_plugin.engine.training import Inputs
+from fednnnn_plugin.fedml.loaders import engine_data, fedml_dataset
+from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.models import create_model
 
-from .rounds import CPU, fedml_args, refused
+from ..support.clients import client_data
+from .rounds import CPU, fedml_args, play, refused, silo_args
 
 DATA = [(torch.eye(2), torch.tensor([0, 1]))]
+CLIENTS, ROUNDS = 3, 2
 
 
 def trained(net, data=DATA, **values) -> OrderedDict:
@@ -97,3 +107,67 @@ def test_trainer_counts_labels_not_samples(positions) -> None:
     assert found == pytest.approx(expected)
     if not positions:
         assert found == pytest.approx(ModelTrainerCLS(model, args).test(data, CPU, args))
+
+
+def federate(args, dataset, model) -> fp.FedNNNNAggregator:
+    """Run a federation of FedML's own client class, as its managers do."""
+    server = fp.FedNNNNAggregator(model, args)
+    total, _, _, _, sizes, local, local_test, _ = dataset
+    clients = []
+    for rank in range(1, CLIENTS + 1):
+        own = copy.deepcopy(model)
+        given = (copy.copy(args), CPU, rank, own, total, sizes, local, local_test)
+        clients.append(TrainerDistAdapter(*given, fp.FedNNNNClientTrainer(own, args)))
+    for number in range(ROUNDS):
+        received = []
+        for index, client in enumerate(clients):
+            client.update_dataset(index)
+            client.update_model(server.get_model_params())
+            weights, samples = client.train(number)
+            received.append((samples, weights))
+        play(server, received)
+    return server
+
+
+# One takes images in any order of memory, the other draws from the global generator.
+CONVOLVES = (nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+HEAD = (nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 10))
+DROPS = (nn.Flatten(), nn.Linear(64, 8), *HEAD)
+
+
+def own_loaders(images) -> list:
+    """Loaders that shuffle by the global generator, which the engine seeds for each client."""
+    parts = {k: TensorDataset(*client_data(images, k)) for k in range(CLIENTS)}
+    local = {k: DataLoader(part, batch_size=4, shuffle=True) for k, part in parts.items()}
+    test = [(images.normalised(images.test_images), images.test_labels)]
+    return [29, 20, None, test, {k: len(part) for k, part in parts.items()}, local, None, 10]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("layers", "own"), [(CONVOLVES, False), (CONVOLVES, True), (DROPS, True)])
+def test_trainer_gives_the_engines_bits(layers, own, images, tmp_path) -> None:
+    """The served and evaluation models have the bits of a standalone run; the latter is left.
+
+    `test_cross_silo_processes` does the same with our model.
+    """
+    model = copy.deepcopy(nn.Sequential(*layers))
+    values = {"client_num_in_total": CLIENTS, "client_num_per_round": CLIENTS, "epochs": 2}
+    values |= {"comm_round": ROUNDS, "client_threads": 1, "batch_size": 5, "weight_decay": 0.01}
+    args = silo_args(**values, client_weighting="samples", beta=0.7)
+    args.server_state_path = str(tmp_path / "state")
+    dataset = own_loaders(images) if own else fedml_dataset(images, 5, args.random_seed)
+    engines = engine_data(dataset, CLIENTS)
+    start = copy.deepcopy(model)
+    states = torch.get_rng_state(), random.getstate(), torch.get_num_threads()
+    server = federate(args, dataset, model)
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert states[1:] == (random.getstate(), torch.get_num_threads())
+
+    changed = {"training_type": "simulation", "server_state_path": None}
+    recipe = script_recipe(SimpleNamespace(**vars(args) | changed), method="FedNNNN")
+    run_federation(recipe, lambda: Inputs(start, engines, CPU), tmp_path / "run")
+    served = load_file(max((tmp_path / "run" / "checkpoint").iterdir()))
+    assert_close(load_file(args.server_state_path), served, rtol=0, atol=0)
+    average = load_file(tmp_path / "run" / "model.safetensors")
+    for found in (server.evaluation_state_dict(), server.get_model_params()):
+        assert_close(dict(found), average, rtol=0, atol=0)

@@ -1,20 +1,25 @@
-"""What a FedML script names: models, devices, trackers, methods; on another FedML too."""
+"""FedML's patched places: what scripts name, on another FedML too, and ``fedml run``."""
 
 import logging
 import re
+import sys
 from importlib.metadata import requires
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import click.testing
 import fedml
 import pytest
 import torch
 import wandb
-from fedml.cli.modules.run import fedml_run
+from fedml.cli.cli import cli
+from fedml.cli.modules import run as cli_run
 from fedml.core.mlops.mlops_profiler_event import MLOpsProfilerEvent
+from fedml.ml.aggregator.default_aggregator import DefaultServerAggregator
+from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.fedml import hook
+from fednnnn_plugin.fedml import hook, processes
+from fednnnn_plugin.fedml.loaders import fedml_dataset
 from fednnnn_plugin.fedml.patches import optimizers, wrap
 
 from .rounds import CPU, fedml_args, line, refused, silo, silo_args, simulate
@@ -44,15 +49,90 @@ def test_device_is_the_cpu_unless_asked(monkeypatch) -> None:
     assert fedml.device.get_device(fedml_args(using_gpu=True, gpu_id=1)) == torch.device("cuda:1")
 
 
-def run(args, aggregator=None) -> None:
-    fedml.FedMLRunner(args, CPU, [None] * 8, line(), server_aggregator=aggregator)
+@pytest.fixture
+def started(monkeypatch) -> list[tuple]:
+    """The method and the helper that FedML's servers and clients were started with."""
+    started: list[tuple] = []
 
+    def start(args, device, dataset, model, helper=None) -> None:
+        started.append((args.federated_optimizer, helper))
 
-def test_keys_without_effect_and_near_misses_are_named(monkeypatch, caplog) -> None:
     for role in ("Server", "Client"):
-        monkeypatch.setattr(f"fedml.cross_silo.{role}", lambda *words: None)
+        monkeypatch.setattr(f"fedml.cross_silo.{role}", start)
+    return started
+
+
+def run(args, dataset=None, **helpers) -> None:
+    fedml.FedMLRunner(args, CPU, dataset or [None] * 8, line(), **helpers)
+
+
+def test_method_by_name_gives_our_aggregator_and_trainer(started, images, caplog) -> None:
+    """The trainer for our data alone; what is given, and FedML's own names, are left alone."""
+
+    def helper(*given, **helpers):
+        run(*given, **helpers)
+        named, helper = started.pop()
+        assert named == "FedAvg"
+        return helper
+
+    args, ours = silo_args(**OURS | {"role": "client"}), fedml_dataset(images, 5, 0)
+    own = ModelTrainerCLS(line(), args)
+    assert type(helper(args, ours)) is fp.FedNNNNClientTrainer
+    assert helper(args) is None  # FedML makes its default
+    assert helper(args, ours, client_trainer=own) is own
+    assert not caplog.records
+    args.federated_optimizer, args.prox_mu = "PaperFedProx", 0.1
+    helper(args)
+    assert "PaperFedProx's proximal term is its own to add" in caplog.text
+    args = silo_args(federated_optimizer="Momentum", beta=None)
+    made = helper(args)
+    assert type(made) is fp.FedNNNNAggregator
+    assert made._recipe.rule.name == args.federated_optimizer == "Momentum"
+    theirs = DefaultServerAggregator(line(), args)
+    assert helper(silo_args(), server_aggregator=theirs) is theirs
+    theirs.test = lambda *_: "theirs"
+    assert helper(args, server_aggregator=theirs).test(None, CPU, args) == "theirs"
+    assert helper(silo_args(role="client", beta=None), ours) is None
+
+
+@pytest.mark.parametrize("kind", ["cross_cloud", "fedml_serving", "cross_device"])
+def test_method_by_name_elsewhere_is_refused(kind) -> None:
+    args = silo_args(training_type=kind, federated_optimizer="FedNNNN", role="server")
+    # FedML 0.9.6 itself cannot start serving from its runner; its phones send files of MNN.
+    instead = ".*FedNNNNAggregator" if kind == "cross_cloud" else "[^;]*$"
+    with refused(f"training_type: {kind}: FedNNNN runs by{instead}"):
+        fedml.init(args, check_env=False)
+    args.federated_optimizer = "FedAvg"
+    sys.modules["fedml.core.mlops"].pre_setup(args)  # FedML's own goes on
+
+
+@pytest.mark.parametrize(("error", "status"), [(fp.UserError("no"), 2), (ValueError("no"), 1)])
+def test_error_of_one_process_over_mpi_ends_all(error, status, monkeypatch) -> None:
+    """FedML's receiving thread would keep that process; the others would wait for it."""
+    ended: list[int] = []
+    monkeypatch.setattr(sys, "excepthook", lambda *_: None)
+    comm = SimpleNamespace(Get_size=lambda: 3, Abort=ended.append)
+    args = silo_args(federated_optimizer="FedNNNN", backend="MPI", comm=comm, beta=-1)
+    for _ in "twice":  # it ends them once
+        with refused(r"args: train_args\.beta: -1: must be"):
+            run(args)
+    sys.excepthook(type(error), error, None)
+    assert ended == [status]
+
+
+def test_simulation_ends_with_one_ranks_mistake(monkeypatch) -> None:
+    """Where its data are not there; it waits for the others, who may make the same mistake."""
+    ranks = SimpleNamespace(size=2, rank=1, local_rank=0, leave=sys.exit)
+    monkeypatch.setattr(processes, "simulation_ranks", lambda recipe: ranks)
+    values = {"dataset": "mnist", "data_cache_dir": "/nowhere", "download": False}
+    with pytest.raises(SystemExit) as left:
+        fedml.data.load(fedml_args(**values))
+    assert left.value.code == 2
+
+
+def test_keys_without_effect_and_near_misses_are_named(started, caplog) -> None:
     caplog.set_level(logging.WARNING, "fednnnn_plugin")
-    run(silo_args(), fp.FedNNNNAggregator(line(), silo_args()))
+    run(silo_args(), server_aggregator=fp.FedNNNNAggregator(line(), silo_args()))
     run(silo_args(role="client"))
     assert not caplog.messages
     run(silo_args())
@@ -84,7 +164,7 @@ def test_our_names_are_refused_on_another_fedml(monkeypatch) -> None:
     ):
         with refused(said):
             call(*words)
-    result = click.testing.CliRunner().invoke(fedml_run, ["x.yaml"])
+    result = click.testing.CliRunner().invoke(cli_run.fedml_run, ["x.yaml"])
     assert (result.exit_code, result.output.count("\n")) == (2, 1)
     assert re.match(said, result.output)
 
@@ -107,3 +187,30 @@ def test_mlops_gets_scalars_until_one_failure(reachable, monkeypatch, caplog) ->
     assert sent == (expected if reachable else expected[:1])
     warnings = [record.message for record in caplog.records if "mlops" in record.message]
     assert [line.startswith("round 1: ") for line in warnings] == [True] * (not reachable)
+
+
+SET = ("--set", "train_args.beta=5e-4")
+MISSING = "a.yaml: no such file"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ((*SET, *SET, "folder/a.yml"), 2, "folder/a.yml: no such file"),
+        ((*SET, "a.yaml", *SET, "--backend", "sp", "--output", "list", "--resume"), 2, MISSING),
+        (("./list.yaml",), 2, "./list.yaml: no such file"),
+        (("mnist_iid_b_fedavg", "--set", "train_args.beat=1"), 2, "train_args.beat: "),
+        (("a.yaml", "--api_key", "key"), 2, "No such option"),
+        (("a.yaml", "--help"), 0, "Usage: fedml run [OPTIONS] RECIPE.yaml\n"),
+        # What follows stays FedML's to answer.
+        (("digits",), 2, "No such command"),
+        (("--help",), 0, "fedml run RECIPE.yaml --help"),
+        (("list", "a.yaml"), 2, "Usage: fedml run list "),
+        (("-k", "key", "stop", "a.yaml"), 2, "Usage: fedml run stop "),
+    ],
+)
+def test_run_takes_recipes_beside_fedmls_words(words, status, said) -> None:
+    fp.register()  # again
+    assert cli_run.fedml_run is cli.commands["run"]
+    result = click.testing.CliRunner().invoke(cli, ["run", *words], prog_name="fedml")
+    assert (result.exit_code, said in result.output) == (status, True), result.output

@@ -160,7 +160,7 @@ def test_defence_remembers_a_failed_client(name, failing, defended) -> None:
         ("krum", {"byzantine_client_num": 1}, 1, "^defense_type: krum: 4 of 5 .* needs 5$"),
         ("3sigma", {}, 5, "no client update to average"),
         # FoolsGold looks at the entry before the last, which a model of one has not.
-        ("3sigma", {"model": nn.Linear(2, 1, bias=False)}, 0, r"^defense_type: 3sigma: FedML 0\.9\.6 fails on .*: \w"),
+        ("3sigma", {"model": nn.Linear(2, 1, bias=False)}, 0, "^defense_type: 3sigma: .* fails on"),
     ],
 )
 def test_defence_that_cannot_work_ends(name, values, broken, said, defended) -> None:
