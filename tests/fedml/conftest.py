@@ -31,9 +31,14 @@ fp.register()
 fedml.mlops.pre_setup(SimpleNamespace(using_mlops=False))
 
 
+#: What switches a kind of FedML's security on, and what names the kind.
+SWITCHES = {"enable_defense": "defense_type", "enable_attack": "attack_type"}
+SWITCHES["enable_dp"] = "dp_solution_type"
+
+
 @pytest.fixture
 def secured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., fp.FedNNNNAggregator]:
-    """Norm-Norm's aggregator under FedML's security settings, anew: FedML keeps its parts."""
+    """Norm-Norm's aggregator under FedML's security settings, on where they are named."""
     monkeypatch.setattr(FedMLAttacker, "_attacker_instance", None)
     monkeypatch.setattr(FedMLDefender, "_defender_instance", None)
     monkeypatch.setattr(FedMLDifferentialPrivacy, "_dp_instance", None)
@@ -41,6 +46,7 @@ def secured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., fp.FedNNNNAggregat
     def build(model: nn.Module | None = None, **values) -> fp.FedNNNNAggregator:
         torch.manual_seed(0)
         others = {"gamma": None, "worker_num": 5, "process_id": 0, "enable_cuda_rpc": False}
+        others |= {switch: kind in values for switch, kind in SWITCHES.items()}
         return silo(model or net(), "NormNorm", **others | values)
 
     return build

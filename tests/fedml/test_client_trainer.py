@@ -1,7 +1,6 @@
 """The client trainer on its own, and in federations without a transport."""
 
 import copy
-import math
 import os
 import random
 from collections import OrderedDict
@@ -96,14 +95,13 @@ def test_trainer_uses_the_cores_that_its_silo_has() -> None:
 @pytest.mark.parametrize("positions", [(), (3, 5)])
 def test_trainer_counts_labels_not_samples(positions) -> None:
     """As FedML's trainer does for one label a sample."""
-    x, y = torch.randn(4, 2, *positions), torch.arange(4 * math.prod(positions)) % 2
-    data, model, args = [(x, y.reshape(4, *positions).int())], nn.Identity(), fedml_args()
+    x, labels = torch.randn(4, 2, *positions), torch.randint(2, (4, *positions))
+    data, model, args = [(x, labels.int())], nn.Identity(), fedml_args()
     model.w = nn.Parameter(torch.zeros(()))
     found = fp.FedNNNNClientTrainer(model, args).test(data, CPU, args)
-    labels = data[0][1].long()
-    loss = y.numel() * nn.functional.cross_entropy(x, labels).item()
+    loss = labels.numel() * nn.functional.cross_entropy(x, labels).item()
     correct = int((x.argmax(1) == labels).sum())
-    expected = {"test_correct": correct, "test_loss": loss, "test_total": y.numel()}
+    expected = {"test_correct": correct, "test_loss": loss, "test_total": labels.numel()}
     assert found == pytest.approx(expected)
     if not positions:
         assert found == pytest.approx(ModelTrainerCLS(model, args).test(data, CPU, args))
