@@ -20,7 +20,6 @@ from torch.testing import assert_close
 import fednnnn_plugin as fp
 
 CPU = torch.device("cpu")
-BETA = 0.5
 WEIGHTS = ("0.weight", "0.bias", "1.weight", "1.bias")
 STATISTICS = ("0.running_mean", "0.running_var")
 COUNTS = ("0.num_batches_tracked", "positions")
@@ -57,7 +56,7 @@ def fedml_args(**values: Any) -> SimpleNamespace:
 def silo_args(**values: Any) -> SimpleNamespace:
     """A cross-silo server's, under β = γ = 1/2."""
     given = {"training_type": "cross_silo", "federated_optimizer": "FedAvg", "role": "server"}
-    return fedml_args(**given | {"beta": BETA, "gamma": 0.5, "comm_round": 100} | values)
+    return fedml_args(**given | {"beta": 0.5, "gamma": 0.5, "comm_round": 100} | values)
 
 
 def silo(
