@@ -125,6 +125,9 @@ def test_sum_is_that_of_rational_arithmetic(case: Case) -> None:
     shares = weights / weights.sum()  # α_k
     start, *models = (exact(s["m.w"], s["n.v"]) for s in (case.state, *case.clients))
     rows = np.stack(models) - start  # Δ_k
+    # A half-precision S would round to nothing beside its model.
+    assert update.vector.dtype == torch.promote_types(dtype, torch.float32)
+    assert update.buffers["b"].dtype == dtype
     s, mean, magnitude = exact(*update.mean_update.values()), shares @ rows, shares @ abs(rows)
     fine = PRECISION[dtype] * (magnitude + abs(mean)) + SMALLEST[dtype]
     assert (abs(s - mean) <= (grid_error(shares, rows) + fine) * slack).all()
@@ -139,10 +142,8 @@ def test_sum_is_that_of_rational_arithmetic(case: Case) -> None:
     assert all(x.mean_update_norm <= x.mean_client_norm for x in update.layers.values())
 
     # Buffers: weighted means, between minimum and maximum but for rounding.
-    rows, found = (
-        np.stack([exact(client["b"]) for client in case.clients]),
-        exact(*update.buffers.values()),
-    )
+    rows = np.stack([exact(client["b"]) for client in case.clients])
+    found = exact(*update.buffers.values())
     mean, info, largest = shares @ rows, torch.finfo(dtype), abs(rows).max(initial=Fraction(0))
     beyond = abs(rows).max(axis=0) * Fraction(2) ** -52 + largest * Fraction(2) ** -128
     assert (rows.min(axis=0) - beyond <= found).all()
