@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
@@ -63,10 +64,8 @@ def rules_taken_back() -> Iterator[None]:
     """Forget the rules that a test registers."""
     from fednnnn_plugin.server.rules import RULES
 
-    before = dict(RULES)
-    yield
-    RULES.clear()
-    RULES.update(before)
+    with patch.dict(RULES):
+        yield
 
 
 @pytest.fixture
@@ -101,10 +100,8 @@ def unmeasured() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def commands(tmp_path_factory: pytest.TempPathFactory, unmeasured: dict[str, str]) -> Commands:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in os.environ.keys() - unmeasured.keys():
-            patch.delenv(name)
-        patch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # it would count as a change of a file
+    no_cache = {"PYTHONDONTWRITEBYTECODE": "1"}  # it would count as a change of a file
+    with patch.dict(os.environ, unmeasured | no_cache, clear=True):
         return Commands(tmp_path_factory.mktemp("screens"))
 
 

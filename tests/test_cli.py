@@ -1,6 +1,5 @@
 """``fednnnn``: what a person sees, the exit status, and that mistakes write nothing."""
 
-import json
 import os
 import re
 import subprocess
@@ -16,10 +15,8 @@ from fednnnn_plugin import __version__
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe import list_recipes
 
-RECIPE = "digits_noniid_b_fednnnn"
-#: Small and fast: 5 of 20 clients, one epoch.
-QUICK = {"client_num_per_round": 5, "epochs": 1, "comm_round": 1, "checkpoint_every": 1}
-QUICK |= {"using_gpu": False}
+from .support.commands import RECIPE, quick
+
 NO_DATA = ["--set=data_cache_dir=none", "--set=download=false"]
 pytestmark = pytest.mark.usefixtures("own_code")  # an empty folder
 PROGRAM = Path(sys.executable).with_name("fednnnn")
@@ -27,10 +24,6 @@ PROGRAM = Path(sys.executable).with_name("fednnnn")
 
 def fednnnn(*words: str) -> Result:
     return CliRunner().invoke(main, list(words), catch_exceptions=False)
-
-
-def quick(**settings: Any) -> list[str]:
-    return [f"--set={key}={json.dumps(value)}" for key, value in (QUICK | settings).items()]
 
 
 def run(*words: str, **settings: Any) -> Result:
@@ -105,7 +98,7 @@ def test_run_and_check_of_a_held_folder() -> None:
             assert named in refused(fednnnn(command, RECIPE, *quick(), *words))
     for rounds, folder in ((3, "held"), (1, "held, finished already")):
         checked = fednnnn("check", RECIPE, *resume, *quick(comm_round=rounds))
-        assert f"FedNNNN (beta 0.7, gamma 0.8), {rounds} rounds, 5 of 20 clients" in checked.stdout
+        assert f"FedNNNN (beta 0.7, gamma 0.8), {rounds} rounds, 3 of 20 clients" in checked.stdout
         assert checked.stdout.endswith(f"\nrun folder: {folder}\n")
     assert run(*resume).stdout.startswith("held: ")
     assert {path: path.read_bytes() for path in Path().rglob("*.*")} == before

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from .support.commands import quick_run
 from .test_house import MODULES, ROOT
 
 #: In one process: the hook, the modules, the public names, FedML's names, and a run.
@@ -40,13 +41,11 @@ sys.version_info = real
 from fednnnn_plugin.cli import main
 main()
 """
-RUN = "run digits_noniid_b_fednnnn --output=run --set=common_args.using_mlops=true"
-RUN += " --set=comm_round=1 --set=client_num_per_round=2 --set=using_gpu=false"
 
 
 @pytest.mark.slow
 def test_package_works_without_fedml(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PROGRAM, *RUN.split()]
+    command = [sys.executable, "-c", PROGRAM, *quick_run("run", using_mlops=True)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     missing, public, older, newer = ended.stdout.splitlines()[:4]

@@ -1,7 +1,6 @@
 """Runs that are killed, told to stop, or out of disk space, at any moment: nothing is lost."""
 
 import itertools
-import json
 import os
 import re
 import shutil
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ..support.commands import quick_run
 
 
 def lines(folder: Path) -> list[bytes]:
@@ -26,62 +27,49 @@ def kept_rounds(folder: Path) -> list[int]:
     return sorted((int(name.split("-")[1]) for name in names), reverse=True)
 
 
-def check_same(folder: Path, undisturbed: Path) -> None:
-    """Check that a finished run is the undisturbed one, and left nothing behind."""
-    done, expected = (
-        [json.loads(line) | {"seconds": None} for line in lines(place)]
-        for place in (folder, undisturbed)
-    )
-    assert done == expected
-    for name in ("model.safetensors", "recipe.yaml"):
-        assert (folder / name).read_bytes() == (undisturbed / name).read_bytes()
+def go_on(commands: Any, content: Any, folder: Path, undisturbed: Path) -> None:
+    """Go on with a run of two rounds that was cut short: it ends as the undisturbed one did."""
+    more = ["--resume"] if (folder / ".lock").exists() else []
+    ended = commands.run(*quick_run(folder, *more, comm_round=2), folder=folder.parent)
+    assert ended.status == 0, (folder, ended)
+    assert content(folder) == content(undisturbed)
+    assert (folder / "recipe.yaml").read_bytes() == (undisturbed / "recipe.yaml").read_bytes()
     assert not list(folder.rglob("*tmp"))
     # One more may be there that a killed process had no time to remove.
     assert kept_rounds(folder)[:2] == kept_rounds(undisturbed)
     assert len(kept_rounds(folder)) <= 3
 
 
-def go_on(commands: Any, quick: Any, folder: Path, undisturbed: Path) -> None:
-    """Go on with a run of two rounds that was cut short, to the bytes of the undisturbed one."""
-    more = ["--resume"] if (folder / ".lock").exists() else []
-    ended = commands.run(*quick(folder, *more, comm_round=2), folder=folder.parent)
-    assert ended.status == 0, (folder, ended)
-    check_same(folder, undisturbed)
-
-
 @pytest.mark.slow
-def test_kill_before_each_change_of_a_file(commands: Any, quick: Any, tmp_path: Path) -> None:
+def test_kill_before_each_change_of_a_file(commands: Any, content: Any, tmp_path: Path) -> None:
     """What each kill would leave behind goes on to the bytes of the undisturbed run."""
     folder = tmp_path / "run"
-    ended = commands.run(*quick(folder, comm_round=2), folder=tmp_path, copied=str(folder))
+    ended = commands.run(*quick_run(folder, comm_round=2), folder=tmp_path, copied=str(folder))
     assert ended.status == 0
     killed = list(tmp_path.glob("run-*"))
     assert len(killed) > 26
     for left in killed:
-        go_on(commands, quick, left, folder)
+        go_on(commands, content, left, folder)
 
 
 @pytest.mark.slow
-def test_full_disk_from_each_change_of_a_file(commands: Any, quick: Any, tmp_path: Path) -> None:
+def test_full_disk_from_each_change_of_a_file(commands: Any, content: Any, tmp_path: Path) -> None:
     """It befalls a run of one round, which goes on to the second."""
     undisturbed, folder, at = tmp_path / "undisturbed", tmp_path / "run", 0
-    assert commands.run(*quick(undisturbed, comm_round=2), folder=tmp_path).status == 0
+    assert commands.run(*quick_run(undisturbed, comm_round=2), folder=tmp_path).status == 0
     for at in itertools.count(1):
-        struck = quick(folder, comm_round=1)
-        ended = commands.run(*struck, folder=tmp_path, full=(str(folder), at))
+        ended = commands.run(*quick_run(folder), folder=tmp_path, full=(str(folder), at))
         if ended.status == 0:
             break
         said = ended.check_one_line(1)
         assert re.fullmatch(r".*run[-\w./]*: No space left on device", said), said
-        go_on(commands, quick, folder, undisturbed)
+        go_on(commands, content, folder, undisturbed)
         shutil.rmtree(folder)
     assert at > 18
 
 
 @pytest.mark.slow
-def test_second_signal_does_not_cost_the_checkpoint(
-    commands: Any, quick: Any, tmp_path: Path
-) -> None:
+def test_second_signal_does_not_cost_the_checkpoint(commands: Any, tmp_path: Path) -> None:
     """As from a batch system, which tells the job and then each of its processes."""
     for sent, wait, status, said in (
         (signal.SIGTERM, 0.0, 143, "terminated"),
@@ -89,7 +77,7 @@ def test_second_signal_does_not_cost_the_checkpoint(
         (signal.SIGINT, 0.004, 130, "interrupted"),
     ):
         folder = tmp_path / sent.name
-        arguments = quick(folder, comm_round=10_000, checkpoint_every=10_000)
+        arguments = quick_run(folder, comm_round=10_000, checkpoint_every=10_000)
         started = commands.start(*arguments, folder=tmp_path)
         while len(lines(folder)) < 2:
             assert started.exitcode is None
@@ -127,10 +115,10 @@ def net(num_classes):
     ("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
 def test_processes_of_a_users_model_end(
-    commands: Any, quick: Any, tmp_path: Path, sent: signal.Signals, status: int
+    commands: Any, tmp_path: Path, sent: signal.Signals, status: int
 ) -> None:
     (tmp_path / "mine.py").write_text(SLEEPING)
-    arguments = quick("run", "--allow-code", **{"model_args.model": "mine:net"})
+    arguments = quick_run("run", "--allow-code", model="mine:net")
     started = commands.start(*arguments, folder=tmp_path)
     while not (sleeping := list(tmp_path.glob("sleeps-*"))):
         assert started.exitcode is None

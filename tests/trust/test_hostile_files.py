@@ -10,6 +10,8 @@ import pytest
 
 from fednnnn_plugin.errors import MAX_LINES
 
+from ..support.commands import quick_run
+
 LIMITS = {"memory": 1 << 30, "processor": 100}
 CONTENTS = ("cut", "flipped", "nested", "huge")
 PLACES = ("folder", "pipe", "endless", "nowhere")
@@ -52,15 +54,12 @@ def check_lines(ended: Any) -> None:
 
 
 @pytest.mark.slow
-def test_damaged_run_folder_is_resumed_or_refused(
-    commands: Any, quick: Any, tmp_path: Path
-) -> None:
+def test_damaged_run_folder_is_resumed_or_refused(commands: Any, tmp_path: Path) -> None:
     """One report of all, within little memory and time; then each is resumed, to the same bytes."""
     (tmp_path / "mine.py").write_text("def half(outputs, targets):\n    return 0.5\n")
-    all_files = {"validation_args.metrics": ["mine:half"], "client_batching": 2}
-    all_files |= {"client_method": "scaffold"}
+    all_files = {"metrics": ["mine:half"], "client_batching": 2, "client_method": "scaffold"}
     for rounds in (2, 3):
-        words = quick(rounds, "--allow-code", **all_files | {"comm_round": rounds})
+        words = quick_run(rounds, "--allow-code", comm_round=rounds, **all_files)
         assert commands.run(*words, folder=tmp_path).status == 0
     for kind, name in [(kind, name) for kind, names in DAMAGED.items() for name in names]:
         place = tmp_path / "runs" / f"{kind} {name.replace('/', ' ')}"
@@ -70,7 +69,7 @@ def test_damaged_run_folder_is_resumed_or_refused(
     check_lines(commands.run("report", "runs", folder=tmp_path, **LIMITS))
     expected = (tmp_path / "3" / "model.safetensors").read_bytes()
     for place in (tmp_path / "runs").iterdir():
-        words = quick(place, "--resume", "--allow-code", **all_files)
+        words = quick_run(place, "--resume", "--allow-code", comm_round=3, **all_files)
         ended = commands.run(*words, folder=tmp_path, **LIMITS)
         check_lines(ended)
         kind, name = place.name.split(" ", 1)

@@ -16,6 +16,8 @@ from fednnnn_plugin.engine.from_recipe import default_folder
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.recipe.validation import known_keys
 
+from ..support.commands import RECIPE, quick_run
+
 PACKAGE = Path(fp.__file__).parent
 PICKLING = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 REFUSED = {
@@ -23,7 +25,6 @@ REFUSED = {
     *("torch.load", "torch.jit.load", "torch.package", "numpy.load", "np.load"),
     *("yaml.load_all", "yaml.full_load", "yaml.unsafe_load", "yaml.Loader"),
 }
-RECIPE = "digits_noniid_b_fednnnn"
 
 
 def names(module: Path) -> set[str]:
@@ -91,12 +92,10 @@ def watched(commands: Any, tmp_path: Path) -> Callable[..., Any]:
 
 
 @pytest.mark.slow
-def test_commands_load_no_pickle_and_start_nothing(
-    watched: Any, quick: Any, tmp_path: Path
-) -> None:
+def test_commands_load_no_pickle_and_start_nothing(watched: Any, tmp_path: Path) -> None:
     for arguments in (
-        quick("run", comm_round=1),
-        quick("run", "--resume", comm_round=2),
+        quick_run("run"),
+        quick_run("run", "--resume", comm_round=2),
         ["partition", RECIPE, "--plot", "clients.svg"],
         ["report", "run"],
         ["recipes", "copy", "mine"],
@@ -118,19 +117,17 @@ PATHS = [
 
 
 @pytest.mark.slow
-def test_recipe_writes_into_its_output_folder_only(
-    watched: Any, quick: Any, tmp_path: Path
-) -> None:
+def test_recipe_writes_into_its_output_folder_only(watched: Any, tmp_path: Path) -> None:
     here = tmp_path / "a" / "here"
     here.mkdir(parents=True)
     places = ["../../escape", "/proc/self/escape", "~/.x"]
     for key, place in zip(OF_CROSS_SILO, places, strict=True):
-        refused = watched(*quick("out", **{key: place}), folder=here, within=None)
+        refused = watched(*quick_run("out", **{key: place}), folder=here, within=None)
         assert refused.check_one_line(2).startswith(f"--set {key}: ")
     paths = [key for key in PATHS if key not in OF_CROSS_SILO]
     assert len(paths) > 7
-    keys = {"comm_round": 1} | dict(zip(paths, cycle(places), strict=False))
-    ended = watched(*quick("out", **keys), folder=here, within=here / "out")
+    keys = dict(zip(paths, cycle(places), strict=False))
+    ended = watched(*quick_run("out", **keys), folder=here, within=here / "out")
     assert ended.status == 0, ended
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from ..support.commands import quick_run
+
 ROUNDS = 200
 
 
@@ -18,10 +20,10 @@ def used(process: int) -> tuple[int, int, int]:
 
 
 @pytest.mark.slow
-def test_memory_is_level_over_hundreds_of_rounds(commands: Any, quick: Any, tmp_path: Path) -> None:
+def test_memory_is_level_over_hundreds_of_rounds(commands: Any, tmp_path: Path) -> None:
     """Medians: a file that is just being written is open, too."""
     keys = {"client_num_per_round": 2, "batch_size": 100, "checkpoint_every": 25}
-    started = commands.start(*quick("run", comm_round=ROUNDS, **keys), folder=tmp_path)
+    started = commands.start(*quick_run("run", comm_round=ROUNDS, **keys), folder=tmp_path)
     metrics = tmp_path / "run" / "metrics.jsonl"
     first, last, done = [], [], 0
     while done < ROUNDS - 1:  # in the last round it may end

@@ -1,5 +1,7 @@
-"""The decorator of a rule: what it refuses, in a line that names the class."""
+"""The decorator of a rule: what it refuses; the examples in the docstrings run."""
 
+import doctest
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +64,9 @@ def test_declaration_that_cannot_work_is_refused(
     assert "\n" not in str(refused.value)
     assert "Own" not in RULES
     assert RULES["FedNNNN"].optimizer is not optimizer
+
+
+@pytest.mark.parametrize("module", ["average", "rules.fednnnn", "rules.fedexp", "rules"])
+def test_docstring_examples_run(module: str) -> None:
+    result = doctest.testmod(import_module(f"fednnnn_plugin.server.{module}"))
+    assert result.attempted > result.failed == 0
