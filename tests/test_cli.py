@@ -1,9 +1,14 @@
-"""``fednnnn``: what a person sees, the exit status, and that mistakes write nothing."""
+"""``fednnnn``: what a person sees, the exit status; from Python too, mistakes write nothing.
 
+What ``fp.report`` and ``fp.tune`` do: ``test_own_rule.py``.
+"""
+
+import inspect
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +16,18 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
-from fednnnn_plugin import __version__
+import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe import list_recipes
+from fednnnn_plugin.report.arguments import run_paths
+from fednnnn_plugin.report.page import report
+from fednnnn_plugin.tune.tuning import tune
 
 from .support.commands import RECIPE, quick
 
 NO_DATA = ["--set=data_cache_dir=none", "--set=download=false"]
 pytestmark = pytest.mark.usefixtures("own_code")  # an empty folder
+RESULTS = Path(__file__).parents[1] / "results"
 PROGRAM = Path(sys.executable).with_name("fednnnn")
 
 
@@ -51,9 +60,15 @@ def test_run_shows_a_line_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list((folder / "tensorboard").glob("events.*"))
     log = (folder / "fedml.log").read_text()
     assert log.count(warning) == 1
-    for said in (f"fednnnn-plugin {__version__}", "device: cpu", "digits", "20 clients", "round 1"):
+    for said in (
+        f"fednnnn-plugin {fp.__version__}",
+        "device: cpu",
+        "digits",
+        "20 clients",
+        "round 1",
+    ):
         assert said in log
-    assert __version__ in fednnnn("--version").output
+    assert fp.__version__ in fednnnn("--version").output
 
 
 @pytest.mark.parametrize(
@@ -179,3 +194,37 @@ def test_run_with_mlops_becomes_fedml_run(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(os, "execv", lambda path, command: sys.exit(" ".join([path, *command])))
     started = [sys.executable, sys.executable, "-m", "fedml.cli.cli", *words]
     assert fednnnn(*words).stdout == " ".join(started) + "\n"
+
+
+@pytest.mark.parametrize(("package", "function"), [(fp.report, report), (fp.tune, tune)])
+def test_help_is_of_the_function(package: Any, function: Any) -> None:
+    assert inspect.signature(package) == inspect.signature(function)
+    assert inspect.getdoc(function) in str(inspect.getdoc(package))
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "given", "named"),
+    [
+        (fp.tune, RECIPE, {"jobs": "2"}, "jobs: '2'"),
+        (fp.tune, RECIPE, {"grid": {"eta": "1"}}, "grid eta"),
+        (fp.report, RECIPE, {"formats": ["gif"]}, "formats: 'gif'"),
+        (fp.report, RECIPE, {"target": float("nan")}, "target: nan"),
+        (fp.report, RECIPE, {"out": 3}, "out: 3"),
+        (fp.report, RECIPE, {}, f"{RECIPE}: no run"),
+        (fp.report, [None], {}, "runs: null: must be a path"),
+        (fp.read_runs, 3, {}, "runs: 3: must be a path"),
+        (fp.read_runs, pd.DataFrame({"run": [1]}), {}, "runs: a DataFrame: must be a path"),
+    ],
+)
+def test_report_and_tune_name_a_wrong_argument(
+    call: Callable[..., object], argument: Any, given: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(fp.UserError, match=f"^{named}"):
+        call(argument, **given)
+    assert not any(Path().iterdir())
+
+
+def test_runs_are_paths_patterns_and_lists_of_them() -> None:
+    runs = [RESULTS / f"digits_noniid_b_fednnnn-seed{seed}" for seed in (0, 1, 2)]
+    given = (str(RESULTS / "digits_noniid_b_fednnnn-*"), [runs[0], Path("nowhere")])
+    assert run_paths(given) == [*runs, runs[0], Path("nowhere")]

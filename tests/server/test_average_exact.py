@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isqrt
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -175,35 +176,38 @@ def test_huge_buffer_coarsens_no_other(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "largest"),
+    ("dtype", "values", "weight", "bound"),
     [
-        (torch.float32, torch.finfo(torch.float32).max),  # is its own norm
-        (torch.float64, 1.3e154),  # whose squares are finite, and their sum is not
+        (torch.float32, [torch.finfo(torch.float32).max] * 5, 0.7, 1e300),  # is its own norm
+        (torch.float64, [1.3e154] * 5, 0.7, 1e300),  # whose squares add up to infinity
+        (torch.float64, [1.0, 2.0**-44], 1.0, 1e300),  # down to 2^-48 of another client it counts
+        (torch.float64, [1e150, 0.5], 1e-300, 1.0),  # a_k c / ‖Δ_k‖ is below the smallest double
     ],
 )
-def test_largest_updates_have_a_mean(dtype: torch.dtype, largest: float) -> None:
-    """And so has a mask of the least double, or nearly: the sum of either overflows.
+def test_sum_is_right_at_the_ends_of_its_range(
+    dtype: torch.dtype, values: list[float], weight: float, bound: float
+) -> None:
+    acc = UpdateAccumulator({"w": torch.zeros(1, dtype=dtype)}, ["w"], bound)
+    for value in values:
+        assert acc.add({"w": torch.tensor([value], dtype=dtype)}, weight)
+    update, counted = acc.finish(), [min(value, bound) for value in values]
+    mean, square = fmean(counted), sum(value**2 / len(values) for value in counted)
+    assert update.mean_update["w"].item() == pytest.approx(mean, rel=1e-15)
+    norms = (update.mean_update_norm, update.mean_client_norm, update.mean_client_square)
+    assert norms == pytest.approx((mean, mean, square), rel=1e-12)
 
-    Of two such weights the quotient of the rounded sums would, too.
-    """
+
+def test_mean_of_the_largest_buffers_is_finite() -> None:
+    """Their sum is not, nor would be the quotient of rounded sums under such weights."""
     least = torch.tensor([1.0, 0.75], dtype=torch.float64) * torch.finfo(torch.float64).min
-    start = {"w": torch.zeros(1, dtype=dtype), "mask": torch.zeros_like(least)}
-    acc = UpdateAccumulator(start, ["w"])
+    acc = UpdateAccumulator({"w": torch.zeros(1), "mask": torch.zeros_like(least)}, ["w"])
     for weight in (0.9999999999999997, 0.12499999999999992):
-        assert acc.add({"w": torch.tensor([largest], dtype=dtype), "mask": least}, weight)
-    update = acc.finish()
-    assert update.mean_update["w"].item() == pytest.approx(largest, rel=1e-15)
-    assert update.mean_client_square == pytest.approx(largest**2)
-    assert update.mean_update_norm == pytest.approx(largest)
-    torch.testing.assert_close(update.buffers["mask"], least, rtol=1e-15, atol=0.0)
+        assert acc.add({"w": torch.zeros(1), "mask": least}, weight)
+    torch.testing.assert_close(acc.finish().buffers["mask"], least, rtol=1e-15, atol=0.0)
 
 
-def test_sum_keeps_what_is_far_below_another_client() -> None:
-    """Down to 2^-48 of it; a client that did not move may have any weight."""
-    acc = UpdateAccumulator({"w": torch.zeros(1, dtype=torch.float64)}, ["w"])
-    for value in (1.0, 2.0**-44):
-        acc.add({"w": torch.tensor([value], dtype=torch.float64)}, 1.0)
-    assert acc.finish().mean_update["w"].item() == (1 + 2.0**-44) / 2
+def test_sum_with_a_client_that_did_not_move_is_exact() -> None:
+    """It may have any weight."""
     acc = UpdateAccumulator({"w": torch.zeros(2)}, ["w"])
     group = ModelState(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), {})
     assert acc.add_group(group, [1e300, 1e-10]) == [True, True]

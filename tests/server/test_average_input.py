@@ -155,7 +155,7 @@ def test_accumulators_of_different_models_do_not_merge() -> None:
 
 
 def test_clipped_clients_worked_by_hand() -> None:
-    """Of Δ_k · c / ‖Δ_k‖, c = 5: Δ = (3, 4) stays, (0, -20) counts as (0, -5)."""
+    """c = 5: Δ = (3, 4) stays, (0, -20) counts as (0, -5)."""
     acc = UpdateAccumulator({"a.w": torch.zeros(1), "b.w": torch.zeros(1)}, ["a.w", "b.w"], 5.0)
     for a, b in ((3.0, 4.0), (0.0, -20.0)):
         acc.add({"a.w": torch.tensor([a]), "b.w": torch.tensor([b])}, 1.0)
@@ -164,13 +164,3 @@ def test_clipped_clients_worked_by_hand() -> None:
     assert (update.mean_client_norm, update.mean_client_square) == (5.0, 25.0)
     assert update.client_norms == (5.0, 5.0, 5.0)
     assert [layer.mean_client_norm for layer in update.layers.values()] == [1.5, 4.5]
-
-
-def test_clipping_never_lets_a_weight_vanish() -> None:
-    """a_k c / ‖Δ_k‖ is below the smallest double here; the other client still counts in full."""
-    acc = UpdateAccumulator({"w": torch.zeros(1, dtype=torch.float64)}, ["w"], 1.0)
-    for value in (1e150, 0.5):
-        acc.add({"w": torch.tensor([value], dtype=torch.float64)}, 1e-300)
-    update = acc.finish()
-    assert update.mean_update["w"].item() == pytest.approx(0.75, rel=1e-9)
-    assert update.mean_client_norm == pytest.approx(0.75, rel=1e-12)

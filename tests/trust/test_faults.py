@@ -1,4 +1,4 @@
-"""Runs that are killed, told to stop, or out of disk space, at any moment: nothing is lost."""
+"""Runs that are killed, told to stop, out of disk space or long: nothing is lost or left."""
 
 import itertools
 import os
@@ -8,6 +8,7 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
+from statistics import median_high
 from typing import Any
 
 import pytest
@@ -129,3 +130,35 @@ def test_processes_of_a_users_model_end(
         memory = Path("/proc", path.name.removeprefix("sleeps-"), "statm")
         while memory.exists() and memory.read_text()[0] != "0":
             time.sleep(0.01)  # for ever, where it is left behind
+
+
+ROUNDS = 200
+
+
+def used(process: int) -> tuple[int, int, int]:
+    """Pages of memory, open files and threads."""
+    place = Path(f"/proc/{process}")
+    files, threads = (len(list((place / name).iterdir())) for name in ("fd", "task"))
+    return int((place / "statm").read_text().split()[1]), files, threads
+
+
+@pytest.mark.slow
+def test_memory_is_level_over_hundreds_of_rounds(commands: Any, tmp_path: Path) -> None:
+    """Medians: a file that is just being written is open, too."""
+    keys = {"client_num_per_round": 2, "batch_size": 100, "checkpoint_every": 25}
+    started = commands.start(*quick_run("run", comm_round=ROUNDS, **keys), folder=tmp_path)
+    first, last, done = [], [], 0
+    while done < ROUNDS - 1:  # in the last round it may end
+        if 10 <= done < ROUNDS / 4:
+            first.append(used(started.pid))
+        elif done > ROUNDS * 3 / 4:
+            last.append(used(started.pid))
+        time.sleep(0.005)
+        done = len(lines(tmp_path / "run"))
+    assert commands.wait(started).status == 0
+    assert min(len(first), len(last)) > 20
+    (pages, *others), (last_pages, *last_others) = (
+        map(median_high, zip(*part, strict=True)) for part in (first, last)
+    )
+    assert last_pages <= 1.01 * pages
+    assert all(late <= early for early, late in zip(others, last_others, strict=True))
