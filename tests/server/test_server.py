@@ -13,7 +13,7 @@ from fednnnn_plugin.server.layout import Layout, State
 from fednnnn_plugin.server.rules import RULES, rule
 from fednnnn_plugin.server.server import Server, ServerMove, ServerState
 
-from .rules.test_battery import DEVICES, SETTINGS, every_rule
+from .rules.test_battery import DEVICES, DTYPES, SETTINGS, every_rule
 
 TRAINABLE = ["fc.weight", "fc.bias"]
 
@@ -72,7 +72,7 @@ def values(state: State) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_server_two_rounds_worked_by_hand(dtype: torch.dtype, device: str) -> None:
     start = {name: tensor.to(device) for name, tensor in model(*START, dtype).items()}
     federation = Federation("FedNNNN", start)

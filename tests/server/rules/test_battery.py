@@ -13,7 +13,7 @@ from fednnnn_plugin.server.rules import RULES
 from fednnnn_plugin.user_code import on_threads
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-DTYPES = [torch.float16, torch.float32, torch.float64]
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 SETTINGS = {
     name: {key: 0.5 for key, of in rule.keys.items() if of.default is None}
     for name, rule in RULES.items()
