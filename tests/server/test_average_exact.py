@@ -214,6 +214,14 @@ def test_sum_with_a_client_that_did_not_move_is_exact() -> None:
     assert acc.finish().mean_client_norm == pytest.approx(5e-310)
 
 
+def test_sum_of_opposite_updates_is_zero() -> None:
+    delta = torch.randn(500, generator=torch.Generator().manual_seed(0))
+    acc = UpdateAccumulator({"w": torch.zeros(500)}, ["w"])
+    for update in (delta, -delta):
+        acc.add({"w": update}, 0.3)
+    assert acc.finish().mean_update_norm == 0.0
+
+
 def test_sum_survives_one_client_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BinnedSum, "MAX_TERMS", 2)
     acc = UpdateAccumulator({"w": torch.zeros(1)}, ["w"])
