@@ -21,7 +21,6 @@ from fednnnn_plugin.models import create_model
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
 
-SHAPES = {"nnnn_mnist": (1, 28, 28), "nnnn_cifar10": (3, 32, 32)}
 SGD = LocalSGD(epochs=2, batch_size=4, learning_rate=0.05, precision="fp64")
 
 
@@ -44,17 +43,16 @@ class Small(nn.Module):
 class Clients:
     """Random images, and for each client and epoch an order of its own share of them."""
 
-    def __init__(self, model: nn.Module, sizes: Sequence[int], sgd: LocalSGD) -> None:
-        generator = torch.Generator().manual_seed(3)
-        count, shape = sum(sizes), SHAPES.get(getattr(model, "name", ""), (1, 8, 8))
-        self.images = torch.randn(count, *shape, generator=generator, dtype=torch.float64)
-        self.images = self.images.to(sgd.dtype)
+    def __init__(self, model: nn.Module, sizes: Sequence[int], sgd: LocalSGD, *shape: int) -> None:
+        generator, count = torch.Generator().manual_seed(3), sum(sizes)
+        shape = (count, *(shape or (1, 8, 8)))
+        images = torch.randn(shape, generator=generator, dtype=torch.float64)
+        self.images = images.to(sgd.dtype)
         self.labels = torch.randint(10, (count,), generator=generator)
+        shares = torch.randperm(count, generator=generator).split(sorted(sizes, reverse=True))
         self.orders = [
             [share[torch.randperm(len(share), generator=generator)] for _ in range(sgd.epochs)]
-            for share in torch.randperm(count, generator=generator).split(
-                sorted(sizes, reverse=True)
-            )
+            for share in shares
         ]
         self.model, self.sgd = model.to(sgd.dtype), sgd
         replica = Replica(self.model)
@@ -64,8 +62,7 @@ class Clients:
                 tensor.mul_(1.5)
 
     def group(self) -> GroupSGD:
-        most = len(self.orders) + 1
-        return GroupSGD(self.sgd, self.model, self.images, self.labels, most)
+        return GroupSGD(self.sgd, self.model, self.images, self.labels, len(self.orders) + 1)
 
     def together(self) -> ModelState:
         group = self.group()
@@ -73,14 +70,12 @@ class Clients:
         return group.train(self.served, self.orders)
 
     def one_by_one(self) -> list[ModelState]:
-        states = []
-        replica = Replica(self.model)
+        states, replica = [], Replica(self.model)
         for orders in self.orders:
             replica.load(self.served)
             cuts = [order.split(self.sgd.batch_size) for order in orders]
-            self.sgd.train(
-                replica, [[(self.images[i], self.labels[i]) for i in cut] for cut in cuts]
-            )
+            epochs = [[(self.images[i], self.labels[i]) for i in cut] for cut in cuts]
+            self.sgd.train(replica, epochs)
             states.append(copy.deepcopy(replica.state))
         return states
 
@@ -101,20 +96,12 @@ class Clients:
                 torch.testing.assert_close(found, tensor, rtol=0, atol=1e-9)
 
 
-def network(name: str) -> nn.Module:
-    if name in SHAPES:
-        model = create_model(name, 1)
-        model.name = name
-        return model
-    return Small(normalised=name == "normalised")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(SHAPES))
-def test_group_of_paper_networks_as_one_by_one(name: str) -> None:
+@pytest.mark.parametrize(("name", "shape"), [("mnist", (1, 28, 28)), ("cifar10", (3, 32, 32))])
+def test_group_of_paper_networks_as_one_by_one(name: str, shape: tuple[int, ...]) -> None:
     """1e-9 in float64 after a round; BatchNorm counts each client's own steps."""
     sgd = replace(SGD, batch_size=2, weight_decay=5e-3, prox_mu=0.3)
-    Clients(network(name), (2, 4, 3), sgd).assert_same()
+    Clients(create_model(f"nnnn_{name}", 1), (2, 4, 3), sgd, *shape).assert_same()
 
 
 @pytest.mark.slow
@@ -130,8 +117,7 @@ def test_group_with_batches_of_every_length(data: st.DataObject) -> None:
         weight_decay=data.draw(st.sampled_from([0.0, 5e-3]), label="decay"),
         prox_mu=data.draw(st.sampled_from([0.0, 0.3]), label="proximal term"),
     )
-    name = data.draw(st.sampled_from(["plain", "normalised"]), label="network")
-    Clients(network(name), sizes, sgd).assert_same()
+    Clients(Small(data.draw(st.booleans(), label="BatchNorm")), sizes, sgd).assert_same()
 
 
 def within_bf16(clients: Clients) -> tuple[Tensor, list[float]]:
@@ -206,7 +192,6 @@ def test_group_can_be_stopped_before_a_step() -> None:
     left = iter([1, 2])
     with pytest.raises(StopIteration):
         clients.group().train(clients.served, clients.orders, lambda: next(left))
-    assert clients.group().train(clients.served, clients.orders).vector.isfinite().all()
 
 
 class _Operations(TorchDispatchMode):

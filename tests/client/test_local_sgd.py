@@ -33,8 +33,7 @@ def test_sgd_without_gradients_moves_nothing() -> None:
     model, elsewhere = nn.Linear(1, 2), torch.zeros(1, 2, requires_grad=True)
     before = [parameter.clone() for parameter in model.parameters()]
     model.register_forward_hook(lambda *_: elsewhere)
-    batch = (torch.ones(1, 1), torch.tensor([0]))
-    LocalSGD(1, 1, 0.5).train(Replica(model), [[batch]])
+    LocalSGD(1, 1, 0.5).train(Replica(model), [[(torch.ones(1, 1), torch.tensor([0]))]])
     assert all(map(torch.equal, model.parameters(), before))
 
 
