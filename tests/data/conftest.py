@@ -57,7 +57,7 @@ def tiny_mnist(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _md5(content: bytes) -> str:
+def md5(content: bytes) -> str:
     return hashlib.md5(content).hexdigest()
 
 
@@ -74,10 +74,10 @@ def tiny_batches(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         images = np.repeat(np.arange(4, dtype=np.uint8)[:, None] + 10 * b, 3072, axis=1)
         labels = [(b + i) % 10 for i in range(4)]
         batches[name] = pickle.dumps({"data": images, "labels": labels}, protocol=2)
-    sums = [[name, _md5(batches[name])] for name in names]
+    sums = [[name, md5(batches[name])] for name in names]
     monkeypatch.setattr(cifar10, "train_list", sums[:5])
     monkeypatch.setattr(cifar10, "test_list", sums[5:])
-    monkeypatch.setattr(cifar10, "meta", cifar10.meta | {"md5": _md5(batches["batches.meta"])})
+    monkeypatch.setattr(cifar10, "meta", cifar10.meta | {"md5": md5(batches["batches.meta"])})
     return batches
 
 
@@ -90,5 +90,5 @@ def tiny_archive(tiny_batches: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
             member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-    monkeypatch.setattr(torchvision.datasets.CIFAR10, "tgz_md5", _md5(buffer.getvalue()))
+    monkeypatch.setattr(torchvision.datasets.CIFAR10, "tgz_md5", md5(buffer.getvalue()))
     return buffer.getvalue()

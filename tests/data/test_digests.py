@@ -19,14 +19,13 @@ from PIL import Image
 
 from fednnnn_plugin.data import cifar10, mnist
 from fednnnn_plugin.data.federated import FederatedData, load_federated
-from fednnnn_plugin.data.load import load_images
+from fednnnn_plugin.data.load import load_digits
 from fednnnn_plugin.data.partition import partition
 
 from .conftest import DIGITS
 
 DIGESTS = json.loads(Path(__file__).with_name("digests.json").read_text())
 TENSORS, PARTITIONS = DIGESTS["tensors"], DIGESTS["partitions"]
-MADE = ("shuffled", "digits")  # labels that are here without a download
 PILLOW = "13."  # whose filter resized the images: others give other pixels
 MODES = {"grey": ("L",), "colour": ("RGB", "RGBA", "P", "L", "LA")}
 
@@ -60,9 +59,8 @@ def test_digests_of_folders_of_images(name: str, tmp_path: Path) -> None:
     size = (5, 6) if resized == ["resized"] else None
     parts = ("train", "test") if layout == "parts" else ("",)
     write_images(tmp_path / "images", kind, parts, one_size=size is None)
-    data = load(
-        tmp_path / "c", "image_folder", data_dir=tmp_path / "images", image_size=size, seed=1
-    )
+    more = {"data_dir": tmp_path / "images", "image_size": size, "seed": 1}
+    data = load(tmp_path / "c", "image_folder", **more)
     found, expected = digests(data), TENSORS[name]
     if size is not None and not PIL.__version__.startswith(PILLOW):
         found, expected = found[1::2], expected[1::2]  # the labels
@@ -88,30 +86,26 @@ def test_digests_of_the_real_images(dataset: str, real_data_dir: Path) -> None:
     assert digests(data) == TENSORS[dataset]
     for name in PARTITIONS:
         if name.startswith(dataset):
-            assert digest(split(data.train_labels, name)) == PARTITIONS[name]
+            assert digest_of_partition(data.train_labels, name) == PARTITIONS[name]
 
 
-def labels_of(name: str) -> np.ndarray | torch.Tensor:
-    of, *_, seed, _, _ = name.split()
-    if of == "digits":
-        return load_images(of, Path(), download=False, seed=int(seed)).pixels.train_labels
-    labels = np.repeat(np.arange(7), [900, 100, 300, 333, 511, 700, 801])
-    return np.random.default_rng(0).permutation(labels)
-
-
-def digest(clients: list[np.ndarray]) -> str:
+def digest_of_partition(labels: np.ndarray | torch.Tensor, name: str) -> str:
+    _, method, sizes, clients, seed, classes, exponent = name.split()
+    settings = (int(clients), method, sizes, int(classes), float(exponent))
     whole = hashlib.sha256()
-    for indices in clients:
+    for indices in partition(labels, *settings, seed=int(seed)):
         whole.update(len(indices).to_bytes(8, "little") + indices.astype("<i8").tobytes())
     return whole.hexdigest()[:16]
 
 
-def split(labels: np.ndarray | torch.Tensor, name: str) -> list[np.ndarray]:
-    _, method, sizes, clients, seed, classes, exponent = name.split()
-    settings = (int(clients), method, sizes, int(classes), float(exponent))
-    return partition(labels, *settings, seed=int(seed))
-
-
-@pytest.mark.parametrize("name", [name for name in PARTITIONS if name.startswith(MADE)])
+@pytest.mark.parametrize("name", [name for name in PARTITIONS if name.startswith("shuffled")])
 def test_digests_of_partitions(name: str) -> None:
-    assert digest(split(labels_of(name), name)) == PARTITIONS[name]
+    labels = np.repeat(np.arange(7), [900, 100, 300, 333, 511, 700, 801])
+    shuffled = np.random.default_rng(0).permutation(labels)
+    assert digest_of_partition(shuffled, name) == PARTITIONS[name]
+
+
+@pytest.mark.parametrize("name", [name for name in PARTITIONS if name.startswith("digits")])
+def test_digests_of_partitions_of_digits(name: str) -> None:
+    labels = load_digits(int(name.split()[4])).pixels.train_labels
+    assert digest_of_partition(labels, name) == PARTITIONS[name]

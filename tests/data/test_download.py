@@ -1,14 +1,14 @@
 """Downloads: through torchvision, whole or not at all, and never where the data is there."""
 
-import hashlib
 import http.server
 import multiprocessing
 import shutil
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torchvision
@@ -16,45 +16,41 @@ import torchvision
 from fednnnn_plugin.data.load import load_images
 from fednnnn_plugin.data.sources import OWN_FOLDER
 
-from .conftest import refusal
+from .conftest import md5, refusal
 
 
-class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves the files of ``folder``."""
-
-    folder: Path
+@dataclass
+class Server:
+    url: str
+    folder: Path  # of the files that it serves
     asked: list[str]
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given, directory=str(self.folder))
 
-    def do_GET(self) -> None:
-        self.asked.append(self.path)
-        super().do_GET()
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder, asked = tmp_path_factory.mktemp("served"), list[str]()
 
-    def log_message(self, *_: object) -> None:
-        pass
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            asked.append(self.path)
+
+    handler = partial(Handler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as serving:
+        threading.Thread(target=serving.serve_forever, args=(0.01,), daemon=True).start()
+        yield Server(f"http://127.0.0.1:{serving.server_port}/", folder, asked)
+        serving.shutdown()
 
 
 @pytest.fixture
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    Handler.folder, Handler.asked = tmp_path_factory.mktemp("served"), []
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-
-
-@pytest.fixture
-def mnist(url: str, tiny_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> type[Handler]:
+def mnist(server: Server, tiny_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     """The server, which torchvision asks for MNIST after one that has none of it."""
     paths = sorted((tiny_mnist / "MNIST" / "raw").iterdir())
-    resources = [(path.name, hashlib.md5(path.read_bytes()).hexdigest()) for path in paths]
     for path in paths:
-        shutil.copy(path, Handler.folder)
-    monkeypatch.setattr(torchvision.datasets.MNIST, "mirrors", ["http://127.0.0.1:9/", url])
+        shutil.copy(path, server.folder)
+    resources = [(path.name, md5(path.read_bytes())) for path in paths]
+    monkeypatch.setattr(torchvision.datasets.MNIST, "mirrors", ["http://127.0.0.1:9/", server.url])
     monkeypatch.setattr(torchvision.datasets.MNIST, "resources", resources)
-    return Handler
+    return server
 
 
 def load(dataset: str, folder: Path) -> int:
@@ -62,7 +58,7 @@ def load(dataset: str, folder: Path) -> int:
 
 
 def test_download_of_mnist_replaces_nothing(
-    mnist: type[Handler], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mnist: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "t10k-labels-idx1-ubyte.gz"
     raw = tmp_path / "new" / "MNIST" / "raw"
@@ -80,15 +76,13 @@ def test_download_of_mnist_replaces_nothing(
     assert not mnist.asked  # all is there: no network
 
 
-@pytest.mark.parametrize("damage", ["gone", "changed", "cut"])
-def test_download_that_fails_leaves_nothing(
-    mnist: type[Handler], tmp_path: Path, damage: str
-) -> None:
+@pytest.mark.parametrize("gone", [False, True])
+def test_download_that_fails_leaves_nothing(mnist: Server, tmp_path: Path, gone: bool) -> None:
     path = mnist.folder / "t10k-images-idx3-ubyte.gz"
     content = path.read_bytes()
     path.unlink()
-    if damage != "gone":
-        path.write_bytes(content[:-1] + (b"x" if damage == "changed" else b""))
+    if not gone:
+        path.write_bytes(content[:-1])
     folder = tmp_path / "new"
     assert refusal(load, "mnist", folder).startswith(f"{folder}: download failed: ")
     assert [path.name for path in folder.iterdir()] == [OWN_FOLDER]
@@ -97,7 +91,7 @@ def test_download_that_fails_leaves_nothing(
     assert load("mnist", folder) == 30
 
 
-def test_download_is_done_by_one_process(mnist: type[Handler], tmp_path: Path) -> None:
+def test_download_is_done_by_one_process(mnist: Server, tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=load, args=("mnist", tmp_path / "new")) for _ in range(3)]
     for process in processes:
@@ -109,11 +103,11 @@ def test_download_is_done_by_one_process(mnist: type[Handler], tmp_path: Path) -
 
 
 def test_download_of_cifar10(
-    url: str, tmp_path: Path, tiny_archive: bytes, monkeypatch: pytest.MonkeyPatch
+    server: Server, tmp_path: Path, tiny_archive: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torchvision.datasets.CIFAR10, "url", f"{url}archive")
-    (Handler.folder / "archive").write_bytes(b"of another sum")
+    monkeypatch.setattr(torchvision.datasets.CIFAR10, "url", f"{server.url}archive")
+    (server.folder / "archive").write_bytes(b"of another sum")
     assert "download failed: " in refusal(load, "cifar10", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [OWN_FOLDER]
-    (Handler.folder / "archive").write_bytes(tiny_archive)
+    (server.folder / "archive").write_bytes(tiny_archive)
     assert load("cifar10", tmp_path) == 20

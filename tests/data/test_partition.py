@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import block_diag, eye, hstack, kron, vstack
 from scipy.stats import chisquare
 from sklearn.datasets import load_digits
 
@@ -33,16 +32,11 @@ def check_partition(clients: list[np.ndarray], labels: np.ndarray) -> np.ndarray
 
 
 def test_partition_worked_by_hand() -> None:
-    labels = np.array([0, 0, 1, 1, 0, 0, 1, 1])
-    assert check_partition(partition(labels, 2, "n_class"), labels).tolist() == [[2, 2], [2, 2]]
     # Three clients of 4 and four classes: only a chain of shared classes works.
     labels = np.repeat([0, 1, 2, 3], [3, 3, 3, 3])
     counts = check_partition(partition(labels, 3, "n_class"), labels)
     held = sorted(sorted(row[row > 0].tolist()) for row in counts)
     assert held == [[1, 3], [1, 3], [2, 2]]
-    # As many clients of one class as there can be: of one sample each.
-    alone = partition([0, 0, 1, 1, 1], 5, "n_class", classes_per_client=1)
-    assert sorted(map(len, alone)) == [1] * 5
     # Clients of 3 and of 1: each has a class of its size.
     own = partition([0, 1, 1, 1], 2, "n_class", "power_law", classes_per_client=1, min_samples=1)
     assert [c.tolist() for c in own] == [[1, 2, 3], [0]]
@@ -116,10 +110,8 @@ def test_partition_deals_every_hand_as_often() -> None:
 @pytest.mark.parametrize("labels", [MNIST, CIFAR10])
 @pytest.mark.parametrize("exponent", [0.1, 0.6])
 def test_partition_of_single_classes_is_a_power_law(labels: np.ndarray, exponent: float) -> None:
-    uneven = {"sizes": "power_law", "power_law_exponent": exponent}
-    counts = check_partition(
-        partition(labels, 100, "n_class", classes_per_client=1, **uneven), labels
-    )
+    clients = partition(labels, 100, "n_class", "power_law", 1, power_law_exponent=exponent)
+    counts = check_partition(clients, labels)
     assert ((counts > 0).sum(axis=1) == 1).all()
     assert counts.sum(axis=1).tolist() == client_sizes(len(labels), 100, exponent, 10).tolist()
 
@@ -140,24 +132,22 @@ def test_partition_takes_labels_in_any_form() -> None:
 
 def exists(class_sizes: np.ndarray, sizes: np.ndarray, classes_per_client: int) -> bool:
     """Whether there is a split, by integer programming: amounts x, and held or not, z."""
-    num_clients, num_classes = len(sizes), len(class_sizes)
-    cells = num_clients * num_classes
-    rows = kron(eye(num_clients), np.ones((1, num_classes)))
-    columns = kron(np.ones((1, num_clients)), eye(num_classes))
-    most = np.minimum.outer(sizes, class_sizes).ravel().astype(float)
-    sums = [block_diag([rows, rows]), hstack([columns, 0 * columns])]
-    x_at_least_z = hstack([eye(cells), -eye(cells)])
-    x_at_most_z = hstack([-eye(cells), eye(cells).multiply(most)])
-    constraints = vstack([*sums, x_at_least_z, x_at_most_z])
-    equal = np.concatenate([sizes, np.full(num_clients, classes_per_client), class_sizes])
-    lower = np.concatenate([equal, np.zeros(2 * cells)])
-    upper = np.concatenate([equal, np.full(2 * cells, np.inf)])
-    result = milp(
-        np.zeros(2 * cells),
-        constraints=LinearConstraint(constraints.tocsr(), lower, upper),
-        integrality=np.ones(2 * cells),
-        bounds=Bounds(0, np.concatenate([most, np.ones(cells)])),
-    )
+    most = np.minimum.outer(sizes, class_sizes).ravel()
+    cells = np.eye(len(most))
+    of_clients = np.kron(np.eye(len(sizes)), np.ones(len(class_sizes)))
+    of_classes = np.kron(np.ones(len(sizes)), np.eye(len(class_sizes)))
+    constraints = [
+        LinearConstraint(np.hstack([of_clients, 0 * of_clients]), sizes, sizes),
+        LinearConstraint(np.hstack([of_classes, 0 * of_classes]), class_sizes, class_sizes),
+        LinearConstraint(
+            np.hstack([0 * of_clients, of_clients]), classes_per_client, classes_per_client
+        ),
+        LinearConstraint(np.hstack([cells, -cells]), lb=0),  # x >= z
+        LinearConstraint(np.hstack([cells, -np.diag(most)]), ub=0),  # x <= most * z
+    ]
+    bounds = Bounds(0, np.concatenate([most, np.ones_like(most)]))
+    nothing = np.zeros(2 * len(most))  # to be minimised
+    result = milp(nothing, integrality=1, bounds=bounds, constraints=constraints)
     assert result.status in (0, 2), result.message  # solved, or proved impossible
     return result.status == 0
 
@@ -227,20 +217,18 @@ FREE = {"method": "dirichlet_by_class"}
         ({"power_law_exponent": float("nan")}, "power_law_exponent: nan: "),
         ({"power_law_exponent": 10**400}, "power_law_exponent: a huge number: "),
         ({"alpha": 0.0009}, "alpha: 0.0009: .* at least 0.001"),
-        ({"alpha": 10**400}, "alpha: a huge number: "),
         *(({k: 10**5000}, f"{k}: a huge number: ") for k in ("seed", "classes_per_client")),
         ({"method": np.array(["iid", "x"])}, "method: a ndarray: .* iid"),
         ({"labels": torch.zeros(4, dtype=torch.int64, device="meta")}, "labels: .* Tensor"),
         ({"labels": [0.0, 1.0]}, "labels: .* integers, .* float64"),
         ({"num_clients": 1438}, "num_clients: 1438: .* 1437 "),
-        (PAIRS | {"classes_per_client": 11}, "classes_per_client: 11: .* 10"),
         (PAIRS | {"num_clients": 4}, "num_clients: 4: .* at least 5 "),
-        (PAIRS | {"num_clients": 719}, "num_clients: 719: .* at most 718 "),
         (PAIRS | {"num_clients": 5}, "num_clients: 5: "),
         (UNEVEN | {"num_clients": 100, "min_samples": 15}, "min_samples: 15: .* at most 14 "),
         (UNEVEN | PAIRS | {"classes_per_client": 200}, "classes_per_client: 200: .* 10"),
         (FREE | UNEVEN, "sizes: 'power_law': .* balanced"),
         (FREE | {"min_samples": 72}, "min_samples: 72: .* at most 71 "),
+        (FREE | {"min_samples": 71, "alpha": 1e-3}, "min_samples: 71: in 2000 draws .* alpha "),
         (UNEQUAL, "num_clients: 10: class 1 has 9 .* 10 clients"),
         (UNEQUAL | PAIRS, "num_clients: 10: .* at most 9 "),
         (UNEVEN | PAIRS | {"num_clients": 7}, "power_law_exponent: 1: .* classes_per_client=2"),
