@@ -131,32 +131,29 @@ def png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts) + b"\0\0\0\0IEND\xaeB`\x82"
 
 
-SIXTEEN_BITS = Image.fromarray(np.full((6, 4), 40_000, dtype=np.uint16))
-HOSTILE: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "a script": (lambda path: path.write_bytes(b"%!PS-Adobe\n"), "neither format"),
-    "cut": (lambda path: os.truncate(path, 45), ""),
-    "a pipe": (lambda path: [path.unlink(), os.mkfifo(path)], "not a regular file"),
-    "endless": (lambda path: [path.unlink(), path.symlink_to("/dev/zero")], "not a regular file"),
-    "nowhere": (lambda path: [path.unlink(), path.symlink_to("gone")], "cannot be used"),
-    "16 bits": (SIXTEEN_BITS.save, "more than 8 bits a channel"),
-    "no pixels": (lambda path: path.write_bytes(png(4, 6)), ""),
-    "vast": (lambda path: path.write_bytes(png(10**6, 10**6)), "decompression bomb"),
-    "large": (lambda path: path.write_bytes(png(10**4, 10**4)), "decompression bomb"),
-}
-
-
 @pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
 @pytest.mark.parametrize(("place", "size"), [("0.png", None), ("1.png", (2, 2))])
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(
+    ("said", "damage"),
+    [
+        ("neither format", lambda path: path.write_bytes(b"%!PS-Adobe\n")),
+        ("that can be used", lambda path: os.truncate(path, 45)),
+        ("not a regular file", lambda path: [path.unlink(), os.mkfifo(path)]),
+        ("not a regular file", lambda path: [path.unlink(), path.symlink_to("/dev/zero")]),
+        ("cannot be used", lambda path: [path.unlink(), path.symlink_to("gone")]),
+        ("more than 8 bits", Image.fromarray(np.full((6, 4), 40_000, dtype=np.uint16)).save),
+        ("decompression bomb", lambda path: path.write_bytes(png(10**6, 10**6))),
+        ("decompression bomb", lambda path: path.write_bytes(png(10**4, 10**4))),  # of a warning
+    ],
+)
 def test_image_that_is_hostile_is_one_line(
-    parts: Path, name: str, place: str, size: tuple[int, int] | None
+    parts: Path, said: str, damage: Callable[[Path], Any], place: str, size: tuple[int, int] | None
 ) -> None:
-    damage, expected = HOSTILE[name]
     path = parts / "train" / "cat" / place
     damage(path)
     message = refusal(load, parts, image_size=size)
     assert message.startswith(f"{path}: ")
-    assert expected in message
+    assert said in message
 
 
 def test_images_beyond_memory_are_not_decoded(parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
