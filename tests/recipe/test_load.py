@@ -56,10 +56,13 @@ def recipe_file(tmp_path: Path) -> Path:
     return path
 
 
-def message(path: Path, *overrides: str) -> str:
+def refused(path: Path, *overrides: str) -> list[str]:
+    """The lines of a refusal."""
     with pytest.raises(UserError) as caught:
         load_recipe(path, overrides)
-    return str(caught.value)
+    lines = str(caught.value).split("\n")
+    assert all(line.isprintable() for line in lines)
+    return lines
 
 
 def test_numbers_may_be_written_5e_4(recipe_file: Path) -> None:
@@ -122,17 +125,15 @@ def test_override_replaces_and_the_last_one_wins(recipe_file: Path) -> None:
         ("data_args.beta=1", "unknown .*train_args"),
         (f"train_args.{'x' * 5000}=1", "unknown"),
         ("train_args.lr=1", "unknown"),
-        ("train_args.momentum=1", "unknown"),
         ("train.beta=1", "unknown .*train_args"),
         ("train_args.beta=\x1b[31m", ".*YAML"),
         ("", ".*KEY=VALUE"),
     ],
 )
 def test_override_with_a_mistake_is_one_line(recipe_file: Path, override: str, told: str) -> None:
-    line = message(recipe_file, override)
+    [line] = refused(recipe_file, override)
     key = override.partition("=")[0][:100]
     assert re.match(rf"--set {re.escape(key)}[^:]*: {told}", line)
-    assert line.isprintable()
     assert len(line) < 800
 
 
@@ -140,38 +141,37 @@ def test_mistakes_have_a_line_each_up_to_twenty(recipe_file: Path) -> None:
     text = MINIMAL.replace("beta: 0.7", "beta: -1").replace("epochs: 1", "epochs: many")
     recipe_file.write_text(text.replace("comm_round: 3", "com_round: 3"))
     told = ("beta: -1: ", "com_round: unknown ", "comm_round: missing", "epochs: 'many': ")
-    for line, of in zip(message(recipe_file).splitlines(), told, strict=True):
+    for line, of in zip(refused(recipe_file), told, strict=True):
         assert line.startswith(f"{recipe_file}: train_args.{of}")
     sections = SECTIONS | {f"section{i}": {} for i in range(400)}
     sections["data_args"] = {f"unknown{i}": 1 for i in range(400)}
     recipe_file.write_text(yaml.safe_dump(sections))
-    lines = message(recipe_file).splitlines()
+    lines = refused(recipe_file)
     assert (len(lines), lines[-1]) == (21, "... and 781 more")  # the missing dataset is one
 
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_section_missing_or_misshapen_is_named(recipe_file: Path, section: str) -> None:
     recipe_file.write_text(yaml.safe_dump({**SECTIONS, section: [1]}))
-    said = message(recipe_file)
-    assert said.startswith(f"{recipe_file}: {section}: a list: ")
-    assert said.isprintable()
+    [line] = refused(recipe_file)
+    assert line.startswith(f"{recipe_file}: {section}: a list: ")
     recipe_file.write_text(yaml.safe_dump({k: v for k, v in SECTIONS.items() if k != section}))
     if section == "common_args":  # has a default for each key
         assert load_recipe(recipe_file).common_args.random_seed == 0
         assert load_recipe(recipe_file, ["random_seed=3"]).common_args.random_seed == 3
     else:  # for which an override does not stand in
-        keys = ("train_args.comm_round=3", "data_args.download=true")
-        said = message(recipe_file, *keys)
-        assert said.startswith(f"{recipe_file}: {section}: missing")
-        assert said.isprintable()
+        [line] = refused(recipe_file, "train_args.comm_round=3", "data_args.download=true")
+        assert line.startswith(f"{recipe_file}: {section}: missing")
 
 
 def test_keys_that_need_another(recipe_file: Path) -> None:
-    assert "device_args.gpu_mapping_key: missing" in message(recipe_file, "gpu_mapping_file=a.yaml")
-    assert message(recipe_file, "resume=true", "overwrite=true").startswith("--set tracking_args.o")
+    [line] = refused(recipe_file, "gpu_mapping_file=a.yaml")
+    assert "device_args.gpu_mapping_key: missing" in line
+    [line] = refused(recipe_file, "resume=true", "overwrite=true")
+    assert line.startswith("--set tracking_args.overwrite: ")
     load_recipe(recipe_file, ["gpu_mapping_file=a.yaml", "gpu_mapping_key=two_gpus"])
     overrides = ["data_args.dataset=image_folder", "data_args.image_size=[24, 32]"]
-    (line,) = message(recipe_file, *overrides).splitlines()
+    [line] = refused(recipe_file, *overrides)
     assert line.startswith(f"{recipe_file}: data_args.data_dir: missing; dataset image_folder need")
     recipe = load_recipe(recipe_file, [*overrides, "data_args.data_dir=~/flowers"])
     assert recipe.data_args.image_size == (24, 32)
@@ -210,23 +210,24 @@ def test_keys_that_overrule_each_other(recipe_file: Path) -> None:
 )
 def test_file_that_is_no_recipe_is_refused(recipe_file: Path, content: bytes, told: str) -> None:
     recipe_file.write_bytes(content)
-    lines = message(recipe_file).splitlines()
-    assert all(line.startswith(f"{recipe_file}: ") and line.isprintable() for line in lines)
+    lines = refused(recipe_file)
+    assert all(line.startswith(f"{recipe_file}: ") for line in lines)
     assert re.match(told, lines[0].removeprefix(f"{recipe_file}: "))
 
 
 def test_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.yaml")
-    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
-    for path in (tmp_path, Path("/dev/null"), tmp_path / "pipe.yaml"):
-        assert message(path).startswith(f"{path}: not a regular file")
-    assert message(tmp_path / "loop.yaml").startswith(f"{tmp_path}/loop.yaml: no such file")
-    assert "cannot be read: File name too long" in message(tmp_path / ("n" * 300))
-    hostile = tmp_path / "a\nb\x1b[2J.yaml"
+    pipe, loop, hostile = (tmp_path / name for name in ("pipe", "loop", "a\nb\x1b[2J.yaml"))
+    os.mkfifo(pipe)
+    loop.symlink_to(loop)
     hostile.touch()
     os.truncate(hostile, 1 << 40)
-    assert message(hostile).isprintable()
-    assert message(hostile).endswith(": larger than 256 KiB")
+    said = dict.fromkeys((tmp_path, Path("/dev/null"), pipe), "not a regular file")
+    said |= {loop: "no such file", hostile: "larger than 256 KiB"}
+    said |= {tmp_path / ("n" * 300): "cannot be read: File name too long"}
+    for path, why in said.items():
+        [line] = refused(path)
+        assert line.startswith(str(path.parent))
+        assert f": {why}" in line
 
 
 def test_dump_holds_values_and_no_access_key(recipe_file: Path) -> None:
