@@ -37,6 +37,9 @@ def test_partition_worked_by_hand() -> None:
     counts = check_partition(partition(labels, 3, "n_class"), labels)
     held = sorted(sorted(row[row > 0].tolist()) for row in counts)
     assert held == [[1, 3], [1, 3], [2, 2]]
+    # As many clients of one class as there can be: of one sample each.
+    alone = partition([0, 0, 1, 1, 1], 5, "n_class", classes_per_client=1)
+    assert sorted(map(len, alone)) == [1] * 5
     # Clients of 3 and of 1: each has a class of its size.
     own = partition([0, 1, 1, 1], 2, "n_class", "power_law", classes_per_client=1, min_samples=1)
     assert [c.tolist() for c in own] == [[1, 2, 3], [0]]
