@@ -17,7 +17,6 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.models import create_model
@@ -27,7 +26,8 @@ from fednnnn_plugin.recipe.schema import DataArgs
 SIZES = (7, 12, 5, 30, 9, 16)
 _SETTINGS = {"client_num_in_total": len(SIZES), "client_num_per_round": 4, "comm_round": 3}
 _SETTINGS |= {"epochs": 1, "batch_size": 5, "learning_rate": 0.05, "checkpoint_every": 1}
-Call = Callable[..., Any]
+Start = Callable[..., fp.Run]
+Content = Callable[[Path], object]
 
 
 @pytest.fixture(scope="session")
@@ -41,30 +41,6 @@ def data() -> FederatedData:
     return FederatedData(*train, clients, *test, num_classes=10)
 
 
-@pytest.fixture(scope="session")
-def recipe() -> Call:
-    """Make a FedNNNN recipe for the tiny federation."""
-
-    def make(**settings: Any) -> Recipe:
-        overrides = [f"{key}={json.dumps(v)}" for key, v in (_SETTINGS | settings).items()]
-        return load_recipe(find_recipe("digits_noniid_b_fednnnn"), overrides)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def run(data: FederatedData) -> Call:
-    """Run a recipe on the tiny federation in a folder."""
-
-    def start(recipe: Recipe, folder: Path, **arguments: Any) -> Summary | None:
-        model = create_model("nnnn_digits", recipe.common_args.random_seed)
-        given: dict[str, Any] = {"model": model, "data": data, "device": torch.device("cpu")}
-        given |= {key: arguments.pop(key) for key in Inputs._fields if key in arguments}
-        return run_federation(recipe, lambda: Inputs(**given), folder, **arguments)
-
-    return start
-
-
 def draw() -> float:
     """Draw from every global generator, as a user's code may."""
     return random.random() + np.random.rand() + torch.rand(1).item()  # noqa: NPY002
@@ -75,27 +51,29 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-@pytest.fixture(scope="session")
-def records() -> Call:
-    """Read a run folder's ``metrics.jsonl``."""
-    return read_records
+def tiny_recipe(**settings: Any) -> Recipe:
+    """A FedNNNN recipe for the tiny federation."""
+    overrides = [f"{key}={json.dumps(value)}" for key, value in (_SETTINGS | settings).items()]
+    return load_recipe(find_recipe("digits_noniid_b_fednnnn"), overrides)
 
 
 class Tiny:
     """Runs the tiny federation in folders of one folder, by name, and reads what they hold."""
 
-    def __init__(self, folder: Path, run: Call, recipe: Call) -> None:
-        self.folder, self._run, self._recipe = folder, run, recipe
+    def __init__(self, folder: Path, data: FederatedData) -> None:
+        self.folder, self._data = folder, data
 
     def __call__(self, name: str = "run", **given: Any) -> Any:
         """Run with these inputs, arguments of `run_federation` and settings of the recipe."""
-        names = {*Inputs._fields, "mode", "ranks", "followers"}
-        arguments = {key: given.pop(key) for key in names & given.keys()}
-        recipe = self._recipe(**given)
-        if isinstance(arguments.get("data"), LoaderData):  # a script's own, not the recipe's
+        arguments = {key: given.pop(key) for key in ("mode", "followers") if key in given}
+        inputs: dict[str, Any] = {"data": self._data, "device": torch.device("cpu")}
+        inputs |= {key: given.pop(key) for key in Inputs._fields if key in given}
+        recipe = tiny_recipe(**given)
+        inputs.setdefault("model", create_model("nnnn_digits", recipe.common_args.random_seed))
+        if isinstance(inputs["data"], LoaderData):  # a script's own, not the recipe's
             defaults = DataArgs.model_construct(dataset="digits")
             recipe = recipe.model_copy(update={"data_args": defaults})
-        return self._run(recipe, self.folder / name, **arguments)
+        return run_federation(recipe, lambda: Inputs(**inputs), self.folder / name, **arguments)
 
     def records(self, name: str = "run") -> list[dict[str, Any]]:
         return read_records(self.folder / name)
@@ -108,8 +86,8 @@ class Tiny:
 
 
 @pytest.fixture
-def tiny(tmp_path: Path, run: Call, recipe: Call) -> Tiny:
-    return Tiny(tmp_path, run, recipe)
+def tiny(tmp_path: Path, data: FederatedData) -> Tiny:
+    return Tiny(tmp_path, data)
 
 
 OWN = Path(__file__).with_name("own.py").read_text()
@@ -122,6 +100,11 @@ def cell(*edit: str) -> dict[str, Any]:
     exec(OWN.replace(*edit) if edit else OWN, namespace)
     return namespace
 
+
+CELL = cell()
+NET, HOSPITALS, DATA = CELL["Net"], CELL["hospitals"], CELL["tensors"]()
+X, Y, *TEST = DATA
+PARTS = [*zip(X.split((30, 50, 20, 40)), Y.split((30, 50, 20, 40)), strict=True)]
 
 #: Settings for ``fp.run`` of a recipe that comes with the package.
 QUICK: dict[str, Any] = {"comm_round": 2, "epochs": 1, "client_num_per_round": 3}
@@ -136,10 +119,17 @@ def quick_run(output: Path | str, recipe: str = "digits_noniid_b_fednnnn", **giv
 
 
 @pytest.fixture
-def start(own_code: Path) -> Call:
+def start(own_code: Path) -> Start:
     """Run as `quick_run` does, in a folder with ``own.py``."""
     (own_code / "own.py").write_text(OWN)
     return quick_run
+
+
+def follower(**calls: Callable[..., object]) -> fp.Follower:
+    """A follower that calls these functions."""
+    made = fp.Follower()
+    vars(made).update(calls)
+    return made
 
 
 class Drawing:

@@ -1,9 +1,7 @@
 """Runs whose clients train together: the records, the bits, and what is refused."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +19,7 @@ from fednnnn_plugin.engine.training import MEMORY, Inputs, room_on, widest_group
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.models import create_model
 
-from .conftest import Tiny
+from .conftest import Content, Tiny
 
 CPU = torch.device("cpu")
 SGD = LocalSGD(1, 5, 0.1)
@@ -43,7 +41,7 @@ def test_group_width_follows_the_gpus_memory(data: FederatedData) -> None:
 
 
 def test_groups_are_kept_on_another_gpu(
-    tiny: Tiny, content: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, content: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def on_gpu(name: str, clients: int, rounds: int, **mode: Any) -> int:
         room = int((clients + 0.5) * NEEDS / MEMORY)
@@ -59,7 +57,7 @@ def test_groups_are_kept_on_another_gpu(
 
 
 def test_groups_are_halved_when_memory_ends(
-    tiny: Tiny, content: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny, content: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the first group of six there is memory for three clients."""
     groups, all_at = list[int](), GroupSGD._all_at
@@ -83,15 +81,6 @@ def test_groups_are_halved_when_memory_ends(
     # Of as much memory as before, a resumed run has the bits of the other, not wider groups.
     tiny("parts", mode="resume", comm_round=3, **settings)
     assert content(tiny.folder / "whole") == content(tiny.folder / "parts")
-
-
-def test_client_alone_without_memory_fails(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    def short_of_memory(*_: object) -> None:
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(LocalSGD, "train", short_of_memory)
-    with pytest.raises(RunError, match=r"^round 1: client . failed \(OutOfMemoryError"):
-        tiny(comm_round=1)
 
 
 def test_users_model_data_and_trainer_are_not_grouped(data: FederatedData) -> None:

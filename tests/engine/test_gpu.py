@@ -21,12 +21,11 @@ from fednnnn_plugin.engine import devices
 from fednnnn_plugin.engine.batches import LoaderBatches, LoaderData, TensorBatches
 from fednnnn_plugin.engine.clock import Clock
 from fednnnn_plugin.engine.from_recipe import rank_device
-from fednnnn_plugin.engine.machine_load import share_waited
 from fednnnn_plugin.engine.numerics import numerics
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import isolated_generators
 
-from .conftest import Tiny
+from .conftest import Tiny, tiny_recipe
 
 CPU, SECOND = torch.device("cpu"), torch.device("cuda", 1)
 SGD = LocalSGD(1, 5, 0.1)
@@ -42,32 +41,25 @@ class Event:
         self._stream, self._at = stream, stream.seconds
 
     def elapsed_time(self, end: "Event") -> float:
-        assert self._stream.done
+        assert self._stream.waits
         return 1000 * (end._at - self._at)
 
 
-class Cuda:
-    """Two GPUs, the second with work under way."""
-
-    def __init__(self) -> None:
-        self.streams = [SimpleNamespace(seconds=0.0, done=False) for _ in range(2)]
-        self.generators = [torch.tensor([5]), torch.tensor([6])]
-        self.waits = 0
-
-    def synchronize(self, device: torch.device) -> None:
-        self.waits += 1
-        self.streams[device.index].done = True
-
-    def set_rng_state(self, state: Tensor, device: int) -> None:
-        self.generators[device] = state
-
-    def manual_seed_all(self, seed: int) -> None:
-        self.generators = [torch.tensor([seed % 1000]) for _ in self.generators]
-
-
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
-    gpus = Cuda()
+def cuda(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
+    """Two GPUs: of each its generator, its stream's seconds, and how often that was waited for."""
+    gpus = [SimpleNamespace(seconds=0.0, waits=0, generator=torch.tensor([k])) for k in (5, 6)]
+
+    def synchronize(device: torch.device) -> None:
+        gpus[device.index].waits += 1
+
+    def set_rng_state(state: Tensor, device: int) -> None:
+        gpus[device].generator = state
+
+    def manual_seed_all(seed: int) -> None:
+        for gpu in gpus:
+            gpu.generator = torch.tensor([seed % 1000])
+
     for name, answer in {
         "init": lambda: None,
         "is_available": lambda: True,
@@ -76,12 +68,12 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
         "get_device_name": lambda device: f"GPU {device.index}",
         "get_device_properties": lambda device: SimpleNamespace(uuid=f"uuid-{device.index}"),
         "mem_get_info": lambda device: (3, 100 + device.index),
-        "current_stream": lambda device: gpus.streams[device.index],
+        "current_stream": lambda device: gpus[device.index],
         "Event": Event,
-        "synchronize": gpus.synchronize,
-        "get_rng_state": lambda device: gpus.generators[device],
-        "set_rng_state": gpus.set_rng_state,
-        "manual_seed_all": gpus.manual_seed_all,
+        "synchronize": synchronize,
+        "get_rng_state": lambda device: gpus[device].generator,
+        "set_rng_state": set_rng_state,
+        "manual_seed_all": manual_seed_all,
         "_is_in_bad_fork": lambda: False,
     }.items():
         monkeypatch.setattr(torch.cuda, name, answer)
@@ -128,12 +120,12 @@ words: {host1: many}
     ],
 )
 def test_ranks_take_mapped_or_visible_gpus(
-    recipe: Any, tmp_path: Path, cuda: Cuda, keys: Any, ranks: int, found: Any
+    tmp_path: Path, cuda: Any, keys: Any, ranks: int, found: Any
 ) -> None:
     if "gpu_mapping_key" in keys:
         keys = keys | {"gpu_mapping_file": str(tmp_path / "mapping.yaml")}
         (tmp_path / "mapping.yaml").write_text(MAPPING)
-    given = recipe(**{"using_gpu": True} | keys)
+    given = tiny_recipe(**{"using_gpu": True} | keys)
     world = [SimpleNamespace(rank=r, size=ranks, local_rank=r) for r in range(ranks)]
     if isinstance(found, str):
         with pytest.raises(UserError, match=found):
@@ -160,37 +152,27 @@ def test_cores_are_shared_between_ranks(monkeypatch: pytest.MonkeyPatch) -> None
     assert (devices.side_by_side(CPU), devices.core_ids()) == (3, {0, 1, 2})
 
 
-def test_share_waited_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of five on four cores one waits at any time."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    for load, share in ((0.0, 0.0), (3.9, 0.0), (5.0, 0.2)):
-        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 9.0, 9.0))
-        assert share_waited() == pytest.approx(share)
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda:1"])
-def test_clock_adds_up_its_parts(cuda: Cuda, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+def test_clock_adds_up_its_parts(cuda: Any, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     """Of its own GPU's stream, whatever the thread's is; parts of 1 + 4, 2 and 8 seconds."""
-    stream = cuda.streams[1]
-    monkeypatch.setattr(time, "perf_counter", lambda: stream.seconds)
+    monkeypatch.setattr(time, "perf_counter", lambda: cuda[1].seconds)
     clock = Clock(torch.device(device))
     for part, seconds in (("train", 1), ("aggregate", 2), ("train", 4), ("evaluate", 8)):
-        stream.seconds += seconds
+        cuda[1].seconds += seconds
         clock.mark(part)
-    assert cuda.waits == 0
+    assert cuda[1].waits == 0
     assert clock.seconds() == {"train": 5.0, "aggregate": 2.0, "evaluate": 8.0}
-    assert cuda.waits == (device != "cpu")  # once
+    assert (cuda[0].waits, cuda[1].waits) == (0, device != "cpu")  # once
 
 
-def test_generators_of_gpus_are_given_back(cuda: Cuda) -> None:
-    before, drawn = torch.get_rng_state(), []
+def test_generators_of_gpus_are_given_back(cuda: Any) -> None:
+    drawn = []
     for seed in (1, 1, 2):
         with isolated_generators(seed, "trainer"):
-            drawn.append([int(generator) for generator in cuda.generators])
-        assert [int(generator) for generator in cuda.generators] == [5, 6]
+            drawn.append([int(gpu.generator) for gpu in cuda])
+        assert [int(gpu.generator) for gpu in cuda] == [5, 6]
     assert drawn[0] == drawn[1] != drawn[2]
     assert drawn[0] != [5, 6]
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")

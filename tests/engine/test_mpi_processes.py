@@ -218,7 +218,7 @@ def test_mistake_before_mpi_is_said_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("rank", "local_rank", "load", "seconds"),
-    [("0", "0", 9.0, []), ("2", "0", 1.0, [5.0]), ("1", "1", 1.0, [10.0]), ("1", "1", 6.0, [30.0])],
+    [("0", "0", 9.0, []), ("2", "0", 0.0, [5.0]), ("1", "1", 1.0, [10.0]), ("1", "1", 6.0, [30.0])],
 )
 def test_rank_lets_others_speak_first(
     monkeypatch: pytest.MonkeyPatch, rank: str, local_rank: str, load: float, seconds: list[float]

@@ -6,36 +6,30 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from torch import nn
 
+from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine import keeper
 from fednnnn_plugin.engine.folder import RunFolder
-from fednnnn_plugin.engine.followers import Follower
 from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.engine.unchanged import check_unchanged, is_of_other_code, keep_fingerprint
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.files import write_atomically
 
-from .conftest import Tiny
+from .conftest import Tiny, follower
 
 FIVE = {"comm_round": 5, "checkpoint_every": 2}
 LINEAR = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 
-def on_round(call: Callable[[int], object]) -> Follower:
-    """Call a function with each round's number."""
-    follower = Follower()
-    follower.round_done = lambda record: call(record.round)
-    return follower
-
-
 @pytest.fixture(scope="module")
-def finished(run: Any, recipe: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(data: FederatedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of five rounds, with a checkpoint every second."""
     folder = tmp_path_factory.mktemp("runs")
-    Tiny(folder, run, recipe)("whole", **FIVE)
+    Tiny(folder, data)("whole", **FIVE)
     return folder / "whole"
 
 
@@ -56,35 +50,30 @@ def files(folder: Path) -> dict[Path, bytes]:
 
 def test_resume_without_a_checkpoint_begins_anew(resume: Any, content: Any, whole: Path) -> None:
     """Half-written files are removed, and another device changes nothing."""
-    before, rounds = content(whole), list[int]()
+    before, done = content(whole), Mock()
     shutil.rmtree(whole / "checkpoint")
     (whole / "summary.json").unlink()
     with (whole / "metrics.jsonl").open("ab") as metrics:
         metrics.write(b'{"round": 6, "test_acc"')
     (whole / ".model.safetensors.fednnnn-tmp").write_bytes(b"half")
     elsewhere = {"worker_num": 1, "gpu_util_parse": "host1:1"}
-    resume(followers=[on_round(rounds.append)], **elsewhere)
-    assert rounds == [1, 2, 3, 4, 5]
+    resume(followers=[follower(round_done=done)], **elsewhere)
+    assert done.call_count == 5
     assert content(whole) == before
     assert not list(whole.rglob("*tmp"))
 
 
 def test_resume_of_a_finished_run(tiny: Tiny, resume: Any, content: Any, whole: Path) -> None:
-    class Ending(Follower):
-        """Ends a run after its next round, and sees that the round is saved by then."""
-
-        def round_done(self, record: RoundRecord) -> None:
-            raise EOFError
-
-        def end(self) -> None:
-            assert list(whole.glob("checkpoint/round-000006-*"))
+    def round_is_saved() -> None:
+        assert list(whole.glob("checkpoint/round-000006-*"))
 
     before, copy = files(whole), whole.with_name("copy")
     shutil.copytree(whole, copy, copy_function=os.link)
     assert resume(comm_round=3) is None
     assert files(whole) == before
+    ending = follower(round_done=Mock(side_effect=EOFError), end=round_is_saved)
     with pytest.raises(EOFError):
-        resume(comm_round=7, followers=[Ending()])
+        resume(comm_round=7, followers=[ending])
     assert not (whole / "summary.json").exists()  # it was of five rounds
     assert resume(comm_round=7).rounds == 7
     tiny("seven", **FIVE | {"comm_round": 7})
@@ -111,15 +100,15 @@ def test_interrupt_of_the_last_save_costs_no_round(
 def test_folder_no_longer_the_runs_is_left_alone(tiny: Tiny, moved: bool) -> None:
     folder = tiny.folder / "run"
 
-    def replace(number: int) -> None:
-        if number == 3:
+    def replace(record: RoundRecord) -> None:
+        if record.round == 3:
             folder.rename(tiny.folder / "elsewhere") if moved else (folder / ".lock").unlink()
             tiny(mode="overwrite", comm_round=2)
             others.update(files(folder))
 
     others: dict[Path, bytes] = {}
     with pytest.raises(RunError, match=rf"^{folder}: moved, or its \.lock removed"):
-        tiny(followers=[on_round(replace)], **FIVE)
+        tiny(followers=[follower(round_done=replace)], **FIVE)
     assert files(folder) == others
     assert moved == bool(list(tiny.folder.glob("elsewhere/checkpoint/round-000002-*")))
 
