@@ -1,7 +1,9 @@
-"""Client methods: the same bits however they run; a method of a user's; what does not fit."""
+"""Client methods and metrics: the same bits however they run; of a user's, and by hand.
+
+Against equations: ``test_against_plain_loop.py``; what does not fit: ``test_refusals.py``.
+"""
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,40 +12,41 @@ import torch
 from safetensors.torch import load_file
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.engine.followers import Follower
+from fednnnn_plugin.engine.scorer import Scorer
 
-from .conftest import cell
+from .conftest import CELL, Content, Start, follower
 
-FEDAVG, FEDNNNN = "digits_noniid_b_fedavg", "digits_noniid_ub_fednnnn"
-SCAFFOLD = {"client_method": "scaffold", "client_num_per_round": 5, "comm_round": 3}
-Content = Callable[[Path], tuple[object, ...]]
-Start = Callable[..., fp.Run]
+FEDAVG = "digits_noniid_b_fedavg"
 
 
 @pytest.mark.slow
 def test_scaffold_in_groups_is_scaffold_alone(start: Start) -> None:
-    exact = SCAFFOLD | {"precision": "fp64", "comm_round": 2, "client_weighting": "samples"}
-    one = start("alone", FEDNNNN, **exact).folder
-    other = start("groups", FEDNNNN, client_batching=3, **exact).folder
-    found, expected = (load_file(folder / "model.safetensors") for folder in (one, other))
+    exact = {"client_method": "scaffold", "client_num_per_round": 5, "precision": "fp64"}
+    found, expected = (
+        load_file(start(str(width), client_batching=width, **exact).folder / "model.safetensors")
+        for width in (3, "off")
+    )
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
-class Stopping(Follower):
-    def client_done(self, number: int, done: int, of: int) -> None:
+@pytest.mark.slow
+def test_method_goes_on_with_the_same_bits(start: Start, content: Content) -> None:
+    """One that draws, on any number of workers, after a whole round and within one.
+
+    Scaffold: ``test_mpi_processes.py``; lost and damaged files: ``trust/``.
+    """
+
+    def stop(number: int, done: int, _: int) -> None:
         if (number, done) == (3, 2):
             raise InterruptedError
 
-
-@pytest.mark.slow
-def test_scaffold_goes_on_with_the_same_bits(start: Start, content: Content) -> None:
-    """After a whole round, and within one; lost and damaged files: ``trust/``."""
-    whole = start("whole", FEDAVG, worker_num=1, **SCAFFOLD).folder
-    start("stop", FEDAVG, worker_num=2, **SCAFFOLD | {"comm_round": 2})
+    drag = {"client_method": CELL["Drag"], "client_num_per_round": 5, "comm_round": 3}
+    whole = start("whole", FEDAVG, worker_num=1, **drag).folder
+    start("stop", FEDAVG, worker_num=2, **drag | {"comm_round": 2})
     with pytest.raises(InterruptedError):
-        start("within", FEDAVG, followers=[Stopping()], **SCAFFOLD)
+        start("within", FEDAVG, followers=[follower(client_done=stop)], **drag)
     for name in ("stop", "within"):
-        folder = start(name, FEDAVG, resume=True, worker_num=2, **SCAFFOLD).folder
+        folder = start(name, FEDAVG, resume=True, worker_num=2, **drag).folder
         assert content(folder) == content(whole)
         names = [{path.name for path in (of / "clients").iterdir()} for of in (whole, folder)]
         assert names[0] == names[1]
@@ -55,25 +58,32 @@ def test_scaffold_goes_on_with_the_same_bits(start: Start, content: Content) -> 
 
 
 @pytest.mark.slow
-def test_method_of_a_user_is_carried_alike(start: Start, content: Content) -> None:
-    """It draws; as an object and by its name, on one worker and two, with a stop and without."""
-    drag = {"client_method": cell()["Drag"], "drag_mu": 0.25}
-    whole = start("whole", FEDAVG, worker_num=1, **drag)
-    start("parts", FEDAVG, worker_num=2, comm_round=1, **drag)
-    parts = start("parts", FEDAVG, worker_num=2, resume=True, **drag)
-    named = start("named", FEDAVG, allow_code=True, **drag | {"client_method": "own:Drag"})
-    assert content(parts.folder) == content(named.folder) == content(whole.folder)
-    assert "client_method: own:Drag" in Path("named/recipe.yaml").read_text()
-    other = cell("return noise -", "return -")["Drag"]
-    for change, key in (({"drag_mu": 0.5}, "drag_mu"), ({"client_method": other}, "client_method")):
-        with pytest.raises(fp.UserError, match=key):
-            start("whole", FEDAVG, resume=True, **drag | change)
-
-
-@pytest.mark.slow
 def test_method_of_recipes_readme_runs(start: Start, content: Content) -> None:
     page = (Path(__file__).parents[2] / "recipes/README.md").read_text()
     names: dict[str, Any] = {"__name__": "my_methods"}
     exec(page.split("# my_methods.py\n")[1].split("```")[0], names)
     own, plain = start("own", FEDAVG, client_method=names["Inertia"]), start("plain", FEDAVG)
     assert content(own.folder) != content(plain.folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs", "targets", "value"),
+    [
+        # A label of -100 counts for nothing.
+        ("f1_macro", [[2, 0], [0, 1], [3, 0], [1, 0], [9, 0]], [0, 1, 0, 1, -100], 11 / 15),
+        ("f1", [[1], [-1], [2], [-2]], [1, 0, 1, 1], 0.8),
+        ("roc_auc", [[1], [-1], [2], [-2]], [1.0, 0.0, 1.0, 0.0], 1),
+        ("neg_mean_absolute_error", [[1], [-1], [2], [-2]], [1.5, -1.0, 2.0, -2.0], -0.125),
+        ("f1_micro", [[1, -1], [-1, 1]], [[1, 0], [1, 1]], 0.8),
+    ],
+)
+def test_scorer_worked_by_hand(name: str, outputs: Any, targets: Any, value: float) -> None:
+    found = Scorer(name)(torch.tensor(outputs, dtype=torch.float32), torch.tensor(targets))
+    assert found == pytest.approx(value)
+
+
+def test_metric_that_fails_ends_the_run(start: Start) -> None:
+    """It may need more labels than a trial before the run has."""
+    given = {"data": CELL["numbers"], "model": CELL["net"], "loss": "mse"}
+    with pytest.raises(fp.RunError, match=r"round 1: .*validation_args\.metrics: roc_auc: "):
+        start("run", FEDAVG, metrics=["roc_auc"], client_num_in_total=4, **given)

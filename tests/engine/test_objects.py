@@ -1,7 +1,8 @@
 """``fp.run`` with a model, data and a rule as objects, and what keeps runs of others apart."""
 
+import functools
+import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +10,32 @@ import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
+from sklearn.metrics import r2_score
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.server.rules import RULES
 
-from .conftest import OWN, Doing, cell
+from .conftest import (
+    CELL,
+    DATA,
+    HOSPITALS,
+    NET,
+    OWN,
+    PARTS,
+    TEST,
+    Content,
+    Doing,
+    Start,
+    X,
+    Y,
+    cell,
+)
 
-RECIPE, SIZES, CELL = "digits_noniid_b_fednnnn", (30, 50, 20, 40), cell()
-NET, HOSPITALS, (X, Y, *TEST) = CELL["Net"], CELL["hospitals"], CELL["tensors"]()
-DATA = (X, Y, *TEST)
-PARTS = [*zip(X.split(SIZES), Y.split(SIZES), strict=True)]
-NONE = {"beta": None, "gamma": None}
-Start = Callable[..., fp.Run]
+RECIPE, FEDAVG = "digits_noniid_b_fednnnn", {"recipe": "digits_noniid_b_fedavg"}
 
 
 @pytest.fixture
@@ -77,7 +89,7 @@ def test_model_object_may_have_sparse_tensors(start: Start) -> None:
 
 @pytest.mark.slow
 def test_split_of_ones_own_in_each_form(start: Start) -> None:
-    positions = torch.arange(140).split(SIZES)
+    positions = HOSPITALS()[4]
     forms = {
         "positions": (*DATA, [*positions]),
         "lists": (X.numpy(), Y.numpy(), *TEST, [part.tolist() for part in positions]),
@@ -110,8 +122,8 @@ def test_rule_and_loaders_as_objects_are_resumed(start: Start) -> None:
         Subset(TensorDataset(X, Y), range(30, 80)),
         *PARTS[2:],
     ]
-    given = {"data": (clients, DataLoader(TensorDataset(*TEST), batch_size=16)), **NONE}
-    start("fedavg", federated_optimizer="PaperFedAvg", **given)
+    given = {"data": (clients, DataLoader(TensorDataset(*TEST), batch_size=16)), **FEDAVG}
+    start("fedavg", **given)
     start("mine", rule=own_rule(1.0), comm_round=1, **given)
     start("mine", rule=own_rule(1.0), resume=True, **given)
     assert model_bytes("mine") == model_bytes("fedavg")
@@ -165,24 +177,47 @@ def test_validation_part_leaves_each_client_something(start: Start) -> None:
 
 
 @pytest.mark.slow
-def test_objects_give_the_recipes_bytes(start: Start) -> None:
-    """Data, a model and a sampler; the recipe's with a stop."""
-    own: dict[str, Any] = {"data_args.shift": 0.5, "model_args.width": 4}
-    objects = own | {"data": HOSPITALS, "client_sampling": CELL["by_turns"]}
-    start("objects", **objects)
-    own |= {"data": "own:hospitals", "model": "own:Net", "client_sampling": "own:by_turns"}
-    own["allow_code"] = True
-    start("named", worker_num=1, comm_round=1, **own)
-    start("named", worker_num=2, resume=True, **own)
-    assert model_bytes("named") == model_bytes("objects")
-    other = cell("first + number", "first - number")["by_turns"]
-    for sampler, said in ((other, r"sampler \(code\)"), (None, ".*client_sampling: ")):
+def test_objects_give_the_recipes_bytes(start: Start, content: Content) -> None:
+    """In the place of all names; the recipe's with a stop. Metrics are of the whole test."""
+    names: dict[str, Any] = {"data": "own:numbers", "model": "own:Net", "loss": "own:huber"}
+    names |= {"client_method": "own:Drag", "client_sampling": "own:by_turns"}
+    objects: dict[str, Any] = {key: CELL[name.removeprefix("own:")] for key, name in names.items()}
+    names |= {"client_optimizer": "RMSprop", "validation_args.metrics": ["r2", "own:worst"]}
+    objects["client_optimizer"] = functools.partial(torch.optim.RMSprop, alpha=0.99)
+    objects["metrics"] = ["r2", CELL["worst"]]
+    settings = {"data_args.shift": 0.5, "model_args.width": 4, "drag_mu": 0.25, **FEDAVG}
+    names, objects = names | settings | {"allow_code": True}, objects | settings
+    summary = start("objects", **objects).summary
+    start("named", worker_num=1, **names | {"comm_round": 1})
+    start("named", worker_num=2, resume=True, **names)
+    assert content(Path("named")) == content(Path("objects"))
+    assert "client_method: own:Drag" in Path("named/recipe.yaml").read_text()
+
+    model, (_, _, x, y, _) = NET(1, width=4).eval(), CELL["numbers"](shift=0.5)
+    model.load_state_dict(load_file("objects/model.safetensors"))
+    outputs = model(x).detach()
+    metrics = json.loads(Path("objects/metrics.jsonl").read_text().splitlines()[-1])["test_metrics"]
+    assert metrics["r2"] == pytest.approx(r2_score(y, outputs), rel=1e-4)
+    assert metrics["worst"] == pytest.approx(float(CELL["worst"](outputs, y)))
+    assert (summary.metric, summary.final_metric) == ("r2", metrics["r2"])
+
+    for key, other, said in (
+        (
+            "client_sampling",
+            cell("first + number", "first - number")["by_turns"],
+            r"sampler \(code",
+        ),
+        ("client_sampling", None, ".*client_sampling: "),
+        ("loss", F.mse_loss, ".*loss"),
+        ("client_method", cell("return noise -", "return -")["Drag"], ".*client_method"),
+        ("drag_mu", 0.5, ".*drag_mu"),
+    ):
         with pytest.raises(fp.UserError, match=f"^resume=True: {said}"):
-            start("objects", resume=True, **objects | {"client_sampling": sampler})
+            start("objects", resume=True, **objects | {key: other})
     Path("own.py").write_text(OWN.replace("torch.relu", "torch.tanh"))
     sys.modules.pop("own")
     with pytest.raises(fp.UserError, match=r"^resume=True: model \(code\): "):
-        start("named", worker_num=2, resume=True, **own)
+        start("named", worker_num=2, resume=True, **names)
 
 
 BEGIN = """

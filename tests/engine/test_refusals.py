@@ -3,7 +3,6 @@
 Its own arguments: ``test_start.py``; the command's and a recipe's: ``test_cli.py``, ``recipe/``.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +12,32 @@ from torch.utils.data import TensorDataset
 
 import fednnnn_plugin as fp
 
-from .conftest import cell
+from .conftest import DATA, HOSPITALS, NET, PARTS, TEST, Start, X, Y
 
-CELL = cell()
-NET, HOSPITALS, DATA = CELL["Net"], CELL["hospitals"], CELL["tensors"]()
-(X, Y, *TEST), SIZES = DATA, (30, 50, 20, 40)
-PARTS = [*zip(X.split(SIZES), Y.split(SIZES), strict=True)]
 FEDAVG, FOUR = {"recipe": "digits_noniid_b_fedavg"}, {"client_num_in_total": 4}
 OBJECTS = FOUR | {"model": NET, "data": DATA, "client_num_per_round": 1}
 SCAFFOLD = FEDAVG | {"client_method": "scaffold"}
 NUMBERS = FEDAVG | FOUR | {"data": "own:numbers", "model": "own:net", "loss": "mse"}
+BETAS = {"client_optimizer_args": {"betas": 1}}
 TOKENS = FEDAVG | FOUR | {"data": "own:tokens", "model": "own:tagger"}
-TABLE: list[tuple[dict[str, Any], list[tuple[dict[str, Any], str]]]] = [
-    (
-        OBJECTS,
-        [
+
+
+def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
+    """Add what rows have in common to what each is given."""
+    return [(usual | given, named) for given, named in rows]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        *rows(
+            OBJECTS,
             ({"model_args.widht": 8}, r"^model_args\.widht: .* Net, .* did you mean width\?"),
             ({"model": NET(4), "model_args.width": 8}, r"^model_args\.width: "),
             ({"data_args.shift": 1}, r"^data_args\.shift: .* takes none"),
             ({"data": HOSPITALS, "data_args.shfit": 1}, r"^data_args\.shfit: .*mean shift\?"),
             ({"data": (PARTS[:3], TEST)}, r"^train_args\.client_num_in_total: 4: must be 3"),
-            (
-                {"data": (*DATA, [[0], [1], [2], [140]])},
-                r"client 3: position 140: must be 0 to 139",
-            ),
+            ({"data": (*DATA, [[0], [1], [2], [140]])}, "client 3: position 140: must be 0 to"),
             ({"data": (*DATA, [[0], [1], [], [3]])}, r"client 2: positions: "),
             ({"data": (*DATA, 4)}, r"^data_args\.dataset: .*clients: a int; must be a list"),
             ({"data": ([*PARTS[:3], 4], TEST)}, r"client 3: a int; must be \(inputs, labels\)"),
@@ -45,11 +46,9 @@ TABLE: list[tuple[dict[str, Any], list[tuple[dict[str, Any], str]]]] = [
             ({"data": ([TensorDataset(X)] * 4, TensorDataset(*TEST))}, r"client 0: its batches"),
             ({"model_args.model": "nnnn_mnist"}, r"^overrides: model_args\.model: an object was"),
             ({"rule": torch.optim.SGD}, r"federated_optimizer: .*SGD: must be a class with"),
-        ],
-    ),
-    (
-        SCAFFOLD,
-        [
+        ),
+        *rows(
+            SCAFFOLD,
             ({"client_method": "own:Wrong"}, "client_method: .*last"),
             ({"client_method": "own:Raises"}, "client_method: .*raised"),
             ({"client_method": "own:None"}, "client_method: .*None"),
@@ -60,53 +59,37 @@ TABLE: list[tuple[dict[str, Any], list[tuple[dict[str, Any], str]]]] = [
             ({"prox_mu": 0.1}, r"prox_mu: .*0\.1"),
             ({"client_method": "fedprox"}, "prox_mu: "),
             ({"federated_optimizer": "PaperFedProx", "prox_mu": 0.1}, "client_method: .*scaffold"),
-        ],
-    ),
-    (
-        NUMBERS,
-        [
+        ),
+        *rows(
+            NUMBERS,
             ({"client_optimizer": "adm"}, "client_optimizer: .*adm"),
-            ({"client_optimizer_args": {"betas": 1}}, r"client_optimizer_args\.betas: "),
+            (BETAS, r"client_optimizer_args\.betas: "),
             ({"client_optimizer_args": {"lr": 1}}, r"client_optimizer_args\.lr: "),
-            (
-                {"client_optimizer": "adam", "client_optimizer_args": {"betas": 1}},
-                "client_optimizer",
-            ),
+            (BETAS | {"client_optimizer": "adam"}, "client_optimizer: adam: "),
             ({"client_optimizer": "Rprop", "weight_decay": 0.1}, "weight_decay: "),
             ({"learning_rate_decay": 1.5}, "learning_rate_decay: 1.5"),
             ({"max_grad_norm": 0}, "max_grad_norm: 0"),
             ({"metrics": ["f1_makro"]}, "metrics: .*f1_macro"),
             ({"validation_args.metrics": "f1"}, r"validation_args\.metrics: "),
             ({"metrics": ["r2", "r2"]}, r"validation_args\.metrics: two"),
-        ],
-    ),
-    (
-        TOKENS,
-        [
+        ),
+        *rows(
+            TOKENS,
             ({"loss": "hinge"}, r"train_args\.loss: .*hinge"),
             ({"loss": "bce_with_logits"}, r"model_args\.model: "),
-        ],
-    ),
-    (
-        {},
-        [
+        ),
+        *rows(
+            {},
             ({"client_sampling": lambda: []}, "client_sampling: .*raised TypeError"),
             ({"client_sampling": lambda *_: [0]}, "client_sampling: .*1 client"),
             ({"client_sampling": 3}, "client_sampling: .*callable"),
             ({"client_sampling": "own:absent"}, "client_sampling: .*absent is not there"),
             ({"client_sampling": "<object>:by_turns"}, "client_sampling: .*given as an object"),
             ({"client_sampling": "samples"}, "client_sampling: .*must be uniform, or MODULE"),
-        ],
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("given", "named"), [(usual | given, named) for usual, rows in TABLE for given, named in rows]
+        ),
+    ],
 )
-def test_run_refuses_what_does_not_fit(
-    start: Callable[..., fp.Run], given: dict[str, Any], named: str
-) -> None:
+def test_run_refuses_what_does_not_fit(start: Start, given: dict[str, Any], named: str) -> None:
     with pytest.raises(fp.UserError, match=named) as refused:
         start("run", allow_code=True, **given)
     assert "\n" not in str(refused.value)
