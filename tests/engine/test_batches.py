@@ -1,15 +1,17 @@
-"""Mini-batches: their order, and those of a user's loaders; else in the plain loop."""
+"""Mini-batches: their order, those of a user's loaders, what a test of them finds."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.loss import Loss
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderBatches, LoaderData, TensorBatches
+from fednnnn_plugin.engine.evaluation import Evaluation, Tally, evaluation, tally
 from fednnnn_plugin.errors import UserError
 
 CPU = torch.device("cpu")
@@ -56,3 +58,13 @@ def test_loader_that_is_an_iterator_is_refused() -> None:
     for train, test, whose in ((iter(batches), batches, "client 0"), (batches, iter([]), "test")):
         with pytest.raises(UserError, match=f"dataset: .*{whose}.*once"):
             LoaderData({0: train}, {0: 1}, test, 2)
+
+
+def test_tallies_are_weighed_by_their_samples() -> None:
+    """Errors of 1 in three samples, of 3 in one: (3 · 1 + 9) / 4."""
+    model, mse = nn.PReLU(), Loss("mse", nn.functional.mse_loss)  # on these an identity
+    batches = [(torch.ones(3), torch.zeros(3)), (torch.full((1,), 3.0), torch.zeros(1))]
+    assert evaluation([tally(model, batch, mse) for batch in batches]).loss == 3.0
+    assert evaluation([Tally(1, 2.0, 2, 2), Tally(2, 4.0, 4, 4)]) == Evaluation(0.5, 1.0)
+    assert evaluation([Tally(1, float("inf"), 2, 2)]) == Evaluation(0.5, None)
+    assert evaluation([]) == Evaluation()

@@ -2,9 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,14 +17,14 @@ from fednnnn_plugin.engine.model_check import check_model, own_copy
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe
 
-from .conftest import Doing
+from .conftest import Doing, Start, Tiny
 
 TWO = {"client_num_in_total": 2, "client_num_per_round": 2, "batch_size": 6}
 TWO |= {"partition_method": "iid", "partition_alpha": 0.5}
 
 
 @pytest.mark.slow
-def test_recipe_of_recipes_readme_runs(start: Callable[..., fp.Run]) -> None:
+def test_recipe_of_recipes_readme_runs(start: Start) -> None:
     """On a folder of images; these are smaller."""
     rng = np.random.default_rng(0)
     for part, count in (("train", 6), ("test", 2)):
@@ -47,7 +45,7 @@ def test_recipe_of_recipes_readme_runs(start: Callable[..., fp.Run]) -> None:
     assert fp.load_model("run")(torch.zeros(2, 3, 8, 8)).shape == (2, 3)
 
 
-def test_run_folder_is_read_without_its_code(start: Callable[..., fp.Run]) -> None:
+def test_run_folder_is_read_without_its_code(start: Start) -> None:
     """Of tokens, which stay integers."""
     named = TWO | {"data": "own:words", "model": "own:reader"}
     start("run", allow_code=True, **named)
@@ -62,29 +60,23 @@ def test_run_folder_is_read_without_its_code(start: Callable[..., fp.Run]) -> No
     assert not Path("was-here").exists()
 
 
-class HeadOnly(nn.Sequential):
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        whole = super().state_dict(*args, **kwargs)
-        return {name: tensor for name, tensor in whole.items() if name.startswith("1.")}
-
-
 def buffered(tensor: torch.Tensor, *, persistent: bool = True) -> nn.Module:
     model = nn.Linear(2, 2)
     model.register_buffer("seen", tensor, persistent=persistent)
     return model
 
 
+HIDING = nn.Linear(2, 2)
+vars(HIDING)["state_dict"] = dict  # without a weight
 LEAST = torch.tensor(torch.finfo(torch.float64).min, dtype=torch.float64)  # not in float32
 
 
 @pytest.mark.parametrize(
     ("model", "problem"),
     [
-        (nn.LazyLinear(2), "without a size"),
         (nn.Linear(2, 2).requires_grad_(requires_grad=False), "no parameter that requires"),
-        (nn.Linear(2, 2, device="meta"), "weight: torch.strided on meta"),
         (nn.Linear(2, 2, dtype=torch.complex64), "weight is torch.complex64: must be float16"),
-        (HeadOnly(nn.Linear(2, 2), nn.Linear(2, 2)), r"0\.bias requires .* not have it"),
+        (HIDING, "bias requires .* not have it"),
         (torch.jit.ScriptModule(), "is TorchScript"),
         (buffered(LEAST), "seen is not finite"),
         (buffered(torch.ones(2) * 1j, persistent=False), "seen is torch.complex64"),
@@ -100,7 +92,7 @@ def test_model_that_cannot_be_averaged_is_refused(model: nn.Module, problem: str
 
 
 @pytest.mark.slow
-def test_model_working_in_place_changes_no_data(tiny: Any, data: FederatedData) -> None:
+def test_model_working_in_place_changes_no_data(tiny: Tiny, data: FederatedData) -> None:
     before = data.test_images.clone(), data.train_images.clone()
     shift = Doing(lambda _, x: x.sub_(0.5).div_(2))
     tiny(comm_round=2, model=nn.Sequential(nn.Flatten(), shift, nn.Linear(64, 10)))
@@ -109,7 +101,6 @@ def test_model_working_in_place_changes_no_data(tiny: Any, data: FederatedData) 
 
 
 PAIR = Doing(lambda layer, x: (x, x) if layer.training else x)
-SINGLE = Doing(lambda _, x: x.float())
 
 
 @pytest.mark.parametrize(
@@ -119,7 +110,7 @@ SINGLE = Doing(lambda _, x: x.float())
         ([nn.Linear(64, 10), PAIR], "in training, gives tuple"),
         ([nn.Linear(63, 10)], r"does not take inputs of \[1, 8, 8\]: "),
         ([Doing(lambda *_: sys.exit(0))], "does not take inputs .* SystemExit: 0"),
-        ([SINGLE, nn.Linear(64, 10).double()], "does not take inputs"),
+        ([Doing(lambda _, x: x.float()), nn.Linear(64, 10).double()], "does not take inputs"),
         ([nn.Linear(64, 10), nn.BatchNorm1d(10)], "train_args.batch_size: 6: leaves client 0"),
     ],
 )

@@ -24,9 +24,7 @@ from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.server.layout import State
 
 from ..support.clients import client_data
-from .conftest import Doing, Tiny, draw
-
-Content = Callable[[Path], object]
+from .conftest import Content, Doing, Tiny, draw
 
 
 class Own(nn.Module):

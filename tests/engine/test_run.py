@@ -1,59 +1,53 @@
-"""A whole run, in process: what it records, and what its bits may depend on."""
+"""A whole run, in process: what its bits depend on, and that it leaves all global as it was."""
 
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import sklearn.datasets
 import torch
-from torch import nn
+from click.testing import CliRunner
+from torch.nn.utils import parameters_to_vector
 
-from fednnnn_plugin.client.loss import Loss
-from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.cli import main
 from fednnnn_plugin.engine.batches import LoaderData
-from fednnnn_plugin.engine.evaluation import Evaluation, Tally, evaluation, tally
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.models import create_model
+from fednnnn_plugin.seeds import generators_state
 
-from .conftest import Drawing, Tiny, draw
+from .conftest import Content, Drawing, Tiny, draw, follower
 
 
 def test_run_bits_depend_on_the_seed_alone(tiny: Tiny) -> None:
     """The caller's model is left as it was."""
-    model = create_model("nnnn_digits", 0)
-    bits = []
-    for number, settings in enumerate(({"worker_num": 1}, {"worker_num": 2}, {"random_seed": 1})):
-        tiny(str(number), comm_round=2, model=model, **settings)
-        bits.append(nn.utils.parameters_to_vector(tiny.model(str(number)).values()))
-    assert torch.equal(bits[0], bits[1])
-    assert not torch.equal(bits[0], bits[2])
-    before = create_model("nnnn_digits", 0).state_dict()
-    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    model, found = create_model("nnnn_digits", 0), []
+    before = parameters_to_vector(model.parameters()).detach().clone()
+    for settings in ({"worker_num": 1}, {"worker_num": 2}, {"random_seed": 1}):
+        tiny(mode="overwrite", comm_round=2, model=model, **settings)
+        found.append(parameters_to_vector(tiny.model().values()))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+    assert torch.equal(parameters_to_vector(model.parameters()), before)
 
 
-def test_run_in_bf16_is_within_its_roundings(tiny: Tiny) -> None:
-    """A step of each client from 0 by one image: four roundings of 2^-8 of it at most."""
-    images, labels = torch.linspace(0, 1, 6 * 64).view(6, 1, 8, 8), torch.arange(6)
-    data = FederatedData(images, labels, labels.split(1), images, labels, num_classes=10)
-    norms, bits = [], []
-    for precision in ("fp32", "bf16"):
-        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-        nn.utils.vector_to_parameters(torch.zeros(650), model.parameters())
-        tiny(precision, comm_round=1, model=model, data=data, precision=precision)
-        [record] = tiny.records(precision)
-        norms.append([record["mean_update_norm"], record["mean_client_norm"]])
-        bits.append(nn.utils.parameters_to_vector(tiny.model(precision).values()))
-    assert not torch.equal(*bits)
-    assert norms[0] == pytest.approx(norms[1], rel=0, abs=5 * 2**-8 * norms[0][1])
-
-
-def test_trainer_repeats_its_bits_and_metrics(tiny: Tiny, content: Any, tmp_path: Path) -> None:
+def test_trainer_repeats_its_bits_and_metrics(tiny: Tiny, content: Content) -> None:
     trainer = Drawing()
     summary = tiny("whole", trainer=trainer)
     assert (summary.best_test_acc, summary.best_round, summary.final_test_acc) == (None,) * 3
     tiny("parts", comm_round=2, trainer=trainer)
     draw()
     tiny("parts", mode="resume", trainer=trainer)
-    assert content(tmp_path / "whole") == content(tmp_path / "parts")
+    assert content(tiny.folder / "whole") == content(tiny.folder / "parts")
     assert trainer.threads == {1}
     for record in tiny.records("parts"):
         assert record["test_metrics"].keys() == {"mse"}
@@ -76,17 +70,95 @@ def test_settings_that_do_not_fit_data_are_refused(
         tiny(data=LoaderData(dict.fromkeys(clients, ()), clients, (), 10), **settings)
 
 
-class Outputs(nn.Identity):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(1))
+CUDNN = ("allow_tf32", "deterministic", "benchmark", "enabled")
 
 
-def test_tallies_are_weighed_by_their_samples() -> None:
-    """Errors of 1 in three samples, of 3 in one: (3 · 1 + 9) / 4."""
-    batches = [(torch.ones(3), torch.zeros(3)), (torch.full((1,), 3.0), torch.zeros(1))]
-    mse = Loss("mse", nn.functional.mse_loss)
-    assert evaluation([tally(Outputs(), batch, mse) for batch in batches]).loss == 3.0
-    assert evaluation([Tally(1, 2.0, 2, 2), Tally(2, 4.0, 4, 4)]) == Evaluation(0.5, 1.0)
-    assert evaluation([Tally(1, float("inf"), 2, 2)]) == Evaluation(0.5, None)
-    assert evaluation([]) == Evaluation()
+def fingerprint() -> dict[str, object]:
+    """Everything of the process that a run could change, by name."""
+    loggers = {name: logging.getLogger(name) for name in ("root", "fednnnn_plugin")}
+    backends = torch.backends
+    gc.collect()
+    return {
+        "generators": (generators_state(), torch.initial_seed()),
+        "default dtype": torch.get_default_dtype(),
+        "threads of operators": (torch.get_num_threads(), torch.get_num_interop_threads()),
+        "gradients": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
+        "deterministic": torch.get_deterministic_debug_mode(),
+        "products": (torch.get_float32_matmul_precision(), backends.cuda.matmul.allow_tf32),
+        "cudnn": [getattr(backends.cudnn, name) for name in CUDNN],
+        "logs": {k: (v.level, v.handlers[:], v.filters[:], v.disabled) for k, v in loggers.items()},
+        "warnings": (list(warnings.filters), warnings.showwarning),
+        "signals": {n: signal.getsignal(n) for n in signal.valid_signals() if n != signal.SIGKILL},
+        "signal mask": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        "places": (dict(os.environ), Path.cwd(), list(sys.path)),
+        "hooks": (sys.excepthook, threading.excepthook, sys.unraisablehook, list(sys.meta_path)),
+        "streams": (sys.stdin, sys.stdout, sys.stderr, print),
+        "garbage": (gc.isenabled(), gc.get_threshold()),
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "files": len(list(Path("/proc/self/fd").iterdir())),
+    }
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """Compare the fingerprints before and after."""
+    draw()
+    before = fingerprint()
+    yield
+    after = fingerprint()
+    assert not [name for name in before if before[name] != after[name]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> Iterator[None]:
+    """Have the libraries make the changes that they make once, at their first use.
+
+    scikit-learn and sympy, which torch.func imports, add filters of warnings; torch.func also puts
+    TORCHINDUCTOR_CACHE_DIR into the environment.
+    """
+    sklearn.datasets.load_digits()
+    torch.func.vmap(torch.func.grad(torch.sum))(torch.ones(2, 2))
+    gc.collect()
+    gc.freeze()  # what is there now: collections are quick
+    yield
+    gc.unfreeze()
+
+
+INTERRUPTING = follower(round_done=Mock(side_effect=KeyboardInterrupt))
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"precision": "tf32"}, None),
+        ({"precision": "bf16", "client_batching": 3}, None),
+        ({"precision": "fp64", "client_batching": "off"}, None),
+        ({"trainer": Drawing(fails=True), "max_client_failures": 2}, None),
+        ({"trainer": Drawing(fails=True)}, RunError),
+        ({"followers": [INTERRUPTING]}, KeyboardInterrupt),
+    ],
+)
+def test_run_leaves_globals_as_they_were(tiny: Tiny, given: dict[str, Any], error: Any) -> None:
+    with unchanged(), pytest.raises(error) if error else nullcontext():
+        tiny(client_num_per_round=6, comm_round=2, **given)
+
+
+def test_run_ignores_lowered_matrix_precision(tiny: Tiny) -> None:
+    """Torch then refused to say what they had been set to, and a CPU trained with bfloat16."""
+    tiny("usual", comm_round=1)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with unchanged():
+            tiny("lowered", comm_round=1)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    torch.testing.assert_close(tiny.model("lowered"), tiny.model("usual"), rtol=0, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("beta", "status"), [(0.5, 0), (-1, 2)])
+def test_commands_leave_globals_as_they_were(own_code: Path, beta: float, status: int) -> None:
+    words = ["run", "digits_noniid_b_fednnnn", f"--set=beta={beta}", "--set=comm_round=1"]
+    with unchanged():
+        result = CliRunner().invoke(main, words)
+    assert result.exit_code == status, result.output

@@ -19,10 +19,9 @@ from fednnnn_plugin.engine.sampling import draw_cohort
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import generators_state, torch_generator
 
-from .conftest import draw
+from .conftest import Start, draw
 
 KEY = "train_args.client_sampling"
-Start = Callable[..., fp.Run]
 
 
 def test_cohorts_are_the_same_on_every_platform() -> None:

@@ -17,24 +17,19 @@ from fednnnn_plugin.data.load import load_digits
 from fednnnn_plugin.engine.provenance import commit
 from fednnnn_plugin.engine.trackers import TensorBoard
 
-from .conftest import QUICK, cell, quick_run, read_records
+from .conftest import DATA, NET, QUICK, TEST, cell, follower, quick_run, read_records
 
-RECIPE, CELL = "digits_noniid_b_fednnnn", cell()
-
-
-class Noting(fp.Follower):
-    """A follower of one's own."""
-
-    def __init__(self) -> None:
-        self.seen: list[object] = []
-        self.begin = lambda folder, finished: self.seen.append((folder.name, finished))
-        self.client_done = lambda *of_round: self.seen.append(of_round)
-        self.round_done = lambda _: self.seen.append("round")
-        self.end = lambda: self.seen.append("end")
+RECIPE = "digits_noniid_b_fednnnn"
 
 
 def test_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    noting = Noting()
+    seen: list[object] = []
+    noting = follower(
+        begin=lambda folder, finished: seen.append((folder.name, finished)),
+        client_done=lambda *of_round: seen.append(of_round),
+        round_done=lambda _: seen.append("round"),
+        end=lambda: seen.append("end"),
+    )
     run = quick_run(tmp_path / "run", using_mlops=True, followers=[noting])
     assert (run.folder, run.was_finished) == (tmp_path / "run", False)
     metrics = fp.read_runs(run.folder)
@@ -42,7 +37,7 @@ def test_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert metrics["test_acc"].iloc[-1] == run.summary.final_test_acc
     assert (metrics["layers.fc1.mean_update_norm"] > 0).all()
     rounds = [[(number, 1, 3), (number, 2, 3), (number, 3, 3), "round"] for number in (1, 2)]
-    assert noting.seen == [("run", 0), *rounds[0], *rounds[1], "end"]
+    assert seen == [("run", 0), *rounds[0], *rounds[1], "end"]
     shown = capsys.readouterr()
     assert shown.out.count("\n") == 2  # a line a round
     # FedML's service is for `fedml run` only.
@@ -87,15 +82,16 @@ def test_bar_and_trackers_have_the_records_numbers(
         assert {tag: value for tag, value, at in plotted if at == number} == values
 
 
+#: What Python has for a number, a path and a list.
+OBJECTS = {"random_seed": np.int64(3), "data_dir": Path("😀"), "image_size": np.array([8, 8])}
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"overrides": {"beta": -1}}, r"overrides: train_args\.beta: -1"),
         ({"overrides": "beta=-1"}, r"overrides: train_args\.beta: -1"),
-        # What Python has for a number, a path and a list.
-        ({"overrides": {"random_seed": np.int64(3), "beta": -1}}, r"overrides: train_args\.beta"),
-        ({"overrides": {"data_dir": Path("😀"), "beta": -1}}, r"overrides: train_args\.beta"),
-        ({"overrides": {"image_size": np.array([8, 8]), "beta": -1}}, r"overrides: train_args\.b"),
+        ({"overrides": OBJECTS | {"beta": -1}}, r"overrides: train_args\.beta: -1.*\Z"),
         ({"backend": "mpi"}, "backend: 'mpi': must be 'sp' or 'MPI'"),
         ({"output": "typo", "resume": True}, "resume=True: typo: "),
         *(({"output": here, "overwrite": True}, "output: .*current") for here in (".", "a/..")),
@@ -117,25 +113,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, fp.Run]:
     """A run of the digits, and one of objects."""
     folder = tmp_path_factory.mktemp("runs")
     given = {"partition_method": "iid", "comm_round": 1, "recipe": "digits_noniid_b_fedavg"}
-    objects = {"model": CELL["Net"], "data": CELL["tensors"]()}
-    digits, own = (
-        quick_run(folder / "digits", **given),
-        quick_run(folder / "own", **given, **objects),
-    )
-    return {"digits": digits, "own": own}
+    objects = {"digits": {}, "own": {"model": NET, "data": DATA}}
+    return {name: quick_run(folder / name, **given, **own) for name, own in objects.items()}
 
 
 def test_model_has_the_recorded_accuracy(runs: dict[str, fp.Run]) -> None:
     """On raw images, of either type; and on custom inputs, unchanged."""
     model, pixels = fp.load_model(runs["digits"].folder), load_digits(0).pixels
-    before, given = pixels.test_images.clone(), CELL["Net"](4)
+    before, given = pixels.test_images.clone(), NET(4)
     weight = given.fc1.weight.clone()
     assert not model.training
     for images in (pixels.test_images, pixels.test_images.float()):
         found = accuracy(model, images, pixels.test_labels)
         assert found == pytest.approx(runs["digits"].summary.final_test_acc)
-    for model in (CELL["Net"], given):
-        found = accuracy(fp.load_model(runs["own"].folder, model), *CELL["tensors"]()[2:])
+    for model in (NET, given):
+        found = accuracy(fp.load_model(runs["own"].folder, model), *TEST)
         assert found == pytest.approx(runs["own"].summary.final_test_acc)
     assert torch.equal(pixels.test_images, before)
     assert torch.equal(given.fc1.weight, weight)
@@ -148,7 +140,7 @@ def test_model_has_the_recorded_accuracy(runs: dict[str, fp.Run]) -> None:
         ("own", cell("width=8", "width=9")["Net"], "fc1"),
         ("own", cell("torch.relu", "torch.tanh")["Net"], "code"),
         ("own", nn.Identity(), "model"),
-        ("digits", CELL["Net"], "nnnn_digits"),
+        ("digits", NET, "nnnn_digits"),
     ],
 )
 def test_load_model_refuses_another_model(
