@@ -80,8 +80,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
     return gpus
 
 
-@pytest.mark.usefixtures("cuda")
-def test_gpu_is_told_by_name_and_memory() -> None:
+def test_gpu_is_told_by_name_and_memory(cuda: Any) -> None:
     """Not what is free of it, which differs from start to start."""
     assert devices.choose_gpu(1) == SECOND
     assert devices.device_name(SECOND) == "cuda:1 (GPU 1)"
@@ -132,14 +131,6 @@ def test_ranks_take_mapped_or_visible_gpus(
             rank_device(given, world[0])
     else:
         assert [str(rank_device(given, rank)) for rank in world] == found
-
-
-def test_cpu_is_chosen_without_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert devices.choose_gpu() == CPU
-    assert "device_args.using_gpu: " in caplog.text
 
 
 def test_cores_are_shared_between_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,11 +185,8 @@ def test_precision_sets_autocast_and_products(precision: Any) -> None:
 def test_batches_are_staged_on_their_device(data: FederatedData) -> None:
     """On ``meta``, which is no CPU: channels first, whatever order the model would take."""
     meta, pair = torch.device("meta"), (torch.zeros(4, 3, 8, 8), torch.zeros(4).int())
-    theirs = LoaderData({0: [pair]}, {0: 4}, [pair], 10)
-    for batches in (
-        TensorBatches(data, SGD, 0, meta, any_order=True),
-        LoaderBatches(theirs, SGD, meta, any_order=True),
-    ):
+    theirs = LoaderBatches(LoaderData({0: [pair]}, {0: 4}, [pair], 10), SGD, meta, any_order=True)
+    for batches in (TensorBatches(data, SGD, 0, meta, any_order=True), theirs):
         for inputs, labels in next(batches.epochs(0, 1)):
             assert (inputs.device, labels.device) == (meta, meta)
             assert (inputs.dtype, labels.dtype) == (torch.float32, torch.int64)
