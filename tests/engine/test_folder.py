@@ -3,7 +3,6 @@
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,16 +58,14 @@ def test_links_and_pipes_are_refused(tmp_path: Path) -> None:
 
 
 def test_folder_is_written_by_one_run(tmp_path: Path) -> None:
-    def enter(mode: Mode) -> None:
-        with RunFolder(tmp_path).locked(mode):
-            pass
-
     with RunFolder(tmp_path).locked("new"), ThreadPoolExecutor() as threads:
-        for refused in (*(partial(enter, mode) for mode in MODES), RunFolder(tmp_path).check_free):
+        begins = [RunFolder(tmp_path).locked(mode).__enter__ for mode in MODES]
+        for begin in (*begins, RunFolder(tmp_path).check_free):
             with pytest.raises(UserError, match=f"--output: {tmp_path}: another run is writing"):
-                threads.submit(refused).result()
+                threads.submit(begin).result()
     RunFolder(tmp_path).check_free()
-    enter("resume")
+    with RunFolder(tmp_path).locked("resume"):
+        pass
 
 
 def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:

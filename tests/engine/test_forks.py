@@ -87,8 +87,7 @@ def test_fork_that_is_killed_is_a_failure(forks: Forks) -> None:
     assert results[2] == 1
 
 
-@pytest.mark.parametrize(("anew", "found"), [(True, [1] * 5), (False, [1, 2, 3, 4, 5])])
-def test_forks_keep_or_drop_what_a_call_changes(anew: bool, found: list[int]) -> None:
+def test_forks_keep_or_drop_what_a_call_changes() -> None:
     """A data set's own generator, a counter; the model comes in memory that both processes have."""
     counts = [0]
 
@@ -97,8 +96,10 @@ def test_forks_keep_or_drop_what_a_call_changes(anew: bool, found: list[int]) ->
         buffers = {"seen": torch.tensor(counts), "none": torch.zeros(1, 0)}
         return ModelState(torch.full((1, 2), float(counts[0])), buffers)
 
-    for (_, state), number in zip(Forks(1, STATE, anew=anew).each([count] * 5), found, strict=True):
-        assert (state.vector.tolist(), state.buffers["seen"].tolist()) == ([[number] * 2], [number])
+    for anew, numbers in ((True, [1] * 5), (False, [1, 2, 3, 4, 5])):
+        ended = Forks(1, STATE, anew=anew).each([count] * 5)
+        for (_, found), number in zip(ended, numbers, strict=True):
+            assert (found.vector.tolist(), found.buffers["seen"]) == ([[number] * 2], number)
     assert counts == [0]
 
 

@@ -1,18 +1,20 @@
-"""Runs on a user's own images and tensors, and with models that cannot be trained on them."""
+"""A user's own images, tensors and loaders, and models that cannot be trained on them."""
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 from torch.nested import nested_tensor
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.engine.batches import LoaderBatches, LoaderData
 from fednnnn_plugin.engine.model_check import check_model, own_copy
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe
@@ -26,14 +28,12 @@ TWO |= {"partition_method": "iid", "partition_alpha": 0.5}
 @pytest.mark.slow
 def test_recipe_of_recipes_readme_runs(start: Start) -> None:
     """On a folder of images; these are smaller."""
-    rng = np.random.default_rng(0)
     for part, count in (("train", 6), ("test", 2)):
         for label, name in enumerate(("ant", "bee", "cow")):
             folder = Path("images", part, name)
             folder.mkdir(parents=True)
             for i in range(count):
-                pixels = rng.integers(0, 90, (8, 8, 3)) + 80 * label
-                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
+                Image.new("RGB", (8, 8), (80 * label, 9 * i, i)).save(folder / f"{i}.png")
     readme = (Path(__file__).parents[2] / "recipes" / "README.md").read_text()
     section = readme.partition("## Your own data\n")[2].partition("```yaml\n")[2]
     digits = find_recipe("digits_noniid_b_fednnnn").read_text()
@@ -58,6 +58,36 @@ def test_run_folder_is_read_without_its_code(start: Start) -> None:
         with pytest.raises(UserError, match="allow_code=True"):
             refused()
     assert not Path("was-here").exists()
+
+
+class Counting:
+    """A loader that tells how often it was passed through."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        self.passes += 1
+        yield torch.full((2, 3), self.passes, dtype=torch.float64), torch.tensor([0, 1]).int()
+        yield torch.arange(3), torch.tensor([2, 0, 1])
+
+
+def test_loader_is_passed_through_once_an_epoch() -> None:
+    loader = Counting()
+    data = LoaderData({0: [], 1: loader}, {0: 0, 1: 5}, loader, num_classes=3)
+    batches = LoaderBatches(data, LocalSGD(3, 2, 0.1), torch.device("cpu"))
+    seen = [list(epoch) for epoch in batches.epochs(1, round_number=1)]
+    assert loader.passes == 3
+    assert [epoch[0][0].tolist() for epoch in seen] == [[[e] * 3] * 2 for e in (1.0, 2.0, 3.0)]
+    (inputs, labels), (tokens, _) = seen[0]
+    assert (inputs.dtype, labels.dtype) == (torch.float32, torch.int64)
+    assert tokens.dtype == torch.int64  # indices of words stay what they are
+
+
+def test_loader_that_is_an_iterator_is_refused() -> None:
+    batches = [(torch.zeros(1, 2), torch.zeros(1))]
+    for train, test, whose in ((iter(batches), batches, "client 0"), (batches, iter([]), "test")):
+        with pytest.raises(UserError, match=f"dataset: .*{whose}.*once"):
+            LoaderData({0: train}, {0: 1}, test, 2)
 
 
 def buffered(tensor: torch.Tensor, *, persistent: bool = True) -> nn.Module:

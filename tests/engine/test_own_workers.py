@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fednnnn_plugin.client.loss import Loss
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine import run as run_module
 from fednnnn_plugin.engine.batches import LoaderData
-from fednnnn_plugin.engine.evaluation import Evaluation, batch_to_test
+from fednnnn_plugin.engine.evaluation import Evaluation, Tally, batch_to_test, evaluation, tally
 from fednnnn_plugin.engine.model_check import takes_any_order
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.models import MODELS
@@ -150,6 +151,16 @@ def test_evaluation_batch_follows_memory() -> None:
     model, sample = nn.Linear(1, 1, device="meta"), torch.zeros(1, 1, device="meta")
     for room, batch in ((0, 1), (3, 3), (2**30, 2_000)):
         assert batch_to_test(model, sample, room) == batch
+
+
+def test_tallies_are_weighed_by_their_samples() -> None:
+    """Errors of 1 in three samples, of 3 in one: (3 · 1 + 9) / 4."""
+    model, mse = nn.PReLU(), Loss("mse", F.mse_loss)  # on these an identity
+    batches = [(torch.ones(3), torch.zeros(3)), (torch.full((1,), 3.0), torch.zeros(1))]
+    assert evaluation([tally(model, batch, mse) for batch in batches]).loss == 3.0
+    assert evaluation([Tally(1, 2.0, 2, 2), Tally(2, 4.0, 4, 4)]) == Evaluation(0.5, 1.0)
+    assert evaluation([Tally(1, float("inf"), 2, 2)]) == Evaluation(0.5, None)
+    assert evaluation([]) == Evaluation()
 
 
 def test_memory_order_is_one_the_model_takes() -> None:

@@ -1,8 +1,8 @@
-"""Which clients train in a round: uniform draws, a user's sampler; and on which rank."""
+"""Which clients train in a round: uniform draws, a user's sampler; in which order, and where."""
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.engine.batches import TensorBatches
 from fednnnn_plugin.engine.ranks import deal
 from fednnnn_plugin.engine.sampling import draw_cohort
 from fednnnn_plugin.errors import UserError
@@ -29,12 +32,12 @@ def test_cohorts_are_the_same_on_every_platform() -> None:
     assert draw_cohort(0, 1, 100, 7) == [6, 8, 25, 48, 51, 69, 88]
 
 
-@pytest.mark.parametrize("of", [lambda n: (0, n), lambda n: (n, 1)])
-def test_cohorts_are_drawn_as_often(of: Callable[[int], tuple[int, int]]) -> None:
+def test_cohorts_are_drawn_as_often() -> None:
     """Over the rounds of one seed, and over the seeds of one round: all 20 threes of 6 clients."""
-    seen = Counter(tuple(draw_cohort(*of(n), 6, 3)) for n in range(1, 2001))
-    assert len(seen) == 20
-    assert chisquare([*seen.values()]).pvalue > 0.001
+    for drawn in (lambda n: draw_cohort(0, n, 6, 3), lambda n: draw_cohort(n, 1, 6, 3)):
+        seen = Counter(tuple(drawn(n)) for n in range(1, 2001))
+        assert len(seen) == 20
+        assert chisquare([*seen.values()]).pvalue > 0.001
 
 
 def test_sampler_draws_follow_from_seed_and_round() -> None:
@@ -82,6 +85,21 @@ def test_sampler_that_fails_ends_the_run(start: Start) -> None:
         start("run", client_sampling=lambda n, *_: [0, 1, 6 // (3 - n)], comm_round=3)
     assert isinstance(ended.value.__cause__, ZeroDivisionError)
     assert fp.read_runs("run")["round"].tolist() == [1, 2]
+
+
+def test_shuffles_differ_by_seed_round_client_and_epoch(data: FederatedData) -> None:
+    """Each is a permutation of the client's 30 images."""
+    held = data.client_indices[3]
+    twins = replace(data, client_indices=(held, held))
+    drawn = [
+        order.tolist()
+        for seed, client, number in ((0, 0, 1), (0, 1, 1), (0, 0, 2), (1, 0, 1))
+        for order in TensorBatches(twins, LocalSGD(2, 8, 0.1), seed, torch.device("cpu")).orders(
+            client, number
+        )
+    ]
+    assert len({str(order) for order in drawn}) == 8
+    assert all(sorted(order) == sorted(held.tolist()) for order in drawn)
 
 
 def test_dealing_worked_by_hand() -> None:
