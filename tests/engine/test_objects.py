@@ -200,12 +200,9 @@ def test_objects_give_the_recipes_bytes(start: Start, content: Content) -> None:
     assert metrics["worst"] == pytest.approx(float(CELL["worst"](outputs, y)))
     assert (summary.metric, summary.final_metric) == ("r2", metrics["r2"])
 
+    by_turns = cell("first + number", "first - number")["by_turns"]
     for key, other, said in (
-        (
-            "client_sampling",
-            cell("first + number", "first - number")["by_turns"],
-            r"sampler \(code",
-        ),
+        ("client_sampling", by_turns, r"sampler \(code\)"),
         ("client_sampling", None, ".*client_sampling: "),
         ("loss", F.mse_loss, ".*loss"),
         ("client_method", cell("return noise -", "return -")["Drag"], ".*client_method"),
@@ -246,9 +243,8 @@ def test_objects_in_a_notebook(tmp_path: Path) -> None:
     import nbformat  # takes a second, as the client does
     from nbclient import NotebookClient
 
-    cells = [
-        nbformat.v4.new_code_cell(code) for code in (OWN + BEGIN, INTERRUPTED, RESUMED, EDITED)
-    ]
+    codes = (OWN + BEGIN, INTERRUPTED, RESUMED, EDITED)
+    cells = [nbformat.v4.new_code_cell(code) for code in codes]
     for ending in (cells[1], cells[3]):
         ending.metadata["tags"] = ["raises-exception"]
     notebook = nbformat.v4.new_notebook(cells=cells)

@@ -42,7 +42,6 @@ def test_run_and_its_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert shown.out.count("\n") == 2  # a line a round
     # FedML's service is for `fedml run` only.
     assert shown.err.startswith("warning: common_args.using_mlops: true: ")
-
     options = [f"{key}={str(v).lower()}" for key, v in (QUICK | {"using_mlops": True}).items()]
     again = fp.run(RECIPE, overrides=options, output=str(tmp_path / "run"), resume=True)
     assert (again.was_finished, again.summary) == (True, run.summary)
@@ -66,7 +65,6 @@ def test_bar_and_trackers_have_the_records_numbers(
     terminal.isatty = lambda: True
     keys = {"enable_wandb": True, "wandb_project": "digits", "mlops_api_key": "SECRET"}
     quick_run(tmp_path, followers=[TensorBoard()], **keys)
-
     assert "\rround 1/2 " in terminal.getvalue()
     assert "100%, round 2: accuracy " in terminal.getvalue()
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
