@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 from sklearn.metrics import r2_score
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fednnnn_plugin as fp
@@ -204,8 +203,8 @@ def test_objects_give_the_recipes_bytes(start: Start, content: Content) -> None:
     for key, other, said in (
         ("client_sampling", by_turns, r"sampler \(code\)"),
         ("client_sampling", None, ".*client_sampling: "),
-        ("loss", F.mse_loss, ".*loss"),
-        ("client_method", cell("return noise -", "return -")["Drag"], ".*client_method"),
+        ("loss", cell("smooth_l1_loss", "l1_loss")["huber"], r"loss \(code\)"),
+        ("client_method", cell("noise -", "-")["Drag"], r"client_method \(code\)"),
         ("drag_mu", 0.5, ".*drag_mu"),
     ):
         with pytest.raises(fp.UserError, match=f"^resume=True: {said}"):

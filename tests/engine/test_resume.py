@@ -63,20 +63,20 @@ def test_resume_without_a_checkpoint_begins_anew(resume: Any, content: Any, whol
 
 
 def test_resume_of_a_finished_run(tiny: Tiny, resume: Any, content: Any, whole: Path) -> None:
-    def round_is_saved() -> None:
-        assert list(whole.glob("checkpoint/round-000006-*"))
+    def round_is_saved() -> None:  # where no checkpoint is due
+        assert list(whole.glob("checkpoint/round-000007-*"))
 
     before, copy = files(whole), whole.with_name("copy")
     shutil.copytree(whole, copy, copy_function=os.link)
     assert resume(comm_round=3) is None
     assert files(whole) == before
-    ending = follower(round_done=Mock(side_effect=EOFError), end=round_is_saved)
+    ending = follower(round_done=Mock(side_effect=[None, EOFError]), end=round_is_saved)
     with pytest.raises(EOFError):
-        resume(comm_round=7, followers=[ending])
+        resume(comm_round=8, followers=[ending])
     assert not (whole / "summary.json").exists()  # it was of five rounds
-    assert resume(comm_round=7).rounds == 7
-    tiny("seven", **FIVE | {"comm_round": 7})
-    assert content(whole) == content(whole.with_name("seven"))
+    assert resume(comm_round=8).rounds == 8
+    tiny("eight", **FIVE | {"comm_round": 8})
+    assert content(whole) == content(whole.with_name("eight"))
     assert [*files(copy).values()] == [*before.values()]  # hard links keep their bytes
 
 
@@ -108,11 +108,6 @@ def test_folder_no_longer_the_runs_is_left_alone(tiny: Tiny, moved: bool) -> Non
     assert moved == bool(list(tiny.folder.glob("elsewhere/checkpoint/round-000002-*")))
 
 
-def without_checkpoints(folder: Path) -> None:
-    """Its records and its summary were gone at once."""
-    shutil.rmtree(folder / "checkpoint")
-
-
 def cut_newest_checkpoint(folder: Path) -> None:
     """Round 4's is whole, the model is of round 5."""
     (folder / "summary.json").unlink()
@@ -126,7 +121,8 @@ def cut_newest_checkpoint(folder: Path) -> None:
         (None, {"random_seed": 1}, r"common_args\.random_seed: "),
         (None, {"comm_round": 9, "beta": 0.9}, r"train_args\.beta: "),
         (None, {"comm_round": 7, "model": LINEAR}, "its checkpoint is of another model"),
-        (without_checkpoints, {"comm_round": 7}, "no whole checkpoint of the 5 rounds"),
+        # Its records and its summary were gone at once.
+        (lambda run: shutil.rmtree(run / "checkpoint"), {"comm_round": 7}, "no whole checkpoint"),
         (cut_newest_checkpoint, {"comm_round": 4}, "comm_round: 4: .* is at round 5 already"),
     ],
 )
