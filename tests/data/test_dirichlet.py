@@ -12,8 +12,9 @@ from fednnnn_plugin.seeds import derive_seed
 
 
 def test_dirichlet_worked_by_hand() -> None:
-    """Where alpha is small, each client has one of two classes."""
-    rng, halves = np.random.default_rng(0), np.array([50, 50])
+    rng = np.random.default_rng(0)
+    assert dirichlet_shares(np.array([3, 4]), np.array([7]), 0.5, rng).tolist() == [[3, 4]]
+    halves = np.array([50, 50])  # where alpha is small each client has one of two classes
     tables = {str(dirichlet_shares(halves, halves, 1e-5, rng).tolist()) for _ in range(8)}
     assert tables == {"[[50, 0], [0, 50]]", "[[0, 50], [50, 0]]"}
 
