@@ -39,18 +39,19 @@ def plan_groups(
 
     There are ``least`` groups, so that no rank goes without, where there are as many clients, and
     about equally many samples in each as far as ``most`` allows. With ``most`` 1 each is alone, in
-    the order given. ``sizes`` are the numbers of samples of every client, by its number.
+    the order given. ``sizes`` are the numbers of samples of every client, by its number, at least 1
+    each: then no group takes a client that a later one needs, as none of those is larger.
     """
     if most == 1:
         return [(client,) for client in clients]
     ordered = sorted(clients, key=lambda client: (-sizes[client], client))
-    samples, lacking = sum(sizes[client] for client in ordered), min(least, len(ordered))
+    samples, lacking = sum(sizes[client] for client in ordered), least
     groups: list[Group] = []
     start = 0
     while start < len(ordered):
         end, taken = start + 1, sizes[ordered[start]]
         share = samples / max(lacking, 1)
-        last = min(start + most, len(ordered) - max(lacking - 1, 0))
+        last = min(start + most, len(ordered))
         while end < last and taken + sizes[ordered[end]] / 2 <= share:
             taken += sizes[ordered[end]]
             end += 1

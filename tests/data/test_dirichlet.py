@@ -19,6 +19,14 @@ def test_dirichlet_worked_by_hand() -> None:
     assert tables == {"[[50, 0], [0, 50]]", "[[0, 50], [50, 0]]"}
 
 
+def test_dirichlet_sums_are_exact_without_a_fit() -> None:
+    """Of such draws no ratios give these sizes: the last clients get what is left."""
+    classes, clients = np.array([19, 23]), np.array([16, 2, 2, 16, 6])
+    table = dirichlet_shares(classes, clients, 0.001, np.random.default_rng(1))
+    assert table.sum(axis=0).tolist() == classes.tolist()
+    assert table.sum(axis=1).tolist() == clients.tolist()
+
+
 @pytest.mark.parametrize("alpha", [2.0, 5.0])
 def test_dirichlet_odds_ratios_are_those_of_gammas(alpha: float) -> None:
     """The fit keeps them; the logarithm of a Gamma(α) draw has the variance ψ'(α)."""
