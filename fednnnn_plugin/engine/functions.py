@@ -83,7 +83,7 @@ def find_functions(
     name = recipe.train_args.client_optimizer
     maker = own(OPTIMIZER, name, objects.get(OPTIMIZER), "optimizer") if is_own(name) else None
     metrics: dict[str, Metric] = {}
-    given = _each(objects.get(METRICS))
+    given = [None if isinstance(each, str) else each for each in _each(objects.get(METRICS))]
     names = recipe.validation_args.metrics or ()
     shown_as = [name.rpartition(":")[2] for name in names]
     if twice := next((each for each in shown_as if shown_as.count(each) > 1), ""):

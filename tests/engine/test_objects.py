@@ -180,7 +180,7 @@ def test_objects_give_the_recipes_bytes(start: Start, content: Content) -> None:
     names: dict[str, Any] = {"data": "own:numbers", "model": "own:Net", "loss": "own:huber"}
     names |= {"client_method": "own:Drag", "client_sampling": "own:by_turns"}
     objects: dict[str, Any] = {key: CELL[name.removeprefix("own:")] for key, name in names.items()}
-    names |= {"client_optimizer": "RMSprop", "validation_args.metrics": ["r2", "own:worst"]}
+    names |= {"client_optimizer": "RMSprop", "metrics": ["r2", "own:worst"]}
     objects["client_optimizer"] = functools.partial(torch.optim.RMSprop, alpha=0.99)
     objects["metrics"] = ["r2", CELL["worst"]]
     settings = {"data_args.shift": 0.5, "model_args.width": 4, "drag_mu": 0.25, **FEDAVG}
