@@ -91,14 +91,16 @@ def test_interrupt_of_the_last_save_costs_no_round(
     assert saving.call_count == 2
 
 
-@pytest.mark.parametrize("moved", [True, False])
-def test_folder_no_longer_the_runs_is_left_alone(tiny: Tiny, moved: bool) -> None:
+@pytest.mark.parametrize(("moved", "taken"), [(True, True), (False, True), (False, False)])
+def test_folder_no_longer_the_runs_is_left_alone(tiny: Tiny, moved: bool, taken: bool) -> None:
+    """Whether or not another run has taken its place."""
     folder = tiny.folder / "run"
 
     def replace(record: RoundRecord) -> None:
         if record.round == 3:
             folder.rename(tiny.folder / "elsewhere") if moved else (folder / ".lock").unlink()
-            tiny(mode="overwrite", comm_round=2)
+            if taken:
+                tiny(mode="overwrite", comm_round=2)
             others.update(files(folder))
 
     others: dict[Path, bytes] = {}
