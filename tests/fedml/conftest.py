@@ -2,12 +2,9 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from itertools import count
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +21,7 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.data.federated import FederatedData
 
 from ..support.processes import Ended
+from .forks import begin
 from .rounds import net, silo
 
 fp.register()
@@ -110,14 +108,9 @@ class Script:
 class Scripts:
     """Starts scripts as users do, but for the seconds of slow imports; see `forks`."""
 
-    def __init__(self, *modules: str, **environment: str) -> None:
-        self._forks, theirs = Pipe()
-        command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("forks.py"))]
-        command += [str(theirs.fileno()), *modules, "fedml.simulation.simulator"]
-        command += ["fedml.cross_silo.server.server_initializer", "sklearn.datasets"]
-        own, passed = os.environ | environment, [theirs.fileno()]
-        self._server = subprocess.Popen(command, env=own, pass_fds=passed)
-        theirs.close()
+    def __init__(self, plugin: bool, *modules: str) -> None:
+        modules += ("fedml.simulation.simulator", "fedml.cross_silo.server.server_initializer")
+        self._forks = begin(plugin, *modules, "sklearn.datasets")
 
     def start(self, *arguments: str | Path, folder: Path, path: str = "") -> Script:
         """Start a script in a folder; ``path`` is one where it looks for packages first."""
@@ -133,15 +126,22 @@ class Scripts:
         return ended
 
 
-@pytest.fixture(scope="session")
+# Forked now, before any test has changed this process.
+_WITH_PLUGIN = Scripts(
+    True,
+    *("fednnnn_plugin.engine.run", "fednnnn_plugin.fedml.simulator"),
+    *("fednnnn_plugin.fedml.client_trainer", "fedml.cli.cli"),
+)
+_ALONE = Scripts(False)
+
+
+@pytest.fixture
 def scripts() -> Scripts:
     """FedML with the plugin, both imported."""
-    ours = ("engine.run", "fedml.simulator", "fedml.client_trainer")
-    modules = [f"fednnnn_plugin.{name}" for name in ours]
-    return Scripts(*modules, "fedml.cli.cli", FEDNNNN_PLUGIN_DISABLE="0")
+    return _WITH_PLUGIN
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def fedml_alone() -> Scripts:
     """FedML imported as without the plugin: its hook is off."""
-    return Scripts(FEDNNNN_PLUGIN_DISABLE="1")
+    return _ALONE

@@ -1,36 +1,63 @@
-"""Runs each script in a fork of this process, which has imported what is slow to import.
-
-A request is of a script: its ``arguments``, its ``folder`` and ``path``, the ``seconds`` that it
-may take, and the ``screen``, a prefix of the files 1 and 2 that take its standard output and error.
-The answer is a process id. A process id asks for the exit status.
-"""
+"""Forks a process for each script from one that has imported what is slow to import."""
 
 import atexit
+import logging
 import os
 import runpy
 import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+import warnings
 from importlib import import_module
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 
 import torch
 
+from fednnnn_plugin.fedml.hook import PatchingFinder
 
-def serve(requests: Connection) -> None:
-    """Answer requests until the tests have ended."""
+
+def begin(plugin: bool, *modules: str) -> Connection:
+    """Fork a process that takes requests; return where to send them and to receive the answers.
+
+    A request is of a script: its ``arguments``, its ``folder`` and ``path``, the ``seconds`` that
+    it may take, and the ``screen``, a prefix of the files 1 and 2 that take its standard output
+    and error. The answer is a process id. A process id asks for the exit status. The modules are
+    imported at the first request; without the plugin FedML is imported anew.
+    """
+    ours, theirs = Pipe()
+    if os.fork():
+        theirs.close()
+        return ours
+    ours.close()
+    try:
+        _serve(theirs, plugin, modules)
+    finally:
+        os._exit(0)
+
+
+def _serve(requests: Connection, plugin: bool, modules: tuple[str, ...]) -> None:
+    requests.poll(None)
+    atexit._clear()  # what is pytest's
+    logging.getLogger().handlers.clear()
+    warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    with suppress(EOFError):
-        while True:
-            asked = requests.recv()
-            if isinstance(asked, int):
-                answer = os.waitstatus_to_exitcode(os.waitpid(asked, 0)[1])
-            elif (answer := os.fork()) == 0:
-                _leave(_become(**asked))
-            requests.send(answer)
+    if not plugin:
+        sys.meta_path.remove(PatchingFinder)
+        for name in list(sys.modules):
+            if name.partition(".")[0] in {"fedml", "fednnnn_plugin"}:
+                del sys.modules[name]
+    for module in modules:
+        import_module(module)
+    while True:  # until the tests have ended
+        asked = requests.recv()
+        if isinstance(asked, int):
+            answer = os.waitstatus_to_exitcode(os.waitpid(asked, 0)[1])
+        elif (answer := os.fork()) == 0:
+            _leave(_become(**asked))
+        requests.send(answer)
 
 
 def _become(arguments: list[str], folder: str, path: str, seconds: int, screen: str) -> int:
@@ -79,9 +106,3 @@ def _offline(event, arguments) -> None:
     if event in host and host[event]() not in {"127.0.0.1", "localhost", "::1", None}:
         os.write(2, f"offline: {event}\n".encode())
         raise OSError(f"offline: {event} {host[event]()}")
-
-
-if __name__ == "__main__":
-    for module in sys.argv[2:]:
-        import_module(module)
-    serve(Connection(int(sys.argv[1])))
