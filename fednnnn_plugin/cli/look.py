@@ -74,7 +74,7 @@ def partition_command(
     overwrite: bool,
     allow_code: bool,
 ) -> None:
-    """Show how a recipe deals its training images to the clients."""
+    """Show how a recipe deals its training samples to the clients."""
     for option, path, allowed in (
         ("--plot", plot, (".svg", ".pdf", ".png")),
         ("--csv", csv, (".csv",)),
@@ -98,7 +98,7 @@ def partition_command(
     counts = data.class_counts()
     dealt = deal_name(spec.partition_method, spec.partition_sizes)
     title = f"{spec.dataset}: {'own split' if 'split' in data.fingerprint else dealt}"
-    size = f"{data.num_clients} clients, {len(data.train_labels)} images"
+    size = f"{data.num_clients} clients, {len(data.train_labels)} samples"
     say(f"{title}, {size}\n\n{counts_text(counts)}")
     if plot:
         save_partition(counts, title, plot)

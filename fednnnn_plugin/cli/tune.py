@@ -18,7 +18,7 @@ from fednnnn_plugin.engine.endings import say
     "Only what is named is searched; default: η, and the method's keys.",
 )
 @click.option("--rounds", type=int, help="Rounds of a trial; default: the paper's for the data.")
-@click.option("--validation", type=float, help="Share of the training images to judge on; 1/6.")
+@click.option("--validation", type=float, help="Share of the training samples to judge on; 1/6.")
 @click.option(
     "--metric",
     help="best_accuracy (default), final_accuracy or final_loss; where the recipe names "
@@ -39,7 +39,7 @@ from fednnnn_plugin.engine.endings import say
 def tune_command(recipe: str, grid: tuple[str, ...], **options: object) -> None:
     """Find a recipe's hyperparameters by grid search.
 
-    Part of the training images is held out. Of a recipe of the paper's data, network and deal, and
+    Part of the training samples is held out. Of a recipe of the paper's data, network and deal, and
     of any with --paper, the learning rate is chosen on FedAvg under the paper's non-IID-B, then the
     method's own coefficients. Of any other recipe every --grid, which may name any number of
     train_args, is searched on the recipe as it is, jointly with the others. Further processes, on

@@ -53,7 +53,7 @@ def hold_out(
     if not 0 < held < total:
         raise UserError(
             f"data_args.validation_fraction: {fraction}: leaves {total - held} of {total} training "
-            f"images to train on and {held} to validate on; both need at least one"
+            f"samples to train on and {held} to validate on; both need at least one"
         )
     places = (~drawn).cumsum(0) - 1
     left = tuple(places[positions[~drawn[positions]]] for positions in clients)

@@ -82,7 +82,7 @@ _MOST = 2**31 - 1
 Count = Annotated[int, Field(ge=1, le=_MOST, description=f"a whole number of 1 to {_MOST}")]
 Natural = Annotated[int, Field(ge=0, le=_MOST, description=f"a whole number of 0 to {_MOST}")]
 Seed = Annotated[int, Field(ge=0, lt=2**32, description="a whole number of 0 to 4294967295")]
-FullBatch = Annotated[Literal[-1], Field(description="-1 for all of a client's images")]
+FullBatch = Annotated[Literal[-1], Field(description="-1 for all of a client's samples")]
 
 _READ = BeforeValidator(decimal)
 _ABOVE_0 = Field(gt=0, allow_inf_nan=False, description=positive().allowed)

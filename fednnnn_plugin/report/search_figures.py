@@ -155,7 +155,7 @@ def _caption(study: Study, step: Step) -> str:
     seeds = f", the mean over {len(study.plan.seeds)} seeds" * bool(study.plan.seeds)
     return (
         f"{said}{others} {study.counts([step])}; {step.rounds} rounds each. They were judged on "
-        f"{share} of the training images, held out{seeds}; no test image was seen."
+        f"{share} of the training samples, held out{seeds}; no test sample was seen."
     )
 
 

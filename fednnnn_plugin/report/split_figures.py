@@ -26,7 +26,7 @@ def counts_text(counts: pd.DataFrame) -> str:
     """For a terminal: of many clients the ends; and how sizes and classes spread."""
     sizes, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
     shown = counts.astype(object).where(counts.to_numpy() > 0, "·")
-    shown = pd.concat([shown, sizes.rename("images"), classes.rename("classes")], axis=1)
+    shown = pd.concat([shown, sizes.rename("samples"), classes.rename("classes")], axis=1)
     shown = shown.rename_axis(index=None, columns="client")
     low, middle, high = sizes.quantile([0.0, 0.5, 1.0])
     ranked, fit = np.sort(sizes[sizes > 0])[::-1], "too few for a fit"
@@ -35,7 +35,7 @@ def counts_text(counts: pd.DataFrame) -> str:
         fit = f"fitted exponent {round(-slope, 2) + 0.0:.2f}"
     return (
         f"{shown.to_string(max_rows=25, max_cols=28)}\n\n"
-        f"images a client: smallest {low:.9g}, median {middle:.9g}, largest {high:.9g}\n"
+        f"samples a client: smallest {low:.9g}, median {middle:.9g}, largest {high:.9g}\n"
         f"classes a client: {classes.min()} to {classes.max()}\n"
         f"sizes by rank: {fit}"
     )
@@ -48,12 +48,12 @@ def partition(
     *,
     allow_code: bool = False,
 ) -> Axes:
-    """Each client's images by class, in per cent of the client, so that small ones show too.
+    """Each client's samples by class, in per cent of the client, so that small ones show too.
 
     Args:
-        counts: a recipe, or its path or name, whose training images are dealt; or what
+        counts: a recipe, or its path or name, whose training samples are dealt; or what
             ``client_counts`` gives, or an array ``[K, classes]`` of counts or shares, finite and
-            at least 0. A client without images stays empty.
+            at least 0. A client without samples stays empty.
         ax: where to draw.
         allow_code: let a ``module:name`` in the recipe run.
 
@@ -65,9 +65,9 @@ def partition(
 
         counts = partition_counts(cast("Recipe | Path | str", counts), allow_code=allow_code)
     counts = _table(counts)
-    ax, images = axes(ax), counts.to_numpy()
-    totals = images.sum(axis=1, keepdims=True)
-    shares = 100.0 * images / np.where(totals > 0, totals, 1.0)
+    ax, samples = axes(ax), counts.to_numpy()
+    totals = samples.sum(axis=1, keepdims=True)
+    shares = 100.0 * samples / np.where(totals > 0, totals, 1.0)
     tops = shares.cumsum(axis=1)
     bottoms = tops - shares
     edges = np.arange(len(counts) + 1) - 0.5
@@ -80,7 +80,7 @@ def partition(
     if len(counts) <= SEPARATED_CLIENTS:
         ax.vlines(edges[1:-1], 0.0, 100.0, color=PAPER, linewidth=1.2)
     ax.set(xlim=(edges[0], edges[-1]), ylim=(0.0, 100.0), xlabel="client")
-    ax.set_ylabel("share of the client's images (%)")
+    ax.set_ylabel("share of the client's samples (%)")
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     ax.legend(
         handles=ax.patches[:NAMED_CLASSES],
@@ -112,7 +112,7 @@ def client_sizes(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:
     rank = np.arange(1, sizes.size + 1)
     ax.plot(rank, sizes, ".", color=BLUE, markersize=4, rasterized=sizes.size > VECTOR_CLIENTS)
     log_axis(ax)
-    ax.set(xscale="log", xlabel="rank of the client by size", ylabel="images")
+    ax.set(xscale="log", xlabel="rank of the client by size", ylabel="samples")
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_locator(NullLocator())
     return ax

@@ -58,7 +58,7 @@ class Step(BaseModel):
 class Plan(BaseModel):
     """A whole search (paper, appendix); ``study.yaml``.
 
-    ``validation`` is the share of the training images that is held out to judge every trial;
+    ``validation`` is the share of the training samples that is held out to judge every trial;
     with ``prune`` trials far behind the others are stopped early. ``measure`` is the recipe's first
     metric, which ``best_metric`` and ``final_metric`` are of. A trial is a run with each of the
     ``seeds``, or with the recipe's where there are none.

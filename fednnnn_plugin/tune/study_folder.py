@@ -71,16 +71,16 @@ class StudyFolder:
     def write_best(self, study: Study) -> None:
         """Write ``best.yaml``: the recipe with the chosen values, and where they come from.
 
-        It runs as the recipe did: on all training images and tested on the test images, unless the
-        recipe itself holds some out.
+        It runs as the recipe did: on all training samples and tested on the test samples, unless
+        the recipe itself holds some out.
         """
         plan = study.plan
         chosen = [f"train_args.{k}={v!r}" for s in plan.steps for k, v in study.chosen(s).items()]
         recipe = self.load(chosen)
         lines = [
             f"Recipe {plan.recipe} with the values that fednnnn tune chose.",
-            f"Judged by {plan.metric} on {plan.validation:.4g} of the training images, held out; "
-            "the test images were not looked at.",
+            f"Judged by {plan.metric} on {plan.validation:.4g} of the training samples, held out; "
+            "the test samples were not looked at.",
             *[f"Mean over the seeds {', '.join(map(str, plan.seeds))}."] * bool(plan.seeds),
             f"Early stopping of hopeless trials: {'on' if plan.prune else 'off'}.",
             *(line for step in plan.steps for line in _provenance(study, step)),

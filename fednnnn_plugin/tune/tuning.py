@@ -69,7 +69,7 @@ def tune(
             both ends. Only what is named is searched; by default η, and the method's keys.
         overrides: as for :func:`~fednnnn_plugin.run`.
         rounds: rounds of a trial.
-        validation: share of the training images to judge on; 1/6 by default.
+        validation: share of the training samples to judge on; 1/6 by default.
         metric: ``"best_accuracy"`` (default), ``"final_accuracy"`` or ``"final_loss"``; where the
             recipe names metrics, ``"best_metric"`` (default then) or ``"final_metric"``, of the
             first.

@@ -34,11 +34,12 @@ def test_client_counts_by_hand() -> None:
     assert "fitted exponent 0.00" in counts_text(sizes[:3] * 0 + 2)
 
 
-@pytest.mark.parametrize("names", [["client", "images"], ["classes", "0"], ["a\nb", "a\\nb"]])
+@pytest.mark.parametrize("names", [["client", "samples"], ["classes", "0"], ["a\nb", "a\\nb"]])
 def test_partition_takes_any_class_names(names: list[str]) -> None:
     counts = fp.figures.client_counts([0, 1, 1, 1], [[0, 1], [2, 3]], names)
     rows = [line.split() for line in counts_text(counts).splitlines()[:3]]
-    assert rows == [["client", *map(printable, names), "images", "classes"], [*"01122"], [*"1·221"]]
+    head = ["client", *map(printable, names), "samples", "classes"]
+    assert rows == [head, [*"01122"], [*"1·221"]]
     assert tops(fp.figures.partition(counts)) == [[50.0, 0.0], [100.0, 100.0]]
 
 
