@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .support.commands import quick_run
+from .support.commands import quick_words
 from .test_house import MODULES, ROOT
 
 #: In one process: the hook, the modules, the public names, FedML's names, and a run.
@@ -45,7 +45,7 @@ main()
 
 @pytest.mark.slow
 def test_package_works_without_fedml(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PROGRAM, *quick_run("run", using_mlops=True)]
+    command = [sys.executable, "-c", PROGRAM, *quick_words("run", using_mlops=True)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     missing, public, older, newer = ended.stdout.splitlines()[:4]

@@ -83,15 +83,15 @@ def find_functions(
     name = recipe.train_args.client_optimizer
     maker = own(OPTIMIZER, name, objects.get(OPTIMIZER), "optimizer") if is_own(name) else None
     metrics: dict[str, Metric] = {}
-    given = [None if isinstance(each, str) else each for each in _each(objects.get(METRICS))]
     names = recipe.validation_args.metrics or ()
+    things = _each(objects.get(METRICS)) or names  # an object, or its name
     shown_as = [name.rpartition(":")[2] for name in names]
     if twice := next((each for each in shown_as if shown_as.count(each) > 1), ""):
         raise UserError(f"{METRICS}: two are called {printable(twice)}: each needs its own name")
-    for place, name in enumerate(names):
+    for shown, name, thing in zip(shown_as, names, things, strict=True):
         if is_own(name):
-            thing = given[place] if given else None
-            metrics[shown_as[place]] = own(METRICS, name, thing, "metrics")
+            given = None if isinstance(thing, str) else thing
+            metrics[shown] = own(METRICS, name, given, "metrics")
         else:
             from fednnnn_plugin.engine.scorer import Scorer, unknown_metric
 

@@ -23,6 +23,8 @@ from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.recipe.schema import DataArgs
 
+from ..support import commands
+
 SIZES = (7, 12, 5, 30, 9, 16)
 _SETTINGS = {"client_num_in_total": len(SIZES), "client_num_per_round": 4, "comm_round": 3}
 _SETTINGS |= {"epochs": 1, "batch_size": 5, "learning_rate": 0.05, "checkpoint_every": 1}
@@ -107,11 +109,10 @@ X, Y, *TEST = DATA
 PARTS = [*zip(X.split((30, 50, 20, 40)), Y.split((30, 50, 20, 40)), strict=True)]
 
 #: Settings for ``fp.run`` of a recipe that comes with the package.
-QUICK: dict[str, Any] = {"comm_round": 2, "epochs": 1, "client_num_per_round": 3}
-QUICK |= {"checkpoint_every": 1, "using_gpu": False}
+QUICK = commands.QUICK | {"comm_round": 2}
 
 
-def quick_run(output: Path | str, recipe: str = "digits_noniid_b_fednnnn", **given: Any) -> fp.Run:
+def quick_run(output: Path | str, recipe: str = commands.RECIPE, **given: Any) -> fp.Run:
     """Run a recipe with these arguments of ``fp.run`` and settings."""
     names = inspect.signature(fp.run).parameters.keys() & given.keys()
     arguments = {name: given.pop(name) for name in names}

@@ -17,6 +17,7 @@ from fednnnn_plugin.engine.endings import told_here
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe
 
+from ..support.commands import quick_words
 from ..support.processes import WATCHDOG, Ended
 from ..support.ranks import BIN, on_ranks, runs_on_ranks, started
 from .conftest import OWN
@@ -24,7 +25,7 @@ from .conftest import OWN
 pytestmark = pytest.mark.slow
 
 FEDNNNN, FEDAVG = "digits_noniid_ub_fednnnn", "digits_noniid_b_fedavg"
-QUICK = {"comm_round": 2, "epochs": 1, "client_num_per_round": 4, "using_gpu": False}
+QUICK = {"comm_round": 2, "client_num_per_round": 4, "checkpoint_every": 10}
 MINE = """
 import logging
 import os
@@ -108,8 +109,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def run_words(output: str, *more: str, recipe: str = FEDNNNN, **settings: Any) -> list[str]:
     """The arguments of ``fednnnn``."""
-    sets = [f"--set={key}={json.dumps(value)}" for key, value in (QUICK | settings).items()]
-    return ["run", recipe, "--allow-code", "--output", output, *sets, *more]
+    return quick_words(output, "--allow-code", *more, recipe=recipe, **QUICK | settings)
 
 
 def write_modules(folder: Path) -> None:

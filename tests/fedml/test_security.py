@@ -121,7 +121,7 @@ def test_defence_leaves_outliers_out_and_names_them(
 @pytest.mark.parametrize("failing", [1, 2])
 @pytest.mark.parametrize("name", ["foolsgold", "3sigma_foolsgold"])
 def test_defence_remembers_a_failed_client(name, failing, secured) -> None:
-    """The served model stands in for it, in the first round as in one after it."""
+    """The served model takes its place, in the first round and in a later one."""
     alone = name == "foolsgold"
     weighting = {"client_weighting": "samples" if alone else "uniform"}
     aggregator = secured(defense_type=name, max_client_failures=1, **weighting)

@@ -15,19 +15,19 @@ PRELOADED = [
     *("fednnnn_plugin.report.build", "sklearn.datasets", "torch._dynamo", "optuna", "pytest"),
 ]
 RECIPE = "digits_noniid_b_fednnnn"
-#: Of a quick run: a round of some 15 ms with 3 of 20 clients, and a checkpoint.
-QUICK = {"client_num_per_round": 3, "epochs": 1, "comm_round": 1, "checkpoint_every": 1}
+#: Of a quick run on a CPU: a round of some 15 ms with 3 of 20 clients, and a checkpoint.
+QUICK: dict[str, Any] = {"client_num_per_round": 3, "epochs": 1, "comm_round": 1}
+QUICK |= {"checkpoint_every": 1, "using_gpu": False}
 
 
 def quick(**keys: Any) -> list[str]:
-    """Return the options of a quick run on a CPU; keywords are a recipe's other keys."""
-    settings = QUICK | {"using_gpu": False} | keys
-    return [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
+    """Return the options of a quick run; keywords are a recipe's other keys."""
+    return [f"--set={key}={json.dumps(value)}" for key, value in (QUICK | keys).items()]
 
 
-def quick_run(output: object, *more: str, **keys: Any) -> list[str]:
+def quick_words(output: object, *more: str, recipe: str = RECIPE, **keys: Any) -> list[str]:
     """Return the arguments of a quick run in a folder."""
-    return ["run", RECIPE, f"--output={output}", *quick(**keys), *more]
+    return ["run", recipe, f"--output={output}", *quick(**keys), *more]
 
 
 class Commands:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ..support.commands import quick_run
+from ..support.commands import quick_words
 
 
 def lines(folder: Path) -> list[bytes]:
@@ -31,7 +31,7 @@ def kept_rounds(folder: Path) -> list[int]:
 def go_on(commands: Any, content: Any, folder: Path, undisturbed: Path) -> None:
     """Go on with a run of two rounds that was cut short: it ends as the undisturbed one did."""
     more = ["--resume"] if (folder / ".lock").exists() else []
-    ended = commands.run(*quick_run(folder, *more, comm_round=2), folder=folder.parent)
+    ended = commands.run(*quick_words(folder, *more, comm_round=2), folder=folder.parent)
     assert ended.status == 0, (folder, ended)
     assert content(folder) == content(undisturbed)
     assert (folder / "recipe.yaml").read_bytes() == (undisturbed / "recipe.yaml").read_bytes()
@@ -45,7 +45,7 @@ def go_on(commands: Any, content: Any, folder: Path, undisturbed: Path) -> None:
 def test_kill_before_each_change_of_a_file(commands: Any, content: Any, tmp_path: Path) -> None:
     """What each kill would leave behind goes on to the bytes of the undisturbed run."""
     folder = tmp_path / "run"
-    ended = commands.run(*quick_run(folder, comm_round=2), folder=tmp_path, copied=str(folder))
+    ended = commands.run(*quick_words(folder, comm_round=2), folder=tmp_path, copied=str(folder))
     assert ended.status == 0
     killed = list(tmp_path.glob("run-*"))
     assert len(killed) > 26
@@ -57,9 +57,9 @@ def test_kill_before_each_change_of_a_file(commands: Any, content: Any, tmp_path
 def test_full_disk_from_each_change_of_a_file(commands: Any, content: Any, tmp_path: Path) -> None:
     """It befalls a run of one round, which goes on to the second."""
     undisturbed, folder, at = tmp_path / "undisturbed", tmp_path / "run", 0
-    assert commands.run(*quick_run(undisturbed, comm_round=2), folder=tmp_path).status == 0
+    assert commands.run(*quick_words(undisturbed, comm_round=2), folder=tmp_path).status == 0
     for at in itertools.count(1):
-        ended = commands.run(*quick_run(folder), folder=tmp_path, full=(str(folder), at))
+        ended = commands.run(*quick_words(folder), folder=tmp_path, full=(str(folder), at))
         if ended.status == 0:
             break
         said = ended.check_one_line(1)
@@ -78,7 +78,7 @@ def test_second_signal_does_not_cost_the_checkpoint(commands: Any, tmp_path: Pat
         (signal.SIGINT, 0.004, 130, "interrupted"),
     ):
         folder = tmp_path / sent.name
-        arguments = quick_run(folder, comm_round=10_000, checkpoint_every=10_000)
+        arguments = quick_words(folder, comm_round=10_000, checkpoint_every=10_000)
         started = commands.start(*arguments, folder=tmp_path)
         while len(lines(folder)) < 2:
             assert started.exitcode is None
@@ -119,7 +119,7 @@ def test_processes_of_a_users_model_end(
     commands: Any, tmp_path: Path, sent: signal.Signals, status: int
 ) -> None:
     (tmp_path / "mine.py").write_text(SLEEPING)
-    arguments = quick_run("run", "--allow-code", model="mine:net")
+    arguments = quick_words("run", "--allow-code", model="mine:net")
     started = commands.start(*arguments, folder=tmp_path)
     while not (sleeping := list(tmp_path.glob("sleeps-*"))):
         assert started.exitcode is None
@@ -146,7 +146,7 @@ def used(process: int) -> tuple[int, int, int]:
 def test_memory_is_level_over_hundreds_of_rounds(commands: Any, tmp_path: Path) -> None:
     """Medians: a file that is just being written is open, too."""
     keys = {"client_num_per_round": 2, "batch_size": 100, "checkpoint_every": 25}
-    started = commands.start(*quick_run("run", comm_round=ROUNDS, **keys), folder=tmp_path)
+    started = commands.start(*quick_words("run", comm_round=ROUNDS, **keys), folder=tmp_path)
     first, last, done = [], [], 0
     while done < ROUNDS - 1:  # in the last round it may end
         if 10 <= done < ROUNDS / 4:

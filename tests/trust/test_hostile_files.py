@@ -10,7 +10,7 @@ import pytest
 
 from fednnnn_plugin.errors import MAX_LINES
 
-from ..support.commands import quick_run
+from ..support.commands import quick_words
 
 LIMITS = {"memory": 1 << 30, "processor": 100}
 CONTENTS = ("cut", "flipped", "nested", "huge")
@@ -59,7 +59,7 @@ def test_damaged_run_folder_is_resumed_or_refused(commands: Any, tmp_path: Path)
     (tmp_path / "mine.py").write_text("def half(outputs, targets):\n    return 0.5\n")
     all_files = {"metrics": ["mine:half"], "client_batching": 2, "client_method": "scaffold"}
     for rounds in (2, 3):
-        words = quick_run(rounds, "--allow-code", comm_round=rounds, **all_files)
+        words = quick_words(rounds, "--allow-code", comm_round=rounds, **all_files)
         assert commands.run(*words, folder=tmp_path).status == 0
     for kind, name in [(kind, name) for kind, names in DAMAGED.items() for name in names]:
         place = tmp_path / "runs" / f"{kind} {name.replace('/', ' ')}"
@@ -69,7 +69,7 @@ def test_damaged_run_folder_is_resumed_or_refused(commands: Any, tmp_path: Path)
     check_lines(commands.run("report", "runs", folder=tmp_path, **LIMITS))
     expected = (tmp_path / "3" / "model.safetensors").read_bytes()
     for place in (tmp_path / "runs").iterdir():
-        words = quick_run(place, "--resume", "--allow-code", comm_round=3, **all_files)
+        words = quick_words(place, "--resume", "--allow-code", comm_round=3, **all_files)
         ended = commands.run(*words, folder=tmp_path, **LIMITS)
         check_lines(ended)
         kind, name = place.name.split(" ", 1)

@@ -16,7 +16,7 @@ from fednnnn_plugin.engine.from_recipe import default_folder
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.recipe.validation import known_keys
 
-from ..support.commands import RECIPE, quick_run
+from ..support.commands import RECIPE, quick_words
 
 PACKAGE = Path(fp.__file__).parent
 PICKLING = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
@@ -94,8 +94,8 @@ def watched(commands: Any, tmp_path: Path) -> Callable[..., Any]:
 @pytest.mark.slow
 def test_commands_load_no_pickle_and_start_nothing(watched: Any, tmp_path: Path) -> None:
     for arguments in (
-        quick_run("run"),
-        quick_run("run", "--resume", comm_round=2),
+        quick_words("run"),
+        quick_words("run", "--resume", comm_round=2),
         ["partition", RECIPE, "--plot", "clients.svg"],
         ["report", "run"],
         ["recipes", "copy", "mine"],
@@ -122,12 +122,12 @@ def test_recipe_writes_into_its_output_folder_only(watched: Any, tmp_path: Path)
     here.mkdir(parents=True)
     places = ["../../escape", "/proc/self/escape", "~/.x"]
     for key, place in zip(OF_CROSS_SILO, places, strict=True):
-        refused = watched(*quick_run("out", **{key: place}), folder=here, within=None)
+        refused = watched(*quick_words("out", **{key: place}), folder=here, within=None)
         assert refused.check_one_line(2).startswith(f"--set {key}: ")
     paths = [key for key in PATHS if key not in OF_CROSS_SILO]
     assert len(paths) > 7
     keys = dict(zip(paths, cycle(places), strict=False))
-    ended = watched(*quick_run("out", **keys), folder=here, within=here / "out")
+    ended = watched(*quick_words("out", **keys), folder=here, within=here / "out")
     assert ended.status == 0, ended
 
 

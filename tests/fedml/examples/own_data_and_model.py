@@ -29,7 +29,7 @@ def load_data(args):
 
 
 class LogisticRegression(torch.nn.Linear):
-    """A model of one's own."""
+    """A custom model."""
 
 
 if __name__ == "__main__":
