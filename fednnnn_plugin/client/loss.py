@@ -26,16 +26,16 @@ class Loss:
     def predictions(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
         """Return the predicted classes, in the shape of the targets; None where there are none.
 
-        The largest logit's along dimension 1; of ``bce_with_logits`` with one label a sample,
-        whether its logit is above 0.
+        The largest logit's along dimension 1, which needs two or more; of ``bce_with_logits`` with
+        one label a sample, whether its logit is above 0.
         """
         if targets.is_floating_point():
             return None
         if self.name == "bce_with_logits" and targets.ndim == 1:
             return (_like(outputs, targets) > 0).to(targets.dtype)
-        if outputs.ndim == targets.ndim + 1 and self.name not in _OF_NUMBERS:
-            return outputs.argmax(1)
-        return None
+        if outputs.ndim != targets.ndim + 1 or outputs.shape[1] < 2 or self.name in _OF_NUMBERS:
+            return None
+        return outputs.argmax(1)
 
 
 def _like(outputs: Tensor, targets: Tensor) -> Tensor:

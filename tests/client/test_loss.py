@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from fednnnn_plugin.client.loss import LOSSES
+from fednnnn_plugin.client.loss import LOSSES, Loss
 
 
 @pytest.mark.parametrize(
@@ -18,12 +18,15 @@ from fednnnn_plugin.client.loss import LOSSES
         ("bce_with_logits", [[-0.1, 0.1]], [[0, 1]], None),  # several labels a sample
         ("bce_with_logits", [-0.1, 0.1], [0.0, 1.0], None),
         ("mse", [[1.0], [2.0]], [1, 2], None),
+        ("own", [[-0.1], [0.1]], [0, 1], None),  # perhaps of yes and no: nobody says where yes is
+        ("own", [[0.1, 0.2], [-1.0, -2.0]], [0, 0], [1, 0]),
     ],
 )
 def test_loss_predicts_classes_worked_by_hand(
     name: str, outputs: Any, targets: Any, predicted: Any
 ) -> None:
-    found = LOSSES[name].predictions(torch.tensor(outputs), torch.tensor(targets))
+    loss = LOSSES.get(name, Loss(name, torch.nn.functional.cross_entropy))
+    found = loss.predictions(torch.tensor(outputs), torch.tensor(targets))
     assert (found if found is None else found.tolist()) == predicted
 
 
