@@ -33,7 +33,14 @@ _MADE_OF: dict[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel"),
     functools.cached_property: ("func",),
     functools.partial: ("func", "args", "keywords"),
+    type(functools.cache(len)): ("__wrapped__",),
 }
+# Functions and attributes of classes that are written in C, or made by Python for slots.
+_BUILT_IN = (
+    *(types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType),
+    *(types.MethodDescriptorType, types.ClassMethodDescriptorType),
+    *(types.GetSetDescriptorType, types.MemberDescriptorType),
+)
 
 
 def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
@@ -159,6 +166,9 @@ def _told_of_code(thing: object) -> Iterator[object]:
         case nn.Module():
             yield kind
             yield from (type(thing), *_layout(thing), *thing.parameters(), *thing.buffers())
+        case _ if isinstance(thing, _BUILT_IN):
+            yield f"{kind} {thing.__qualname__}"
+            yield getattr(thing, "__self__", None)
         case _:
             yield from _told_of_object(thing)
 
@@ -178,6 +188,7 @@ def _told_of_function(function: types.FunctionType) -> Iterator[object]:
         return
     yield "function"
     yield from (function.__code__, function.__defaults__, function.__kwdefaults__)
+    yield from vars(function).items()
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -205,3 +216,7 @@ def _told_of_object(thing: object) -> Iterator[object]:
         yield f"{kind.__qualname__} {'' if ' at 0x' in text else text}"
     else:
         yield from ("object", kind, getattr(thing, "__dict__", None))
+        for base in kind.__mro__:
+            for name, slot in vars(base).items():
+                if isinstance(slot, types.MemberDescriptorType):
+                    yield from (name, getattr(thing, name, None))

@@ -11,14 +11,30 @@ from torch import nn
 from fednnnn_plugin.fingerprint import code_digest, model_digests, tensors_digest
 
 SOURCE = """
+import functools
 import torch
 from torch import nn
 
 SCALE = 1
 PICKED = {"a", "b", "c"}
+NONLINEAR = torch.sin
+
+class Config:
+    __slots__ = ("width",)
+
+    def __init__(self, width):
+        self.width = width
+
+CONFIG = Config(4)
+
+@functools.lru_cache
+def power():
+    return 2
 
 def activate(x):
-    return torch.relu(x)  # as in the paper
+    return torch.relu(NONLINEAR(x)) ** power() * CONFIG.width + activate.shift  # as in the paper
+
+activate.shift = 0
 
 class Base(nn.Module):
     factor = 2
@@ -53,6 +69,10 @@ def digests(old: str = "", new: str = "", name: str = "no_module") -> dict[str, 
     [
         (("torch.relu", "torch.tanh"), "code"),  # in a function that the model calls
         (("SCALE = 1", "SCALE = 2"), "code"),
+        (("NONLINEAR = torch.sin", "NONLINEAR = torch.cos"), "code"),  # written in C
+        (("CONFIG = Config(4)", "CONFIG = Config(5)"), "code"),  # in a slot
+        (("return 2", "return 3"), "code"),  # in a function whose results are kept
+        (("shift = 0", "shift = 1"), "code"),  # an attribute of a function
         (("factor = 2", "factor = 3"), "code"),  # of its base class
         (("0.5\n\n", "0.25\n\n"), "code"),  # in a property
         (('{"a", "b", "c"} |', '{"a", "b"} |'), "code"),
