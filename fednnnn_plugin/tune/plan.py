@@ -165,6 +165,15 @@ def _step(name: str, method: str, rounds: int, grid: Grid) -> Step:
         raise UserError(f"--grid: {why}") from None
 
 
+def recipe_values(base: Recipe, point: Mapping[str, float]) -> dict[str, float]:
+    """Return the values of a point by ``section.key``, a count of the recipe's as an integer."""
+    counts = {key for key in point if type(getattr(base.train_args, key, None)) is int}
+    return {
+        f"train_args.{key}": int(value) if key in counts and value.is_integer() else value
+        for key, value in point.items()
+    }
+
+
 def trial_recipes(
     load: Load, plan: Plan, step: Step, point: Mapping[str, float]
 ) -> dict[str, Recipe]:
@@ -183,12 +192,7 @@ def trial_recipes(
         changes["train_args.federated_optimizer"] = FEDAVG
         changes |= {f"data_args.{key}": value for key, value in _NON_IID_B.items()}
         changes["data_args.classes_per_client"] = plan.classes_per_client
-    # A count is no float; the values of a rule's keys stay as they are.
-    counts = {key for key in point if type(getattr(base.train_args, key, None)) is int}
-    changes |= {
-        f"train_args.{key}": int(value) if key in counts and value.is_integer() else value
-        for key, value in point.items()
-    }
+    changes |= recipe_values(base, point)
     more = [f"{key}={value}" for key, value in changes.items()]
     return {
         name: load(more if seed is None else [*more, f"common_args.random_seed={seed}"])

@@ -106,7 +106,8 @@ class Search:
         row: Row = {"step": step.name, "method": step.method, metric: None, **point}
         if len(curves):
             row |= {name: None if isnan(last) else last for name, last in curves.iloc[-1].items()}
-            row["best_round"] = int(self._signed(curves).idxmax())
+            signed = self._signed(curves).dropna()
+            row["best_round"] = int(signed.idxmax()) if len(signed) else None
             row["rounds"] = int(curves.index[-1])
         if state == "finished" and row[metric] is None:
             state, reason = "failed", f"its {metric} is not finite"

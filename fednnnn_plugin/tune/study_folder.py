@@ -27,6 +27,7 @@ from fednnnn_plugin.report.study import (
     is_study,
     read_study,
 )
+from fednnnn_plugin.tune.plan import recipe_values
 
 
 class StudyFolder:
@@ -75,8 +76,9 @@ class StudyFolder:
         the recipe itself holds some out.
         """
         plan = study.plan
-        chosen = [f"train_args.{k}={v!r}" for s in plan.steps for k, v in study.chosen(s).items()]
-        recipe = self.load(chosen)
+        chosen = {key: value for s in plan.steps for key, value in study.chosen(s).items()}
+        values = recipe_values(self.load([]), chosen)
+        recipe = self.load([f"{key}={value!r}" for key, value in values.items()])
         lines = [
             f"Recipe {plan.recipe} with the values that fednnnn tune chose.",
             f"Judged by {plan.metric} on {plan.validation:.4g} of the training samples, held out; "

@@ -106,9 +106,11 @@ def _curves(folder: Path, plan: Plan) -> pd.DataFrame:
         raise UserError(f"--study: {path}: damaged: remove its folder to run it anew") from None
     tested = rounds.dropna(subset=["test_acc", "test_loss"], how="all").set_index("round")
     accuracy, loss = tested["test_acc"], tested["test_loss"]
-    curves = {"best_accuracy": accuracy.cummax(), "final_accuracy": accuracy, "final_loss": loss}
+    best = accuracy.cummax().ffill()
+    curves = {"best_accuracy": best, "final_accuracy": accuracy, "final_loss": loss}
     if plan.measure is not None:
         measure = tested["measure"]
-        curves["best_metric"] = measure.cummin() if plan.lower_is_better else measure.cummax()
+        best = measure.cummin() if plan.lower_is_better else measure.cummax()
+        curves["best_metric"] = best.ffill()  # a metric may be NaN in a round
         curves["final_metric"] = measure
     return pd.DataFrame(curves)

@@ -12,7 +12,7 @@ from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.recipe import Recipe, dump_recipe, find_recipe, load_recipe
 from fednnnn_plugin.report.study import Study
 from fednnnn_plugin.tune.options import Options
-from fednnnn_plugin.tune.plan import make_plan
+from fednnnn_plugin.tune.plan import Measure, make_plan
 from fednnnn_plugin.tune.search import Search
 from fednnnn_plugin.tune.study_folder import StudyFolder
 
@@ -30,13 +30,14 @@ class Searches:
         self.ran: list[str] = []
         self.said: list[str] = []
         self.with_classes = True
+        self.top: Outcome = lambda train, number: 0.5  # of a metric of this name
 
     def trial(self, name: str) -> Path:
         return self.folder.path / "trials" / "FedNNNN" / name
 
-    def begin(self, **options: object) -> None:
-        base = load_recipe(find_recipe("digits_noniid_b_fednnnn"))
-        self.folder.write_plan(base, make_plan(base, Options.model_validate(options)))
+    def begin(self, *overrides: str, measure: Measure | None = None, **options: object) -> None:
+        base = load_recipe(find_recipe("digits_noniid_b_fednnnn"), overrides)
+        self.folder.write_plan(base, make_plan(base, Options.model_validate(options), measure))
 
     def search(self, outcome: Outcome) -> Study:
         def run(recipe: Recipe, _: object, folder: Path, mode: str, **how: Any) -> None:
@@ -51,6 +52,7 @@ class Searches:
                     loss = None if train.get("beta") == BETA_WITHOUT_LOSS else 1 - accuracy
                     shown = accuracy if self.with_classes else None
                     record = {"round": number, "test_acc": shown, "test_loss": loss}
+                    record["test_metrics"] = {"top": self.top(train, number)}
                     print(json.dumps(record), file=file, flush=True)
                     for follower in how["followers"]:
                         follower.round_done(type("Record", (), record))

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from math import nan
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,6 +15,7 @@ from optuna.trial import TrialState
 
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.recipe import find_recipe, load_recipe
+from fednnnn_plugin.tune.plan import Measure
 from fednnnn_plugin.tune.trial import run_trial
 
 from .conftest import BETA_WITHOUT_LOSS, Outcome, Searches
@@ -120,6 +122,23 @@ def test_search_without_a_finished_trial(searches: Searches) -> None:
         searches.search(ending_at(DIVERGED))
     shutil.rmtree(searches.trial("beta=0.7"))
     assert list(searches.search(hill).trials["state"]) == ["finished"]
+
+
+def test_counts_are_integers_in_the_best_recipe(searches: Searches) -> None:
+    searches.begin("partition_method=dirichlet", grid={"epochs": [1, 2], "gamma": [0.5]}, rounds=2)
+    searches.folder.write_best(searches.search(lambda train, _: train["epochs"] / 10))
+    train = load_recipe(searches.folder.best).train_args
+    assert (train.epochs, train.rule_settings["gamma"]) == (2, 0.5)
+
+
+def test_metric_may_be_nan_in_a_round(searches: Searches) -> None:
+    searches.top = lambda train, number: nan if number > train["beta"] * 2 else 1 - train["beta"]
+    measure = Measure("top", lower_is_better=False)
+    searches.begin(grid={"beta": [0.1, 0.5, 0.9]}, rounds=2, measure=measure)
+    study = searches.search(hill)
+    assert list(study.trials["state"]) == ["failed", "finished", "finished"]
+    assert list(study.trials["value"][1:]) == pytest.approx([0.5, 0.1])
+    assert "its best_metric is not finite" in searches.said[0]
 
 
 def test_trials_side_by_side_share_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
