@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from urllib.parse import quote
 
 import jinja2
 import pandas as pd
@@ -111,7 +113,7 @@ def build_report(
     pages.filters["escaped"] = tables.escaped
     for name, template in ((MARKDOWN, "page.md"), (PAGE, "page.html")):
         page = pages.get_template(template).render(
-            beginning=_beginning(runs, paths),
+            beginning=_beginning(runs, paths, out),
             tables=shown,
             sections=sections,
             kinds=kinds,
@@ -126,7 +128,7 @@ def build_report(
     return Report("\n".join(texts), out / PAGE, tuple(warnings))
 
 
-def _beginning(runs: pd.DataFrame, paths: Sequence[Path]) -> Iterator[str]:
+def _beginning(runs: pd.DataFrame, paths: Sequence[Path], out: Path) -> Iterator[str]:
     """What the page is of: how many runs, of which commits and machines; pages beside them."""
     if not runs.empty:
         many, rounds = runs["run"].nunique(), len(runs)
@@ -137,14 +139,15 @@ def _beginning(runs: pd.DataFrame, paths: Sequence[Path]) -> Iterator[str]:
             missing = many - int(counts.sum())
             told += [f"not recorded ({missing} runs)"] * bool(missing)
             yield f"{what}: {', '.join(told)}."
-    others = {page.name for path in paths for page in path.glob("*.md")} - {MARKDOWN}
-    yield from (f"See also [{page}]({page})." for page in sorted(others))
+    beside = out.glob("*.md") if out.resolve() in map(Path.resolve, paths) else ()
+    for name in sorted({page.name for page in beside} - {MARKDOWN}):
+        yield f"See also [{tables.escaped(printable(name))}]({quote(os.fsencode(name))})."
 
 
 def _studies(paths: Sequence[Path], warnings: list[str]) -> list[Study]:
-    inside = [p for path in paths for p in ([path] if is_study(path) else sorted(path.glob("*")))]
+    found = [folder for path in paths for folder in run_folders.runs_and_studies(path)]
     studies = []
-    for folder in dict.fromkeys(path.resolve() for path in inside if is_study(path)):
+    for folder in dict.fromkeys(path.resolve() for path in found if is_study(path)):
         try:
             studies.append(read_study(folder))
             warnings += studies[-1].warnings

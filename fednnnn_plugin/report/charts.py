@@ -86,7 +86,7 @@ def condition_charts(
         ("agreement", "Do the clients agree? N/E", _AGREEMENT + band, [(runs, figures.agreement)]),
         ("norms", "N, E and server step: whole model", _NORMS + grey + band, norms(None)),
     ]
-    recorded = layers(runs)
+    recorded = layers(runs.dropna(axis=1, how="all"))  # other data have other models
     for module in [m for m in modules if m in recorded] or _paper_s(recorded):
         title = f"N, E and server step: {module}"
         caption = f"The same for the weight and bias of {module}.{grey}{band}"

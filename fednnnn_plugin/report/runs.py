@@ -135,21 +135,22 @@ def method_name(method: str, client_method: object = None) -> str:
 
 def _run_folders(paths: Sequence[Path], problems: list[str]) -> Iterator[Path]:
     for path in paths:
-        found = [path] if _is_run(path) or is_study(path) else _inside(path)
+        found = runs_and_studies(path)
         if not found:
             problems.append(f"{printable(path)}: no run: no {METRICS[0]} and no {RECIPE}")
         yield from filter(_is_run, found)
 
 
-def _inside(folder: Path, depth: int = 4) -> list[Path]:
-    """The runs and studies below a folder, which no link leads to; none inside another."""
+def runs_and_studies(folder: Path, depth: int = 4) -> list[Path]:
+    """The folder, if it is a run or a study, else those below it; none inside another."""
+    if _is_run(folder) or is_study(folder):
+        return [folder]
     found: list[Path] = []
-    inside = sorted(folder.glob("[!.]*")) if depth else []
-    for path in inside:
+    for path in sorted(folder.glob("[!.]*")) if depth else []:
         if _is_run(path) or is_study(path):
             found.append(path)
         elif path.is_dir() and not path.is_symlink():
-            found += _inside(path, depth - 1)
+            found += runs_and_studies(path, depth - 1)
     return found
 
 

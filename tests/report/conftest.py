@@ -114,7 +114,7 @@ OWN = "own,FedNNNN,finished,{0},{0},30,0.9,1,30,c,,{1},{2}"
 
 def write_study(folder: Path, *trials: str, **plan: Any) -> Path:
     """Write the folder of a study of two steps."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.yaml").write_text(yaml.safe_dump({**PLAN, "steps": STEPS, **plan}))
     (folder / "trials.csv").write_text("\n".join([HEAD, *trials]) + "\n")
     return folder

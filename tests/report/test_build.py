@@ -146,6 +146,24 @@ def test_report_replaces_an_earlier_report_only(make_run, study: Path, tmp_path:
     assert files_of(copy) == before
 
 
+def test_page_links_the_pages_beside_it(
+    make_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever they are called; and studies are found as deep as runs."""
+    monkeypatch.setattr("fednnnn_plugin.report.build.drawn", lambda *_: b"a drawing")
+    runs = make_run("FedNNNN", change=bare).parent
+    write_study(runs / "a" / "b" / "search")
+    for name in ("x](y) .md", "\udce9.md"):
+        (runs / name).touch()
+    for out in (runs, tmp_path / "out"):
+        build_report([runs], out)
+        text = (out / "README.md").read_text()
+        linked = re.findall("^See also (.*)$", text, re.MULTILINE)
+        expected = [r"[x\](y) .md](x%5D%28y%29%20.md).", r"[\\udce9.md](%E9.md)."]
+        assert linked == expected * (out == runs)
+        assert "Search: digits (search)" in text
+
+
 def test_report_on_a_full_disk_is_one_line(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system without room, as a limit on the size of files."""
     monkeypatch.setattr("fednnnn_plugin.report.build.drawn", lambda *_: b"a drawing")

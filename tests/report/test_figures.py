@@ -168,7 +168,8 @@ def test_layers_metrics_and_served_model_are_drawn(make_run) -> None:
     of_no_module = runs.assign(**{"layers..mean_update_norm": 7.0})
     assert set(lines(fig.norms(of_no_module, layer=""))["FedNNNN"]) == {7.0}
     assert list(lines(fig.metric(runs, name="mse"))["FedNNNN"]) == [-1, -2, -3, -4]
-    found = {chart.name: chart for chart in charts(runs)}
+    of_another_model = {f"layers.fc9.{norm}": float("nan") for norm in fig.NORMS}
+    found = {chart.name: chart for chart in charts(runs.assign(**of_another_model))}
     assert {"norms-fc2", "norms-conv2", "metric-mse"} <= found.keys()
     panels = found["served"].ax.figure.axes
     titled = {ax.get_title(loc="left"): lines(ax)["FedNNNN"] for ax in panels}
