@@ -94,7 +94,7 @@ def load_model(
     for path in (files.recipe, files.model):
         if not path.is_file():
             raise UserError(f"folder: {printable(path)}: missing: must be in the folder of a run")
-    recipe = load_recipe(files.recipe, foreign=True, allow_code=allow_code)
+    recipe = load_recipe(files.recipe, foreign=True, allow_code=allow_code, without_method=True)
     name, where = recipe.model_args.model, f"{printable(files.recipe)}: {MODEL}"
     if names_object(name) and model is None:
         raise UserError(f"{where}: {name}: was an object: give it again, model=")

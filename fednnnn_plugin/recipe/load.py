@@ -8,7 +8,7 @@ from typing import Any
 from fednnnn_plugin.errors import UserError, joined, printable
 from fednnnn_plugin.reading import NotReadableError, read_mapping, read_yaml, write_yaml
 from fednnnn_plugin.recipe.kinds import Caller
-from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, own_keys
+from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, fixed_keys, own_keys
 from fednnnn_plugin.recipe.validation import build, known_keys, unknown_section
 
 # Access keys, as run folders are shared; and what says where a run goes, not what it is.
@@ -22,12 +22,15 @@ def load_recipe(
     *,
     foreign: bool = False,
     allow_code: bool = False,
+    without_method: bool = False,
     objects: Mapping[str, str | list[str]] = MappingProxyType({}),
 ) -> Recipe:
     """Load a recipe; a ``UserError`` has a line for each mistake: where, value, what is allowed.
 
     Overrides, ``section.key=value`` or ``key=value`` with a value in YAML, replace the file's.
     ``foreign`` takes names that are not ours, as the run folder of an entry script may hold them.
+    ``without_method`` reads FedAvg for the rule and client method, which may be a program's
+    objects or code: what reads a run folder may do without them.
     ``objects`` are the names of what the caller gave in the place of what the file names, by
     ``section.key``; what the file says to its functions is then not said.
     """
@@ -36,6 +39,8 @@ def load_recipe(
     for name in ("common_args", "environment_args"):  # all of whose keys have defaults
         sections.setdefault(name, {})
     _move_using_mlops(sections)
+    if without_method:
+        _leave_out_method(sections)
     _replace(sections, objects)
     overridden = _override(sections, overrides)
     if twice := overridden & objects.keys():
@@ -81,6 +86,16 @@ def _resolved(recipe: Recipe) -> dict[str, object]:
             elif key not in _UNSTORED and (value is not None or key in section.model_fields_set):
                 resolved[f"{name}.{key}"] = value
     return resolved
+
+
+def _leave_out_method(sections: dict[str, Any]) -> None:
+    train = sections.get("train_args")
+    if isinstance(train, dict):
+        fixed = {key: train[key] for key in fixed_keys("train_args") if key in train}
+        sections["train_args"] = fixed | {
+            "federated_optimizer": "PaperFedAvg",
+            "client_method": None,
+        }
 
 
 def _replace(sections: dict[str, Any], objects: Mapping[str, str | list[str]]) -> None:

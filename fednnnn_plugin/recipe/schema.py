@@ -48,9 +48,9 @@ class Section(BaseModel):
     @property
     def arguments(self) -> dict[str, Any]:
         """The keys beyond a section's own and FedML's: of the user's function that it names."""
+        name = next(name for name, kind in SECTIONS.items() if kind is type(self))
         extra = self.model_extra or {}
-        fedmls = {key for keys in FEDMLS.values() for key in keys}
-        return {key: value for key, value in extra.items() if key not in fedmls}
+        return {key: value for key, value in extra.items() if key not in FEDMLS.get(name, ())}
 
 
 class CommonArgs(Section):
@@ -214,3 +214,8 @@ SECTIONS: dict[str, type[Section]] = {
 def own_keys(section: str) -> list[str]:
     """A section's keys but those of rules and FedML's own."""
     return [key for key in SECTIONS[section].model_fields if key != "rule_settings"]
+
+
+def fixed_keys(section: str) -> list[str]:
+    """A section's keys but those of rules."""
+    return [*own_keys(section), *FEDMLS.get(section, ())]

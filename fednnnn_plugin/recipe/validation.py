@@ -9,7 +9,7 @@ from fednnnn_plugin.errors import MAX_LINES, UserError, did_you_mean, joined, sh
 from fednnnn_plugin.recipe.consistency import inconsistencies
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, METHOD, method_keys, method_settings
-from fednnnn_plugin.recipe.schema import FEDMLS, FUNCTIONS, SECTIONS, Recipe, own_keys
+from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, fixed_keys
 from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_object
 
 _WORDS = {
@@ -28,7 +28,7 @@ def build(name: str, sections: Mapping[str, object], caller: Caller) -> Recipe:
     train = sections.get("train_args")
     if isinstance(train, dict):
         settings, problems = method_settings(train, caller)
-        ours = {*own_keys("train_args"), *FEDMLS["train_args"]}
+        ours = fixed_keys("train_args")
         own = {key: value for key, value in train.items() if key in ours}
         values["train_args"] = {**own, "rule_settings": settings}
     problems |= _unknown(sections, of_methods=not problems.keys() & {METHOD, CLIENT_METHOD})
@@ -58,7 +58,7 @@ def known_keys() -> dict[str, str]:
     """Every key, the rules' too, and its section."""
     known = dict.fromkeys(method_keys(), "train_args")
     for section in SECTIONS:
-        known |= dict.fromkeys([*own_keys(section), *FEDMLS.get(section, ())], section)
+        known |= dict.fromkeys(fixed_keys(section), section)
     return known
 
 

@@ -127,6 +127,8 @@ def test_rule_and_loaders_as_objects_are_resumed(start: Start) -> None:
     assert model_bytes("mine") == model_bytes("fedavg")
     assert not any(name.startswith("<object>") for name in RULES)  # known as long as it ran
     assert fp.read_runs("mine")["method"].unique() == ["Mine"]
+    loaded = fp.load_model("mine", NET).state_dict()
+    torch.testing.assert_close(loaded, load_file("fedavg/model.safetensors"), rtol=0, atol=0)
     with pytest.raises(fp.UserError, match=r"^resume=True: rule \(code\)"):
         start("mine", rule=own_rule(2.0), resume=True, **given)
     clients[1] = Subset(TensorDataset(X, Y), range(31, 81))

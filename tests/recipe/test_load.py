@@ -179,6 +179,25 @@ def test_keys_that_need_another(recipe_file: Path) -> None:
     assert differences(load_recipe(recipe_file), recipe) == {}
 
 
+def test_arguments_may_have_the_names_of_other_sections_keys(recipe_file: Path) -> None:
+    named = ["data_args.dataset=mine:load", "data_args.scenario=a", "data_args.bootstrap=1"]
+    named += ["model_args.model=mine:Net", "model_args.is_mobile=1"]
+    named += ["model_args.global_model_file_path=m.pt"]  # FedML's, in this section
+    recipe = load_recipe(recipe_file, named)
+    assert recipe.data_args.arguments == {"scenario": "a", "bootstrap": 1}
+    assert recipe.model_args.arguments == {"is_mobile": 1}
+
+
+def test_recipe_without_its_method(recipe_file: Path) -> None:
+    """Which a program gave as an object, or which is code that may not run."""
+    for rule, client_method in (("<object>:Mine", "<object>:Yours"), ("mine:Mine", "mine:Yours")):
+        named = f"'{rule}', client_method: '{client_method}', my_key"
+        recipe_file.write_text(MINIMAL.replace("FedNNNN, beta", named))
+        recipe = load_recipe(recipe_file, foreign=True, without_method=True)
+        assert (recipe.rule.name, recipe.train_args.client_method) == ("PaperFedAvg", None)
+        assert recipe.train_args.comm_round == 3
+
+
 def test_keys_that_overrule_each_other(recipe_file: Path) -> None:
     assert not load_recipe(recipe_file).common_args.using_mlops
     assert load_recipe(recipe_file, ["tracking_args.using_mlops=true"]).common_args.using_mlops

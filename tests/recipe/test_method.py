@@ -73,6 +73,10 @@ class Greedy(Optimizer):
 
 class Unmarked(Optimizer):
     pass
+
+@rule(client_method="prox")
+class Misled(Optimizer):
+    pass
 """
 
 
@@ -104,6 +108,7 @@ def test_users_rule_is_a_method_with_the_flag(users: str) -> None:
         ("lion_rules:Lion", [], "lion_lr: missing; lion_rules:Lion .*finite"),
         ("lion_rules:Lion", ["lion_lr=1", "lion_beta=1"], "lion_beta: 1: .*less than 1"),
         ("lion_rules:Greedy", [], "federated_optimizer: lion_rules:Greedy: .*epochs"),
+        ("lion_rules:Misled", [], "client_method: 'prox', which lion_rules:Misled .*fedprox"),
         ("lion_rules:Unmarked", [], "federated_optimizer: lion_rules:Unmarked: .*@"),
     ],
 )
