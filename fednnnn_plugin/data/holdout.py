@@ -41,12 +41,13 @@ def hold_out(
 
     The validation part stands in the place of the test part, which a run on it never sees. Of
     ``clients``, the positions of a split that the data has, come those that are left; one of which
-    all would be held out keeps its first.
+    all would be held out keeps its first, and what no client has is in neither part.
     """
-    total = len(dataset.pixels.train_labels)
+    pixels, clients = _had(dataset.pixels, clients)
+    total = len(pixels.train_labels)
     held = round(fraction * total)
     rng = np.random.default_rng(derive_seed(seed, "validation"))
-    drawn = _drawn(dataset.pixels.train_labels, held, rng)
+    drawn = _drawn(pixels.train_labels, held, rng)
     for positions in clients:
         drawn[positions[0]] &= not drawn[positions].all()
     held = int(drawn.sum())
@@ -57,4 +58,17 @@ def hold_out(
         )
     places = (~drawn).cumsum(0) - 1
     left = tuple(places[positions[~drawn[positions]]] for positions in clients)
-    return replace(dataset, pixels=_parted(dataset.pixels, drawn)), left
+    return replace(dataset, pixels=_parted(pixels, drawn)), left
+
+
+def _had(pixels: Pixels, clients: Sequence[Tensor]) -> tuple[Pixels, Sequence[Tensor]]:
+    """Leave out the training samples that no client of a split has."""
+    had = torch.full((len(pixels.train_labels),), not clients)
+    for positions in clients:
+        had[positions] = True
+    if had.all():
+        return pixels, clients
+    images, labels = pixels[:2]
+    places = had.cumsum(0) - 1
+    pixels = pixels._replace(train_images=images[had], train_labels=labels[had])
+    return pixels, [places[positions] for positions in clients]

@@ -50,11 +50,14 @@ def test_holdout_shares_no_image_and_leaves_some(
 
 def test_holdout_leaves_each_client_its_own() -> None:
     """Every image is its number: the odd ones are client 0's, the even ones client 1's."""
-    clients = [torch.arange(24)[1::2], torch.arange(24)[::2]]
-    dataset, left = hold_out(numbered([8, 4, 12]), 0.25, 0, clients)
-    images, held = (part.flatten().tolist() for part in dataset.pixels[::2])
-    for before, after in zip(clients, left, strict=True):
-        expected = [number for number in before.tolist() if number not in held]
-        assert [images[place] for place in after] == expected
+    odd, even = torch.arange(24)[1::2], torch.arange(24)[::2]
+    for clients in ([odd, even], [odd, even[:3]]):  # of some nobody has the rest
+        dataset, left = hold_out(numbered([8, 4, 12]), 0.25, 0, clients)
+        images, held = (part.flatten().tolist() for part in dataset.pixels[::2])
+        assert sorted([*images, *held]) == sorted(torch.cat(clients).tolist())
+        assert len(held) == round(len(torch.cat(clients)) / 4)
+        for before, after in zip(clients, left, strict=True):
+            expected = [number for number in before.tolist() if number not in held]
+            assert [images[place] for place in after] == expected
     _, left = hold_out(numbered([8, 4, 12]), 0.9, 0, torch.arange(24).split(2))
     assert all(map(len, left))
