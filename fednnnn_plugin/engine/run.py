@@ -29,6 +29,7 @@ from fednnnn_plugin.engine.records import MetricsFile, Summary
 from fednnnn_plugin.engine.simulation import Federation, Standing, simulate_round
 from fednnnn_plugin.engine.training import Inputs, cohort_of, room_on, widest_group
 from fednnnn_plugin.engine.unchanged import (
+    check_alike,
     check_same_recipe,
     check_unchanged,
     keep_fingerprint,
@@ -136,6 +137,8 @@ def _unfinished_inputs(
         return None  # before anything is downloaded
     with agreed(ranks):
         inputs = load()
+    with agreed(ranks):
+        check_alike(inputs.fingerprint, ranks.share(inputs.fingerprint))
     if not recipe.rule.is_ours:
         rule = {"rule": rule_digests(recipe.rule)}
         inputs = inputs._replace(fingerprint={**inputs.fingerprint, **rule})

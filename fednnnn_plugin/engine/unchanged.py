@@ -86,17 +86,34 @@ def check_unchanged(folder: RunFolder, fingerprint: Fingerprint) -> None:
     same_python = stored.pop(_PYTHON, None) == _version()
     if not same_python:
         _log.warning("%s: of another Python: its code is not compared", folder.fingerprint)
-    changed = []
-    for whose in sorted(stored.keys() | fingerprint.keys()):
-        before, now = stored.get(whose, {}), fingerprint.get(whose, {})
-        for what in sorted(before.keys() | now.keys()):
-            if before.get(what) != now.get(what) and (same_python or what != "code"):
-                changed.append(f"{printable(whose)} ({printable(what).replace('drawn_', '')})")
-    if changed:
+    if changed := _changed(stored, fingerprint, code=same_python):
         raise UserError(
             f"--resume: {', '.join(changed)}: not what the run in {folder.path} is of: give what "
             "it was begun with, replace it with --overwrite, or choose another folder"
         )
+
+
+def check_alike(mine: Fingerprint, of_rank_0: Fingerprint) -> None:
+    """Refuse data of this rank, or a split, that are not those of rank 0."""
+    ours, theirs = (
+        {of: each.get(of, {}) for of in ("data", "split")} for each in (mine, of_rank_0)
+    )
+    if changed := _changed(theirs, ours, code=False):
+        raise UserError(
+            f"data_args.dataset: {', '.join(changed)}: not those of rank 0: a function must return "
+            "the same in every process, where the order of a set, for example, differs"
+        )
+
+
+def _changed(before: Fingerprint, now: Fingerprint, *, code: bool) -> list[str]:
+    """Name what differs between two fingerprints, in their code only if asked for."""
+    return [
+        f"{printable(whose)} ({printable(what).replace('drawn_', '')})"
+        for whose in sorted(before.keys() | now.keys())
+        for one, other in [(before.get(whose, {}), now.get(whose, {}))]
+        for what in sorted(one.keys() | other.keys())
+        if one.get(what) != other.get(what) and (code or what != "code")
+    ]
 
 
 def is_of_other_code(folder: RunFolder, model: Mapping[str, str]) -> bool:

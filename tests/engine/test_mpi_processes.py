@@ -45,6 +45,10 @@ def data():
     images, labels = torch.zeros(900, 1, 8, 8), torch.arange(900) % 10
     return images, labels, images, labels
 
+def another():
+    images, labels = torch.zeros(900, 1, 8, 8), torch.arange(900) % 10
+    return images + RANK, labels, images, labels
+
 def picky(outputs, labels):
     if outputs.requires_grad and (labels == 7).any():
         raise ArithmeticError("a seven")
@@ -182,6 +186,7 @@ def test_error_is_said_once_for_all_ranks(own_code: Path) -> None:
     jobs = (
         (run_words("a lock"), 2, "another run is writing to it"),  # which rank 0 alone sees
         (run_words("none", dataset="mine:data"), 2, "rank 1 lost its data"),  # which it alone sees
+        (run_words("other", dataset="mine:another"), 2, "data (tensors): not those of rank 0"),
         (run_words("some", client_method="mine:Broken"), 1, "rank 1 lost its mind"),
     )
     with FileLock(own_code / "a lock" / ".lock"), ThreadPoolExecutor() as threads:
