@@ -14,7 +14,13 @@ from fednnnn_plugin.data.holdout import hold_out
 from fednnnn_plugin.data.image_folder import load_image_folder
 from fednnnn_plugin.data.images import Normalisation, are_classes
 from fednnnn_plugin.data.load import load_images
-from fednnnn_plugin.data.own_data import OwnData, load_own_data
+from fednnnn_plugin.data.own_data import (
+    Brought,
+    OwnData,
+    bring_data,
+    check_clients,
+    load_own_data,
+)
 from fednnnn_plugin.data.partition import partition
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fingerprint import Fingerprint
@@ -101,18 +107,15 @@ class FederatedData:
         return client_counts(labels.numpy(), parts, self.class_names)
 
 
-def load_federated(spec: DataSpec, given: object = None) -> FederatedData:
+def load_federated(spec: DataSpec, brought: Brought | None = None) -> FederatedData:
     """Load a data set and divide its training images between clients.
 
-    ``given`` are a user's data, or their function, in the place of what the spec names. Data with
-    a split of their own keep it.
+    ``brought`` are a user's data, in the place of what the spec names. Data with a split of their
+    own keep it.
     """
-    dataset, clients, fingerprint = _load(spec, given)
-    if clients and len(clients) != spec.num_clients:
-        raise UserError(
-            f"{_KEYS['num_clients']}: {spec.num_clients}: must be {len(clients)}: so many clients "
-            "are in the split that the data have"
-        )
+    dataset, clients, fingerprint = _load(spec, brought)
+    if clients:
+        check_clients(len(clients), spec.num_clients)
     if spec.validation_fraction:
         dataset, clients = hold_out(dataset, spec.validation_fraction, spec.seed, clients)
     pixels = dataset.pixels
@@ -155,16 +158,21 @@ def _dealt(labels: Tensor, spec: DataSpec) -> tuple[Tensor, ...]:
     return tuple(map(torch.from_numpy, client_indices))
 
 
-def _load(spec: DataSpec, given: object) -> OwnData:
+def own_data(spec: DataSpec, given: object = None) -> Brought:
+    """Return a user's data: those that were given, or what the function of the spec returns."""
+    return bring_data(
+        spec.dataset,
+        seed=spec.seed,
+        given=given,
+        arguments=spec.arguments,
+        allow_code=spec.allow_code,
+    )
+
+
+def _load(spec: DataSpec, brought: Brought | None) -> OwnData:
     name, cache_dir = spec.dataset, spec.data_cache_dir
     if is_own(name):
-        return load_own_data(
-            name,
-            seed=spec.seed,
-            given=given,
-            arguments=spec.arguments,
-            allow_code=spec.allow_code,
-        )
+        return load_own_data(name, brought or own_data(spec))
     if name != "image_folder":
         return OwnData(load_images(name, cache_dir, download=spec.download, seed=spec.seed), (), {})
     assert spec.data_dir is not None, "a checked recipe names the folder"

@@ -24,6 +24,21 @@ _FORMS = (
 )
 
 
+class Brought(NamedTuple):
+    """What a user brought: data, or what their function returned; of one that drew, its code."""
+
+    value: Any
+    drawn_by: Mapping[str, str]
+
+    def fingerprint(self, tensors: str, positions: str | None) -> Fingerprint:
+        """Return the fingerprint of these digests: of all tensors, and of a split."""
+        drawn = "drawn_" if self.drawn_by else ""
+        of_data = {**self.drawn_by, f"{drawn}tensors": tensors}
+        if positions is None:
+            return {"data": of_data}
+        return {"data": of_data, "split": {**self.drawn_by, f"{drawn}positions": positions}}
+
+
 class OwnData(NamedTuple):
     """A user's data; ``clients`` are the positions of each, where it has a split of its own."""
 
@@ -37,33 +52,41 @@ class _Part(NamedTuple):
     labels: Tensor
 
 
-def load_own_data(
+def bring_data(
     name: str,
     *,
     seed: int,
     given: object = None,
     arguments: Mapping[str, object] | None = None,
     allow_code: bool = False,
-) -> OwnData:
-    """Check the data that was ``given``, or that a function returns for its ``arguments``.
+) -> Brought:
+    """Return the data that were ``given``, or what a function returns for its ``arguments``.
 
-    The function is ``given``, or imported as ``module:name``. The data are inputs and labels to
-    train on, then to test on. Inputs are images, uint8 [n, C, H, W], normalised by the training
-    pixels; or of any shape [n, …], floating and finite, used as float32, or int64, such as tokens.
-    Labels are classes, integers [n, …] from 0 on, of which -100 counts for nothing in a sequence;
-    or numbers, floating [n, …], used as float32. A fifth value has the positions of each client in
-    the training part. Or they are two: the inputs and labels of each client, and those to test on.
+    The function is ``given``, or imported as ``module:name``.
     """
-    where, arguments, code, drawn = f"{_KEY}: {printable(name)}", arguments or {}, {}, ""
-    returned: Any = find_code(_KEY, name, given, allow_code=allow_code)
-    found = returned
+    where, arguments = f"{_KEY}: {printable(name)}", arguments or {}
+    found = find_code(_KEY, name, given, allow_code=allow_code)
     check_arguments(found, "data_args", arguments)
-    if given is None or callable(given):
-        with isolated_generators(seed, "data"):
-            before = generators_state()
-            returned = call_code(found, where, lambda load: load(**arguments))
-            if generators_state() != before:
-                code, drawn = {"code": code_digest(found)}, "drawn_"
+    if given is not None and not callable(given):
+        return Brought(given, {})
+    with isolated_generators(seed, "data"):
+        before = generators_state()
+        returned = call_code(found, where, lambda load: load(**arguments))
+        drew = generators_state() != before
+    return Brought(returned, {"code": code_digest(found)} if drew else {})
+
+
+def load_own_data(name: str, brought: Brought) -> OwnData:
+    """Check the data that a user brought.
+
+    The data are inputs and labels to train on, then to test on. Inputs are images, uint8
+    [n, C, H, W], normalised by the training pixels; or of any shape [n, …], floating and finite,
+    used as float32, or int64, such as tokens. Labels are classes, integers [n, …] from 0 on, of
+    which -100 counts for nothing in a sequence; or numbers, floating [n, …], used as float32. A
+    fifth value has the positions of each client in the training part. Or they are two: the inputs
+    and labels of each client, and those to test on.
+    """
+    where, returned = f"{_KEY}: {printable(name)}", brought.value
     *train, test = parts = _checked(_parts(returned, where), where)
     num_classes = count_classes([part.labels for part in parts], where)
     counts = [len(part.labels) for part in train]
@@ -74,10 +97,10 @@ def load_own_data(
         clients = torch.arange(sum(counts)).split(counts)
     elif len(returned) == 5 and returned[4] is not None:
         clients = _positions(returned[4], where, counts[0])
-    fingerprint = {"data": {**code, f"{drawn}tensors": tensors_digest(pixels._asdict().items())}}
-    if clients:
-        digest = tensors_digest((str(client), held) for client, held in enumerate(clients))
-        fingerprint["split"] = {**code, f"{drawn}positions": digest}
+    split = tensors_digest((str(client), held) for client, held in enumerate(clients))
+    fingerprint = brought.fingerprint(
+        tensors_digest(pixels._asdict().items()), split if clients else None
+    )
     dataset = ImageDataset(pixels, tuple(map(str, range(num_classes))))
     if pixels.train_images.dtype == torch.uint8:
         dataset = normalised_by_training_part(pixels, dataset.class_names)
@@ -92,6 +115,15 @@ def inputs_and_labels(part: object) -> tuple[Any, Any] | None:
         if isinstance(inputs, Tensor | np.ndarray) and isinstance(labels, Tensor | np.ndarray):
             return inputs, labels
     return None
+
+
+def check_clients(found: int, asked: int) -> None:
+    """Refuse a recipe of another number of clients than the data have."""
+    if found != asked:
+        raise UserError(
+            f"train_args.client_num_in_total: {asked}: must be {found}: so many clients are in the "
+            "split that the data have"
+        )
 
 
 def members(clients: object) -> Sequence[object]:
@@ -146,19 +178,24 @@ def _positions(split: object, where: str, total: int) -> tuple[Tensor, ...]:
 
 
 def _checked(parts: Mapping[str, tuple[Any, Any]], where: str) -> list[_Part]:
-    """Check inputs and labels of each part, and bring them to the CPU and to their dtypes."""
+    """Check each part, and that all have inputs of one kind."""
     checked: list[_Part] = []
-    for name, (inputs, labels) in parts.items():
-        x = _inputs(inputs, f"{where}: {name}inputs")
-        y = _labels(labels, f"{where}: {name}labels")
-        if len(x) != len(y):
-            raise UserError(f"{where}: {name}labels: {len(y)}, for {len(x)} {name}inputs")
-        checked.append(_Part(x, y))
-        first = checked[0].inputs
+    for name, pair in parts.items():
+        checked.append(checked_part(pair, where, name))
+        x, first = checked[-1].inputs, checked[0].inputs
         if (x.dtype, x.shape[1:]) != (first.dtype, first.shape[1:]):
             theirs = f"{next(iter(parts))}inputs are {_kind(first)}"
             raise UserError(f"{where}: {name}inputs: {_kind(x)}; {theirs}")
     return checked
+
+
+def checked_part(pair: tuple[Any, Any], where: str, name: str = "") -> _Part:
+    """Check the inputs and labels of one part, and bring them to the CPU and to their dtypes."""
+    x = _inputs(pair[0], f"{where}: {name}inputs")
+    y = _labels(pair[1], f"{where}: {name}labels")
+    if len(x) != len(y):
+        raise UserError(f"{where}: {name}labels: {len(y)}, for {len(x)} {name}inputs")
+    return _Part(x, y)
 
 
 def _inputs(value: object, where: str) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
@@ -47,6 +48,18 @@ class LoaderData:
     def client_size(self, client: int) -> int:
         """Return the number of samples of one client."""
         return self.sizes[client]
+
+
+def follow_the_engine(loader: Any) -> None:
+    """Have a loader draw from torch's global generator, which the engine seeds for each client.
+
+    Its own generators continue from pass to pass, and would differ after an interruption.
+    """
+    if isinstance(loader, DataLoader | Sampler):
+        if isinstance(getattr(loader, "generator", None), torch.Generator):
+            loader.generator = torch.default_generator  # type: ignore[union-attr]
+        for inner in ("sampler", "batch_sampler"):
+            follow_the_engine(getattr(loader, inner, None))
 
 
 def client_steps(data: FederatedData | LoaderData, sgd: LocalSGD) -> list[int]:

@@ -10,6 +10,7 @@ import torch
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData, load_federated
+from fednnnn_plugin.data.own_data import Brought
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.devices import choose_gpu, visible_gpus
 from fednnnn_plugin.engine.folder import Mode
@@ -44,19 +45,15 @@ def run_mode(recipe: Recipe, *, resume: bool = False, overwrite: bool = False) -
 
 
 def load_data(
-    recipe: Recipe, ranks: Ranks, *, given: object = None, allow_code: bool = False
+    recipe: Recipe, ranks: Ranks, *, brought: Brought | None = None, allow_code: bool = False
 ) -> FederatedData:
     """Load a recipe's data; one rank of each machine downloads and decodes, then the others.
 
-    ``given`` are custom data in the place of what the recipe names.
+    ``brought`` are custom data in the place of what the recipe names.
     """
     spec = data_spec(recipe, allow_code=allow_code)
-    if ranks.local_rank == 0:
-        data = load_federated(spec, given)
-        ranks.agree()
-        return data
-    ranks.agree()
-    return load_federated(replace(spec, download=False), given)
+    with ranks.one_before_others() as first:
+        return load_federated(spec if first else replace(spec, download=False), brought)
 
 
 def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:

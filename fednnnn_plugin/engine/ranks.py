@@ -69,6 +69,19 @@ class Ranks:
         if error:
             raise error
 
+    @contextmanager
+    def one_before_others(self) -> Iterator[bool]:
+        """Let one rank of each machine run a block first, as it may download or write a cache.
+
+        The value says whether this rank is it.
+        """
+        first = self.local_rank == 0
+        if not first:
+            self.agree()
+        yield first
+        if first:
+            self.agree()
+
     def least(self, number: int) -> int:
         """Return the least of what the ranks give."""
         return number

@@ -99,8 +99,8 @@ def run(
         data: ``(train_inputs, train_labels, test_inputs, test_labels)``, tensors or arrays, divided
             between the clients by the recipe, or by a fifth value: a list with each client's
             positions. Or ``(clients, test)``: a list with each client's part, and the test part,
-            where a part is ``(inputs, labels)``, a ``Dataset`` or a ``DataLoader``. Or a function
-            that returns one of these.
+            where a part is ``(inputs, labels)``, a ``Dataset`` or a ``DataLoader``, which from then
+            on draws from torch's global generator. Or a function that returns one of these.
         rule: a server rule: a ``torch.optim.Optimizer`` under ``@fednnnn_plugin.rule(...)``.
         client_method: what clients do beside plain local SGD: ``"scaffold"``, ``"fedprox"``, or a
             subclass of :class:`~fednnnn_plugin.ClientMethod`.

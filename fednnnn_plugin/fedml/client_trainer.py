@@ -11,14 +11,20 @@ from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import Replica
-from fednnnn_plugin.engine.batches import Batches, LoaderBatches, LoaderData, TensorBatches
+from fednnnn_plugin.engine.batches import (
+    Batches,
+    LoaderBatches,
+    LoaderData,
+    TensorBatches,
+    follow_the_engine,
+)
 from fednnnn_plugin.engine.devices import usable_cores
 from fednnnn_plugin.engine.evaluation import tally
 from fednnnn_plugin.engine.from_recipe import local_sgd
 from fednnnn_plugin.engine.model_check import check_model, takes_any_order
 from fednnnn_plugin.engine.numerics import numerics
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.fedml.loaders import ClientLoader, follow_the_engine
+from fednnnn_plugin.fedml.loaders import ClientLoader
 from fednnnn_plugin.fedml.model_states import whole_state, with_noise
 from fednnnn_plugin.fedml.processes import end_federation_together, log_through_fedml
 from fednnnn_plugin.fedml.settings import client_recipe, script_functions

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler, Subset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.engine.batches import LoaderData
+from fednnnn_plugin.engine.batches import LoaderData, follow_the_engine
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import derive_seed
 
@@ -110,18 +110,6 @@ def fedml_dataset(data: FederatedData, batch_size: int, seed: int) -> FedMLDatas
 
 def _training(data: FederatedData) -> Images:
     return Images(data, data.train_images, data.train_labels)
-
-
-def follow_the_engine(loader: Any) -> None:
-    """Have a loader draw from torch's global generator, which the engine seeds for each client.
-
-    Its own generators continue from pass to pass, and would differ after an interruption.
-    """
-    if isinstance(loader, DataLoader | Sampler):
-        if isinstance(getattr(loader, "generator", None), torch.Generator):
-            loader.generator = torch.default_generator  # type: ignore[union-attr]
-        for inner in ("sampler", "batch_sampler"):
-            follow_the_engine(getattr(loader, inner, None))
 
 
 def staged_data(dataset: FedMLDataset) -> FederatedData | None:

@@ -32,7 +32,7 @@ def find_method(name: object, caller: Caller) -> Rule:
 def find_client_method(name: object, rule: Rule | None, caller: Caller) -> type[ClientMethod]:
     """The client method of a name, which is None for the rule's own; else a ``UserError``."""
     of_rule = rule and rule.client_method
-    if name is None and of_rule and of_rule not in METHODS:
+    if name is None and rule and of_rule and of_rule not in METHODS:
         allowed = f"must be one of {', '.join(METHODS)}{did_you_mean(of_rule, METHODS)}"
         raise UserError(f"{shown(of_rule)}, which {rule.name} names: {allowed}")
     if name is None:

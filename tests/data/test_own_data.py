@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nested import nested_tensor
 
-from fednnnn_plugin.data.own_data import OwnData, load_own_data
+from fednnnn_plugin.data.own_data import OwnData, bring_data, load_own_data
 
 from .conftest import refusal
 
@@ -24,7 +24,8 @@ def labels(n: int = 4) -> Tensor:
 
 def load(given: object, seed: int = 0) -> OwnData:
     """Load data, or what a function returns."""
-    return load_own_data("<object>:mine", seed=seed, given=given)
+    name = "<object>:mine"
+    return load_own_data(name, bring_data(name, seed=seed, given=given))
 
 
 @pytest.mark.parametrize("form", [torch.as_tensor, np.asarray])

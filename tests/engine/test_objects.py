@@ -116,12 +116,14 @@ def own_rule(factor: float) -> type[torch.optim.Optimizer]:
 @pytest.mark.slow
 def test_rule_and_loaders_as_objects_are_resumed(start: Start) -> None:
     clients = [
-        DataLoader(TensorDataset(*PARTS[0]), batch_size=7, shuffle=True),
+        DataLoader(TensorDataset(*PARTS[0]), 7, shuffle=True, generator=torch.Generator()),
         Subset(TensorDataset(X, Y), range(30, 80)),
         *PARTS[2:],
     ]
     given = {"data": (clients, DataLoader(TensorDataset(*TEST), batch_size=16)), **FEDAVG}
     start("fedavg", **given)
+    start("function", **given | {"data": lambda: given["data"]})
+    assert model_bytes("function") == model_bytes("fedavg")
     start("mine", rule=own_rule(1.0), comm_round=1, **given)
     start("mine", rule=own_rule(1.0), resume=True, **given)
     assert model_bytes("mine") == model_bytes("fedavg")

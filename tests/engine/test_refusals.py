@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 import fednnnn_plugin as fp
 
@@ -20,6 +20,16 @@ SCAFFOLD = FEDAVG | {"client_method": "scaffold"}
 NUMBERS = FEDAVG | FOUR | {"data": "own:numbers", "model": "own:net", "loss": "mse"}
 BETAS = {"client_optimizer_args": {"betas": 1}}
 TOKENS = FEDAVG | FOUR | {"data": "own:tokens", "model": "own:tagger"}
+
+
+class Numbered(Dataset):
+    """Samples that are made when they are asked for."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((6,), float(index)), index % 4
 
 
 def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
@@ -44,6 +54,14 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
             ({"data": ([*PARTS[:3], (X.long(), Y)], TEST)}, r"client 3: inputs: torch\.int64"),
             ({"data": (X, Y)}, r"^data_args\.dataset: <object>:data: "),
             ({"data": ([TensorDataset(X)] * 4, TensorDataset(*TEST))}, r"client 0: its batches"),
+            ({"data": (Numbered(), Numbered())}, "clients: a Numbered; must be a list with each"),
+            ({"data": lambda: (Numbered(), TEST)}, "clients: a Numbered; must be a list with each"),
+            ({"data": ([*PARTS[:3], (X, Y[1:])], Numbered())}, "client 3: labels: 139, for 140 in"),
+            (
+                {"data": ([*PARTS[:3], (X, ["a"])], Numbered())},
+                r"client 3: .*must be \(inputs, lab",
+            ),
+            ({"data": (PARTS[:3], Numbered())}, r"^train_args\.client_num_in_total: 4: must be 3"),
             ({"model_args.model": "nnnn_mnist"}, r"^overrides: model_args\.model: an object was"),
             ({"rule": torch.optim.SGD}, r"federated_optimizer: .*SGD: must be a class with"),
         ),
