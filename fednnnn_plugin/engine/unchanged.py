@@ -19,6 +19,7 @@ from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_code
 
 _log = logging.getLogger(__name__)
 _PYTHON = "python"  # whose bytecode the digests of code are of
+_DATA = ("data", "split")  # what all ranks must have alike
 _LONGEST = 1 << 20  # bytes
 # Which rank trains where: a resumed run may have others.
 _PLACEMENT = tuple(
@@ -95,9 +96,7 @@ def check_unchanged(folder: RunFolder, fingerprint: Fingerprint) -> None:
 
 def check_alike(mine: Fingerprint, of_rank_0: Fingerprint) -> None:
     """Refuse data of this rank, or a split, that are not those of rank 0."""
-    ours, theirs = (
-        {of: each.get(of, {}) for of in ("data", "split")} for each in (mine, of_rank_0)
-    )
+    ours, theirs = ({of: of_rank.get(of, {}) for of in _DATA} for of_rank in (mine, of_rank_0))
     if changed := _changed(theirs, ours, code=False):
         raise UserError(
             f"data_args.dataset: {', '.join(changed)}: not those of rank 0: a function must return "
