@@ -40,7 +40,7 @@ from fednnnn_plugin.errors import printable
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.server.server import Server
-from fednnnn_plugin.user_code import names_object
+from fednnnn_plugin.user_code import is_own
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def run_federation(
             keep_fingerprint(files, inputs.fingerprint)
         if mode == "resume":
             keeper.restore()
-        foreign = isinstance(inputs.data, LoaderData) and not names_object(recipe.data_args.dataset)
+        foreign = isinstance(inputs.data, LoaderData) and not is_own(recipe.data_args.dataset)
         write_atomically(files.recipe, dump_recipe(recipe, own_data=foreign).encode())
         _simulate(federation, keeper, files)
         summary = _summary(recipe, files, federation, keeper.standing, inputs)

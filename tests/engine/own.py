@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import Dataset
 
 from fednnnn_plugin import ClientMethod
 from fednnnn_plugin.server.rules import positive
@@ -48,6 +49,24 @@ def tensors():
 def hospitals(shift=0.0):
     x, y, *test = tensors()
     return x + shift, y, *test, torch.arange(140).split((30, 50, 20, 40))
+
+
+class Hospital(Dataset):
+    """Samples that are transformed when they are asked for."""
+
+    def __init__(self, inputs, labels):
+        self.inputs, self.labels = inputs, labels
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, index):
+        return self.inputs[index] + torch.randn(()) / 10, self.labels[index]
+
+
+def datasets(shift=0.0):
+    x, y, *test, clients = hospitals(shift)
+    return {f"clinic {min(own)}": Hospital(x[own], y[own]) for own in clients}, test
 
 
 def words():

@@ -172,6 +172,18 @@ def test_resume_refuses_what_has_changed(start: Start, before: Any, changes: Any
     assert Path("run/fingerprint.json").exists()
 
 
+def test_function_of_datasets_in_a_recipe_is_resumed(start: Start, content: Content) -> None:
+    """Their transforms draw; the run folder has the function's arguments."""
+    named = {"data": "own:datasets", "data_args.shift": 0.5, "allow_code": True}
+    start("whole", **named)
+    start("parts", **named, comm_round=1)
+    start("parts", **named, resume=True)
+    assert content(Path("parts")) == content(Path("whole"))
+    assert "shift: 0.5" in Path("parts/recipe.yaml").read_text()
+    with pytest.raises(fp.UserError, match=r"data_args\.shift"):
+        start("parts", **named | {"data_args.shift": 0.25}, resume=True)
+
+
 def test_validation_part_leaves_each_client_something(start: Start) -> None:
     split = [[0], [1], [2], range(3, 140)]
     start(data=(*DATA, split), validation_fraction=0.9, client_num_per_round=4, comm_round=1)
