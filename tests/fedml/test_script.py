@@ -18,6 +18,7 @@ from fedml.ml.aggregator.default_aggregator import DefaultServerAggregator
 from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.fedml import hook, processes
 from fednnnn_plugin.fedml.loaders import fedml_dataset
 from fednnnn_plugin.fedml.patches import optimizers, wrap
@@ -122,7 +123,8 @@ def test_error_of_one_process_over_mpi_ends_all(error, status, monkeypatch) -> N
 
 def test_simulation_ends_with_one_ranks_mistake(monkeypatch) -> None:
     """Where its data are not there; it waits for the others, who may make the same mistake."""
-    ranks = SimpleNamespace(size=2, rank=1, local_rank=0, leave=sys.exit)
+    ranks = Ranks()
+    vars(ranks).update(size=2, rank=1, leave=sys.exit)
     monkeypatch.setattr(processes, "simulation_ranks", lambda recipe: ranks)
     values = {"dataset": "mnist", "data_cache_dir": "/nowhere", "download": False}
     with pytest.raises(SystemExit) as left:
