@@ -2,8 +2,10 @@
 
 import dis
 import functools
+import inspect
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 
 import numpy as np
@@ -161,14 +163,16 @@ def _told_of_code(thing: object) -> Iterator[object]:
             if not is_installed(thing):
                 yield from getattr(thing, "__bases__", ())
                 for name, value in sorted(vars(thing).items()):
-                    if name not in _OF_ANY_CLASS and not _is_of_import(thing, name):
+                    own = name not in _OF_ANY_CLASS and not _is_of_import(thing, name)
+                    if own and not _is_wrapped_again(thing, name, value):
                         yield from (name, value)
         case nn.Module():
             yield kind
             yield from (type(thing), *_layout(thing), *thing.parameters(), *thing.buffers())
         case _ if isinstance(thing, _BUILT_IN):
             yield f"{kind} {thing.__qualname__}"
-            yield getattr(thing, "__self__", None)
+            of = getattr(thing, "__self__", None)
+            yield of.__name__ if isinstance(of, types.ModuleType) else of
         case _:
             yield from _told_of_object(thing)
 
@@ -176,6 +180,17 @@ def _told_of_code(thing: object) -> Iterator[object]:
 def _is_of_import(thing: object, name: str) -> bool:
     """Tell whether a module has an attribute from its import: its file, loader, builtins …."""
     return isinstance(thing, types.ModuleType) and name.startswith("__")
+
+
+def _is_wrapped_again(thing: object, name: str, value: object) -> bool:
+    """Tell whether a class has what it inherits in a wrapper.
+
+    As torch puts ``step`` into an optimizer's class when one is first made.
+    """
+    if not isinstance(thing, type) or not callable(value) or not hasattr(value, "__wrapped__"):
+        return False
+    inherited = (vars(base).get(name) for base in thing.__mro__[1:])
+    return any(callable(of) and inspect.unwrap(of) is inspect.unwrap(value) for of in inherited)
 
 
 def _told_of_function(function: types.FunctionType) -> Iterator[object]:
@@ -188,7 +203,6 @@ def _told_of_function(function: types.FunctionType) -> Iterator[object]:
         return
     yield "function"
     yield from (function.__code__, function.__defaults__, function.__kwdefaults__)
-    yield from vars(function).items()
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -213,10 +227,17 @@ def _told_of_object(thing: object) -> Iterator[object]:
         yield from (getattr(thing, name) for name in _MADE_OF[kind])
     elif is_installed(kind):
         text = repr(thing)
-        yield f"{kind.__qualname__} {'' if ' at 0x' in text else text}"
+        text = getattr(thing, "__qualname__", "") if " at 0x" in text else text
+        yield f"{kind.__qualname__} {text}"
     else:
         yield from ("object", kind, getattr(thing, "__dict__", None))
-        for base in kind.__mro__:
-            for name, slot in vars(base).items():
-                if isinstance(slot, types.MemberDescriptorType):
-                    yield from (name, getattr(thing, name, None))
+        slots = (item for base in kind.__mro__ if not is_installed(base) for item in _slots(base))
+        for name, slot in slots:
+            with suppress(AttributeError):  # it has no value
+                yield from (name, slot.__get__(thing))
+
+
+def _slots(kind: type) -> Iterator[tuple[str, types.MemberDescriptorType]]:
+    for name, value in vars(kind).items():
+        if isinstance(value, types.MemberDescriptorType):
+            yield name, value

@@ -160,7 +160,8 @@ def is_installed(thing: FunctionType | ModuleType | type) -> bool:
         return False
     file = getattr(sys.modules.get(home), "__file__", None)
     if file is None:  # built in, or made by exec
-        made = home == "builtins" and vars(builtins).get(thing.__name__) is not thing
+        of_exec = home == "builtins" and isinstance(thing, type)
+        made = of_exec and vars(builtins).get(thing.__name__) is not thing
         return home in sys.builtin_module_names and not made
     return str(file).startswith((_PACKAGE, *_INSTALLED))
 
