@@ -12,8 +12,11 @@ from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, fixed_keys
 from fednnnn_plugin.recipe.validation import build, known_keys, unknown_section
 
 # Access keys, as run folders are shared; and what says where a run goes, not what it is.
-_UNSTORED = {"wandb_key", "mlops_api_key", "overwrite", "resume"}
-_UNSTORED |= {f"customized_training_{of}_config" for of in ("mqtt", "s3", "web3", "thetastore")}
+_UNSTORED = {f"tracking_args.{key}" for key in ("wandb_key", "overwrite", "resume")}
+_UNSTORED |= {"common_args.mlops_api_key"}
+_UNSTORED |= {
+    f"comm_args.customized_training_{of}_config" for of in ("mqtt", "s3", "web3", "thetastore")
+}
 
 
 def load_recipe(
@@ -83,9 +86,9 @@ def _resolved(recipe: Recipe) -> dict[str, object]:
         for key, value in section.model_dump().items():
             if key == "rule_settings":
                 resolved |= {f"{name}.{key}": setting for key, setting in value.items()}
-            elif key not in _UNSTORED and (value is not None or key in section.model_fields_set):
+            elif value is not None or key in section.model_fields_set:
                 resolved[f"{name}.{key}"] = value
-    return resolved
+    return {key: value for key, value in resolved.items() if key not in _UNSTORED}
 
 
 def _leave_out_method(sections: dict[str, Any]) -> None:

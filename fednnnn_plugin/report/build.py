@@ -139,7 +139,7 @@ def _beginning(runs: pd.DataFrame, paths: Sequence[Path], out: Path) -> Iterator
             missing = many - int(counts.sum())
             told += [f"not recorded ({missing} runs)"] * bool(missing)
             yield f"{what}: {', '.join(told)}."
-    beside = out.glob("*.md") if out.resolve() in map(Path.resolve, paths) else ()
+    beside = out.glob("*.md") if os.path.realpath(out) in map(os.path.realpath, paths) else ()
     for name in sorted({page.name for page in beside} - {MARKDOWN}):
         yield f"See also [{tables.escaped(printable(name))}]({quote(os.fsencode(name))})."
 

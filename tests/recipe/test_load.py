@@ -180,11 +180,12 @@ def test_keys_that_need_another(recipe_file: Path) -> None:
 
 
 def test_arguments_may_have_the_names_of_other_sections_keys(recipe_file: Path) -> None:
-    named = ["data_args.dataset=mine:load", "data_args.scenario=a", "data_args.bootstrap=1"]
+    named = ["data_args.dataset=mine:load", "data_args.scenario=a", "data_args.resume=1"]
     named += ["model_args.model=mine:Net", "model_args.is_mobile=1"]
     named += ["model_args.global_model_file_path=m.pt"]  # FedML's, in this section
     recipe = load_recipe(recipe_file, named)
-    assert recipe.data_args.arguments == {"scenario": "a", "bootstrap": 1}
+    assert recipe.data_args.arguments == {"scenario": "a", "resume": 1}
+    assert "  resume: 1\n" in dump_recipe(recipe)  # those of tracking_args are not stored
     assert recipe.model_args.arguments == {"is_mobile": 1}
 
 

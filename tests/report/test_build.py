@@ -155,8 +155,9 @@ def test_page_links_the_pages_beside_it(
     write_study(runs / "a" / "b" / "search")
     for name in ("x](y) .md", "\udce9.md"):
         (runs / name).touch()
+    (loop := tmp_path / "loop").symlink_to(loop)
     for out in (runs, tmp_path / "out"):
-        build_report([runs], out)
+        build_report([runs, loop], out)
         text = (out / "README.md").read_text()
         linked = re.findall("^See also (.*)$", text, re.MULTILINE)
         expected = [r"[x\](y) .md](x%5D%28y%29%20.md).", r"[\\udce9.md](%E9.md)."]
