@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from fednnnn_plugin.data.images import IGNORED, ImageDataset, Pixels, normalised_by_training_part
 from fednnnn_plugin.errors import UserError, printable, reason
@@ -143,7 +143,9 @@ def _parts(returned: Any, where: str) -> dict[str, tuple[Any, Any]]:
             parts[f"client {client}: "] = pair
         else:
             kind = printable(type(part).__name__)
-            raise UserError(f"{where}: client {client}: a {kind}; must be (inputs, labels)")
+            only = isinstance(part, Dataset | DataLoader)
+            why = "; only a run takes Datasets and DataLoaders" * only
+            raise UserError(f"{where}: client {client}: a {kind}; must be (inputs, labels){why}")
     test = inputs_and_labels(returned[1]) if parts else None
     if test is None:
         many = f" of {length}" if isinstance(returned, tuple | list) else ""
@@ -192,7 +194,7 @@ def _checked(parts: Mapping[str, tuple[Any, Any]], where: str) -> list[_Part]:
 def checked_part(pair: tuple[Any, Any], where: str, name: str = "") -> _Part:
     """Check the inputs and labels of one part, and bring them to the CPU and to their dtypes."""
     x = _inputs(pair[0], f"{where}: {name}inputs")
-    y = _labels(pair[1], f"{where}: {name}labels")
+    y = checked_labels(pair[1], f"{where}: {name}labels")
     if len(x) != len(y):
         raise UserError(f"{where}: {name}labels: {len(y)}, for {len(x)} {name}inputs")
     return _Part(x, y)
@@ -211,9 +213,10 @@ def _inputs(value: object, where: str) -> Tensor:
     return tensor
 
 
-def _labels(value: object, where: str) -> Tensor:
+def checked_labels(value: object, where: str) -> Tensor:
+    """Check labels, and bring them to the CPU and to their dtype."""
     labels = _tensor(value, where)
-    check_labels(labels, where)
+    _check_labels(labels, where)
     return labels.float() if labels.is_floating_point() else labels.to(torch.int64)
 
 
@@ -225,7 +228,7 @@ def _finite(tensor: Tensor, where: str) -> Tensor:
     return tensor
 
 
-def check_labels(labels: Tensor, where: str) -> None:
+def _check_labels(labels: Tensor, where: str) -> None:
     """Refuse what are no labels: classes from 0 on, -100 where one of several is left out."""
     are_numbers = labels.is_floating_point() or _is_integral(labels)
     if not are_numbers or not labels.ndim or not labels.numel():

@@ -53,8 +53,11 @@ class LoaderData:
 def follow_the_engine(loader: Any) -> None:
     """Have a loader draw from torch's global generator, which the engine seeds for each client.
 
-    Its own generators continue from pass to pass, and would differ after an interruption.
+    Its own generators, and those of workers that stay, continue from pass to pass: they would
+    differ after an interruption.
     """
+    if isinstance(loader, DataLoader):
+        vars(loader).update(persistent_workers=False, _iterator=None)  # it refuses to set the first
     if isinstance(loader, DataLoader | Sampler):
         if isinstance(getattr(loader, "generator", None), torch.Generator):
             loader.generator = torch.default_generator  # type: ignore[union-attr]

@@ -49,6 +49,7 @@ def recipe_data(
         with ranks.one_before_others():
             brought = own_data(data_spec(recipe, allow_code=allow_code), given)
         if has_loaders(brought):
+            ranks.agree()  # as ranks do that get arrays, which are then refused
             return load_loaders(brought, recipe)
     data = load_data(recipe, ranks, brought=brought, allow_code=allow_code)
     return data, data.fingerprint

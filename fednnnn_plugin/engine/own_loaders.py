@@ -1,6 +1,6 @@
 """A user's Datasets and DataLoaders, one for each client and one to test on, as batches."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from fednnnn_plugin.data.own_data import (
     Brought,
     check_clients,
-    check_labels,
+    checked_labels,
     checked_part,
     count_classes,
     inputs_and_labels,
@@ -48,9 +48,11 @@ def load_loaders(brought: Brought, recipe: Recipe) -> tuple[LoaderData, Fingerpr
     where = f"data_args.dataset: {recipe.data_args.dataset}"
     clients, test = members(brought.value[0]), brought.value[1]
     if not clients:
-        kind = printable(type(brought.value[0]).__name__)
+        given = brought.value[0]
+        empty = isinstance(given, tuple | list | Mapping)
+        what = "none" if empty else f"a {printable(type(given).__name__)}"
         raise UserError(
-            f"{where}: clients: a {kind}; must be a list with each client's part; a recipe divides "
+            f"{where}: clients: {what}; must be a list with each client's part; a recipe divides "
             "arrays only"
         )
     check_clients(len(clients), recipe.train_args.client_num_in_total)
@@ -89,8 +91,16 @@ def _loader(part: object, batch_size: int, where: str, *, shuffle: bool) -> Data
         follow_the_engine(part)
         return part
     if pair := inputs_and_labels(part):
-        part = TensorDataset(*checked_part(pair, where))
-    size = getattr(part, "__len__", int)() if isinstance(part, Dataset) else 0
+        inputs, labels = checked_part(pair, where)
+        if inputs.dtype == torch.uint8:
+            raise UserError(
+                f"{where}: inputs: uint8: must be floating or int64 beside Datasets and "
+                "DataLoaders, as only arrays alone are normalised"
+            )
+        part = TensorDataset(inputs, labels)
+    size: Any = 0
+    if isinstance(part, Dataset) and hasattr(part, "__len__"):
+        size = call_code(len, where, lambda length: length(part))
     if not isinstance(part, Dataset) or isinstance(part, IterableDataset) or not size:
         kind = printable(type(part).__name__)
         raise UserError(
@@ -113,6 +123,6 @@ def _told(
             if len(own) != len(inputs):
                 raise UserError(f"{name}: {len(own)} labels, for {len(inputs)} inputs")
             if len(own):
-                check_labels(own, f"{name}: labels")
-                labels[name].append(own)
+                # A worker's tensor holds a file descriptor.
+                labels[name].append(checked_labels(own, f"{name}: labels").clone())
             yield from ((name, inputs), (name, own))

@@ -40,7 +40,6 @@ from fednnnn_plugin.errors import printable
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.server.server import Server
-from fednnnn_plugin.user_code import is_own
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +59,7 @@ def run_federation(
     Clients train side by side: of our networks on staged tensors on threads, of a model or data
     that we do not know in processes forked from this one, with the global generators seeded for
     each. A user's trainer, and what no other process can use, trains one client at a time. Of
-    ``LoaderData`` the run folder names the data set alone: a recipe of them has the defaults of
+    an entry script's loaders the run folder names the data set alone: a recipe of them has the defaults of
     ``data_args``. The model, ``w_0``, is left as it is. ``load`` is called where there is a round
     to do, or a fingerprint to compare. ``followers`` are told of the run on rank 0, which gets the
     summary, unless the run had been finished before. ``only_check`` ends it before anything is
@@ -96,7 +95,7 @@ def run_federation(
             keep_fingerprint(files, inputs.fingerprint)
         if mode == "resume":
             keeper.restore()
-        foreign = isinstance(inputs.data, LoaderData) and not is_own(recipe.data_args.dataset)
+        foreign = isinstance(inputs.data, LoaderData) and "split" not in inputs.fingerprint
         write_atomically(files.recipe, dump_recipe(recipe, own_data=foreign).encode())
         _simulate(federation, keeper, files)
         summary = _summary(recipe, files, federation, keeper.standing, inputs)
@@ -138,7 +137,7 @@ def _unfinished_inputs(
     with agreed(ranks):
         inputs = load()
     with agreed(ranks):
-        check_alike(inputs.fingerprint, ranks.share(inputs.fingerprint))
+        check_alike(inputs.fingerprint, ranks.share(dict(inputs.fingerprint)))
     if not recipe.rule.is_ours:
         rule = {"rule": rule_digests(recipe.rule)}
         inputs = inputs._replace(fingerprint={**inputs.fingerprint, **rule})

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nested import nested_tensor
+from torch.utils.data import Dataset
 
 from fednnnn_plugin.data.own_data import OwnData, bring_data, load_own_data
 
@@ -63,6 +64,10 @@ def test_own_data_of_other_types_is_unchanged(
     assert len(dataset.class_names) == 4
 
 
+class FloatSet(Dataset):
+    """Which a run takes, and nothing else."""
+
+
 REST = (labels(), images(), labels())
 FLOATS = images().float()
 
@@ -76,6 +81,10 @@ FLOATS = images().float()
         ((images(0), *REST), "train_inputs: torch.uint8 of [0, 1, 2, 2]; must be [n, ...], not em"),
         ((images(), labels(3), *REST[1:]), "train_labels: 3, for 4 train_inputs"),
         ((images(), labels(), images(4, 0, 1, 2, 3), labels()), "test_inputs: torch.uint8 of [4,"),
+        (
+            ([FloatSet()], (images(), labels())),
+            "client 0: a FloatSet; must be (inputs, labels);",
+        ),
         (lambda: 1 / 0, "raised ZeroDivisionError: division by zero ("),
         ((FLOATS, labels(), FLOATS.double() + 1e300, labels()), "test_inputs: has NaN or"),
         (lambda: (nested_tensor([FLOATS]), *REST), "train_inputs: cannot be used: must be neither"),

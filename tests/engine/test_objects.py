@@ -115,8 +115,9 @@ def own_rule(factor: float) -> type[torch.optim.Optimizer]:
 
 @pytest.mark.slow
 def test_rule_and_loaders_as_objects_are_resumed(start: Start) -> None:
+    whole = TensorDataset(PARTS[0][0], PARTS[0][1].int())
     clients = [
-        DataLoader(TensorDataset(*PARTS[0]), 7, shuffle=True, generator=torch.Generator()),
+        DataLoader(whole, 7, shuffle=True, generator=torch.Generator()),
         Subset(TensorDataset(X, Y), range(30, 80)),
         *PARTS[2:],
     ]

@@ -10,11 +10,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 from torch.nested import nested_tensor
+from torch.utils.data import DataLoader, Dataset
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.engine.batches import LoaderBatches, LoaderData
+from fednnnn_plugin.engine.batches import LoaderBatches, LoaderData, follow_the_engine
 from fednnnn_plugin.engine.model_check import check_model, own_copy
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe
@@ -81,6 +82,29 @@ def test_loader_is_passed_through_once_an_epoch() -> None:
     (inputs, labels), (tokens, _) = seen[0]
     assert (inputs.dtype, labels.dtype) == (torch.float32, torch.int64)
     assert tokens.dtype == torch.int64  # indices of words stay what they are
+
+
+class Drawn(Dataset):
+    """Samples that are drawn where they are read: in a loader's worker."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Tensor:
+        return index + torch.rand(())
+
+
+def test_loader_follows_the_engine() -> None:
+    """However often it was passed through, and with workers that were to stay."""
+    staying = {"num_workers": 1, "persistent_workers": True, "generator": torch.Generator()}
+    loader = DataLoader(Drawn(), 2, shuffle=True, **staying)
+    next(iter(loader))
+    follow_the_engine(loader)
+    passes = []
+    for seed in (0, 1, 0):
+        torch.manual_seed(seed)
+        passes.append(torch.cat([*loader]).tolist())
+    assert passes[0] == passes[2] != passes[1]
 
 
 def test_loader_that_is_an_iterator_is_refused() -> None:

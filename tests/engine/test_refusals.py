@@ -32,6 +32,16 @@ class Numbered(Dataset):
         return torch.full((6,), float(index)), index % 4
 
 
+class Lost(Numbered):
+    """Samples that cannot be counted."""
+
+    def __len__(self) -> int:
+        return 1 // 0
+
+
+IMAGES = torch.zeros(8, 1, 8, 8, dtype=torch.uint8)
+
+
 def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
     """Add what rows have in common to what each is given."""
     return [(usual | given, named) for given, named in rows]
@@ -61,6 +71,12 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
                 {"data": ([*PARTS[:3], (X, ["a"])], Numbered())},
                 r"client 3: .*must be \(inputs, lab",
             ),
+            (
+                {"data": ([*PARTS[:3], (IMAGES, Y[:8])], Numbered())},
+                "client 3: inputs: uint8: ",
+            ),
+            ({"data": ([*PARTS[:3], Lost()], Numbered())}, "client 3: raised ZeroDivisionError"),
+            ({"data": ([], Numbered())}, "clients: none; must be a list with each"),
             ({"data": (PARTS[:3], Numbered())}, r"^train_args\.client_num_in_total: 4: must be 3"),
             ({"model_args.model": "nnnn_mnist"}, r"^overrides: model_args\.model: an object was"),
             ({"rule": torch.optim.SGD}, r"federated_optimizer: .*SGD: must be a class with"),
