@@ -58,12 +58,12 @@ def run_federation(
 
     Clients train side by side: of our networks on staged tensors on threads, of a model or data
     that we do not know in processes forked from this one, with the global generators seeded for
-    each. A user's trainer, and what no other process can use, trains one client at a time. Of
-    an entry script's loaders the run folder names the data set alone: a recipe of them has the defaults of
-    ``data_args``. The model, ``w_0``, is left as it is. ``load`` is called where there is a round
-    to do, or a fingerprint to compare. ``followers`` are told of the run on rank 0, which gets the
-    summary, unless the run had been finished before. ``only_check`` ends it before anything is
-    written to the folder.
+    each. A user's trainer, and what no other process can use, trains one client at a time. Of an
+    entry script's loaders the run folder names the data set alone: a recipe of them has the
+    defaults of ``data_args``. The model, ``w_0``, is left as it is. ``load`` is called where there
+    is a round to do, or a fingerprint to compare. ``followers`` are told of the run on rank 0,
+    which gets the summary, unless the run had been finished before. ``only_check`` ends it before
+    anything is written to the folder.
     """
     ranks, files = ranks or Ranks(), RunFolder(folder)
     with ExitStack() as stack:
