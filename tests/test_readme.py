@@ -33,7 +33,8 @@ def cells(marker: str) -> dict[str, str]:
     """The numbers of the table under a comment, by the recipe that each is of.
 
     Methods stand in the first line or in the first column; a data set holds for what follows it.
-    A condition that was run for fewer rounds says so, and each of its numbers with it.
+    A condition that was run for fewer rounds, or in another precision, says so, and each of its
+    numbers with it.
     """
     [table] = re.findall(rf"<!-- {marker} -->\n((?:\|.*\n)+)", README)
     rows = [[cell.strip(" *") for cell in line[1:-1].split("|")] for line in table.splitlines()]
@@ -127,8 +128,10 @@ def test_measured_tables_are_those_of_the_records() -> None:
         summary = json.loads(path.read_text())
         recipe, rounds = summary["recipe"], summary["rounds"]
         assert path.parent.name == f"{recipe}-seed{summary['seed']}"
-        planned = load_recipe(PROJECT / "recipes" / f"{recipe}.yaml").train_args.comm_round
-        lengths[recipe] = "" if rounds == planned else f" for {rounds} rounds"
+        planned = load_recipe(PROJECT / "recipes" / f"{recipe}.yaml").train_args
+        precision = load_recipe(path.with_name("recipe.yaml")).train_args.precision
+        lengths[recipe] = "" if rounds == planned.comm_round else f" for {rounds} rounds"
+        lengths[recipe] += "" if precision == planned.precision else f" in {precision}"
         records.setdefault(recipe, []).append(100 * summary["best_test_acc"])
     spread = {name: f" ± {stdev(of):.1f}" for name, of in records.items() if len(of) > 1}
     best = {

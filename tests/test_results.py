@@ -12,7 +12,8 @@ from fednnnn_plugin.report import build
 PROJECT = Path(__file__).parents[1]
 RESULTS = PROJECT / "results"
 CONDITION = ["dataset", "partition_method", "partition_sizes", "alone"]
-NAMES = {"MNIST": "mnist", "digits": "digits", "IID": "iid", "non-IID": "n_class"}
+NAMES = {"MNIST": "mnist", "CIFAR-10": "cifar10", "digits": "digits"}
+NAMES |= {"IID": "iid", "non-IID": "n_class"}
 NAMES |= {"B": "balanced", "UB": "power_law"}
 
 
