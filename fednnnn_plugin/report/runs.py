@@ -147,9 +147,7 @@ def runs_and_studies(folder: Path, depth: int = 4) -> list[Path]:
         return [folder]
     found: list[Path] = []
     for path in sorted(folder.glob("[!.]*")) if depth else []:
-        if _is_run(path) or is_study(path):
-            found.append(path)
-        elif path.is_dir() and not path.is_symlink():
+        if not path.is_symlink() or _is_run(path) or is_study(path):
             found += runs_and_studies(path, depth - 1)
     return found
 
