@@ -40,7 +40,7 @@ class Rows:
 
     ``floating`` ``[m, n]`` has the entries that may have moved, ``integer`` ``[m, n']`` all.
     ``measures`` ``[m, 4]`` are of each client the largest of the former, ``‖b_k - b_t‖₂`` where
-    that is limited, whether a variance was negative, and whether a count is none.
+    that is limited, whether a variance or a count was negative, and whether a count is too large.
     """
 
     moved: Moved
@@ -68,11 +68,9 @@ class BufferSum:
         start, limits = layout.integer.flatten(self._w_t).to(device), torch.iinfo(torch.int64)
         wide = (layout.forms[e.name][1] == torch.int64 for e in layout.integer.entries)
         counts = layout.integer.spread(wide).bool().to(device) & (start >= 0)
-        most = start.clamp(max=limits.max - LARGEST_STEP)
-        self._range = (
-            torch.where(counts, 0, limits.min),
-            torch.where(counts, most + LARGEST_STEP, limits.max),
-        )
+        most = start.clamp(max=limits.max - LARGEST_STEP) + LARGEST_STEP
+        self._counts, self._start = counts, start
+        self._most = torch.where(counts, most, limits.max)
         #: Of clients who moved every entry, under _ALL; of others by each that they moved. The
         #: weights are those that the sums hold: what lacks to all clients' is of ``w_t``.
         self.sums: dict[str | None, BinnedSum] = {}
@@ -102,20 +100,22 @@ class BufferSum:
         moved = self._whole if whole else Moved(w_t, names, self._device)
         floating = moved.flatten(given, models=(m,)).to(self._device)
         integer = layout.integer.flatten(given, models=(m,)).to(self._device)
+        below = self._counts & (integer < 0)  # as FedML's local noise may leave them
+        integer = torch.where(below, self._start, integer)
         raised = floating.clamp(min=moved.least)
         change = raised - moved.start if self._measured else raised[:, :0]
         columns = [
             _peaks(floating),
             part_norms(change, {"": slice(0, change.shape[1])}),
-            (raised != floating).any(1, keepdim=True),
-            (integer.clamp(*self._range) != integer).any(1, keepdim=True),
+            (raised != floating).any(1, keepdim=True) | below.any(1, keepdim=True),
+            (integer > self._most).any(1, keepdim=True),
         ]
         return Rows(moved, raised, integer, torch.cat([x.double() for x in columns], 1))
 
     def no_count(self, rows: Rows, client: int) -> str:
         """Return the name and the value of an integer of a client's that cannot be a count."""
         integer = rows.integer[client]
-        place = int((integer.clamp(*self._range) != integer).nonzero()[0])
+        place = int((integer > self._most).nonzero()[0])
         entry = next(e for e in self._layout.integer.entries if place < e.where.stop)
         return f"{entry.name}: {int(integer[place])}"
 

@@ -122,7 +122,7 @@ class ClientSum:
                 group.rejected += 1
                 continue
             if negative:
-                _log.warning("%s: running variances below 0 count as 0", name)
+                _log.warning("%s: variances below 0 count as 0, counts below 0 as w_t's", name)
             if change > longest:
                 _log.warning("%s: its buffers moved by %.3g: clipped", name, change)
             group.clipped += norm > longest or change > longest
@@ -159,7 +159,10 @@ class ClientSum:
                 another ``max_client_norm``.
         """
         if self._form() != other._form():
-            raise UserError("UpdateAccumulator.merge: the other one is over another global state")
+            raise UserError(
+                "UpdateAccumulator.merge: the other one has another global state, or another "
+                "max_client_norm"
+            )
         self.seen.merge(other.seen)
         for name, total in self._vectors.items():
             total.merge(other._vectors[name])
