@@ -147,12 +147,15 @@ def test_aggregator_tests_and_saves_the_evaluation_model(tmp_path) -> None:
     assert_close(server.get_model_params(), served, rtol=0, atol=0)
 
 
-def test_aggregator_counts_labels_as_large_as_images() -> None:
-    """FedML's own tester counts none of them, and divides by that."""
-    model, x, y = nn.Conv2d(1, 2, 1), torch.randn(3, 1, 4, 4), torch.randint(2, (3, 4, 4))
+@pytest.mark.parametrize(("make", "size"), [(nn.Conv1d, (8,)), (nn.Conv2d, (4, 4))])
+def test_aggregator_counts_many_labels_of_a_sample(make, size) -> None:
+    """FedML's own tester counts none of ``[n, L, L]``, and of ``[n, L]`` those to be ignored."""
+    model, x, y = make(1, 2, 1), torch.randn(3, 1, *size), torch.randint(2, (3, *size))
+    y[:, 1:3] = -100
     accuracy, loss, *_ = silo(model).test([(x, y)], CPU, SimpleNamespace())
-    assert accuracy == pytest.approx((model(x).argmax(1) == y).double().mean().item())
-    assert loss == pytest.approx(nn.functional.cross_entropy(model(x), y).item(), rel=1e-5)
+    logits, labels = model(x).movedim(1, -1)[y >= 0], y[y >= 0]
+    assert accuracy == pytest.approx((logits.argmax(1) == labels).double().mean().item())
+    assert loss == pytest.approx(nn.functional.cross_entropy(logits, labels).item(), rel=1e-5)
 
 
 def test_aggregator_says_that_silos_are_fewer_than_clients(tmp_path, caplog) -> None:
