@@ -70,8 +70,8 @@ def on_recipe(command: Callable[P, None]) -> Callable[P, None]:
     command = click.option(
         "--allow-code",
         is_flag=True,
-        help="Let what the recipe names as MODULE:NAME run, its dataset, model or "
-        "federated_optimizer: for recipes that you trust.",
+        help="Let all that the recipe names as MODULE:NAME run, such as its dataset, model, loss "
+        "or federated_optimizer: for recipes that you trust.",
     )(command)
     command = click.option(
         "--set",

@@ -30,9 +30,14 @@ from fednnnn_plugin.server.sum import BinnedSum
 _log = logging.getLogger(__name__)
 
 
-def default_folder(recipe: Recipe) -> Path:
-    """Return ``runs/<recipe>-seed<seed>``."""
-    return Path("runs") / f"{recipe.name}-seed{recipe.common_args.random_seed}"
+def run_folder(recipe: Recipe, output: Path | str | None = None) -> Path:
+    """Return the folder that was asked for, else ``runs/<recipe>-seed<seed>``."""
+    if output is None:
+        return Path("runs") / f"{recipe.name}-seed{recipe.common_args.random_seed}"
+    try:
+        return Path(output).expanduser()
+    except RuntimeError:
+        raise UserError(f"--output: {output}: there is no such home directory") from None
 
 
 def run_mode(recipe: Recipe, *, resume: bool = False, overwrite: bool = False) -> Mode:

@@ -14,14 +14,14 @@ from fednnnn_plugin.client.methods import METHODS, name_client_method
 from fednnnn_plugin.engine.display import progress_display
 from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.engine.followers import Follower
-from fednnnn_plugin.engine.from_recipe import default_folder, recipe_followers, run_mode
+from fednnnn_plugin.engine.from_recipe import recipe_followers, run_folder, run_mode
 from fednnnn_plugin.engine.functions import LOSS, METRICS, OPTIMIZER, object_names
 from fednnnn_plugin.engine.inputs import DATA, MODEL, RULE, recipe_inputs
 from fednnnn_plugin.engine.ranks import choose_ranks, ending_together
 from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.sampling import SAMPLING, Sampler
-from fednnnn_plugin.errors import UserError, in_words
+from fednnnn_plugin.errors import in_words
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD
 from fednnnn_plugin.server.rules import RULES, name_rule
@@ -184,7 +184,7 @@ def start_recipe(
     with _named(objects) as names:
         loaded = load_recipe(path, overrides, allow_code=allow_code, objects=names)
         mode = run_mode(loaded, resume=resume, overwrite=overwrite)
-        folder = default_folder(loaded) if output is None else _folder(Path(output))
+        folder = run_folder(loaded, output)
         asked_for = "MPI" if loaded.comm_args.backend == "MPI" else None  # sp is the default
         ranks = choose_ranks(backend or asked_for)
         with ending_together(ranks), progress_display(loaded.train_args.comm_round) as display:
@@ -219,13 +219,6 @@ def _named(objects: Mapping[str, object]) -> Iterator[dict[str, str | list[str]]
     finally:
         RULES.pop(str(names.get(RULE)), None)
         METHODS.pop(str(names.get(CLIENT_METHOD)), None)
-
-
-def _folder(output: Path) -> Path:
-    try:
-        return output.expanduser()
-    except RuntimeError:
-        raise UserError(f"--output: {output}: there is no such home directory") from None
 
 
 def as_options(overrides: Mapping[str, object] | Sequence[str]) -> list[str]:

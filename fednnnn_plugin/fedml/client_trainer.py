@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from fedml.core.alg_frame.client_trainer import ClientTrainer
 from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
+from fedml.core.security.fedml_attacker import FedMLAttacker
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import Replica
@@ -27,6 +28,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.loaders import ClientLoader
 from fednnnn_plugin.fedml.model_states import whole_state, with_noise
 from fednnnn_plugin.fedml.processes import end_federation_together, log_through_fedml
+from fednnnn_plugin.fedml.security import turn_off
 from fednnnn_plugin.fedml.settings import client_recipe, script_functions
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.seeds import isolated_generators
@@ -51,7 +53,8 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         args: FedML's arguments: ``epochs``, ``batch_size``, ``learning_rate``, ``weight_decay``,
             ``prox_mu``, ``precision``, ``loss``, ``client_optimizer`` and its ``_args``,
             ``learning_rate_decay``, ``max_grad_norm``, ``client_threads``,
-            ``random_seed``, ``start_round``.
+            ``random_seed``, ``start_round``. Beside a ``dp_solution_type``, ``max_grad_norm`` is
+            FedML's setting, and clips no gradient.
 
     Raises:
         UserError: a line for each setting that is missing or out of range; hierarchical silos.
@@ -70,6 +73,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         self._sgd = local_sgd(recipe, self._functions)
         self._start, threads = recipe.train_args.start_round, recipe.train_args.client_threads
         self._threads = usable_cores() if threads == "auto" else threads
+        turn_off(FedMLDifferentialPrivacy, FedMLAttacker)  # which the constructor turns on
         super().__init__(model, args)
         self._staged: tuple[Any, torch.device, TensorBatches] | None = None
         self._any_order: bool | None = None  # of images in memory: asked once, of the first ones

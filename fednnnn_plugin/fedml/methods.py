@@ -11,6 +11,7 @@ from fednnnn_plugin.user_code import names_code
 
 _log = logging.getLogger(__name__)
 
+PROXIMAL = "PaperFedProx"
 _ALLOWED = "FEDNNNN_ALLOW_CODE"
 _FEDMLS = "FedML_FEDERATED_OPTIMIZER_"
 
@@ -19,6 +20,8 @@ _OUR_KEYS = (
     *("beta", "gamma", "client_weighting", "client_sampling", "client_method"),
     *("max_client_norm", "max_client_failures", "server_state_path", "metrics_path"),
 )
+_OF_SILOS = ("client_threads", "start_round", "server_state_path", "save_path", "metrics_path")
+_OF_SIMULATIONS = ("metrics", "test_served", "resume", "overwrite", "checkpoint_every")
 _NEAR = 0.85  # of difflib's ratio: FedML's own names and keys are further away
 
 
@@ -75,10 +78,21 @@ def warn_of_keys_without_effect(args: Any) -> None:
 
 def warn_of_near_keys(args: Any) -> None:
     """Say which arguments are nearly a key of ours and are read by nobody."""
-    own = [key for key in _OUR_KEYS if len(key) > len("gamma")]
-    for name in sorted(vars(args).keys() - set(own)):
+    from fednnnn_plugin.recipe.method_keys import method_keys
+
+    every = {*_OUR_KEYS, *_OF_SILOS, *method_keys()}
+    own = sorted(key for key in every if len(key) > len("gamma"))
+    for name in sorted(vars(args).keys() - every):
         if near := get_close_matches(name, own, 1, _NEAR):
             _log.warning("%s: no such key, and ignored; did you mean %s?", name, near[0])
+
+
+def warn_of_unused_keys(args: Any, *, simulation: bool) -> None:
+    """Say which keys are of deployments alone, or of simulations."""
+    keys = _OF_SILOS if simulation else _OF_SIMULATIONS
+    if given := [key for key in keys if getattr(args, key, None)]:
+        where = "a simulation" if simulation else "a deployment's server"
+        _log.warning("%s: without effect in %s of fednnnn-plugin", ", ".join(given), where)
 
 
 def warn_of_drawn_clients(args: Any, start_round: int) -> None:
@@ -102,10 +116,16 @@ def simulates_ours(args: Any) -> bool:
     return getattr(args, "training_type", None) == "simulation" and names_ours(args)
 
 
+def is_proximal(args: Any) -> bool:
+    """Say whether clients are to add the proximal term, by the method or the client method."""
+    client_method = getattr(args, "client_method", None)
+    return client_method == "fedprox" or getattr(args, "federated_optimizer", None) == PROXIMAL
+
+
 def warn_of_the_proximal_term(args: Any) -> None:
-    """Say that another trainer than ours leaves out what PaperFedProx is of."""
-    if args.federated_optimizer == "PaperFedProx":
-        _log.warning("client_trainer: PaperFedProx's proximal term is its own to add (prox_mu)")
+    """Say that another trainer than ours leaves out the proximal term."""
+    if is_proximal(args):
+        _log.warning("client_trainer: the proximal term is its own to add (prox_mu)")
 
 
 def is_allowed_code(where: str, name: object) -> bool:

@@ -61,6 +61,7 @@ _KRUM = {"byzantine_client_num": _from(0), "krum_param_m": _from(1, None)}
 _UNCOUNTED = {"enable_rdp_accountant": _one_of(False, None)}
 # They remember clients by their position in the list: a client may not be left out of it.
 _BY_POSITION = ("3sigma_foolsgold", "foolsgold", "anomaly_detection")
+_REPLACEMENT = "model_replacement"  # its client is a position too
 SUPPORTED = {
     "defense_type": Choices(
         "enable_defense",
@@ -95,7 +96,7 @@ SUPPORTED = {
                 "byzantine_client_num": _from(0),
                 "attack_mode": _one_of("zero", "random", "flip"),
             },
-            "model_replacement": {"malicious_client_id": _from(0, None)},
+            _REPLACEMENT: {"malicious_client_id": _from(0, None)},
         },
         {
             "label_flipping": "FedML 0.9.6 trains cross-silo clients on the unflipped data",
@@ -118,16 +119,24 @@ _REFUSED = {
 }
 
 
+PARTS = tuple(choices.part for choices in SUPPORTED.values())
+
+
+def turn_off(*parts: Any) -> None:
+    """Turn off what an earlier federation of the process turned on: FedML never does."""
+    for part in parts:
+        part.get_instance().is_enabled = False
+
+
 def check_security(args: Any) -> None:
     """Refuse what does not go with our aggregation, and start the rest; FedML's parts are anew."""
     for key, why in _REFUSED.items():
         if getattr(args, key, False):
             raise UserError(f"{key}: true: {why}: leave it out or false")
+    turn_off(*PARTS)
     for key, choices in SUPPORTED.items():
-        part = choices.part.get_instance()
-        part.is_enabled = False  # as an earlier federation of the process left it
         if getattr(args, choices.switch, False):
-            _start(part, args, key, choices)
+            _start(choices.part.get_instance(), args, key, choices)
     if global_privacy():
         _log.warning(
             "global differential privacy: FedML's epsilon does not cover the server rule: noise is "
@@ -161,7 +170,7 @@ def _least_clients(args: Any, chosen: str) -> int:
     """Return how many clients a choice of FedML's must have, or it raises."""
     if chosen in ("krum", "multikrum"):
         return int(2 * args.byzantine_client_num + 2 + (getattr(args, "krum_param_m", None) or 1))
-    if chosen == "model_replacement":
+    if chosen == _REPLACEMENT:
         return (getattr(args, "malicious_client_id", None) or 0) + 1  # it counts them from 0
     return 3 if chosen in ("3sigma", "anomaly_detection") else 1
 
@@ -190,22 +199,23 @@ def before_aggregation(
     if not models:
         return [], []
     defence = str(defender.defense_type) if defender.is_defense_enabled() else ""
-    places = list(range(len(clients)) if defence in _BY_POSITION else models)
+    everyone = list(range(len(clients)))
+    places = everyone if defence in _BY_POSITION else list(models)
     if defence and len(places) < (least := _least_clients(defender.args, defence)):
         raise RunError(
             f"defense_type: {defence}: {len(places)} of {len(clients)} clients sent a finite "
             f"model; it needs {least}"
         )
     w_t = _floats(served, served)
-    given = [(clients[k][0], _floats(models.get(k, served), served)) for k in places]
+    chosen = f"attack_type: {attacker.attack_type}" if attacker.is_model_attack() else ""
+    attacked = everyone if chosen.endswith(_REPLACEMENT) else places
+    given = [(clients[k][0], _floats(models.get(k, served), served)) for k in attacked]
     if clip:
         given = privacy.global_clip(given)
-    chosen = ""
     try:
-        if attacker.is_model_attack():
-            chosen = f"attack_type: {attacker.attack_type}"
+        if chosen:
             given = attacker.attack_model(given, w_t)
-        kept = given
+        kept = given = [one for k, one in zip(attacked, given, strict=True) if k in places]
         if defence:
             chosen = f"defense_type: {defence}"
             kept = defender.defend_before_aggregation(list(given), w_t)

@@ -2,21 +2,26 @@
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.engine.followers import figures
 from fednnnn_plugin.engine.records import MetricsFile, RoundRecord, Seconds, round_record
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.fedml.server_state import file_to_write
 from fednnnn_plugin.files import write_atomically
+from fednnnn_plugin.reading import read_mapping, write_yaml
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
 from fednnnn_plugin.server.update import Update
 
 _log = logging.getLogger(__name__)
+# What a restart may have otherwise, and no round shows.
+_OF_A_START = ("start_round", "comm_round", "server_state_path", "metrics_path", "save_path")
 
 
 class ServerRecords:
@@ -28,14 +33,14 @@ class ServerRecords:
     Args:
         folder: ``metrics_path``, where records are kept; None keeps none.
         done: rounds that are done.
-        settings: the server's, as YAML.
+        settings: the server's, by section.
 
     Raises:
         UserError: the folder has fewer records than rounds that are done, or holds a federation
             that this one does not continue.
     """
 
-    def __init__(self, folder: str | None, done: int, settings: str) -> None:
+    def __init__(self, folder: str | None, done: int, settings: Mapping[str, Any]) -> None:
         name = None if folder is None else f"{folder}/metrics.jsonl"
         path = file_to_write("metrics_path", name)
         self._file = None if path is None else MetricsFile(path)
@@ -46,7 +51,7 @@ class ServerRecords:
         if self._file is not None:
             self._go_on(self._file, done, settings)
 
-    def _go_on(self, file: MetricsFile, done: int, settings: str) -> None:
+    def _go_on(self, file: MetricsFile, done: int, settings: Mapping[str, Any]) -> None:
         recorded = file.rounds()
         where = f"metrics_path: {printable(file.path.parent)}"
         if recorded < done:
@@ -62,13 +67,17 @@ class ServerRecords:
         if done:
             self._integrated, _ = file.until(done)
         file.cut(done)
-        write_atomically(RunFolder(file.path.parent).recipe, settings.encode())
+        recipe = RunFolder(file.path.parent).recipe
+        if done and recipe.exists():
+            _warn_of_changes(where, read_mapping(recipe, "recipe"), settings, done)
+        write_atomically(recipe, write_yaml(settings).encode())
 
     def say_settings(self, recipe: Recipe, *, served_alone: bool) -> None:
         """Say at the start which rule serves, what is tested, and where files go."""
         train, tracking = recipe.train_args, recipe.tracking_args
+        settings = recipe.rule_settings
         values = {
-            **recipe.rule_settings,
+            **{key: settings[key] for key in recipe.rule.keys},
             "client_weighting": train.client_weighting,
             "max_client_norm": train.max_client_norm,
         }
@@ -143,3 +152,18 @@ class ServerRecords:
         ]
         self._remarks = []
         _log.info("round %d: %s", record.round, "; ".join(parts))
+
+
+def _warn_of_changes(
+    where: str, before: Mapping[str, Any], now: Mapping[str, Any], done: int
+) -> None:
+    """Say which settings the earlier rounds had otherwise: a folder has one ``recipe.yaml``."""
+    for section, values in now.items():
+        old = before.get(section)
+        for key, value in values.items():
+            stored = old.get(key) if isinstance(old, dict) else None
+            if key not in _OF_A_START and stored != value:
+                _log.warning(
+                    "%s: %s: %s, but %s up to round %d: reports show the new value for all rounds",
+                    *(where, key, shown(value), shown(stored), done),
+                )

@@ -10,8 +10,14 @@ from fednnnn_plugin.client.methods import METHODS
 from fednnnn_plugin.engine.functions import LOSS, METRICS, OPTIMIZER, Functions, find_functions
 from fednnnn_plugin.engine.sampling import SAMPLING
 from fednnnn_plugin.errors import UserError, printable, shown
-from fednnnn_plugin.fedml.methods import is_allowed_code, warn_of_near_keys
-from fednnnn_plugin.reading import read_yaml, write_yaml
+from fednnnn_plugin.fedml.methods import (
+    PROXIMAL,
+    is_allowed_code,
+    is_proximal,
+    warn_of_near_keys,
+    warn_of_unused_keys,
+)
+from fednnnn_plugin.reading import read_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.method_keys import (
@@ -69,6 +75,8 @@ _IMAGE_FOLDERS = {"data_dir", "image_size", "test_fraction"}
 _OF_OURS = {"loss", "client_optimizer_args", "learning_rate_decay", "max_grad_norm", "metrics"}
 # A name of FedML's own: its FedOpt, SCAFFOLD and Mime read it, and our method may stand beside it.
 _FEDMLS = {"server_lr"}
+# FedML's privacy; it reads max_grad_norm as the limit of a client's whole model.
+_PRIVACY = ("enable_dp", "dp_solution_type")
 
 
 def script_recipe(
@@ -85,7 +93,8 @@ def script_recipe(
     are absent or None take the defaults; attributes that are not ours are ignored. A ``method``
     replaces ``federated_optimizer``, and the keys of other methods are then dropped. Of the keys of
     training those in ``unread`` may be absent: a user's trainer has its own. What ``instead`` holds
-    takes the place of what the arguments say.
+    takes the place of what the arguments say. Beside a ``dp_solution_type`` of FedML's,
+    ``max_grad_norm`` is FedML's setting, and clips no gradient.
     """
     said = vars(args) | dict(instead or {})
     if method is not None:
@@ -95,6 +104,8 @@ def script_recipe(
     given |= {key: value for key, value in said.items() if value is not None}
     others = _NOT_THE_USERS | (_IMAGE_FOLDERS if given["dataset"] != "image_folder" else set())
     others |= _OF_OURS if custom_trainer else set()
+    if any(given.get(key) for key in _PRIVACY):
+        others |= {"max_grad_norm"}
     given = {key: value for key, value in given.items() if key not in others}
     if isinstance(given.get("using_mlops"), str):
         # FedML takes it from an environment variable, unparsed.
@@ -141,6 +152,7 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
     own_code = is_allowed_code(_METHOD, method)
     rule = load_rule(method, _METHOD) if own_code else find_rule(method)
     warn_of_near_keys(args)
+    warn_of_unused_keys(args, simulation=False)
     every = dict.fromkeys(key for other in RULES.values() for key in other.keys)
     keys = (*_SERVER_KEYS, *every)
     clients = dict.fromkeys(METHODS[rule.client_method].keys if rule.client_method else (), 0.0)
@@ -161,19 +173,20 @@ def script_functions(recipe: Recipe, *, custom_trainer: bool = False) -> Functio
     return find_functions(recipe, allow_code=True, custom_trainer=custom_trainer)
 
 
-def recorded_settings(recipe: Recipe, args: Any) -> str:
-    """Return a server's settings as the YAML of a run folder: those it reads, and others it has."""
+def recorded_settings(recipe: Recipe, args: Any) -> dict[str, Any]:
+    """Return a server's settings as a run folder has them: those it reads, and others it has."""
     sections: Any = read_yaml(dump_recipe(recipe, own_data=True))
+    read = {"federated_optimizer", *_SERVER_KEYS, *recipe.rule.keys}
+    for section in sections.values():
+        for key in section.keys() - read:  # a default that no client may have
+            value = getattr(args, key, None)
+            if isinstance(value, str | int | float | dict | list):
+                section[key] = value
+            else:
+                del section[key]
     for section, key in (("data_args", "dataset"), ("model_args", "model")):
         sections[section] = {key: str(getattr(args, key, "custom"))}
-    train = sections["train_args"]
-    for key in _STAND_INS:  # made up, if the server does not have them
-        value = getattr(args, key, None)
-        if isinstance(value, int | float):
-            train[key] = value
-        else:
-            del train[key]
-    return write_yaml(sections)
+    return dict(sections)
 
 
 def client_recipe(args: Any) -> Recipe:
@@ -184,10 +197,9 @@ def client_recipe(args: Any) -> Recipe:
             "FedNNNNClientTrainer: must be horizontal, or another client_trainer"
         )
     _refuse_vectors(args)
-    proximal = "PaperFedProx"
-    needed = getattr(args, "federated_optimizer", None) == proximal
-    absent = {} if needed or getattr(args, "prox_mu", None) is not None else {"prox_mu": 0.0}
-    return _recipe(args, _CLIENT_KEYS, federated_optimizer=proximal, **absent)
+    needed = is_proximal(args) or getattr(args, "prox_mu", None) is not None
+    absent = {} if needed else {"prox_mu": 0.0}
+    return _recipe(args, _CLIENT_KEYS, federated_optimizer=PROXIMAL, **absent)
 
 
 def _refuse_vectors(args: Any) -> None:
@@ -200,5 +212,5 @@ def _refuse_vectors(args: Any) -> None:
 
 
 def _recipe(args: Any, keys: tuple[str, ...], **fixed: object) -> Recipe:
-    read = {key: getattr(args, key, None) for key in (*keys, "yaml_config_file")}
+    read = {key: getattr(args, key, None) for key in (*keys, *_PRIVACY, "yaml_config_file")}
     return script_recipe(SimpleNamespace(**read | fixed), unread=_STAND_INS.keys() - keys)

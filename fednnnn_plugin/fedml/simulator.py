@@ -1,7 +1,6 @@
 """What ``FedMLRunner`` runs for our methods: the engine, on FedML's data, model and trainer."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import safetensors.torch
@@ -10,20 +9,25 @@ from torch import nn
 
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.display import progress_display
-from fednnnn_plugin.engine.from_recipe import default_folder, recipe_followers, run_mode
+from fednnnn_plugin.engine.from_recipe import recipe_followers, run_folder, run_mode
 from fednnnn_plugin.engine.ranks import ending_together
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
 from fednnnn_plugin.fedml.loaders import FedMLDataset, check_dataset, dealt_data, engine_data
-from fednnnn_plugin.fedml.methods import warn_of_near_keys, warn_of_the_proximal_term
+from fednnnn_plugin.fedml.methods import (
+    warn_of_near_keys,
+    warn_of_the_proximal_term,
+    warn_of_unused_keys,
+)
 from fednnnn_plugin.fedml.processes import (
     Mlops,
     ended_by_sigterm,
     quiet_fedml,
     simulation_ranks,
 )
+from fednnnn_plugin.fedml.security import PARTS, turn_off
 from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_functions, script_recipe
 from fednnnn_plugin.fedml.tester import SimulationTester
 from fednnnn_plugin.fedml.trainer_adapter import ClientTrainerAdapter
@@ -58,17 +62,19 @@ class Simulator:
         client_trainer: Any = None,
         server_aggregator: Any = None,
     ) -> None:
+        turn_off(*PARTS)  # a custom trainer asks FedML's
         unread = TRAINING_KEYS if client_trainer is not None else ()
         client_trainer = client_trainer or _task_trainer(model, args)
         custom = client_trainer is not None
         check_dataset(dataset)
         warn_of_near_keys(args)
+        warn_of_unused_keys(args, simulation=True)
         brought = _brought(args, dataset, model)
         self._recipe = script_recipe(args, custom_trainer=custom, unread=unread, instead=brought)
         _check(self._recipe, args, client_trainer, server_aggregator)
         self._ranks = simulation_ranks(self._recipe)
         with ending_together(self._ranks):
-            self._folder = Path(getattr(args, "output", None) or default_folder(self._recipe))
+            self._folder = run_folder(self._recipe, getattr(args, "output", None) or None)
             self._mode = run_mode(self._recipe)
             device = torch.device(device)
             data = engine_data(dataset, self._recipe.train_args.client_num_in_total)

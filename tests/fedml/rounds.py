@@ -103,8 +103,9 @@ def simulate(
     args = args or fedml_args(**{"output": "out"} | values)
     given = (dataset or two_clients(), model or linear(), trainer, aggregator)
     fedml.FedMLRunner(args, CPU, *given).run()
-    last = Path(args.output, "metrics.jsonl").read_text().splitlines()[-1]
-    return load_file(Path(args.output, "model.safetensors")), json.loads(last)
+    folder = Path(args.output).expanduser()
+    last = (folder / "metrics.jsonl").read_text().splitlines()[-1]
+    return load_file(folder / "model.safetensors"), json.loads(last)
 
 
 def play(server: fp.FedNNNNAggregator, clients: list[Any]) -> tuple[State, list[int]]:

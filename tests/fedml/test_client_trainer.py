@@ -51,6 +51,15 @@ def test_trainer_two_full_batch_steps_by_hand() -> None:
     assert_close(trained(model, precision="fp64", **values)["weight"], expected.double())
 
 
+def test_trainer_leaves_fedmls_clip_to_fedml() -> None:
+    """``max_grad_norm`` is FedML's limit of a client's model where its privacy is named."""
+    model = nn.Linear(2, 2, bias=False)
+    plain, clipped = trained(model)["weight"], trained(model, max_grad_norm=0.01)["weight"]
+    assert not torch.equal(plain, clipped)
+    named = trained(model, max_grad_norm=0.01, enable_dp=False, dp_solution_type="cdp")
+    assert_close(named["weight"], plain, rtol=0, atol=0)
+
+
 def test_trainer_seeds_go_on_after_a_restart(images) -> None:
     dataset, model = fedml_dataset(images, -1, 0), create_model("nnnn_digits", 0)
 
@@ -72,6 +81,7 @@ def test_trainer_seeds_go_on_after_a_restart(images) -> None:
         ({"learning_rate": None}, "args: train_args.learning_rate: missing"),
         ({"client_threads": 0}, "args: train_args.client_threads: 0"),
         ({"federated_optimizer": "PaperFedProx"}, "args: train_args.prox_mu: missing"),
+        ({"client_method": "fedprox"}, "args: train_args.prox_mu: missing"),
         ({"scenario": "hierarchical"}, "scenario: hierarchical: "),
         ({"enable_fhe": True}, "enable_fhe: true: "),
         ({"model": "lr"}, "model_args.model: lr: does not take inputs of"),

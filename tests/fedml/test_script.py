@@ -82,9 +82,10 @@ def test_method_by_name_gives_our_aggregator_and_trainer(started, images, caplog
     assert helper(args) is None  # FedML makes its default
     assert helper(args, ours, client_trainer=own) is own
     assert not caplog.records
-    args.federated_optimizer, args.prox_mu = "PaperFedProx", 0.1
-    helper(args)
-    assert "PaperFedProx's proximal term is its own to add" in caplog.text
+    for proximal in ({"federated_optimizer": "PaperFedProx"}, {"client_method": "fedprox"}):
+        caplog.clear()
+        helper(silo_args(**OURS | {"role": "client", "prox_mu": 0.1} | proximal))
+        assert "the proximal term is its own to add" in caplog.text
     args = silo_args(federated_optimizer="Momentum", beta=None)
     made = helper(args)
     assert type(made) is fp.FedNNNNAggregator
@@ -138,9 +139,11 @@ def test_keys_without_effect_and_near_misses_are_named(started, caplog) -> None:
     run(silo_args(role="client"))
     assert not caplog.messages
     run(silo_args())
-    silo(client_weightin="samples", max_client_nrm=1.0, fedprox_mu=0.1, epoch=1)
+    silo(client_weightin="samples", max_client_nrm=1.0, fedprox_mu=0.1, epoch=1, metric="x")
+    silo(save_pat="m", start_roud=1, fedexp_epsilo=1e-3, metrics=["f1_macro"], save_path=None)
     named = [text.partition(":")[0] for text in caplog.messages]
-    assert named == ["beta, gamma", "client_weightin", "max_client_nrm"]
+    assert named[:3] == ["beta, gamma", "client_weightin", "max_client_nrm"]
+    assert named[3:] == ["fedexp_epsilo", "save_pat", "start_roud", "metrics"]
 
 
 @pytest.mark.parametrize("name", ["FedNNN", "fednnnn", "normnorm", "FedNNN N"])

@@ -82,6 +82,18 @@ def test_models_are_changed_by_clipping_and_attacks(settings, changed, secured) 
         assert_average(aggregator, w_t, expected)
 
 
+def test_replaced_model_is_of_the_client_that_is_named(secured) -> None:
+    """Also where an earlier one sent no finite model; FedML counts it among the participants."""
+    aggregator = secured(**REPLACING, malicious_client_id=1)
+    given = clients(aggregator, 3, 1)
+    given[0][1]["1.bias"].fill_(math.nan)
+    w_t, positions = run_round(aggregator, given)
+    assert positions == [1, 2]
+    (_, second), (_, third) = given[1:]
+    replaced = {name: w_t[name] + 3 * (second[name] - w_t[name]) for name in WEIGHTS}
+    assert_average(aggregator, w_t, [second | replaced, third])
+
+
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # FedML's, of such a model
 @pytest.mark.parametrize(
     ("name", "settings", "count", "far", "broken"),
@@ -208,6 +220,11 @@ def test_privacy_keeps_ties_and_no_negative_variance(secured) -> None:
     assert (served["2.running_var"] >= 0).all()
 
 
+def sent_by(trainer: fp.FedNNNNClientTrainer) -> State:
+    trainer.on_after_local_training([], "cpu", trainer.args)
+    return trainer.get_model_params()
+
+
 def test_privacy_of_the_clients(secured) -> None:
     """The client adds it, the server nothing."""
     local = PRIVACY | {"dp_solution_type": "ldp"}
@@ -217,12 +234,13 @@ def test_privacy_of_the_clients(secured) -> None:
     data = [(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))]
     trainer.train(data, "cpu", args)
     trained = trainer.get_model_params()
-    trainer.on_after_local_training(data, "cpu", args)
-    sent = trainer.get_model_params()
+    sent = sent_by(trainer)
     assert_noise_on_floats_only(sent, trained)
     aggregator = secured(**local)
     w_t, _ = run_round(aggregator, [(4, sent)])
     assert_average(aggregator, w_t, [sent])
+    other = fp.FedNNNNClientTrainer(net(), fedml_args())  # of a later federation of the process
+    assert_close(other.get_model_params(), sent_by(other), rtol=0, atol=0)
     below = sent | {STATISTICS[1]: sent[STATISTICS[1]] - 9.0}  # as of FedML's own trainer
     run_round(aggregator, [(4, below)])
     for state in (aggregator.get_model_params(), aggregator.evaluation_state_dict()):

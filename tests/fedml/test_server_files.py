@@ -67,6 +67,23 @@ def test_rounds_are_said_and_kept_by_hand(own_folder, caplog) -> None:
     assert "epochs" not in Path("run/recipe.yaml").read_text()  # a key of the clients
     row = fp.read_runs("run").iloc[0]
     assert (row["test_acc"], row["method"], row["learning_rate"]) == (1.0, "FedNNNN", 0.1)
+    assert "precision" not in row  # the clients may have another than the default
+
+
+def test_settings_are_recorded_as_they_are(own_folder, caplog) -> None:
+    """Also those that the server does not read; a restart with others is told."""
+    caplog.set_level(logging.INFO, "fednnnn_plugin")
+    values = {"prox_mu": 0.1, "weight_decay": 5e-4, "client_optimizer": "adam"}
+    advance(server(0, method="PaperFedProx", **values), 0)
+    assert "prox_mu 0.0" not in caplog.text
+    row = fp.read_runs("run").iloc[0]
+    assert {key: row[key] for key in values} == values
+    caplog.clear()
+    server(1, method="PaperFedProx", **values)
+    assert "reports show" not in caplog.text
+    server(1, method="PaperFedProx", client_weighting="samples", **values)
+    changed = "run: client_weighting: 'samples', but 'uniform' up to round 1: "
+    assert changed in caplog.text
 
 
 @pytest.mark.parametrize("method", RULES)

@@ -115,7 +115,7 @@ def test_resume_of_shuffling_loaders_costs_no_bits(trainer) -> None:
 def test_own_data_and_model_are_recorded_so(caplog) -> None:
     """A second run needs a word in the YAML; without a test set the clients' own data test."""
     names = {"dataset": "mnist", "model": "nnnn_mnist", "partition_method": "hetero"}
-    names |= {"output": "out", "max_client_nrm": 1.0}
+    names |= {"output": "~/out", "max_client_nrm": 1.0, "metrics_path": "m"}  # ~ is this folder
     found, without = [], two_clients()
     without[3] = None
     for dataset, values in ((two_clients(), {}), (without, {"overwrite": True})):
@@ -124,7 +124,8 @@ def test_own_data_and_model_are_recorded_so(caplog) -> None:
         recipe = yaml.safe_load(Path("out/recipe.yaml").read_text())
         assert (recipe["data_args"], recipe["model_args"]) == ({"dataset": "mnist"}, CUSTOM)
     assert found[0] == found[1]
-    assert len([line for line in caplog.messages if line.startswith("max_client_nrm: ")]) == 2
+    for name in ("max_client_nrm: no such key", "metrics_path: without effect in a simulation"):
+        assert len([line for line in caplog.messages if line.startswith(name)]) == 2
     with pytest.raises(fp.UserError, match=r"tracking_args\.resume: true or tracking_args\.over"):
         simulate()
 

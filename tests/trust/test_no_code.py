@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
-from fednnnn_plugin.engine.from_recipe import default_folder
+from fednnnn_plugin.engine.from_recipe import run_folder
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.recipe.validation import known_keys
 
@@ -134,4 +134,4 @@ def test_recipe_writes_into_its_output_folder_only(watched: Any, tmp_path: Path)
 def test_recipe_name_leads_nowhere_else(tmp_path: Path) -> None:
     for name in ("..yaml", "-x.yaml", "~root.yaml", "a b.yaml"):
         (tmp_path / name).write_text(find_recipe(RECIPE).read_text())
-        assert default_folder(load_recipe(tmp_path / name)).parent == Path("runs")
+        assert run_folder(load_recipe(tmp_path / name)).parent == Path("runs")
