@@ -81,12 +81,12 @@ def model_digests(
     """Return the digests of a model's layout, of its ``weights``, and of its code.
 
     The layout is the class and the attributes of each module, such as a dropout's ``p``, and the
-    names, dtypes and shapes of parameters and buffers. The weights are both, as they are. The code
-    is that of the classes, and of the ``makers``.
+    names, dtypes and shapes of parameters and buffers, and which are trained. The weights are both,
+    as they are. The code is that of the classes, and of the ``makers``.
     """
     named = [*model.named_parameters(), *model.named_buffers()]
     shapes = [
-        (name, str(t.dtype), () if is_lazy(t) or t.is_nested else tuple(t.shape))
+        (name, str(t.dtype), () if is_lazy(t) or t.is_nested else tuple(t.shape), t.requires_grad)
         for name, t in named
     ]
     return {
@@ -122,9 +122,19 @@ def code_digest(*things: object) -> str:
 
 
 def _layout(model: nn.Module) -> Iterator[object]:
+    named = (*model.named_parameters(), *model.named_buffers(), *model.named_modules())
+    names = {id(thing): name for name, thing in named}
     for name, module in model.named_modules():
-        own = {key: value for key, value in vars(module).items() if key not in _OF_ANY_MODULE}
+        has = {key: value for key, value in vars(module).items() if key not in _OF_ANY_MODULE}
+        own = {key: _by_names(value, names) for key, value in has.items()}
         yield from (name, type(module).__qualname__, own)
+
+
+def _by_names(value: object, names: Mapping[int, str]) -> object:
+    """Return an attribute with the model's own tensors and modules by their names."""
+    if isinstance(value, list | tuple):  # as an LSTM's of its weights
+        return [_by_names(each, names) for each in value]
+    return names.get(id(value), value)
 
 
 def _told(thing: object) -> Iterator[object]:
@@ -150,8 +160,12 @@ def _told(thing: object) -> Iterator[object]:
 def _told_of_code(thing: object) -> Iterator[object]:
     kind = type(thing).__name__
     match thing:
-        case Tensor() | np.ndarray():
-            yield f"{kind} {tensors_digest([('', torch.as_tensor(thing))])}"
+        case Tensor():
+            yield f"{kind} {tensors_digest([('', thing)])}"
+        case np.ndarray():
+            yield f"{kind} {thing.dtype} {thing.shape}"
+            whole = thing.dtype.hasobject
+            yield thing.tolist() if whole else blake2b(thing.tobytes()).hexdigest()
         case types.CodeType():
             names = thing.co_varnames, thing.co_names, thing.co_freevars, thing.co_cellvars
             yield f"{kind} {thing.co_argcount} {thing.co_flags} {names} {thing.co_code.hex()}"

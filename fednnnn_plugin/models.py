@@ -111,6 +111,21 @@ _WITHOUT_AUXILIARY: dict[str, dict[str, Any]] = {
 }
 
 
+def is_built_in(model: nn.Module) -> bool:
+    """Tell whether a model is one of ``MODELS``, with no module of it replaced, added or hooked."""
+    kind = type(model)
+    if kind not in MODELS.values():
+        return False
+    with torch.device("meta"):  # which draws nothing
+        as_made = [*map(type, kind().modules())]
+    hooks = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+    changed = any(
+        "forward" in vars(module) or any(getattr(module, name) for name in hooks)
+        for module in model.modules()
+    )
+    return as_made == [*map(type, model.modules())] and not changed
+
+
 def create_model(
     name: str,
     seed: int,

@@ -3,6 +3,7 @@
 import builtins
 import importlib
 import inspect
+import os
 import sys
 import sysconfig
 import traceback
@@ -16,9 +17,11 @@ import torch
 from fednnnn_plugin.errors import UserError, did_you_mean, joined, printable
 from fednnnn_plugin.seeds import isolated_generators
 
-_PACKAGE = str(Path(__file__).parent)
+_PACKAGE = f"{Path(__file__).parent}{os.sep}"
 _IMPORTLIB = str(Path(importlib.__file__).parent)
-_INSTALLED = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
+_STANDARD = f"{sysconfig.get_path('stdlib')}{os.sep}"
+# Where packages are: in an environment, the user's home, a module of a cluster, or Debian's.
+_PACKAGES = {"site-packages", "dist-packages"}
 _ABSENT = object()
 _OBJECT = "<object>:"  # no module has such a name
 
@@ -154,7 +157,7 @@ def check_arguments(function: object, where: str, given: Mapping[str, object]) -
 def is_installed(thing: FunctionType | ModuleType | type) -> bool:
     """Tell whether a function, a class or a module is Python's, a package's or ours."""
     if isinstance(thing, FunctionType):
-        return thing.__code__.co_filename.startswith((_PACKAGE, *_INSTALLED))
+        return _is_of_package(thing.__code__.co_filename)
     home = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
     if home == "__main__":  # also of a script under `python -m cProfile`, whose file is Python's
         return False
@@ -163,7 +166,11 @@ def is_installed(thing: FunctionType | ModuleType | type) -> bool:
         of_exec = home == "builtins" and isinstance(thing, type)
         made = of_exec and vars(builtins).get(thing.__name__) is not thing
         return home in sys.builtin_module_names and not made
-    return str(file).startswith((_PACKAGE, *_INSTALLED))
+    return _is_of_package(str(file))
+
+
+def _is_of_package(file: str) -> bool:
+    return file.startswith((_PACKAGE, _STANDARD)) or not _PACKAGES.isdisjoint(Path(file).parts)
 
 
 def told(error: BaseException) -> str:
@@ -176,7 +183,7 @@ def told(error: BaseException) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(("<", _PACKAGE, _IMPORTLIB))
     ]
-    users = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)] or frames
+    users = [frame for frame in frames if not _is_of_package(frame.filename)] or frames
     place = f" ({printable(users[-1].filename)}, line {users[-1].lineno})" if users else ""
     return text + place
 

@@ -5,12 +5,14 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from fednnnn_plugin.fingerprint import code_digest, model_digests, tensors_digest
+from fednnnn_plugin.user_code import is_installed
 
 SOURCE = """
 import functools
@@ -137,6 +139,30 @@ def test_digest_of_an_object_survives_its_use(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("builtins._", 3, raising=False)
     monkeypatch.setattr(torch._C._nn, "another", len, raising=False)
     assert code_digest(network, place, F.gelu) == before
+
+
+def test_digest_of_arrays_by_all_they_are() -> None:
+    """Also of those that are no tensors."""
+    given = [np.arange(4.0), np.arange(4.0)[::-1], np.arange(4), np.zeros((2, 2)), np.array(["a"])]
+    given += [np.array([len, None]), np.array([None, len]), np.array("2020", "datetime64")]
+    assert len({code_digest(array) for array in given}) == len(given)
+    assert code_digest(np.arange(4)[::2]) == code_digest(np.array([0, 2]))
+
+
+def test_digest_of_a_layout_has_no_weights() -> None:
+    """An LSTM has its weights in a list too; what is frozen is another layout."""
+    first, second = nn.LSTM(2, 2), nn.LSTM(2, 2)
+    assert model_digests(first)["layout"] == model_digests(second)["layout"]
+    second.weight_hh_l0.requires_grad_(requires_grad=False)
+    assert model_digests(first)["layout"] != model_digests(second)["layout"]
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages", "mine"])
+def test_packages_count_as_installed_wherever_they_are(folder: str) -> None:
+    """Of a cluster's modules, or Debian's: nobody follows torch's own code."""
+    namespace: dict[str, Any] = {}
+    exec(compile("def f(): pass", f"/opt/{folder}/torch/x.py", "exec"), namespace)
+    assert is_installed(namespace["f"]) == (folder != "mine")
 
 
 def test_digest_of_tensors_by_all_they_are() -> None:

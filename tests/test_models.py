@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.models import MODELS, create_model
+from fednnnn_plugin.models import MODELS, create_model, is_built_in
 
 
 def block(inputs: int, outputs: int) -> list[nn.Module]:
@@ -76,6 +76,18 @@ def test_model_weights_follow_the_seed_alone(name: str) -> None:
     assert first.training
     assert all(p.requires_grad and p.dtype == torch.float32 for p in first.parameters())
     assert first(torch.zeros(2, *SHAPES.get(name, (3, 32, 32)))).shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_changed_network_is_not_built_in(name: str) -> None:
+    """It may draw, and then trains with seeded generators, as a user's model."""
+    whole, replaced, hooked, shadowed, frozen = (create_model(name, 0) for _ in range(5))
+    replaced.fc2 = nn.Sequential(nn.Dropout(), replaced.fc2)
+    hooked.fc1.register_forward_hook(lambda *_: None)
+    shadowed.fc1.forward = F.dropout
+    frozen.fc1.weight.requires_grad_(requires_grad=False)
+    found = [is_built_in(model) for model in (whole, frozen, replaced, hooked, shadowed)]
+    assert found == [True, True, False, False, False]
 
 
 def test_models_of_torchvision_by_name() -> None:

@@ -153,7 +153,7 @@ class LocalSGD:
                 more = self.prox_mu * (replica.vector - served) + constant
             parts = replica.layout.views(more).values()
             for weights, gradient, part in zip(replica.trained, gradients, parts, strict=True):
-                weights.grad = None if gradient is None else gradient + part
+                weights.grad = None if gradient is None else part + gradient
             if self.max_grad_norm is not None:
                 torch.nn.utils.clip_grad_norm_(replica.trained, self.max_grad_norm)
             optimizer.step()

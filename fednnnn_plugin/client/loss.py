@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -48,14 +49,19 @@ def _like(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs
 
 
-def _bce_with_logits(outputs: Tensor, targets: Tensor) -> Tensor:
+def _of_one_dtype(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both in float32 at least: bfloat16 would round the targets."""
     outputs = _like(outputs, targets)
-    return F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype))
+    dtype = torch.promote_types(outputs.dtype, torch.float32)
+    return outputs.to(dtype), targets.to(dtype)
+
+
+def _bce_with_logits(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.binary_cross_entropy_with_logits(*_of_one_dtype(outputs, targets))
 
 
 def _mse(outputs: Tensor, targets: Tensor) -> Tensor:
-    outputs = _like(outputs, targets)
-    return F.mse_loss(outputs, targets.to(outputs.dtype))
+    return F.mse_loss(*_of_one_dtype(outputs, targets))
 
 
 CROSS_ENTROPY = Loss("cross_entropy", F.cross_entropy)

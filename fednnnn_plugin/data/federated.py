@@ -23,7 +23,7 @@ from fednnnn_plugin.data.own_data import (
 )
 from fednnnn_plugin.data.partition import partition
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.fingerprint import Fingerprint
+from fednnnn_plugin.fingerprint import Fingerprint, tensors_digest
 from fednnnn_plugin.user_code import is_own
 
 #: What a recipe calls the arguments of `partition` that its refusals name.
@@ -179,4 +179,5 @@ def _load(spec: DataSpec, brought: Brought | None) -> OwnData:
     dataset = load_image_folder(
         spec.data_dir, cache_dir, spec.image_size, spec.test_fraction, spec.seed
     )
-    return OwnData(dataset, (), {})
+    digest = tensors_digest(dataset.pixels._asdict().items())  # the seed may have drawn the test
+    return OwnData(dataset, (), {"data": {"drawn_tensors": digest}})

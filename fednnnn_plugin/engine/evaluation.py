@@ -17,7 +17,7 @@ from fednnnn_plugin.data.images import IGNORED
 from fednnnn_plugin.engine.batches import Batch
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.user_code import told
+from fednnnn_plugin.user_code import on_threads, told
 
 # Large enough to hide a GPU's launches; on a CPU small enough for the caches.
 _GPU_BATCH, _CPU_BATCH = 2_000, 200
@@ -153,7 +153,7 @@ def evaluation(
 
 def _measured(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> float | None:
     try:
-        with isolated_generators(0, "metric"):
+        with on_threads(1), isolated_generators(0, "metric"):
             value = float(metric(outputs.clone(), targets.clone()))
     except UserError:
         raise

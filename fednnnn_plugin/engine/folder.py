@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -131,9 +131,12 @@ class RunFolder:
             self.check(mode)  # again: a run may have begun and ended in the meantime
             self._tidy()
             if mode != "resume":
-                for path in (*self._files, *checkpoints_in(self.checkpoints)):
+                kept = (*checkpoints_in(self.checkpoints), *client_files_in(self.clients))
+                for path in (*self._files, *kept):
                     path.unlink(missing_ok=True)
-                for path in (self.clients, *tracked):
+                with suppress(OSError):  # it holds others' files
+                    self.clients.rmdir()
+                for path in tracked:
                     shutil.rmtree(path, ignore_errors=True)
             yield
 

@@ -18,7 +18,15 @@ from fednnnn_plugin.fingerprint import code_digest
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.kinds import OPTIMIZERS
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD
-from fednnnn_plugin.user_code import call_code, check_arguments, find_code, is_own, object_name
+from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.user_code import (
+    call_code,
+    check_arguments,
+    find_code,
+    is_own,
+    object_name,
+    on_threads,
+)
 
 LOSS, OPTIMIZER = "train_args.loss", "train_args.client_optimizer"
 METRICS = "validation_args.metrics"
@@ -100,7 +108,8 @@ def find_functions(
             metrics[name] = Scorer(name)
     settings = {key: recipe.rule_settings[key] for key in method.keys}
     where = f"{CLIENT_METHOD}: {printable(named)}"
-    made: Any = call_code(method, where, lambda cls: cls(**settings))
+    with isolated_generators(recipe.common_args.random_seed, "client method"):
+        made: Any = call_code(method, where, lambda cls: cls(**settings))
     return Functions(loss, _optimizer(recipe, maker), metrics, sampler, made, digests)
 
 
@@ -128,6 +137,8 @@ def _optimizer(recipe: Recipe, maker: MakeOptimizer | None) -> MakeOptimizer | N
     make = maker or getattr(torch.optim, OPTIMIZERS[name.lower()])
     for key in _GIVEN.keys() & arguments.keys():
         raise UserError(f"{_ARGUMENTS}.{key}: leave it out: {_GIVEN[key]} gives it")
+    for key in _GIVEN.keys() & getattr(make, "keywords", {}).keys():  # of a partial
+        raise UserError(f"{OPTIMIZER}: {key}: leave it out: {_GIVEN[key]} gives it")
     check_arguments(make, _ARGUMENTS, arguments)
     takes = inspect.signature(make).parameters.values()
     if any(each.name == "weight_decay" or each.kind is each.VAR_KEYWORD for each in takes):
@@ -137,10 +148,11 @@ def _optimizer(recipe: Recipe, maker: MakeOptimizer | None) -> MakeOptimizer | N
     make = partial(make, **arguments)
     trial = [torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(2))]
     try:
-        optimizer = make(trial, lr=train.learning_rate)
-        for parameter in trial:
-            parameter.grad = torch.ones_like(parameter)
-        optimizer.step()
+        with isolated_generators(0, "optimizer"), on_threads(1):
+            optimizer = make(trial, lr=train.learning_rate)
+            for parameter in trial:
+                parameter.grad = torch.ones_like(parameter)
+            optimizer.step()
     except (Exception, SystemExit) as error:
         why = printable(f"{type(error).__name__}: {' '.join(str(error).split())}")
         raise UserError(f"{OPTIMIZER}: {printable(name)}: {why}") from error

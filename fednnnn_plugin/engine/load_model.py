@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.folder import RunFolder
@@ -118,9 +119,12 @@ def load_model(
     dtype = next((each.dtype for each in state.values() if each.is_floating_point()), torch.float32)
     made = copy.deepcopy(made).to("cpu", dtype)
     try:
-        made.load_state_dict(state)
+        missing, unexpected = made.load_state_dict(state, strict=False)
     except (RuntimeError, ValueError) as error:
         raise UserError(f"{whose}: {printable(reason(error))}") from None
+    # An extra state is no tensor of a parameter or buffer: it is the model's own.
+    if others := sorted({*unexpected, *(named_tensors(made).keys() & missing)}):
+        raise UserError(f"{whose}: not both have {printable(', '.join(others))}")
     if digests and is_of_other_code(files, digests["model"]):
         raise UserError(f"{whose}: its code is another")
     made.eval()

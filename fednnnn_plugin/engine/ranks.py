@@ -187,6 +187,8 @@ class MpiRanks(Ranks):
         return [self._leaving.isend(number, rank) for rank in range(1, self.size)]
 
     def serve(self, tensors: Sequence[Tensor]) -> None:
+        if not tensors:  # of a client method that sends nothing; alike on all ranks
+            return
         flat = torch.cat([tensor.reshape(-1).view(torch.uint8).cpu() for tensor in tensors])
         self._await(self._comm.Ibcast(flat.numpy()))
         if self.rank:

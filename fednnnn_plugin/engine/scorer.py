@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.metrics import get_scorer, get_scorer_names
+from sklearn.metrics import get_scorer, get_scorer_names, r2_score
 from torch import Tensor
 
 from fednnnn_plugin.data.images import IGNORED
@@ -27,18 +27,22 @@ class Scorer:
 
     Integer targets are classes. Outputs with a dimension more than the targets have the logits of
     the classes along dimension 1, each label of a sequence or an image counts, and -100 is left
-    out. Outputs of the targets' shape are logits of yes and no; several a sample are its labels.
+    out. Outputs of the targets' shape are numbers to a scorer of regression; to the others they are
+    logits of yes and no, several a sample its labels, where all targets are 0 or 1.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        function = getattr(get_scorer(name), "_score_func", None)
+        self._is_of_numbers = getattr(function, "__module__", "") == r2_score.__module__
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> float:
         """Return the score; the larger, the better."""
         if outputs.shape == (*targets.shape, 1):
             outputs = outputs.squeeze(-1)
         estimator: Any
-        if targets.is_floating_point() and not _is_yes_or_no(targets):
+        numbers = targets.is_floating_point() and not _is_yes_or_no(targets)
+        if numbers or (self._is_of_numbers and outputs.shape == targets.shape):
             estimator = _Numbers()
         elif outputs.ndim == targets.ndim + 1:
             logits, labels = outputs.movedim(1, -1).flatten(0, -2), targets.flatten()

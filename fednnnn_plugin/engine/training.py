@@ -21,7 +21,7 @@ from fednnnn_plugin.engine.model_check import takes_any_order
 from fednnnn_plugin.engine.workers import Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fingerprint import Fingerprint
-from fednnnn_plugin.models import MODELS
+from fednnnn_plugin.models import MODELS, is_built_in
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.admission import check_client
 from fednnnn_plugin.server.layout import ModelState, State
@@ -65,7 +65,7 @@ class Inputs(NamedTuple):
     @property
     def are_ours(self) -> bool:
         """Tell whether model, data and training are this package's own."""
-        ours = type(self.model) in MODELS.values() and isinstance(self.data, FederatedData)
+        ours = is_built_in(self.model) and isinstance(self.data, FederatedData)
         return ours and self.trainer is None and not self.functions.train_by_own_code
 
     def can_train_together(self, sgd: LocalSGD) -> bool:

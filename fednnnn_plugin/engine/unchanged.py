@@ -62,7 +62,8 @@ def check_same_recipe(recipe: Recipe, folder: RunFolder) -> None:
 def rule_digests(rule: Rule) -> dict[str, str]:
     """Return the digest of a custom rule, and of what its decorator says."""
     keys = [(name, vars(key)) for name, key in rule.keys.items()]
-    return {"code": code_digest(rule.optimizer, keys, rule.wants, rule.evaluated)}
+    declared = (keys, rule.wants, rule.evaluated, rule.client_method)
+    return {"code": code_digest(rule.optimizer, *declared)}
 
 
 def keep_fingerprint(folder: RunFolder, fingerprint: Fingerprint) -> None:

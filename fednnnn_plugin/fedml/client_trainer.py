@@ -30,7 +30,7 @@ from fednnnn_plugin.fedml.model_states import whole_state, with_noise
 from fednnnn_plugin.fedml.processes import end_federation_together, log_through_fedml
 from fednnnn_plugin.fedml.security import turn_off
 from fednnnn_plugin.fedml.settings import client_recipe, script_functions
-from fednnnn_plugin.models import MODELS
+from fednnnn_plugin.models import is_built_in
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import on_threads
 
@@ -93,7 +93,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         client, known = self.id, False
         if isinstance(train_data, ClientLoader):
             client = train_data.client
-            known = type(self.model) in MODELS.values() and not self._functions.train_by_own_code
+            known = is_built_in(self.model) and not self._functions.train_by_own_code
         self.model.to(device, self._sgd.dtype)
         drawing = isolated_generators(self._seed, "client", round_number, client)
         generators: AbstractContextManager[None] = nullcontext() if known else drawing

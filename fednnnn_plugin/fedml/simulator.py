@@ -32,7 +32,7 @@ from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_functions, scrip
 from fednnnn_plugin.fedml.tester import SimulationTester
 from fednnnn_plugin.fedml.trainer_adapter import ClientTrainerAdapter
 from fednnnn_plugin.fingerprint import Fingerprint, code_digest, model_digests
-from fednnnn_plugin.models import MODELS
+from fednnnn_plugin.models import MODELS, is_built_in
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.schema import own_keys
 
@@ -119,7 +119,7 @@ def _fingerprint(model: nn.Module, data: object, trainer: object, tester: object
     A simulation leaves its result in the model: the weights do not tell which model it is.
     """
     found = dict(data.fingerprint) if isinstance(data, FederatedData) else {}
-    if type(model) not in MODELS.values():
+    if not is_built_in(model):
         digests = model_digests(model)
         found["model"] = {part: digests[part] for part in ("layout", "code")}
     for name, own in (("trainer", trainer), ("tester", tester)):

@@ -34,3 +34,9 @@ def test_loss_predicts_classes_worked_by_hand(
 def test_loss_broadcasts_nothing(name: str) -> None:
     with pytest.raises(ValueError, match="must be the same"):
         LOSSES[name](torch.zeros(3), torch.zeros(3, 1))
+
+
+def test_mse_rounds_no_target() -> None:
+    """In bfloat16 2019 is 2016."""
+    loss = LOSSES["mse"](torch.tensor([2016.0]).bfloat16(), torch.tensor([2019.0]))
+    assert loss.item() == 9.0

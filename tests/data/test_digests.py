@@ -62,6 +62,9 @@ def test_digests_of_folders_of_images(name: str, tmp_path: Path) -> None:
     more = {"data_dir": tmp_path / "images", "image_size": size, "seed": 1}
     data = load(tmp_path / "c", "image_folder", **more)
     found, expected = digests(data), TENSORS[name]
+    Image.new("L", (7, 9)).save(tmp_path / "images" / parts[0] / "a" / "0.png")
+    changed = load(tmp_path / "c", "image_folder", **more)
+    assert changed.fingerprint["data"] != data.fingerprint["data"]
     if size is not None and not PIL.__version__.startswith(PILLOW):
         found, expected = found[1::2], expected[1::2]  # the labels
     assert found == expected

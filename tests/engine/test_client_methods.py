@@ -74,6 +74,7 @@ def test_method_of_recipes_readme_runs(start: Start, content: Content) -> None:
         ("f1", [[1], [-1], [2], [-2]], [1, 0, 1, 1], 0.8),
         ("roc_auc", [[1], [-1], [2], [-2]], [1.0, 0.0, 1.0, 0.0], 1),
         ("neg_mean_absolute_error", [[1], [-1], [2], [-2]], [1.5, -1.0, 2.0, -2.0], -0.125),
+        ("neg_mean_squared_error", [0.5, 0.5, 1, 1], [0.0, 1.0, 0.0, 1.0], -0.375),  # not yes or no
         ("f1_micro", [[1, -1], [-1, 1]], [[1, 0], [1, 1]], 0.8),
     ],
 )

@@ -79,11 +79,17 @@ def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 def test_folder_keeps_what_is_not_its_own(tmp_path: Path) -> None:
-    """``wandb/`` where a project has its scripts; a run that came while this one loaded data."""
+    """Folders of a project's own scripts and data; a run that came while this one loaded data."""
     (tmp_path / "wandb").mkdir()
+    theirs = tmp_path / "clients" / "hospital.csv"
+    theirs.parent.mkdir()
+    ours = theirs.with_name("client-000001-round-000002.safetensors")
+    theirs.touch()
+    ours.touch()
     for kept in (True, False):
         with RunFolder(tmp_path).locked("overwrite"):
             assert (tmp_path / "wandb").exists() == kept
+            assert (theirs.exists(), ours.exists()) == (True, False)
     folder = RunFolder(tmp_path)
     folder.check("new")
     folder.model.write_text("theirs")

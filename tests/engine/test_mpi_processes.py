@@ -33,6 +33,7 @@ import torch
 from fednnnn_plugin.client.group_sgd import GroupSGD
 from torch import nn
 from torch.nn import functional as F
+from fednnnn_plugin import ClientMethod
 from own import Drag, by_turns, convolution
 
 RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
@@ -64,6 +65,15 @@ class Noisy(Drag):
             assert all(not handler.buffer for handler in held), "models in records that none reads"
         logging.getLogger("mine").warning("said")
         return super().finish_client(local)
+
+class Quiet(ClientMethod):
+    keeps = ("last",)
+
+    def correction(self, sent, kept):
+        return 0.1 * kept["last"]
+
+    def finish_client(self, local):
+        return {"last": local.update}, {}
 
 class Broken(Drag):
     def finish_client(self, local):
@@ -97,7 +107,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         FEDNNNN,  # eight clients, so that rank 1 has a group of four
         {"client_num_per_round": 8, "client_batching": 4, "client_sampling": "mine:by_turns"},
     ),
-    "model": (FEDNNNN, {"model": "mine:net"}),
+    "model": (FEDNNNN, {"model": "mine:net", "client_method": "mine:Quiet"}),
     "failures": (FEDNNNN, {"loss": "mine:picky", "max_client_failures": 3}),
     "options": (
         FEDAVG,

@@ -60,6 +60,55 @@ def test_model_object_is_the_start(start: Start) -> None:
         assert "data_args.dataset, model_args.model: " in ended.stderr
 
 
+class Stepping(torch.optim.SGD):
+    """Draws in each step."""
+
+    def step(self, closure: Any = None) -> Any:
+        torch.rand(1)
+        return super().step(closure)
+
+
+class Mask(fp.ClientMethod):
+    """Draws when it is made."""
+
+    def __init__(self) -> None:
+        self._mask = torch.rand(())
+
+    def correction(self, sent: Any, kept: Any) -> torch.Tensor:
+        return self._mask * torch.ones(1, 92)  # for each parameter
+
+
+class Stateful(nn.Linear):
+    """Has a state that is no tensor, and gradients that are sparse."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 4)
+        self.table = nn.Embedding(4, 4, sparse=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + self.table((x[:, 0] > 0).long())
+
+    def get_extra_state(self) -> dict[str, str]:
+        return {"version": "1"}
+
+    def set_extra_state(self, state: Any) -> None:
+        assert state == {"version": "1"}
+
+
+def test_objects_that_draw_repeat_their_bits(start: Start) -> None:
+    """And leave the caller's generators alone."""
+    given = {"client_optimizer": Stepping, "model": Stateful()}
+    for name, objects in (("optimizer", given), ("method", {"client_method": Mask, **FEDAVG})):
+        before = torch.get_rng_state()
+        start(f"first-{name}", **objects)
+        assert torch.equal(torch.get_rng_state(), before)
+        torch.rand(1)
+        start(f"second-{name}", **objects)
+        assert model_bytes(f"first-{name}") == model_bytes(f"second-{name}")
+    found = fp.load_model("first-optimizer", Stateful()).table.weight
+    assert torch.equal(found, load_file("first-optimizer/model.safetensors")["table.weight"])
+
+
 @pytest.mark.slow  # torch.compile takes seconds
 def test_model_object_that_cannot_train_is_refused(start: Start) -> None:
     """After its digests are made."""

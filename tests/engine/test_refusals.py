@@ -3,6 +3,7 @@
 Its own arguments: ``test_start.py``; the command's and a recipe's: ``test_cli.py``, ``recipe/``.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,7 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
         *rows(
             NUMBERS,
             ({"client_optimizer": "adm"}, "client_optimizer: .*adm"),
+            ({"client_optimizer": partial(torch.optim.SGD, lr=1)}, "client_optimizer: lr: leave"),
             (BETAS, r"client_optimizer_args\.betas: "),
             ({"client_optimizer_args": {"lr": 1}}, r"client_optimizer_args\.lr: "),
             (BETAS | {"client_optimizer": "adam"}, "client_optimizer: adam: "),
