@@ -77,6 +77,11 @@ class Plan(BaseModel):
     steps: tuple[Step, ...] = Field(min_length=1)
 
     @property
+    def of_accuracy(self) -> bool:
+        """Whether an accuracy judges the trials."""
+        return self.metric in ("best_accuracy", "final_accuracy")
+
+    @property
     def of_measure(self) -> bool:
         """Whether the recipe's first metric judges the trials."""
         return self.metric in ("best_metric", "final_metric")
@@ -155,8 +160,8 @@ def read_study(folder: Path) -> Study:
     except (OSError, ValueError) as error:
         warnings.append(f"{path}: cannot be read: {reason(error)}")
     finished = table["state"] == "finished"
-    lowest = -sys.float_info.max if plan.of_measure else 0.0
-    highest = sys.float_info.max if plan.of_measure or plan.lowest else 1.0
+    finite = sys.float_info.max
+    lowest, highest = (0.0, 1.0) if plan.of_accuracy else (-finite, finite)  # a loss may be below 0
     usable = table["state"].isin(STATES) & (table["value"].between(lowest, highest) | ~finished)
     # A line counts where it is a point of the plan, and the first one of that point.
     place = ["step", *plan.keys]

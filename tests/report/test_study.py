@@ -40,6 +40,9 @@ def test_study_by_hand(tmp_path: Path) -> None:
     by_loss = read_study(write_study(tmp_path, *losses, metric="final_loss"))
     assert by_loss.chosen(rate) == {"learning_rate": 0.1}
     assert "2.5000 nats" in headline(by_loss)
+    below_zero = (RATE.format(0.5, 0.05), RATE.format(-1.5, 0.1))
+    by_loss = read_study(write_study(tmp_path, *below_zero, metric="final_loss"))
+    assert (by_loss.warnings, by_loss.chosen(rate)) == ((), {"learning_rate": 0.1})
     values = [0.31622776601683794, 0.30000000000000004, 0.13436424411240122]  # to the last bit
     step = STEPS[0] | {"grid": {"learning_rate": values}}
     folder = write_study(tmp_path, *(RATE.format(0.5, value) for value in values), steps=[step])
