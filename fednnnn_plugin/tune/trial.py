@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 
 import optuna
@@ -77,7 +77,8 @@ class _Pruner(Follower):
         self._hopeless, self._rounds = hopeless, rounds
 
     def round_done(self, record: RoundRecord) -> None:
-        tested = record.test_acc is not None or record.test_loss is not None
+        values = (record.test_acc, record.test_loss, record.test_metrics)
+        tested = any(value is not None for value in values)
         if tested and record.round < self._rounds and self._hopeless():
             raise optuna.TrialPruned
 
@@ -85,12 +86,14 @@ class _Pruner(Follower):
 def read_curves(runs: Sequence[Path], plan: Plan) -> pd.DataFrame:
     """Read what the plan may judge by after each round that was tested, by the round's number.
 
-    Of several runs it is the mean, for the rounds that all have which began.
+    Of several runs it is the mean, for the rounds that all have which began; NaN where one of them
+    has no value.
     """
     begun = [curves for run in runs if len(curves := _curves(run, plan))]
     if not begun:
         return _curves(runs[0], plan)
-    return (sum(begun[1:], begun[0]) / len(begun)).dropna(how="all")
+    rounds = reduce(pd.Index.intersection, [curves.index for curves in begun])
+    return sum(begun[1:], begun[0]).loc[rounds] / len(begun)
 
 
 def _curves(folder: Path, plan: Plan) -> pd.DataFrame:
@@ -104,7 +107,9 @@ def _curves(folder: Path, plan: Plan) -> pd.DataFrame:
         rounds["measure"] = pd.Series(own, dtype=float)
     except (ValueError, TypeError, AttributeError):
         raise UserError(f"--study: {path}: damaged: remove its folder to run it anew") from None
-    tested = rounds.dropna(subset=["test_acc", "test_loss"], how="all").set_index("round")
+    has_value = rounds[["test_acc", "test_loss", "measure"]].notna().any(axis=1)
+    # The last round is always tested: without a value the run has diverged.
+    tested = rounds[has_value | (rounds["round"] == rounds["round"].max())].set_index("round")
     accuracy, loss = tested["test_acc"], tested["test_loss"]
     best = accuracy.cummax().ffill()
     curves = {"best_accuracy": best, "final_accuracy": accuracy, "final_loss": loss}

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from fednnnn_plugin.tune.plan import Measure, make_plan
 from fednnnn_plugin.tune.search import Search
 from fednnnn_plugin.tune.study_folder import StudyFolder
 
-# A run's accuracy after a round, from its ``train_args`` and ``seed``; it may raise as a run.
+# A run's accuracy after a round, from its ``train_args`` and ``seed``, or NaN for neither accuracy
+# nor loss; it may raise as a run.
 Outcome = Callable[[dict[str, Any], int], float]
 
 BETA_WITHOUT_LOSS = 9.0
@@ -49,8 +51,9 @@ class Searches:
             with (folder / "metrics.jsonl").open("w") as file:
                 for number in range(1, rounds + 1):
                     accuracy = outcome(train, number)
-                    loss = None if train.get("beta") == BETA_WITHOUT_LOSS else 1 - accuracy
-                    shown = accuracy if self.with_classes else None
+                    lost = isnan(accuracy) or train.get("beta") == BETA_WITHOUT_LOSS
+                    loss = None if lost else 1 - accuracy
+                    shown = accuracy if self.with_classes and not isnan(accuracy) else None
                     record = {"round": number, "test_acc": shown, "test_loss": loss}
                     record["test_metrics"] = {"top": self.top(train, number)}
                     print(json.dumps(record), file=file, flush=True)

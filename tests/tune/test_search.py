@@ -141,6 +141,34 @@ def test_metric_may_be_nan_in_a_round(searches: Searches) -> None:
     assert "its best_metric is not finite" in searches.said[0]
 
 
+def test_trial_that_diverges_fails(searches: Searches) -> None:
+    """At β 0.5 in the last round, at β 0.7 with one of two seeds, in every round."""
+    searches.with_classes = False
+    grid = {"beta": [0.5, 0.7, 0.9]}
+    searches.begin(grid=grid, rounds=3, metric="final_loss", seeds=[1, 5])
+
+    def outcome(train: dict[str, Any], number: int) -> float:
+        lost = {0.5: number == 3, 0.7: train["seed"] == 5, 0.9: number == 2}
+        return nan if lost[train["beta"]] else hill(train, number)
+
+    study = searches.search(outcome)
+    assert list(study.trials["state"]) == ["failed", "failed", "finished"]
+    assert study.chosen(study.plan.steps[0]) == {"beta": 0.9}
+    assert "its final_loss is not finite" in searches.said[0]
+
+
+@pytest.mark.slow
+def test_rounds_with_a_metric_alone_are_judged(searches: Searches) -> None:
+    """By the pruner too: β 2.0 is far behind the others."""
+    searches.top = lambda train, number: 0.05 * number / train["beta"]
+    grid = {"beta": [0.6, 0.65, 0.7, 0.75, 2.0]}
+    searches.begin(grid=grid, rounds=6, prune=True, measure=Measure("top", lower_is_better=False))
+    study = searches.search(lambda train, number: nan)
+    assert list(study.trials["state"]) == ["finished"] * 4 + ["pruned"]
+    assert study.trials["value"][0] == pytest.approx(0.5)
+    assert study.trials["rounds"][4] == 2
+
+
 def test_trials_side_by_side_share_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fednnnn_plugin.tune.trial.run_federation", run := Mock())
     recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"))
