@@ -21,8 +21,9 @@ from fednnnn_plugin.engine.endings import say
 @click.option("--validation", type=float, help="Share of the training samples to judge on; 1/6.")
 @click.option(
     "--metric",
-    help="best_accuracy (default), final_accuracy or final_loss; where the recipe names "
-    "validation_args.metrics, best_metric (default then) or final_metric, of the first.",
+    help="best_accuracy (default), final_accuracy or final_loss (default where labels are "
+    "numbers); where the recipe names validation_args.metrics, best_metric (default then) or "
+    "final_metric, of the first.",
 )
 @click.option("--seeds", metavar="LIST", help="Judge by the mean over seeds, as in 0,1,2.")
 @click.option(

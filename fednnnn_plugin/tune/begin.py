@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import ceil
 
 import torch
+from torch import Tensor
 from torch.nn import Parameter
 
 from fednnnn_plugin.data.federated import DataSpec, load_federated
@@ -44,7 +45,14 @@ def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
     if plan.steps[0].name == LEARNING_RATE_STEP:
         classes = _classes_per_client(load, plan, allow_code=folder.allow_code)
         plan = plan.model_copy(update={"classes_per_client": classes})
-    _check_trials(load, plan, allow_code=folder.allow_code)
+    labels = _check_trials(load, plan, allow_code=folder.allow_code)
+    if plan.of_accuracy and not _have_accuracy(labels, recipe.train_args.loss):
+        if given.metric:
+            raise UserError(
+                f"--metric {given.metric}: labels that are numbers have no accuracy; choose "
+                "--metric final_loss"
+            )
+        plan = plan.model_copy(update={"metric": "final_loss"})
     try:
         folder.write_plan(recipe, plan)
     except OSError as error:
@@ -89,8 +97,16 @@ def _classes_per_client(load: Load, plan: Plan, *, allow_code: bool) -> int:
     return 2
 
 
-def _check_trials(load: Load, plan: Plan, *, allow_code: bool) -> None:
-    """Refuse values that the recipe does not take, and data that no step can be run on."""
+def _have_accuracy(labels: Tensor, loss: str | None) -> bool:
+    """Whether a test may find an accuracy: not of numbers, nor of a loss of numbers."""
+    return loss != "mse" and not labels.is_floating_point()
+
+
+def _check_trials(load: Load, plan: Plan, *, allow_code: bool) -> Tensor:
+    """Refuse values that the recipe does not take, and data that no step can be run on.
+
+    Returns the training labels.
+    """
     lines: list[str] = []
     specs: dict[DataSpec, str] = {}
     for step in plan.steps:
@@ -110,8 +126,9 @@ def _check_trials(load: Load, plan: Plan, *, allow_code: bool) -> None:
     for spec, name in {} if lines else specs.items():
         where = f"{name} ({deal_name(spec.partition_method, spec.partition_sizes)} clients)"
         try:
-            load_federated(spec)
+            labels = load_federated(spec).train_labels
         except UserError as error:
             lines += [f"{where}: {line}" for line in str(error).splitlines()]
     if lines:
         raise UserError(joined(lines))
+    return labels

@@ -70,9 +70,9 @@ def tune(
         overrides: as for :func:`~fednnnn_plugin.run`.
         rounds: rounds of a trial.
         validation: share of the training samples to judge on; 1/6 by default.
-        metric: ``"best_accuracy"`` (default), ``"final_accuracy"`` or ``"final_loss"``; where the
-            recipe names metrics, ``"best_metric"`` (default then) or ``"final_metric"``, of the
-            first.
+        metric: ``"best_accuracy"`` (default), ``"final_accuracy"`` or ``"final_loss"`` (default
+            where labels are numbers); where the recipe names metrics, ``"best_metric"`` (default
+            then) or ``"final_metric"``, of the first.
         seeds: run each trial with each of these, and judge it by the mean; by default the
             recipe's seed alone.
         paper: follow the paper's procedure for a recipe of other data, network or deal, too.

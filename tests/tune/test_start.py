@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
-from fednnnn_plugin.report.study import MAX_POINTS, read_plan
+from fednnnn_plugin.report.study import MAX_POINTS, Metric, read_plan
 from fednnnn_plugin.tune.begin import begin_study
 from fednnnn_plugin.tune.options import Options, checked_options, parse_grid
 from fednnnn_plugin.tune.plan import described
@@ -124,7 +125,11 @@ def test_study_begun_meanwhile_is_not_replaced(
     searches: Searches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While this one looked at its data."""
-    begins = lambda *_, **__: searches.begin(grid={"beta": [0.5]}, rounds=1)  # noqa: E731
+
+    def begins(*_: object, **__: object) -> torch.Tensor:
+        searches.begin(grid={"beta": [0.5]}, rounds=1)
+        return torch.zeros(1, dtype=torch.int64)
+
     monkeypatch.setattr("fednnnn_plugin.tune.begin._check_trials", begins)
     said = refused("--study=study", "--grid=beta=0.6", "--rounds=1")
     assert (said.startswith("--resume: grid beta: "), said.count("\n")) == (True, 1)
@@ -161,3 +166,32 @@ def test_study_of_many_classes_deals_them_all(tmp_path: Path) -> None:
     assert plan.classes_per_client == 10
     (line,) = described(load, plan)
     assert "n_class, 10 classes a client" in line
+
+
+@pytest.mark.parametrize(("loss", "label"), [("number_labels:loss", "float"), ("mse", "int")])
+def test_labels_that_are_numbers_are_judged_by_the_loss(
+    tmp_path: Path, loss: str, label: str
+) -> None:
+    (tmp_path / "number_labels.py").write_text(
+        "import torch\ndef load(kind):\n"
+        "    inputs, labels = torch.rand(100, 3), getattr(torch.arange(100), kind)()\n"
+        "    return inputs, labels, inputs, labels\n"
+        "def loss(outputs, targets):\n    return (outputs - targets).square().mean()\n"
+    )
+    keys = ["data_args.dataset=number_labels:load", f"data_args.kind={label}"]
+    keys += ["data_args.partition_method=iid", f"train_args.loss={loss}"]
+    keys += ["train_args.client_num_in_total=5", "train_args.client_num_per_round=5"]
+
+    def load(changes: Sequence[str]) -> Recipe:
+        return load_recipe(find_recipe(RECIPE), [*keys, *changes], allow_code=True)
+
+    def begin(name: str, metric: Metric | None) -> Metric:
+        folder = StudyFolder(tmp_path / name, allow_code=True)
+        begin_study(folder, load, Options(grid={"beta": (0.5,)}, metric=metric))
+        return read_plan(folder.path).metric
+
+    assert begin("study", None) == "final_loss"
+    for metric in ("best_accuracy", "final_accuracy"):
+        with pytest.raises(UserError, match=rf"^--metric {metric}: [^\n]* --metric final_loss$"):
+            begin("other", metric)
+    assert not (tmp_path / "other").exists()
