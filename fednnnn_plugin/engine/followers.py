@@ -51,6 +51,8 @@ def figures(record: RoundRecord) -> str:
     tested = [f"{name} {value:.4g}" for name, value in (record.test_metrics or {}).items()]
     if record.test_acc is not None:
         tested.append(f"accuracy {record.test_acc:.4f}")
+    if not tested and record.test_loss is not None:
+        tested.append(f"loss {record.test_loss:.4f}")
     ratio = record.mean_update_norm / record.mean_client_norm if record.mean_client_norm else 0.0
     dropped = f"  {record.rejected} rejected" if record.rejected else ""
     return f"{'  '.join(tested) or 'not tested'}  N/E {ratio:.3f}{dropped}"
