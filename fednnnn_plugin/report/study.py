@@ -70,6 +70,7 @@ class Plan(BaseModel):
     metric: Metric
     validation: float = Field(gt=0, lt=1)
     prune: bool
+    paper: bool = False  # whether the steps are those of the paper's procedure
     measure: str | None = None
     lower_is_better: bool = False  # of the measure
     classes_per_client: int = 2  # of the clients on which the learning rate is chosen

@@ -117,9 +117,10 @@ class Options(BaseModel):
 
     @property
     def planned(self) -> dict[str, object]:
-        """What is given of the plan, each key's grid by itself."""
+        """What is given of the plan, each key's grid by itself; paper=False asks for nothing."""
         names = {"rounds", "validation", "metric", "seeds", "paper", "prune"}
         given = self.model_dump(include=names)
+        given["paper"] = self.paper or None
         given |= {f"grid {key}": values for key, values in (self.grid or {}).items()}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -127,10 +128,8 @@ class Options(BaseModel):
 def options_of(plan: Plan) -> Options:
     """Return the options that make this plan."""
     grid = {key: values for step in plan.steps for key, values in step.grid.items()}
-    given = plan.model_dump(include={"validation", "metric", "prune"})
-    paper = any(step.name == LEARNING_RATE_STEP for step in plan.steps) or None
-    seeds = plan.seeds or None
-    return Options(grid=grid, rounds=plan.steps[0].rounds, seeds=seeds, paper=paper, **given)
+    given = plan.model_dump(include={"validation", "metric", "prune", "paper"})
+    return Options(grid=grid, rounds=plan.steps[0].rounds, seeds=plan.seeds or None, **given)
 
 
 def checked_options(given: Mapping[str, object]) -> Options:

@@ -58,10 +58,8 @@ def make_plan(recipe: Recipe, options: Options, measure: Measure | None = None) 
     recipe that names metrics are judged by the first, the ``measure``; of one whose loss is not of
     classes, by the loss.
     """
-    if options.paper or _is_papers(recipe):
-        steps = _papers_steps(recipe, options)
-    else:
-        steps = [_joint_step(recipe, options)]
+    paper = options.paper or _is_papers(recipe)
+    steps = _papers_steps(recipe, options) if paper else [_joint_step(recipe, options)]
     if options.metric in ("best_metric", "final_metric") and not measure:
         raise UserError(f"--metric {options.metric}: the recipe names no validation_args.metrics")
     of_classes = recipe.train_args.loss not in ("mse", "bce_with_logits")
@@ -74,6 +72,7 @@ def make_plan(recipe: Recipe, options: Options, measure: Measure | None = None) 
         lower_is_better=bool(measure and measure.lower_is_better),
         validation=held_out,
         prune=bool(options.prune),
+        paper=paper,
         seeds=options.seeds or (),
         steps=tuple(steps),
     )

@@ -67,6 +67,19 @@ def test_plan_holds_out_a_validation_part(own: float, asked: float | None, held_
     assert make_plan(base, options_of(plan)) == plan
 
 
+@pytest.mark.parametrize("own", [(), ("partition_method=dirichlet",)])
+@pytest.mark.parametrize("paper", [None, False, True])
+@pytest.mark.parametrize("key", ["beta", "learning_rate"])
+def test_plan_is_resumed_with_the_options_that_made_it(
+    own: tuple[str, ...], paper: bool | None, key: str
+) -> None:
+    base = recipe("digits_noniid_b_fednnnn", *own)
+    given = Options(grid={key: (0.5, 0.7)}, rounds=3, paper=paper, prune=False, seeds=(1, 5))
+    plan = make_plan(base, given)
+    assert given.planned.items() <= options_of(plan).planned.items()
+    assert make_plan(base, options_of(plan)) == plan
+
+
 def test_plan_searches_learning_rate_on_fedavg() -> None:
     own_data = ("partition_method=dirichlet", "partition_alpha=0.3", "min_samples=5")
     load = loader("mnist_iid_ub_fednnnn", *own_data)
