@@ -72,8 +72,9 @@ class Search:
             with FileLock(folder.with_name(f".{folder.name}.lock"), timeout=-1 if waits else 0):
                 row = self._journal.rows(step).get(tuple(point.values()))
                 rounds = [rounds_done(run, recipe) for run, recipe in runs.items()]
-                whole = all(number == step.rounds for number in rounds)
-                if row and rounds[0] is not None and (whole or row["state"] != "finished"):
+                rest = [number for number in rounds if number != step.rounds]
+                # A failed trial is a result, unless the folder of the run that failed was removed.
+                if row and (not rest or (rest[0] is not None and row["state"] != "finished")):
                     return
                 row = self._record(folder, list(runs), step, point, *self._run(runs, step, point))
         except Timeout:

@@ -96,6 +96,9 @@ def test_seed_that_fails_ends_its_trial(searches: Searches) -> None:
         study = searches.search(outcome)
         assert searches.ran == ["seed1", "seed5", "seed2", "seed1", "seed5"]
         assert list(study.trials["state"]) == ["finished", "failed"]
+    shutil.rmtree(searches.trial("beta=0.7") / "seed5")  # which repeats it
+    assert list(searches.search(hill).trials["state"]) == ["finished"] * 2
+    assert searches.ran[5:] == ["seed5", "seed2"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("full")])
