@@ -17,14 +17,19 @@ def list_recipes() -> list[Path]:
 
 def find_recipe(text: str) -> Path:
     """Find an existing path, or a packaged ``NAME``, ``NAME.yaml`` or ``recipes/NAME.yaml``."""
-    path = Path(text)
+    path, is_folder = Path(text), False
+    with suppress(RuntimeError):  # no such home directory: it is a name like others
+        path = path.expanduser()
     with suppress(OSError):  # a name longer than the file system takes
-        if path.exists() and not path.is_dir():  # a run folder may have a recipe's name
+        is_folder = path.is_dir()
+        if path.exists() and not is_folder:  # a run folder may have a recipe's name
             return path
     known = {recipe.stem: recipe for recipe in list_recipes()}
     name = path.name.removesuffix(".yaml")
     if path.parent in (Path(), Path("recipes")) and name in known:
         return known[name]
+    if is_folder:
+        raise UserError(f"{printable(text)}: a folder: must be a recipe's file or name")
     nearest = difflib.get_close_matches(name[:80], known, n=3, cutoff=0.0)
     raise UserError(
         f"{printable(text)}: no such file and no recipe of that name; "

@@ -27,6 +27,16 @@ NAME = "mnist_noniid_b_fednnnn"
 NEARLY = (NAME[:-1], f"other/{NAME}.yaml", "recipes/mnist_nniid_b_fednnnn")
 
 
+def test_recipe_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python, unlike a shell, leaves the ``~`` alone."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine.yaml").write_text(MINIMAL)
+    assert find_recipe("~/mine.yaml") == tmp_path / "mine.yaml"
+    for text, why in {"~no.body/mine.yaml": "no such file", "~": "a folder: must be"}.items():
+        with pytest.raises(UserError, match=f"^{text}: {why}"):
+            find_recipe(text)
+
+
 @pytest.mark.parametrize("text", [NAME, f"{NAME}.yaml", f"recipes/{NAME}.yaml"])
 def test_recipe_name_gives_way_to_a_file(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
