@@ -8,6 +8,7 @@ or one for each of the plan's seeds, ``.../seed<n>/``; ``journal.log`` is Optuna
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import pandas as pd
@@ -29,6 +30,8 @@ from fednnnn_plugin.report.study import (
 )
 from fednnnn_plugin.tune.plan import recipe_values
 
+_LONGEST_NAME = 255 - len("..lock")  # bytes of a trial's folder, whose lock is ".NAME.lock"
+
 
 class StudyFolder:
     """Paths of a study's files; ``allow_code`` lets the recipe's own code run."""
@@ -49,8 +52,14 @@ class StudyFolder:
         return FileLock(self.path / ".lock")
 
     def trial(self, step: Step, point: Mapping[str, float]) -> Path:
-        """Return a trial's folder, named as in ``beta=0.7,gamma=0.8``."""
+        """Return a trial's folder, named as in ``beta=0.7,gamma=0.8``.
+
+        A name that is too long for a file system ends in a digest of its own.
+        """
         name = ",".join(f"{key}={value!r}" for key, value in point.items())
+        if len(encoded := name.encode()) > _LONGEST_NAME:
+            digest = "," + sha256(encoded).hexdigest()[:16]
+            name = encoded[: _LONGEST_NAME - len(digest)].decode(errors="ignore") + digest
         return self.path / "trials" / step.name / name
 
     def write_plan(self, recipe: Recipe, plan: Plan) -> None:

@@ -15,6 +15,7 @@ from optuna.trial import TrialState
 
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.recipe import find_recipe, load_recipe
+from fednnnn_plugin.report.study import Step
 from fednnnn_plugin.tune.plan import Measure
 from fednnnn_plugin.tune.trial import run_trial
 
@@ -132,6 +133,16 @@ def test_counts_are_integers_in_the_best_recipe(searches: Searches) -> None:
     searches.folder.write_best(searches.search(lambda train, _: train["epochs"] / 10))
     train = load_recipe(searches.folder.best).train_args
     assert (train.epochs, train.rule_settings["gamma"]) == (2, 0.5)
+
+
+def test_trials_of_many_keys_have_folders(searches: Searches) -> None:
+    """Names have 255 bytes at most; two points that differ in the last key have two names."""
+    grid = {f"β{n}": (1 / 3,) for n in range(20)} | {"last": (1 / 3, 2 / 3)}
+    step = Step(name="S", method="m", rounds=1, grid=grid)
+    one, other = (searches.folder.trial(step, point) for point in step.points())
+    assert one != other
+    one.parent.mkdir(parents=True)
+    one.with_name(f".{one.name}.lock").touch()
 
 
 def test_metric_may_be_nan_in_a_round(searches: Searches) -> None:
