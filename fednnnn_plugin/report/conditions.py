@@ -42,14 +42,20 @@ _DEAL = (
 _TOLD = ("partition_alpha", "validation_fraction")  # of these, what is told unless it is 0
 _NO_VARIANT = {
     *(*IDENTITY, "dataset", "partition_method", "partition_sizes", *_DEAL, *ARRANGED),
-}
+} - {"metric"}  # which judges a line
 # A method's own settings: told apart within the method, not across methods.
 _OWN = (
     *("federated_optimizer", "client_method", "comm_round", "beta", "gamma", "prox_mu"),
     *("rule_fingerprint", "client_method_fingerprint"),
 )
 # Where null is a value, not a key that the method does not have.
-_OFF = ("max_client_norm", "model_fingerprint", "sampler_fingerprint", "trainer_fingerprint")
+_OFF = (
+    "metric",
+    "max_client_norm",
+    "model_fingerprint",
+    "sampler_fingerprint",
+    "trainer_fingerprint",
+)
 _PAPER_ORDER = (*DATASET_NAMES.values(), *CONDITIONS, *METHODS)
 
 LINE = ["data", "condition", "label"]  # what one line of a figure or of a table is

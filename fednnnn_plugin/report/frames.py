@@ -60,11 +60,12 @@ def summary(runs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
 
     Returns:
         A table with the columns ``data``, ``condition``, ``label``, ``method`` and ``seeds``;
-        ``rounds``, of the shortest run; ``metric``, the first of the runs; its ``best`` and
-        ``final`` value (without a metric: accuracy in [0, 1]), as means over seeds, with the sample
-        standard deviations ``best_sd`` and ``final_sd`` (NaN for one seed). With a ``target`` also
-        ``reached``, the number of seeds that reached it, and ``rounds_to_target``, the mean of the
-        first rounds that did, or NaN unless all seeds did.
+        ``rounds``, of the shortest run; ``metric``, by which the row is judged: the first of the
+        recipe, or else ``accuracy``, in [0, 1], or what is on record; its ``best`` and ``final``
+        value, as means over the seeds that have one, with the sample standard deviations
+        ``best_sd`` and ``final_sd`` (NaN for one seed). With a ``target`` also ``reached``, the
+        number of seeds that reached it, and ``rounds_to_target``, the mean of the first rounds
+        that did, or NaN unless all seeds did.
     """
     runs = arrange(runs)
     every = outcomes(runs)

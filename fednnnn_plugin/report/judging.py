@@ -1,32 +1,35 @@
-"""By which number a run is judged: its first metric, else its accuracy, else its loss."""
+"""By which number a line is judged: its first metric, else its accuracy, else its loss."""
 
 from __future__ import annotations
 
 import pandas as pd
+
+from fednnnn_plugin.report.conditions import LINE
 
 ACCURACY = "accuracy"
 _OWN = "test_metrics."
 
 
 def with_values(runs: pd.DataFrame) -> pd.DataFrame:
-    """Give each row the ``value`` by which its run is judged, NaN where it was not tested.
+    """Give each row of arranged runs the ``value`` by which its line is judged, NaN without one.
 
     ``metric`` says what that is, and ``lower_is_better`` how it is meant: the recipe's first
     metric; without one the accuracy, what a custom trainer measured first, or the loss,
-    whichever is on record.
+    whichever is on record. It is the same for all seeds of a line, so that a mean is of one
+    quantity: a seed that has no value of it has none.
     """
-    return pd.concat([_with_values(run) for _, run in runs.groupby("run", sort=False)])
+    return pd.concat([_with_values(line) for _, line in runs.groupby(LINE, sort=False)])
 
 
-def _with_values(run: pd.DataFrame) -> pd.DataFrame:
-    named = run["metric"].iloc[0]
-    own = {name: name.removeprefix(_OWN) for name in run if name.startswith(_OWN)}
+def _with_values(line: pd.DataFrame) -> pd.DataFrame:
+    named = line["metric"].iloc[0]
+    own = {name: name.removeprefix(_OWN) for name in line if name.startswith(_OWN)}
     of_recipe = {f"{_OWN}{named}": named} if named else {}
     columns = {**of_recipe, "test_acc": ACCURACY, **own, "test_loss": "loss"}
-    there = [name for name in columns if name in run and run[name].notna().any()]
+    there = [name for name in columns if name in line and line[name].notna().any()]
     column = there[0] if there else "test_acc"
-    lower = column == "test_loss" or (column in of_recipe and bool(run["lower_is_better"].iloc[0]))
-    return run.assign(value=run[column], metric=columns[column], lower_is_better=lower)
+    lower = column == "test_loss" or (column in of_recipe and bool(line["lower_is_better"].any()))
+    return line.assign(value=line[column], metric=columns[column], lower_is_better=lower)
 
 
 def with_unit(metric: str) -> str:

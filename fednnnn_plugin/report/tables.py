@@ -158,6 +158,7 @@ def accuracy(runs: pd.DataFrame) -> Table:
     for name in ("best", "final"):
         rows[name] = _values(numbers, name)
     strong, notes = _strong(numbers, every, lower)
+    notes += _missing(every)
     notes += ["± is the sample standard deviation over seeds."] * bool((numbers["seeds"] > 1).any())
     if numbers["paper"].notna().any():
         rows["paper"] = _fixed(numbers["paper"], 1)
@@ -212,6 +213,16 @@ def _values(numbers: pd.DataFrame, name: str) -> pd.Series[str]:
         factor, digits = scale(str(metric))
         parts.append(_means(of[name] * factor, of[f"{name}_sd"] * factor, digits))
     return pd.concat(parts).sort_index()
+
+
+def _missing(every: pd.DataFrame) -> Iterator[str]:
+    """Name the lines whose means are over fewer seeds than they have."""
+    for line, seeds in every.groupby(LINE, sort=False):
+        who, metric = f"{' '.join(map(str, line))}:", seeds["metric"].iloc[0]
+        without = int((seeds["tests"] == 0).sum())
+        if 0 < without < len(seeds):
+            has = "has" if without == 1 else "have"
+            yield f"{who} {without} of {len(seeds)} seeds {has} no {metric}."
 
 
 def _machines(runs: pd.DataFrame) -> Iterator[str]:

@@ -269,3 +269,39 @@ def test_first_metric_judges(make_run, lower: bool) -> None:
     assert ("FedNNNN, own 0.1250" if lower else "FedAvg, own 0.7500") in tables.headline(runs)
     rounds = tables.rounds_to(runs, 0.25).numbers["rounds"].tolist()
     assert rounds == ([2, 2] if lower else [1, 1])
+
+
+def measured(folder: Path, *, metrics: str = "['mine:own']", **summary: object) -> None:
+    """Give a run's recipe metrics, and its summary these entries; without, no summary."""
+    with (folder / "recipe.yaml").open("a") as recipe:
+        recipe.write(f"validation_args: {{metrics: {metrics}}}\n")
+    (folder / "summary.json").unlink()
+    if summary:
+        (folder / "summary.json").write_text(json.dumps({"rounds": 4} | summary))
+
+
+def test_seeds_are_judged_by_one_quantity(make_run) -> None:
+    """Seed 0 diverged at once: no loss is on record, and its metrics do not stand in for it."""
+    for seed, losses in enumerate(((None,) * 4, (4.0, 2.0, 1.0, 1.0), (4.0, 3.0, 2.0, 2.0))):
+        folder = make_run("FedNNNN", seed=seed, change=curve(None, None, None, None))
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for line, loss in zip(lines, losses, strict=True):
+            line.update(test_loss=loss)
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    runs = fp.read_runs(folder.parent)
+    table = tables.accuracy(arrange(runs))
+    assert [*table.rows["metric"]] == ["loss"]
+    assert [*table.rows["best"]] == [*table.rows["final"]] == ["1.5000 ± 0.7071"]
+    assert "digits non-IID, B FedNNNN: 1 of 3 seeds has no loss." in table.notes
+    (row,) = fp.summary(runs).to_dict("records")
+    assert (row["seeds"], row["metric"], row["best"]) == (3, "loss", 1.5)
+
+
+def test_recipes_with_other_first_metrics_are_other_lines(make_run) -> None:
+    measured(make_run("FedNNNN"), metrics="[f1_macro]", higher_is_better=True)
+    runs = fp.read_runs(make_run("FedNNNN", seed=1).parent)
+    runs["test_metrics.f1_macro"] = runs["metric"].map({"f1_macro": 0.25})
+    table = tables.accuracy(arrange(runs))
+    found = dict(zip(table.rows["method"], table.rows["metric"], strict=True))
+    labels = {"FedNNNN (metric f1_macro)": "f1_macro", "FedNNNN (metric –)": "accuracy (%)"}
+    assert found == labels
