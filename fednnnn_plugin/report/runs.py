@@ -66,6 +66,7 @@ _LARGEST = 1e100  # of a number that can be drawn
 _HIGHEST = dict.fromkeys(("test_acc", "served_test_acc", "degenerate"), 1.0)
 _HIGHEST |= dict.fromkeys(("round", *COUNTS), 1e9)
 _MAX_FINGERPRINT = 1 << 20  # bytes
+_LONGEST_SETTING = 60  # characters of a list or mapping; a longer one ends with a digest
 #: What a recipe says of its partition, and what stands there for a split that the data had.
 PARTITION = (
     *("partition_method", "partition_sizes", "classes_per_client", "partition_alpha"),
@@ -243,7 +244,13 @@ def _scalar(value: Any) -> str | float | bool | None:
         return value
     if isinstance(value, list | dict):
         flat = isinstance(value, list) and not any(isinstance(v, list | dict) for v in value)
-        return " × ".join(map(printable, value[:4])) if flat else "..."
+        if flat and len(value) <= 4:
+            return " × ".join(map(printable, value))
+        text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        if len(text) <= _LONGEST_SETTING:
+            return printable(text)
+        digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+        return printable(f"{text[:_LONGEST_SETTING]}… {digest}")
     if isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**53):
         return value
     return printable(value)

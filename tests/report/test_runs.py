@@ -75,6 +75,26 @@ def test_setting_named_like_a_column_keeps_its_section(make_run) -> None:
     assert expected.items() <= runs.iloc[0].to_dict().items()
 
 
+LONG = {"why": "a" * 1000}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shown"),
+    [
+        ({"b": 1, "a": {"c": 0.9}}, {"b": 1, "a": {"c": 0.5}}, '{"a":{"c":0.9},"b":1}'),
+        ([[1, 2], [3, 4]], [[1, 2], [3, 5]], "[[1,2],[3,4]]"),
+        ([1, 2, 3, 4, 5], [1, 2, 3, 4, 6], "[1,2,3,4,5]"),
+        (LONG | {"x": 1}, LONG | {"x": 2}, None),
+    ],
+)
+def test_mappings_and_lists_of_settings_differ(make_run, one, other, shown: str | None) -> None:
+    folders = [make_run("FedNNNN", seed=n, own=own) for n, own in enumerate((one, other))]
+    runs = arrange(fp.read_runs(*folders))
+    assert runs["label"].nunique() == 2
+    assert shown in (None, runs["own"].iloc[0])
+    assert runs["own"].str.len().max() <= 100
+
+
 def test_column_of_the_users_is_no_setting(make_run) -> None:
     for seed in range(3):
         folder = make_run("FedNNNN", seed=seed, change=bare)
