@@ -17,7 +17,9 @@ PAPER: dict[Any, float] = _TABLE.pop("accuracy").to_dict()
 _SETTINGS: dict[str, Any] = dict.fromkeys(("client_num_in_total", "client_num_per_round"), 100)
 _SETTINGS |= {"batch_size": 50, "epochs": 5, "learning_rate": 0.05, "classes_per_client": 2}
 _SETTINGS |= {"validation_fraction": 0, "client_weighting": "uniform", "precision": "fp32"}
-_SETTINGS |= {"max_client_norm": None, "client_optimizer": "sgd"}
+_SETTINGS |= {"max_client_norm": None, "client_optimizer": "sgd", "client_optimizer_args": None}
+_SETTINGS |= {"learning_rate_decay": 1, "max_grad_norm": None, "loss": "cross_entropy"}
+_SETTINGS |= {"client_sampling": "uniform"}
 _SETTINGS |= {"power_law_exponent": 1, "min_samples": 10}
 _ONLY_OF = {"classes_per_client": "non-IID", "power_law_exponent": "UB", "min_samples": "UB"}
 SETTINGS = {
@@ -27,11 +29,14 @@ SETTINGS = {
 
 
 def unlike_paper(head: Mapping[str, Any], rounds: int, untested: int) -> str:
-    """The settings of a run that are not the paper's, whose values stand in brackets."""
+    """The settings of a run that are not the paper's, whose values stand in brackets.
+
+    A key that is not on record, or null, counts as the paper's.
+    """
     given = _TABLE.loc[(head["dataset"], head["deal"], head["method"])].dropna()
     wanted, said = SETTINGS[head["dataset"]] | given.to_dict(), []
     for key, paper in wanted.items():
-        ours = None if pd.isna(head.get(key, paper)) else head.get(key, paper)
+        ours = paper if pd.isna(head.get(key)) else head[key]
         if ours != paper and _ONLY_OF.get(key, "") in head["deal"]:
             said.append(f"{key} {value_text(ours)} ({value_text(paper)})")
     if rounds < wanted["comm_round"] and head.get("comm_round") == wanted["comm_round"]:

@@ -65,6 +65,16 @@ def test_run_unlike_the_papers_is_marked() -> None:
         ({"precision": "bf16"}, "precision bf16 (fp32)"),
         ({"max_client_norm": 3.0}, "max_client_norm 3 (–)"),
         ({"validation_fraction": 0.1}, "validation_fraction 0.1 (0)"),
+        (
+            {"client_optimizer_args": '{"momentum":0.9}'},
+            'client_optimizer_args {"momentum":0.9} (–)',
+        ),
+        ({"learning_rate_decay": 0.9}, "learning_rate_decay 0.9 (1)"),
+        ({"max_grad_norm": 0.1}, "max_grad_norm 0.1 (–)"),
+        ({"loss": "mse"}, "loss mse (cross_entropy)"),
+        ({"client_sampling": "my:s"}, "client_sampling my:s (uniform)"),
+        ({"loss": "cross_entropy", "client_sampling": "uniform", "learning_rate_decay": 1.0}, ""),
+        (dict.fromkeys(("loss", "client_sampling", "learning_rate_decay")), ""),  # others have them
         (uneven, "power_law_exponent 0.1 (1), min_samples 300 (10)"),
         (uneven | {"deal": "non-IID, B"}, ""),  # which balanced clients do not have
     ):
