@@ -232,9 +232,10 @@ def agreement(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) 
     ratio = runs.assign(ratio=runs["mean_update_norm"] / moved)
     ratio["mark"] = runs.get("orthogonal_norm", pd.Series(math.nan, runs.index)) / moved
     look, marks = style.REFERENCE_LOOK, [("1: clients agree", 1.0)]
-    recorded = ratio.dropna(subset=["mark"])
-    colors = style.looks(_lines(runs), how.get("palette"))
-    for label, line in _lines(recorded).groupby("label", sort=False):
+    lines = _lines(ratio)
+    recorded = lines.dropna(subset=["mark"])
+    colors = style.looks(lines, how.get("palette"))
+    for label, line in recorded.groupby("label", sort=False):
         curve = line.groupby("round")["mark"].mean()
         own = look | {"color": colors[label]["color"], "alpha": 0.7}
         ax.plot(curve.index, curve, label="_orthogonal", **own)

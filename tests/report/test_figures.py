@@ -130,6 +130,17 @@ def test_agreement_marks_orthogonal_updates(runs: pd.DataFrame) -> None:
     assert names(ax) == {"FedNNNN", "1: clients agree", "dotted: orthogonal"}
 
 
+def test_agreement_over_conditions_of_which_one_has_no_mark(runs: pd.DataFrame) -> None:
+    parts = [runs.assign(orthogonal_norm=0.5), runs.assign(partition_method="iid", folder="iid")]
+    ours = pd.concat(part[part["method"] == "FedNNNN"] for part in parts)
+    ours = ours[ours["seed"] == 0]
+    ax = fig.agreement(ours)
+    labels = {f"FedNNNN, digits {where}" for where in ("IID, B", "non-IID, B")}
+    assert set(lines(ax)) == labels
+    (mark,) = (line for line in ax.lines if line.get_label() == "_orthogonal")
+    assert mark.get_color() == ax.lines[-1].get_color()
+
+
 @pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
 @pytest.mark.parametrize("values", [(0.0, 0.0), (1e-300, 1e99)])
 def test_norms_axis_takes_any_norms(runs: pd.DataFrame, values: tuple) -> None:
