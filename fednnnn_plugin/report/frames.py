@@ -61,11 +61,11 @@ def summary(runs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
     Returns:
         A table with the columns ``data``, ``condition``, ``label``, ``method`` and ``seeds``;
         ``rounds``, of the shortest run; ``metric``, by which the row is judged: the first of the
-        recipe, or else ``accuracy``, in [0, 1], or what is on record; its ``best`` and ``final``
-        value, as means over the seeds that have one, with the sample standard deviations
-        ``best_sd`` and ``final_sd`` (NaN for one seed). With a ``target`` also ``reached``, the
-        number of seeds that reached it, and ``rounds_to_target``, the mean of the first rounds
-        that did, or NaN unless all seeds did.
+        recipe, or else ``accuracy``, in [0, 1], or what is on record; its ``best`` value and its
+        ``final`` one, of the last tested round, as means over the seeds that have one, with the
+        sample standard deviations ``best_sd`` and ``final_sd`` (NaN for one seed). With a
+        ``target`` also ``reached``, the number of seeds that reached it, and ``rounds_to_target``,
+        the mean of the first rounds that did, or NaN unless all seeds did.
     """
     runs = arrange(runs)
     every = outcomes(runs)

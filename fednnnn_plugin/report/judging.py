@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
 from fednnnn_plugin.report.conditions import LINE
@@ -30,6 +32,18 @@ def _with_values(line: pd.DataFrame) -> pd.DataFrame:
     column = there[0] if there else "test_acc"
     lower = column == "test_loss" or (column in of_recipe and bool(line["lower_is_better"].any()))
     return line.assign(value=line[column], metric=columns[column], lower_is_better=lower)
+
+
+def final_values(runs: pd.DataFrame) -> pd.Series[float]:
+    """By run, the ``value`` of the last round that was tested; NaN where that is not finite.
+
+    A round was tested if a number of its test is on record, or if the recipe says so.
+    """
+    numbers = [name for name in runs if name in ("test_acc", "test_loss") or name.startswith(_OWN)]
+    due = runs["round"] % runs["frequency_of_the_test"].astype(float) == 0.0
+    due |= runs["round"] == pd.to_numeric(runs.get("comm_round", math.nan), errors="coerce")
+    tested = runs[runs[numbers].notna().any(axis=1) | due]
+    return tested.drop_duplicates("run", keep="last").set_index("run")["value"]
 
 
 def with_unit(metric: str) -> str:

@@ -56,7 +56,7 @@ OTHER_NUMBERS = re.compile(r"(layers\..*|test_metrics)\.")
 ARRANGED = ["data", "deal", "condition", "label", "shade"]
 IDENTITY = [
     *("run", "folder", "finished", "method", "seed", "device", "commit"),
-    *("metric", "lower_is_better", "settings"),
+    *("metric", "lower_is_better", "frequency_of_the_test", "settings"),
 ]
 _TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED, *FINGERPRINTS}
 # What a file of others' may cost; one of gzip's can be larger than it looks.
@@ -185,6 +185,8 @@ def _identity(
         }
     # A summary may be of a shorter run, which was extended since.
     planned, method = settings.get("comm_round"), settings.get("federated_optimizer")
+    validation = sections.get("validation_args", {})
+    frequency = _scalar(validation.get("frequency_of_the_test"))
     return {
         "run": name,
         "folder": printable(folder),
@@ -196,8 +198,9 @@ def _identity(
         "seed": _scalar(sections.get("common_args", {}).get("random_seed")),
         "device": _scalar(summary.get("device")),
         "commit": _scalar(summary.get("commit")),
-        "metric": _first_metric(sections.get("validation_args", {})),
+        "metric": _first_metric(validation),
         "lower_is_better": summary.get("higher_is_better") is False,
+        "frequency_of_the_test": frequency if isinstance(frequency, int) else None,
         "settings": "\n".join(settings),
     } | settings
 

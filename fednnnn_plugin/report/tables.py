@@ -17,7 +17,7 @@ from fednnnn_plugin.report.conditions import (
     judged,
     value_text,
 )
-from fednnnn_plugin.report.judging import ACCURACY, scale, with_unit, with_values
+from fednnnn_plugin.report.judging import ACCURACY, final_values, scale, with_unit, with_values
 from fednnnn_plugin.report.paper import PAPER, SETTINGS, unlike_paper
 from fednnnn_plugin.report.runs import SECONDS, WAITED
 
@@ -100,13 +100,14 @@ def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
     """A line a run, arranged: what identifies it, its ``best`` and ``final`` value, ...
 
     ``metric`` says what the values are; accuracies are in [0, 1], NaN where none was measured.
-    ``tests`` is how many were; ``seconds`` are the median of a round.
+    ``final`` is of the last tested round; ``tests`` is how many rounds have a value; ``seconds``
+    are the median of a round.
     """
     runs = with_values(runs)
     heads = runs.drop_duplicates("run").set_index("run", drop=False)
-    tested = runs.groupby("run")["value"]
-    best = tested.max().where(~heads["lower_is_better"].astype(bool), tested.min())
-    heads = heads.assign(best=best, final=tested.last(), tests=tested.count())
+    values = runs.groupby("run")["value"]
+    best = values.max().where(~heads["lower_is_better"].astype(bool), values.min())
+    heads = heads.assign(best=best, final=final_values(runs), tests=values.count())
     seconds = runs[SECONDS].sum(axis=1).groupby(runs["run"]).median()
     seconds = seconds[seconds > 0.0]  # a custom loop does not measure them
     return heads.assign(seconds=seconds, rounds=runs.groupby("run")["round"].max())
@@ -219,10 +220,13 @@ def _missing(every: pd.DataFrame) -> Iterator[str]:
     """Name the lines whose means are over fewer seeds than they have."""
     for line, seeds in every.groupby(LINE, sort=False):
         who, metric = f"{' '.join(map(str, line))}:", seeds["metric"].iloc[0]
-        without = int((seeds["tests"] == 0).sum())
-        if 0 < without < len(seeds):
-            has = "has" if without == 1 else "have"
-            yield f"{who} {without} of {len(seeds)} seeds {has} no {metric}."
+        measured = seeds["tests"] > 0
+        ended = measured & seeds["final"].isna()
+        for without, where in ((~measured, ""), (ended, " in the last round")):
+            if measured.any() and without.any():
+                count = f"{without.sum()} of {len(seeds)} seeds"
+                has = "has" if without.sum() == 1 else "have"
+                yield f"{who} {count} {has} no {metric}{where}."
 
 
 def _machines(runs: pd.DataFrame) -> Iterator[str]:

@@ -315,3 +315,24 @@ def test_recipes_with_other_first_metrics_are_other_lines(make_run) -> None:
     found = dict(zip(table.rows["method"], table.rows["metric"], strict=True))
     labels = {"FedNNNN (metric f1_macro)": "f1_macro", "FedNNNN (metric –)": "accuracy (%)"}
     assert found == labels
+
+
+@pytest.mark.parametrize(
+    ("every", "done", "final"), [(1, 4, "–"), (2, 4, "–"), (2, 3, "60.00"), (None, 4, "60.00")]
+)
+def test_final_value_is_the_last_rounds(make_run, every: int | None, done: int, final) -> None:
+    """Nothing is on record of the last round: not finite, or not tested there."""
+
+    def change(line: dict) -> None:
+        tested = line["round"] == 2
+        line.update(test_acc=0.6 if tested else None, test_loss=1.0 if tested else None)
+
+    folder = make_run("FedNNNN", comm_round=5, done=done, change=change)
+    (folder / "summary.json").unlink()
+    if every:
+        with (folder / "recipe.yaml").open("a") as recipe:
+            recipe.write(f"validation_args: {{frequency_of_the_test: {every}}}\n")
+    table = table_of(folder)
+    assert (table.rows["best"][0], table.rows["final"][0]) == ("60.00", final)
+    said = "digits non-IID, B FedNNNN: 1 of 1 seeds has no accuracy in the last round."
+    assert (said in table.notes) == (final == "–")
