@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, shown
 from fednnnn_plugin.report.runs import (
     ARRANGED,
     FINGERPRINTS,
@@ -72,8 +72,9 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
     and its ``shade``.
 
     Raises:
-        UserError: there is no run.
+        UserError: there is no run, or the table is not of ``read_runs``.
     """
+    check_runs(runs)
     if set(ARRANGED) <= set(runs):
         return runs
     if runs.empty:
@@ -97,6 +98,15 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
     ordered["shade"] = shades(ordered, ["data", "condition", "method"])
     names = ordered[["run", *ARRANGED]]
     return names.merge(runs, on="run", how="left")[[*runs.columns, *ARRANGED]]
+
+
+def check_runs(given: object) -> None:
+    """Refuse what is no table of ``read_runs``."""
+    must = "must be a table of read_runs"
+    if not isinstance(given, pd.DataFrame):
+        raise UserError(f"runs: {shown(given)}: {must}")
+    if missing := [name for name in (*IDENTITY, "round") if name not in given]:
+        raise UserError(f"runs: no column {', '.join(missing)}; {must}")
 
 
 def placed(runs: pd.DataFrame) -> pd.DataFrame:

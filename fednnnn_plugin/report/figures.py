@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, wraps
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, ParamSpec, TypedDict
 
@@ -25,7 +25,7 @@ from fednnnn_plugin.errors import check_known
 from fednnnn_plugin.report import search_figures as searched
 from fednnnn_plugin.report import split_figures as dealt
 from fednnnn_plugin.report import style
-from fednnnn_plugin.report.conditions import SINGLE_CLIENT, arrange, judged, shades
+from fednnnn_plugin.report.conditions import SINGLE_CLIENT, arrange, check_runs, judged, shades
 from fednnnn_plugin.report.runs import CLIENT_NORMS, SECONDS, layers
 
 if TYPE_CHECKING:
@@ -134,10 +134,21 @@ def _lines(runs: pd.DataFrame) -> pd.DataFrame:
 
 def _of_lines(draw: Callable[P, Axes]) -> Callable[P, Axes]:
     """Draw in our style; the signature, as ``help`` shows it, has the keywords of ``Lines``."""
-    drawing, shown = style.styled(draw), signature(draw)
-    own = [each for each in shown.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    styled, bare = style.styled(draw), signature(draw)
+    own = [each for each in bare.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
     of_all = [signature(_curves).parameters[name] for name in Lines.__annotations__]
-    drawing.__dict__["__signature__"] = shown.replace(parameters=[*own, *of_all])
+    shown = bare.replace(parameters=[*own, *of_all])
+
+    @wraps(draw)
+    def drawing(*args: P.args, **kwargs: P.kwargs) -> Axes:
+        try:
+            given = shown.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{draw.__name__}() {error}") from None
+        check_runs(given["runs"])
+        return styled(*args, **kwargs)
+
+    drawing.__dict__["__signature__"] = shown
     return drawing
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, in_words
 from fednnnn_plugin.report.arguments import run_paths
 from fednnnn_plugin.report.conditions import LINE, arrange, placed
 from fednnnn_plugin.report.runs import layers, read_folders
@@ -56,7 +56,7 @@ def summary(runs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
 
     Args:
         runs: what :func:`read_runs` returns.
-        target: an accuracy in [0, 1].
+        target: an accuracy in (0, 1], or a value of the runs' first metric.
 
     Returns:
         A table with the columns ``data``, ``condition``, ``label``, ``method`` and ``seeds``;
@@ -72,7 +72,8 @@ def summary(runs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
     columns = ["method", "seeds", "rounds", "metric", "best", "best_sd", "final", "final_sd"]
     table = averaged(every).set_index(LINE)[columns]
     if target is not None:
-        found = reaching(runs, every, target).set_index(LINE)
+        with in_words({"--target": "target"}):
+            found = reaching(runs, every, target).set_index(LINE)
         table["reached"], table["rounds_to_target"] = found["reached"], found["rounds"]
     return table.reset_index()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.report.arguments import check_finite
 from fednnnn_plugin.report.conditions import (
     LINE,
     SYMBOLS,
@@ -340,9 +341,6 @@ def rounds_to(runs: pd.DataFrame, target: float) -> Table:
     there is neither a mean nor a deviation.
     """
     every = outcomes(runs)
-    of_accuracy = {*every["metric"]} == {ACCURACY}
-    if of_accuracy and not 0.0 < target <= 1.0:
-        raise UserError(f"--target: {target:g}: an accuracy must be above 0 and at most 1")
     numbers = reaching(runs, every, target)
     rows = numbers[LINE].set_axis(_FIRST, axis=1)
     rows["seeds"] = numbers["seeds"].astype(str)
@@ -356,6 +354,7 @@ def rounds_to(runs: pd.DataFrame, target: float) -> Table:
     seldom = bool((every["tests"] < every["rounds"]).any())
     notes = ("Not every round was tested: the first tested one.",) * seldom
     metrics = every["metric"].unique()
+    of_accuracy = [*metrics] == [ACCURACY]
     what = (
         f"an accuracy of {target * 100:g} %" if of_accuracy else f"{', '.join(metrics)} {target:g}"
     )
@@ -368,6 +367,9 @@ def reaching(runs: pd.DataFrame, every: pd.DataFrame, target: float) -> pd.DataF
 
     ``rounds`` and their ``sd`` are NaN unless all did; ``every`` are the runs' ``outcomes``.
     """
+    check_finite("--target", target)
+    if {*every["metric"]} == {ACCURACY} and not 0.0 < target <= 1.0:
+        raise UserError(f"--target: {target:g}: an accuracy must be above 0 and at most 1")
     runs = with_values(runs)
     lower = runs["lower_is_better"].astype(bool)
     there = (runs["value"] >= target).where(~lower, runs["value"] <= target)

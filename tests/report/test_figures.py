@@ -141,6 +141,21 @@ def test_agreement_over_conditions_of_which_one_has_no_mark(runs: pd.DataFrame) 
     assert mark.get_color() == ax.lines[-1].get_color()
 
 
+def test_mistakes_in_a_call_name_the_function(runs: pd.DataFrame) -> None:
+    for draw, how, said in (
+        (fig.accuracy, {"foo": 1}, r"^accuracy\(\) got an unexpected keyword argument 'foo'$"),
+        (fig.metric, {}, r"^metric\(\) missing a required .*'name'$"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            draw(runs, **how)
+    unnamed = runs.drop(columns="method")
+    for draw in (fig.accuracy, fig.metric, fp.summary):
+        how = {"name": "f1"} if draw is fig.metric else {}
+        for given, said in (("runs", r"^runs: 'runs': must"), (unnamed, r"^runs: .*method")):
+            with pytest.raises(fp.UserError, match=said):
+                draw(given, **how)
+
+
 @pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
 @pytest.mark.parametrize("values", [(0.0, 0.0), (1e-300, 1e99)])
 def test_norms_axis_takes_any_norms(runs: pd.DataFrame, values: tuple) -> None:

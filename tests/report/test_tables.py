@@ -336,3 +336,10 @@ def test_final_value_is_the_last_rounds(make_run, every: int | None, done: int, 
     assert (table.rows["best"][0], table.rows["final"][0]) == ("60.00", final)
     said = "digits non-IID, B FedNNNN: 1 of 1 seeds has no accuracy in the last round."
     assert (said in table.notes) == (final == "–")
+
+
+def test_target_of_a_summary_is_in_range(make_run) -> None:
+    runs = fp.read_runs(make_run("FedNNNN"))
+    for target in (95, 0.0, "x", float("nan")):
+        with pytest.raises(fp.UserError, match=r"^target: [^\n]*$"):
+            fp.summary(runs, target=target)
