@@ -51,7 +51,7 @@ class Tally(NamedTuple):
 class Evaluation:
     """What the test of a model found.
 
-    Accuracy is in [0, 1], the loss a mean, of cross-entropy in nats; None where targets are no
+    Accuracy is in [0, 1], the loss a mean over samples; None where targets are no
     classes, a user's trainer does not measure it, or the loss is not finite. ``metrics`` is what
     else is measured, by name.
     """

@@ -60,7 +60,7 @@ class RoundRecord:
     round: int  #: from 1
     evaluated: Evaluated | None  #: which model is tested; None where that is not known
     test_acc: float | None  #: in [0, 1]; None where it was not measured
-    test_loss: float | None  #: mean cross-entropy in nats; None where not measured or not finite
+    test_loss: float | None  #: mean; None where not measured or not finite
     test_metrics: Mapping[str, float] | None  #: what a custom trainer measured, by name
     served_test_acc: float | None  #: of the served model, where asked for
     mean_update_norm: float  #: N

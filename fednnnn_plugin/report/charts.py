@@ -41,7 +41,7 @@ _NORMS = (
 )
 _SERVED = "The served model only starts the next round; the paper calls it extremely poor."
 _SPREAD = "Median of the clients' update norms; the band reaches from the smallest to the largest"
-_LOSS = "Mean cross-entropy in nats, or the loss of a custom trainer."
+_LOSS = "Mean loss of a test: cross-entropy in nats unless the recipe names another loss."
 _MOVES = "The sum of the norms of all server steps so far."
 
 

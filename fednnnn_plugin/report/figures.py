@@ -193,7 +193,7 @@ def accuracy_by_seconds(
 
 @_of_lines
 def loss(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
-    """The loss by round: mean cross-entropy in nats, or the loss of a custom trainer."""
+    """The mean test loss by round: cross-entropy in nats, or the loss that a recipe names."""
     return _curves(runs, ax, "test_loss", f"{judged(runs)} loss", style.log_axis, **how)
 
 

@@ -23,7 +23,7 @@ from fednnnn_plugin.report.study import Plan, Step, Study, read_study
 METRICS = {
     "best_accuracy": ("best validation accuracy", "%", 100.0, 2),
     "final_accuracy": ("final validation accuracy", "%", 100.0, 2),
-    "final_loss": ("final validation loss", "nats", 1.0, 4),
+    "final_loss": ("final validation loss", "", 1.0, 4),
 }
 # A grid that spans this ratio is laid out in equal ratios, not in equal steps.
 WIDE_GRID = 30.0

@@ -39,7 +39,7 @@ def test_study_by_hand(tmp_path: Path) -> None:
     losses = (RATE.format(3.0, 0.05), RATE.format(2.5, 0.1))
     by_loss = read_study(write_study(tmp_path, *losses, metric="final_loss"))
     assert by_loss.chosen(rate) == {"learning_rate": 0.1}
-    assert "2.5000 nats" in headline(by_loss)
+    assert "final validation loss 2.5000)" in headline(by_loss)
     below_zero = (RATE.format(0.5, 0.05), RATE.format(-1.5, 0.1))
     by_loss = read_study(write_study(tmp_path, *below_zero, metric="final_loss"))
     assert (by_loss.warnings, by_loss.chosen(rate)) == ((), {"learning_rate": 0.1})
