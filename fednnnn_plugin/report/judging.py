@@ -18,9 +18,11 @@ def with_values(runs: pd.DataFrame) -> pd.DataFrame:
     ``metric`` says what that is, and ``lower_is_better`` how it is meant: the recipe's first
     metric; without one the accuracy, what a custom trainer measured first, or the loss,
     whichever is on record. It is the same for all seeds of a line, so that a mean is of one
-    quantity: a seed that has no value of it has none.
+    quantity: a seed that has no value of it has none. ``lower_is_better`` is NA while no seed
+    of a line with a custom metric is finished.
     """
-    return pd.concat([_with_values(line) for _, line in runs.groupby(LINE, sort=False)])
+    found = pd.concat([_with_values(line) for _, line in runs.groupby(LINE, sort=False)])
+    return found.astype({"lower_is_better": "boolean"})
 
 
 def _with_values(line: pd.DataFrame) -> pd.DataFrame:
@@ -30,7 +32,10 @@ def _with_values(line: pd.DataFrame) -> pd.DataFrame:
     columns = {**of_recipe, "test_acc": ACCURACY, **own, "test_loss": "loss"}
     there = [name for name in columns if name in line and line[name].notna().any()]
     column = there[0] if there else "test_acc"
-    lower = column == "test_loss" or (column in of_recipe and bool(line["lower_is_better"].any()))
+    lower: bool | None = column == "test_loss"
+    if column in of_recipe:
+        known = line["lower_is_better"].dropna()
+        lower = None if known.empty else bool(known.iloc[0])
     return line.assign(value=line[column], metric=columns[column], lower_is_better=lower)
 
 

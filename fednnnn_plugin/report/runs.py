@@ -187,6 +187,8 @@ def _identity(
     planned, method = settings.get("comm_round"), settings.get("federated_optimizer")
     validation = sections.get("validation_args", {})
     frequency = _scalar(validation.get("frequency_of_the_test"))
+    metric = _first_metric(validation)
+    higher = summary.get("higher_is_better")  # not told before the end; of scorers it is True
     return {
         "run": name,
         "folder": printable(folder),
@@ -198,18 +200,18 @@ def _identity(
         "seed": _scalar(sections.get("common_args", {}).get("random_seed")),
         "device": _scalar(summary.get("device")),
         "commit": _scalar(summary.get("commit")),
-        "metric": _first_metric(validation),
-        "lower_is_better": summary.get("higher_is_better") is False,
+        "metric": printable(metric.rpartition(":")[2]) or None,
+        "lower_is_better": None if higher is None and ":" in metric else higher is False,
         "frequency_of_the_test": frequency if isinstance(frequency, int) else None,
         "settings": "\n".join(settings),
     } | settings
 
 
-def _first_metric(validation: Mapping[str, Any]) -> str | None:
-    """The name of the first metric that a recipe has, as the records have it."""
+def _first_metric(validation: Mapping[str, Any]) -> str:
+    """The first metric of a recipe: a scorer's name or ``module:function``; empty without one."""
     metrics = validation.get("metrics")
     first = metrics[0] if isinstance(metrics, list) and metrics else None
-    return printable(first.rpartition(":")[2]) if isinstance(first, str) else None
+    return first if isinstance(first, str) else ""
 
 
 def _fingerprints(path: Path, problems: list[str]) -> dict[str, str]:

@@ -107,7 +107,8 @@ def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
     runs = with_values(runs)
     heads = runs.drop_duplicates("run").set_index("run", drop=False)
     values = runs.groupby("run")["value"]
-    best = values.max().where(~heads["lower_is_better"].astype(bool), values.min())
+    lower = heads["lower_is_better"]
+    best = values.max().where(~lower.fillna(False), values.min()).where(lower.notna())
     heads = heads.assign(best=best, final=final_values(runs), tests=values.count())
     seconds = runs[SECONDS].sum(axis=1).groupby(runs["run"]).median()
     seconds = seconds[seconds > 0.0]  # a custom loop does not measure them
@@ -136,7 +137,8 @@ def accuracy(runs: pd.DataFrame) -> Table:
     """
     every = outcomes(runs)
     numbers = averaged(every)
-    lower, of_accuracy = numbers.pop("lower").astype(bool), numbers["metric"] == ACCURACY
+    lower = numbers.pop("lower").fillna(False).astype(bool)
+    of_accuracy = numbers["metric"] == ACCURACY
     heads = runs.drop_duplicates(LINE).to_dict("records")
     planned = pd.Series([head.get("comm_round") for head in heads], dtype=object)
     of_paper = [(head.get("dataset"), head["deal"], head["method"]) for head in heads]
@@ -228,6 +230,8 @@ def _missing(every: pd.DataFrame) -> Iterator[str]:
                 count = f"{without.sum()} of {len(seeds)} seeds"
                 has = "has" if without.sum() == 1 else "have"
                 yield f"{who} {count} {has} no {metric}{where}."
+        if measured.any() and seeds["lower_is_better"].isna().all():
+            yield f"{who} no best {metric} before a run is finished: smaller may be better."
 
 
 def _machines(runs: pd.DataFrame) -> Iterator[str]:
@@ -371,11 +375,12 @@ def reaching(runs: pd.DataFrame, every: pd.DataFrame, target: float) -> pd.DataF
     if {*every["metric"]} == {ACCURACY} and not 0.0 < target <= 1.0:
         raise UserError(f"--target: {target:g}: an accuracy must be above 0 and at most 1")
     runs = with_values(runs)
-    lower = runs["lower_is_better"].astype(bool)
-    there = (runs["value"] >= target).where(~lower, runs["value"] <= target)
-    first = runs[there].groupby("run")["round"].min()
-    numbers = every.assign(first=first).groupby(LINE, sort=False).agg(
-        seeds=("run", "size"), reached=("first", "count"), tested=("tests", "any"),
+    lower = runs["lower_is_better"]
+    there = (runs["value"] >= target).where(~lower.fillna(False), runs["value"] <= target)
+    first = runs[there & lower.notna()].groupby("run")["round"].min()
+    told = every.assign(first=first, tested=every["best"].notna())
+    numbers = told.groupby(LINE, sort=False).agg(
+        seeds=("run", "size"), reached=("first", "count"), tested=("tested", "any"),
         shortest=("rounds", "min"), rounds=("first", "mean"), sd=("first", "std"),
     ).reset_index()  # fmt: skip
     all_of_them = numbers["reached"] == numbers["seeds"]

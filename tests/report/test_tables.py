@@ -338,6 +338,25 @@ def test_final_value_is_the_last_rounds(make_run, every: int | None, done: int, 
     assert (said in table.notes) == (final == "–")
 
 
+def test_best_is_not_known_before_the_direction_is(make_run) -> None:
+    """It is in the summary of a finished run; one of a line's seeds is enough."""
+    measured(make_run("FedNNNN"))
+    measured(make_run("PaperFedAvg"))
+    folder = make_run("PaperFedAvg", seed=1)
+    measured(folder, higher_is_better=False)
+    runs = fp.read_runs(folder.parent)
+    runs["test_metrics.own"] = runs["round"].map({1: 0.5, 2: 0.25, 3: 0.75, 4: 0.5})
+    runs = arrange(runs)
+    table = tables.accuracy(runs)
+    assert [*table.rows["best"]] == ["0.2500 ± 0.0000", "–"]
+    assert [*table.rows["final"]] == ["0.5000 ± 0.0000", "0.5000"]
+    assert any("FedNNNN" in note and "smaller" in note for note in table.notes)
+    assert [*tables.rounds_to(runs, 0.3).rows["rounds"]] == ["2.0 ± 0.0", "–"]
+    scorer = make_run("FedNNNN")
+    measured(scorer, metrics="[f1_macro]")  # of which larger is always better
+    assert {*fp.read_runs(scorer)["lower_is_better"]} == {False}
+
+
 def test_target_of_a_summary_is_in_range(make_run) -> None:
     runs = fp.read_runs(make_run("FedNNNN"))
     for target in (95, 0.0, "x", float("nan")):
