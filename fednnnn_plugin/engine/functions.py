@@ -88,6 +88,8 @@ def find_functions(
     loss = CROSS_ENTROPY
     if name := recipe.train_args.loss:
         loss = LOSSES.get(name) or Loss(name, own(LOSS, name, objects.get(LOSS), "loss"))
+        if isinstance(loss.mean, type):
+            raise UserError(f"{LOSS}: {printable(name)}: a class; give an instance of it")
     name = recipe.train_args.client_optimizer
     maker = own(OPTIMIZER, name, objects.get(OPTIMIZER), "optimizer") if is_own(name) else None
     metrics: dict[str, Metric] = {}

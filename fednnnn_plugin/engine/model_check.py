@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
+from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
 from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
@@ -146,6 +146,8 @@ def _problem(
             outputs = model(inputs.clone())  # which it may change in place
             does = "gives outputs that have no loss, for"
             problem = wrong(outputs)
+    except UserError:
+        raise
     except (Exception, SystemExit) as error:
         return f"{when}{does} inputs of {list(inputs.shape[1:])}: {told(error)}", error
     if not problem:
@@ -161,11 +163,20 @@ def _wrong(outputs: object, labels: Tensor, num_classes: int, loss: Loss) -> str
         given = list(outputs.shape) if isinstance(outputs, Tensor) else []
         if labels.ndim > 1 and len(given) > 1:  # a vocabulary, of which some may not occur
             wanted[1] = max(num_classes, given[1])
-        return "" if given == wanted else f"not {wanted}: the logits of the classes"
+        labelled = f"the logits of the classes, whose labels go from 0 to {num_classes - 1}"
+        return "" if given == wanted else f"not {wanted}: {labelled}"
     if not isinstance(outputs, Tensor):
         return "not a tensor"
-    value = loss(outputs, labels)
+    own = loss not in LOSSES.values()
+    try:
+        value = loss(outputs, labels)
+    except (Exception, SystemExit) as error:
+        if not own:
+            raise
+        of = f"outputs of {list(outputs.shape)} and targets of {list(labels.shape)}"
+        raise UserError(f"train_args.loss: {loss.name}: of {of}: raised {told(error)}") from error
     if isinstance(value, Tensor) and not value.ndim and value.is_floating_point():
         return ""
     kind = f"{value.dtype} of {list(value.shape)}" if isinstance(value, Tensor) else type(value)
-    return f"of which {loss.name} is {kind}: must be a floating scalar"
+    must = "must give a floating scalar, the mean of a batch"
+    raise UserError(f"train_args.loss: {loss.name}: gives {kind}: {must}")

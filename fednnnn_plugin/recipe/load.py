@@ -12,6 +12,7 @@ from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, fixed_keys
 from fednnnn_plugin.recipe.validation import build, known_keys, unknown_section
 
 # Access keys, as run folders are shared; and what says where a run goes, not what it is.
+_REQUIRED = {"data_args", "model_args", "train_args"}  # of the others all keys have defaults
 _UNSTORED = {f"tracking_args.{key}" for key in ("wandb_key", "overwrite", "resume")}
 _UNSTORED |= {"common_args.mlops_api_key"}
 _UNSTORED |= {
@@ -39,7 +40,7 @@ def load_recipe(
     """
     where = printable(path)
     sections = read_mapping(path, "sections such as train_args")
-    for name in ("common_args", "environment_args"):  # all of whose keys have defaults
+    for name in SECTIONS.keys() - _REQUIRED:
         sections.setdefault(name, {})
     _move_using_mlops(sections)
     if without_method:

@@ -38,7 +38,8 @@ def report(
         The path of the page.
 
     Raises:
-        UserError: no run was found, a bad argument, or files in ``out`` that are of no report.
+        UserError: no run was found, a bad argument, or a file in ``out`` that is of no report and
+            has the name of one that this one writes.
     """
     with in_words(_WORDS):
         paths, folder = run_paths(runs), checked_path("--out", out)

@@ -113,6 +113,9 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
             TOKENS,
             ({"loss": "hinge"}, r"train_args\.loss: .*hinge"),
             ({"loss": "bce_with_logits"}, r"model_args\.model: "),
+            ({"loss": lambda outputs: outputs}, r"^train_args\.loss: .*raised TypeError"),
+            ({"loss": torch.nn.CrossEntropyLoss}, r"^train_args\.loss: .*give an instance"),
+            ({"loss": lambda *_: torch.ones(2)}, r"^train_args\.loss: .*must give a floating sc"),
         ),
         *rows(
             {},
