@@ -22,7 +22,7 @@ def with_values(runs: pd.DataFrame) -> pd.DataFrame:
     of a line with a custom metric is finished.
     """
     found = pd.concat([_with_values(line) for _, line in runs.groupby(LINE, sort=False)])
-    return found.astype({"lower_is_better": "boolean"})
+    return found.astype({"lower_is_better": "boolean"}).copy()  # in one piece, as read_folders'
 
 
 def _with_values(line: pd.DataFrame) -> pd.DataFrame:
