@@ -12,6 +12,8 @@ from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, METHOD, method_keys
 from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, fixed_keys
 from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_object
 
+# What others call our keys.
+_USUAL = {"lr": "learning_rate", "seed": "random_seed", "rounds": "comm_round"}
 _WORDS = {
     "boolean": "true or false",
     "string": "text (quote what YAML reads otherwise)",
@@ -88,7 +90,8 @@ def _unknown(sections: Mapping[str, object], *, of_methods: bool) -> dict[str, s
             if key not in known and len(found) >= MAX_LINES:  # no message shows it
                 found[f"{section}.{key}"] = "unknown key"
             elif key not in known:
-                hint = did_you_mean(key, known, lambda name: f"{known[name]}.{name}")
+                meant = _USUAL.get(key, key)
+                hint = did_you_mean(meant, known, lambda name: f"{known[name]}.{name}")
                 found[f"{section}.{key}"] = f"unknown key{hint}"
             elif known[key] != section:
                 found[f"{section}.{key}"] = f"unknown key there; it belongs to {known[key]}"

@@ -111,6 +111,14 @@ def test_override_replaces_and_the_last_one_wins(recipe_file: Path) -> None:
         ("train_args.beta=1e999", "inf: .*finite .*greater than 0"),
         ("train_args.learning_rate=null", "null: .*1.2e-38 to 3.4e38"),
         ("train_args.client_num_per_round=21", "21: .*at most client_num_in_total, .*20"),
+        *(
+            (f"train_args.{name}=1", f"unknown key; did you mean {meant}\\?")
+            for name, meant in {
+                "lr": "train_args.learning_rate",
+                "seed": "common_args.random_seed",
+                "rounds": "train_args.comm_round",
+            }.items()
+        ),
         ("train_args.comm_round=2.5", "2.5: .*whole .*1 to 2147483647"),
         ("train_args.batch_size=0", "0: .*1 to 2147483647, or -1"),
         ("train_args.precision=fp16", "'fp16': .*fp32, tf32, bf16, fp64"),
