@@ -125,8 +125,8 @@ def _layout(model: nn.Module) -> Iterator[object]:
     named = (*model.named_parameters(), *model.named_buffers(), *model.named_modules())
     names = {id(thing): name for name, thing in named}
     for name, module in model.named_modules():
-        has = {key: value for key, value in vars(module).items() if key not in _OF_ANY_MODULE}
-        own = {key: _by_names(value, names) for key, value in has.items()}
+        has = vars(module).items()
+        own = {key: _by_names(value, names) for key, value in has if key not in _OF_ANY_MODULE}
         yield from (name, type(module).__qualname__, own)
 
 
@@ -164,8 +164,8 @@ def _told_of_code(thing: object) -> Iterator[object]:
             yield f"{kind} {tensors_digest([('', thing)])}"
         case np.ndarray():
             yield f"{kind} {thing.dtype} {thing.shape}"
-            whole = thing.dtype.hasobject
-            yield thing.tolist() if whole else blake2b(thing.tobytes()).hexdigest()
+            objects = thing.dtype.hasobject
+            yield thing.tolist() if objects else blake2b(thing.tobytes()).hexdigest()
         case types.CodeType():
             names = thing.co_varnames, thing.co_names, thing.co_freevars, thing.co_cellvars
             yield f"{kind} {thing.co_argcount} {thing.co_flags} {names} {thing.co_code.hex()}"

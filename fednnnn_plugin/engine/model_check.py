@@ -167,11 +167,10 @@ def _wrong(outputs: object, labels: Tensor, num_classes: int, loss: Loss) -> str
         return "" if given == wanted else f"not {wanted}: {labelled}"
     if not isinstance(outputs, Tensor):
         return "not a tensor"
-    own = loss not in LOSSES.values()
     try:
         value = loss(outputs, labels)
     except (Exception, SystemExit) as error:
-        if not own:
+        if loss in LOSSES.values():
             raise
         of = f"outputs of {list(outputs.shape)} and targets of {list(labels.shape)}"
         raise UserError(f"train_args.loss: {loss.name}: of {of}: raised {told(error)}") from error

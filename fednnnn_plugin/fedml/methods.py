@@ -20,7 +20,6 @@ _OUR_KEYS = (
     *("beta", "gamma", "client_weighting", "client_sampling", "client_method"),
     *("max_client_norm", "max_client_failures", "server_state_path", "metrics_path"),
 )
-_OF_SILOS = ("client_threads", "start_round", "server_state_path", "save_path", "metrics_path")
 _OF_SIMULATIONS = ("metrics", "test_served", "resume", "overwrite", "checkpoint_every")
 _NEAR = 0.85  # of difflib's ratio: FedML's own names and keys are further away
 
@@ -78,9 +77,10 @@ def warn_of_keys_without_effect(args: Any) -> None:
 
 def warn_of_near_keys(args: Any) -> None:
     """Say which arguments are nearly a key of ours and are read by nobody."""
+    from fednnnn_plugin.recipe.consistency import cross_silo_keys
     from fednnnn_plugin.recipe.method_keys import method_keys
 
-    every = {*_OUR_KEYS, *_OF_SILOS, *method_keys()}
+    every = {*_OUR_KEYS, *cross_silo_keys(), *method_keys()}
     own = sorted(key for key in every if len(key) > len("gamma"))
     for name in sorted(vars(args).keys() - every):
         if near := get_close_matches(name, own, 1, _NEAR):
@@ -89,7 +89,9 @@ def warn_of_near_keys(args: Any) -> None:
 
 def warn_of_unused_keys(args: Any, *, simulation: bool) -> None:
     """Say which keys are of deployments alone, or of simulations."""
-    keys = _OF_SILOS if simulation else _OF_SIMULATIONS
+    from fednnnn_plugin.recipe.consistency import cross_silo_keys
+
+    keys = cross_silo_keys() if simulation else _OF_SIMULATIONS
     if given := [key for key in keys if getattr(args, key, None)]:
         where = "a simulation" if simulation else "a deployment's server"
         _log.warning("%s: without effect in %s of fednnnn-plugin", ", ".join(given), where)

@@ -208,7 +208,7 @@ def before_aggregation(
         )
     w_t = _floats(served, served)
     chosen = f"attack_type: {attacker.attack_type}" if attacker.is_model_attack() else ""
-    attacked = everyone if chosen.endswith(_REPLACEMENT) else places
+    attacked = everyone if chosen and attacker.attack_type == _REPLACEMENT else places
     given = [(clients[k][0], _floats(models.get(k, served), served)) for k in attacked]
     if clip:
         given = privacy.global_clip(given)

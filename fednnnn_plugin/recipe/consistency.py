@@ -27,6 +27,11 @@ _OF_SOME = {
 }
 
 
+def cross_silo_keys() -> list[str]:
+    """Return the keys that a cross-silo federation alone uses."""
+    return [name.partition(".")[2] for name, users in _OF_SOME.items() if users == _CROSS_SILO]
+
+
 def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str]]:
     """Say which ``section.key`` does not fit, and why; a foreign platform is left unjudged."""
     data, train, tracking = recipe.data_args, recipe.train_args, recipe.tracking_args
