@@ -175,7 +175,7 @@ class ClientVectors:
         found = self._method.correction(self._sent, kept)
         if found is None:
             return None
-        return self._checked("correction", {"": found}, [""], clients)[""]
+        return self._checked("correction", {"h": found}, ["h"], clients)["h"]
 
     def _finish_client(
         self, update: Tensor, served: Tensor, steps: Sequence[int], kept: Vectors
@@ -206,8 +206,8 @@ class ClientVectors:
             raise UserError(f"{what}: gives {printable(sorted(given))}: must be {sorted(names)}")
         for name, vector in given.items():
             if not isinstance(vector, Tensor) or vector.shape != shape:
-                kind = getattr(vector, "shape", type(vector).__name__)
-                raise UserError(f"{what}: {name}: {printable(kind)}: must be {list(shape)}")
+                given_as = list(vector.shape) if isinstance(vector, Tensor) else type(vector)
+                raise UserError(f"{what}: {name}: {printable(given_as)}: must be {list(shape)}")
         return {name: given[name].detach().to(self._like) for name in names}
 
     @contextmanager

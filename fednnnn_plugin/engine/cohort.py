@@ -2,11 +2,11 @@
 
 import copy
 import logging
-import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from functools import partial
+from itertools import islice
 from operator import itemgetter
 from types import MappingProxyType
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fednnnn_plugin.client.groups import Group
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
 from fednnnn_plugin.client.replica import Replica
-from fednnnn_plugin.engine.batches import Batch, Batches, TensorBatches
+from fednnnn_plugin.engine.batches import Batch, Batches
 from fednnnn_plugin.engine.evaluation import Evaluation, Metric, Tally, evaluation, tally
 from fednnnn_plugin.engine.workers import Step, Threads, Workers, all_of
 from fednnnn_plugin.seeds import isolated_generators
@@ -42,13 +42,18 @@ class GroupTooWide(Exception):
     """A group needs more memory than its GPU has left."""
 
 
+class _StepDone(Exception):
+    """The one step that is tried has been made."""
+
+
 class Cohort:
     """Trains groups of clients side by side, by ``workers``; each on one thread.
 
     So its bits depend neither on how many train beside it nor on the number of cores. Memory: one
     model a worker, whatever the size of the cohort. A ``seed`` is for a model, data or training
     that may draw from the global generators: they are then seeded for each client, and for each
-    batch of the test, and restored after. Models are tested on batches, or as a user does.
+    batch of the test, and restored after. Models are tested on batches, or as a user does. A
+    training that is not ``in_steps`` calls nothing before each of them.
     """
 
     def __init__(
@@ -61,9 +66,10 @@ class Cohort:
         seed: int | None = None,
         loss: Loss = CROSS_ENTROPY,
         metrics: Mapping[str, Metric] = MappingProxyType({}),
+        in_steps: bool = True,
     ) -> None:
         self._model, self._training, self._test, self._seed = model, training, test, seed
-        self._loss, self._metrics = loss, metrics
+        self._loss, self._metrics, self._in_steps = loss, metrics, in_steps
         self.workers = workers or Threads()
         self._tests = Threads()  # a user's: what it keeps stays in this process
         self._worker = threading.local()
@@ -91,13 +97,7 @@ class Cohort:
         a group of several, which raises ``GroupTooWide``; one that ``consume`` raises, or an
         interrupt, abandons the round and is raised here, at once.
         """
-
-        def train_group(group: Group, before_step: Step) -> ModelState:
-            with self._generators("client", round_number, group[0]):
-                replica = self._replica(served)
-                more = correction(group) if correction else None
-                return self._training(replica, round_number, group, more, before_step)
-
+        train_group = partial(self._train_group, served, round_number, correction)
         calls = [partial(train_group, group) for group in groups]
         with on_threads(1), closing(self.workers.each(calls)) as ended:
             for place, trained in ended:
@@ -107,6 +107,40 @@ class Cohort:
                         raise GroupTooWide
                     _log.info("round %d: clients %s", round_number, groups[place], exc_info=trained)
                 consume(groups[place], trained)
+
+    def _train_group(
+        self,
+        served: ModelState,
+        round_number: int,
+        correction: Correction | None,
+        group: Group,
+        before_step: Step,
+    ) -> ModelState:
+        with self._generators("client", round_number, group[0]):
+            replica = self._replica(served)
+            more = correction(group) if correction else None
+            return self._training(replica, round_number, group, more, before_step)
+
+    def try_training(self, served: ModelState, client: int) -> None:
+        """Have a worker make the first step of a client in round 1; raise what that raises.
+
+        A custom trainer is not tried: it makes all steps, and may keep something.
+        """
+        if self._in_steps:
+            all_of(self.workers, [partial(self._first_step, served, client)])
+
+    def _first_step(self, served: ModelState, client: int, before_step: Step) -> None:
+        begun = False
+
+        def once() -> None:
+            nonlocal begun
+            if begun:
+                raise _StepDone
+            before_step()
+            begun = True
+
+        with suppress(_StepDone):
+            self._train_group(served, 1, None, (client,), once)
 
     @property
     def tests_alone(self) -> bool:
@@ -125,9 +159,16 @@ class Cohort:
         return evaluation
 
     def try_test(self, state: ModelState) -> None:
-        """Test a model on the first batch alone, which is as large as memory is to allow."""
-        if isinstance(self._test, TensorBatches):
-            all_of(self.workers, [partial(self._test_part, state, 0, sys.maxsize)])
+        """Test a model on the first batch alone, which is as large as memory is to allow.
+
+        Where there are metrics, on all: one may need every class.
+        """
+        if self.tests_alone:
+            return
+        if self._metrics:
+            self.evaluate(self.test(state))
+        else:
+            all_of(self.workers, [partial(self._test_part, state, 0, 1, stop=1)])
 
     def test(self, state: ModelState, part: int = 0, of: int = 1) -> list[tuple[int, Tally]]:
         """Test a model on every ``of``-th batch from ``part`` on; return their places, tallied."""
@@ -137,7 +178,7 @@ class Cohort:
             return [found for tallies in all_of(self.workers, calls) for found in tallies]
 
     def _test_part(
-        self, state: ModelState, first: int, step: int, _: Step
+        self, state: ModelState, first: int, step: int, _: Step, stop: int | None = None
     ) -> list[tuple[int, Tally]]:
         batches = self._test
         assert isinstance(batches, Batches)
@@ -145,8 +186,7 @@ class Cohort:
             model = self._replica(state).model.eval()
             return [
                 (place, self._tally(model, place, batches.staged(batch)))
-                for place, batch in enumerate(batches.test())
-                if place % step == first
+                for place, batch in islice(enumerate(batches.test()), first, stop, step)
             ]
 
     def _tally(self, model: nn.Module, place: int, batch: Batch) -> Tally:

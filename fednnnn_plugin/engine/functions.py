@@ -148,13 +148,11 @@ def _optimizer(recipe: Recipe, maker: MakeOptimizer | None) -> MakeOptimizer | N
     elif decay:
         raise UserError(f"train_args.weight_decay: {decay}: {printable(name)} takes none")
     make = partial(make, **arguments)
-    trial = [torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(2))]
+    trial = torch.nn.Parameter(torch.zeros(2, 2))  # Muon takes no other
+    trial.grad = torch.ones_like(trial)
     try:
         with isolated_generators(0, "optimizer"), on_threads(1):
-            optimizer = make(trial, lr=train.learning_rate)
-            for parameter in trial:
-                parameter.grad = torch.ones_like(parameter)
-            optimizer.step()
+            make([trial], lr=train.learning_rate).step()
     except (Exception, SystemExit) as error:
         why = printable(f"{type(error).__name__}: {' '.join(str(error).split())}")
         raise UserError(f"{OPTIMIZER}: {printable(name)}: {why}") from error

@@ -184,7 +184,6 @@ def _federation(
             kept_in = ClientFiles(files.clients, files.check_held)
             steps = client_steps(data, sgd)
             vectors = ClientVectors(method, sgd, steps, start.served, ranks, kept_in, seed)
-            vectors.try_method()
         plan = schedule(recipe, data, ranks.size if room else 1, inputs.functions.sampler)
         told = () if ranks.rank else followers
         federation = Federation(plan, server, cohort, ranks, told, widths, vectors)

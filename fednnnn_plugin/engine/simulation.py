@@ -82,12 +82,22 @@ class Federation:
     vectors: ClientVectors | None = None  # those of a client method that has some
 
     def try_out(self, start: ServerState) -> None:
-        """Draw a cohort, and test the start on one batch.
+        """Do a little of each part of a round: what cannot work ends the run before the first one.
 
-        What is wrong with a sampler, or has no room, ends the run before the first round.
+        A cohort is drawn, its first client makes a step, the server moves a model by a made-up
+        update, and the start is tested. Where clients may fail, none is tried.
+
+        Raises:
+            UserError: one of these raised.
         """
-        self.schedule.draw(1)
-        with _test_of(1):
+        first, vectors = self.schedule.draw(1)[0], self.vectors
+        if not self.schedule.max_client_failures:
+            with _trial(f"the first step of client {first}"):
+                self.cohort.try_training(start.served, first)
+        if vectors:
+            vectors.try_method()
+        self.server.try_rule(start, vectors.returns if vectors else ())
+        with _trial("a test of the model before round 1"):
             self.cohort.try_test(start.evaluation)
 
 
@@ -276,6 +286,15 @@ def _test_part(
     with _test_of(number):
         part = federation.cohort.test(state, ranks.rank, ranks.size)
     return ranks.gather(part)
+
+
+@contextmanager
+def _trial(what: str) -> Iterator[None]:
+    """Say what failed before there is a round."""
+    try:
+        yield
+    except Failure as error:
+        raise UserError(f"{what} failed: {error}") from _root(error)
 
 
 @contextmanager

@@ -129,7 +129,8 @@ def cohort_of(
     if trainer is not None:
         assert own_test is not None
         alone = Threads(why="a custom trainer may keep something from round to round")
-        return Cohort(model, partial(_train_by, trainer), own_test, workers=alone, seed=seed)
+        by_it = partial(_train_by, trainer)
+        return Cohort(model, by_it, own_test, workers=alone, seed=seed, in_steps=False)
     side_by_side = _workers(inputs, workers if most == 1 else 1)
     cohort = partial(
         Cohort,

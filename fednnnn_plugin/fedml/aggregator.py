@@ -105,6 +105,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._train = self._recipe.train_args
         tested = served_copy(model)
         self._server = Server(self._recipe.rule, self._recipe.rule_settings, layout_of(model))
+        self._server.try_rule(self._server.start(named_tensors(model)))
         check_security(args)
         # FedML's own tester knows its tasks; it gets a model of its own, and goes first: both
         # constructors start FedML's privacy and defences anew.

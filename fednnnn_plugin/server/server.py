@@ -1,7 +1,7 @@
 """The server of one federation: two models, one rule."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -69,6 +69,23 @@ class Server:
         """Return the state before round 1, of ``w_0`` by names; it is copied."""
         model = self.layout.gather(state)
         return ServerState(model, model, {})
+
+    def try_rule(self, start: ServerState, returns: Iterable[str] = ()) -> None:
+        """Apply a made-up update of two clients by a custom rule; raise what it raises.
+
+        ``returns`` are the names of what clients return beside their models.
+        """
+        if self.rule.is_ours:
+            return
+        model, total = start.served, ClientSum(self.layout, start.served, returns=returns)
+        nothing = {name: torch.zeros_like(model.vector).unsqueeze(0) for name in returns}
+        with isolated_generators(0, "rule check"):
+            for _ in range(2):
+                trained = ModelState(
+                    model.vector + torch.randn_like(model.vector) / 100, model.buffers
+                )
+                total.add_group(trained.as_group(), [1.0], returned=nothing)
+            self.apply(start, total.finish())
 
     @torch.no_grad()
     def apply(self, state: ServerState, update: Update) -> tuple[ServerState, ServerMove]:

@@ -21,7 +21,7 @@ from fednnnn_plugin.engine import run as run_module
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.evaluation import Evaluation, Tally, batch_to_test, evaluation, tally
 from fednnnn_plugin.engine.model_check import takes_any_order
-from fednnnn_plugin.errors import RunError
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.server.layout import State
 
@@ -129,7 +129,7 @@ def test_evaluation_without_room_ends_before_round_1(tiny: Tiny) -> None:
             raise RuntimeError("out of memory")
         return images.flatten(1)
 
-    with pytest.raises(RunError, match=r"failed .*out of memory.*test_own_workers\.py"):
+    with pytest.raises(UserError, match=r"^a test .*out of memory.*test_own_workers\.py"):
         tiny(model=nn.Sequential(Doing(call), nn.Linear(64, 10)))
     assert not (tiny.folder / "run").exists()
 

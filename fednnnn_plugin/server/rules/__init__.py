@@ -1,6 +1,7 @@
 """The server rules, one file each; the decorator on its class puts each into :data:`RULES`."""
 
 import copy
+import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -186,6 +187,9 @@ def rule(
             problem = f"wants: {wants!r}: must be some of {', '.join(sorted(_MEASURED))}"
         elif {type(key) for key in keys.values()} - {Key}:
             problem = f"{', '.join(keys)}: must be positive(), non_negative() or decay()"
+        elif mismatch := _mismatch(optimizer.step, wants):
+            named = ", ".join(wants) or "nothing"
+            problem = f"step: {mismatch}; it gets what wants names: {named}"
         else:
             RULES[name] = Rule(name, optimizer, keys, tuple(wants), evaluated, place, client_method)
             _decorated.append(RULES[name])
@@ -193,6 +197,15 @@ def rule(
         raise UserError(f"rule: {name}: {problem}")
 
     return register
+
+
+def _mismatch(step: Callable[..., Any], wants: Sequence[str]) -> str:
+    """Say why a class's ``step`` does not take what it wants by name; empty where it does."""
+    try:
+        inspect.signature(step).bind(None, **dict.fromkeys(wants))
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def find_rule(name: str) -> Rule:
