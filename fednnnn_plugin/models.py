@@ -20,7 +20,7 @@ from fednnnn_plugin.errors import UserError, did_you_mean, printable
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import call_code, check_arguments, find_code, is_own
 
-_KEY = "model_args.model"
+MODEL = "model_args.model"
 
 
 class NNNNMnist(nn.Module):
@@ -142,15 +142,15 @@ def create_model(
     run; it gets the ``arguments`` too. A model that was given is returned as it is.
     """
     if is_own(name):
-        function = find_code(_KEY, name, given, allow_code=allow_code)
+        function = find_code(MODEL, name, given, allow_code=allow_code)
         check_arguments(function, "model_args", arguments or {})
         if isinstance(given, nn.Module):
             return given
         return _own_model(
-            function, f"{_KEY}: {printable(name)}", seed, num_classes, arguments or {}
+            function, f"{MODEL}: {printable(name)}", seed, num_classes, arguments or {}
         )
     if problem := unknown_model(name):
-        raise UserError(f"{_KEY}: {name[:60]!r}: {problem}")
+        raise UserError(f"{MODEL}: {name[:60]!r}: {problem}")
     with _drawing_from(seed):
         if name in MODELS:
             return MODELS[name](num_classes)

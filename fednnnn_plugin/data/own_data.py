@@ -16,7 +16,7 @@ from fednnnn_plugin.user_code import call_code, check_arguments, find_code
 
 MAX_CLASSES = 100_000
 
-_KEY = "data_args.dataset"
+DATA = "data_args.dataset"
 _FORMS = (
     "must be tensors or arrays (train_inputs, train_labels, test_inputs, test_labels), and fifth, "
     "if you like, a list with each client's positions; or (a list with each client's (inputs, "
@@ -64,8 +64,8 @@ def bring_data(
 
     The function is ``given``, or imported as ``module:name``.
     """
-    where, arguments = f"{_KEY}: {printable(name)}", arguments or {}
-    found = find_code(_KEY, name, given, allow_code=allow_code)
+    where, arguments = f"{DATA}: {printable(name)}", arguments or {}
+    found = find_code(DATA, name, given, allow_code=allow_code)
     check_arguments(found, "data_args", arguments)
     if given is not None and not callable(given):
         return Brought(given, {})
@@ -86,7 +86,7 @@ def load_own_data(name: str, brought: Brought) -> OwnData:
     fifth value has the positions of each client in the training part. Or they are two: the inputs
     and labels of each client, and those to test on.
     """
-    where, returned = f"{_KEY}: {printable(name)}", brought.value
+    where, returned = f"{DATA}: {printable(name)}", brought.value
     *train, test = parts = _checked(_parts(returned, where), where)
     num_classes = count_classes([part.labels for part in parts], where)
     counts = [len(part.labels) for part in train]

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from torch import nn
 
 from fednnnn_plugin.data.federated import FederatedData, own_data
+from fednnnn_plugin.data.own_data import DATA
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.from_recipe import load_data, rank_device
 from fednnnn_plugin.engine.functions import find_functions
@@ -13,12 +14,10 @@ from fednnnn_plugin.engine.own_loaders import has_loaders, load_loaders
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.fingerprint import Fingerprint, model_digests
-from fednnnn_plugin.models import create_model
+from fednnnn_plugin.models import MODEL, create_model
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.user_code import find_code, is_own
-
-DATA, MODEL, RULE = "data_args.dataset", "model_args.model", "train_args.federated_optimizer"
 
 
 def recipe_inputs(

@@ -17,9 +17,10 @@ from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.engine.batches import LoaderData
 from fednnnn_plugin.engine.folder import RunFolder
-from fednnnn_plugin.engine.inputs import MODEL, recipe_model
+from fednnnn_plugin.engine.inputs import recipe_model
 from fednnnn_plugin.engine.unchanged import is_of_other_code
 from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.models import MODEL
 from fednnnn_plugin.recipe import load_recipe
 from fednnnn_plugin.user_code import names_code, names_object, refuse_code
 

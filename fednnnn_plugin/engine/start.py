@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS, name_client_method
+from fednnnn_plugin.data.own_data import DATA
 from fednnnn_plugin.engine.display import progress_display
 from fednnnn_plugin.engine.folder import RunFolder
 from fednnnn_plugin.engine.followers import Follower
 from fednnnn_plugin.engine.from_recipe import recipe_followers, run_folder, run_mode
 from fednnnn_plugin.engine.functions import LOSS, METRICS, OPTIMIZER, object_names
-from fednnnn_plugin.engine.inputs import DATA, MODEL, RULE, recipe_inputs
+from fednnnn_plugin.engine.inputs import recipe_inputs
 from fednnnn_plugin.engine.ranks import choose_ranks, ending_together
 from fednnnn_plugin.engine.records import Summary
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.engine.sampling import SAMPLING, Sampler
 from fednnnn_plugin.errors import in_words
+from fednnnn_plugin.models import MODEL
 from fednnnn_plugin.recipe import find_recipe, load_recipe
-from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD
+from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE
 from fednnnn_plugin.server.rules import RULES, name_rule
 
 if TYPE_CHECKING:

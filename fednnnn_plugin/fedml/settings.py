@@ -22,6 +22,7 @@ from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.recipe.kinds import Caller
 from fednnnn_plugin.recipe.method_keys import (
     CLIENT_METHOD,
+    RULE,
     find_client_method,
     find_method,
     method_keys,
@@ -55,7 +56,6 @@ _CLIENT_KEYS = (
 )
 #: A user's trainer may call them otherwise.
 TRAINING_KEYS = ("epochs", "batch_size", "learning_rate")
-_METHOD = "train_args.federated_optimizer"
 _SECURE = ("LSA", "SA")  # FedML's light and plain secure aggregation
 
 # A recipe needs these; a deployment may call them otherwise where it does not use ours.
@@ -114,7 +114,7 @@ def script_recipe(
     file, named = str(given.get("yaml_config_file", "")), given.get("federated_optimizer")
     where = printable(file) or "args"
     client_named = given.get("client_method")
-    names = ((_METHOD, named), (CLIENT_METHOD, client_named))
+    names = ((RULE, named), (CLIENT_METHOD, client_named))
     own_code = any(is_allowed_code(key, name) for key, name in names)
     caller = Caller(lambda key: f"{where}: {printable(key)}", True, custom_trainer, own_code)
     methods: set[str] = set()
@@ -149,8 +149,8 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
         method = str(named) if named in RULES or names_code(named) else "FedNNNN"
     elif not isinstance(method, str) or (method not in RULES and not names_code(method)):
         raise UserError(f"method: {method!r}: must be one of {', '.join(RULES)}")
-    own_code = is_allowed_code(_METHOD, method)
-    rule = load_rule(method, _METHOD) if own_code else find_rule(method)
+    own_code = is_allowed_code(RULE, method)
+    rule = load_rule(method, RULE) if own_code else find_rule(method)
     warn_of_near_keys(args)
     warn_of_unused_keys(args, simulation=False)
     every = dict.fromkeys(key for other in RULES.values() for key in other.keys)

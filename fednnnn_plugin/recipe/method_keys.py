@@ -11,7 +11,7 @@ from fednnnn_plugin.recipe.schema import SECTIONS, own_keys
 from fednnnn_plugin.server.rules import RULES, Key, Rule, load_rule
 from fednnnn_plugin.user_code import names_code, refuse_code
 
-METHOD, CLIENT_METHOD = "train_args.federated_optimizer", "train_args.client_method"
+RULE, CLIENT_METHOD = "train_args.federated_optimizer", "train_args.client_method"
 Found = TypeVar("Found")
 
 
@@ -24,7 +24,7 @@ def method_keys() -> dict[str, Key]:
 
 def find_method(name: object, caller: Caller) -> Rule:
     """The rule of a name, imported where it is the user's and may run; else a ``UserError``."""
-    rule = _find(name, RULES, load_rule, METHOD, caller)
+    rule = _find(name, RULES, load_rule, RULE, caller)
     _check_keys(name, rule.keys)
     return rule
 
@@ -60,7 +60,7 @@ def method_settings(
     try:
         rule = find_method(named, caller)
     except UserError as error:
-        problems[METHOD] = str(error)
+        problems[RULE] = str(error)
     try:
         client = find_client_method(client_named, rule, caller)
     except UserError as error:

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from fednnnn_plugin.errors import MAX_LINES, UserError, did_you_mean, joined, shown
 from fednnnn_plugin.recipe.consistency import inconsistencies
 from fednnnn_plugin.recipe.kinds import Caller
-from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, METHOD, method_keys, method_settings
+from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE, method_keys, method_settings
 from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, fixed_keys
 from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_object
 
@@ -33,7 +33,7 @@ def build(name: str, sections: Mapping[str, object], caller: Caller) -> Recipe:
         ours = fixed_keys("train_args")
         own = {key: value for key, value in train.items() if key in ours}
         values["train_args"] = {**own, "rule_settings": settings}
-    problems |= _unknown(sections, of_methods=not problems.keys() & {METHOD, CLIENT_METHOD})
+    problems |= _unknown(sections, of_methods=not problems.keys() & {RULE, CLIENT_METHOD})
     try:
         recipe = Recipe.model_validate(values, context=caller)
         problems = problems or dict(inconsistencies(recipe, foreign=caller.foreign))

@@ -14,8 +14,8 @@ from fednnnn_plugin.data.images import are_classes
 from fednnnn_plugin.data.partition import deal_name, partition
 from fednnnn_plugin.engine.evaluation import higher_is_better
 from fednnnn_plugin.engine.functions import find_functions
-from fednnnn_plugin.engine.inputs import MODEL
 from fednnnn_plugin.errors import RunError, UserError, joined
+from fednnnn_plugin.models import MODEL
 from fednnnn_plugin.recipe import differences
 from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.report.study import Plan, is_study, read_plan, read_study

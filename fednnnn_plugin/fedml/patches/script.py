@@ -8,7 +8,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import hook
 from fednnnn_plugin.fedml.methods import is_allowed_code, names_ours, simulates_ours
 from fednnnn_plugin.fedml.patches import wrap
-from fednnnn_plugin.models import MODELS, create_model, unknown_model
+from fednnnn_plugin.models import MODEL, MODELS, create_model, unknown_model
 from fednnnn_plugin.user_code import names_code
 
 DATASETS = ("mnist", "cifar10", "digits", "image_folder")
@@ -75,7 +75,7 @@ def _create(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -
     if name not in MODELS and not known:
         return original(args, *rest, **named)
     hook.require()
-    allow_code = is_allowed_code("model_args.model", name)
+    allow_code = is_allowed_code(MODEL, name)
     output_dim = rest[0] if rest else named.get("output_dim", 10)
     seed = int(getattr(args, "random_seed", 0))
     return create_model(name, seed, int(output_dim), allow_code=allow_code)
@@ -121,6 +121,7 @@ def _why_ours(args: Any) -> str | None:
 
 
 def _own_data(args: Any) -> tuple[list[Any], int]:
+    from fednnnn_plugin.data.own_data import DATA
     from fednnnn_plugin.engine.from_recipe import load_data
     from fednnnn_plugin.engine.ranks import Ranks, ending_together
     from fednnnn_plugin.fedml.loaders import fedml_dataset
@@ -128,7 +129,7 @@ def _own_data(args: Any) -> tuple[list[Any], int]:
     from fednnnn_plugin.fedml.settings import script_recipe
 
     end_federation_together(args)
-    allow_code = is_allowed_code("data_args.dataset", args.dataset)
+    allow_code = is_allowed_code(DATA, args.dataset)
     # Of the settings only those of the data are used, so the method is one without coefficients.
     recipe = script_recipe(
         args, method="PaperFedAvg", custom_trainer=True, unread=("epochs", "learning_rate")
