@@ -9,7 +9,7 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.report.conditions import DATASET_NAMES, METHODS, arrange
 from fednnnn_plugin.report.paper import PAPER
 from fednnnn_plugin.report.runs import SECONDS
-from fednnnn_plugin.report.tables import comparable_times
+from fednnnn_plugin.report.times import comparable_times
 
 RESULTS = Path(__file__).parents[1] / "results"
 PAGE = RESULTS / "CLAIMS.md"

@@ -15,8 +15,8 @@ import jinja2
 import pandas as pd
 
 from fednnnn_plugin.errors import UserError, check_known, printable
+from fednnnn_plugin.report import ranking, search_figures, tables
 from fednnnn_plugin.report import runs as run_folders
-from fednnnn_plugin.report import search_figures, tables
 from fednnnn_plugin.report.arguments import check_finite, checked_names
 from fednnnn_plugin.report.cells import as_csv
 from fednnnn_plugin.report.charts import Chart, condition_charts
@@ -24,6 +24,7 @@ from fednnnn_plugin.report.conditions import arrange, references
 from fednnnn_plugin.report.output import Files, replace_report
 from fednnnn_plugin.report.study import Study, is_study, read_study
 from fednnnn_plugin.report.style import drawn
+from fednnnn_plugin.report.typeset import Table, escaped
 
 PAGE = "index.html"
 MARKDOWN = "README.md"  # what a repository shows of a folder
@@ -78,7 +79,7 @@ def build_report(
         recorded = ", ".join(known) or "none"
         warnings.append(f"--layer: {printable(name)}: no run recorded it; recorded are {recorded}")
     files: Files = {}
-    shown: dict[str, tables.Table] = {}
+    shown: dict[str, Table] = {}
     sections: list[Section] = []
     if not runs.empty:
         files["rounds.csv"] = as_csv(runs)
@@ -89,7 +90,7 @@ def build_report(
         for (data, condition), members in runs.groupby(["data", "condition"], sort=False):
             charts = condition_charts(members, references(runs, members), layers)
             title = f"{data}: {condition}"
-            headline = f"{tables.headline(members)} {tables.settings(members)}".strip()
+            headline = f"{ranking.headline(members)} {tables.settings(members)}".strip()
             sections.append(Section(title, headline, list(charts)))
     searches = [_search(study) for study in studies]
     sections += searches
@@ -110,7 +111,7 @@ def build_report(
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    pages.filters["escaped"] = tables.escaped
+    pages.filters["escaped"] = escaped
     for name, template in ((MARKDOWN, "page.md"), (PAGE, "page.html")):
         page = pages.get_template(template).render(
             beginning=_beginning(runs, paths, out),
@@ -135,13 +136,13 @@ def _beginning(runs: pd.DataFrame, paths: Sequence[Path], out: Path) -> Iterator
         yield f"Made by `fednnnn report` from the records of {many} runs ({rounds} rounds)."
         for name, what in (("commit", "Commits"), ("device", "Machines")):
             counts = runs.drop_duplicates("run")[name].value_counts(sort=False)
-            told = [tables.escaped(f"{each} ({count} runs)") for each, count in counts.items()]
+            told = [escaped(f"{each} ({count} runs)") for each, count in counts.items()]
             missing = many - int(counts.sum())
             told += [f"not recorded ({missing} runs)"] * bool(missing)
             yield f"{what}: {', '.join(told)}."
     beside = out.glob("*.md") if os.path.realpath(out) in map(os.path.realpath, paths) else ()
     for name in sorted({page.name for page in beside} - {MARKDOWN}):
-        yield f"See also [{tables.escaped(printable(name))}]({quote(os.fsencode(name))})."
+        yield f"See also [{escaped(printable(name))}]({quote(os.fsencode(name))})."
 
 
 def _studies(paths: Sequence[Path], warnings: list[str]) -> list[Study]:

@@ -16,7 +16,7 @@ from fednnnn_plugin.report import figures
 from fednnnn_plugin.report.conditions import SINGLE_CLIENT
 from fednnnn_plugin.report.runs import layers
 from fednnnn_plugin.report.style import panels
-from fednnnn_plugin.report.tables import comparable_times, times_note
+from fednnnn_plugin.report.times import comparable_times, times_note
 
 Panel = tuple[pd.DataFrame, Callable[..., Axes]]  # what is drawn, and how
 

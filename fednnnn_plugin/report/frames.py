@@ -11,8 +11,8 @@ import pandas as pd
 from fednnnn_plugin.errors import UserError, in_words
 from fednnnn_plugin.report.arguments import run_paths
 from fednnnn_plugin.report.conditions import LINE, arrange, placed
+from fednnnn_plugin.report.outcomes import averaged, outcomes, reaching
 from fednnnn_plugin.report.runs import layers, read_folders
-from fednnnn_plugin.report.tables import averaged, outcomes, reaching
 
 
 def read_runs(*folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.report import tables
+from fednnnn_plugin.report import ranking, tables
 from fednnnn_plugin.report.charts import condition_charts
 from fednnnn_plugin.report.conditions import arrange
 from fednnnn_plugin.report.paper import unlike_paper
+from fednnnn_plugin.report.typeset import Table
 
 from .conftest import curve
 
 
-def table_of(folder: Path) -> tables.Table:
+def table_of(folder: Path) -> Table:
     return tables.accuracy(arrange(fp.read_runs(folder)))
 
 
@@ -33,8 +34,8 @@ def test_summary_and_headline_by_hand(make_run) -> None:
         folder = make_run("Momentum", dataset="mnist", seed=seed, change=curve(0.1, 0.2, 0.2, 0.2))
     runs = fp.read_runs(folder.parent)
     best, extent = "Best: FedNNNN, 80.00 ± 14.14 %", "4 of the paper's 100 rounds, 2 seeds."
-    assert tables.headline(arrange(runs)) == f"{best}, 50.0 points above FedAvg; {extent}"
-    assert tables.headline(arrange(runs[runs["method"] != "FedAvg"])) == f"{best}; {extent}"
+    assert ranking.headline(arrange(runs)) == f"{best}, 50.0 points above FedAvg; {extent}"
+    assert ranking.headline(arrange(runs[runs["method"] != "FedAvg"])) == f"{best}; {extent}"
     row = {"data": "MNIST", "condition": "non-IID, B", "label": "FedNNNN", "method": "FedNNNN"}
     row |= {"seeds": 2, "rounds": 4, "metric": "accuracy"}
     row |= {"best": 0.8, "best_sd": math.sqrt(0.02), "final": 0.7, "final_sd": math.sqrt(0.02)}
@@ -121,7 +122,7 @@ def test_data_without_a_recipe_is_not_ranked(make_run) -> None:
     assert {*runs["data"]} == {"01 (image_folder)", "1 (image_folder)", "data not recorded"}
     of_unknown = runs[runs["data"] == "data not recorded"]
     assert {*of_unknown["method"]} == {"1:30", "2:30"}
-    assert tables.headline(of_unknown) == ""
+    assert ranking.headline(of_unknown) == ""
     assert not tables.accuracy(runs).strong
 
 
@@ -148,7 +149,7 @@ def test_headline_ranks_no_unequal_runs(make_run, nnnn, base, why) -> None:
     runs = [("FedNNNN", how) for how in nnnn] + [("PaperFedAvg", how) for how in base]
     folders = [make_run(method, comm_round=20, **how) for method, how in runs]
     arranged = arrange(fp.read_runs(folders[0].parent))
-    assert tables.headline(arranged) == f"Not ranked: {why}."
+    assert ranking.headline(arranged) == f"Not ranked: {why}."
     table = tables.accuracy(arranged)
     assert not table.strong
     if len(nnnn) == 2:
@@ -160,7 +161,7 @@ def test_methods_are_ranked_by_the_seeds_they_share(make_run) -> None:
     make_run("FedNNNN", change=curve(0.5, 0.6, 0.8, 0.6))
     make_run("FedNNNN", seed=1, done=3, change=curve(0.5, 0.5, 0.5))
     runs = arrange(fp.read_runs(make_run("PaperFedAvg", change=curve(0.5, 0.6, 0.7, 0.6)).parent))
-    assert tables.headline(runs).startswith("Best: FedNNNN, 80.00 %, 10.0 points above FedAvg; 4")
+    assert ranking.headline(runs).startswith("Best: FedNNNN, 80.00 %, 10.0 points above FedAvg; 4")
     assert tables.accuracy(runs).strong == {(1, "best"), (0, "final"), (1, "final")}
 
 
@@ -257,7 +258,7 @@ def test_run_without_accuracy_is_judged_by_loss(make_run) -> None:
     assert (row["metric"], float(row["best"])) == ("loss", round(runs["test_loss"].min(), 4))
     table = tables.rounds_to(runs, 20.0)
     assert (table.title, *table.rows["rounds"]) == ("Rounds to loss 20", "1")
-    assert tables.headline(runs) == ""
+    assert ranking.headline(runs) == ""
 
 
 @pytest.mark.parametrize("lower", [False, True])
@@ -276,7 +277,7 @@ def test_first_metric_judges(make_run, lower: bool) -> None:
     assert [*table.rows["best"]] == (["0.2500", "0.1250"] if lower else ["0.7500", "0.5000"])
     assert [*table.rows["final"]] == ["0.7500", "0.2500"]
     assert table.strong == {(int(lower), "best"), (int(lower), "final")}
-    assert ("FedNNNN, own 0.1250" if lower else "FedAvg, own 0.7500") in tables.headline(runs)
+    assert ("FedNNNN, own 0.1250" if lower else "FedAvg, own 0.7500") in ranking.headline(runs)
     rounds = tables.rounds_to(runs, 0.25).numbers["rounds"].tolist()
     assert rounds == ([2, 2] if lower else [1, 1])
 
