@@ -17,10 +17,10 @@ from fednnnn_plugin.user_code import call_code, check_arguments, find_code
 MAX_CLASSES = 100_000
 
 DATA = "data_args.dataset"
+_FOUR = "(train_inputs, train_labels, test_inputs, test_labels)"
 _FORMS = (
-    "must be tensors or arrays (train_inputs, train_labels, test_inputs, test_labels), and fifth, "
-    "if you like, a list with each client's positions; or (a list with each client's (inputs, "
-    "labels), (test_inputs, test_labels))"
+    f"must be tensors or arrays {_FOUR}, and fifth, if you like, a list with each client's "
+    "positions; or (a list with each client's (inputs, labels), (test_inputs, test_labels))"
 )
 
 
@@ -196,7 +196,8 @@ def checked_part(pair: tuple[Any, Any], where: str, name: str = "") -> _Part:
     x = _inputs(pair[0], f"{where}: {name}inputs")
     y = checked_labels(pair[1], f"{where}: {name}labels")
     if len(x) != len(y):
-        raise UserError(f"{where}: {name}labels: {len(y)}, for {len(x)} {name}inputs")
+        order = f"; the order is {_FOUR}" if name == "train_" else ""
+        raise UserError(f"{where}: {name}labels: {len(y)}, for {len(x)} {name}inputs{order}")
     return _Part(x, y)
 
 

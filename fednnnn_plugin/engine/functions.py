@@ -70,7 +70,8 @@ def find_functions(
     def own(where: str, name: str, given: object, kind: str) -> Any:
         found = find_code(where, name, given, allow_code=allow_code)
         if not callable(found):
-            raise UserError(f"{where}: {printable(name)}: is not callable")
+            kind = printable(type(found).__name__)
+            raise UserError(f"{where}: {printable(name)}: a {kind}; must be a class or a function")
         digests[kind] = {"code": code_digest(*digests.get(kind, {}).values(), found)}
         return found
 

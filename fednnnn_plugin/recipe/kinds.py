@@ -130,7 +130,7 @@ ClientOptimizer = Annotated[
     _only(
         lambda value, caller: value.lower() in OPTIMIZERS or is_own(value) or caller.custom_trainer
     ),
-    Field(description="sgd, another class of torch.optim by name, or MODULE:CLASS"),
+    Field(description="sgd, a class of torch.optim but LBFGS and SparseAdam, or MODULE:CLASS"),
 ]
 ClientSampling: TypeAlias = Literal["uniform"] | _Code
 LossName: TypeAlias = Literal["cross_entropy", "bce_with_logits", "mse"] | _Code
