@@ -79,7 +79,7 @@ FLOATS = images().float()
         ((images(), labels()), "a tuple of 2; must be tensors or arrays"),
         ((images()[0, 0, 0, 0], *REST), "train_inputs: torch.uint8 of []; must be [n, ...]"),
         ((images(0), *REST), "train_inputs: torch.uint8 of [0, 1, 2, 2]; must be [n, ...], not em"),
-        ((images(), labels(3), *REST[1:]), "train_labels: 3, for 4 train_inputs; the order is (train_"),
+        ((images(), labels(3), *REST[1:]), "train_labels: 3, for 4 train_inputs; the order is ("),
         ((images(), labels(), images(4, 0, 1, 2, 3), labels()), "test_inputs: torch.uint8 of [4,"),
         (
             ([FloatSet()], (images(), labels())),
