@@ -19,6 +19,10 @@ class LaunchError(UserError):
     """Processes that were launched together do not know of each other: each has to say it."""
 
 
+class StartError(UserError):
+    """What a run does in each round fails before the first one; other settings may help."""
+
+
 class RunError(RuntimeError):
     """A run that cannot continue, although its settings are right; the message is one line.
 

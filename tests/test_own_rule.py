@@ -27,6 +27,15 @@ class Narrow(torch.optim.SGD):
         super().__init__(params)
         assert wide <= 1
 
+@rule(far=positive(default=1.0))
+class Limited(torch.optim.SGD):
+    def __init__(self, params, far):
+        super().__init__(params, lr=far)
+
+    def step(self, closure=None):
+        assert self.defaults["lr"] <= 1, "too far"
+        super().step()
+
 @rule()
 class Leaving(torch.optim.SGD):
     def step(self, closure=None):
@@ -113,6 +122,19 @@ def test_rule_that_raises_is_one_line(method, command, named: str) -> None:
     assert named in line
     assert not Path("studies").exists()
     assert not Path("runs").exists()
+
+
+def test_trial_whose_rule_raises_is_a_failed_one() -> None:
+    """The search goes on; nothing of that trial was written."""
+    recipe = Path("lion.yaml").read_text().replace("server_lion_lr: 0.002", "")
+    Path("own.yaml").write_text(recipe.replace("ServerLion", "Limited"))
+    words = ("own.yaml", "--grid=far=0.5,2.0", "--rounds=1", "--study=study")
+    ended = fednnnn("tune", *words)
+    assert ended.exit_code == 0, ended.output
+    assert "failed federated_optimizer: my_rules:Limited: raised AssertionError: too far" in (
+        ended.output
+    )
+    assert {folder.name for folder in Path("study/trials").glob("*/far*")} == {"far=0.5"}
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from fednnnn_plugin.engine.records import RoundRecord, Seconds, round_record
 from fednnnn_plugin.engine.sampling import Sampler, draw_cohort
 from fednnnn_plugin.engine.widths import Widths, width_in
 from fednnnn_plugin.engine.workers import Failure
-from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.errors import RunError, StartError, UserError
 from fednnnn_plugin.server.client_sum import ClientSum
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.server import Server, ServerState
@@ -88,15 +88,16 @@ class Federation:
         update, and the start is tested. Where clients may fail, none is tried.
 
         Raises:
-            UserError: one of these raised.
+            UserError: the sampler raised; a `StartError` where another of these did.
         """
         first, vectors = self.schedule.draw(1)[0], self.vectors
-        if not self.schedule.max_client_failures:
-            with _trial(f"the first step of client {first}"):
+        with _trial(f"the first step of client {first}"):
+            if not self.schedule.max_client_failures:
                 self.cohort.try_training(start.served, first)
-        if vectors:
-            vectors.try_method()
-        self.server.try_rule(start, vectors.returns if vectors else ())
+        with _trial("a step of the server"):
+            if vectors:
+                vectors.try_method()
+            self.server.try_rule(start, vectors.returns if vectors else ())
         with _trial("a test of the model before round 1"):
             self.cohort.try_test(start.evaluation)
 
@@ -293,8 +294,10 @@ def _trial(what: str) -> Iterator[None]:
     """Say what failed before there is a round."""
     try:
         yield
+    except UserError as error:
+        raise StartError(str(error)) from error.__cause__
     except Failure as error:
-        raise UserError(f"{what} failed: {error}") from _root(error)
+        raise StartError(f"{what} failed: {error}") from _root(error)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from fednnnn_plugin.engine.inputs import recipe_inputs
 from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import RoundRecord, Summary
 from fednnnn_plugin.engine.run import run_federation
-from fednnnn_plugin.errors import RunError, UserError, in_words
+from fednnnn_plugin.errors import RunError, StartError, UserError, in_words
 from fednnnn_plugin.recipe import Recipe, dump_recipe, load_recipe
 from fednnnn_plugin.report.study import Plan
 
@@ -47,7 +47,7 @@ def run_trial(
         run_federation(recipe, load, folder, mode, ranks=ranks, followers=[pruner])
     except optuna.TrialPruned:
         return "pruned", ""
-    except RunError as error:
+    except (RunError, StartError) as error:
         return "failed", str(error)
     if Summary.rounds_in(RunFolder(folder).summary) > recipe.train_args.comm_round:
         raise UserError(f"--study: {folder}: it holds a longer run than the study's: move it away")
