@@ -3,17 +3,20 @@
 import dis
 import functools
 import inspect
+import random
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
+from importlib.util import resolve_name
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fednnnn_plugin.user_code import is_installed
+from fednnnn_plugin.user_code import is_installed, own_module
 
 #: What of whom: ``{"model": {"layout": digest, …}, "data": {"tensors": digest}, …}``. A part whose
 #: name begins with ``drawn`` follows from the run's seed: other seeds have others.
@@ -37,6 +40,11 @@ _MADE_OF: dict[type, tuple[str, ...]] = {
     functools.partial: ("func", "args", "keywords"),
     type(functools.cache(len)): ("__wrapped__",),
 }
+# They are seeded for each call, and change with it.
+_GENERATORS = (
+    *(random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator),
+    torch.Generator,
+)
 # Functions and attributes of classes that are written in C, or made by Python for slots.
 _BUILT_IN = (
     *(types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType),
@@ -101,8 +109,8 @@ def code_digest(*things: object) -> str:
 
     It is of the code as Python runs it: of a class from a file, a notebook or ``exec`` alike, and
     of a file that was edited since as it was imported; comments and places do not count. It
-    follows base classes, defaults, closures and globals, but not into what is installed. Another
-    minor version of Python compiles to other code.
+    follows base classes, defaults, closures, globals and imports, which it makes, but not into what
+    is installed. Another minor version of Python compiles to other code.
     """
     digest = blake2b(digest_size=_BYTES)
     seen: dict[int, tuple[int, object]] = {}  # holds the things, so that no other gets their id
@@ -222,19 +230,53 @@ def _told_of_function(function: types.FunctionType) -> Iterator[object]:
             yield cell.cell_contents
         except ValueError:  # empty
             yield None
-    for name in sorted(_globals_of(function.__code__)):
+    codes = [*_codes(function.__code__)]
+    for name in sorted(set().union(*map(_globals_of, codes))):
         if name in function.__globals__:
             yield from (name, function.__globals__[name])
+    package = function.__globals__.get("__package__") or ""
+    for level, name, attribute in sorted(set().union(*map(_imports_of, codes))):
+        yield from (name, attribute, _imported(level, name, attribute, package))
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield a code and all that are in it, as of lambdas and classes."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _codes(const)
 
 
 def _globals_of(code: types.CodeType) -> set[str]:
-    named = {each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"}
-    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
-    return named.union(*map(_globals_of, inner))
+    """Names that are looked for in the module; a class's body looks there for its own, too."""
+    loads = ("LOAD_GLOBAL", "LOAD_NAME")
+    named = {each.argval for each in dis.get_instructions(code) if each.opname in loads}
+    return {name for name in named if not (name.startswith("__") and name.endswith("__"))}
+
+
+def _imports_of(code: types.CodeType) -> set[tuple[int, str, str]]:
+    """Level, module and attribute, or none, of each import; ``from . import x`` has level 1."""
+    steps = [each for each in dis.get_instructions(code) if each.opname != "EXTENDED_ARG"]
+    return {
+        (steps[place - 2].argval, step.argval, attribute)
+        for place, step in enumerate(steps)
+        if step.opname == "IMPORT_NAME"
+        for attribute in steps[place - 1].argval or ("",)
+    }
+
+
+def _imported(level: int, name: str, attribute: str, package: str) -> object:
+    """Return what a function imports, if it is the user's."""
+    with suppress(ImportError):  # it is beyond the package
+        name = resolve_name("." * level + name, package)
+    module = own_module(name)
+    if not attribute or module is None:
+        return module
+    return getattr(module, attribute, None) or own_module(f"{name}.{attribute}")
 
 
 def _told_of_object(thing: object) -> Iterator[object]:
-    """Yield an object's class and what it has; of others' classes its text, if that is no place."""
+    """Yield an object's class and what it has; what others' classes have as it is copied."""
     kind = type(thing)
     if kind in _MADE_OF:
         yield kind.__name__
@@ -242,7 +284,15 @@ def _told_of_object(thing: object) -> Iterator[object]:
     elif is_installed(kind):
         text = repr(thing)
         text = getattr(thing, "__qualname__", "") if " at 0x" in text else text
-        yield f"{kind.__qualname__} {text}"
+        made: Any = None
+        if not isinstance(thing, _GENERATORS):
+            with suppress(Exception):  # as of a lock
+                made = thing.__reduce_ex__(2)
+        if isinstance(made, tuple):
+            yield kind.__qualname__
+            yield from ([*part] if isinstance(part, Iterator) else part for part in made)
+        else:
+            yield f"{kind.__qualname__} {text}"
     else:
         yield from ("object", kind, getattr(thing, "__dict__", None))
         slots = (item for base in kind.__mro__ if not is_installed(base) for item in _slots(base))

@@ -124,7 +124,14 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes the text that the loader would read as a number."""
+    """Quotes the text that the loader would read as a number, or that has several lines."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = '"' if "\n" in text else None
+        return self.represent_scalar(f"{_TAG}str", text, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 
 # YAML 1.1, and so PyYAML, reads 1:30 as 90 and 010 as 8.

@@ -2,6 +2,7 @@
 
 import builtins
 import importlib
+import importlib.util
 import inspect
 import os
 import sys
@@ -152,6 +153,20 @@ def check_arguments(function: object, where: str, given: Mapping[str, object]) -
         )
     if lines:
         raise UserError(joined(lines))
+
+
+def own_module(name: str) -> ModuleType | None:
+    """Import a module of the user's; None where it is a package's, or does not import."""
+    try:
+        spec = importlib.util.find_spec(name.partition(".")[0])
+        places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+        if not places or any(_is_of_package(place) for place in places if place):
+            return None
+        with on_threads(1), isolated_generators(0, f"import {name}"):
+            module = importlib.import_module(name)
+    except (Exception, SystemExit):
+        return None
+    return None if is_installed(module) else module
 
 
 def is_installed(thing: FunctionType | ModuleType | type) -> bool:

@@ -1,13 +1,24 @@
 """Digests of code and models: the same for the same, another for what computes otherwise."""
 
+import copy
+import functools
+import importlib
+import logging
+import operator
 import pathlib
+import random
 import subprocess
 import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from sklearn.preprocessing import StandardScaler
 from torch import nn
 from torch.nn import functional as F
 
@@ -139,6 +150,77 @@ def test_digest_of_an_object_survives_its_use(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("builtins._", 3, raising=False)
     monkeypatch.setattr(torch._C._nn, "another", len, raising=False)
     assert code_digest(network, place, F.gelu) == before
+
+
+def test_digest_follows_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a function or a class in it, from a package too; not of what is installed."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_package").mkdir()
+    files = {"own_helper.py": "SCALE = 1\ndef scale(x): return x * SCALE\n"}
+    files |= {"own_package/__init__.py": "", "own_package/deep.py": "BASE = 1\n"}
+    uses = "def far():\n    from .deep import BASE\n    from . import deep\n    return BASE\n"
+    files["own_package/use.py"] = uses
+
+    def scale(x: Any) -> Any:
+        from own_helper import scale
+
+        class Inner:
+            import own_helper
+
+        return scale(x), Inner
+
+    def found(edited: str = "", old: str = "", new: str = "") -> tuple[str, str]:
+        for name, text in files.items():
+            (tmp_path / name).write_text(text.replace(old, new) if name == edited else text)
+        for name in [name for name in sys.modules if name.startswith("own_")]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        far = importlib.import_module("own_package.use").far
+        return code_digest(scale), code_digest(far)
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = found()
+    assert found() == before
+    assert found("own_helper.py", "SCALE = 1", "SCALE = 2")[0] != before[0]
+    assert found("own_package/deep.py", "BASE = 1", "BASE = 2")[1] != before[1]
+    assert found("own_helper.py", "def scale", "# changed\ndef scale") == before
+
+
+def test_digest_of_a_class_in_a_function_has_its_globals(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made() -> Any:
+        class Inner:
+            source = SOURCE
+
+        return Inner
+
+    before = code_digest(made)
+    monkeypatch.setitem(globals(), "__name__", "elsewhere")
+    assert code_digest(made) == before
+    monkeypatch.setitem(globals(), "SOURCE", "another")
+    assert code_digest(made) != before
+
+
+def test_digest_of_installed_objects_by_what_they_have() -> None:
+    """As they are copied: pandas shows a part of a long series, a transform only a place."""
+    numbers = list(range(200))
+    series = pd.Series(numbers), pd.Series([*numbers[:100], 7, *numbers[101:]])
+    scaled = [StandardScaler().fit([[0.0], [end]]) for end in (1.0, 2.0)]
+    chained = [functools.partialmethod(operator.add, shift) for shift in (1, 2)]
+    held = [SimpleNamespace(x=torch.arange(5000) % end) for end in (7, 8)]
+    for one, other in (series, scaled, chained, held):
+        assert code_digest(copy.deepcopy(one)) == code_digest(one) != code_digest(other)
+
+
+def test_digest_survives_what_others_change() -> None:
+    """The level of a logger, the state of a generator."""
+    generators = [random.Random(0), np.random.default_rng(0), torch.Generator()]
+    things = [logging.getLogger("mine"), *generators, threading.Lock()]
+    before = code_digest(*things)
+    logging.getLogger("mine").setLevel(logging.DEBUG)
+    for generator in generators[:2]:
+        generator.random()
+    torch.rand(1, generator=generators[2])
+    assert code_digest(*things) == before
 
 
 def test_digest_of_arrays_by_all_they_are() -> None:

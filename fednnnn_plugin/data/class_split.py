@@ -16,6 +16,7 @@ each class is the sum of some clients' sizes, and a draw chooses which.
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,6 +176,12 @@ def _shortest_chain(room: Ints, surplus: Ints) -> list[int] | None:
                 came_from[j] = i
                 queue.append(j)
     return None
+
+
+def places_of_classes(labels: NDArray[np.integer[Any]], num_classes: int) -> list[Ints]:
+    """Return the positions of each class from 0 on, ascending; one sort, of any number of them."""
+    counts = np.bincount(labels, minlength=num_classes)
+    return np.split(np.argsort(labels, kind="stable"), counts[:-1].cumsum())
 
 
 def apportion(amount: int, weights: Ints | Bools) -> Ints:

@@ -23,7 +23,7 @@ from fednnnn_plugin.data.own_data import (
 )
 from fednnnn_plugin.data.partition import partition
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.fingerprint import Fingerprint, tensors_digest
+from fednnnn_plugin.fingerprint import Fingerprint
 from fednnnn_plugin.user_code import is_own
 
 #: What a recipe calls the arguments of `partition` that its refusals name.
@@ -176,8 +176,7 @@ def _load(spec: DataSpec, brought: Brought | None) -> OwnData:
     if name != "image_folder":
         return OwnData(load_images(name, cache_dir, download=spec.download, seed=spec.seed), (), {})
     assert spec.data_dir is not None, "a checked recipe names the folder"
-    dataset = load_image_folder(
+    dataset, digest = load_image_folder(
         spec.data_dir, cache_dir, spec.image_size, spec.test_fraction, spec.seed
     )
-    digest = tensors_digest(dataset.pixels._asdict().items())  # the seed may have drawn the test
-    return OwnData(dataset, (), {"data": {"drawn_tensors": digest}})
+    return OwnData(dataset, (), {"data": {"tensors": digest}})

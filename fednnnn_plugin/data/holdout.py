@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.data.class_split import apportion
+from fednnnn_plugin.data.class_split import apportion, places_of_classes
 from fednnnn_plugin.data.images import ImageDataset, Pixels, are_classes
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import derive_seed
@@ -24,8 +24,9 @@ def drawn_apart(pixels: Pixels, num_drawn: int, rng: np.random.Generator) -> Pix
 def _drawn(labels: Tensor, num_drawn: int, rng: np.random.Generator) -> Tensor:
     drawn = torch.zeros(len(labels), dtype=torch.bool)
     strata = labels.numpy() if are_classes(labels) else np.zeros(len(labels), dtype=np.int64)
-    for label, quota in enumerate(apportion(num_drawn, np.bincount(strata))):
-        drawn[rng.permutation(np.flatnonzero(strata == label))[:quota]] = True
+    quotas = apportion(num_drawn, np.bincount(strata))
+    for places, quota in zip(places_of_classes(strata, len(quotas)), quotas, strict=True):
+        drawn[rng.permutation(places)[:quota]] = True
     return drawn
 
 

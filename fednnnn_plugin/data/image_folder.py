@@ -14,6 +14,7 @@ from fednnnn_plugin.data.image_files import VERSION, decode
 from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
 from fednnnn_plugin.data.sources import data_folder
 from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.fingerprint import tensors_digest
 from fednnnn_plugin.seeds import derive_seed
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -27,16 +28,18 @@ def load_image_folder(
     image_size: tuple[int, int] | None,
     test_fraction: float,
     seed: int,
-) -> ImageDataset:
+) -> tuple[ImageDataset, str]:
     """Load custom images, normalised by mean and standard deviation of the training pixels.
 
     Where the tree has no parts, ``test_fraction`` of every class, drawn by the seed, is the test.
+    With them comes a digest of all images, which is the same for all seeds.
     """
     where = f"data_args.data_dir: {printable(folder)}"
     if not folder.is_dir():
         raise UserError(f"{where}: no such folder")
     with data_folder(folder):
         pixels, classes = read_tree(folder, cache_dir, where, image_size)
+    digest = tensors_digest(pixels._asdict().items())
     if not len(pixels.test_labels):
         total = len(pixels.train_labels)
         num_test = round(test_fraction * total)
@@ -49,7 +52,7 @@ def load_image_folder(
                 f"data_args.test_fraction: {test_fraction}: leaves {what} without an image, of "
                 f"{total} in {printable(folder)}"
             )
-    return normalised_by_training_part(pixels, classes)
+    return normalised_by_training_part(pixels, classes), digest
 
 
 def read_tree(
@@ -65,11 +68,11 @@ def read_tree(
     has_parts = train.is_dir() and (test.is_dir() or _classes(train))
     parts = [train, test] if has_parts else [folder]
     classes = _classes(parts[0])
+    expected = "expected at least 2 classes as <class>/*, or train/<class>/* and test/<class>/*"
     if len(classes) < 2:
-        raise UserError(
-            f"{where}: {len(classes)} folders in {parts[0].name}; expected at least 2 classes as "
-            "<class>/*, or train/<class>/* and test/<class>/*"
-        )
+        raise UserError(f"{where}: {len(classes)} folders in {printable(parts[0])}; {expected}")
+    if not parts[-1].is_dir():
+        raise UserError(f"{where}: has a folder train, but no test beside it; {expected}")
     if differing := set(classes).symmetric_difference(_classes(parts[-1])):
         names = printable(", ".join(sorted(differing)))
         raise UserError(f"{where}: train and test must have the same classes; one lacks {names}")

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fednnnn_plugin.data.class_split import places_of_classes
 from fednnnn_plugin.data.client_sizes import Ints, client_sizes
 from fednnnn_plugin.data.dirichlet import LEAST_ALPHA, class_by_class_shares, dirichlet_shares
 from fednnnn_plugin.data.n_class import check_counts, n_class_shares
@@ -150,8 +151,8 @@ def _iid_shares(
 def _deal(class_of: NDArray[np.integer[Any]], shares: Ints, rng: np.random.Generator) -> list[Ints]:
     """Positions of each client, drawn from every class as ``shares`` [clients, classes] says."""
     hands: list[list[Ints]] = [[] for _ in shares]
-    for j, column in enumerate(shares.T):
-        drawn = rng.permutation(np.flatnonzero(class_of == j))
+    for places, column in zip(places_of_classes(class_of, shares.shape[1]), shares.T, strict=True):
+        drawn = rng.permutation(places)
         for hand, part in zip(hands, np.split(drawn, column[:-1].cumsum()), strict=True):
             hand.append(part)
     return [np.sort(np.concatenate(hand)) for hand in hands]

@@ -5,6 +5,7 @@ from operator import attrgetter
 
 from fednnnn_plugin.errors import shown
 from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
+from fednnnn_plugin.user_code import is_own
 
 _IMAGE_FOLDER = (("data_args.dataset", "image_folder"),)
 _BY_CLASS = ("data_args.partition_method", "dirichlet_by_class")
@@ -62,4 +63,7 @@ def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str
         value, unused = attrgetter(name)(recipe), SECTIONS[section].model_fields[key].default
         if value != unused and all(attrgetter(other)(recipe) != user for other, user in users):
             of = " or ".join(f"{other.split('.')[1]} {user}" for other, user in users)
-            yield name, f"{shown(value)}: only {of} uses it; leave it out or at {shown(unused)}"
+            hint = f"leave it out or at {shown(unused)}"
+            if users == _IMAGE_FOLDER and is_own(data.dataset):
+                hint = "an argument of your function needs another name"
+            yield name, f"{shown(value)}: only {of} uses it; {hint}"

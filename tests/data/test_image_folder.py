@@ -41,7 +41,7 @@ def parts(tmp_path: Path) -> Path:
 
 def load(folder: Path, **changed: Any) -> ImageDataset:
     settings: dict[str, Any] = {"image_size": None, "test_fraction": 0.2, "seed": 0}
-    return load_image_folder(folder, folder.parent / "cache", **settings | changed)
+    return load_image_folder(folder, folder.parent / "cache", **settings | changed)[0]
 
 
 def test_folder_in_parts_worked_by_hand(parts: Path) -> None:
@@ -74,6 +74,21 @@ def test_folder_whole_is_split_by_class(tmp_path: Path) -> None:
     for fraction, what in ((0.9, "class train"), (0.01, "the test")):
         message = refusal(load, folder, test_fraction=fraction)
         assert message.startswith(f"data_args.test_fraction: {fraction}: leaves {what} without")
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_digest_is_of_the_images_for_every_seed(parts: Path, *, whole: bool) -> None:
+    folder = parts / "train" if whole else parts
+    for image in (folder / "cat").glob("*") if whole else ():
+        save(image.with_name(f"more-{image.name}"), 40)
+
+    def digest(seed: int) -> str:
+        return load_image_folder(folder, parts.parent / "cache", None, 0.4, seed)[1]
+
+    before = digest(0)
+    assert digest(1) == before
+    save(parts / "train" / "cat" / "0.png", 9)
+    assert digest(0) == digest(1) != before
 
 
 def test_images_of_several_sizes_are_resized(parts: Path) -> None:
@@ -171,12 +186,12 @@ def test_folder_that_is_wrong_is_one_line(parts: Path) -> None:
     image.rename(image.with_suffix(".gif"))
     assert refusal(load, parts).startswith(f"{image.parent}: no .jpg")
     (parts / "test").rename(parts / "val")
-    assert refusal(load, parts).startswith(f"{parts}/test: ")
+    assert refusal(load, parts).startswith(f"{where}has a folder train, but no test")
     (parts / "test").mkdir()
     for left, name in ((1, "cat"), (0, "dog")):
         shutil.rmtree(parts / "train" / name)
-        assert refusal(load, parts).startswith(f"{where}{left} folders in train")
+        assert refusal(load, parts).startswith(f"{where}{left} folders in {parts}/train;")
     shutil.rmtree(parts)
     assert refusal(load, parts).startswith(where)
     parts.mkdir()
-    assert refusal(load, parts).startswith(f"{where}0 folders in images")
+    assert refusal(load, parts).startswith(f"{where}0 folders in {parts};")
