@@ -100,8 +100,9 @@ class LocalSGD:
         """Train a replica in place by each epoch's batches (inputs, targets).
 
         The correction is ``h``, ``[d]``. A parameter that a step's loss does not reach stays as it
-        is in that step.
+        is in that step; with a correction, which is of all steps, it has the gradient 0.
         """
+        materialize = correction is not None
         replica.model.train()
         if self.optimizer is None:
             descend = self._steps(replica, correction)
@@ -113,7 +114,11 @@ class LocalSGD:
                 before_step()
                 with self.autocast(inputs.device):
                     loss = self.loss(replica.model(inputs), targets)
-                descend(torch.autograd.grad(loss, replica.trained, allow_unused=True))
+                descend(
+                    torch.autograd.grad(
+                        loss, replica.trained, allow_unused=True, materialize_grads=materialize
+                    )
+                )
 
     def _steps(self, replica: Replica, correction: Tensor | None) -> Descent:
         constants = [self.anchor(replica.vector), *([] if correction is None else [correction])]

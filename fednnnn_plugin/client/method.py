@@ -40,9 +40,11 @@ class ClientMethod:
 
     .. math:: w \leftarrow w - η \left( \nabla \ell(w; b) + λ w + μ (w - w_t) + h_k \right)
 
-    with μ of ``prox_mu`` and :math:`h_k` of :meth:`correction`. Each vector that is sent or kept
-    has an element for each trained parameter, in the order of the model's, in its dtype, and is 0
-    at first. The engine carries them to any number of processes, and into checkpoints. All methods
+    with μ of ``prox_mu`` and :math:`h_k` of :meth:`correction`. Where there is a correction, the
+    gradient of a parameter that a step's loss does not reach is 0; else that parameter stays as it
+    is. Each vector that is sent or kept has an element for each trained parameter, in the order of
+    the model's, in its dtype, and is 0 at first. The engine carries them to any number of
+    processes, and into checkpoints. All methods
     get and give the vectors of m clients as rows, and change none in place.
 
     Attributes:

@@ -78,7 +78,7 @@ class ClientFiles:
         self._unsynced.clear()
 
     def prune(self, rounds: Collection[int]) -> None:
-        """Remove the files that the states after these rounds do not have."""
+        """Remove the files that the states after these rounds do not have: of later ones, all."""
         files = client_files_in(self._path)
         there: dict[int, list[int]] = {}
         for client, number in files.values():

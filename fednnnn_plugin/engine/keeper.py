@@ -82,6 +82,7 @@ class Keeper:
     def begin(self) -> None:
         """Drop what is on record of the rounds that are to be done."""
         self._metrics.cut(self.standing.round)
+        self._prune()
         if self.standing.round < self._federation.schedule.rounds:
             self._folder.summary.unlink(missing_ok=True)  # of the shorter run that this extends
 
@@ -95,9 +96,14 @@ class Keeper:
         self.standing = standing
         if standing.round % self._every == 0:
             self._save()
+        self._prune()
+
+    def _prune(self) -> None:
+        """Remove what clients kept in a round that is to be done, or that no state needs."""
         if vectors := self._federation.vectors:
             saved = map(round_of, checkpoints_in(self._folder.checkpoints))
-            vectors.prune([*saved, standing.round])
+            done = self.standing.round
+            vectors.prune([number for number in {*saved, done} if number <= done])
 
     def save(self) -> None:
         """Write the last round's checkpoint and evaluation model, if they are not there."""

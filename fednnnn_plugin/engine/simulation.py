@@ -211,6 +211,8 @@ def _train_part(
         nonlocal done
         clock.mark("train")
         if isinstance(trained, Exception):
+            if isinstance(trained.__cause__, RunError):  # what it had kept is lost: not its failure
+                raise trained.__cause__
             _count_failures(schedule, number, total, group, trained)
         else:
             weights = [schedule.weight(client) for client in group]

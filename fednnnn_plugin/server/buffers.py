@@ -14,8 +14,8 @@ from fednnnn_plugin.server.norms import part_norms
 from fednnnn_plugin.server.sum import BinnedSum, Term
 from fednnnn_plugin.server.update import Clients
 
-# A client's buffers differ in scale: an attention mask of -1e9 beside a running variance of 0.01,
-# or, where one is beyond _HUGE, float32's least number beside it.
+# A client's buffers differ in scale: an attention mask of -1e9 beside a running variance of 0.01;
+# where one is beyond _HUGE, float32's least number counts beside it.
 _FOLDS, _HUGE_FOLDS, _HUGE = 3, 6, 1e12
 #: By how much a count may grow in a round: 2^31 such rounds are what int64 holds.
 LARGEST_STEP = 1 << 32

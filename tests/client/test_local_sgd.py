@@ -1,6 +1,7 @@
 """Local training: two steps by hand, then against torch.optim.SGD."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -35,6 +36,21 @@ def test_sgd_without_gradients_moves_nothing() -> None:
     model.register_forward_hook(lambda *_: elsewhere)
     LocalSGD(1, 1, 0.5).train(Replica(model), [[(torch.ones(1, 1), torch.tensor([0]))]])
     assert all(map(torch.equal, model.parameters(), before))
+
+
+@pytest.mark.parametrize("optimizer", [None, torch.optim.SGD])
+def test_correction_moves_what_the_loss_does_not_reach(optimizer: Any) -> None:
+    """Two steps of η 0.5: of h alone, where the gradient is 0."""
+    model = nn.Linear(1, 2)
+    model.unused = nn.Parameter(torch.tensor([1.0, 2.0]))
+    replica, batch = Replica(model), (torch.zeros(1, 1), torch.tensor([0]))
+    correction = torch.arange(6.0)
+    sgd = LocalSGD(2, 1, 0.5, optimizer=optimizer)
+    sgd.train(replica, [[batch], [batch]], correction=correction)
+    place = list(dict(model.named_parameters())).index("unused")
+    start = sum(parameter.numel() for parameter in list(model.parameters())[:place])
+    moved = torch.tensor([1.0, 2.0]) - correction[start : start + 2]
+    torch.testing.assert_close(model.unused.detach(), moved)
 
 
 class _Odd(nn.Module):

@@ -3,6 +3,7 @@
 Against equations: ``test_against_plain_loop.py``; what does not fit: ``test_refusals.py``.
 """
 
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor, nn
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.engine.scorer import Scorer
 
-from .conftest import CELL, Content, Start, follower
+from .conftest import CELL, NET, TEST, Content, Start, X, Y, follower
 
 FEDAVG = "digits_noniid_b_fedavg"
 
@@ -55,6 +57,44 @@ def test_method_goes_on_with_the_same_bits(start: Start, content: Content) -> No
     assert set(older.values()) == {1}
     start("whole", FEDAVG, comm_round=1, overwrite=True)
     assert not (whole / "clients").exists()
+
+
+def test_what_an_interrupted_round_left_is_not_kept(start: Start) -> None:
+    """Client 0 ends in round 3, which is interrupted, and fails when the round is repeated."""
+    data, failing = [(X[Y.eq(k)], Y[Y.eq(k)]) for k in range(3)], Path("failing")
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        if failing.exists() and not targets.any():  # all are of class 0
+            raise OSError("not mounted")
+        return nn.functional.cross_entropy(outputs, targets)
+
+    def sampler(number: int, *_: object) -> list[int]:
+        return [1, 2] if number == 4 else [0, 1]
+
+    def stop(number: int, done: int, _: int) -> None:
+        if (number, done) == (3, 1):
+            raise InterruptedError
+
+    heal = follower(
+        begin=lambda *_: failing.touch(), round_done=lambda _: failing.unlink(missing_ok=True)
+    )
+    given = {"data": (data, TEST), "model": NET, "loss": loss, "client_sampling": sampler}
+    given |= {"client_method": "scaffold", "batch_size": -1, "epochs": 1, "worker_num": 1}
+    given |= {"client_num_in_total": 3, "client_num_per_round": 2, "max_client_failures": 1}
+    given |= {"checkpoint_every": 1, "comm_round": 6}
+    with pytest.raises(InterruptedError):
+        start("run", FEDAVG, followers=[follower(client_done=stop)], **given)
+    assert Path("run/clients/client-000000-round-000003.safetensors").exists()
+    start("run", FEDAVG, followers=[heal], resume=True, **given)
+    assert fp.read_runs("run")["rejected"].tolist() == [0, 0, 1, 0, 0, 0]
+
+
+def test_lost_vectors_are_no_failure_of_the_client(start: Start) -> None:
+    """It is not left out, though clients may fail: the run ends."""
+    lose = follower(round_done=lambda _: shutil.rmtree("run/clients"))
+    given = {"client_method": "scaffold", "max_client_failures": 5, "client_num_per_round": 20}
+    with pytest.raises(fp.RunError, match=r"^run/clients/client-0.*: No such file"):
+        start("run", FEDAVG, followers=[lose], **given)
 
 
 @pytest.mark.slow

@@ -55,6 +55,7 @@ def adaptive_step(
     ``second_moment`` moves v in place, given v, S² and β2.
     """
     loss = loss_of(closure)
+    check_groups(optimizer)
     for group in optimizer.param_groups:  # all are read before any moves
         required_value(optimizer, "lr", group["lr"])
     check_finite(optimizer)
