@@ -3,7 +3,8 @@
 import dis
 import functools
 import inspect
-import random
+import logging
+import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -39,11 +40,13 @@ _MADE_OF: dict[type, tuple[str, ...]] = {
     functools.cached_property: ("func",),
     functools.partial: ("func", "args", "keywords"),
     type(functools.cache(len)): ("__wrapped__",),
+    np.vectorize: ("pyfunc", "otypes", "signature"),
+    logging.Logger: ("name",),
 }
-# They are seeded for each call, and change with it.
-_GENERATORS = (
-    *(random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator),
-    torch.Generator,
+# Packages whose objects are values: what a copy of one has does not change with its use.
+_OF_VALUES = (
+    *("collections", "functools", "operator", "re", "types"),
+    *("pandas", "scipy", "sklearn", "torchvision"),
 )
 # Functions and attributes of classes that are written in C, or made by Python for slots.
 _BUILT_IN = (
@@ -185,7 +188,7 @@ def _told_of_code(thing: object) -> Iterator[object]:
             if not is_installed(thing):
                 yield from getattr(thing, "__bases__", ())
                 for name, value in sorted(vars(thing).items()):
-                    own = name not in _OF_ANY_CLASS and not _is_of_import(thing, name)
+                    own = name not in _OF_ANY_CLASS and not _is_of_import(thing, name, value)
                     if own and not _is_wrapped_again(thing, name, value):
                         yield from (name, value)
         case nn.Module():
@@ -199,9 +202,11 @@ def _told_of_code(thing: object) -> Iterator[object]:
             yield from _told_of_object(thing)
 
 
-def _is_of_import(thing: object, name: str) -> bool:
-    """Tell whether a module has an attribute from its import: its file, loader, builtins …."""
-    return isinstance(thing, types.ModuleType) and name.startswith("__")
+def _is_of_import(thing: object, name: str, value: object) -> bool:
+    """Tell whether a module has an attribute by imports: its file, loader …, its submodules."""
+    if not isinstance(thing, types.ModuleType):
+        return False
+    return name.startswith("__") or value is sys.modules.get(f"{thing.__name__}.{name}", thing)
 
 
 def _is_wrapped_again(thing: object, name: str, value: object) -> bool:
@@ -276,7 +281,7 @@ def _imported(level: int, name: str, attribute: str, package: str) -> object:
 
 
 def _told_of_object(thing: object) -> Iterator[object]:
-    """Yield an object's class and what it has; what others' classes have as it is copied."""
+    """Yield an object's class and what it has; of others' classes its text, if that is no place."""
     kind = type(thing)
     if kind in _MADE_OF:
         yield kind.__name__
@@ -285,8 +290,8 @@ def _told_of_object(thing: object) -> Iterator[object]:
         text = repr(thing)
         text = getattr(thing, "__qualname__", "") if " at 0x" in text else text
         made: Any = None
-        if not isinstance(thing, _GENERATORS):
-            with suppress(Exception):  # as of a lock
+        if kind.__module__.partition(".")[0] in _OF_VALUES:
+            with suppress(Exception):  # some cannot be copied
                 made = thing.__reduce_ex__(2)
         if isinstance(made, tuple):
             yield kind.__qualname__

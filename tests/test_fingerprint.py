@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -211,16 +212,47 @@ def test_digest_of_installed_objects_by_what_they_have() -> None:
         assert code_digest(copy.deepcopy(one)) == code_digest(one) != code_digest(other)
 
 
-def test_digest_survives_what_others_change() -> None:
-    """The level of a logger, the state of a generator."""
+def test_digest_survives_what_use_changes() -> None:
+    """A logger's level, a generator's state, what is kept for the next call, a hook's number."""
     generators = [random.Random(0), np.random.default_rng(0), torch.Generator()]
-    things = [logging.getLogger("mine"), *generators, threading.Lock()]
-    before = code_digest(*things)
+    shifted, threads = np.vectorize(lambda x: x + 1, otypes=[float]), ThreadPoolExecutor(1)
+    things = [logging.getLogger("mine"), *generators, threading.Lock(), shifted, threads]
+
+    def layout() -> str:
+        torch.manual_seed(random.randrange(100))
+        model = nn.Linear(2, 2)
+        model.handle = model.register_forward_hook(print)
+        model.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return model_digests(model)["layout"]
+
+    before = code_digest(*things), layout()
     logging.getLogger("mine").setLevel(logging.DEBUG)
     for generator in generators[:2]:
         generator.random()
     torch.rand(1, generator=generators[2])
-    assert code_digest(*things) == before
+    shifted(np.zeros(2))
+    threads.submit(len, []).result()
+    assert (code_digest(*things), layout()) == before
+
+
+def test_digest_is_the_same_before_and_after_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which imports a submodule of a package that is the user's."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_helpers").mkdir()
+    build = "def build():\n    from own_helpers import nets\n    return nets.WIDTH\n"
+    (tmp_path / "own_helpers" / "__init__.py").write_text(build)
+    (tmp_path / "own_helpers" / "nets.py").write_text("WIDTH = 3\n")
+
+    def create() -> int:
+        import own_helpers
+
+        return own_helpers.build()
+
+    before = code_digest(create)
+    assert create() == 3
+    assert code_digest(create) == before
 
 
 def test_digest_of_arrays_by_all_they_are() -> None:

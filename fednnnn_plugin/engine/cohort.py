@@ -19,6 +19,7 @@ from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.engine.batches import Batch, Batches
 from fednnnn_plugin.engine.evaluation import Evaluation, Metric, Tally, evaluation, tally
 from fednnnn_plugin.engine.workers import Step, Threads, Workers, all_of
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.user_code import on_threads
@@ -161,12 +162,18 @@ class Cohort:
     def try_test(self, state: ModelState) -> None:
         """Test a model on the first batch alone, which is as large as memory is to allow.
 
-        Where there are metrics, on all: one may need every class.
+        Where there are metrics, on all: one may need every class. One of the user's that has no
+        value of a model, such as an untrained one, is a warning.
         """
         if self.tests_alone:
             return
         if self._metrics:
-            self.evaluate(self.test(state))
+            try:
+                self.evaluate(self.test(state))
+            except UserError as error:
+                if not isinstance(error.__cause__, ArithmeticError | ValueError):
+                    raise
+                _log.warning("before round 1: %s", error)
         else:
             all_of(self.workers, [partial(self._test_part, state, 0, 1, stop=1)])
 

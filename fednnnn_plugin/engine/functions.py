@@ -149,12 +149,21 @@ def _optimizer(recipe: Recipe, maker: MakeOptimizer | None) -> MakeOptimizer | N
     elif decay:
         raise UserError(f"train_args.weight_decay: {decay}: {printable(name)} takes none")
     make = partial(make, **arguments)
-    trial = torch.nn.Parameter(torch.zeros(2, 2))  # Muon takes no other
-    trial.grad = torch.ones_like(trial)
-    try:
-        with isolated_generators(0, "optimizer"), on_threads(1):
-            make([trial], lr=train.learning_rate).step()
-    except (Exception, SystemExit) as error:
+    error = _error_of(make, train.learning_rate, (2, 2), (2,))
+    if error and (error := _error_of(make, train.learning_rate, (2, 2))):  # Muon takes no other
         why = printable(f"{type(error).__name__}: {' '.join(str(error).split())}")
         raise UserError(f"{OPTIMIZER}: {printable(name)}: {why}") from error
     return make
+
+
+def _error_of(make: MakeOptimizer, rate: float, *shapes: tuple[int, ...]) -> BaseException | None:
+    """Return what a step on parameters of these shapes raises."""
+    trial = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    for parameter in trial:
+        parameter.grad = torch.ones_like(parameter)
+    try:
+        with isolated_generators(0, "optimizer"), on_threads(1):
+            make(trial, lr=rate).step()
+    except (Exception, SystemExit) as error:
+        return error
+    return None

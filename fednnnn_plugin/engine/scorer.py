@@ -56,7 +56,7 @@ class Scorer:
                 return float(get_scorer(self.name)(estimator, outputs.numpy(), targets.numpy()))
         except (ValueError, AttributeError) as error:  # it is not one of such outputs
             problem = f"validation_args.metrics: {self.name}: {reason(error)}"
-            raise UserError(problem) from error
+            raise UserError(problem) from None
 
 
 def _is_yes_or_no(targets: Tensor) -> bool:

@@ -88,15 +88,15 @@ class Federation:
         update, and the start is tested. Where clients may fail, none is tried.
 
         Raises:
-            UserError: the sampler raised; a `StartError` where another of these did.
+            UserError: the sampler or the method raised; a `StartError` where another of these did.
         """
         first, vectors = self.schedule.draw(1)[0], self.vectors
+        if vectors:
+            vectors.try_method()
         with _trial(f"the first step of client {first}"):
             if not self.schedule.max_client_failures:
                 self.cohort.try_training(start.served, first)
         with _trial("a step of the server"):
-            if vectors:
-                vectors.try_method()
             self.server.try_rule(start, vectors.returns if vectors else ())
         with _trial("a test of the model before round 1"):
             self.cohort.try_test(start.evaluation)
@@ -297,7 +297,7 @@ def _trial(what: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise StartError(str(error)) from error.__cause__
+        raise StartError(f"{error}; tried before round 1") from error.__cause__
     except Failure as error:
         raise StartError(f"{what} failed: {error}") from _root(error)
 

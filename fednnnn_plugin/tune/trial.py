@@ -17,6 +17,7 @@ from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.engine.records import RoundRecord, Summary
 from fednnnn_plugin.engine.run import run_federation
 from fednnnn_plugin.errors import RunError, StartError, UserError, in_words
+from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.recipe import Recipe, dump_recipe, load_recipe
 from fednnnn_plugin.report.study import Plan
 
@@ -48,6 +49,9 @@ def run_trial(
     except optuna.TrialPruned:
         return "pruned", ""
     except (RunError, StartError) as error:
+        if mode == "new" and not folder.exists():  # a run that failed is there until it is removed
+            folder.mkdir(parents=True)
+            write_atomically(RunFolder(folder).recipe, dump_recipe(recipe).encode())
         return "failed", str(error)
     if Summary.rounds_in(RunFolder(folder).summary) > recipe.train_args.comm_round:
         raise UserError(f"--study: {folder}: it holds a longer run than the study's: move it away")

@@ -44,6 +44,26 @@ def test_optimizer_of_matrices_trains_a_model_of_matrices(start: Start) -> None:
     assert len(fp.read_runs("run")) == 2
 
 
+class Both(torch.optim.Optimizer):
+    """Muon for matrices, AdamW for the others."""
+
+    def __init__(self, params: Any, lr: float, weight_decay: float = 0.0) -> None:
+        params = list(params)
+        super().__init__(params, {})
+        matrices, others = ([p for p in params if (p.ndim == 2) is two] for two in (True, False))
+        self._inner = torch.optim.Muon(matrices, lr=lr), torch.optim.AdamW(others, lr=lr)
+
+    def step(self, closure: Any = None) -> None:
+        for optimizer in self._inner:
+            optimizer.step()
+
+
+def test_optimizer_that_divides_the_parameters(start: Start) -> None:
+    given = {"data": HOSPITALS, "model": NET, "client_num_in_total": 4, "client_num_per_round": 2}
+    start("run", client_optimizer=Both, comm_round=1, **given)
+    assert len(fp.read_runs("run")) == 1
+
+
 def test_model_that_does_not_take_what_loaders_give(start: Start) -> None:
     wide = nn.Linear(7, 4)
     refused(
@@ -103,6 +123,27 @@ def test_metric_gets_the_whole_test(start: Start) -> None:
         given = {"data": data, "model": NET, "client_num_in_total": 4, "client_num_per_round": 2}
         start(name, metrics=[size], comm_round=1, **given)
     assert sizes == [len(TEST[1])] * 4  # tried, and in the round
+
+
+def test_metric_without_a_value_of_the_untrained_model(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is undefined while nothing is said to be of class 1; a mistake in it is refused."""
+
+    def precision(outputs: Tensor, targets: Tensor) -> float:
+        said = outputs.argmax(1) == 1
+        return int((said & (targets == 1)).sum()) / int(said.sum())
+
+    model = nn.Linear(6, 4)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    given = {"data": HOSPITALS, "model": model, "client_num_in_total": 4}
+    start("run", metrics=[precision], client_num_per_round=4, learning_rate=0.5, **given)
+    assert len(fp.read_runs("run")) == 2
+    assert "before round 1: validation_args.metrics: precision: raised ZeroDiv" in caplog.text
+    with pytest.raises(fp.UserError, match=r"raised TypeError: .*; tried before round 1$"):
+        start("other", metrics=[lambda outputs: 0.0], client_num_per_round=4, **given)
+    assert not Path("other").exists()
 
 
 def test_a_client_that_may_fail_is_not_tried(tiny: Tiny, data: FederatedData) -> None:
