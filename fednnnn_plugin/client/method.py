@@ -44,8 +44,8 @@ class ClientMethod:
     gradient of a parameter that a step's loss does not reach is 0; else that parameter stays as it
     is. Each vector that is sent or kept has an element for each trained parameter, in the order of
     the model's, in its dtype, and is 0 at first. The engine carries them to any number of
-    processes, and into checkpoints. All methods
-    get and give the vectors of m clients as rows, and change none in place.
+    processes, and into checkpoints. All methods get and give the vectors of m clients as rows, and
+    change none in place.
 
     Attributes:
         keys: the recipe's keys in ``train_args``, each with its range; ``__init__`` gets them.

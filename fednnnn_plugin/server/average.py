@@ -30,9 +30,8 @@ class UpdateAccumulator(ClientSum):
     All entries that are not trained are buffers. Floating ones are averaged as they are, not as
     differences, so that a running variance stays positive; each element is rounded by at most
     ``2^-136`` of the client's largest. A buffer that no client changes, such as a frozen parameter,
-    needs no memory.
-    A client's ``running_var`` below 0 counts as 0. Of integers the maximum over the clients is
-    taken. An int64 buffer that is not negative in ``w_t`` is a count: a negative one counts as
+    needs no memory. A client's ``running_var`` below 0 counts as 0. Of integers the maximum over
+    the clients is taken. An int64 buffer that is not negative in ``w_t`` is a count: a negative one counts as
     that of ``w_t``, and a client in which it grows by more than ``2^32`` in a round is rejected.
 
     Args:
