@@ -71,7 +71,8 @@ def find_functions(
         found = find_code(where, name, given, allow_code=allow_code)
         if not callable(found):
             kind = printable(type(found).__name__)
-            raise UserError(f"{where}: {printable(name)}: a {kind}; must be a class or a function")
+            must = "must be a class or a function"
+            raise UserError(f"{where}: {printable(name)}: an instance of {kind}; {must}")
         digests[kind] = {"code": code_digest(*digests.get(kind, {}).values(), found)}
         return found
 

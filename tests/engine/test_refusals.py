@@ -121,7 +121,7 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
             {},
             ({"client_sampling": lambda: []}, "client_sampling: .*raised TypeError"),
             ({"client_sampling": lambda *_: [0]}, "client_sampling: .*1 client"),
-            ({"client_sampling": 3}, "client_sampling: .*callable"),
+            ({"client_sampling": 3}, "client_sampling: .*an instance of int; must be a class"),
             ({"client_sampling": "own:absent"}, "client_sampling: .*absent is not there"),
             ({"client_sampling": "<object>:by_turns"}, "client_sampling: .*given as an object"),
             ({"client_sampling": "samples"}, "client_sampling: .*must be uniform, or MODULE"),
