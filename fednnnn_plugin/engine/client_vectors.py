@@ -206,8 +206,8 @@ class ClientVectors:
             raise UserError(f"{what}: gives {printable(sorted(given))}: must be {sorted(names)}")
         for name, vector in given.items():
             if not isinstance(vector, Tensor) or vector.shape != shape:
-                given_as = list(vector.shape) if isinstance(vector, Tensor) else type(vector)
-                raise UserError(f"{what}: {name}: {printable(given_as)}: must be {list(shape)}")
+                own = list(vector.shape) if isinstance(vector, Tensor) else type(vector).__name__
+                raise UserError(f"{what}: {name}: {printable(own)}: must be {list(shape)}")
         return {name: given[name].detach().to(self._like) for name in names}
 
     @contextmanager
