@@ -2,8 +2,9 @@
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 import torch
@@ -94,21 +95,23 @@ class Threads:
             except (Exception, SystemExit) as error:
                 return Failure.of(error)
 
+        # Not futures: a signal that is raised as one's lock is taken leaves it taken for ever.
+        ended = SimpleQueue[tuple[int, ThreadPoolExecutor, Any]]()
         left, free = enumerate(calls), self._pools[:]
-        busy: dict[Future[Any], tuple[int, ThreadPoolExecutor]] = {}
         try:
             while True:
                 while free and (following := next(left, None)):
                     place, call = following
                     pool = free.pop(0)
-                    busy[pool.submit(result, call)] = place, pool
-                if not busy:
+                    pool.submit(lambda *of: ended.put((*of[:2], result(of[2]))), place, pool, call)
+                if len(free) == self.count:
                     return
-                # A signal that arrives as a wait begins is raised when it ends.
-                for done in wait(busy, timeout=1.0, return_when=FIRST_COMPLETED).done:
-                    place, pool = busy.pop(done)
-                    yield place, done.result()
-                    free.append(pool)
+                try:  # a signal that arrives as a wait begins is raised when it ends
+                    place, pool, found = ended.get(timeout=1.0)
+                except Empty:
+                    continue
+                yield place, found
+                free.append(pool)
         finally:
             stopping.set()
 
