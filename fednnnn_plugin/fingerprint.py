@@ -287,8 +287,6 @@ def _told_of_object(thing: object) -> Iterator[object]:
         yield kind.__name__
         yield from (getattr(thing, name) for name in _MADE_OF[kind])
     elif is_installed(kind):
-        text = repr(thing)
-        text = getattr(thing, "__qualname__", "") if " at 0x" in text else text
         made: Any = None
         if kind.__module__.partition(".")[0] in _OF_VALUES:
             with suppress(Exception):  # some cannot be copied
@@ -297,6 +295,8 @@ def _told_of_object(thing: object) -> Iterator[object]:
             yield kind.__qualname__
             yield from ([*part] if isinstance(part, Iterator) else part for part in made)
         else:
+            text = repr(thing)
+            text = getattr(thing, "__qualname__", "") if " at 0x" in text else text
             yield f"{kind.__qualname__} {text}"
     else:
         yield from ("object", kind, getattr(thing, "__dict__", None))

@@ -102,7 +102,6 @@ class LocalSGD:
         The correction is ``h``, ``[d]``. A parameter that a step's loss does not reach stays as it
         is in that step; with a correction, which is of all steps, it has the gradient 0.
         """
-        materialize = correction is not None
         replica.model.train()
         if self.optimizer is None:
             descend = self._steps(replica, correction)
@@ -114,11 +113,13 @@ class LocalSGD:
                 before_step()
                 with self.autocast(inputs.device):
                     loss = self.loss(replica.model(inputs), targets)
-                descend(
-                    torch.autograd.grad(
-                        loss, replica.trained, allow_unused=True, materialize_grads=materialize
-                    )
+                gradients = torch.autograd.grad(
+                    loss,
+                    replica.trained,
+                    allow_unused=True,
+                    materialize_grads=correction is not None,
                 )
+                descend(gradients)
 
     def _steps(self, replica: Replica, correction: Tensor | None) -> Descent:
         constants = [self.anchor(replica.vector), *([] if correction is None else [correction])]

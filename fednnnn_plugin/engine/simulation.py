@@ -84,8 +84,8 @@ class Federation:
     def try_out(self, start: ServerState) -> None:
         """Do a little of each part of a round: what cannot work ends the run before the first one.
 
-        A cohort is drawn, its first client makes a step, the server moves a model by a made-up
-        update, and the start is tested. Where clients may fail, none is tried.
+        A cohort is drawn, its first client makes a step, the server moves a model by a
+        synthetic update, and the start is tested. Where clients may fail, none is tried.
 
         Raises:
             UserError: the sampler or the method raised; a `StartError` where another of these did.

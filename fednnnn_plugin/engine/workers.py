@@ -88,28 +88,34 @@ class Threads:
             if stopping.is_set():
                 raise _Stopped
 
-        def result(call: Call) -> Any:
-            try:
-                go_on()
-                return call(go_on)
-            except (Exception, SystemExit) as error:
-                return Failure.of(error)
-
         # Not futures: a signal that is raised as one's lock is taken leaves it taken for ever.
         ended = SimpleQueue[tuple[int, ThreadPoolExecutor, Any]]()
+
+        def compute(place: int, pool: ThreadPoolExecutor, call: Call) -> None:
+            try:
+                go_on()
+                found = call(go_on)
+            except (Exception, SystemExit) as error:
+                found = Failure.of(error)
+            except BaseException as error:  # it is raised where results are awaited
+                found = error
+            ended.put((place, pool, found))
+
         left, free = enumerate(calls), self._pools[:]
         try:
             while True:
                 while free and (following := next(left, None)):
                     place, call = following
                     pool = free.pop(0)
-                    pool.submit(lambda *of: ended.put((*of[:2], result(of[2]))), place, pool, call)
+                    pool.submit(compute, place, pool, call)
                 if len(free) == self.count:
                     return
                 try:  # a signal that arrives as a wait begins is raised when it ends
                     place, pool, found = ended.get(timeout=1.0)
                 except Empty:
                     continue
+                if isinstance(found, BaseException) and not isinstance(found, Exception):
+                    raise found
                 yield place, found
                 free.append(pool)
         finally:

@@ -71,7 +71,7 @@ class Server:
         return ServerState(model, model, {})
 
     def try_rule(self, start: ServerState, returns: Iterable[str] = ()) -> None:
-        """Apply a made-up update of two clients by a custom rule; raise what it raises.
+        """Apply a synthetic update of two clients by a custom rule; raise what it raises.
 
         ``returns`` are the names of what clients return beside their models.
         """

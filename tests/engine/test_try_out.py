@@ -128,7 +128,7 @@ def test_metric_gets_the_whole_test(start: Start) -> None:
 def test_metric_without_a_value_of_the_untrained_model(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is undefined while nothing is said to be of class 1; a mistake in it is refused."""
+    """Precision is undefined while no sample is predicted as class 1; a wrong call is refused."""
 
     def precision(outputs: Tensor, targets: Tensor) -> float:
         said = outputs.argmax(1) == 1
