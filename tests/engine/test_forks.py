@@ -154,3 +154,17 @@ def test_forks_name_what_processes_must_not_share() -> None:
     model = Cells(2, 2)
     for model.held in (threading.Lock(), (x for x in "ab")):
         assert why_not_forked({0: model})
+
+
+class Cancelled(BaseException):
+    """As asyncio has one."""
+
+
+def test_what_ends_a_call_of_a_thread_is_raised() -> None:
+    def cancel(_: Step) -> None:
+        raise Cancelled
+
+    with Threads(2) as threads:
+        with pytest.raises(Cancelled):
+            all_of(threads, [lambda _: 1, cancel, lambda _: 2])
+        assert all_of(threads, [lambda _: 3]) == [3]
