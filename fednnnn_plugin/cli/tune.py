@@ -15,9 +15,10 @@ from fednnnn_plugin.engine.endings import say
     metavar="KEY=START:STOP:STEP",
     multiple=True,
     help="Search this key, over a range with both ends or values between commas; may be repeated. "
-    "Only what is named is searched; default: η, and the method's keys.",
+    "Only what is named is searched; default: η and the method's keys. Without the paper's "
+    "procedure there is no default.",
 )
-@click.option("--rounds", type=int, help="Rounds of a trial; default: the paper's for the data.")
+@click.option("--rounds", type=int, help="Rounds of a trial; default: the paper's or the recipe's.")
 @click.option("--validation", type=float, help="Share of the training samples to judge on; 1/6.")
 @click.option(
     "--metric",

@@ -35,7 +35,7 @@ def catalogue() -> str:
         padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
         return "  ".join(padded).rstrip()
 
-    lines = ["Recipes: fedml run NAME.yaml", "", line(_COLUMNS)]
+    lines = ["Recipes: fednnnn run NAME", "", line(_COLUMNS)]
     for _, group in groupby(rows, key=itemgetter(slice(3))):
         first, *others = group
         lines += ["", line(first), *(line(("", "", "", *row[3:])) for row in others)]

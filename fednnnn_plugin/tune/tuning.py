@@ -66,9 +66,11 @@ def tune(
     Args:
         recipe: a path, or the name of a recipe that comes with the package.
         grid: the values to search, by key of ``train_args``: numbers, or ``"START:STOP:STEP"`` with
-            both ends. Only what is named is searched; by default η, and the method's keys.
+            both ends. Only what is named is searched; by default η and the method's keys. Without
+            the paper's procedure there is no default.
         overrides: as for :func:`~fednnnn_plugin.run`.
-        rounds: rounds of a trial.
+        rounds: rounds of a trial; by default the paper's for the data, or the recipe's own
+            without the paper's procedure.
         validation: share of the training samples to judge on; 1/6 by default.
         metric: ``"best_accuracy"`` (default), ``"final_accuracy"`` or ``"final_loss"`` (default
             where labels are numbers); where the recipe names metrics, ``"best_metric"`` (default
