@@ -71,7 +71,7 @@ napoleon_use_ivar = True
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!fednnnn_plugin).*"),  # other libraries' types
-    ("py:class", r".*\.(Class|Layout|ModelState|Study)"),  # annotations that need no page
+    ("py:class", r".*\.(Class|ClientSum|Layout|ModelState|Study)"),  # they need no page
 ]
 html_math_renderer = "mathml"
 

@@ -10,9 +10,10 @@ from difflib import get_close_matches
 class UserError(ValueError):
     """Bad input: each line of the message names what was given, where, and what is allowed.
 
-    Commands print the message without a traceback and exit with status 2. It does not derive
-    from ``KeyError``: FedML re-raises that as a message about ``args.rank``.
+    Commands print the message without a traceback and exit with status 2.
     """
+
+    # It does not derive from KeyError: FedML re-raises that as a message about args.rank.
 
 
 class LaunchError(UserError):
@@ -26,7 +27,8 @@ class StartError(UserError):
 class RunError(RuntimeError):
     """A run that cannot continue, although its settings are right; the message is one line.
 
-    Commands print it without a traceback and exit with status 1. The last checkpoint is kept.
+    Commands print it without a traceback and exit with status 1. The last finished round
+    is saved.
     """
 
 

@@ -18,7 +18,7 @@ from fednnnn_plugin.cli.tune import tune_command
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def main() -> None:
-    """FedNNNN, norm-normalised federated learning, for FedML."""
+    """FedNNNN, norm-normalised federated learning: run, check, tune and report experiments."""
 
 
 for _command in (

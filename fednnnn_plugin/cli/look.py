@@ -25,7 +25,8 @@ from fednnnn_plugin.errors import UserError
     "layers",
     metavar="NAME",
     multiple=True,
-    help="A module whose norms to show, such as fc3; may be repeated. Default: the paper's.",
+    help="A module whose norms to show, such as fc3; may be repeated. Default: the last fc… and "
+    "the last conv….",
 )
 @click.option(
     "--target",
@@ -38,7 +39,7 @@ from fednnnn_plugin.errors import UserError
     "formats",
     metavar="FORMATS",
     default="svg",
-    help="Also pdf, png, between commas: further files of each figure, beside its SVG.",
+    help="Further formats of each figure beside SVG: pdf, png, or pdf,png.",
 )
 @one_line_errors
 def report_command(
@@ -74,7 +75,7 @@ def partition_command(
     overwrite: bool,
     allow_code: bool,
 ) -> None:
-    """Show how a recipe deals its training samples to the clients."""
+    """Show how a recipe partitions its training samples among the clients."""
     for option, path, allowed in (
         ("--plot", plot, (".svg", ".pdf", ".png")),
         ("--csv", csv, (".csv",)),

@@ -52,8 +52,8 @@ def run_command(
     """Run a recipe: a federation from its YAML file to a run folder.
 
     RECIPE.yaml is a file, or the name of a recipe that comes with the package
-    (see `fednnnn recipes`). One with using_mlops: true is given to `fedml run`, which reports to
-    FedML's service, where FedML is installed.
+    (see `fednnnn recipes`). Where FedML is installed, one with using_mlops: true is run by
+    `fedml run`, which reports to FedML's service.
     """
     from fednnnn_plugin.engine.numerics import keep_freed_memory
     from fednnnn_plugin.engine.start import start_recipe
@@ -73,10 +73,10 @@ def run_command(
 @_starts
 @one_line_errors
 def check_command(recipe: str, **options: Any) -> None:
-    """Check all that a run of a recipe checks before its first round, and start none.
+    """Make all the checks of a run up to its first round, without starting it.
 
-    Nothing is written to the run folder; data that is absent is downloaded, as by a run. Exit
-    status 2 with a line for each mistake, as before a job is queued.
+    Nothing is written to the run folder; data that is absent is downloaded, as by a run. Each
+    mistake is one line, and the exit status is then 2: useful before a job is queued.
     """
     from fednnnn_plugin.engine.start import start_recipe
     from fednnnn_plugin.recipe import find_recipe, load_recipe

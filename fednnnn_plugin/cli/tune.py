@@ -15,37 +15,38 @@ from fednnnn_plugin.engine.endings import say
     metavar="KEY=START:STOP:STEP",
     multiple=True,
     help="Search this key, over a range with both ends or values between commas; may be repeated. "
-    "Only what is named is searched; default: η and the method's keys. Without the paper's "
-    "procedure there is no default.",
+    "Only these keys are searched. Default: the learning rate and the method's coefficients; "
+    "without the paper's procedure none.",
 )
 @click.option("--rounds", type=int, help="Rounds of a trial; default: the paper's or the recipe's.")
-@click.option("--validation", type=float, help="Share of the training samples to judge on; 1/6.")
+@click.option("--validation", type=float, help="Share of the training samples to judge on.")
 @click.option(
     "--metric",
-    help="best_accuracy (default), final_accuracy or final_loss (default where labels are "
-    "numbers); where the recipe names validation_args.metrics, best_metric (default then) or "
-    "final_metric, of the first.",
+    help="best_accuracy (default), final_accuracy or final_loss (default with the loss mse or "
+    "bce_with_logits); where the recipe names validation_args.metrics, best_metric (default then) "
+    "or final_metric, of the first.",
 )
 @click.option("--seeds", metavar="LIST", help="Judge by the mean over seeds, as in 0,1,2.")
 @click.option(
     "--paper",
     is_flag=True,
     default=None,
-    help="The paper's procedure for a recipe of other data, network or deal, too.",
+    help="Follow the paper's procedure for other data, models or partitions as well.",
 )
-@click.option("--prune", is_flag=True, default=None, help="Stop trials far behind the others.")
+@click.option("--prune", is_flag=True, default=None, help="Stop trials behind the others' median.")
 @click.option("--study", type=PATH, help="The study folder; default studies/<recipe>-seed<seed>.")
-@click.option("--jobs", default=1, show_default=True, help="Trials side by side.")
+@click.option("--jobs", default=1, show_default=True, help="How many trials run in parallel.")
 @click.option("--resume", is_flag=True, help="Continue the study; no finished trial is repeated.")
 @one_line_errors
 def tune_command(recipe: str, grid: tuple[str, ...], **options: object) -> None:
     """Find a recipe's hyperparameters by grid search.
 
-    Part of the training samples is held out. Of a recipe of the paper's data, network and deal, and
-    of any with --paper, the learning rate is chosen on FedAvg under the paper's non-IID-B, then the
-    method's own coefficients. Of any other recipe every --grid, which may name any number of
-    train_args, is searched on the recipe as it is, jointly with the others. Further processes, on
-    other machines too, join with --resume on the same study folder.
+    Trials are judged on held-out training samples, by default a sixth of them or the recipe's
+    validation_fraction. For mnist, cifar10 and digits with the package's network and an iid or
+    n_class partition, and for any recipe with --paper, the learning rate is chosen first, with
+    FedAvg on the paper's non-IID-B partition, then the method's own coefficients. For other recipes
+    the keys that --grid names, any number of train_args, are searched jointly, on the recipe as it
+    is. More processes, also on other machines, join with --resume on the same study folder.
     """
     from fednnnn_plugin.engine.numerics import keep_freed_memory
     from fednnnn_plugin.tune.tuning import tune_recipe

@@ -42,17 +42,21 @@ class ClientMethod:
 
     with μ of ``prox_mu`` and :math:`h_k` of :meth:`correction`. Where there is a correction, the
     gradient of a parameter that a step's loss does not reach is 0; else that parameter stays as it
-    is. Each vector that is sent or kept has an element for each trained parameter, in the order of
-    the model's, in its dtype, and is 0 at first. The engine carries them to any number of
-    processes, and into checkpoints. All methods get and give the vectors of m clients as rows, and
-    change none in place.
+    is. Each vector has the shape ``[d]``, with an element for each number of the trained
+    parameters, and the dtype of the model. What is sent or kept is 0 at first. The engine carries
+    the vectors to any number of processes, and into checkpoints. Those of m clients are the rows of
+    a matrix ``[m, d]``. The methods are called without gradients and must not change their
+    arguments in place. An exception, a missing name or a wrong shape is a ``UserError`` before
+    round 1, where all are tried on zeros, and a ``RunError`` later.
 
     Attributes:
-        keys: the recipe's keys in ``train_args``, each with its range; ``__init__`` gets them.
+        keys: the settings, which a recipe sets in ``train_args``, each with its range; they are
+            passed to ``__init__`` by keyword.
         sends: names of the vectors that the server keeps and sends beside ``w_t``.
         keeps: names of the vectors that each client keeps until it trains again.
         returns: names of the vectors that a client returns beside its model.
-        needs_plain_sgd: the client's optimizer must be ``sgd`` without arguments.
+        needs_plain_sgd: the client's optimizer must be ``sgd`` without ``client_optimizer_args``
+            and ``max_grad_norm``.
         prox_mu: μ ≥ 0 of the proximal term.
     """
 
@@ -68,14 +72,14 @@ class ClientMethod:
         return None
 
     def finish_client(self, local: LocalUpdate) -> tuple[Vectors, Vectors]:
-        """Return what each client keeps and what it returns, by all their names, ``[m, d]``."""
+        """Return two dicts, of all vectors in ``keeps`` and in ``returns``, ``[m, d]`` each."""
         return {}, {}
 
     def finish_round(self, sent: Vectors, returned: Vectors, share: float) -> Vectors:
-        """Return what the server sends in the next round, by all names, ``[d]``.
+        """Return all vectors in ``sends`` for the next round, ``[d]`` each.
 
-        ``returned`` are the means ``Σ α_k r_k`` over the accepted clients, and ``share`` is how
-        many these are of all K.
+        ``returned`` has the weighted means ``Σ α_k r_k`` over the accepted clients. ``share`` is
+        their number divided by K, in (0, 1].
         """
         return {}
 

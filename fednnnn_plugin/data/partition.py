@@ -37,7 +37,7 @@ def partition(
 ) -> list[Ints]:
     """Assign every sample to exactly one client.
 
-    The ``sizes`` of the clients, which fall from client 0 on:
+    ``sizes`` sets the clients' sizes, in descending order:
 
     - ``balanced``: they differ by at most 1;
     - ``power_law``: ``n_k ∝ rank^(-power_law_exponent)``, but at least ``min_samples``.
@@ -45,8 +45,8 @@ def partition(
     The ``method`` divides the classes:
 
     - ``iid``: at random; a client with at least as many samples as classes has every class;
-    - ``n_class``: each client has exactly ``classes_per_client`` classes, in parts as even as
-      the best of several random draws;
+    - ``n_class``: each client has exactly ``classes_per_client`` classes, in nearly equal parts:
+      the most even of several random draws;
     - ``dirichlet``: the clients' shares of each class are drawn from Dir(``alpha``), then scaled
       to the clients' sizes;
     - ``dirichlet_by_class``: without the scaling, as in NIID-Bench and FedML. The sizes result
@@ -58,7 +58,7 @@ def partition(
         labels: class of each sample, [n] integers: list, array or tensor.
         num_clients: K, at least 1.
         method: as above.
-        sizes: as above; must be ``balanced`` for ``dirichlet_by_class``, which does not read it.
+        sizes: as above; for ``dirichlet_by_class``, which does not use it, ``balanced``.
         classes_per_client: at least 1, for ``n_class``.
         power_law_exponent: finite and at least 0, for ``power_law``.
         min_samples: at least 1, for ``power_law`` and ``dirichlet_by_class``.
@@ -73,11 +73,13 @@ def partition(
         UserError: a bad argument, or a partition that these labels do not allow, with the limit.
 
     Example:
+        >>> from fednnnn_plugin import partition
         >>> [len(indices) for indices in partition([0, 1, 0, 1, 0], num_clients=2)]
         [3, 2]
 
-    Source: conditions i) to iv) of the paper's experiments; for the others `dirichlet_shares` and
-    `class_by_class_shares`.
+    Source: conditions i) to iv) of the paper's experiments; ``dirichlet``: Yurochkin et al.,
+    "Bayesian Nonparametric Federated Learning of Neural Networks", ICML 2019;
+    ``dirichlet_by_class``: Li et al., "Federated Learning on Non-IID Data Silos", ICDE 2022.
     """
     checked_labels = _labels(labels)
     num_clients = _whole_number("num_clients", num_clients, least=1)

@@ -18,7 +18,7 @@ class Follower:
         """Called before the first round; ``finished`` rounds are already in the folder."""
 
     def client_done(self, round_number: int, done: int, of: int) -> None:
-        """Called when ``done`` of this process's ``of`` clients of a round have trained."""
+        """Called when this process has trained ``done`` of its ``of`` clients of a round."""
 
     def round_done(self, record: RoundRecord) -> None:
         """Called when a round has ended."""

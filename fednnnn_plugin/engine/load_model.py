@@ -70,18 +70,22 @@ def load_model(
     *,
     allow_code: bool = False,
 ) -> nn.Module:
-    """Load the evaluated model of a run: the plain average that its accuracies are of.
+    """Load the evaluation model of a run, of which its accuracies are.
+
+    The server rule says which model that is: the plain average ``w_t + S`` of the paper's methods,
+    the served model ``w_{t+1}`` (FedAdam, FedYogi), or the mean of ``w_t`` and ``w_{t+1}``
+    (FedExP).
 
     Args:
         folder: the run folder, or the ``folder`` of the :class:`~fednnnn_plugin.Run`.
-        model: what was given to :func:`~fednnnn_plugin.run`, where that was an object; it is not
-            changed.
+        model: the ``model`` that was passed to :func:`~fednnnn_plugin.run`, if it was an object; it
+            is not changed. Leave it out if the recipe names the model.
         allow_code: allow a ``module:name`` in the run's recipe to run.
 
     Returns:
-        The model in evaluation mode on the CPU. It takes inputs as the data set has them: images
-        uint8 ``[n, C, H, W]``, which a first module ``normalise`` normalises as the run did, in a
-        ``Sequential`` with ``model``. Where inputs were used as they are, it is the model alone.
+        The model in evaluation mode, on the CPU. If the run normalised uint8 images, it is a
+        ``Sequential`` of ``normalise`` and ``model``, which takes images ``[n, C, H, W]`` with
+        values from 0 to 255. Otherwise it is the model itself, for the inputs of the run.
 
     Raises:
         UserError: no run in the folder, no saved model, a model that is not the run's, or code that
@@ -89,8 +93,13 @@ def load_model(
 
     Example::
 
+        import torch
+
+        import fednnnn_plugin as fp
+
+        run = fp.run("digits_noniid_b_fednnnn", overrides={"comm_round": 3})
         net = fp.load_model(run.folder)
-        net(images).argmax(1)
+        net(torch.zeros(1, 1, 8, 8, dtype=torch.uint8)).argmax(1)
     """
     files = RunFolder(Path(folder).expanduser())
     for path in (files.recipe, files.model):

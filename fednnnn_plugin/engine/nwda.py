@@ -34,7 +34,9 @@ class NWDARecorder:
         \left\lVert w_{t+1} - w_t \right\rVert_2
 
     of the whole model and of every module. An existing file is continued, including its
-    ``integrated_norm``. If a round is recorded again, its old line and all later ones are replaced.
+    ``integrated_norm``. If a round is recorded again, its line and those of all later rounds are
+    deleted first. In a table of :func:`~fednnnn_plugin.read_runs` the method is called as the
+    folder.
 
     Args:
         path: the file.
@@ -43,6 +45,8 @@ class NWDARecorder:
 
     Example:
         >>> import json, tempfile, torch
+        >>> from pathlib import Path
+        >>> from fednnnn_plugin import NWDARecorder
         >>> path = Path(tempfile.mkdtemp(), "metrics.jsonl")
         >>> w, clients = {"w": torch.zeros(2)}, [{"w": torch.tensor([3.0, 4.0])}]
         >>> NWDARecorder(path).record(w, clients, [1.0], {"w": torch.tensor([1.5, 2.0])}, 1)
@@ -74,14 +78,16 @@ class NWDARecorder:
         Args:
             global_state: ``w_t``; it may have buffers.
             clients: ``w_k``, with the same names and shapes; read one at a time.
-            weights: a positive number for each client.
+            weights: ``a_k`` > 0 for each client, such as its number of samples; ``α_k`` is
+                ``a_k / Σ a``.
             served_state: ``w_{t+1}``.
             round: from 1.
             test_acc: accuracy of your evaluation model in [0, 1], if you tested one.
             test_loss: its loss.
 
         Raises:
-            UserError: names, shapes or numbers do not fit, or no client is finite.
+            UserError: names, shapes or numbers do not fit, no client is finite, or the file is no
+                ``metrics.jsonl``. A client that is not finite is left out, with a warning.
         """
         if isinstance(round, bool) or not isinstance(round, SupportsIndex) or round.__index__() < 1:
             raise UserError(f"NWDARecorder: round: {round!r}: must be a whole number of at least 1")

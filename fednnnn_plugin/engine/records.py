@@ -61,7 +61,7 @@ class RoundRecord:
     evaluated: Evaluated | None  #: which model is tested; None where that is not known
     test_acc: float | None  #: in [0, 1]; None where it was not measured
     test_loss: float | None  #: mean; None where not measured or not finite
-    test_metrics: Mapping[str, float] | None  #: what a custom trainer measured, by name
+    test_metrics: Mapping[str, float] | None  #: those of the recipe or a custom trainer, by name
     served_test_acc: float | None  #: of the served model, where asked for
     mean_update_norm: float  #: N
     mean_client_norm: float  #: E
@@ -72,7 +72,7 @@ class RoundRecord:
     layers: dict[str, LayerRecord]  #: by module, of those that own trainable parameters
     clients: int  #: how many client models the round averages
     rejected: int  #: how many it dropped
-    degenerate: bool  #: N was near 0, the served model stayed
+    degenerate: bool  #: N was near 0: the served model did not change
     seconds: Seconds  #: of its parts
 
     def to_json(self) -> str:
@@ -206,11 +206,11 @@ class Summary:
     """A finished run.
 
     Accuracies are the evaluation model's, in [0, 1], the final one of the last tested round; None
-    where a user's trainer measures none. ``client_batching`` is how many clients trained in one
-    set of kernels. ``commit`` is that of the clone which the package runs from; None where it was
-    installed from elsewhere. ``workers`` is how many such sets each process of the run computed
-    side by side; None in a folder of an older version. ``metric`` is the first that the recipe
-    names, if it does, with its results.
+    where a user's trainer measures none. ``client_batching`` is how many clients trained
+    together, as one batched model. ``commit`` is that of the clone which the package runs from;
+    None where it was installed from elsewhere. ``workers`` is how many such groups each process of
+    the run trained in parallel; None in a folder of an older version. ``metric`` is the first that
+    the recipe names, if it does, with its results.
     """
 
     recipe: str

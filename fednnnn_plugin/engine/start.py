@@ -101,9 +101,11 @@ def run(
         data: ``(train_inputs, train_labels, test_inputs, test_labels)``, tensors or arrays, divided
             between the clients by the recipe, or by a fifth value: a list with each client's
             positions. Or ``(clients, test)``: a list with each client's part, and the test part,
-            where a part is ``(inputs, labels)``, a ``Dataset`` or a ``DataLoader``, which from then
-            on draws from torch's global generator. Or a function that returns one of these.
-        rule: a server rule: a ``torch.optim.Optimizer`` under ``@fednnnn_plugin.rule(...)``.
+            where a part is ``(inputs, labels)``, a ``Dataset`` or a ``DataLoader``, whose
+            ``generator`` is replaced by torch's global one. Or a function that returns one of
+            these.
+        rule: a server rule: a subclass of ``torch.optim.Optimizer`` with the decorator
+            ``@fednnnn_plugin.rule(...)``.
         client_method: what clients do beside plain local SGD: ``"scaffold"``, ``"fedprox"``, or a
             subclass of :class:`~fednnnn_plugin.ClientMethod`.
         loss: a function of outputs and targets ``[n, ...]`` that returns the mean of a batch; or
@@ -117,21 +119,30 @@ def run(
         client_sampling: a function of round (from 1), number of clients K, size of the cohort m,
             and a ``torch.Generator`` of the round, that returns the clients of the round: m
             different numbers from 0 to K - 1, which depend on these four arguments only.
-        overrides: ``{"train_args.comm_round": 3}``, or ``["train_args.comm_round=3"]`` as for
-            the command. Arguments of your own functions are keys as well:
+        overrides: settings to change: ``{"train_args.comm_round": 3}``, or
+            ``["train_args.comm_round=3"]`` as for the command. The section may be left out if only
+            one has a key of that name. None removes a setting, such as ``"beta": None`` with a
+            rule without β. Arguments of your own functions are keys as well:
             ``{"model_args.width": 64}``.
         output: the run folder; ``runs/<recipe>-seed<seed>`` by default.
-        resume: continue from the newest checkpoint of the run in the folder.
+        resume: continue the run in the folder from its newest checkpoint; a run that has finished
+            is not repeated, and it is an error if there is none.
         overwrite: replace the run in the folder.
         allow_code: allow a ``module:name`` in the recipe to run.
         backend: ``"sp"`` or ``"MPI"``; by default the recipe's, and MPI under ``mpirun``.
         followers: objects that are notified of the progress.
         mlops: creates the follower that reports to FedML's service, for ``using_mlops: true``.
 
+    Returns:
+        The :class:`Run`, with its folder and summary.
+
     Raises:
         UserError: a mistake in the recipe, the data or the folder; nothing is written. An
             exception in your own code is its ``__cause__``.
         RunError: the run cannot continue; its last finished round is saved.
+        KeyboardInterrupt: Ctrl-C; the last finished round is saved. Of other signals only the
+            commands save it.
+        OSError: a file cannot be written, such as on a full disk.
 
     Example::
 

@@ -63,19 +63,22 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     dtypes, on the CPU.
 
     From ``args`` it reads ``beta`` and ``gamma`` (no default), or the coefficients of another
-    method, ``client_weighting``, ``max_client_norm``, ``max_client_failures``, ``start_round``,
-    ``server_state_path``, ``save_path`` and ``metrics_path``, a folder for the records of rounds.
-    In a client's process (``role: client``) it uses none of these files.
+    method, ``client_weighting`` (``uniform``), ``max_client_norm`` (None), ``max_client_failures``
+    (0), ``random_seed`` (0), ``start_round`` (0), the number of rounds that are done, and
+    ``comm_round``. Three paths are optional: ``server_state_path``, a file for the server's state;
+    ``save_path``, a file for the evaluation model; and ``metrics_path``, a folder for the records
+    of rounds. In a client's process (``role: client``) it uses none of these files.
 
-    After the last of ``comm_round`` rounds it returns the evaluation model instead of the served
+    In the last of ``comm_round`` rounds it returns the evaluation model instead of the served
     one: FedML sends it to all silos, reports it and leaves it in ``model``. The served model and
     the momentum are stored in ``server_state_path``.
 
     Args:
         model: ``w_0``.
         args: FedML's arguments.
-        method: one of our methods; by default ``args.federated_optimizer`` if that is one, else
-            FedNNNN.
+        method: a name in :data:`~fednnnn_plugin.server.rules.RULES`, or ``"module:Class"`` with
+            ``FEDNNNN_ALLOW_CODE=1`` in the environment; by default ``args.federated_optimizer`` if
+            that is one, else FedNNNN.
         tester: your own ``ServerAggregator``, whose ``test`` and ``test_all`` test the evaluation
             model, which is also put into its ``model``; by default FedML's test is used.
 
@@ -135,7 +138,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             self._records.say_settings(self._recipe, served_alone=global_privacy())
 
     def set_id(self, aggregator_id: int) -> None:
-        """Take the number that FedML gives before the first round; the tester gets it too.
+        """Set the aggregator's number, as FedML does before the first round; the tester's too.
 
         Raises:
             UserError: an instance that replaces what state and records depend on, or whose class

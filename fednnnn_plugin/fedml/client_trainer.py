@@ -39,7 +39,8 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
     """A FedML ``ClientTrainer`` that trains like the engine.
 
     By default this is SGD without momentum on cross-entropy, with ``weight_decay`` and, if
-    ``prox_mu`` is given, the proximal term; in the dtype of ``precision``. For our data the batches
+    ``prox_mu`` is given, the proximal term. Weights are float32, or float64 under ``fp64``;
+    ``tf32`` and ``bf16`` affect only the arithmetic. For our data the batches
     are the engine's. Any other iterable of (inputs, labels) is used as it is, with the global
     generators seeded before and restored after. The seeds are those of round ``start_round +
     round_idx + 1``, so that a restarted federation continues them.
@@ -50,11 +51,13 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
 
     Args:
         model: trained in place.
-        args: FedML's arguments: ``epochs``, ``batch_size``, ``learning_rate``, ``weight_decay``,
-            ``prox_mu``, ``precision``, ``loss``, ``client_optimizer`` and its ``_args``,
-            ``learning_rate_decay``, ``max_grad_norm``, ``client_threads``,
-            ``random_seed``, ``start_round``. Beside a ``dp_solution_type``, ``max_grad_norm`` is
-            FedML's setting, and clips no gradient.
+        args: FedML's arguments. It needs ``epochs``, ``batch_size`` (-1: all samples) and
+            ``learning_rate``; ``weight_decay`` (0), ``prox_mu`` (0, but needed by FedProx),
+            ``precision`` (``fp32``), ``loss`` (``cross_entropy``), ``client_optimizer`` (``sgd``),
+            ``client_optimizer_args``, ``learning_rate_decay``, ``max_grad_norm``,
+            ``client_threads`` (``auto``), ``random_seed`` (0) and ``start_round`` (0) are optional.
+            Beside a ``dp_solution_type``, ``max_grad_norm`` is FedML's setting, and clips no
+            gradient.
 
     Raises:
         UserError: a line for each setting that is missing or out of range; hierarchical silos.

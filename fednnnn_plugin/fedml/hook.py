@@ -133,8 +133,8 @@ def register() -> None:
     It does not import FedML: what is imported is patched now, the rest when it is imported.
 
     Raises:
-        UserError: FedML is missing, or is not the version whose inside we patch; FedML then works
-            as it does without this package, and only our names fail.
+        UserError: FedML is not installed, or is not version 0.9.6, the only one that can be
+            patched. FedML still works then; only this package's names cannot be used.
     """
     install()
     for name in TARGETS:

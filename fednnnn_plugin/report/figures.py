@@ -1,10 +1,10 @@
 """The figures, each on a matplotlib ``Axes``.
 
-Every function draws what ``read_runs`` returns on ``ax``, by default the ``Axes`` of a new figure,
-and returns it. A line is the mean over seeds, its band one sample standard deviation. ``names``
-writes the names at the ends of the lines; ``legend`` draws a legend instead; ``palette`` gives
-colours by the name of a line or a method; ``scale`` is ``"error"`` or ``"linear"``, by default what
-suits the accuracies.
+The functions draw a table of :func:`~fednnnn_plugin.read_runs`, except ``partition``,
+``client_sizes`` and ``search``. They draw on ``ax``, by default the ``Axes`` of a new figure, and
+return it. A line is the mean over seeds, its band one sample standard deviation. ``names`` writes
+the names at the ends of the lines; ``legend`` draws a legend instead; ``palette`` gives colours by
+the name of a line or a method. A wrong argument is a ``UserError``.
 """
 
 from __future__ import annotations
@@ -162,9 +162,11 @@ def accuracy(
     scale: style.Scale | None = None,
     **how: Unpack[Lines],
 ) -> Axes:
-    """Accuracy in per cent by round; the scale is that of the error if it passes 95 %.
+    """Accuracy in per cent by round.
 
-    ``column`` is ``test_acc`` of the evaluated model, or ``served_test_acc``.
+    ``column`` is ``"test_acc"``, of the evaluated model, or ``"served_test_acc"``. ``scale`` is
+    ``"linear"``, or ``"error"``, which is logarithmic in 100 % minus the accuracy; by default the
+    latter if an accuracy is above 95 %.
     """
     check_known("column", column, ("test_acc", "served_test_acc"))
     axis = partial(style.accuracy_axis, scale=_scale(scale))

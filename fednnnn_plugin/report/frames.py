@@ -23,20 +23,23 @@ def read_runs(*folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
     The columns are, in this order:
 
     - of the run: ``run``, ``data`` and ``condition`` as in the report, ``folder``, ``finished``,
-      ``method`` (as the paper writes it), ``seed``, ``device`` and ``commit`` (of a finished run);
+      ``method`` (as the paper writes it; the folder's name if there is no ``recipe.yaml``),
+      ``seed``, ``device`` and ``commit`` (of a finished run), ``metric`` (the recipe's first),
+      ``lower_is_better`` and ``frequency_of_the_test``;
     - its settings: ``settings`` has the names of the columns that follow: settings by their recipe
       key (``dataset``, ``beta``, ...), counts as ``Int64`` and switches as ``boolean``, and
       ``model_fingerprint``, ``data_fingerprint`` and so on, the digests of custom objects;
     - of the round: ``round``, and the numbers of ``metrics.jsonl``: accuracies in [0, 1], L2
-      norms, seconds; ``client_norm_min``, ``client_norm_median`` and ``client_norm_max``; layers
-      such as ``layers.fc3.mean_update_norm``. NaN means that nothing was recorded, or that a
-      custom metric is beyond 1e100.
+      norms, seconds; ``client_norm_min``, ``client_norm_median`` and ``client_norm_max``;
+      ``evaluated``, which model is tested; layers such as ``layers.fc3.mean_update_norm``. NaN
+      means that nothing was recorded, or that a custom metric is beyond 1e100.
 
     Columns that you add are not settings: they do not change the lines of figures and tables.
+    Study folders are skipped; the runs of their trials are in ``studies/<name>/trials``.
 
     A damaged line is left out with a warning that names its file and number. So is what exceeds
     the limits: 100,000 rounds, 1,000 damaged lines or 512 MiB of a file; and in total 3,000 columns
-    of layers, 100 of a trainer's own metrics, 300 settings, and 2^25 numbers.
+    of layers, 100 of custom metrics, 300 settings, and 2^25 numbers.
 
     Raises:
         UserError: no round was found.
@@ -65,7 +68,11 @@ def summary(runs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
         ``final`` one, of the last tested round, as means over the seeds that have one, with the
         sample standard deviations ``best_sd`` and ``final_sd`` (NaN for one seed). With a
         ``target`` also ``reached``, the number of seeds that reached it, and ``rounds_to_target``,
-        the mean of the first rounds that did, or NaN unless all seeds did.
+        the mean over the seeds of the first round that reached it; NaN unless all seeds did. Of
+        several runs with the same settings and seed the longest is used, with a warning.
+
+    Raises:
+        UserError: no table of :func:`read_runs`, an empty one, or a ``target`` out of range.
     """
     runs = arrange(runs)
     every = outcomes(runs)

@@ -29,7 +29,8 @@ def report(
         runs: run folders, study folders, or folders of them, as for
             :func:`~fednnnn_plugin.read_runs`.
         out: where tables, figures and ``index.html`` go; an earlier report there is replaced.
-        layers: a module or modules whose norms to show, such as ``"fc3"``; by default the paper's.
+        layers: a module or modules whose norms to show, such as ``"fc3"``; by default the last one
+            named ``fc…`` and the last one named ``conv…``.
         target: an accuracy in (0, 1], or a value of the runs' first metric: a table says which
             round reaches it first.
         formats: ``"pdf"``, ``"png"`` or both: further files of each figure, beside its SVG.

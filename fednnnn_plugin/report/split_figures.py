@@ -51,8 +51,8 @@ def partition(
     """Each client's samples by class, in per cent of the client, so that small ones show too.
 
     Args:
-        counts: a recipe, or its path or name, whose training samples are dealt; or what
-            ``client_counts`` gives, or an array ``[K, classes]`` of counts or shares, finite and
+        counts: a recipe, or its path or name, whose training samples are partitioned; or what
+            ``client_counts`` returns, or an array ``[K, classes]`` of counts or shares, finite and
             at least 0. A client without samples stays empty.
         ax: where to draw.
         allow_code: let a ``module:name`` in the recipe run.
@@ -106,7 +106,12 @@ def _table(counts: pd.DataFrame | npt.ArrayLike) -> pd.DataFrame:
 
 @styled
 def client_sizes(counts: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Sizes by rank, both axes logarithmic, where a power law is a straight line."""
+    """Client sizes by rank, both axes logarithmic: a power law is a straight line.
+
+    Args:
+        counts: samples of each client (rows) by class (columns), as ``client_counts`` returns them.
+        ax: where to draw.
+    """
     ax, sizes = axes(ax), np.sort(counts.sum(axis=1))[::-1]
     sizes = sizes[sizes > 0]
     rank = np.arange(1, sizes.size + 1)

@@ -59,9 +59,9 @@ class Plan(BaseModel):
     """A whole search (paper, appendix); ``study.yaml``.
 
     ``validation`` is the share of the training samples that is held out to judge every trial;
-    with ``prune`` trials far behind the others are stopped early. ``measure`` is the recipe's first
-    metric, which ``best_metric`` and ``final_metric`` are of. A trial is a run with each of the
-    ``seeds``, or with the recipe's where there are none.
+    with ``prune`` trials behind the median of the others are stopped early. ``measure`` is the
+    recipe's first metric, which ``best_metric`` and ``final_metric`` are of. A trial is a run with
+    each of the ``seeds``, or with the recipe's where there are none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

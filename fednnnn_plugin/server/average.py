@@ -19,13 +19,13 @@ class UpdateAccumulator(ClientSum):
 
     over the trainable parameters, for the whole model and for each module.
 
-    The result has the same bits whatever the order of the clients and however they were dealt to
-    accumulators that were merged: integers are summed (``server/sum.py``). Each element
+    The result has the same bits for any order of the clients and any distribution of them over
+    accumulators that are merged: integers are summed (``server/sum.py``). Each element
     of a client's contribution is rounded once, by at most ``2^-41`` of the client's norm; a client
     whose weighted update is below ``2^-48`` of another's may add nothing to S. The exact range: up
-    to 32,767 clients, one more is an error; each with a ``‖Δ_k‖`` that is finite in the dtype of S
-    and a ``‖Δ_k‖²`` that is finite in float64, else it is rejected. Below about 1e-150, which only
-    float64 reaches, norms and updates may round to zero.
+    to 32,767 clients, beyond which :meth:`add` raises a ``UserError``; each with a ``‖Δ_k‖`` that
+    is finite in the dtype of S and a ``‖Δ_k‖²`` that is finite in float64, else it is rejected.
+    Below about 1e-150, which only float64 reaches, norms and updates may round to zero.
 
     All entries that are not trained are buffers. Floating ones are averaged as they are, not as
     differences, so that a running variance stays positive; each element is rounded by at most
@@ -48,6 +48,7 @@ class UpdateAccumulator(ClientSum):
 
     Example:
         >>> import torch
+        >>> from fednnnn_plugin import UpdateAccumulator
         >>> acc = UpdateAccumulator({"w": torch.zeros(2)}, ["w"])
         >>> acc.add({"w": torch.tensor([3.0, 0.0])}, 1.0)
         True

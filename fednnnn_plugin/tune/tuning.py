@@ -33,8 +33,10 @@ class Tuning:
         folder: the study folder.
         best: the chosen value of each key that was searched.
         recipe: ``best.yaml``, the recipe with these values.
-        trials: a row for each trial: its step, method and values, ``state``, ``value``, what it
-            is judged by, and ``best_accuracy``, ``final_accuracy``, ``final_loss``.
+        trials: a row for each trial: ``step``, ``method``, ``state`` (``"finished"``, ``"pruned"``
+            or ``"failed"``), ``value`` (of the metric that it is judged by), ``best_accuracy``,
+            ``best_round``, ``final_accuracy``, ``final_loss``, ``rounds``, ``folder``, and the
+            searched keys.
     """
 
     folder: Path
@@ -61,26 +63,33 @@ def tune(
 ) -> Tuning:
     """Find a recipe's hyperparameters by grid search, like the command ``fednnnn tune``.
 
-    Each trial that ends is logged at level INFO.
+    Each trial that ends is logged at level INFO. Custom code is named in the recipe, as
+    ``module:name``; objects cannot be passed.
 
     Args:
         recipe: a path, or the name of a recipe that comes with the package.
-        grid: the values to search, by key of ``train_args``: numbers, or ``"START:STOP:STEP"`` with
-            both ends. Only what is named is searched; by default η and the method's keys. Without
-            the paper's procedure there is no default.
+        grid: the values to search, by key of ``train_args``: numbers, ``"0.5,0.7"``, or
+            ``"START:STOP:STEP"`` with both ends. Only these keys are searched. By default the
+            learning rate, and those keys of the method that declare a ``grid``; without the paper's
+            procedure there is no default.
         overrides: as for :func:`~fednnnn_plugin.run`.
-        rounds: rounds of a trial; by default the paper's for the data, or the recipe's own
-            without the paper's procedure.
-        validation: share of the training samples to judge on; 1/6 by default.
-        metric: ``"best_accuracy"`` (default), ``"final_accuracy"`` or ``"final_loss"`` (default
-            where labels are numbers); where the recipe names metrics, ``"best_metric"`` (default
-            then) or ``"final_metric"``, of the first.
+        rounds: rounds of a trial, at least 1; by default 50 for MNIST and otherwise 30, and without
+            the paper's procedure the recipe's ``comm_round``.
+        validation: share of the training samples to hold out and judge on, in (0, 1); by default
+            the recipe's ``validation_fraction``, or 1/6 where that is 0.
+        metric: ``"best_accuracy"``, ``"final_accuracy"``, ``"final_loss"``, or ``"best_metric"`` or
+            ``"final_metric"`` of the recipe's first metric. By default ``"best_metric"`` if the
+            recipe names metrics, ``"final_loss"`` with the loss ``mse`` or ``bce_with_logits``,
+            else ``"best_accuracy"``.
         seeds: run each trial with each of these, and judge it by the mean; by default the
             recipe's seed alone.
-        paper: follow the paper's procedure for a recipe of other data, network or deal, too.
-        prune: stop trials that are far behind the others.
+        paper: follow the paper's procedure for other recipes as well. It always applies to
+            ``mnist``, ``cifar10`` and ``digits`` with the package's network and an ``iid`` or
+            ``n_class`` partition.
+        prune: stop a trial whose best value so far is behind the median of the finished ones at the
+            same round; after a third of the rounds, and once four trials have finished.
         study: the study folder; ``studies/<recipe>-seed<seed>`` by default.
-        jobs: trials side by side. Above 1 a script needs ``if __name__ == "__main__":``.
+        jobs: trials that run in parallel. Above 1 a script needs ``if __name__ == "__main__":``.
         resume: continue the study in the folder; no finished trial is repeated.
         allow_code: allow a ``module:name`` in the recipe to run.
 
@@ -89,6 +98,8 @@ def tune(
         RunError: no trial of a step finished.
 
     Example::
+
+        import fednnnn_plugin as fp
 
         found = fp.tune("digits_noniid_b_fednnnn", grid={"beta": [0.5, 0.7], "gamma": [0.8]})
         fp.run(found.recipe)

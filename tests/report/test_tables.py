@@ -319,13 +319,14 @@ def test_recipes_with_other_first_metrics_are_other_lines(make_run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("every", "done", "final"), [(1, 4, "–"), (2, 4, "–"), (2, 3, "60.00"), (None, 4, "60.00")]
+    ("every", "done", "final"),
+    [(1, 4, "–"), (2, 4, "60.00"), (2, 5, "–"), (3, 4, "–"), (None, 4, "60.00")],
 )
 def test_final_value_is_the_last_rounds(make_run, every: int | None, done: int, final) -> None:
     """Nothing is on record of the last round: not finite, or not tested there."""
 
     def change(line: dict) -> None:
-        tested = line["round"] == 2
+        tested = line["round"] == 3
         line.update(test_acc=0.6 if tested else None, test_loss=1.0 if tested else None)
 
     folder = make_run("FedNNNN", comm_round=5, done=done, change=change)

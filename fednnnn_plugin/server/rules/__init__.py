@@ -66,17 +66,17 @@ class Key:
 
 
 def positive(**options: Any) -> Key:
-    """Return a key for finite numbers greater than 0; options as of :class:`Key`."""
+    """Return a key for finite numbers greater than 0; the options are :class:`Key`'s."""
     return Key("a finite number greater than 0", zero=False, **options)
 
 
 def non_negative(**options: Any) -> Key:
-    """Return a key for finite numbers of at least 0; options as of :class:`Key`."""
+    """Return a key for finite numbers of at least 0; the options are :class:`Key`'s."""
     return Key("a finite number of at least 0", **options)
 
 
 def decay(**options: Any) -> Key:
-    """Return a key for numbers of at least 0 and less than 1; options as of :class:`Key`."""
+    """Return a key for numbers of at least 0 and less than 1; the options are :class:`Key`'s."""
     return Key("a number of at least 0 and less than 1", below=1.0, **options)
 
 
@@ -145,7 +145,8 @@ def rule(
     The optimizer gets the served model as one flat parameter ``p`` with ``p.grad = -S``. It is
     created anew in each round, so it must keep its state in ``self.state[p]``, as tensors or
     numbers; this state is stored in checkpoints. If its attribute ``degenerate`` is true after a
-    step, the record says that the model did not change.
+    step, the record says that the model did not change. Before round 1 a step with a synthetic
+    update is tried.
 
     Args:
         wants: attributes of :class:`~fednnnn_plugin.server.update.Update` that are passed to
@@ -153,15 +154,20 @@ def rule(
         evaluated: which model is tested and reported: the plain average ``w_t + S``, the served
             model ``w_{t+1}``, or the mean of ``w_t`` and ``w_{t+1}``.
         place: row in the paper's table of results, for the paper's methods only.
-        client_method: what clients do with it, one of ``client.methods.METHODS``; None is free.
-        **keys: the recipe's keys in ``train_args``, each with its range.
+        client_method: name of the client method that the rule needs, such as ``"fedprox"``; None
+            allows any.
+        **keys: the rule's settings, which a recipe sets in ``train_args``, each with its range:
+            :func:`positive`, :func:`non_negative` or :func:`decay`. They are passed to
+            ``__init__`` by keyword, under the same name or that of ``argument=``.
 
     Raises:
-        UserError: the class is no optimizer, or has the name of one of ours; what it wants, or
-            which model, is not there.
+        UserError: the class is no ``torch.optim.Optimizer``, or has the name of one of ours; a
+            name in ``wants`` that :class:`~fednnnn_plugin.server.update.Update` does not have or
+            ``step`` does not take; another ``evaluated`` or another kind of key.
 
     Example:
         >>> import torch
+        >>> from fednnnn_plugin.server.rules import positive, rule
         >>> @rule(server_scale=positive(default=1.0))
         ... class Scaled(torch.optim.Optimizer):
         ...     def __init__(self, params, server_scale):

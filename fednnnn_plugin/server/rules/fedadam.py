@@ -104,7 +104,8 @@ class FedAdam(Optimizer):
         tau: τ > 0, the degree of adaptivity, in units of S.
 
     Raises:
-        UserError: a value out of range; τ² is 0 or infinite in the parameters' dtype.
+        UserError: a value out of range; τ² is 0 or infinite in the parameters' dtype; at ``step``:
+            the gradient is not finite.
         RunError: at ``step``: v overflowed; a part of the model may have changed.
 
     Source: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, "Adaptive Federated

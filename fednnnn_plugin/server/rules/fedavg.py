@@ -19,7 +19,7 @@ class PaperFedAvg(Optimizer):
         lr: η, scales the step; 1 in the paper.
 
     Raises:
-        UserError: a value out of range.
+        UserError: a value out of range; at ``step``: the gradient is not finite.
     """
 
     def __init__(self, params: Params, lr: float = 1.0) -> None:

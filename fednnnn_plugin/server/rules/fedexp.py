@@ -17,8 +17,6 @@ from fednnnn_plugin.server.rules import LR, positive, rule
 EPSILON = positive(default=1e-3, argument="epsilon")
 
 
-# The source tests the mean of the last two models, as the iterates swing; w_0 counts as one of
-# them here (the authors' code takes w_1 alone in the first round).
 @rule(fedexp_epsilon=EPSILON, wants=("mean_client_square",), evaluated="midpoint")
 class FedExP(Optimizer):
     r"""FedExP: FedAvg with a step that is longer the more the clients disagree.
@@ -31,6 +29,9 @@ class FedExP(Optimizer):
     ``Σ_k ‖Δ_k‖² / (2 m (N² + ε))``. The authors' code uses ``m ε`` instead of ``ε``, and reduces it
     in each round together with the clients' learning rate; here it is as in their paper.
 
+    The mean of ``w_t`` and ``w_{t+1}`` is tested, as in the source, because the iterates swing; so
+    in round 1 ``w_0`` counts, where the authors' code takes ``w_1`` alone.
+
     Args:
         params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
         lr: η, scales the step; 1 in the source.
@@ -38,13 +39,15 @@ class FedExP(Optimizer):
             the authors' for CIFAR-10 and CIFAR-100; theirs for EMNIST is 0.1.
 
     Raises:
-        UserError: a value out of range; at ``step``: the mean square is missing.
+        UserError: a value out of range; at ``step``: the mean square is missing, or
+            the gradient is not finite.
 
     Source: Jhunjhunwala, Wang, Joshi, "FedExP: Speeding Up Federated Averaging via
     Extrapolation", ICLR 2023 (arXiv 2301.09604), algorithm 1.
 
     Example:
         >>> import torch
+        >>> from fednnnn_plugin import FedExP
         >>> w = torch.nn.Parameter(torch.zeros(2))
         >>> server = FedExP([w], epsilon=1.0)
         >>> w.grad = -torch.tensor([0.0, 1.0])  # -S, N = 1

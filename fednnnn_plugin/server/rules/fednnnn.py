@@ -21,15 +21,17 @@ class FedNNNN(Optimizer):
     Args:
         params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
         lr: η, scales the step; 1 in the paper.
-        beta: β > 0, scales the normalised update.
-        gamma: γ in [0, 1), the momentum.
+        beta: β > 0, scales the normalised update; a step needs it.
+        gamma: γ in [0, 1), the momentum; a step needs it.
         momentum: another name of γ, which FedML's FedOpt uses.
 
     Raises:
-        UserError: a value out of range; at ``step``: β, γ or E is missing.
+        UserError: a value out of range; at ``step``: β, γ or E is missing, or
+            the gradient is not finite.
 
     Example:
         >>> import torch
+        >>> from fednnnn_plugin import FedNNNN
         >>> w = torch.nn.Parameter(torch.zeros(2))
         >>> server = FedNNNN([w], beta=0.7, gamma=0.8)
         >>> w.grad = -torch.tensor([1.5, 2.0])  # -S, N = 2.5

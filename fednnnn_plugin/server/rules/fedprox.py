@@ -12,8 +12,8 @@ class PaperFedProx(Optimizer):
 
     .. math:: w_{t+1} = w_t + η S
 
-    Arguments and errors are those of FedAvg. The proximal term is the clients', in
-    ``client/methods/fedprox.py``.
+    Arguments and errors are those of :class:`~fednnnn_plugin.PaperFedAvg`. The proximal term is the
+    clients', in ``client/methods/fedprox.py``.
     """
 
     def __init__(self, params: Params, lr: float = 1.0) -> None:
