@@ -39,7 +39,10 @@ _NORMS = (
     "E, the updates cancel each other in the average. The server step is the change of the served "
     "model; the paper's appendix plots its norm as N."
 )
-_SERVED = "The served model only starts the next round; the paper calls it extremely poor."
+_SERVED = (
+    "Where it is not the tested one, the served model only starts the next round; the paper calls "
+    "it extremely poor."
+)
 _SPREAD = "Median of the clients' update norms; the band reaches from the smallest to the largest"
 _LOSS = "Mean loss of a test: cross-entropy in nats unless the recipe names another loss."
 _MOVES = "The sum of the norms of all server steps so far."
