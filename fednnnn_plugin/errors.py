@@ -27,8 +27,8 @@ class StartError(UserError):
 class RunError(RuntimeError):
     """A run that cannot continue, although its settings are right; the message is one line.
 
-    Commands print it without a traceback and exit with status 1. The last finished round
-    is saved.
+    Commands print it without a traceback and exit with status 1; the last finished round is
+    saved.
     """
 
 

@@ -42,12 +42,12 @@ class ClientMethod:
 
     with μ of ``prox_mu`` and :math:`h_k` of :meth:`correction`. Where there is a correction, the
     gradient of a parameter that a step's loss does not reach is 0; else that parameter stays as it
-    is. Each vector has the shape ``[d]``, with an element for each number of the trained
-    parameters, and the dtype of the model. What is sent or kept is 0 at first. The engine carries
-    the vectors to any number of processes, and into checkpoints. Those of m clients are the rows of
-    a matrix ``[m, d]``. The methods are called without gradients and must not change their
-    arguments in place. An exception, a missing name or a wrong shape is a ``UserError`` before
-    round 1, where all are tried on zeros, and a ``RunError`` later.
+    is. Each vector has the shape ``[d]``, one element for each scalar of the trained parameters,
+    and the dtype of the model. What is sent or kept is initially 0. The engine sends the vectors to
+    any number of processes and stores them in checkpoints. Those of m clients are the rows of a
+    matrix ``[m, d]``. The methods are called without gradients and must not change their arguments
+    in place. An exception, a missing name or a wrong shape is a ``UserError`` before round 1, where
+    all are tried on zeros, and a ``RunError`` later.
 
     Attributes:
         keys: the settings, which a recipe sets in ``train_args``, each with its range; they are

@@ -70,7 +70,7 @@ def load_model(
     *,
     allow_code: bool = False,
 ) -> nn.Module:
-    """Load the evaluation model of a run, of which its accuracies are.
+    """Load the evaluation model of a run, on which its accuracies were measured.
 
     The server rule says which model that is: the plain average ``w_t + S`` of the paper's methods,
     the served model ``w_{t+1}`` (FedAdam, FedYogi), or the mean of ``w_t`` and ``w_{t+1}``

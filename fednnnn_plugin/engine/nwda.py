@@ -35,8 +35,7 @@ class NWDARecorder:
 
     of the whole model and of every module. An existing file is continued, including its
     ``integrated_norm``. If a round is recorded again, its line and those of all later rounds are
-    deleted first. In a table of :func:`~fednnnn_plugin.read_runs` the method is called as the
-    folder.
+    deleted first. :func:`~fednnnn_plugin.read_runs` uses the name of the folder as the method.
 
     Args:
         path: the file.

@@ -82,10 +82,10 @@ class Federation:
     vectors: ClientVectors | None = None  # those of a client method that has some
 
     def try_out(self, start: ServerState) -> None:
-        """Do a little of each part of a round: what cannot work ends the run before the first one.
+        """Try each part of a round, so that what cannot work ends the run before the first round.
 
-        A cohort is drawn, its first client makes a step, the server moves a model by a
-        synthetic update, and the start is tested. Where clients may fail, none is tried.
+        Sample a cohort, train its first client for one step, apply a synthetic update by the server
+        rule, and test the initial model. If clients may fail, none is trained.
 
         Raises:
             UserError: the sampler or the method raised; a `StartError` where another of these did.

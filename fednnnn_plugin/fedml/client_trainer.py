@@ -40,10 +40,10 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
 
     By default this is SGD without momentum on cross-entropy, with ``weight_decay`` and, if
     ``prox_mu`` is given, the proximal term. Weights are float32, or float64 under ``fp64``;
-    ``tf32`` and ``bf16`` affect only the arithmetic. For our data the batches
-    are the engine's. Any other iterable of (inputs, labels) is used as it is, with the global
-    generators seeded before and restored after. The seeds are those of round ``start_round +
-    round_idx + 1``, so that a restarted federation continues them.
+    ``tf32`` and ``bf16`` affect only the arithmetic. For our data the batches are the engine's. Any
+    other iterable of (inputs, labels) is used as it is, with the global generators seeded before
+    and restored after. The seeds are those of round ``start_round + round_idx + 1``, so that a
+    restarted federation continues them.
 
     It trains on ``client_threads`` threads, by default on all cores that the process may use,
     because a silo has one client. Sums then differ in their last bits between machines, and from a

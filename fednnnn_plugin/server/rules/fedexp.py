@@ -39,8 +39,8 @@ class FedExP(Optimizer):
             the authors' for CIFAR-10 and CIFAR-100; theirs for EMNIST is 0.1.
 
     Raises:
-        UserError: a value out of range; at ``step``: the mean square is missing, or
-            the gradient is not finite.
+        UserError: a value out of range; at ``step``: the mean square is missing, or the
+            gradient is not finite.
 
     Source: Jhunjhunwala, Wang, Joshi, "FedExP: Speeding Up Federated Averaging via
     Extrapolation", ICLR 2023 (arXiv 2301.09604), algorithm 1.

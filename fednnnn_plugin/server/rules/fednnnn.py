@@ -21,13 +21,13 @@ class FedNNNN(Optimizer):
     Args:
         params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
         lr: η, scales the step; 1 in the paper.
-        beta: β > 0, scales the normalised update; a step needs it.
-        gamma: γ in [0, 1), the momentum; a step needs it.
+        beta: β > 0, scales the normalised update; required by :meth:`step`.
+        gamma: γ in [0, 1), the momentum; required by :meth:`step`.
         momentum: another name of γ, which FedML's FedOpt uses.
 
     Raises:
-        UserError: a value out of range; at ``step``: β, γ or E is missing, or
-            the gradient is not finite.
+        UserError: a value out of range; at ``step``: β, γ or E is missing, or the
+            gradient is not finite.
 
     Example:
         >>> import torch

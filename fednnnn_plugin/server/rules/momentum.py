@@ -28,12 +28,12 @@ class Momentum(Optimizer):
     Args:
         params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
         lr: η, scales the step; 1 in the paper.
-        gamma: γ in [0, 1), the momentum; a step needs it.
+        gamma: γ in [0, 1), the momentum; required by :meth:`step`.
         momentum: another name of γ, which FedML's FedOpt uses.
 
     Raises:
-        UserError: a value out of range; at ``step``: γ is missing, or
-            the gradient is not finite.
+        UserError: a value out of range; at ``step``: γ is missing, or the
+            gradient is not finite.
     """
 
     def __init__(

@@ -22,11 +22,11 @@ class NormNorm(Optimizer):
     Args:
         params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
         lr: η, scales the step; 1 in the paper.
-        beta: β > 0, scales the normalised update; a step needs it.
+        beta: β > 0, scales the normalised update; required by :meth:`step`.
 
     Raises:
-        UserError: a value out of range; at ``step``: β or E is missing, or
-            the gradient is not finite.
+        UserError: a value out of range; at ``step``: β or E is missing, or the
+            gradient is not finite.
     """
 
     degenerate = False
