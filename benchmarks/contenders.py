@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from fednnnn_plugin.assembly.federation import run_federation
+from fednnnn_plugin.assembly.from_recipe import local_sgd
+from fednnnn_plugin.assembly.functions import Functions
+from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.data.federated import FederatedData, load_federated
-from fednnnn_plugin.engine.from_recipe import local_sgd
-from fednnnn_plugin.engine.functions import Functions
-from fednnnn_plugin.engine.numerics import keep_freed_memory
-from fednnnn_plugin.engine.records import Seconds
-from fednnnn_plugin.engine.run import run_federation
-from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.models import create_model
+from fednnnn_plugin.processes.numerics import keep_freed_memory
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.recipe.data_spec import data_spec
+from fednnnn_plugin.run_folder.records import Seconds
 
 Measure = Callable[[], Seconds]
 

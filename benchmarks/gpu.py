@@ -23,20 +23,21 @@ from products import DTYPES, ceiling, operations
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from fednnnn_plugin.assembly.executors import room_on, widest_group
+from fednnnn_plugin.assembly.from_recipe import local_sgd
+from fednnnn_plugin.assembly.functions import Functions
+from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.groups import Group, plan_groups
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.engine.batches import TensorBatches
-from fednnnn_plugin.engine.devices import total_memory
-from fednnnn_plugin.engine.from_recipe import local_sgd
-from fednnnn_plugin.engine.functions import Functions
-from fednnnn_plugin.engine.numerics import numerics
-from fednnnn_plugin.engine.records import Seconds
-from fednnnn_plugin.engine.training import Inputs, room_on, widest_group
 from fednnnn_plugin.models import create_model
+from fednnnn_plugin.processes.devices import total_memory
+from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.rounds.batches import TensorBatches
+from fednnnn_plugin.run_folder.records import Seconds
 
 CONDITIONS = ("mnist_noniid_b", "mnist_noniid_ub", "cifar10_noniid_b", "cifar10_noniid_ub")
 HEAD = "train, aggregate, loop, × loop, of product, group, steps, × largest client's, launches"

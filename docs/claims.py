@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.report.conditions import DATASET_NAMES, METHODS, arrange
-from fednnnn_plugin.report.paper import PAPER
-from fednnnn_plugin.report.runs import SECONDS
-from fednnnn_plugin.report.times import comparable_times
+from fednnnn_plugin.reporting.conditions import DATASET_NAMES, METHODS, arrange
+from fednnnn_plugin.reporting.paper import PAPER
+from fednnnn_plugin.reporting.runs import SECONDS
+from fednnnn_plugin.reporting.times import comparable_times
 
 RESULTS = Path(__file__).parents[1] / "results"
 PAGE = RESULTS / "CLAIMS.md"

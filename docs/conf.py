@@ -39,17 +39,17 @@ PAGES = {
 }
 # The reference's headings, by the folder that a public name comes from.
 HEADINGS = {
-    "engine": "Runs",
-    "report": "Reading runs",
-    "tune": "Tuning",
+    "assembly": "Runs",
+    "followers": "Runs",
+    "run_folder": "Runs",
+    "reporting": "Reading runs",
+    "tuning": "Tuning",
     "data": "Data",
     "client": "Client training",
     "server": "Aggregation and server rules",
     "fedml": "FedML",
     "errors": "Errors",
 }
-# Packages that are called, and the modules that have the functions of their names.
-CALLED = {"report": "page", "tune": "tuning"}
 FIGURE = re.compile(r'<picture>.*?srcset="(.*?)".*?src="(.*?)".*?alt="(.*?)".*?</picture>', re.S)
 
 project, version = "fednnnn-plugin", fp.__version__
@@ -131,10 +131,6 @@ def public_names() -> dict[str, list[tuple[str, str]]]:
     for name in dir(fp):
         value = getattr(fp, name)
         if name.startswith("_"):
-            continue
-        if name in CALLED:
-            home = f"{value.__name__}.{CALLED[name]}"
-            found[HEADINGS[name]].append(("autofunction", f"{home}::{name}"))
             continue
         if inspect.ismodule(value):
             found["Figures"] = [("automodule", value.__name__)]

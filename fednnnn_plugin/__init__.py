@@ -9,24 +9,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fednnnn_plugin.assembly.load_model import load_model as load_model
+    from fednnnn_plugin.assembly.run import Run as Run
+    from fednnnn_plugin.assembly.run import run as run
     from fednnnn_plugin.client.method import ClientMethod as ClientMethod
     from fednnnn_plugin.data.partition import partition as partition
-    from fednnnn_plugin.engine.followers import Follower as Follower
-    from fednnnn_plugin.engine.load_model import load_model as load_model
-    from fednnnn_plugin.engine.nwda import NWDARecorder as NWDARecorder
-    from fednnnn_plugin.engine.records import RoundRecord as RoundRecord
-    from fednnnn_plugin.engine.start import Run as Run
-    from fednnnn_plugin.engine.start import run as run
     from fednnnn_plugin.errors import RunError as RunError
     from fednnnn_plugin.errors import UserError as UserError
     from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator as FedNNNNAggregator
     from fednnnn_plugin.fedml.client_trainer import FedNNNNClientTrainer as FedNNNNClientTrainer
     from fednnnn_plugin.fedml.hook import register as register
-    from fednnnn_plugin.report import figures as figures
-    from fednnnn_plugin.report.frames import layer_norms as layer_norms
-    from fednnnn_plugin.report.frames import read_runs as read_runs
-    from fednnnn_plugin.report.frames import summary as summary
-    from fednnnn_plugin.report.page import report as report
+    from fednnnn_plugin.followers.follower import Follower as Follower
+    from fednnnn_plugin.reporting import figures as figures
+    from fednnnn_plugin.reporting.frames import layer_norms as layer_norms
+    from fednnnn_plugin.reporting.frames import read_runs as read_runs
+    from fednnnn_plugin.reporting.frames import summary as summary
+    from fednnnn_plugin.reporting.page import report as report
+    from fednnnn_plugin.run_folder.nwda import NWDARecorder as NWDARecorder
+    from fednnnn_plugin.run_folder.records import RoundRecord as RoundRecord
     from fednnnn_plugin.server.average import UpdateAccumulator as UpdateAccumulator
     from fednnnn_plugin.server.rules import rule as rule
     from fednnnn_plugin.server.rules.fedadam import FedAdam as FedAdam
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from fednnnn_plugin.server.rules.fedyogi import FedYogi as FedYogi
     from fednnnn_plugin.server.rules.momentum import Momentum as Momentum
     from fednnnn_plugin.server.rules.norm_norm import NormNorm as NormNorm
-    from fednnnn_plugin.tune.tuning import Tuning as Tuning
-    from fednnnn_plugin.tune.tuning import tune as tune
+    from fednnnn_plugin.tuning.tuning import Tuning as Tuning
+    from fednnnn_plugin.tuning.tuning import tune as tune
 
 __version__ = "0.2.0.dev0"
 
@@ -46,33 +46,33 @@ _FEDML_CLASSES = {
 }
 _HOMES = {
     "ClientMethod": "client.method",
-    "Follower": "engine.followers",
-    "NWDARecorder": "engine.nwda",
-    "Run": "engine.start",
-    "RoundRecord": "engine.records",
+    "Follower": "followers.follower",
+    "NWDARecorder": "run_folder.nwda",
+    "Run": "assembly.run",
+    "RoundRecord": "run_folder.records",
     "RunError": "errors",
-    "Tuning": "tune.tuning",
+    "Tuning": "tuning.tuning",
     "UpdateAccumulator": "server.average",
     "UserError": "errors",
-    "layer_norms": "report.frames",
-    "load_model": "engine.load_model",
+    "layer_norms": "reporting.frames",
+    "load_model": "assembly.load_model",
     "partition": "data.partition",
-    "read_runs": "report.frames",
+    "read_runs": "reporting.frames",
     "register": "fedml.hook",
+    "report": "reporting.page",
     "rule": "server.rules",
-    "run": "engine.start",
-    "summary": "report.frames",
+    "run": "assembly.run",
+    "summary": "reporting.frames",
+    "tune": "tuning.tuning",
 }
-# Packages that are called as a function are listed as the modules that they are.
-_MODULES = {"figures": "report.figures", "report": "report", "tune": "tune"}
 
 
 def _public(name: str) -> object:
     if name == "__all__":
         return __dir__()
     value: object = None
-    if name in _MODULES:
-        value = import_module(f"{__name__}.{_MODULES[name]}")
+    if name == "figures":
+        value = import_module(f"{__name__}.reporting.figures")
     elif name in _FEDML_CLASSES:
         from fednnnn_plugin.fedml.hook import require
 
@@ -96,7 +96,7 @@ def __dir__() -> list[str]:
     from fednnnn_plugin.fedml.hook import why_unusable
 
     fedml = () if why_unusable() else _FEDML_CLASSES
-    return sorted(["__version__", *_HOMES, *_MODULES, *_optimizers(), *fedml])
+    return sorted(["__version__", "figures", *_HOMES, *_optimizers(), *fedml])
 
 
 def _optimizers() -> dict[str, object]:

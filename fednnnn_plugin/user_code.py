@@ -105,7 +105,7 @@ def load_code(reference: str, where: str) -> object:
                 f"{where}: no module {missing}: it must be installed, or in the current "
                 f"directory, {printable(Path.cwd())}"
             ) from error
-        raise UserError(f"{where}: does not import: {told(error)}") from error
+        raise UserError(f"{where}: does not import: {exception_text(error)}") from error
     if found is _ABSENT:
         raise UserError(f"{where}: {name} is not there, in module {module_name}")
     return found
@@ -126,7 +126,7 @@ def call_code(
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise UserError(f"{where}: raised {told(error)}") from error
+        raise UserError(f"{where}: raised {exception_text(error)}") from error
 
 
 def check_arguments(function: object, where: str, given: Mapping[str, object]) -> None:
@@ -188,7 +188,7 @@ def _is_of_package(file: str) -> bool:
     return file.startswith((_PACKAGE, _STANDARD)) or not _PACKAGES.isdisjoint(Path(file).parts)
 
 
-def told(error: BaseException) -> str:
+def exception_text(error: BaseException) -> str:
     """What a user's code raised, on one line, with the file and line that raised it."""
     text = printable(f"{type(error).__name__}: {' '.join(str(error).split())}")
     if isinstance(error, SyntaxError):  # its text ends with the place

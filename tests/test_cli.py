@@ -19,9 +19,9 @@ from click.testing import CliRunner, Result
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe import list_recipes
-from fednnnn_plugin.report.arguments import run_paths
-from fednnnn_plugin.report.page import report
-from fednnnn_plugin.tune.tuning import tune
+from fednnnn_plugin.reporting.arguments import run_paths
+from fednnnn_plugin.reporting.page import report
+from fednnnn_plugin.tuning.tuning import tune
 
 from .support.commands import RECIPE, quick
 
@@ -47,7 +47,7 @@ def refused(result: Result) -> str:
 
 def test_run_shows_a_line_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Missing GPUs are said once, and stand in the log."""
-    monkeypatch.setattr("fednnnn_plugin.engine.devices.visible_gpus", lambda: 0)
+    monkeypatch.setattr("fednnnn_plugin.processes.devices.visible_gpus", lambda: 0)
     result = run("--tensorboard", using_gpu=True, comm_round=2)
     assert result.exit_code == 0
     folder = Path("runs", f"{RECIPE}-seed0")

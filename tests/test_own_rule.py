@@ -1,6 +1,6 @@
 """A server rule of the user's own, ``support/server_lion.py``, in each of the ways to run one.
 
-Others: ``fedml/test_own_code.py``, and on ranks ``engine/test_mpi_processes.py``.
+Others: ``fedml/test_own_code.py``, and on ranks ``processes/test_mpi_processes.py``.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe import find_recipe
-from fednnnn_plugin.report import build
+from fednnnn_plugin.reporting import build
 
 # Not imported: the rule would be known to all tests of this process.
 RULE = (Path(__file__).parent / "support" / "server_lion.py").read_text()

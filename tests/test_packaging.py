@@ -29,7 +29,7 @@ def test_wheel_runs_a_recipe_by_name(tmp_path: Path) -> None:
     [path] = tmp_path.glob("*.whl")
     wheel, environment = zipfile.ZipFile(path), tmp_path / "environment"
     names = set(wheel.namelist())
-    assert {"fednnnn_plugin/py.typed", "fednnnn_plugin/report/page.html"} <= names
+    assert {"fednnnn_plugin/py.typed", "fednnnn_plugin/reporting/page.html"} <= names
     assert not [name for name in names if name.startswith(("tests/", "launch/"))]
     venv.create(environment, symlinks=True)
     [site_packages] = environment.glob("lib/python*/site-packages")

@@ -16,8 +16,8 @@ from nbclient import NotebookClient
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.recipe.load import load_recipe
-from fednnnn_plugin.report import build
-from fednnnn_plugin.report.paper import PAPER
+from fednnnn_plugin.reporting import build
+from fednnnn_plugin.reporting.paper import PAPER
 
 from .support.processes import WATCHDOG
 

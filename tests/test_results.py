@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.report import build
+from fednnnn_plugin.reporting import build
 
 PROJECT = Path(__file__).parents[1]
 RESULTS = PROJECT / "results"

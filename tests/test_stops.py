@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fednnnn_plugin.engine.endings import Terminated, raise_lost_stop, signals_raised
+from fednnnn_plugin.processes.endings import Terminated, raise_lost_stop, signals_raised
 
 from .support.ranks import on_ranks
 

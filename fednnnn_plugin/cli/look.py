@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
-from fednnnn_plugin.engine.endings import say
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.processes.endings import say
 
 
 @click.command("report")
@@ -46,7 +46,7 @@ def report_command(
     runs: tuple[Path, ...], out: Path, layers: tuple[str, ...], target: float | None, formats: str
 ) -> None:
     """Make tables, figures and a page from runs and studies, or folders of them."""
-    from fednnnn_plugin.report.build import build_report
+    from fednnnn_plugin.reporting.build import build_report
 
     report = build_report(
         runs,
@@ -87,17 +87,17 @@ def partition_command(
         if path and path.exists() and not overwrite:
             raise UserError(f"{option}: {path}: it is there already; replace it with --overwrite")
     from fednnnn_plugin.data.federated import load_federated
-    from fednnnn_plugin.data.partition import deal_name
+    from fednnnn_plugin.data.partition import partition_name
     from fednnnn_plugin.recipe import find_recipe, load_recipe
     from fednnnn_plugin.recipe.data_spec import data_spec
-    from fednnnn_plugin.report.cells import as_csv
-    from fednnnn_plugin.report.split_figures import counts_text, save_partition
+    from fednnnn_plugin.reporting.cells import as_csv
+    from fednnnn_plugin.reporting.split_figures import counts_text, save_partition
 
     loaded = load_recipe(find_recipe(recipe), overrides, allow_code=allow_code)
     spec = data_spec(loaded, allow_code=allow_code)
     data = load_federated(spec)
     counts = data.class_counts()
-    dealt = deal_name(spec.partition_method, spec.partition_sizes)
+    dealt = partition_name(spec.partition_method, spec.partition_sizes)
     title = f"{spec.dataset}: {'own split' if 'split' in data.fingerprint else dealt}"
     size = f"{data.num_clients} clients, {len(data.train_labels)} samples"
     say(f"{title}, {size}\n\n{counts_text(counts)}")

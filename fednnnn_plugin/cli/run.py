@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import click
 
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
-from fednnnn_plugin.engine.endings import launched_rank, say
+from fednnnn_plugin.processes.endings import launched_rank, say
 
 if TYPE_CHECKING:
-    from fednnnn_plugin.engine.followers import Follower
-    from fednnnn_plugin.engine.records import Summary
+    from fednnnn_plugin.followers.follower import Follower
+    from fednnnn_plugin.run_folder.records import Summary
 
 
 P = ParamSpec("P")
@@ -55,9 +55,9 @@ def run_command(
     (see `fednnnn recipes`). Where FedML is installed, one with using_mlops: true is run by
     `fedml run`, which reports to FedML's service.
     """
-    from fednnnn_plugin.engine.numerics import keep_freed_memory
-    from fednnnn_plugin.engine.start import start_recipe
-    from fednnnn_plugin.engine.trackers import TensorBoard
+    from fednnnn_plugin.assembly.run import start_recipe
+    from fednnnn_plugin.followers.trackers import TensorBoard
+    from fednnnn_plugin.processes.numerics import keep_freed_memory
 
     if mlops is None and find_spec("fedml") is not None:
         _become_fedml_run(recipe, options)
@@ -78,7 +78,7 @@ def check_command(recipe: str, **options: Any) -> None:
     Nothing is written to the run folder; data that is absent is downloaded, as by a run. Each
     mistake is one line, and the exit status is then 2: useful before a job is queued.
     """
-    from fednnnn_plugin.engine.start import start_recipe
+    from fednnnn_plugin.assembly.run import start_recipe
     from fednnnn_plugin.recipe import find_recipe, load_recipe
 
     checked = start_recipe(recipe, only_check=True, **options)

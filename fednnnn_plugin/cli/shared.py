@@ -12,7 +12,9 @@ from typing import Any, ParamSpec
 
 import click
 
-from fednnnn_plugin.engine.endings import (
+from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.packaged_recipes import find_recipe
+from fednnnn_plugin.processes.endings import (
     Terminated,
     ending,
     launched_ranks,
@@ -21,8 +23,6 @@ from fednnnn_plugin.engine.endings import (
     signals_raised,
     told_here,
 )
-from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.packaged_recipes import find_recipe
 
 P = ParamSpec("P")
 

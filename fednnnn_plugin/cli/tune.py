@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
-from fednnnn_plugin.engine.endings import say
+from fednnnn_plugin.processes.endings import say
 
 
 @click.command("tune")
@@ -48,8 +48,8 @@ def tune_command(recipe: str, grid: tuple[str, ...], **options: object) -> None:
     the keys that --grid names, any number of train_args, are searched jointly, on the recipe as it
     is. More processes, also on other machines, join with --resume on the same study folder.
     """
-    from fednnnn_plugin.engine.numerics import keep_freed_memory
-    from fednnnn_plugin.tune.tuning import tune_recipe
+    from fednnnn_plugin.processes.numerics import keep_freed_memory
+    from fednnnn_plugin.tuning.tuning import tune_recipe
 
     keep_freed_memory()
     tune_recipe(recipe, {"grid": grid or None, **options}, say=say, warn=_warn)

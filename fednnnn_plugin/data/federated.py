@@ -15,8 +15,8 @@ from fednnnn_plugin.data.image_folder import load_image_folder
 from fednnnn_plugin.data.images import Normalisation, are_classes
 from fednnnn_plugin.data.load import load_images
 from fednnnn_plugin.data.own_data import (
-    Brought,
     OwnData,
+    UserData,
     bring_data,
     check_clients,
     load_own_data,
@@ -107,7 +107,7 @@ class FederatedData:
         return client_counts(labels.numpy(), parts, self.class_names)
 
 
-def load_federated(spec: DataSpec, brought: Brought | None = None) -> FederatedData:
+def load_federated(spec: DataSpec, brought: UserData | None = None) -> FederatedData:
     """Load a data set and divide its training images between clients.
 
     ``brought`` are a user's data, in the place of what the spec names. Data with a split of their
@@ -158,7 +158,7 @@ def _dealt(labels: Tensor, spec: DataSpec) -> tuple[Tensor, ...]:
     return tuple(map(torch.from_numpy, client_indices))
 
 
-def own_data(spec: DataSpec, given: object = None) -> Brought:
+def own_data(spec: DataSpec, given: object = None) -> UserData:
     """Return a user's data: those that were given, or what the function of the spec returns."""
     return bring_data(
         spec.dataset,
@@ -169,7 +169,7 @@ def own_data(spec: DataSpec, given: object = None) -> Brought:
     )
 
 
-def _load(spec: DataSpec, brought: Brought | None) -> OwnData:
+def _load(spec: DataSpec, brought: UserData | None) -> OwnData:
     name, cache_dir = spec.dataset, spec.data_cache_dir
     if is_own(name):
         return load_own_data(name, brought or own_data(spec))

@@ -24,7 +24,7 @@ _FORMS = (
 )
 
 
-class Brought(NamedTuple):
+class UserData(NamedTuple):
     """What a user brought: data, or what their function returned; of one that drew, its code."""
 
     value: Any
@@ -59,7 +59,7 @@ def bring_data(
     given: object = None,
     arguments: Mapping[str, object] | None = None,
     allow_code: bool = False,
-) -> Brought:
+) -> UserData:
     """Return the data that were ``given``, or what a function returns for its ``arguments``.
 
     The function is ``given``, or imported as ``module:name``.
@@ -68,15 +68,15 @@ def bring_data(
     found = find_code(DATA, name, given, allow_code=allow_code)
     check_arguments(found, "data_args", arguments)
     if given is not None and not callable(given):
-        return Brought(given, {})
+        return UserData(given, {})
     with isolated_generators(seed, "data"):
         before = generators_state()
         returned = call_code(found, where, lambda load: load(**arguments))
         drew = generators_state() != before
-    return Brought(returned, {"code": code_digest(found)} if drew else {})
+    return UserData(returned, {"code": code_digest(found)} if drew else {})
 
 
-def load_own_data(name: str, brought: Brought) -> OwnData:
+def load_own_data(name: str, brought: UserData) -> OwnData:
     """Check the data that a user brought.
 
     The data are inputs and labels to train on, then to test on. Inputs are images, uint8

@@ -121,7 +121,7 @@ def partition(
     return _deal(class_of, shares, np.random.default_rng(derive_seed(seed, "deal")))
 
 
-def deal_name(method: str, sizes: str) -> str:
+def partition_name(method: str, sizes: str) -> str:
     """How a deal is called: ``n_class, balanced``; by the method alone where the sizes are free."""
     return method if method == _FREE else f"{method}, {sizes}"
 

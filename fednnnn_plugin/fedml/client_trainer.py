@@ -11,19 +11,9 @@ from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
 from fedml.core.security.fedml_attacker import FedMLAttacker
 from torch import Tensor, nn
 
+from fednnnn_plugin.assembly.from_recipe import local_sgd
+from fednnnn_plugin.assembly.model_check import check_model, takes_any_order
 from fednnnn_plugin.client.replica import Replica
-from fednnnn_plugin.engine.batches import (
-    Batches,
-    LoaderBatches,
-    LoaderData,
-    TensorBatches,
-    follow_the_engine,
-)
-from fednnnn_plugin.engine.devices import usable_cores
-from fednnnn_plugin.engine.evaluation import tally
-from fednnnn_plugin.engine.from_recipe import local_sgd
-from fednnnn_plugin.engine.model_check import check_model, takes_any_order
-from fednnnn_plugin.engine.numerics import numerics
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.loaders import ClientLoader
 from fednnnn_plugin.fedml.model_states import whole_state, with_noise
@@ -31,6 +21,16 @@ from fednnnn_plugin.fedml.processes import end_federation_together, log_through_
 from fednnnn_plugin.fedml.security import turn_off
 from fednnnn_plugin.fedml.settings import client_recipe, script_functions
 from fednnnn_plugin.models import is_built_in
+from fednnnn_plugin.processes.devices import usable_cores
+from fednnnn_plugin.processes.numerics import numerics
+from fednnnn_plugin.rounds.batches import (
+    Batches,
+    LoaderBatches,
+    LoaderData,
+    TensorBatches,
+    follow_the_engine,
+)
+from fednnnn_plugin.rounds.evaluation import tally
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import on_threads
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.engine.batches import LoaderData, follow_the_engine
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.rounds.batches import LoaderData, follow_the_engine
 from fednnnn_plugin.seeds import derive_seed
 
 _TEST_BATCH = 500  # images; the result does not depend on it

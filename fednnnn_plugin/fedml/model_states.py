@@ -7,8 +7,8 @@ import torch
 from fedml.core.dp.fedml_differential_privacy import FedMLDifferentialPrivacy
 from torch import Tensor, nn
 
+from fednnnn_plugin.assembly.model_check import averaged_copy
 from fednnnn_plugin.client.replica import aliases, named_tensors
-from fednnnn_plugin.engine.model_check import averaged_copy
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.admission import check_client
 from fednnnn_plugin.server.layout import State

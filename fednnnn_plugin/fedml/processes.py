@@ -12,12 +12,12 @@ from typing import Any
 
 import fedml
 
-from fednnnn_plugin.engine.endings import Terminated, ending, signals_raised
-from fednnnn_plugin.engine.followers import Follower, scalars
-from fednnnn_plugin.engine.ranks import Ranks, choose_ranks
-from fednnnn_plugin.engine.records import RoundRecord
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.followers.follower import Follower, scalars
+from fednnnn_plugin.processes.endings import Terminated, ending, signals_raised
+from fednnnn_plugin.processes.ranks import Ranks, choose_ranks
 from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.run_folder.records import RoundRecord
 
 _log = logging.getLogger(__name__)
 

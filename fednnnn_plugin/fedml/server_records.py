@@ -6,15 +6,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.folder import RunFolder
-from fednnnn_plugin.engine.followers import figures
-from fednnnn_plugin.engine.records import MetricsFile, RoundRecord, Seconds, round_record
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.fedml.server_state import file_to_write
 from fednnnn_plugin.files import write_atomically
+from fednnnn_plugin.followers.follower import figures
 from fednnnn_plugin.reading import read_mapping, write_yaml
 from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.run_folder.folder import RunFolder
+from fednnnn_plugin.run_folder.records import (
+    Evaluation,
+    MetricsFile,
+    RoundRecord,
+    Seconds,
+    round_record,
+)
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
 from fednnnn_plugin.server.update import Update

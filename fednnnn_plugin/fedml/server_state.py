@@ -53,8 +53,8 @@ class ServerFiles:
         """Write the state, atomically: before the model, as the round is lost without it."""
         if self.state_path is not None:
             content, text = _on_cpu(tensors), json.dumps({"round": done, "method": method})
-            standing = {_STANDING: text, _DIGEST: _digest(text, content)}
-            write_atomically(self.state_path, safetensors.torch.save(content, metadata=standing))
+            train_state = {_STANDING: text, _DIGEST: _digest(text, content)}
+            write_atomically(self.state_path, safetensors.torch.save(content, metadata=train_state))
 
     def write_model(self, tensors: Mapping[str, Tensor]) -> None:
         """Write the evaluation model, atomically."""

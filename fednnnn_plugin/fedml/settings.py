@@ -6,9 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from fednnnn_plugin.assembly.functions import LOSS, METRICS, OPTIMIZER, Functions, find_functions
 from fednnnn_plugin.client.methods import METHODS
-from fednnnn_plugin.engine.functions import LOSS, METRICS, OPTIMIZER, Functions, find_functions
-from fednnnn_plugin.engine.sampling import SAMPLING
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.fedml.methods import (
     PROXIMAL,
@@ -29,6 +28,7 @@ from fednnnn_plugin.recipe.method_keys import (
 )
 from fednnnn_plugin.recipe.schema import SECTIONS, own_keys
 from fednnnn_plugin.recipe.validation import build
+from fednnnn_plugin.rounds.sampling import SAMPLING
 from fednnnn_plugin.server.rules import RULES, find_rule, load_rule
 from fednnnn_plugin.user_code import names_code
 

@@ -7,12 +7,10 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from fednnnn_plugin.assembly.federation import run_federation
+from fednnnn_plugin.assembly.from_recipe import recipe_followers, run_folder, run_mode
+from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.engine.display import progress_display
-from fednnnn_plugin.engine.from_recipe import recipe_followers, run_folder, run_mode
-from fednnnn_plugin.engine.ranks import ending_together
-from fednnnn_plugin.engine.run import run_federation
-from fednnnn_plugin.engine.training import Inputs
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
 from fednnnn_plugin.fedml.loaders import FedMLDataset, check_dataset, dealt_data, engine_data
@@ -32,7 +30,9 @@ from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_functions, scrip
 from fednnnn_plugin.fedml.tester import SimulationTester
 from fednnnn_plugin.fedml.trainer_adapter import ClientTrainerAdapter
 from fednnnn_plugin.fingerprint import Fingerprint, code_digest, model_digests
+from fednnnn_plugin.followers.progress import progress_display
 from fednnnn_plugin.models import MODELS, is_built_in
+from fednnnn_plugin.processes.ranks import ending_together
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.schema import own_keys
 

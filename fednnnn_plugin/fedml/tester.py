@@ -13,10 +13,11 @@ from fedml.ml.aggregator.aggregator_creator import create_server_aggregator
 from fedml.ml.aggregator.default_aggregator import DefaultServerAggregator
 from torch import nn
 
-from fednnnn_plugin.engine.evaluation import Evaluation, evaluation, tally
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.loaders import FedMLDataset
 from fednnnn_plugin.fedml.model_states import whole_state
+from fednnnn_plugin.rounds.evaluation import evaluation, tally
+from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.server.layout import State
 
 _log = logging.getLogger(__name__)

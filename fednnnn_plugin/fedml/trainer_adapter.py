@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import aliases
-from fednnnn_plugin.engine.evaluation import Evaluation
 from fednnnn_plugin.fedml.loaders import FedMLDataset, test_batches
 from fednnnn_plugin.fedml.tester import evaluation_of
+from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.server.layout import State
 
 

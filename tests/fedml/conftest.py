@@ -129,7 +129,7 @@ class Scripts:
 # Forked now, before any test has changed this process.
 _WITH_PLUGIN = Scripts(
     True,
-    *("fednnnn_plugin.engine.run", "fednnnn_plugin.fedml.simulator"),
+    *("fednnnn_plugin.assembly.federation", "fednnnn_plugin.fedml.simulator"),
     *("fednnnn_plugin.fedml.client_trainer", "fedml.cli.cli"),
 )
 _ALONE = Scripts(False)

@@ -16,8 +16,8 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.engine.run import run_federation
-from fednnnn_plugin.engine.training import Inputs
+from fednnnn_plugin.assembly.federation import run_federation
+from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.fedml.loaders import engine_data, fedml_dataset
 from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.models import create_model

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
+from fednnnn_plugin.assembly.executors import make_executor
+from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import layout_of, named_tensors
-from fednnnn_plugin.engine.batches import LoaderData
-from fednnnn_plugin.engine.evaluation import Evaluation
-from fednnnn_plugin.engine.ranks import Ranks
-from fednnnn_plugin.engine.simulation import Federation, Schedule, Standing, simulate_round
-from fednnnn_plugin.engine.training import Inputs, cohort_of
 from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.processes.ranks import Ranks
+from fednnnn_plugin.rounds.batches import LoaderData
+from fednnnn_plugin.rounds.simulation import Federation, Schedule, TrainState, simulate_round
+from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.server import rules
 from fednnnn_plugin.server.layout import State
 from fednnnn_plugin.server.server import Server
@@ -120,24 +121,24 @@ def test_engine_takes_any_client(
     limits = {"max_client_failures": failures, "max_client_norm": clip, "weighting": weighting}
     schedule = Schedule(len(rounds), (1, 5, 2, 9), cohort_size=4, seed=0, **limits)
     server = Server(rules.RULES[rule], RULES[rule], layout)
-    standing = Standing(server.start(named_tensors(model)))
-    with cohort_of(inputs, LocalSGD(1, 1, 0.1), seed=0, most=1, workers=1) as cohort:
+    train_state = TrainState(server.start(named_tensors(model)))
+    with make_executor(inputs, LocalSGD(1, 1, 0.1), seed=0, most=1, workers=1) as cohort:
         federation = Federation(schedule, server, cohort, Ranks())
         for _ in rounds:
-            before = copy.deepcopy(server.state_dict(standing.server))
+            before = copy.deepcopy(server.state_dict(train_state.server))
             try:
-                record, standing = simulate_round(federation, standing)
+                record, train_state = simulate_round(federation, train_state)
             except RunError as error:
                 said = str(error)
                 assert said.isprintable()
-                assert_close(server.state_dict(standing.server), before, rtol=0, atol=0)
+                assert_close(server.state_dict(train_state.server), before, rtol=0, atol=0)
                 return
             assert record.clients + record.rejected == 4
             record.to_json()  # refuses numbers that are not finite
             assert record.mean_update_norm <= record.mean_client_norm
             assert clip is None or record.client_norms[2] <= clip * (1 + 1e-12)
-            check_state(layout.state_dict(standing.server.served), like)
-            check_state(layout.state_dict(standing.server.evaluation), like)
+            check_state(layout.state_dict(train_state.server.served), like)
+            check_state(layout.state_dict(train_state.server.evaluation), like)
 
 
 SAMPLES = st.sampled_from([1, 5, 0, -1, 2.5, math.nan, None, "3", 10**400])

@@ -18,10 +18,10 @@ from fedml.ml.aggregator.default_aggregator import DefaultServerAggregator
 from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.engine.ranks import Ranks
 from fednnnn_plugin.fedml import hook, processes
 from fednnnn_plugin.fedml.loaders import fedml_dataset
 from fednnnn_plugin.fedml.patches import optimizers, wrap
+from fednnnn_plugin.processes.ranks import Ranks
 
 from .rounds import CPU, fedml_args, line, refused, silo, silo_args, simulate
 

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.assembly.from_recipe import run_folder
 from fednnnn_plugin.cli import main
-from fednnnn_plugin.engine.from_recipe import run_folder
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.recipe.validation import known_keys
 

@@ -44,7 +44,7 @@ def _pre_setup(original: Callable[..., Any], args: Any, *rest: Any, **named: Any
 def _begin_tracking(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> Any:
     """Look for the key of Weights & Biases before ``fedml.init`` begins a run there."""
     if getattr(args, "enable_wandb", False) and names_ours(args):
-        from fednnnn_plugin.engine.trackers import WeightsAndBiases
+        from fednnnn_plugin.followers.trackers import WeightsAndBiases
 
         WeightsAndBiases()  # which raises one line where there is none
         args.wandb_project = getattr(args, "wandb_project", None)  # which FedML reads
@@ -56,10 +56,10 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
     if not simulates_ours(args):
         return original(args, *rest, **named)
     hook.require()
-    from fednnnn_plugin.engine.from_recipe import rank_device
-    from fednnnn_plugin.engine.ranks import ending_together
+    from fednnnn_plugin.assembly.from_recipe import rank_device
     from fednnnn_plugin.fedml.processes import simulation_ranks
     from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_recipe
+    from fednnnn_plugin.processes.ranks import ending_together
 
     recipe = script_recipe(args, custom_trainer=True, unread=TRAINING_KEYS)
     ranks = simulation_ranks(recipe)
@@ -121,12 +121,12 @@ def _why_ours(args: Any) -> str | None:
 
 
 def _own_data(args: Any) -> tuple[list[Any], int]:
+    from fednnnn_plugin.assembly.from_recipe import load_data
     from fednnnn_plugin.data.own_data import DATA
-    from fednnnn_plugin.engine.from_recipe import load_data
-    from fednnnn_plugin.engine.ranks import Ranks, ending_together
     from fednnnn_plugin.fedml.loaders import fedml_dataset
     from fednnnn_plugin.fedml.processes import end_federation_together, simulation_ranks
     from fednnnn_plugin.fedml.settings import script_recipe
+    from fednnnn_plugin.processes.ranks import Ranks, ending_together
 
     end_federation_together(args)
     allow_code = is_allowed_code(DATA, args.dataset)

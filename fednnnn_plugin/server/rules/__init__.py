@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from fednnnn_plugin.errors import RunError, UserError, printable
 from fednnnn_plugin.server.update import Update
-from fednnnn_plugin.user_code import load_code, on_threads, told
+from fednnnn_plugin.user_code import exception_text, load_code, on_threads
 
 #: What is tested and reported: the plain average ``w_t + S``, ``w_{t+1}``, or the mean of ``w_t``
 #: and ``w_{t+1}``.
@@ -124,7 +124,9 @@ class Rule:
         except (Exception, SystemExit) as error:
             if isinstance(error, UserError | RunError) or self.is_ours:
                 raise
-            raise UserError(f"federated_optimizer: {self.name}: raised {told(error)}") from error
+            raise UserError(
+                f"federated_optimizer: {self.name}: raised {exception_text(error)}"
+            ) from error
 
 
 #: Every registered rule by its name: the paper's in the order of its table, then the others.

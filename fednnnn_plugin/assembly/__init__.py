@@ -1,0 +1,1 @@
+"""From a recipe, or a program's objects, to a run."""

@@ -1,0 +1,167 @@
+"""Which executor trains a run's clients: on threads, on forks, in groups, or a custom trainer."""
+
+from functools import partial
+from typing import Literal
+
+import torch
+
+from fednnnn_plugin.assembly.inputs import Inputs
+from fednnnn_plugin.assembly.model_check import takes_any_order
+from fednnnn_plugin.client.group_sgd import GroupSGD
+from fednnnn_plugin.client.groups import client_bytes
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.replica import layout_of, named_tensors
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.models import MODELS
+from fednnnn_plugin.processes.forks import Forks, why_not_forked
+from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, all_of
+from fednnnn_plugin.rounds.batches import LoaderBatches, LoaderData, TensorBatches
+from fednnnn_plugin.rounds.evaluation import batch_to_test
+from fednnnn_plugin.rounds.executor import Executor, OwnTest, Training
+from fednnnn_plugin.rounds.training import train_alone, train_by, train_together
+from fednnnn_plugin.run_folder.records import Evaluation
+from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.server.layout import ModelState
+
+#: The part of a GPU's memory, less what the run itself needs, that a group's clients may take.
+MEMORY = 0.8
+
+
+def room_on(inputs: Inputs, memory: int) -> int:
+    """Return the bytes that clients in training may take of a GPU's ``memory``; 0 of none.
+
+    What the run itself needs is left out: the data, and ten models (the served one and that to be
+    tested, the rule's, a replica and its gradient in float32; a sum and a difference in 64 bits).
+    It does not depend on what is free at the moment, so that every start of a run gets the same.
+    """
+    model, data, *_ = inputs
+    if not memory:
+        return 0
+    needs = 64 * sum(parameter.numel() for parameter in model.parameters())
+    if isinstance(data, FederatedData):
+        parts = (data.train_images, data.train_labels, data.test_images, data.test_labels)
+        needs += sum(tensor.nbytes for tensor in parts)
+    return max(1, memory - needs)
+
+
+def widest_group(
+    inputs: Inputs, sgd: LocalSGD, setting: Literal["auto", "off"] | int, room: int
+) -> int:
+    """Return how many clients train together at most: a fixed rule on model and device.
+
+    ``auto`` is one by one on a CPU: on one thread each, a client keeps the bits of every other way
+    to run, and that is the faster for the paper's networks. On a GPU, where small kernels leave
+    most of it idle, it is as many as fit in ``MEMORY`` of ``room`` bytes.
+    """
+    if isinstance(setting, int):
+        if setting > 1 and not inputs.cantrain_together(sgd):
+            raise UserError(
+                f"train_args.client_batching: {setting}: must be auto or off: only the models "
+                f"{', '.join(MODELS)} on this package's data train together, by plain SGD on the "
+                "cross-entropy"
+            )
+        return setting
+    if setting == "off" or not room or not inputs.cantrain_together(sgd):
+        return 1
+    model, data, *_ = inputs
+    assert isinstance(data, FederatedData)
+    largest = max(map(data.client_size, range(data.num_clients)))
+    shape = (min(sgd.batch_of(largest), largest), *data.train_images.shape[1:])
+    return max(1, int(MEMORY * room) // client_bytes(model, sgd, shape))
+
+
+def make_executor(
+    inputs: Inputs, sgd: LocalSGD, seed: int, most: int, workers: int, room: int = 0
+) -> Executor:
+    """Return what trains clients, at most ``most`` in a group, by so many workers.
+
+    What is not the package's own trains with the global generators seeded for it. ``room`` is for a
+    batch of the test: bytes of a GPU.
+    """
+    model, data, device, trainer, _, functions, _ = inputs
+    own_test = _own_test(inputs, seed)
+    if trainer is not None:
+        assert own_test is not None
+        alone = Threads(why="a custom trainer may keep something from round to round")
+        by_it = partial(train_by, trainer)
+        return Executor(model, by_it, own_test, workers=alone, seed=seed, in_steps=False)
+    side_by_side = _workers(inputs, workers if most == 1 else 1)
+    executor = partial(
+        Executor,
+        model,
+        workers=side_by_side,
+        seed=None if inputs.are_ours else seed,
+        loss=sgd.loss,
+        metrics=functions.metrics,
+    )
+    any_order = inputs.are_ours or _takes_any_order(inputs, side_by_side, seed)
+    if not isinstance(data, FederatedData):
+        loaded = LoaderBatches(data, sgd, device, any_order=any_order)
+        return executor(partial(train_alone, sgd, loaded), own_test or loaded)
+    size = batch_to_test(model, data.normalised(data.test_images[:1]), int(MEMORY * room))
+    batches = TensorBatches(data, sgd, seed, device, any_order=any_order, test_batch=size)
+    training: Training = partial(train_alone, sgd, batches)
+    if most > 1:  # the groups train in one memory, one after another
+        groups = GroupSGD(sgd, model, batches.images, batches.labels, most, batches.normalisation)
+        training = partial(train_together, groups, batches)
+    return executor(training, own_test or batches)
+
+
+def _workers(inputs: Inputs, count: int) -> Workers:
+    """Return ``count`` workers on a CPU: what is not ours may draw, and needs processes."""
+    if inputs.are_ours:
+        return Threads(count)
+    if inputs.device.type != "cpu":
+        return Threads()
+    model, data, *_ = inputs
+    why = why_not_forked((model, data, inputs.functions.loss, inputs.functions.optimizer))
+    # What a loader keeps, such as a generator of its data set's, each client finds as it was.
+    anew = isinstance(data, LoaderData)
+    forks = Forks(count, layout_of(model).gather(named_tensors(model)), anew=anew)
+    try:
+        all_of(forks, [] if why else [_differentiate])
+    except (Failure, OSError) as error:
+        why = printable(error)
+    return Threads(why=f"they cannot be used in another process: {why}") if why else forks
+
+
+def _differentiate(_: Step) -> None:
+    """Do what a fork cannot where its parent has, on a machine with a GPU."""
+    one = torch.ones((), requires_grad=True)
+    torch.autograd.grad(one * one, one)
+
+
+def _takes_any_order(inputs: Inputs, workers: Workers, seed: int) -> bool:
+    """Tell whether a user's model takes the first images of their data in any order of memory."""
+    model, data, device, *_ = inputs
+
+    def probe(_: Step) -> bool:
+        with isolated_generators(seed, "client"):
+            if isinstance(data, FederatedData):
+                return takes_any_order(model, data.normalised(data.train_images[:2]))
+            loaders = data.train_loaders.values()
+            first = next((batch for loader in loaders for batch in loader), None)
+        return first is not None and takes_any_order(model, first[0][:2])
+
+    try:
+        return device.type == "cpu" and bool(all_of(workers, [probe])[0])
+    except (Failure, UserError):  # which the training of a client will say
+        return False
+
+
+def _own_test(inputs: Inputs, seed: int) -> OwnTest | None:
+    """Return a custom test, with the global generators seeded for it as for a client."""
+    tester, trainer, layout = inputs.tester, inputs.trainer, layout_of(inputs.model)
+    if tester is None and trainer is None:
+        return None
+
+    def own_test(number: int, state: ModelState) -> Evaluation:
+        named = layout.state_dict(state)
+        with isolated_generators(seed, "client", 0, 0):
+            if tester is not None:
+                return tester.test(named, number)
+            assert trainer is not None
+            return trainer.test(named)
+
+    return own_test

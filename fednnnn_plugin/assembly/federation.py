@@ -1,0 +1,263 @@
+"""One run: from a recipe, a model and data to a run folder."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from fednnnn_plugin.assembly.executors import make_executor, room_on, widest_group
+from fednnnn_plugin.assembly.from_recipe import local_sgd, schedule
+from fednnnn_plugin.assembly.inputs import Inputs
+from fednnnn_plugin.assembly.load_model import model_metadata
+from fednnnn_plugin.assembly.model_check import check_model, own_copy
+from fednnnn_plugin.assembly.run_writer import RunWriter
+from fednnnn_plugin.assembly.unchanged import (
+    check_alike,
+    check_same_recipe,
+    check_unchanged,
+    keep_fingerprint,
+    rule_digests,
+)
+from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.data.partition import partition_name
+from fednnnn_plugin.errors import printable
+from fednnnn_plugin.files import write_atomically
+from fednnnn_plugin.followers.follower import Follower, figures
+from fednnnn_plugin.processes.devices import (
+    device_identity,
+    device_name,
+    side_by_side,
+    total_memory,
+)
+from fednnnn_plugin.processes.numerics import numerics
+from fednnnn_plugin.processes.ranks import Ranks, agreed
+from fednnnn_plugin.recipe import Recipe, dump_recipe
+from fednnnn_plugin.rounds.batches import LoaderData, client_steps
+from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors
+from fednnnn_plugin.rounds.evaluation import higher_is_better
+from fednnnn_plugin.rounds.group_widths import kept_widths, width_in
+from fednnnn_plugin.rounds.simulation import Federation, TrainState, simulate_round
+from fednnnn_plugin.run_folder.client_files import ClientFiles
+from fednnnn_plugin.run_folder.folder import Mode, RunFolder
+from fednnnn_plugin.run_folder.log_file import run_log
+from fednnnn_plugin.run_folder.provenance import commit, versions
+from fednnnn_plugin.run_folder.records import MetricsFile, Summary
+from fednnnn_plugin.server.server import Server
+
+_log = logging.getLogger(__name__)
+
+
+def run_federation(
+    recipe: Recipe,
+    load: Callable[[], Inputs],
+    folder: Path,
+    mode: Mode = "new",
+    *,
+    ranks: Ranks | None = None,
+    followers: Sequence[Follower] = (),
+    only_check: bool = False,
+) -> Summary | None:
+    """Run a recipe's federation on a model and data, and keep it in a run folder.
+
+    Clients train side by side: of our networks on staged tensors on threads, of a model or data
+    that we do not know in processes forked from this one, with the global generators seeded for
+    each. A user's trainer, and what no other process can use, trains one client at a time. Of an
+    entry script's loaders the run folder names the data set alone: a recipe of them has the
+    defaults of ``data_args``. The model, ``w_0``, is left as it is. ``load`` is called where there
+    is a round to do, or a fingerprint to compare. ``followers`` are told of the run on rank 0,
+    which gets the summary, unless the run had been finished before. ``only_check`` ends it before
+    anything is written to the folder.
+    """
+    ranks, files = ranks or Ranks(), RunFolder(folder)
+    with ExitStack() as stack:
+        log_to = stack.enter_context(run_log())
+        inputs = _unfinished_inputs(recipe, load, files, mode, ranks)
+        if inputs is None:
+            return None
+        built = _federation(recipe, inputs, files, mode, ranks, followers)
+        federation, train_state = stack.enter_context(built)
+        if ranks.rank:
+            log_to(Path(os.devnull))  # its records would keep what they hold: models, by tracebacks
+            train_state = replace(train_state, round=ranks.start(None))
+            while train_state.round < federation.schedule.rounds:
+                _, train_state = simulate_round(federation, train_state)
+            return None
+        federation.try_out(train_state.server)
+        tied, every = aliases(inputs.model), recipe.train_args.checkpoint_every
+        writer = RunWriter(federation, train_state, files, tied, model_metadata(inputs.data), every)
+        if only_check:
+            files.check_free()
+            if mode == "resume":
+                writer.restore()
+            ranks.start(federation.schedule.rounds)  # none is to be done
+            return None
+        stack.enter_context(files.locked(mode))
+        log_to(files.log)
+        _log_inputs(recipe, inputs, federation)
+        if inputs.fingerprint:
+            keep_fingerprint(files, inputs.fingerprint)
+        if mode == "resume":
+            writer.restore()
+        foreign = isinstance(inputs.data, LoaderData) and "split" not in inputs.fingerprint
+        write_atomically(files.recipe, dump_recipe(recipe, own_data=foreign).encode())
+        _simulate(federation, writer, files)
+        summary = _summary(recipe, files, federation, writer.train_state, inputs)
+        summary.write(files.summary)
+        return summary
+
+
+def _simulate(federation: Federation, writer: RunWriter, files: RunFolder) -> None:
+    """Do the rounds that are left, on rank 0; whatever ends them, the last one is saved."""
+    writer.begin()
+    federation.ranks.start(writer.train_state.round)
+    with ExitStack() as stack:
+        for follower in federation.followers:
+            follower.begin(files.path, writer.train_state.round)
+            stack.callback(follower.end)
+        stack.callback(writer.save)  # before any follower ends, which may take its time
+        while writer.train_state.round < federation.schedule.rounds:
+            record, train_state = simulate_round(federation, writer.train_state)
+            assert record is not None
+            writer.keep(record, train_state)
+            _log.info("round %d: %s", record.round, figures(record))
+            for follower in federation.followers:
+                follower.round_done(record)
+
+
+def _unfinished_inputs(
+    recipe: Recipe, load: Callable[[], Inputs], files: RunFolder, mode: Mode, ranks: Ranks
+) -> Inputs | None:
+    """Load what a run is of, unless it is finished; refuse what is not what it was begun with."""
+    finished = False
+    if ranks.rank == 0:
+        files.check(mode)
+        if mode == "resume" and files.recipe.exists():
+            check_same_recipe(recipe, files)
+            finished = Summary.rounds_in(files.summary) >= recipe.train_args.comm_round
+    finished = bool(ranks.start(int(finished)))
+    if finished and not ranks.start(int(files.fingerprint.exists())):
+        return None  # before anything is downloaded
+    with agreed(ranks):
+        inputs = load()
+    with agreed(ranks):
+        check_alike(inputs.fingerprint, ranks.share(dict(inputs.fingerprint)))
+    if not recipe.rule.is_ours:
+        rule = {"rule": rule_digests(recipe.rule)}
+        inputs = inputs._replace(fingerprint={**inputs.fingerprint, **rule})
+    if mode == "resume":
+        if ranks.rank == 0:
+            check_unchanged(files, inputs.fingerprint)
+        ranks.start(0)  # which ends all of them where it is another run's
+    return None if finished else inputs
+
+
+@contextmanager
+def _federation(
+    recipe: Recipe,
+    inputs: Inputs,
+    files: RunFolder,
+    mode: Mode,
+    ranks: Ranks,
+    followers: Sequence[Follower],
+) -> Iterator[tuple[Federation, TrainState]]:
+    """Build what computes the rounds, and where it starts."""
+    train, seed, name = recipe.train_args, recipe.common_args.random_seed, recipe.model_args.model
+    data, device, sgd = inputs.data, inputs.device, local_sgd(recipe, inputs.functions)
+    model = own_copy(inputs.model, name, sgd.dtype).to(device, sgd.dtype)
+    if isinstance(data, FederatedData) and inputs.trainer is None:
+        check_model(model, name, data, train.batch_size, sgd.loss)
+    inputs = inputs._replace(model=model)
+    # A rank's share of its GPU; all plan the same groups, as the least share allows.
+    sharers = ranks.sharers(device_identity(device))
+    room = ranks.least(room_on(inputs, total_memory(device) // sharers))
+    widest = widest_group(inputs, sgd, train.client_batching, room)
+    widths = {0: min(widest, train.client_num_per_round)}
+    if mode == "resume" and inputs.can_train_together(sgd):
+        kept = None if ranks.rank else kept_widths(files, train.client_num_per_round)
+        widths = ranks.share(kept or widths)
+    workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
+    server = Server(recipe.rule, recipe.rule_settings, layout_of(model))
+    with (
+        numerics(sgd.precision),
+        make_executor(inputs, sgd, seed, max(widths.values()), workers, room) as executor,
+    ):
+        start = server.start(named_tensors(model))
+        vectors = None
+        if (method := inputs.functions.method).has_vectors:
+            kept_in = ClientFiles(files.clients, files.check_held)
+            steps = client_steps(data, sgd)
+            vectors = ClientVectors(method, sgd, steps, start.served, ranks, kept_in, seed)
+        plan = schedule(recipe, data, ranks.size if room else 1, inputs.functions.sampler)
+        following = () if ranks.rank else followers
+        federation = Federation(plan, server, executor, ranks, following, widths, vectors)
+        yield federation, TrainState(start, method=vectors.start() if vectors else NO_STATE)
+
+
+def _summary(
+    recipe: Recipe,
+    files: RunFolder,
+    federation: Federation,
+    train_state: TrainState,
+    inputs: Inputs,
+) -> Summary:
+    records, ranks = MetricsFile(files.metrics), federation.ranks
+    best, best_round, final = records.results()
+    summary = Summary(
+        recipe=printable(recipe.name),
+        seed=recipe.common_args.random_seed,
+        rounds=train_state.round,
+        best_test_acc=best,
+        best_round=best_round,
+        final_test_acc=final,
+        backend=ranks.backend,
+        ranks=ranks.size,
+        device=device_name(inputs.device),
+        client_batching=width_in(federation.widths, train_state.round),
+        wall_seconds=train_state.wall_seconds,
+        versions=versions(),
+        commit=commit(),
+        workers=federation.executor.workers.count,
+    )
+    for name, metric in inputs.functions.metrics.items():  # the first one
+        higher = higher_is_better(metric)
+        best, best_round, final = records.results(name, higher_is_better=higher)
+        return replace(
+            summary,
+            metric=name,
+            best_metric=best,
+            best_metric_round=best_round,
+            final_metric=final,
+            higher_is_better=higher,
+        )
+    return summary
+
+
+def _log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
+    """Put into the log what the numbers depend on."""
+    _log.info("versions: %s", ", ".join(f"{name} {v}" for name, v in versions().items()))
+    device, data, settings = device_name(inputs.device), inputs.data, recipe.data_args
+    workers, batching = federation.executor.workers, max(federation.widths.values())
+    _log.info(
+        "device: %s, workers: %d (%s), clients in one set of kernels: %d",
+        *(device, workers.count, workers.kind, batching),
+    )
+    if workers.why:
+        level = logging.INFO if inputs.trainer else logging.WARNING
+        _log.log(level, "one client at a time trains in each process: %s", workers.why)
+    sizes = [data.client_size(client) for client in range(data.num_clients)]
+    dealt, of = "", "classes"
+    if isinstance(data, FederatedData) and data.train_labels.is_floating_point():
+        of = "numbers a sample"
+    if isinstance(data, FederatedData) and "split" in inputs.fingerprint:
+        dealt = " (a split of their own)"
+    elif isinstance(data, FederatedData):
+        dealt = f" ({partition_name(settings.partition_method, settings.partition_sizes)})"
+    _log.info(
+        "data: %s, %d %s; %d clients of %d to %d samples%s",
+        *(settings.dataset, data.num_classes, of),
+        *(data.num_clients, min(sizes), max(sizes)),
+        dealt,
+    )

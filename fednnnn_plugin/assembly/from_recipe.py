@@ -1,0 +1,165 @@
+"""The parts of the engine, as a recipe asks for them; nothing below sees a recipe."""
+
+import logging
+import platform
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fednnnn_plugin.assembly.functions import Functions
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.data.federated import FederatedData, load_federated
+from fednnnn_plugin.data.own_data import UserData
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.followers.follower import Follower
+from fednnnn_plugin.followers.trackers import WeightsAndBiases
+from fednnnn_plugin.processes.devices import choose_gpu, visible_gpus
+from fednnnn_plugin.processes.gpu_mapping import parse_mapping, read_mapping
+from fednnnn_plugin.processes.ranks import Ranks
+from fednnnn_plugin.reading import read_yaml
+from fednnnn_plugin.recipe import Recipe, dump_recipe
+from fednnnn_plugin.recipe.data_spec import data_spec
+from fednnnn_plugin.rounds.batches import LoaderData
+from fednnnn_plugin.rounds.sampling import Sampler
+from fednnnn_plugin.rounds.simulation import Schedule
+from fednnnn_plugin.run_folder.folder import Mode
+from fednnnn_plugin.server.sum import BinnedSum
+
+_log = logging.getLogger(__name__)
+
+
+def run_folder(recipe: Recipe, output: Path | str | None = None) -> Path:
+    """Return the folder that was asked for, else ``runs/<recipe>-seed<seed>``."""
+    if output is None:
+        return Path("runs") / f"{recipe.name}-seed{recipe.common_args.random_seed}"
+    try:
+        return Path(output).expanduser()
+    except RuntimeError:
+        raise UserError(f"--output: {output}: there is no such home directory") from None
+
+
+def run_mode(recipe: Recipe, *, resume: bool = False, overwrite: bool = False) -> Mode:
+    """Return how a run is to begin: as was asked for, else as its recipe says."""
+    if resume and overwrite:
+        raise UserError("--resume, --overwrite: give one of them")
+    if not resume and not overwrite:
+        resume, overwrite = recipe.tracking_args.resume, recipe.tracking_args.overwrite
+    return "resume" if resume else "overwrite" if overwrite else "new"
+
+
+def load_data(
+    recipe: Recipe, ranks: Ranks, *, brought: UserData | None = None, allow_code: bool = False
+) -> FederatedData:
+    """Load a recipe's data; one rank of each machine downloads and decodes, then the others.
+
+    ``brought`` are custom data in the place of what the recipe names.
+    """
+    spec = data_spec(recipe, allow_code=allow_code)
+    with ranks.one_before_others() as first:
+        return load_federated(spec if first else replace(spec, download=False), brought)
+
+
+def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:
+    """Return the device of this rank: the mapped GPU, the only GPU asked for, or the CPU.
+
+    Several ranks without a mapping take the visible GPUs of their machine in turn.
+    """
+    settings, say = recipe.device_args, ranks.rank == 0
+    if not settings.wants_gpu:
+        return torch.device("cpu")
+    if settings.gpu_util_parse is not None:
+        where, mapping = "gpu_util_parse", parse_mapping(settings.gpu_util_parse)
+    elif settings.gpu_mapping_file is not None:
+        path = Path(settings.gpu_mapping_file).expanduser()
+        where, mapping = "gpu_mapping_file", read_mapping(path, settings.gpu_mapping_key)
+    elif ranks.size > 1 and (visible := visible_gpus()):
+        return choose_gpu(ranks.local_rank % visible, say=say)
+    else:
+        return choose_gpu(settings.gpu_id, say=say)
+    if len(mapping) != ranks.size:
+        raise UserError(
+            f"device_args.{where}: it places {len(mapping)} processes: must be {ranks.size}, as "
+            "launched"
+        )
+    where = f"{where}: it gives process {ranks.rank} GPU"
+    return choose_gpu(mapping[ranks.rank], where, say=say)
+
+
+def local_sgd(recipe: Recipe, functions: Functions) -> LocalSGD:
+    """Return the clients' training."""
+    train = recipe.train_args
+    return LocalSGD(
+        epochs=train.epochs,
+        batch_size=train.batch_size,
+        learning_rate=train.learning_rate,
+        weight_decay=train.weight_decay,
+        prox_mu=functions.method.prox_mu,
+        precision=train.precision,
+        learning_rate_decay=train.learning_rate_decay or 1.0,
+        max_grad_norm=train.max_grad_norm,
+        optimizer=functions.optimizer,
+        loss=functions.loss,
+    )
+
+
+def schedule(
+    recipe: Recipe,
+    data: FederatedData | LoaderData,
+    least_groups: int,
+    sampler: Sampler | None = None,
+) -> Schedule:
+    """Return what each round does, of ``least_groups`` groups.
+
+    Settings that do not fit the data are refused.
+    """
+    train, validation = recipe.train_args, recipe.validation_args
+    if train.client_num_per_round > BinnedSum.MAX_TERMS:
+        raise UserError(
+            f"train_args.client_num_per_round: {train.client_num_per_round}: must be at most "
+            f"{BinnedSum.MAX_TERMS}: so many add up exactly"
+        )
+    sizes = tuple(data.client_size(client) for client in range(data.num_clients))
+    if train.client_weighting == "samples" and min(sizes) < 1:
+        raise UserError(
+            f"train_args.client_weighting: samples: client {sizes.index(min(sizes))} has none: "
+            "must be uniform, or leave such clients out"
+        )
+    return Schedule(
+        rounds=train.comm_round,
+        client_sizes=sizes,
+        cohort_size=train.client_num_per_round,
+        seed=recipe.common_args.random_seed,
+        weighting=train.client_weighting,
+        sampler=sampler,
+        test_every=validation.frequency_of_the_test,
+        test_served=validation.test_served,
+        max_client_failures=train.max_client_failures,
+        max_client_norm=train.max_client_norm,
+        least_groups=least_groups,
+    )
+
+
+def recipe_followers(recipe: Recipe, mlops: Callable[[], Follower] | None = None) -> list[Follower]:
+    """Return what follows a run as its recipe asks; ``mlops`` makes what reports to FedML."""
+    settings, followers = recipe.tracking_args, list[Follower]()
+    if settings.enable_wandb:
+        followers.append(
+            WeightsAndBiases(
+                config=read_yaml(dump_recipe(recipe)),
+                name=settings.run_name,
+                project=settings.wandb_project,
+                entity=settings.wandb_entity,
+            )
+        )
+    if recipe.common_args.using_mlops:
+        if mlops:
+            followers.append(mlops())
+        else:
+            _log.warning(
+                "common_args.using_mlops: true: only `fedml run` reports to FedML, which installs "
+                "on Python 3.10 and 3.11; this is Python %s",
+                platform.python_version(),
+            )
+    return followers

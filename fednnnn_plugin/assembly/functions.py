@@ -1,0 +1,170 @@
+"""The functions of a run's training and test: those that its recipe names, or objects for them."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+
+from fednnnn_plugin.client.local_sgd import MakeOptimizer
+from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
+from fednnnn_plugin.client.method import ClientMethod
+from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.fingerprint import code_digest
+from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.recipe.kinds import OPTIMIZERS
+from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD
+from fednnnn_plugin.rounds.evaluation import Metric
+from fednnnn_plugin.rounds.sampling import SAMPLING, Sampler
+from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.user_code import (
+    call_code,
+    check_arguments,
+    find_code,
+    is_own,
+    object_name,
+    on_threads,
+)
+
+LOSS, OPTIMIZER = "train_args.loss", "train_args.client_optimizer"
+METRICS = "validation_args.metrics"
+_ARGUMENTS = f"{OPTIMIZER}_args"
+_GIVEN = {"params": "the model", "lr": "learning_rate", "weight_decay": "weight_decay"}
+
+
+class Functions(NamedTuple):
+    """The loss, what makes a client's optimizer (None for plain SGD), and the metrics by name.
+
+    The sampler draws the cohorts, None uniformly. The method is what clients do beside SGD.
+    ``digests`` are those of what is the user's.
+    """
+
+    loss: Loss = CROSS_ENTROPY
+    optimizer: MakeOptimizer | None = None
+    metrics: Mapping[str, Metric] = MappingProxyType({})
+    sampler: Sampler | None = None
+    method: ClientMethod = ClientMethod()
+    digests: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+
+    @property
+    def train_by_own_code(self) -> bool:
+        """Whether a part of the training is a user's, and may draw from global generators."""
+        return bool({"loss", "optimizer", "client_method"} & self.digests.keys())
+
+
+def find_functions(
+    recipe: Recipe,
+    objects: Mapping[str, object] = MappingProxyType({}),
+    *,
+    allow_code: bool,
+    custom_trainer: bool = False,
+) -> Functions:
+    """Return what a recipe names, or the ``objects`` by ``section.key``.
+
+    With a ``custom_trainer`` the sampler alone, as that trains and tests by its own.
+    """
+    digests: dict[str, dict[str, str]] = {}
+
+    def own(where: str, name: str, given: object, kind: str) -> Any:
+        found = find_code(where, name, given, allow_code=allow_code)
+        if not callable(found):
+            kind = printable(type(found).__name__)
+            must = "must be a class or a function"
+            raise UserError(f"{where}: {printable(name)}: an instance of {kind}; {must}")
+        digests[kind] = {"code": code_digest(*digests.get(kind, {}).values(), found)}
+        return found
+
+    sampling, sampler = recipe.train_args.client_sampling or "", None
+    if is_own(sampling):
+        sampler = own(SAMPLING, sampling, objects.get(SAMPLING), "sampler")
+    named, method = recipe.train_args.client_method or "", recipe.client_method
+    if is_own(named):
+        method = own(CLIENT_METHOD, named, objects.get(CLIENT_METHOD), "client_method")
+    if custom_trainer:
+        if named:
+            why = "a custom trainer trains by its own; leave it out"
+            raise UserError(f"{CLIENT_METHOD}: {printable(named)}: {why}")
+        return Functions(sampler=sampler, digests=digests)
+    loss = CROSS_ENTROPY
+    if name := recipe.train_args.loss:
+        loss = LOSSES.get(name) or Loss(name, own(LOSS, name, objects.get(LOSS), "loss"))
+        if isinstance(loss.mean, type):
+            raise UserError(f"{LOSS}: {printable(name)}: a class; give an instance of it")
+    name = recipe.train_args.client_optimizer
+    maker = own(OPTIMIZER, name, objects.get(OPTIMIZER), "optimizer") if is_own(name) else None
+    metrics: dict[str, Metric] = {}
+    names = recipe.validation_args.metrics or ()
+    things = _each(objects.get(METRICS)) or names  # an object, or its name
+    shown_as = [name.rpartition(":")[2] for name in names]
+    if twice := next((each for each in shown_as if shown_as.count(each) > 1), ""):
+        raise UserError(f"{METRICS}: two are called {printable(twice)}: each needs its own name")
+    for shown, name, thing in zip(shown_as, names, things, strict=True):
+        if is_own(name):
+            given = None if isinstance(thing, str) else thing
+            metrics[shown] = own(METRICS, name, given, "metrics")
+        else:
+            from fednnnn_plugin.rounds.scorer import Scorer, unknown_metric
+
+            if problem := unknown_metric(name):
+                raise UserError(f"{METRICS}: {printable(name)}: {problem}")
+            metrics[name] = Scorer(name)
+    settings = {key: recipe.rule_settings[key] for key in method.keys}
+    where = f"{CLIENT_METHOD}: {printable(named)}"
+    with isolated_generators(recipe.common_args.random_seed, "client method"):
+        made: Any = call_code(method, where, lambda cls: cls(**settings))
+    return Functions(loss, _optimizer(recipe, maker), metrics, sampler, made, digests)
+
+
+def object_names(key: str, thing: object) -> str | list[str]:
+    """Return what a recipe has in the place of an object; a list of metrics has several."""
+    if key != METRICS:
+        return object_name(thing)
+    return [each if isinstance(each, str) else object_name(each) for each in _each(thing)]
+
+
+def _each(given: object) -> Sequence[Any]:
+    return given if isinstance(given, list | tuple) else () if given is None else (given,)
+
+
+def _optimizer(recipe: Recipe, maker: MakeOptimizer | None) -> MakeOptimizer | None:
+    """Return what makes the optimizer, with its arguments; None for plain SGD.
+
+    One is made and tried here, before workers are forked: torch takes seconds for its first.
+    """
+    train = recipe.train_args
+    arguments, decay = train.client_optimizer_args or {}, train.weight_decay
+    name = train.client_optimizer
+    if name.lower() == "sgd" and not arguments and train.max_grad_norm is None:
+        return None
+    make = maker or getattr(torch.optim, OPTIMIZERS[name.lower()])
+    for key in _GIVEN.keys() & arguments.keys():
+        raise UserError(f"{_ARGUMENTS}.{key}: leave it out: {_GIVEN[key]} gives it")
+    for key in _GIVEN.keys() & getattr(make, "keywords", {}).keys():  # of a partial
+        raise UserError(f"{OPTIMIZER}: {key}: leave it out: {_GIVEN[key]} gives it")
+    check_arguments(make, _ARGUMENTS, arguments)
+    takes = inspect.signature(make).parameters.values()
+    if any(each.name == "weight_decay" or each.kind is each.VAR_KEYWORD for each in takes):
+        arguments = arguments | {"weight_decay": decay}
+    elif decay:
+        raise UserError(f"train_args.weight_decay: {decay}: {printable(name)} takes none")
+    make = partial(make, **arguments)
+    error = _error_of(make, train.learning_rate, (2, 2), (2,))
+    if error and (error := _error_of(make, train.learning_rate, (2, 2))):  # Muon takes no other
+        why = printable(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        raise UserError(f"{OPTIMIZER}: {printable(name)}: {why}") from error
+    return make
+
+
+def _error_of(make: MakeOptimizer, rate: float, *shapes: tuple[int, ...]) -> BaseException | None:
+    """Return what a step on parameters of these shapes raises."""
+    trial = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    for parameter in trial:
+        parameter.grad = torch.ones_like(parameter)
+    try:
+        with isolated_generators(0, "optimizer"), on_threads(1):
+            make(trial, lr=rate).step()
+    except (Exception, SystemExit) as error:
+        return error
+    return None

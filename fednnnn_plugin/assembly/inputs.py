@@ -1,0 +1,107 @@
+"""What a recipe's run is of: its data and model, or the objects that a program gave for them."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from fednnnn_plugin.assembly.from_recipe import load_data, rank_device
+from fednnnn_plugin.assembly.functions import Functions, find_functions
+from fednnnn_plugin.assembly.loaders import has_loaders, load_loaders
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.data.federated import FederatedData, own_data
+from fednnnn_plugin.data.own_data import DATA
+from fednnnn_plugin.fingerprint import Fingerprint, model_digests
+from fednnnn_plugin.models import MODEL, create_model, is_built_in
+from fednnnn_plugin.processes.ranks import Ranks
+from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.recipe.data_spec import data_spec
+from fednnnn_plugin.rounds.batches import LoaderData
+from fednnnn_plugin.rounds.training import ForeignTester, ForeignTrainer
+from fednnnn_plugin.user_code import find_code, is_own
+
+
+class Inputs(NamedTuple):
+    """What a run is of; the trainer replaces the engine's local training and test.
+
+    The tester replaces the test alone, a trainer's too; it runs in this process. The fingerprint is
+    of what is the user's. The sampler draws the cohorts.
+    """
+
+    model: nn.Module
+    data: FederatedData | LoaderData
+    device: torch.device
+    trainer: ForeignTrainer | None = None
+    fingerprint: Fingerprint = MappingProxyType({})
+    functions: Functions = Functions()
+    tester: ForeignTester | None = None
+
+    @property
+    def are_ours(self) -> bool:
+        """Tell whether model, data and training are this package's own."""
+        ours = is_built_in(self.model) and isinstance(self.data, FederatedData)
+        return ours and self.trainer is None and not self.functions.train_by_own_code
+
+    def can_train_together(self, sgd: LocalSGD) -> bool:
+        """Tell whether several clients can train in one set of kernels."""
+        return self.are_ours and sgd.is_plain
+
+
+def recipe_inputs(
+    recipe: Recipe,
+    ranks: Ranks,
+    objects: Mapping[str, object] = MappingProxyType({}),
+    *,
+    allow_code: bool = False,
+) -> Inputs:
+    """Load a recipe's data and make its model, or take the ``objects`` by ``section.key``."""
+    # Data may take their time: what all ranks can refuse comes first.
+    functions = find_functions(recipe, objects, allow_code=allow_code)
+    device = rank_device(recipe, ranks)
+    data, fingerprint = recipe_data(recipe, ranks, objects.get(DATA), allow_code=allow_code)
+    model, digests = recipe_model(
+        recipe, data.num_classes, objects.get(MODEL), allow_code=allow_code
+    )
+    fingerprint = {**fingerprint, **digests, **functions.digests}
+    return Inputs(model, data, device, fingerprint=fingerprint, functions=functions)
+
+
+def recipe_data(
+    recipe: Recipe, ranks: Ranks, given: object, *, allow_code: bool
+) -> tuple[FederatedData | LoaderData, Fingerprint]:
+    """Load a recipe's data, or what a program gave for them."""
+    brought = None
+    if is_own(recipe.data_args.dataset):
+        with ranks.one_before_others():
+            brought = own_data(data_spec(recipe, allow_code=allow_code), given)
+        if has_loaders(brought):
+            ranks.agree()  # as ranks do that get arrays, which are then refused
+            return load_loaders(brought, recipe)
+    data = load_data(recipe, ranks, brought=brought, allow_code=allow_code)
+    return data, data.fingerprint
+
+
+def recipe_model(
+    recipe: Recipe, num_classes: int, given: object, *, allow_code: bool
+) -> tuple[nn.Module, Fingerprint]:
+    """Make a recipe's model, or what a program gave for it."""
+    name = recipe.model_args.model
+    made = create_model(
+        name,
+        recipe.common_args.random_seed,
+        num_classes,
+        given=given,
+        arguments=recipe.model_args.arguments,
+        allow_code=allow_code,
+    )
+    if not is_own(name):
+        return made, {}
+    maker = find_code(MODEL, name, given, allow_code=allow_code)
+    digests = (
+        model_digests(made)
+        if made is maker
+        else model_digests(made, "drawn_weights", [maker])  # by the seed
+    )
+    return made, {"model": digests}

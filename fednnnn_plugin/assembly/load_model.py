@@ -1,0 +1,144 @@
+"""The model of a run folder, ready to use, and what its file says beside the tensors."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fednnnn_plugin.assembly.inputs import recipe_model
+from fednnnn_plugin.assembly.unchanged import is_of_other_code
+from fednnnn_plugin.client.replica import named_tensors
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.models import MODEL
+from fednnnn_plugin.recipe import load_recipe
+from fednnnn_plugin.rounds.batches import LoaderData
+from fednnnn_plugin.run_folder.folder import RunFolder
+from fednnnn_plugin.user_code import names_code, names_object, refuse_code
+
+_KEY = "fednnnn_plugin"  # of the metadata
+
+
+class _OfData(BaseModel):
+    """What a model's file says of the data; one text, as safetensors orders several by chance."""
+
+    num_classes: int
+    factor: list[float] = []
+    shift: list[float] = []
+
+
+def model_metadata(data: FederatedData | LoaderData) -> dict[str, str]:
+    """Return what a model's file says of the data: the classes, and how images are normalised."""
+    found = _OfData(num_classes=data.num_classes)
+    if isinstance(data, FederatedData) and (how := data.normalisation):
+        found.factor, found.shift = how.factor.flatten().tolist(), how.shift.flatten().tolist()
+    return {_KEY: found.model_dump_json()}
+
+
+class Normalised(nn.Module):
+    """``(x - mean) / std`` per channel of images ``[n, C, H, W]`` with values from 0 to 255.
+
+    Images may be of any dtype; the result is of the model's. It moves with ``.to(device)``.
+    """
+
+    factor: Tensor
+    shift: Tensor
+
+    def __init__(self, of_data: _OfData, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        for name in ("factor", "shift"):
+            values = torch.tensor(getattr(of_data, name))[:, None, None]
+            self.register_buffer(name, values, persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the normalised images."""
+        return (images.to(torch.float32) * self.factor - self.shift).to(self.dtype)
+
+
+def load_model(
+    folder: Path | str,
+    model: nn.Module | Callable[..., nn.Module] | None = None,
+    *,
+    allow_code: bool = False,
+) -> nn.Module:
+    """Load the evaluation model of a run, on which its accuracies were measured.
+
+    The server rule says which model that is: the plain average ``w_t + S`` of the paper's methods,
+    the served model ``w_{t+1}`` (FedAdam, FedYogi), or the mean of ``w_t`` and ``w_{t+1}``
+    (FedExP).
+
+    Args:
+        folder: the run folder, or the ``folder`` of the :class:`~fednnnn_plugin.Run`.
+        model: the ``model`` that was passed to :func:`~fednnnn_plugin.run`, if it was an object; it
+            is not changed. Leave it out if the recipe names the model.
+        allow_code: allow a ``module:name`` in the run's recipe to run.
+
+    Returns:
+        The model in evaluation mode, on the CPU. If the run normalised uint8 images, it is a
+        ``Sequential`` of ``normalise`` and ``model``, which takes images ``[n, C, H, W]`` with
+        values from 0 to 255. Otherwise it is the model itself, for the inputs of the run.
+
+    Raises:
+        UserError: no run in the folder, no saved model, a model that is not the run's, or code that
+            is not allowed. The data set is not needed.
+
+    Example::
+
+        import torch
+
+        import fednnnn_plugin as fp
+
+        run = fp.run("digits_noniid_b_fednnnn", overrides={"comm_round": 3})
+        net = fp.load_model(run.folder)
+        net(torch.zeros(1, 1, 8, 8, dtype=torch.uint8)).argmax(1)
+    """
+    files = RunFolder(Path(folder).expanduser())
+    for path in (files.recipe, files.model):
+        if not path.is_file():
+            raise UserError(f"folder: {printable(path)}: missing: must be in the folder of a run")
+    recipe = load_recipe(files.recipe, foreign=True, allow_code=allow_code, without_method=True)
+    name, where = recipe.model_args.model, f"{printable(files.recipe)}: {MODEL}"
+    if names_object(name) and model is None:
+        raise UserError(f"{where}: {name}: was an object: give it again, model=")
+    if model is not None and not names_object(name):
+        raise UserError(f"model: the run in {printable(files.path)} has {name} for {MODEL}")
+    if names_code(name) and not allow_code:
+        raise UserError(str(refuse_code(where, name)).replace("--allow-code", "allow_code=True"))
+    try:
+        state = load_file(files.model)
+        with safe_open(files.model, "pt") as file:
+            of_data = _OfData.model_validate_json((file.metadata() or {}).get(_KEY, ""))
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{printable(files.model)}: damaged: {reason(error)}") from None
+    except ValidationError:
+        raise UserError(
+            f"{printable(files.model)}: does not name the number of classes: not saved by a run of "
+            "this version"
+        ) from None
+    made, digests = recipe_model(recipe, of_data.num_classes, model, allow_code=allow_code)
+    whose = f"model: {name}: not the model of the run in {printable(files.path)}"
+    dtype = next((each.dtype for each in state.values() if each.is_floating_point()), torch.float32)
+    made = copy.deepcopy(made).to("cpu", dtype)
+    try:
+        missing, unexpected = made.load_state_dict(state, strict=False)
+    except (RuntimeError, ValueError) as error:
+        raise UserError(f"{whose}: {printable(reason(error))}") from None
+    # An extra state is no tensor of a parameter or buffer: it is the model's own.
+    if others := sorted({*unexpected, *(named_tensors(made).keys() & missing)}):
+        raise UserError(f"{whose}: not both have {printable(', '.join(others))}")
+    if digests and is_of_other_code(files, digests["model"]):
+        raise UserError(f"{whose}: its code is another")
+    made.eval()
+    if not of_data.factor:
+        return made
+    layers = OrderedDict(normalise=Normalised(of_data, dtype), model=made)
+    return nn.Sequential(layers).eval()

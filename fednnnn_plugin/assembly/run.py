@@ -1,0 +1,247 @@
+"""Running a recipe, from Python and from the command alike."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fednnnn_plugin.assembly.federation import run_federation
+from fednnnn_plugin.assembly.from_recipe import recipe_followers, run_folder, run_mode
+from fednnnn_plugin.assembly.functions import LOSS, METRICS, OPTIMIZER, object_names
+from fednnnn_plugin.assembly.inputs import recipe_inputs
+from fednnnn_plugin.client.method import ClientMethod
+from fednnnn_plugin.client.methods import METHODS, name_client_method
+from fednnnn_plugin.data.own_data import DATA
+from fednnnn_plugin.errors import in_words
+from fednnnn_plugin.followers.follower import Follower
+from fednnnn_plugin.followers.progress import progress_display
+from fednnnn_plugin.models import MODEL
+from fednnnn_plugin.processes.ranks import choose_ranks, ending_together
+from fednnnn_plugin.recipe import find_recipe, load_recipe
+from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE
+from fednnnn_plugin.rounds.sampling import SAMPLING, Sampler
+from fednnnn_plugin.run_folder.folder import RunFolder
+from fednnnn_plugin.run_folder.records import Summary
+from fednnnn_plugin.server.rules import RULES, name_rule
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+    from torch.utils.data import DataLoader, Dataset
+
+    Array: TypeAlias = Tensor | np.ndarray[Any, Any]
+    Part: TypeAlias = tuple[Array, Array] | Dataset[Any] | DataLoader[Any]
+    Data: TypeAlias = (
+        tuple[Array, Array, Array, Array]
+        | tuple[Array, Array, Array, Array, Sequence[Array | Sequence[int]]]
+        | tuple[Sequence[Part] | Mapping[Any, Part], Part]
+    )
+
+#: What Python calls the command's options.
+IN_PYTHON = {
+    "--resume": "resume=True",
+    "--overwrite": "overwrite=True",
+    "--allow-code": "allow_code=True",
+    "--output": "output",
+    "--backend": "backend",
+    "--set": "overrides:",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has ended.
+
+    Attributes:
+        folder: the run folder.
+        summary: the content of ``summary.json``; None on MPI ranks other than 0.
+        was_finished: True if it was already finished, so that nothing was done.
+    """
+
+    folder: Path
+    summary: Summary | None
+    was_finished: bool = False
+
+
+def run(
+    recipe: Path | str,
+    *,
+    model: "nn.Module | Callable[..., nn.Module] | str | None" = None,
+    data: "Data | Callable[..., Data] | str | None" = None,
+    rule: "type[Optimizer] | str | None" = None,
+    client_method: type[ClientMethod] | str | None = None,
+    loss: "Callable[[Tensor, Tensor], Tensor] | str | None" = None,
+    client_optimizer: "Callable[..., Optimizer] | str | None" = None,
+    metrics: "Sequence[Callable[[Tensor, Tensor], float] | str] | None" = None,
+    client_sampling: Sampler | str | None = None,
+    overrides: Mapping[str, object] | Sequence[str] | None = None,
+    output: Path | str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    allow_code: bool = False,
+    backend: str | None = None,
+    followers: Sequence[Follower] = (),
+    mlops: Callable[[], Follower] | None = None,
+) -> Run:
+    """Run a recipe, like the command ``fednnnn run``, and show the progress.
+
+    Model, data, rule and so on replace those of the recipe: by name, as ``"module:name"``, or as
+    objects, which need no ``allow_code``. The run folder stores their fingerprint, so that the run
+    cannot be resumed with other ones.
+
+    Args:
+        recipe: a path, or the name of a recipe that comes with the package.
+        model: a module, whose weights are ``w_0`` and which is not changed; or a function of the
+            number of classes that returns one, with weights drawn by the recipe's seed.
+        data: ``(train_inputs, train_labels, test_inputs, test_labels)``, tensors or arrays, divided
+            between the clients by the recipe, or by a fifth value: a list with each client's
+            positions. Or ``(clients, test)``: a list with each client's part, and the test part,
+            where a part is ``(inputs, labels)``, a ``Dataset`` or a ``DataLoader``, whose
+            ``generator`` is replaced by torch's global one. Or a function that returns one of
+            these.
+        rule: a server rule: a subclass of ``torch.optim.Optimizer`` with the decorator
+            ``@fednnnn_plugin.rule(...)``.
+        client_method: what clients do beside plain local SGD: ``"scaffold"``, ``"fedprox"``, or a
+            subclass of :class:`~fednnnn_plugin.ClientMethod`.
+        loss: a function of outputs and targets ``[n, ...]`` that returns the mean of a batch; or
+            ``"cross_entropy"``, ``"bce_with_logits"``, ``"mse"``.
+        client_optimizer: a class of ``torch.optim`` or like one, or a ``functools.partial`` of it;
+            it is called with the parameters, ``lr`` and ``weight_decay``, anew for each client
+            and round.
+        metrics: functions of the outputs and targets of a whole test, on the CPU, that return a
+            number; or names of scikit-learn's scorers, such as ``"f1_macro"``. The larger the
+            better, unless a function has the attribute ``higher_is_better = False``.
+        client_sampling: a function of round (from 1), number of clients K, size of the cohort m,
+            and a ``torch.Generator`` of the round, that returns the clients of the round: m
+            different numbers from 0 to K - 1, which depend on these four arguments only.
+        overrides: settings to change: ``{"train_args.comm_round": 3}``, or
+            ``["train_args.comm_round=3"]`` as for the command. The section may be left out if only
+            one has a key of that name. None removes a setting, such as ``"beta": None`` with a
+            rule without β. Arguments of your own functions are keys as well:
+            ``{"model_args.width": 64}``.
+        output: the run folder; ``runs/<recipe>-seed<seed>`` by default.
+        resume: continue the run in the folder from its newest checkpoint; a run that has finished
+            is not repeated, and it is an error if there is none.
+        overwrite: replace the run in the folder.
+        allow_code: allow a ``module:name`` in the recipe to run.
+        backend: ``"sp"`` or ``"MPI"``; by default the recipe's, and MPI under ``mpirun``.
+        followers: objects that are notified of the progress.
+        mlops: creates the follower that reports to FedML's service, for ``using_mlops: true``.
+
+    Returns:
+        The :class:`Run`, with its folder and summary.
+
+    Raises:
+        UserError: a mistake in the recipe, the data or the folder; nothing is written. An
+            exception in your own code is its ``__cause__``.
+        RunError: the run cannot continue; its last finished round is saved.
+        KeyboardInterrupt: Ctrl-C; the last finished round is saved. Of other signals only the
+            commands save it.
+        OSError: a file cannot be written, such as on a full disk.
+
+    Example::
+
+        import fednnnn_plugin as fp
+
+        run = fp.run("digits_noniid_b_fednnnn", overrides={"train_args.comm_round": 10})
+        fp.read_runs(run.folder).plot(x="round", y="test_acc")
+    """
+    given: dict[str, object] = {MODEL: model, DATA: data, RULE: rule, LOSS: loss}
+    given |= {OPTIMIZER: client_optimizer, METRICS: metrics, SAMPLING: client_sampling}
+    given[CLIENT_METHOD] = client_method
+    named = [f"{key}={json.dumps(name)}" for key, name in given.items() if isinstance(name, str)]
+    with in_words(IN_PYTHON):
+        return start_recipe(
+            recipe,
+            overrides=[*named, *as_options(overrides or ())],
+            objects={
+                key: thing
+                for key, thing in given.items()
+                if thing is not None and not isinstance(thing, str)
+            },
+            output=output,
+            resume=resume,
+            overwrite=overwrite,
+            allow_code=allow_code,
+            backend=backend,
+            followers=followers,
+            mlops=mlops,
+        )
+
+
+def start_recipe(
+    recipe: Path | str,
+    *,
+    overrides: Sequence[str] = (),
+    objects: Mapping[str, object] = MappingProxyType({}),
+    output: Path | str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    allow_code: bool = False,
+    backend: str | None = None,
+    followers: Sequence[Follower] = (),
+    mlops: Callable[[], Follower] | None = None,
+    only_check: bool = False,
+) -> Run:
+    """Run a recipe, as :func:`run` does, with the ``objects`` in the place of ``section.key``.
+
+    Its messages are the command's. ``only_check`` ends it where the first round would begin, with
+    nothing written to the folder.
+    """
+    path = find_recipe(str(recipe))
+    with _named(objects) as names:
+        loaded = load_recipe(path, overrides, allow_code=allow_code, objects=names)
+        mode = run_mode(loaded, resume=resume, overwrite=overwrite)
+        folder = run_folder(loaded, output)
+        asked_for = "MPI" if loaded.comm_args.backend == "MPI" else None  # sp is the default
+        ranks = choose_ranks(backend or asked_for)
+        with ending_together(ranks), progress_display(loaded.train_args.comm_round) as display:
+            tracking = recipe_followers(loaded, mlops) if ranks.rank == 0 else []
+            summary = run_federation(
+                loaded,
+                partial(recipe_inputs, loaded, ranks, objects, allow_code=allow_code),
+                folder,
+                mode,
+                ranks=ranks,
+                followers=[display, *tracking, *followers],
+                only_check=only_check,
+            )
+    if ranks.rank:
+        return Run(folder, None)
+    if only_check:
+        found = Summary.rounds_in(RunFolder(folder).summary)
+        return Run(folder, None, mode == "resume" and found >= loaded.train_args.comm_round)
+    return Run(folder, summary or Summary.read(RunFolder(folder).summary), summary is None)
+
+
+@contextmanager
+def _named(objects: Mapping[str, object]) -> Iterator[dict[str, str | list[str]]]:
+    """Name objects as a recipe does; those of a rule and of a client method are known so long."""
+    names = {key: object_names(key, thing) for key, thing in objects.items()}
+    try:
+        if RULE in objects:
+            name_rule(str(names[RULE]), objects[RULE], RULE)
+        if CLIENT_METHOD in objects:
+            name_client_method(str(names[CLIENT_METHOD]), objects[CLIENT_METHOD], CLIENT_METHOD)
+        yield names
+    finally:
+        RULES.pop(str(names.get(RULE)), None)
+        METHODS.pop(str(names.get(CLIENT_METHOD)), None)
+
+
+def as_options(overrides: Mapping[str, object] | Sequence[str]) -> list[str]:
+    """Return a caller's overrides as the command's ``--set`` has them."""
+    if isinstance(overrides, Mapping):  # JSON is YAML
+        as_json = partial(json.dumps, ensure_ascii=False, default=_plain)
+        return [f"{key}={as_json(value)}" for key, value in overrides.items()]
+    return [overrides] if isinstance(overrides, str) else list(overrides)
+
+
+def _plain(value: object) -> object:
+    """Return what JSON has of a path, or of numbers of NumPy's or torch's."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)

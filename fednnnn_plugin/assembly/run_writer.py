@@ -1,0 +1,129 @@
+"""What a run's folder keeps of its rounds: records, checkpoints, the evaluation model."""
+
+import logging
+from collections.abc import Mapping
+
+import safetensors.torch
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.files import write_atomically
+from fednnnn_plugin.rounds.client_vectors import MethodState
+from fednnnn_plugin.rounds.group_widths import Widths, keep_widths
+from fednnnn_plugin.rounds.simulation import Federation, TrainState
+from fednnnn_plugin.run_folder.checkpoint import CheckpointFolder
+from fednnnn_plugin.run_folder.folder import RunFolder, checkpoints_in, round_of
+from fednnnn_plugin.run_folder.records import MetricsFile, RoundRecord
+
+_log = logging.getLogger(__name__)
+
+
+class RunWriter:
+    """Keeps a federation's rounds in its folder, which is locked; :meth:`save` ends it.
+
+    Args:
+        tied: further names of the model's tensors -> the first name.
+        metadata: of the model's file.
+        every: rounds from one checkpoint to the next.
+
+    Attributes:
+        train_state: after the last round on record; replaced as one, whatever interrupts it.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        train_state: TrainState,
+        folder: RunFolder,
+        tied: Mapping[str, str],
+        metadata: Mapping[str, str],
+        every: int,
+    ) -> None:
+        self.train_state = train_state
+        self._federation, self._folder, self._every = federation, folder, every
+        self._tied, self._metadata = tied, dict(metadata)
+        self._metrics = MetricsFile(folder.metrics)
+        self._checkpoints = CheckpointFolder(folder.checkpoints)
+        self._saved = 0
+        self._widths: Widths = {}  # that are in the folder
+
+    def restore(self) -> None:
+        """Take the state from the newest whole checkpoint; nothing is written."""
+        federation, path = self._federation, self._checkpoints.path
+        recorded = self._metrics.rounds()
+        vectors = federation.vectors
+        checkpoint = self._checkpoints.load(recorded, vectors.check if vectors else None)
+        if checkpoint is None and self._folder.summary.exists():
+            raise UserError(
+                f"--resume: {path}: no whole checkpoint of the {recorded} rounds that are done: "
+                "replace the run with --overwrite"
+            )
+        if checkpoint is None:
+            _log.warning("%s: no checkpoint: starting from round 1", self._folder.path)
+            return
+        # With no round left to do, the model may be one of a later round than the checkpoint.
+        rounds = federation.schedule.rounds
+        if checkpoint.round >= rounds and recorded > rounds:
+            raise UserError(
+                f"--resume: train_args.comm_round: {rounds}: the run in {self._folder.path} is at "
+                f"round {recorded} already"
+            )
+        device = self.train_state.server.served.vector.device
+        method = MethodState.taken_from(checkpoint.server)
+        state = federation.server.restore(checkpoint.server, device)
+        if state is None:
+            raise UserError(
+                f"--resume: {path}: its checkpoint is of another model; replace the run with "
+                "--overwrite"
+            )
+        self._saved = checkpoint.round
+        sums = self._metrics.until(self._saved)
+        self.train_state = TrainState(state, self._saved, *sums, method.on(device))
+
+    def begin(self) -> None:
+        """Drop what is on record of the rounds that are to be done."""
+        self._metrics.cut(self.train_state.round)
+        self._prune()
+        if self.train_state.round < self._federation.schedule.rounds:
+            self._folder.summary.unlink(missing_ok=True)  # of the shorter run that this extends
+
+    def keep(self, record: RoundRecord, train_state: TrainState) -> None:
+        """Put a round on record, with a checkpoint where one is due."""
+        self._folder.check_held()
+        if self._widths != self._federation.widths:
+            self._widths = self._federation.widths
+            keep_widths(self._folder, self._widths)
+        self._metrics.append(record)
+        self.train_state = train_state
+        if train_state.round % self._every == 0:
+            self._save()
+        self._prune()
+
+    def _prune(self) -> None:
+        """Remove what clients kept in a round that is to be done, or that no state needs."""
+        if vectors := self._federation.vectors:
+            saved = map(round_of, checkpoints_in(self._folder.checkpoints))
+            done = self.train_state.round
+            vectors.prune([number for number in {*saved, done} if number <= done])
+
+    def save(self) -> None:
+        """Write the last round's checkpoint and evaluation model, if they are not there."""
+        try:
+            self._save()
+        finally:
+            self._save()  # again, where an interrupt cut it short
+
+    def _save(self) -> None:
+        federation, train_state = self._federation, self.train_state
+        if train_state.round == self._saved:
+            return
+        self._folder.check_held()
+        self._metrics.sync()
+        evaluation = federation.server.layout.state_dict(train_state.server.evaluation)
+        tied = {name: evaluation[first].clone() for name, first in self._tied.items()}
+        content = safetensors.torch.save(evaluation | tied, self._metadata)
+        write_atomically(self._folder.model, content)
+        if federation.vectors:
+            federation.vectors.sync()
+        state = federation.server.state_dict(train_state.server) | train_state.method.state_dict()
+        self._checkpoints.save(state, train_state.round)
+        self._saved = train_state.round

@@ -1,0 +1,1 @@
+"""Who follows a run while it lasts: a progress bar, TensorBoard, Weights & Biases."""

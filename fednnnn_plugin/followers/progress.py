@@ -1,0 +1,102 @@
+"""The progress of a run on a person's screen."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tqdm.auto import tqdm
+
+from fednnnn_plugin.errors import escaped
+from fednnnn_plugin.followers.follower import Follower, figures
+from fednnnn_plugin.processes.endings import say
+from fednnnn_plugin.run_folder.records import RoundRecord
+
+_UNSEEN = suppress(OSError)  # a screen that is gone or full costs no run
+
+
+@contextmanager
+def progress_display(rounds: int) -> Iterator[Follower]:
+    """Show the package's warnings, and a bar; a line a round where no bar can move."""
+    with warnings_shown():
+        is_moving = _in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
+        yield _Bar(rounds) if is_moving else _Lines(rounds)
+
+
+def _in_notebook() -> bool:
+    """Tell whether a kernel runs this process; to have imported one is not enough."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+@contextmanager
+def warnings_shown() -> Iterator[None]:
+    """Show each of the package's warnings once, on a line."""
+    logger, handler = logging.getLogger("fednnnn_plugin"), _ScreenHandler(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _ScreenHandler(logging.Handler):
+    """Writes one line a record above a progress bar; tracebacks are for the log file."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self._shown: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = f"{record.levelname.lower()}: {record.getMessage()}"
+        if sys.stderr is not None and line not in self._shown:  # it may be closed
+            self._shown.add(line)
+            with _UNSEEN:
+                tqdm.write(escaped(line, kept="\t"), file=sys.stderr)
+
+
+class _Bar(Follower):
+    """Moves with every client, on a terminal and in a notebook."""
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+
+    def begin(self, folder: Path, finished: int) -> None:
+        self._bar = tqdm(
+            total=self._rounds,
+            initial=finished,
+            desc=f"round {finished + 1}/{self._rounds}",
+            bar_format="{desc} |{bar}| {percentage:3.0f}%{postfix} [{elapsed}<{remaining}]",
+            dynamic_ncols=True,
+            smoothing=0,  # the time left is that of the mean round so far
+            miniters=0,
+        )
+
+    def client_done(self, round_number: int, done: int, of: int) -> None:
+        text = f"round {round_number}/{self._rounds}, client {done}/{of}"
+        self._bar.set_description_str(text, refresh=False)
+        with _UNSEEN:
+            self._bar.update(round_number - 1 + done / of - self._bar.n)
+
+    def round_done(self, record: RoundRecord) -> None:
+        self._bar.set_postfix_str(f"round {record.round}: {figures(record)}", refresh=False)
+        with _UNSEEN:
+            self._bar.update(record.round - self._bar.n)
+            self._bar.refresh()
+
+    def end(self) -> None:
+        with _UNSEEN:
+            self._bar.close()
+
+
+class _Lines(Follower):
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
+
+    def round_done(self, record: RoundRecord) -> None:
+        seconds = record.seconds.total
+        left = tqdm.format_interval(round(seconds * (self._rounds - record.round))).removeprefix(
+            "0"
+        )
+        say(f"round {record.round}/{self._rounds}  {figures(record)}  {seconds:.2f} s  {left} left")

@@ -1,0 +1,81 @@
+"""Followers that log to TensorBoard and to Weights & Biases."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.followers.follower import Follower, scalars
+from fednnnn_plugin.run_folder.records import RoundRecord
+
+
+class TensorBoard(Follower):
+    """Writes event files for TensorBoard into ``tensorboard/`` of the run folder."""
+
+    def __init__(self) -> None:
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            raise UserError(
+                "--tensorboard: tensorboardX is not installed: install fednnnn-plugin[tensorboard]"
+            ) from None
+        self._open = SummaryWriter
+
+    def begin(self, folder: Path, finished: int) -> None:
+        """Open an event file."""
+        self._writer = self._open(str(folder / "tensorboard"), purge_step=finished + 1)
+
+    def round_done(self, record: RoundRecord) -> None:
+        """Write a round's numbers."""
+        for name, value in scalars(record).items():
+            self._writer.add_scalar(name, value, record.round)
+        self._writer.flush()
+
+    def end(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+class WeightsAndBiases(Follower):
+    """Logs to Weights & Biases: to the run that ``fedml.init`` has begun, or one of its own.
+
+    ``options`` are those of ``wandb.init``. ``WANDB_MODE=offline`` keeps it off the network, as
+    ever; where it would ask for an API key it is refused.
+    """
+
+    def __init__(self, **options: object) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise UserError(
+                "tracking_args.enable_wandb: true: wandb is not installed: install "
+                "fednnnn-plugin[wandb]"
+            ) from None
+        self._wandb: Any = wandb
+        # The variable first: wandb reads it once a process, perhaps before it was set.
+        mode = os.environ.get("WANDB_MODE") or self._wandb.setup().settings.mode
+        is_online = mode not in ("offline", "dryrun", "disabled")
+        if wandb.run is None and wandb.api.api_key is None and is_online:
+            raise UserError(
+                "tracking_args.enable_wandb: true: Weights & Biases has no API key: run `wandb "
+                "login`, set WANDB_API_KEY, or set WANDB_MODE=offline"
+            )
+        self._options = {**options, "mode": mode}
+
+    def begin(self, folder: Path, finished: int) -> None:
+        """Begin a run where there is none, by the folder's name if it has none."""
+        options = {**self._options, "name": self._options.get("name") or folder.name}
+        self._own = self._wandb.run is None
+        try:
+            self._run = self._wandb.run or self._wandb.init(dir=str(folder), **options)
+        except self._wandb.Error as error:
+            raise UserError(f"tracking_args.enable_wandb: true: {error}") from error
+
+    def round_done(self, record: RoundRecord) -> None:
+        """Log a round's numbers."""
+        self._run.log({**scalars(record), "round": record.round})
+
+    def end(self) -> None:
+        """Finish the run, if it is our own."""
+        if self._own:
+            self._run.finish()

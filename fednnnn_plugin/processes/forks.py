@@ -1,0 +1,334 @@
+"""Processes for code that is not ours: forks of this process for each part of a round.
+
+A user's model and data may draw from the global generators and change what is global, which threads
+share. A fork has a copy of all that this process holds, a notebook's classes and the data included:
+nothing is sent to it, memory is copied where it is written to, and what it changes ends with it.
+"""
+
+import ctypes
+import gc
+import logging
+import mmap
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from types import FunctionType, ModuleType
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.processes.endings import ENDING
+from fednnnn_plugin.processes.workers import Call, Failure
+from fednnnn_plugin.server.layout import ModelState
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# Seconds that a fork has to end by itself when it has given its result; threads of the user's may
+# keep it from that.
+_ENDS_WITHIN = 5.0
+_context = multiprocessing.get_context("fork")
+
+
+class Forks:
+    """Forks, ``count`` at a time; see :class:`~fednnnn_plugin.processes.workers.Workers`.
+
+    A fork computes one call after another of an `each`; ``anew``, one only. A ``ModelState`` that a
+    call returns is of the form of ``like``, and comes as a group of one in memory that both
+    processes have. What a fork logs, and each warning once, is this process's. A fork ends with its
+    parent, however that ends, and leaves signals to it.
+    """
+
+    kind, why = "processes", ""
+
+    def __init__(self, count: int, like: ModelState, *, anew: bool = False) -> None:
+        self.count, self._anew = count, anew
+        self._slots = [_shared(like) for _ in range(count)]
+        self._warned: set[tuple[object, ...]] = set()
+
+    def __enter__(self) -> "Forks":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: no process outlasts `each`."""
+
+    def each(self, calls: Iterable[Call]) -> Generator[tuple[int, Any], None, None]:
+        """See :class:`~fednnnn_plugin.processes.workers.Workers`."""
+        known = list(calls)
+        left = iter(range(len(known)))
+        busy: dict[Connection, _Fork] = {}
+
+        def begin(place: int, slot: ModelState) -> None:
+            fork = _Fork(place, slot)
+            busy[fork.start(known)] = fork
+
+        try:
+            for slot, place in zip(self._slots, left, strict=False):
+                begin(place, slot)
+            while busy:
+                for pipe in wait([*busy], timeout=1.0):  # as Threads does
+                    assert isinstance(pipe, Connection)
+                    fork, message = busy[pipe], busy[pipe].heard(pipe)
+                    if not isinstance(message, _Result):
+                        self._pass_on(message)
+                        continue
+                    yield fork.place, message.value(fork.slot)
+                    following = next(left, None)
+                    if following is not None and not self._anew and not message.is_last:
+                        fork.place = following
+                        pipe.send(following)
+                        continue
+                    fork.end(pipe, _ENDS_WITHIN)
+                    del busy[pipe]
+                    if following is not None:
+                        begin(following, fork.slot)
+        finally:
+            for pipe, fork in busy.items():
+                fork.end(pipe, 0)
+
+    def _pass_on(self, message: "_Warning | dict[str, Any]") -> None:
+        """Do with a log record or a warning of a fork what is done with this process's own."""
+        if isinstance(message, dict):
+            record = logging.makeLogRecord(message)
+            logging.getLogger(record.name).callHandlers(record)
+        elif message.key not in self._warned:
+            self._warned.add(message.key)
+            warnings.showwarning(message.text, message.category, message.filename, message.line)
+
+
+def why_not_forked(things: object) -> str:
+    """Say why a user's things cannot be used by forked processes; empty where they can.
+
+    An open file, a connection, a lock is one for all processes that have it, and no pickle takes
+    it. So this is what would not be pickled; tensors, arrays and code are passed over.
+    """
+    if multiprocessing.current_process().daemon:
+        return "this process is a daemon, which starts no others"
+    try:
+        _Looking(_Nowhere()).dump(things)
+    except Exception as error:
+        return printable(f"{type(error).__name__}: {reason(error)}")
+    return ""
+
+
+class _Nowhere:
+    def write(self, content: bytes) -> int:
+        return len(content)
+
+
+class _Looking(pickle.Pickler):
+    def persistent_id(self, thing: object) -> str | None:
+        """Name what is not looked into."""
+        passed_over = (Tensor, torch.Generator, np.ndarray, type, FunctionType, ModuleType)
+        return "one" if isinstance(thing, passed_over) else None
+
+
+@dataclass
+class _Fork:
+    """A process that computes a call, and others when it is told their places."""
+
+    place: int
+    slot: ModelState
+
+    def start(self, calls: Sequence[Call]) -> Connection:
+        """Start it; return the pipe that it is heard and told on."""
+        pipe, end = _context.Pipe()
+        self.process: ForkProcess = _context.Process(
+            target=_compute, args=(calls, self.place, self.slot, end, os.getpid()), name="client"
+        )
+        with _signals_held(), warnings.catch_warnings():  # signals until the fork ignores them
+            # Python 3.12 warns of locks that other threads hold: a fork uses none of their work.
+            warnings.filterwarnings("ignore", "This process .* is multi-threaded")
+            self.process.start()
+        end.close()
+        return pipe
+
+    def heard(self, pipe: Connection) -> Any:
+        """Return what it says; a result also where it has died."""
+        try:
+            return pipe.recv()
+        except (EOFError, ConnectionError):
+            self.process.join()
+            code = self.process.exitcode or 0
+            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
+            return _Result(raised=(f"its process was ended {how}", False, None, ""), is_last=True)
+
+    def end(self, pipe: Connection, within: float) -> None:
+        """Tell it to end, and see to that where it has not ``within`` some seconds."""
+        with suppress(OSError):
+            pipe.send(None)
+        self.process.join(within)
+        self.process.kill()
+        self.process.join()
+        pipe.close()
+
+
+@dataclass
+class _Result:
+    """What a call gave; a model is in the slot. Or what it raised."""
+
+    given: Any = None
+    in_slot: bool = False
+    raised: tuple[str, bool, bytes | None, str] | None = None
+    is_last: bool = False  # its process has died
+
+    @classmethod
+    def of(cls, given: Any, slot: ModelState) -> "_Result":
+        """Return what a call gave; a model is put into the slot."""
+        if not isinstance(given, ModelState):
+            return cls(given)
+        for mine, theirs in zip(slot.tensors, given.tensors, strict=True):
+            mine.copy_(theirs)
+        return cls(in_slot=True)
+
+    @classmethod
+    def of_error(cls, error: BaseException) -> "_Result":
+        """Return what a call raised: a line, whether it is all, the exception, its traceback."""
+        text = "".join(traceback.format_exception(error))
+        return cls(
+            raised=(str(Failure.of(error)), isinstance(error, UserError), _sent(error), text)
+        )
+
+    def value(self, slot: ModelState) -> Any:
+        """Return the result, or the error, with its traceback's text as the last cause."""
+        if self.raised is None:
+            return slot if self.in_slot else self.given
+        line, users, sent, text = self.raised
+        if users:
+            return UserError(line)
+        failure = Failure(line)
+        if text:
+            failure.__cause__ = RuntimeError(line)
+            with suppress(Exception):  # a module that this process cannot import
+                failure.__cause__ = pickle.loads(sent) if sent else failure.__cause__
+            failure.__cause__.__cause__ = _Traceback(text)
+        return failure
+
+
+class _Traceback(Exception):
+    """The text of a fork's traceback."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+@dataclass(frozen=True)
+class _Warning:
+    text: str
+    category: type[Warning]
+    filename: str
+    line: int
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return self.text, self.category, self.filename, self.line
+
+
+def _compute(
+    calls: Sequence[Call], place: int | None, slot: ModelState, end: Connection, parent: int
+) -> None:
+    """Compute a call, then those that it is told, in this process, which was forked for them."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # which had ended before
+        os._exit(1)
+    torch.set_num_threads(1)
+    gc.freeze()  # a collection would write to, and so copy, all that the parent has
+    saying = threading.Lock()
+
+    def say(message: object) -> None:
+        with saying:
+            end.send(message)
+
+    _report_to(say)
+    while place is not None:
+        try:
+            say(_Result.of(calls[place](lambda: None), slot))
+        except (Exception, SystemExit) as error:
+            say(_Result.of_error(error))
+        place = end.recv()
+
+
+def _report_to(say: Callable[[object], None]) -> None:
+    """Have this process's log records and warnings said, not handled."""
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        category = category if _sent(category) else UserWarning
+        say(_Warning(str(message), category, filename, lineno))
+
+    warnings.showwarning = show
+    saying, root = _Saying(say), logging.getLogger()
+    for logger in (root, *root.manager.loggerDict.values()):
+        if logger is root or (isinstance(logger, logging.Logger) and logger.handlers):
+            logger.handlers = [saying]
+
+
+class _Saying(logging.Handler):
+    """In the place of all handlers, through several of which a record may come."""
+
+    def __init__(self, say: Callable[[object], None]) -> None:
+        super().__init__()
+        self._say = say
+        self._said: logging.LogRecord | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record is self._said:
+            return
+        self._said = record
+        plain = {key: x for key, x in vars(record).items() if isinstance(x, str | int | float)}
+        fields = plain | {"msg": record.getMessage()}
+        if record.exc_info and record.exc_info[0]:
+            fields["exc_text"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        self._say(fields)
+
+
+def _sent(thing: object) -> bytes | None:
+    """Return what another process understands, or None where it would not."""
+    try:
+        content = pickle.dumps(thing)
+        pickle.loads(content)
+    except Exception:
+        return None
+    return content
+
+
+def _shared(like: ModelState) -> ModelState:
+    """Return memory for a group of one that forks share: no file, whatever ends the processes."""
+
+    def shared(tensor: Tensor) -> Tensor:
+        if not tensor.numel():
+            return tensor.unsqueeze(0).clone()
+        memory = mmap.mmap(-1, tensor.nbytes)
+        flat = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel())
+        return flat.view(1, *tensor.shape)
+
+    buffers = {name: shared(tensor) for name, tensor in like.buffers.items()}
+    return ModelState(shared(like.vector), buffers)
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,176 @@
+"""From folders of runs and studies to a report: tables, figures and the page, in one folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from urllib.parse import quote
+
+import jinja2
+import pandas as pd
+
+from fednnnn_plugin.errors import UserError, check_known, printable
+from fednnnn_plugin.reporting import ranking, search_figures, tables
+from fednnnn_plugin.reporting import runs as run_folders
+from fednnnn_plugin.reporting.arguments import check_finite, checked_names
+from fednnnn_plugin.reporting.cells import as_csv
+from fednnnn_plugin.reporting.charts import Chart, condition_charts
+from fednnnn_plugin.reporting.conditions import arrange, references
+from fednnnn_plugin.reporting.output import Files, replace_report
+from fednnnn_plugin.reporting.study import Study, is_study, read_study
+from fednnnn_plugin.reporting.style import drawn
+from fednnnn_plugin.reporting.typeset import Table, escaped
+
+PAGE = "index.html"
+MARKDOWN = "README.md"  # what a repository shows of a folder
+FORMATS = ("svg", "pdf", "png")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The tables for a terminal, the HTML page, and a line for each thing worth knowing."""
+
+    text: str
+    page: Path
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A condition's or a study's figures."""
+
+    title: str
+    headline: str
+    charts: list[Chart]
+
+
+def build_report(
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    layers: str | Sequence[str] = (),
+    target: float | None = None,
+    formats: str | Sequence[str] = (),
+) -> Report:
+    """Read run folders, study folders, or folders of them, and write their report.
+
+    What an earlier report left in ``out`` is replaced; where files of others stand in the
+    way, that is a ``UserError``. ``target`` is an accuracy in (0, 1], or a value of the runs'
+    metric; ``formats`` beside SVG are ``pdf`` and ``png``; without ``layers`` the norms of the
+    paper's are shown.
+    """
+    if target is not None:
+        check_finite("--target", target)
+    asked = ["svg", *checked_names("--format", formats)]
+    for name in asked:
+        check_known("--format", name, FORMATS)
+    kinds, layers = [kind for kind in FORMATS if kind in asked], checked_names("--layer", layers)
+    runs, warnings = run_folders.read_folders(paths)
+    studies = _studies(paths, warnings)
+    if runs.empty and not studies:
+        raise UserError("\n".join([*warnings, "no run with a recorded round was given"]))
+    known = run_folders.layers(runs)
+    for name in set(layers) - set(known):
+        recorded = ", ".join(known) or "none"
+        warnings.append(f"--layer: {printable(name)}: no run recorded it; recorded are {recorded}")
+    files: Files = {}
+    shown: dict[str, Table] = {}
+    sections: list[Section] = []
+    if not runs.empty:
+        files["rounds.csv"] = as_csv(runs)
+        runs = arrange(runs, warnings)
+        shown["accuracy"] = tables.accuracy(runs)
+        if target is not None:
+            shown["rounds-to-accuracy"] = tables.rounds_to(runs, target)
+        for (data, condition), members in runs.groupby(["data", "condition"], sort=False):
+            charts = condition_charts(members, references(runs, members), layers)
+            title = f"{data}: {condition}"
+            headline = f"{ranking.headline(members)} {tables.settings(members)}".strip()
+            sections.append(Section(title, headline, list(charts)))
+    searches = [_search(study) for study in studies]
+    sections += searches
+    for name, table in shown.items():
+        files[f"{name}.csv"] = as_csv(table.numbers)
+        files[f"{name}.tex"] = table.latex().encode()
+    said = set[tuple[str, str]]()  # a caption explains the figures of its name once
+    for chart in (chart for section in sections for chart in section.charts):
+        new = (chart.name, chart.caption) not in said
+        said.add((chart.name, chart.caption))
+        chart.caption = chart.caption if new else ""
+    for section in sections:
+        for chart in section.charts:
+            _draw(chart, section.title, files, kinds)
+    pages = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=jinja2.select_autoescape(["html"]),
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    pages.filters["escaped"] = escaped
+    for name, template in ((MARKDOWN, "page.md"), (PAGE, "page.html")):
+        page = pages.get_template(template).render(
+            beginning=_beginning(runs, paths, out),
+            tables=shown,
+            sections=sections,
+            kinds=kinds,
+            drawing=lambda chart: b64encode(files[f"{chart.stem}.svg"]).decode(),
+            warnings=warnings,
+            version=version("fednnnn-plugin"),
+        )
+        files[name] = page.encode()
+    replace_report(out, files)
+    texts = [table.text() for table in shown.values()]
+    texts += [f"{section.title}\n\n{section.headline}\n" for section in searches]
+    return Report("\n".join(texts), out / PAGE, tuple(warnings))
+
+
+def _beginning(runs: pd.DataFrame, paths: Sequence[Path], out: Path) -> Iterator[str]:
+    """What the page is of: how many runs, of which commits and machines; pages beside them."""
+    if not runs.empty:
+        many, rounds = runs["run"].nunique(), len(runs)
+        yield f"Made by `fednnnn report` from the records of {many} runs ({rounds} rounds)."
+        for name, what in (("commit", "Commits"), ("device", "Machines")):
+            counts = runs.drop_duplicates("run")[name].value_counts(sort=False)
+            told = [escaped(f"{each} ({count} runs)") for each, count in counts.items()]
+            missing = many - int(counts.sum())
+            told += [f"not recorded ({missing} runs)"] * bool(missing)
+            yield f"{what}: {', '.join(told)}."
+    beside = out.glob("*.md") if os.path.realpath(out) in map(os.path.realpath, paths) else ()
+    for name in sorted({page.name for page in beside} - {MARKDOWN}):
+        yield f"See also [{escaped(printable(name))}]({quote(os.fsencode(name))})."
+
+
+def _studies(paths: Sequence[Path], warnings: list[str]) -> list[Study]:
+    found = [folder for path in paths for folder in run_folders.runs_and_studies(path)]
+    studies = []
+    for folder in dict.fromkeys(path.resolve() for path in found if is_study(path)):
+        try:
+            studies.append(read_study(folder))
+            warnings += studies[-1].warnings
+        except UserError as error:
+            warnings.append(str(error))
+    return studies
+
+
+def _search(study: Study) -> Section:
+    charts = [
+        Chart(name, name, text, f"{name}: {text}", False, ax)
+        for name, text, ax in search_figures.search_figures(study)
+    ]
+    title = printable(f"Search: {study.plan.recipe} ({study.folder.name})")
+    return Section(title, search_figures.headline(study), charts)
+
+
+def _draw(chart: Chart, section: str, files: Files, kinds: Sequence[str]) -> None:
+    """Draw a figure in every format, under a name that is free."""
+    plain = [re.sub(r"\W+", "-", name.lower()).strip("-") for name in (section, chart.name)]
+    short = [name.encode()[:80].decode(errors="ignore") for name in plain]  # a file's name is bytes
+    chart.stem = f"figures/{'/'.join(short)}"
+    while f"{chart.stem}.svg" in files:
+        chart.stem += "-2"
+    files |= {f"{chart.stem}.{kind}": drawn(chart.ax, kind) for kind in kinds}

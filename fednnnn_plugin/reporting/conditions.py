@@ -1,0 +1,228 @@
+"""Which runs belong together: data set and condition, then method and settings, then seeds."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import pandas as pd
+
+from fednnnn_plugin.errors import UserError, shown
+from fednnnn_plugin.reporting.runs import (
+    ARRANGED,
+    FINGERPRINTS,
+    IDENTITY,
+    OWN_SPLIT,
+    setting_columns,
+)
+
+DATASET_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
+METHODS = ("FedAvg", "FedProx", "Norm-Norm", "Momentum", "FedNNNN")
+CONDITIONS = ("IID, B", "non-IID, B", "IID, UB", "non-IID, UB")
+SINGLE_CLIENT, UNRECORDED = "single client", "data not recorded"
+_CLIENTS = {"iid": "IID", "n_class": "non-IID", "dirichlet": "Dirichlet"}
+_FREE = {"dirichlet_by_class": "Dirichlet by class"}  # which leave the sizes free
+_SIZES = {"balanced": "B", "power_law": "UB"}
+SYMBOLS = {"client_num_in_total": "K", "client_num_per_round": "m", "comm_round": "rounds"}
+SYMBOLS |= {"classes_per_client": "classes", "power_law_exponent": "exponent"}
+SYMBOLS |= {"partition_alpha": "α", "validation_fraction": "held out", "batch_size": "batch"}
+SYMBOLS |= {"beta": "β", "gamma": "γ", "prox_mu": "μ", "learning_rate": "η", "weight_decay": "λ"}
+SYMBOLS |= {"server_lr": "server η", "server_beta1": "β1", "server_beta2": "β2"}
+SYMBOLS |= {"max_client_norm": "clipped to", "federated_optimizer": "is"}
+SYMBOLS |= {column: column.replace("_", " ") for column in FINGERPRINTS}
+SYMBOLS |= {"server_tau": "τ", "fedexp_epsilon": "ε"}
+# Settings that say which data is dealt how, and judged on what: no method is ranked across them.
+_DATA = ("data_dir", "image_size", "test_fraction", "validation_fraction", "data_fingerprint")
+_DEAL = (
+    *(*_DATA, "client_num_in_total", "client_num_per_round", "classes_per_client"),
+    *("partition_alpha", "power_law_exponent", "min_samples", "split_fingerprint"),
+)
+_TOLD = ("partition_alpha", "validation_fraction")  # of these, what is told unless it is 0
+_NO_VARIANT = {
+    *(*IDENTITY, "dataset", "partition_method", "partition_sizes", *_DEAL, *ARRANGED),
+} - {"metric"}  # which judges a line
+# A method's own settings: told apart within the method, not across methods.
+_OWN = (
+    *("federated_optimizer", "client_method", "comm_round", "beta", "gamma", "prox_mu"),
+    *("rule_fingerprint", "client_method_fingerprint"),
+)
+# Where null is a value, not a key that the method does not have.
+_OFF = (
+    "metric",
+    "max_client_norm",
+    "model_fingerprint",
+    "sampler_fingerprint",
+    "trainer_fingerprint",
+)
+_PAPER_ORDER = (*DATASET_NAMES.values(), *CONDITIONS, *METHODS)
+
+LINE = ["data", "condition", "label"]  # what one line of a figure or of a table is
+
+
+def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFrame:
+    """Name each run's data, condition and line, and sort into the paper's order.
+
+    Settings that differ inside a condition split a method into lines, and are named in them: a
+    mean over seeds never mixes two settings. Of two runs of one line and seed, the longer counts;
+    ``problems`` takes a line for the other, which is a warning without it.
+
+    New columns are ``data``, ``deal`` and ``condition``, ``label``, which names a line of a figure,
+    and its ``shade``.
+
+    Raises:
+        UserError: there is no run, or the table is not of ``read_runs``.
+    """
+    check_runs(runs)
+    if set(ARRANGED) <= set(runs):
+        return runs
+    if runs.empty:
+        raise UserError("runs: no round is left; there must be at least one")
+    runs = _apart(runs)
+    heads = _heads(runs)
+    ranked = [part for _, part in heads.groupby(["data", "condition"])]
+    heads["label"] = pd.concat(map(_labels, ranked))
+    heads["rounds"] = heads["run"].map(runs.groupby("run")["round"].max())
+    by_length = heads.sort_values("rounds", ascending=False, kind="stable")
+    twice = by_length[by_length.duplicated([*LINE, "seed"]) & by_length["seed"].notna()]
+    why = "another run has its settings, its seed and no fewer rounds; only that one counts"
+    for run in twice["run"]:
+        if problems is None:
+            warnings.warn(f"{run}: {why}", stacklevel=2)
+        else:
+            problems.append(f"{run}: {why}")
+    ordered = heads.drop(index=twice.index).sort_values(
+        ["data", "deal", "condition", "method"], key=lambda of: of.map(_paper_place), kind="stable"
+    )
+    ordered["shade"] = shades(ordered, ["data", "condition", "method"])
+    names = ordered[["run", *ARRANGED]]
+    return names.merge(runs, on="run", how="left")[[*runs.columns, *ARRANGED]]
+
+
+def check_runs(given: object) -> None:
+    """Refuse what is no table of ``read_runs``."""
+    must = "must be a table of read_runs"
+    if not isinstance(given, pd.DataFrame):
+        raise UserError(f"runs: {shown(given)}: {must}")
+    if missing := [name for name in (*IDENTITY, "round") if name not in given]:
+        raise UserError(f"runs: no column {', '.join(missing)}; {must}")
+
+
+def placed(runs: pd.DataFrame) -> pd.DataFrame:
+    """Name each run's ``data``, ``deal`` and ``condition``, in three new columns."""
+    runs = _apart(runs)
+    return runs.merge(_heads(runs)[["run", "data", "deal", "condition"]], on="run", how="left")
+
+
+def shades(lines: pd.DataFrame, by: Sequence[str]) -> pd.Series[float]:
+    """The opacity of each line: those of a group go from pale to full, in their order."""
+    labels = lines.groupby([*by])["label"]
+    nth = labels.transform(lambda own: pd.factorize(own)[0]).astype(float)
+    return 0.25 + 0.75 * (nth + 1.0) / labels.transform("nunique")
+
+
+def references(runs: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
+    """The single-client runs on the data of a condition's ``members``, of a model of theirs."""
+    keys = ["data", *(key for key in _DATA if key in runs)]
+    alike = runs[keys].astype(str).eq(members[keys].astype(str).iloc[0]).all(axis=1)
+    if "model" in runs:
+        alike &= runs["model"].astype(str).isin(members["model"].astype(str))
+    return runs[alike & (runs["deal"] == SINGLE_CLIENT)]
+
+
+def value_text(value: object) -> str:
+    """A setting as a reader writes it, to the last digit that matters."""
+    if value is None or isinstance(value, bool):
+        return {None: "–", True: "true", False: "false"}[value]
+    if isinstance(value, int | float):
+        return short if float(short := f"{value:g}") == value else repr(value)
+    return str(value)
+
+
+def judged(runs: pd.DataFrame) -> str:
+    """What accuracies were measured on: test images, or validation images held out of training."""
+    share = runs.get("validation_fraction", pd.Series(0.0, runs.index))
+    held_out = pd.to_numeric(share, errors="coerce") > 0.0
+    return "validation" if held_out.all() else "test and validation" if held_out.any() else "test"
+
+
+def differing(heads: pd.DataFrame, keys: Iterable[str]) -> list[str]:
+    """The columns that do not have one value everywhere."""
+    return [key for key in keys if key in heads and len(set(heads[key])) > 1]
+
+
+def _apart(runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs by names of their own: tables read apart may share folders, or names of folders."""
+    runs = runs.drop(columns=ARRANGED, errors="ignore")
+    runs = runs.drop_duplicates(["folder", "round"], ignore_index=True)  # one index of several
+    of_one_name = runs.groupby("run")["folder"].transform("nunique") > 1
+    return runs.assign(run=runs["run"].mask(of_one_name, runs["folder"]))
+
+
+def _heads(runs: pd.DataFrame) -> pd.DataFrame:
+    """A line a run, by the values of its settings: these, its data, deal and condition."""
+    heads = runs.drop_duplicates("run")[setting_columns(runs)].astype(object)
+    heads = heads.where(heads.notna(), None)
+    by_value = [*differing(heads, heads.columns.drop(IDENTITY)), "seed"]
+    heads = heads.sort_values(by_value, key=lambda of: pd.to_numeric(of, errors="coerce"))
+    heads[["data", "deal"]] = [_place(head) for head in heads.to_dict("records")]
+    dealt_alike = [part for _, part in heads.groupby(["data", "deal"])]
+    return heads.assign(condition=pd.concat(map(_conditions, dealt_alike)))
+
+
+def _paper_place(name: str) -> str:
+    """What sorts the paper's names as the paper does, and before others."""
+    return f"{_PAPER_ORDER.index(name):02}" if name in _PAPER_ORDER else f"~{name}"
+
+
+def _place(head: Mapping[str, Any]) -> tuple[str, str]:
+    """The name of a run's data, and how it was dealt."""
+    data = head.get("dataset")
+    if data is None:
+        return UNRECORDED, "no recipe"
+    name = DATASET_NAMES.get(data, str(data).removeprefix("<object>:"))
+    if head.get("data_dir"):
+        name = f"{PurePath(str(head['data_dir'])).name} ({name})"
+    if head.get("client_num_in_total") == 1:
+        return name, SINGLE_CLIENT
+    if head.get("partition_method") is None:  # loaders of a script's own
+        return name, "own data"
+    if head["partition_method"] == OWN_SPLIT:
+        return name, OWN_SPLIT
+    method, sizes = str(head["partition_method"]), str(head.get("partition_sizes"))
+    if method in _FREE:
+        return name, _FREE[method]
+    return name, f"{_CLIENTS.get(method, method)}, {_SIZES.get(sizes, sizes)}"
+
+
+def _conditions(members: pd.DataFrame) -> pd.Series[str]:
+    """The names of conditions that were dealt alike, by the settings of the deal that differ."""
+    told = {*differing(members, _DEAL), *(key for key in _TOLD if any(members.get(key, [])))}
+    if "Dirichlet" not in members["deal"].iloc[0]:  # recipes of other partitions hold an α too
+        told -= {"partition_alpha"}
+    return members["deal"] + _named(members, [key for key in _DEAL if key in told])
+
+
+def _labels(members: pd.DataFrame) -> pd.Series[str]:
+    """The names of a condition's lines, by the settings that differ."""
+    keys = [key for key in members if key not in _NO_VARIANT]
+    everywhere = [key for key in keys if key in _OFF or members[key].notna().all()]
+    shared = [key for key in everywhere if key not in _OWN]
+    told = differing(members, shared)
+    found = []
+    for _, part in members.groupby("method"):
+        shown = [key for key in keys if key in (*told, *differing(part, keys))]
+        found.append(part["method"] + _named(part, shown))
+    labels = pd.concat(found)
+    if members["deal"].iloc[0] == SINGLE_CLIENT:
+        return SINGLE_CLIENT + (", " + labels) * int(labels.nunique() > 1)
+    return labels
+
+
+def _named(heads: pd.DataFrame, keys: Sequence[str]) -> pd.Series[str]:
+    """For each run its values of these settings, in brackets."""
+    if not keys:
+        return pd.Series("", heads.index, dtype=object)
+    told = [SYMBOLS.get(key, key) + " " + heads[key].map(value_text) for key in keys]
+    return " (" + told[0].str.cat(told[1:], sep=", ") + ")"

@@ -1,0 +1,291 @@
+"""The figures, each on a matplotlib ``Axes``.
+
+The functions draw a table of :func:`~fednnnn_plugin.read_runs`, except ``partition``,
+``client_sizes`` and ``search``. They draw on ``ax``, by default the ``Axes`` of a new figure, and
+return it. A line is the mean over seeds, its band one sample standard deviation. ``names`` writes
+the names at the ends of the lines; ``legend`` draws a legend instead; ``palette`` gives colours by
+the name of a line or a method. A wrong argument is a ``UserError``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, ParamSpec, TypedDict
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from fednnnn_plugin.data import class_counts
+from fednnnn_plugin.errors import check_known
+from fednnnn_plugin.reporting import search_figures as searched
+from fednnnn_plugin.reporting import split_figures as dealt
+from fednnnn_plugin.reporting import style
+from fednnnn_plugin.reporting.conditions import SINGLE_CLIENT, arrange, check_runs, judged, shades
+from fednnnn_plugin.reporting.runs import CLIENT_NORMS, SECONDS, layers
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+P = ParamSpec("P")
+
+STYLE, search, client_counts = style.STYLE, searched.search, class_counts.client_counts
+partition, client_sizes = dealt.partition, dealt.client_sizes
+NORMS = {
+    "mean_update_norm": "N, mean update",
+    "mean_client_norm": "E, mean client update",
+    "server_update_norm": "server step",
+}
+FEW_POINTS, BAND_POINTS = 15, 300
+
+
+class Lines(TypedDict, total=False):
+    """What every figure of lines takes."""
+
+    names: bool
+    legend: bool
+    palette: style.Palette | None
+
+
+def _curves(
+    runs: pd.DataFrame,
+    ax: Axes | None,
+    column: str,
+    y_label: str,
+    axis: Callable[[Axes], None],
+    *,
+    title: str = "",
+    names: bool = True,
+    legend: bool = False,
+    palette: style.Palette | None = None,
+    factor: float = 1.0,
+    x: str = "round",
+    band: tuple[str, ...] = (),
+    others: Sequence[style.End] = (),
+) -> Axes:
+    """A line for each label, with a band of a deviation, or between two columns.
+
+    Rounds without a value are left out, so that a curve joins tested rounds, of several seeds those
+    that all have that got so far, or of a line over time those that all have: no line goes back. A
+    deviation is drawn where two seeds or more have the round.
+    """
+    runs, ax = _lines(runs), style.axes(ax)
+    if title:
+        ax.set_title(title)
+    named = style.looks(runs, palette)
+    lowest, highest = band or ("mean", "mean")
+    values = runs[["label", "run", "round", *band]].assign(
+        at=runs[x], mean=runs.get(column, math.nan) * factor
+    )
+    tested = values.dropna(subset=["at", "mean", *band])
+    lengths = tested.groupby(["label", "run"])["round"].max()
+    points = tested.groupby(["label", "round"]).agg(
+        at=("at", "mean"),
+        mean=("mean", "mean"),
+        sd=("mean", "std"),
+        seeds=("run", "size"),
+        low=(lowest, "min"),
+        high=(highest, "max"),
+    )
+    ends: list[style.End] = []
+    for label in tested["label"].unique():
+        shown, ended = points.loc[label], np.sort(lengths.loc[label])
+        gone = np.searchsorted(ended, shown.index) if x == "round" else 0
+        shown = shown[shown["seeds"] == len(ended) - gone]
+        if shown.empty:
+            continue
+        at, mean, sd, _, low, high = shown.to_numpy(float).T
+        if not band:
+            low, high = mean - sd, mean + sd
+            if mean.min() >= 0.0:  # a logarithmic axis has no room for a band down to 0
+                low = np.maximum(low, mean.min() / 10.0)
+        look, marker = named[label], "o" if len(shown) <= FEW_POINTS else ""
+        ax.plot(at, mean, label=label, marker=marker, markersize=2.6, **look)
+        edges = np.flatnonzero(~np.isnan(low))[:: max(1, len(shown) // BAND_POINTS)]
+        if len(edges) > 1:
+            fill = {"color": look["color"], "alpha": 0.16, "lw": 0}
+            ax.fill_between(at[edges], low[edges], high[edges], **fill)
+        ends.append((label, float(at[-1]), float(mean[-1]), look))
+    ax.set(xlabel=x, ylabel=y_label)
+    axis(ax)
+    last = max((float(np.max(np.asarray(line.get_xdata()))) for line in ax.lines), default=0.0)
+    ax.set_xlim(0.0, last or 1.0)
+    ax.xaxis.set_major_locator(MaxNLocator(6, integer=x == "round"))
+    if legend:
+        ax.legend()
+    elif names:
+        style.end_labels(ax, [*ends, *others])
+    return ax
+
+
+def _lines(runs: pd.DataFrame) -> pd.DataFrame:
+    """Arranged runs; of several conditions, each line's name holds its own."""
+    runs = arrange(runs)
+    where = runs["data"] + " " + runs["condition"]
+    if where[runs["deal"] != SINGLE_CLIENT].nunique() < 2:
+        return runs
+    runs = runs.assign(label=runs["label"] + ", " + where)
+    return runs.assign(shade=shades(runs, ["method"]))
+
+
+def _of_lines(draw: Callable[P, Axes]) -> Callable[P, Axes]:
+    """Draw in our style; the signature, as ``help`` shows it, has the keywords of ``Lines``."""
+    styled, bare = style.styled(draw), signature(draw)
+    own = [each for each in bare.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    of_all = [signature(_curves).parameters[name] for name in Lines.__annotations__]
+    shown = bare.replace(parameters=[*own, *of_all])
+
+    @wraps(draw)
+    def drawing(*args: P.args, **kwargs: P.kwargs) -> Axes:
+        try:
+            given = shown.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{draw.__name__}() {error}") from None
+        check_runs(given["runs"])
+        return styled(*args, **kwargs)
+
+    drawing.__dict__["__signature__"] = shown
+    return drawing
+
+
+@_of_lines
+def accuracy(
+    runs: pd.DataFrame,
+    ax: Axes | None = None,
+    *,
+    column: str = "test_acc",
+    title: str = "",
+    scale: style.Scale | None = None,
+    **how: Unpack[Lines],
+) -> Axes:
+    """Accuracy in per cent by round.
+
+    ``column`` is ``"test_acc"``, of the evaluated model, or ``"served_test_acc"``. ``scale`` is
+    ``"linear"``, or ``"error"``, which is logarithmic in 100 % minus the accuracy; by default the
+    latter if an accuracy is above 95 %.
+    """
+    check_known("column", column, ("test_acc", "served_test_acc"))
+    axis = partial(style.accuracy_axis, scale=_scale(scale))
+    label = f"{judged(runs)} accuracy (%)"
+    return _curves(runs, ax, column, label, axis, title=title, factor=100.0, **how)
+
+
+@_of_lines
+def accuracy_by_seconds(
+    runs: pd.DataFrame,
+    ax: Axes | None = None,
+    *,
+    scale: style.Scale | None = None,
+    **how: Unpack[Lines],
+) -> Axes:
+    """Accuracy in per cent by the time that training, aggregation and evaluation took."""
+    runs = arrange(runs)
+    elapsed = runs[SECONDS].sum(axis=1, min_count=1).groupby(runs["run"]).cumsum()
+    units = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
+    unit = next((u for u, size in units.items() if elapsed.max() >= 2.0 * size), "seconds")
+    timed = runs.assign(**{unit: elapsed.where(elapsed > 0.0) / units[unit]})
+    label = f"{judged(runs)} accuracy (%)"
+    axis = partial(style.accuracy_axis, scale=_scale(scale))
+    return _curves(timed, ax, "test_acc", label, axis, factor=100.0, x=unit, **how)
+
+
+@_of_lines
+def loss(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
+    """The mean test loss by round: cross-entropy in nats, or the loss that a recipe names."""
+    return _curves(runs, ax, "test_loss", f"{judged(runs)} loss", style.log_axis, **how)
+
+
+@_of_lines
+def metric(
+    runs: pd.DataFrame,
+    ax: Axes | None = None,
+    *,
+    name: str,
+    **how: Unpack[Lines],
+) -> Axes:
+    """A custom metric by round; ``name`` is its name in ``test_metrics``."""
+    check_known("name", name, [str(each)[13:] for each in runs.filter(regex="^test_metrics\\.")])
+    return _curves(runs, ax, f"test_metrics.{name}", name, style.linear_axis, **how)
+
+
+@_of_lines
+def norms(
+    runs: pd.DataFrame,
+    ax: Axes | None = None,
+    *,
+    norm: str = "mean_update_norm",
+    layer: str | None = None,
+    **how: Unpack[Lines],
+) -> Axes:
+    """An L2 norm by round: N (``mean_update_norm``), E (``mean_client_norm``), or server step.
+
+    ``norm`` is its name in ``metrics.jsonl``; ``layer`` a module, such as ``fc3``, or None for the
+    whole model.
+    """
+    check_known("norm", norm, NORMS)
+    if layer is not None:
+        check_known("layer", layer, layers(runs))
+    column = f"layers.{layer}.{norm}" if layer is not None else norm
+    return _curves(runs, ax, column, "L2 norm", style.log_axis, title=NORMS[norm], **how)
+
+
+@_of_lines
+def agreement(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
+    """N/E by round: 1 if all updates have the same direction; dotted: if they were orthogonal.
+
+    The dotted mark is √(Σ α² ‖Δ‖²)/E, as recorded. For records without it, and clients of equal
+    weight, it is 1/√m, which is right if all updates have the same length.
+    """
+    runs, ax = arrange(runs), style.axes(ax)
+    moved = runs["mean_client_norm"].where(runs["mean_client_norm"] > 0.0)
+    ratio = runs.assign(ratio=runs["mean_update_norm"] / moved)
+    ratio["mark"] = runs.get("orthogonal_norm", pd.Series(math.nan, runs.index)) / moved
+    look, marks = style.REFERENCE_LOOK, [("1: clients agree", 1.0)]
+    lines = _lines(ratio)
+    recorded = lines.dropna(subset=["mark"])
+    colors = style.looks(lines, how.get("palette"))
+    for label, line in recorded.groupby("label", sort=False):
+        curve = line.groupby("round")["mark"].mean()
+        own = look | {"color": colors[label]["color"], "alpha": 0.7}
+        ax.plot(curve.index, curve, label="_orthogonal", **own)
+        marks[1:] = [("dotted: orthogonal", float(curve.iloc[-1]))]
+    if recorded.empty:
+        uniform = runs[runs.get("client_weighting", pd.Series("", runs.index)) != "samples"]
+        cohorts = pd.Series(uniform.get("client_num_per_round", []), dtype=object).unique()
+        sizes = np.sort(pd.to_numeric(cohorts, errors="coerce"))
+        marks += [(f"1/√{m:g}: orthogonal, equal length", 1 / np.sqrt(m)) for m in sizes if m > 1]
+    for _, value in marks[: None if recorded.empty else 1]:
+        ax.axhline(value, **look)
+    others: list[style.End] = [(name, None, value, look) for name, value in marks]
+    return _curves(ratio, ax, "ratio", "N/E", style.log_axis, others=others, **how)
+
+
+@_of_lines
+def integrated_norm(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
+    """The integrated norm by round: the sum of the norms of all server steps so far."""
+    return _curves(
+        runs, ax, "integrated_norm", "sum of server steps (L2)", style.linear_axis, **how
+    )
+
+
+@_of_lines
+def client_spread(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Axes:
+    """The median norm of a client's update, and the band from the smallest to the largest.
+
+    Over several seeds: the mean of the medians, the smallest and the largest of all.
+    """
+    low, middle, high = CLIENT_NORMS
+    ax = _curves(runs, ax, middle, "client update (L2)", style.log_axis, band=(low, high), **how)
+    if len(ax.lines) == 1:
+        ax.set_title(str(ax.lines[0].get_label())[:26])
+    return ax
+
+
+def _scale(scale: style.Scale | None) -> style.Scale | None:
+    if scale is not None:
+        check_known("scale", scale, ("error", "linear"))
+    return scale

@@ -1,0 +1,1 @@
+"""The simulation of a round: its batches, clients, test and update."""

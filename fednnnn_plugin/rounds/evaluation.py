@@ -1,0 +1,149 @@
+"""Testing a model."""
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
+from fednnnn_plugin.data.images import IGNORED
+from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.rounds.batches import Batch
+from fednnnn_plugin.run_folder.records import Evaluation
+from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.user_code import exception_text, on_threads
+
+# Large enough to hide a GPU's launches; on a CPU small enough for the caches.
+_GPU_BATCH, _CPU_BATCH = 2_000, 200
+_CPU_ROOM = 1 << 30  # bytes, of each worker
+
+#: A number of a model's outputs ``[n, ...]`` and the targets ``[n, ...]`` of a whole test, on the
+#: CPU; the larger the better, unless its attribute ``higher_is_better`` is false.
+Metric = Callable[[Tensor, Tensor], float]
+
+
+def higher_is_better(metric: Metric) -> bool:
+    """Tell which way a metric is meant."""
+    return bool(getattr(metric, "higher_is_better", True))
+
+
+class Tally(NamedTuple):
+    """What a batch adds to a test; a sample may have a label for each pixel or token.
+
+    The outputs and the targets are those that metrics need, of the whole test at once.
+    """
+
+    correct: int
+    loss: float  # summed
+    samples: int  # over which the loss is the mean
+    classified: int  # labels that are classes, of which some are correct
+    outputs: "np.ndarray[Any, Any] | None" = None
+    targets: "np.ndarray[Any, Any] | None" = None
+
+
+def batch_to_test(model: nn.Module, sample: Tensor, room: int) -> int:
+    """Return how many samples like one, ``[1, …]`` on its device, are tested at once.
+
+    As many as fit in ``room`` bytes of a GPU's memory, within limits: of a fixed room on a CPU, so
+    that the sum of the losses is the same on every machine. For a sample it is no more than what
+    autograd would keep of a forward pass.
+    """
+    model = copy.deepcopy(model).eval()
+    own = (*model.parameters(), *model.buffers())
+    weights = {tensor.data_ptr() for tensor in own if tensor.layout is torch.strided}
+    kept: list[int] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.layout is torch.strided and tensor.data_ptr() not in weights:
+            kept.append(tensor.nbytes)  # a sparse one is the model's, as a graph's adjacency
+        return tensor
+
+    like = next(model.parameters())
+    given = sample.to(like.device, like.dtype if sample.is_floating_point() else sample.dtype)
+    saved = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with saved, isolated_generators(0, "model check"):
+        model(given.clone())
+    most, bound = (_CPU_BATCH, _CPU_ROOM) if given.device.type == "cpu" else (_GPU_BATCH, room)
+    return max(1, min(most, bound // max(sum(kept), 1)))
+
+
+@torch.no_grad()
+def tally(
+    model: nn.Module, batch: Batch, loss: Loss = CROSS_ENTROPY, *, keep: bool = False
+) -> Tally:
+    """Test one batch; the model is in evaluation mode. To ``keep`` outputs costs their memory.
+
+    Logits ``[n, classes, ...]``, labels ``[n, ...]``; labels of -100 count for nothing, as in
+    PyTorch's cross-entropy. Of another loss, the mean of each batch counts for its n samples.
+    """
+    inputs, targets = batch
+    if inputs.is_floating_point():
+        inputs = inputs.to(next(model.parameters()).dtype)
+    if not targets.is_floating_point():
+        targets = targets.to(torch.int64)
+    outputs: Tensor = model(inputs)
+    predicted = loss.predictions(outputs, targets)
+    counted = targets != IGNORED
+    if loss is CROSS_ENTROPY and not targets.is_floating_point():
+        samples = int(counted.sum())
+        total = F.cross_entropy(outputs.double(), targets, reduction="sum", ignore_index=IGNORED)
+    else:
+        samples = len(targets)
+        total = loss(outputs, targets).double() * samples
+    found = Tally(
+        0 if predicted is None else int((predicted == targets).sum()),
+        float(total),
+        samples,
+        0 if predicted is None else int(counted.sum()),
+    )
+    if keep:
+        found = found._replace(outputs=_array(outputs), targets=_array(targets))
+    return found
+
+
+def _array(tensor: Tensor) -> "np.ndarray[Any, Any]":
+    return tensor.float().cpu().numpy() if tensor.dtype == torch.bfloat16 else tensor.cpu().numpy()
+
+
+def evaluation(
+    tallies: Iterable[Tally], metrics: Mapping[str, Metric] = MappingProxyType({})
+) -> Evaluation:
+    """Add up tallies in their order, and compute the metrics of all outputs together."""
+    tallies = list(tallies)
+    correct, samples, classified = (
+        sum(getattr(each, name) for each in tallies)
+        for name in ("correct", "samples", "classified")
+    )
+    if not samples:
+        return Evaluation()
+    mean = sum(each.loss for each in tallies) / samples
+    found: dict[str, float | None] = {}
+    if metrics:
+        outputs, targets = (
+            torch.from_numpy(np.concatenate([getattr(each, name) for each in tallies]))
+            for name in ("outputs", "targets")
+        )
+        found = {key: _measured(key, metric, outputs, targets) for key, metric in metrics.items()}
+    return Evaluation(
+        correct / classified if classified else None,
+        mean if math.isfinite(mean) else None,
+        {name: value for name, value in found.items() if value is not None} or None,
+    )
+
+
+def _measured(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> float | None:
+    try:
+        with on_threads(1), isolated_generators(0, "metric"):
+            value = float(metric(outputs.clone(), targets.clone()))
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        where = f"validation_args.metrics: {printable(name)}"
+        raise UserError(f"{where}: raised {exception_text(error)}") from error
+    return value if math.isfinite(value) else None

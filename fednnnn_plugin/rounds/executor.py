@@ -1,0 +1,224 @@
+"""Training a round's clients, and testing a model, in one process."""
+
+import copy
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from functools import partial
+from itertools import islice
+from operator import itemgetter
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+
+from fednnnn_plugin.client.groups import Group
+from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
+from fednnnn_plugin.client.replica import Replica
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.processes.workers import Step, Threads, Workers, all_of
+from fednnnn_plugin.rounds.batches import Batch, Batches
+from fednnnn_plugin.rounds.evaluation import Metric, Tally, evaluation, tally
+from fednnnn_plugin.run_folder.records import Evaluation
+from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.server.layout import ModelState
+from fednnnn_plugin.user_code import on_threads
+
+_log = logging.getLogger(__name__)
+
+#: How a group trains: from a replica that holds the served model, which it may change, the round's
+#: number, the clients, what a method adds to their gradients ``[m, d]``, and what it calls before
+#: each step. It gives the models ``[m, d]`` in the order of the group.
+Training = Callable[[Replica, int, Group, Tensor | None, Step], ModelState]
+#: A group's correction, if its method has one.
+Correction = Callable[[Group], Tensor | None]
+#: How a user tests a model, after which round.
+OwnTest = Callable[[int, ModelState], Evaluation]
+#: Takes a group's models as soon as its training ends, or why there are none; the tensors are
+#: overwritten after it returns.
+Consume = Callable[[Group, ModelState | Exception], None]
+
+
+class GroupTooWide(Exception):
+    """A group needs more memory than its GPU has left."""
+
+
+class _StepDone(Exception):
+    """The one step that is tried has been made."""
+
+
+class Executor:
+    """Trains groups of clients side by side, by ``workers``; each on one thread.
+
+    So its bits depend neither on how many train beside it nor on the number of cores. Memory: one
+    model a worker, whatever the size of the cohort. A ``seed`` is for a model, data or training
+    that may draw from the global generators: they are then seeded for each client, and for each
+    batch of the test, and restored after. Models are tested on batches, or as a user does. A
+    training that is not ``in_steps`` calls nothing before each of them.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        training: Training,
+        test: Batches | OwnTest,
+        *,
+        workers: Workers | None = None,
+        seed: int | None = None,
+        loss: Loss = CROSS_ENTROPY,
+        metrics: Mapping[str, Metric] = MappingProxyType({}),
+        in_steps: bool = True,
+    ) -> None:
+        self._model, self._training, self._test, self._seed = model, training, test, seed
+        self._loss, self._metrics, self._in_steps = loss, metrics, in_steps
+        self.workers = workers or Threads()
+        self._tests = Threads()  # a user's: what it keeps stays in this process
+        self._worker = threading.local()
+
+    def __enter__(self) -> "Executor":
+        self.workers.__enter__()
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        """Wait for the clients of a round that was abandoned."""
+        self.workers.__exit__(*ended)
+        self._tests.__exit__(*ended)
+
+    def train(
+        self,
+        served: ModelState,
+        round_number: int,
+        groups: Sequence[Group],
+        consume: Consume,
+        correction: Correction | None = None,
+    ) -> None:
+        """Train the clients from ``served``, in any order; each worker computes the corrections.
+
+        An exception that training raises goes to ``consume``, but that the memory of a GPU ends for
+        a group of several, which raises ``GroupTooWide``; one that ``consume`` raises, or an
+        interrupt, abandons the round and is raised here, at once.
+        """
+        train_group = partial(self._train_group, served, round_number, correction)
+        calls = [partial(train_group, group) for group in groups]
+        with on_threads(1), closing(self.workers.each(calls)) as ended:
+            for place, trained in ended:
+                if isinstance(trained, Exception):
+                    out_of_memory = isinstance(trained.__cause__, torch.cuda.OutOfMemoryError)
+                    if out_of_memory and len(groups[place]) > 1:
+                        raise GroupTooWide
+                    _log.info("round %d: clients %s", round_number, groups[place], exc_info=trained)
+                consume(groups[place], trained)
+
+    def _train_group(
+        self,
+        served: ModelState,
+        round_number: int,
+        correction: Correction | None,
+        group: Group,
+        before_step: Step,
+    ) -> ModelState:
+        with self._generators("client", round_number, group[0]):
+            replica = self._replica(served)
+            more = correction(group) if correction else None
+            return self._training(replica, round_number, group, more, before_step)
+
+    def try_training(self, served: ModelState, client: int) -> None:
+        """Have a worker make the first step of a client in round 1; raise what that raises.
+
+        A custom trainer is not tried: it makes all steps, and may keep something.
+        """
+        if self._in_steps:
+            all_of(self.workers, [partial(self._first_step, served, client)])
+
+    def _first_step(self, served: ModelState, client: int, before_step: Step) -> None:
+        begun = False
+
+        def once() -> None:
+            nonlocal begun
+            if begun:
+                raise _StepDone
+            before_step()
+            begun = True
+
+        with suppress(_StepDone):
+            self._train_group(served, 1, None, (client,), once)
+
+    @property
+    def tests_alone(self) -> bool:
+        """Whether one call tests a model: others have no part in it."""
+        return not isinstance(self._test, Batches)
+
+    def own_test(self, round_number: int, state: ModelState) -> Evaluation:
+        """Test a model as the user does."""
+        own_test = self._test
+        assert not isinstance(own_test, Batches)
+
+        def test(_: Step) -> Evaluation:
+            return own_test(round_number, state)
+
+        evaluation: Evaluation = all_of(self._tests, [test])[0]
+        return evaluation
+
+    def try_test(self, state: ModelState) -> None:
+        """Test a model on the first batch alone, which is as large as memory is to allow.
+
+        Where there are metrics, on all: one may need every class. One of the user's that has no
+        value of a model, such as an untrained one, is a warning.
+        """
+        if self.tests_alone:
+            return
+        if self._metrics:
+            try:
+                self.evaluate(self.test(state))
+            except UserError as error:
+                if not isinstance(error.__cause__, ArithmeticError | ValueError):
+                    raise
+                _log.warning("before round 1: %s", error)
+        else:
+            all_of(self.workers, [partial(self._test_part, state, 0, 1, stop=1)])
+
+    def test(self, state: ModelState, part: int = 0, of: int = 1) -> list[tuple[int, Tally]]:
+        """Test a model on every ``of``-th batch from ``part`` on; return their places, tallied."""
+        step = of * self.workers.count
+        calls = [partial(self._test_part, state, first, step) for first in range(part, step, of)]
+        with on_threads(1):
+            return [found for tallies in all_of(self.workers, calls) for found in tallies]
+
+    def _test_part(
+        self, state: ModelState, first: int, step: int, _: Step, stop: int | None = None
+    ) -> list[tuple[int, Tally]]:
+        batches = self._test
+        assert isinstance(batches, Batches)
+        with self._generators("client", 0, 0):
+            model = self._replica(state).model.eval()
+            return [
+                (place, self._tally(model, place, batches.staged(batch)))
+                for place, batch in islice(enumerate(batches.test()), first, stop, step)
+            ]
+
+    def _tally(self, model: nn.Module, place: int, batch: Batch) -> Tally:
+        with self._generators("test", 0, place):  # whoever tests the batches before it
+            return tally(model, batch, self._loss, keep=bool(self._metrics))
+
+    def evaluate(self, tallied: Iterable[tuple[int, Tally]]) -> Evaluation:
+        """Put together what all ranks' parts of a test found."""
+        return evaluation([found for _, found in sorted(tallied, key=itemgetter(0))], self._metrics)
+
+    def _replica(self, state: ModelState) -> Replica:
+        """Return this worker's, with a state loaded; a new one of a model that is not ours.
+
+        Such a model may have more of its own than its state holds, which no client is to inherit.
+        """
+        if self._seed is not None or not hasattr(self._worker, "replica"):
+            self._worker.replica = Replica(copy.deepcopy(self._model))
+        replica: Replica = self._worker.replica
+        replica.load(state)
+        return replica
+
+    def _generators(
+        self, purpose: str, round_number: int, number: int
+    ) -> AbstractContextManager[None]:
+        if self._seed is None:
+            return nullcontext()
+        return isolated_generators(self._seed, purpose, round_number, number)

@@ -1,0 +1,336 @@
+"""A round of the simulation, from the served model to the record, on every rank."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Literal
+
+from fednnnn_plugin.client.groups import Group, plan_groups
+from fednnnn_plugin.errors import RunError, StartError, UserError
+from fednnnn_plugin.followers.follower import Follower
+from fednnnn_plugin.processes.endings import raise_lost_stop
+from fednnnn_plugin.processes.machine_load import share_waited
+from fednnnn_plugin.processes.ranks import Ranks, assign
+from fednnnn_plugin.processes.workers import Failure
+from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors, MethodState
+from fednnnn_plugin.rounds.clock import Clock
+from fednnnn_plugin.rounds.evaluation import Tally
+from fednnnn_plugin.rounds.executor import Executor, GroupTooWide
+from fednnnn_plugin.rounds.group_widths import Widths, width_in
+from fednnnn_plugin.rounds.sampling import Sampler, draw_cohort
+from fednnnn_plugin.run_folder.records import Evaluation, RoundRecord, Seconds, round_record
+from fednnnn_plugin.server.client_sum import ClientSum
+from fednnnn_plugin.server.layout import ModelState
+from fednnnn_plugin.server.server import Server, ServerState
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a federation does in each round."""
+
+    rounds: int  # the number of the last one
+    client_sizes: tuple[int, ...]  # samples of each of the K clients
+    cohort_size: int  # m, clients a round
+    seed: int  # of the cohorts, and of what a user's rule draws
+    weighting: Literal["uniform", "samples"] = "uniform"  # α_k = 1/m, or n_k/n
+    sampler: Sampler | None = None  # a custom one, of the cohorts; None draws uniformly
+    test_every: int = 1  # rounds with (round - 1) % test_every = 0 are tested, and the last
+    test_served: bool = False  # the served model as well
+    max_client_failures: int = 0  # of a round, before the run ends
+    max_client_norm: float | None = None  # longer updates are clipped to it
+    least_groups: int = 1  # of a round, where it has as many clients
+
+    def draw(self, number: int) -> list[int]:
+        """Return the clients of a round."""
+        total = len(self.client_sizes)
+        return draw_cohort(self.seed, number, total, self.cohort_size, self.sampler)
+
+    def weight(self, client: int) -> float:
+        """Return ``a_k``, of which ``α_k`` is the share in the round."""
+        return 1.0 if self.weighting == "uniform" else float(self.client_sizes[client])
+
+    def tests(self, number: int) -> bool:
+        """Tell whether a round is tested."""
+        return (number - 1) % self.test_every == 0 or number == self.rounds
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """Where a federation is after a whole round."""
+
+    server: ServerState
+    round: int = 0
+    integrated_norm: float = 0.0
+    wall_seconds: float = 0.0
+    method: MethodState = NO_STATE
+
+
+@dataclass
+class Federation:
+    """What computes the rounds, on one rank."""
+
+    schedule: Schedule
+    server: Server
+    executor: Executor
+    ranks: Ranks
+    followers: Sequence[Follower] = ()
+    widths: Widths = field(default_factory=lambda: {0: 1})  # clients in one set of kernels, at most
+    vectors: ClientVectors | None = None  # those of a client method that has some
+
+    def try_out(self, start: ServerState) -> None:
+        """Try each part of a round, so that what cannot work ends the run before the first round.
+
+        Sample a cohort, train its first client for one step, apply a synthetic update by the server
+        rule, and test the initial model. If clients may fail, none is trained.
+
+        Raises:
+            UserError: the sampler or the method raised; a `StartError` where another of these did.
+        """
+        first, vectors = self.schedule.draw(1)[0], self.vectors
+        if vectors:
+            vectors.try_method()
+        with _trial(f"the first step of client {first}"):
+            if not self.schedule.max_client_failures:
+                self.executor.try_training(start.served, first)
+        with _trial("a step of the server"):
+            self.server.try_rule(start, vectors.returns if vectors else ())
+        with _trial("a test of the model before round 1"):
+            self.executor.try_test(start.evaluation)
+
+
+def simulate_round(
+    federation: Federation, train_state: TrainState
+) -> tuple[RoundRecord | None, TrainState]:
+    """Compute the next round (paper, algorithm 1); all ranks call this.
+
+    Returns the round's record and the state after it. On the ranks but 0 there is no record, and
+    the served model of their state is overwritten by rank 0's.
+
+    Raises:
+        RunError: too many clients failed, no update was accepted, or the served model overflowed.
+    """
+    schedule, server, ranks = federation.schedule, federation.server, federation.ranks
+    before, number = train_state.server, train_state.round + 1
+    raise_lost_stop()
+    clock = Clock(before.served.vector.device)
+    ranks.serve(before.served.tensors)
+    clients = _cohort(federation, number)
+    total = _train(federation, number, clients, train_state, clock)
+    if total is None:  # it is on rank 0
+        _test_parts(federation, number, before.served)
+        return None, replace(train_state, round=number)
+    _refuse_failures(schedule, number, total.seen.failed)
+    with _errors_of(number):
+        update, after, move = server.close_round(number, before, total, schedule.seed)
+    method = train_state.method
+    if federation.vectors:
+        method = federation.vectors.finish_round(method, update.returned, update.clients)
+    clock.mark("aggregate")
+    served = evaluation = None
+    if schedule.tests(number):
+        served = _test(federation, number, after.served) if schedule.test_served else None
+        evaluation = _test(federation, number, after.evaluation)
+    clock.mark("evaluate")
+    parts, share = clock.seconds(), share_waited()
+    waited = None if share is None else share * sum(parts.values())
+    seconds = Seconds(**parts, waited=waited)
+    integrated_norm = train_state.integrated_norm + move.server_update_norm
+    record = round_record(
+        number,
+        update,
+        move,
+        integrated_norm=integrated_norm,
+        evaluated=server.rule.evaluated,
+        evaluation=evaluation,
+        served=served,
+        seconds=seconds,
+    )
+    wall_seconds = train_state.wall_seconds + seconds.total
+    return record, TrainState(after, number, integrated_norm, wall_seconds, method)
+
+
+def _cohort(federation: Federation, number: int) -> list[int]:
+    """Return a round's clients; those of a user's sampler, which may be any, are rank 0's."""
+    schedule, ranks = federation.schedule, federation.ranks
+    if schedule.sampler is None:
+        return schedule.draw(number)
+    try:
+        return ranks.share([] if ranks.rank else schedule.draw(number))
+    except UserError as error:
+        raise RunError(str(error)) from error.__cause__
+
+
+def _train(
+    federation: Federation,
+    number: int,
+    clients: Sequence[int],
+    train_state: TrainState,
+    clock: Clock,
+) -> ClientSum | None:
+    """Train a round's clients, dealt to the ranks; return the sum of all updates, on rank 0.
+
+    Where the memory of a GPU ends for a group, all ranks train the round's clients anew in groups
+    of half the width, and so in the rounds after it: the bits depend on the width alone.
+    """
+    ranks, vectors = federation.ranks, federation.vectors
+    while True:
+        width = width_in(federation.widths, number)
+        part = _train_part(federation, number, clients, train_state, clock)
+        if width > 1:
+            ranks.wait()  # open to signals
+        if width == 1 or ranks.least(int(part is not None)):
+            assert part is not None
+            if vectors:
+                vectors.collect()
+            return ranks.reduce(part)
+        federation.widths = {**federation.widths, number: width // 2}
+        _log.warning(
+            "round %d: %d clients in one set of kernels need more memory than the GPU has: "
+            "%d from now on",
+            *(number, width, width // 2),
+        )
+
+
+def _train_part(
+    federation: Federation,
+    number: int,
+    clients: Sequence[int],
+    train_state: TrainState,
+    clock: Clock,
+) -> ClientSum | None:
+    """Train this rank's clients and add up their updates; None where the memory of its GPU ends."""
+    schedule, vectors, served = federation.schedule, federation.vectors, train_state.server.served
+    sizes, returns = schedule.client_sizes, vectors.returns if vectors else ()
+    total = ClientSum(federation.server.layout, served, schedule.max_client_norm, returns)
+    width = width_in(federation.widths, number)
+    groups = plan_groups(clients, sizes, width, schedule.least_groups)
+    work = [sum(sizes[client] for client in group) for group in groups]
+    assignment = assign(groups, work, federation.ranks.size)
+    mine = assignment[federation.ranks.rank]
+    if vectors:
+        vectors.begin(number, train_state.method, assignment)
+    done, of = 0, sum(map(len, mine))
+
+    def add(group: Group, trained: ModelState | Exception) -> None:
+        nonlocal done
+        clock.mark("train")
+        if isinstance(trained, Exception):
+            if isinstance(trained.__cause__, RunError):  # what it had kept is lost: not its failure
+                raise trained.__cause__
+            _count_failures(schedule, number, total, group, trained)
+        else:
+            weights = [schedule.weight(client) for client in group]
+            names = [f"round {number}: client {client}" for client in group]
+            if vectors:
+                kept, returned = vectors.finish(group, served, trained)
+                vectors.keep(group, total.add_group(trained, weights, names, returned), kept)
+            else:
+                total.add_group(trained, weights, names)
+        clock.mark("aggregate")
+        done += len(group)
+        for follower in federation.followers:
+            follower.client_done(number, done, of)
+
+    try:
+        federation.executor.train(
+            served, number, mine, add, vectors.correction if vectors else None
+        )
+    except GroupTooWide:
+        return None
+    clock.mark("train")
+    return total
+
+
+def _count_failures(
+    schedule: Schedule, number: int, total: ClientSum, group: Group, error: Exception
+) -> None:
+    """Count a group's clients as failed; raise where that are too many."""
+    said = " ".join(str(error).split())
+    for client in group:
+        total.fail()
+        _log.warning("round %d: client %d failed: %s", number, client, said)
+    reason = f"client {group[0]} failed ({said}): "
+    _refuse_failures(schedule, number, total.seen.failed, reason, error)
+
+
+def _refuse_failures(
+    schedule: Schedule,
+    number: int,
+    failed: int,
+    reason: str = "",
+    cause: Exception | None = None,
+) -> None:
+    if failed > schedule.max_client_failures:
+        raise RunError(
+            f"round {number}: {reason}{failed} of its clients failed; "
+            f"train_args.max_client_failures allows {schedule.max_client_failures}"
+        ) from _root(cause)
+
+
+def _test(federation: Federation, number: int, state: ModelState) -> Evaluation:
+    """Test a model of rank 0's on all ranks."""
+    executor = federation.executor
+    if executor.tests_alone:
+        with _test_of(number):
+            return executor.own_test(number, state)
+    tallied = chain.from_iterable(_test_part(federation, number, state))
+    with _test_of(number):
+        return executor.evaluate(tallied)
+
+
+def _test_parts(federation: Federation, number: int, state: ModelState) -> None:
+    """Do this rank's part of a round's tests, of models that overwrite ``state``."""
+    schedule = federation.schedule
+    if schedule.tests(number) and not federation.executor.tests_alone:
+        for _ in range(1 + schedule.test_served):
+            _test_part(federation, number, state)
+
+
+def _test_part(
+    federation: Federation, number: int, state: ModelState
+) -> list[list[tuple[int, Tally]]]:
+    """Test rank 0's model, which overwrites others', on this rank's batches; return all ranks'."""
+    ranks = federation.ranks
+    ranks.serve(state.tensors)
+    with _test_of(number):
+        part = federation.executor.test(state, ranks.rank, ranks.size)
+    return ranks.gather(part)
+
+
+@contextmanager
+def _trial(what: str) -> Iterator[None]:
+    """Say what failed before there is a round."""
+    try:
+        yield
+    except UserError as error:
+        raise StartError(f"{error}; tried before round 1") from error.__cause__
+    except Failure as error:
+        raise StartError(f"{what} failed: {error}") from _root(error)
+
+
+@contextmanager
+def _errors_of(number: int) -> Iterator[None]:
+    """Name the round in the one-line errors of the server."""
+    try:
+        yield
+    except UserError as error:
+        raise RunError(f"round {number}: {error}") from error.__cause__
+
+
+@contextmanager
+def _test_of(number: int) -> Iterator[None]:
+    """Name the round in the errors of its test."""
+    try:
+        yield
+    except (Failure, UserError) as error:
+        _log.info("round %d: test", number, exc_info=True)
+        raise RunError(f"round {number}: the test failed ({error})") from _root(error)
+
+
+def _root(error: BaseException | None) -> BaseException | None:
+    """Return the user's own exception behind the line that stands for it."""
+    return error.__cause__ if isinstance(error, Failure) and error.__cause__ else error

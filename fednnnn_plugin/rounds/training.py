@@ -1,0 +1,76 @@
+"""How the clients of a run train: alone, together in one set of kernels, or by a custom trainer."""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from fednnnn_plugin.client.group_sgd import GroupSGD
+from fednnnn_plugin.client.groups import Group
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.replica import Replica
+from fednnnn_plugin.processes.workers import Step
+from fednnnn_plugin.rounds.batches import Batches, TensorBatches
+from fednnnn_plugin.run_folder.records import Evaluation
+from fednnnn_plugin.server.admission import check_client
+from fednnnn_plugin.server.layout import ModelState, State
+
+
+class ForeignTester(Protocol):
+    """A custom test, such as that of a FedML ``ServerAggregator``."""
+
+    def test(self, state: State, round_number: int) -> Evaluation:
+        """Test a model."""
+
+
+class ForeignTrainer(Protocol):
+    """Custom local training, such as a FedML ``ClientTrainer``."""
+
+    def train(self, client: int, state: State, round_number: int) -> State:
+        """Return the client's model, trained from ``state``, which may not be kept."""
+
+    def test(self, state: State) -> Evaluation:
+        """Test a model."""
+
+
+def train_alone(
+    sgd: LocalSGD,
+    batches: Batches,
+    replica: Replica,
+    number: int,
+    group: Group,
+    correction: Tensor | None,
+    before_step: Step,
+) -> ModelState:
+    """Train the one client of a group: its model is the replica's own, of the same form."""
+    alone = None if correction is None else correction[0]
+    sgd.in_round(number).train(replica, batches.epochs(group[0], number), before_step, alone)
+    check_client(replica.layout.state_dict(replica.state), replica.layout.forms)
+    return replica.state.as_group()
+
+
+def train_together(
+    groups: GroupSGD,
+    batches: TensorBatches,
+    replica: Replica,
+    number: int,
+    group: Group,
+    correction: Tensor | None,
+    before_step: Step,
+) -> ModelState:
+    """Train a group, each client in the order that it has alone."""
+    orders = [batches.orders(client, number) for client in group]
+    return groups.train(replica.state, orders, before_step, number, correction)
+
+
+def train_by(
+    trainer: ForeignTrainer, replica: Replica, number: int, group: Group, *_: object
+) -> ModelState:
+    """Train the one client of a group with a user's trainer; what it leaves out is as served."""
+    layout, served = replica.layout, replica.layout.state_dict(replica.state)
+    theirs = trainer.train(group[0], served, number)
+    check_client(theirs, layout.forms, layout.buffers)
+    trained, device = {**served, **theirs}, replica.vector.device
+    vector = layout.flatten(trained).to(device)  # in the model's dtype a wider one may overflow
+    dtypes = {name: layout.forms[name][1] for name in layout.buffers}
+    buffers = {name: trained[name].detach().to(device, dtypes[name]) for name in dtypes}
+    return ModelState(vector, buffers).as_group()

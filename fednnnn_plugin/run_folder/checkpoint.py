@@ -1,0 +1,106 @@
+"""Checkpoints: what a run needs to resume, in files that tell when they are damaged."""
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.files import MEMORY, open_regular, write_atomically
+from fednnnn_plugin.run_folder.folder import checkpoints_in, round_of
+
+_log = logging.getLogger(__name__)
+_KEPT = 2
+_BLOCK = 1 << 20
+
+
+class Checkpoint(NamedTuple):
+    """What no record says of a round: the served model, and what the rule remembers.
+
+    The generators need no state: each is seeded by (seed, purpose, round, client).
+    """
+
+    round: int
+    server: dict[str, Tensor]
+
+
+class CheckpointFolder:
+    """Keeps the newest two checkpoints; each file's name holds the digest of its content."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def save(self, server: Mapping[str, Tensor], number: int) -> None:
+        """Write a round's checkpoint, then drop all but it and the newest of earlier rounds.
+
+        Later ones are of a run that was resumed from before them.
+        """
+        self.path.mkdir(exist_ok=True)
+        content = safetensors.torch.save(
+            {name: tensor.detach().contiguous().cpu() for name, tensor in server.items()}
+        )
+        digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+        new = self.path / f"round-{number:06d}-{digest}.safetensors"
+        write_atomically(new, content)
+        others = [path for path in checkpoints_in(self.path) if path != new]
+        earlier = [path for path in others if round_of(path) < number]
+        for path in others:
+            if path not in earlier[: _KEPT - 1]:
+                path.unlink()
+
+    def load(
+        self, recorded: int, check: Callable[[Mapping[str, Tensor]], None] | None = None
+    ) -> Checkpoint | None:
+        """Return the newest checkpoint that is whole and on record; warn of others.
+
+        ``check`` raises ``OSError`` or ``ValueError`` where what its tensors refer to is not whole.
+        ``recorded`` is how many rounds the metrics hold, from the first one on. Where there are
+        only checkpoints of later rounds, the metrics are damaged: the run is not started over.
+        """
+        there = checkpoints_in(self.path)
+        late = [path for path in there if round_of(path) > recorded]
+        if late:
+            _warn(late, f"metrics.jsonl holds only {recorded} whole rounds")
+        damaged: list[Path] = []
+        problems: list[str] = []
+        found = None
+        for path in there[len(late) :]:
+            try:
+                checkpoint = _read(path)
+                if check:
+                    check(checkpoint.server)
+                found = checkpoint
+                break
+            except (OSError, ValueError, SafetensorError) as error:
+                damaged.append(path)
+                problems.append(str(error))
+        if damaged:
+            _warn(damaged, f"damaged checkpoint, trying the one before: {problems[0]}")
+        if found:
+            return found
+        if late:
+            raise UserError(
+                f"--resume: {self.path.parent / 'metrics.jsonl'}: line {recorded + 1} is damaged "
+                "or missing: mend it, or replace the run with --overwrite"
+            )
+        return None
+
+
+def _warn(passed_over: list[Path], why: str) -> None:
+    more = f" and {len(passed_over) - 1} more" if len(passed_over) > 1 else ""
+    _log.warning("%s%s: %s", passed_over[0], more, why)
+
+
+def _read(path: Path) -> Checkpoint:
+    digest = hashlib.blake2b(digest_size=16)
+    with open_regular(path, MEMORY) as opened:
+        while block := opened.read(_BLOCK):
+            digest.update(block)
+    if not path.stem.endswith(digest.hexdigest()):
+        raise ValueError("its content does not match the digest in its name")
+    return Checkpoint(round_of(path), safetensors.torch.load_file(path))

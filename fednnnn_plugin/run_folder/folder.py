@@ -1,0 +1,168 @@
+"""The run folder: one run's files, each written whole or not at all, and nobody else's."""
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+from filelock import FileLock, Timeout
+
+from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.files import LONGEST_LINE, TEMPORARY
+from fednnnn_plugin.processes.endings import raise_lost_stop, resumable
+from fednnnn_plugin.run_folder.client_files import client_files_in
+
+Mode = Literal["new", "resume", "overwrite"]
+
+_CHECKPOINT = re.compile(r"round-\d{6,}-[0-9a-f]{32}\.safetensors")
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Return the checkpoints, ``round-<number>-<digest>.safetensors``, the newest first."""
+    named = [path for path in folder.glob("round-*") if _CHECKPOINT.fullmatch(path.name)]
+    return sorted(named, key=round_of, reverse=True)
+
+
+def round_of(checkpoint: Path) -> int:
+    """Return the round of a checkpoint."""
+    return int(checkpoint.name.split("-")[1])
+
+
+class RunFolder:
+    """Paths of a run's files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe = path / "recipe.yaml"
+        self.fingerprint = path / "fingerprint.json"
+        self.widths = path / "client_batching.json"
+        self.metrics = path / "metrics.jsonl"
+        self.summary = path / "summary.json"
+        self.model = path / "model.safetensors"
+        self.checkpoints = path / "checkpoint"
+        self.log = path / "fedml.log"
+        self.clients = path / "clients"
+        self._lock = path / ".lock"
+        of_results = (self.metrics, self.summary, self.model)
+        self._files = (self.recipe, self.fingerprint, self.widths, *of_results, self.log)
+        self._held: os.stat_result | None = None  # the lock's file, while this process has it
+        self._tracked = (path / "tensorboard", path / "wandb")  # of those who follow a run
+
+    def check(self, mode: Mode) -> None:
+        """Refuse a folder that does not fit how a run is to begin.
+
+        A run of which no round ended blocks nothing; its lock tells that the files are ours. Links
+        may lead to others' files, and on a pipe a run would wait for ever.
+        """
+        if Path(os.path.realpath(self.path)) == Path.cwd():  # a loop of links is no error to it
+            raise UserError("--output: must name a folder for the run, not the current one")
+        folders = (self.checkpoints, self.clients, *self._tracked)
+        kept = (*checkpoints_in(self.checkpoints), *client_files_in(self.clients))
+        files = (self._lock, *self._files, *kept)
+        there = [path for path in (*files, *folders) if os.path.lexists(path)]
+        for path in there:
+            fits = path.is_dir() if path in folders else path.is_file()
+            if path.is_symlink() or not fits:
+                kind = "folder" if path in folders else "regular file"
+                raise UserError(f"--output: {path}: not a {kind}: move it away")
+        if mode == "new" and self._holds_rounds():
+            raise UserError(
+                f"--output: {self.path}: it already holds a run; continue with --resume, replace "
+                "it with --overwrite (in the YAML of a FedML script: tracking_args.resume: true or "
+                "tracking_args.overwrite: true), or choose another folder"
+            )
+        if mode == "new" and there and self._lock not in there:
+            raise UserError(
+                f"--output: {there[0]}: it is there already; replace it with --overwrite, or "
+                "choose another folder"
+            )
+        if mode == "resume" and self.recipe not in there and self._holds_rounds():
+            raise UserError(
+                f"--resume: {self.recipe}: missing: put it back, or replace the run with "
+                "--overwrite"
+            )
+        if mode == "resume" and self.recipe not in there and self._lock not in there:
+            raise UserError(
+                f"--resume: {self.path}: it holds no run; leave --resume out to begin one"
+            )
+
+    def check_free(self) -> None:
+        """Refuse a folder that cannot be made or written to, or that is in use; make none."""
+        nearest = next(p for p in (self.path, *self.path.parents) if os.path.lexists(p))
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            raise UserError(f"--output: {self.path}: cannot be written to")
+        if self._lock.exists():
+            with self._acquire():
+                pass
+
+    def _holds_rounds(self) -> bool:
+        if self.summary.exists() or self.model.exists() or checkpoints_in(self.checkpoints):
+            return True
+        if not self.metrics.exists():
+            return False
+        with self.metrics.open("rb") as file:
+            return file.readline(LONGEST_LINE).endswith(b"\n")
+
+    @contextmanager
+    def locked(self, mode: Mode) -> Iterator[None]:
+        """Create the folder, tidy it, and keep other runs out while this one lasts.
+
+        A folder that does not fit, is in use or cannot be written to is the user's mistake; a full
+        disk is none.
+        """
+        raise_lost_stop()  # what was stopped while it started leaves no folder
+        tracked = self._tracked if self._lock.exists() else ()  # else it is not a run's
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            held = self._acquire()
+            self._held = self._lock.stat()
+        except OSError as error:
+            if error.errno in _DISK_FULL:
+                raise OSError(error.errno, error.strerror, str(self.path)) from error
+            raise UserError(
+                f"--output: {self.path}: cannot be written to: {error.strerror}"
+            ) from None
+        with held, resumable():
+            self.check(mode)  # again: a run may have begun and ended in the meantime
+            self._tidy()
+            if mode != "resume":
+                kept = (*checkpoints_in(self.checkpoints), *client_files_in(self.clients))
+                for path in (*self._files, *kept):
+                    path.unlink(missing_ok=True)
+                with suppress(OSError):  # it holds others' files
+                    self.clients.rmdir()
+                for path in tracked:
+                    shutil.rmtree(path, ignore_errors=True)
+            yield
+
+    def _acquire(self) -> AbstractContextManager[object]:
+        try:
+            return FileLock(self._lock, timeout=0).acquire()  # the kernel's: ends with its process
+        except Timeout:
+            raise UserError(f"--output: {self.path}: another run is writing to it") from None
+
+    def check_held(self) -> None:
+        """Refuse to write where the folder was moved or its lock removed since it was locked.
+
+        Another run may write there by now; the ``RunError`` leaves its records as they are.
+        """
+        try:
+            ours = self._held is None or os.path.samestat(self._lock.stat(), self._held)
+        except OSError:
+            ours = False
+        if not ours:
+            raise RunError(
+                f"{self.path}: moved, or its .lock removed, while the run was writing to it: "
+                "nothing more is written; the run's last checkpoint is where the folder is now"
+            )
+
+    def _tidy(self) -> None:
+        """Remove what a process left that died while writing."""
+        for folder in (self.path, self.checkpoints):
+            for left_over in folder.glob(f".*{TEMPORARY}"):
+                left_over.unlink()

@@ -1,0 +1,266 @@
+"""What a run leaves on record: an object a round in ``metrics.jsonl``, and ``summary.json``."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from fednnnn_plugin.files import (
+    LONGEST_LINE,
+    break_off,
+    errors_named,
+    open_regular,
+    write_atomically,
+)
+from fednnnn_plugin.server.rules import Evaluated
+from fednnnn_plugin.server.server import ServerMove
+from fednnnn_plugin.server.update import LayerNorms, Update
+
+_LONGEST_SUMMARY = 1 << 20  # bytes
+
+
+# Half of the range: what a run adds to it cannot overflow.
+_Amount = Annotated[float, Field(ge=0, le=sys.float_info.max / 2)]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What the test of a model found.
+
+    Accuracy is in [0, 1], the loss a mean over samples; None where targets are no
+    classes, a user's trainer does not measure it, or the loss is not finite. ``metrics`` is what
+    else is measured, by name.
+    """
+
+    accuracy: float | None = None
+    loss: float | None = None
+    metrics: dict[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Wall time of the parts of a round, and about how much of it the run waited for a core."""
+
+    train: _Amount = 0.0
+    aggregate: _Amount = 0.0
+    evaluate: _Amount = 0.0
+    waited: _Amount | None = None  #: from the machine's load; None where that is not known
+
+    @property
+    def total(self) -> float:
+        """The wall time of the round."""
+        return self.train + self.aggregate + self.evaluate
+
+
+@dataclass(frozen=True)
+class LayerRecord(LayerNorms):
+    """The norms of one module, including its part of the server step."""
+
+    server_update_norm: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRecord:
+    """What is kept of a round; norms are Euclidean, of the whole model and of its modules."""
+
+    round: int  #: from 1
+    evaluated: Evaluated | None  #: which model is tested; None where that is not known
+    test_acc: float | None  #: in [0, 1]; None where it was not measured
+    test_loss: float | None  #: mean; None where not measured or not finite
+    test_metrics: Mapping[str, float] | None  #: those of the recipe or a custom trainer, by name
+    served_test_acc: float | None  #: of the served model, where asked for
+    mean_update_norm: float  #: N
+    mean_client_norm: float  #: E
+    orthogonal_norm: float  #: what N is where all clients' updates are orthogonal
+    server_update_norm: float  #: ‖w_{t+1} - w_t‖
+    integrated_norm: float  #: its sum over all rounds so far
+    client_norms: tuple[float, float, float]  #: minimum, median and maximum of ‖Δ_k‖
+    layers: dict[str, LayerRecord]  #: by module, of those that own trainable parameters
+    clients: int  #: how many client models the round averages
+    rejected: int  #: how many it dropped
+    degenerate: bool  #: N was near 0: the served model did not change
+    seconds: Seconds  #: of its parts
+
+    def to_json(self) -> str:
+        """Return the record as one line."""
+        return json.dumps(asdict(self), allow_nan=False)
+
+
+def round_record(
+    number: int,
+    update: Update,
+    move: ServerMove,
+    *,
+    integrated_norm: float,
+    evaluated: Evaluated | None,
+    evaluation: Evaluation | None,
+    served: Evaluation | None,
+    seconds: Seconds,
+) -> RoundRecord:
+    """Put a round's record together; models that were not tested have no evaluation."""
+    tested = evaluation or Evaluation()
+    layers = {
+        module: LayerRecord(norms.mean_update_norm, norms.mean_client_norm, move.layers[module])
+        for module, norms in update.layers.items()
+    }
+    return RoundRecord(
+        round=number,
+        evaluated=evaluated,
+        test_acc=tested.accuracy,
+        test_loss=tested.loss,
+        test_metrics=tested.metrics,
+        served_test_acc=served.accuracy if served else None,
+        mean_update_norm=update.mean_update_norm,
+        mean_client_norm=update.mean_client_norm,
+        orthogonal_norm=update.orthogonal_norm,
+        server_update_norm=move.server_update_norm,
+        integrated_norm=integrated_norm,
+        client_norms=update.client_norms,
+        layers=layers,
+        clients=update.clients,
+        rejected=update.rejected,
+        degenerate=move.degenerate,
+        seconds=seconds,
+    )
+
+
+class Recorded(BaseModel):
+    """What the engine reads of a round's record; norms that cannot be are of a damaged one."""
+
+    round: int
+    test_acc: Annotated[float, Field(ge=0, le=1)] | None
+    integrated_norm: _Amount
+    seconds: Seconds
+    mean_update_norm: _Amount = 0.0
+    mean_client_norm: _Amount = 0.0
+    server_update_norm: _Amount = 0.0
+    client_norms: tuple[_Amount, _Amount, _Amount] | None = None
+    layers: dict[str, dict[str, _Amount]] = {}
+    test_metrics: dict[str, float] | None = None
+
+
+class MetricsFile:
+    """The records of a run, a line each; a process may have died at any place in the last one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, record: RoundRecord) -> None:
+        """Add one round's line."""
+        with errors_named(self.path), self.path.open("a", encoding="utf-8") as file:
+            file.write(record.to_json() + "\n")
+
+    def replace_last(self, record: RoundRecord) -> None:
+        """Write the last round's line anew, in a new file: a reader sees the old or the new one."""
+        *before, _ = self.lines()
+        write_atomically(self.path, b"".join(before) + record.to_json().encode() + b"\n")
+
+    def sync(self) -> None:
+        """Have the disk hold what was written: a checkpoint's rounds are then on record."""
+        with errors_named(self.path), self.path.open("ab") as file:
+            os.fsync(file.fileno())
+
+    def rounds(self) -> int:
+        """Return how many rounds are on record: whole lines from the first one on."""
+        return sum(1 for _ in self._whole())
+
+    def results(
+        self, metric: str | None = None, *, higher_is_better: bool = True
+    ) -> tuple[float | None, int | None, float | None]:
+        """Return the best accuracy, or metric, the first round that reached it, and the last."""
+        found = [
+            (r.round, (r.test_metrics or {}).get(metric) if metric else r.test_acc)
+            for r in self._whole()
+        ]
+        tested = [(number, value) for number, value in found if value is not None]
+        if not tested:
+            return None, None, None
+        best = (max if higher_is_better else min)(value for _, value in tested)
+        return best, next(number for number, value in tested if value == best), tested[-1][1]
+
+    def until(self, last_round: int) -> tuple[float, float]:
+        """Return the integrated norm and the seconds of all rounds to one that is on record."""
+        recorded = list(islice(self._whole(), last_round))
+        return recorded[-1].integrated_norm, sum(each.seconds.total for each in recorded)
+
+    def cut(self, rounds: int) -> None:
+        """Drop what was written after so many rounds, whole lines or parts of one."""
+        break_off(self.path)
+        kept = sum(map(len, islice(self.lines(), rounds)))
+        with errors_named(self.path), self.path.open("ab") as file:
+            file.truncate(kept)
+
+    def _whole(self) -> Iterator[Recorded]:
+        for number, line in enumerate(self.lines(), start=1):
+            try:
+                recorded = Recorded.model_validate_json(line, strict=True)
+            except ValidationError:
+                return
+            if recorded.round != number or not line.endswith(b"\n"):
+                return
+            yield recorded
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines one at a time; one that is too long to be a record comes in pieces."""
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                yield from iter(partial(file.readline, LONGEST_LINE), b"")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A finished run.
+
+    Accuracies are the evaluation model's, in [0, 1], the final one of the last tested round; None
+    where a user's trainer measures none. ``client_batching`` is how many clients trained
+    together, as one batched model. ``commit`` is that of the clone which the package runs from;
+    None where it was installed from elsewhere. ``workers`` is how many such groups each process of
+    the run trained in parallel; None in a folder of an older version. ``metric`` is the first that
+    the recipe names, if it does, with its results.
+    """
+
+    recipe: str
+    seed: int
+    rounds: int
+    best_test_acc: float | None
+    best_round: int | None
+    final_test_acc: float | None
+    backend: str
+    ranks: int
+    device: str
+    client_batching: int
+    wall_seconds: float
+    versions: dict[str, str]
+    commit: str | None = None
+    workers: int | None = None
+    metric: str | None = None
+    best_metric: float | None = None
+    best_metric_round: int | None = None
+    final_metric: float | None = None
+    higher_is_better: bool | None = None  # of the metric
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON."""
+        write_atomically(path, (json.dumps(asdict(self), indent=2) + "\n").encode())
+
+    @classmethod
+    def read(cls, path: Path) -> "Summary | None":
+        """Read a finished run's; None where there is none that is whole, as this version has it."""
+        try:
+            with open_regular(path, _LONGEST_SUMMARY) as file:
+                return TypeAdapter(cls).validate_json(file.read(), strict=True)
+        except (OSError, ValidationError):
+            return None
+
+    @classmethod
+    def rounds_in(cls, path: Path) -> int:
+        """Return how many rounds a finished run had; 0 if none finished there."""
+        summary = cls.read(path)
+        return summary.rounds if summary else 0

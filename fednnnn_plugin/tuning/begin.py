@@ -1,0 +1,134 @@
+"""The beginning of a search: what is refused before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from fednnnn_plugin.assembly.functions import find_functions
+from fednnnn_plugin.data.federated import DataSpec, load_federated
+from fednnnn_plugin.data.images import are_classes
+from fednnnn_plugin.data.partition import partition, partition_name
+from fednnnn_plugin.errors import RunError, UserError, joined
+from fednnnn_plugin.models import MODEL
+from fednnnn_plugin.recipe import differences
+from fednnnn_plugin.recipe.data_spec import data_spec
+from fednnnn_plugin.reporting.study import Plan, is_study, read_plan, read_study
+from fednnnn_plugin.rounds.evaluation import higher_is_better
+from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.tuning.options import LEARNING_RATE_STEP, Options, options_of
+from fednnnn_plugin.tuning.plan import Load, Measure, make_plan, trial_recipes
+from fednnnn_plugin.tuning.study_folder import StudyFolder, shown_values
+from fednnnn_plugin.tuning.trial import check_trial
+from fednnnn_plugin.user_code import find_code, is_own
+
+
+def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
+    """Begin a study of a recipe, unless a trial of it cannot be run."""
+    recipe = load([])
+    functions = find_functions(recipe, allow_code=folder.allow_code)
+    if is_own(model := recipe.model_args.model):
+        find_code(MODEL, model, allow_code=folder.allow_code)
+    measures = [
+        Measure(name, not higher_is_better(metric)) for name, metric in functions.metrics.items()
+    ]
+    plan = make_plan(recipe, given, measures[0] if measures else None)
+    where = f"--study: {folder.path}"
+    if is_study(folder.path):
+        raise UserError(f"{where}: it holds a study; continue with --resume, or choose another")
+    if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
+        raise UserError(f"{where}: not empty, and not a study")
+    if plan.steps[0].name == LEARNING_RATE_STEP:
+        classes = _classes_per_client(load, plan, allow_code=folder.allow_code)
+        plan = plan.model_copy(update={"classes_per_client": classes})
+    labels = _check_trials(load, plan, allow_code=folder.allow_code)
+    if plan.of_accuracy and not _have_accuracy(labels, recipe.train_args.loss):
+        if given.metric:
+            raise UserError(
+                f"--metric {given.metric}: labels that are numbers have no accuracy; choose "
+                "--metric final_loss"
+            )
+        plan = plan.model_copy(update={"metric": "final_loss"})
+    try:
+        folder.write_plan(recipe, plan)
+    except OSError as error:
+        raise UserError(f"{where}: cannot be written to: {error.strerror}") from None
+    check_study(folder, load, given)  # it may be another process's
+
+
+def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
+    """Refuse to continue with another recipe, other settings, code or data than the study's."""
+    stored = options_of(read_plan(folder.path)).planned
+    changed = differences(folder.load([]), load([]))
+    changed |= {key: (stored.get(key), value) for key, value in given.planned.items()}
+    lines = [
+        f"--resume: {key}: {after}: the study in {folder.path} has {before}"
+        for key, (before, after) in changed.items()
+        if before != after
+    ]
+    if lines:
+        raise UserError("\n".join(lines))
+    study = read_study(folder.path)
+    for step in study.plan.steps:
+        if best := study.chosen(step):
+            for name in study.plan.run_folders:
+                check_trial(folder.trial(step, best) / name, allow_code=folder.allow_code)
+
+
+def _classes_per_client(load: Load, plan: Plan, *, allow_code: bool) -> int:
+    """Return how many classes a client holds where η is chosen: two, where that deals all classes.
+
+    Else so many that each class has about two clients.
+    """
+    recipe = load([f"data_args.validation_fraction={plan.validation}"])
+    spec = data_spec(recipe, allow_code=allow_code)
+    data = load_federated(replace(spec, partition_method="iid", partition_sizes="balanced"))
+    clients, classes = data.num_clients, data.num_classes
+    if not are_classes(data.train_labels):
+        return 2
+    try:
+        partition(data.train_labels.numpy(), clients, method="n_class", seed=spec.seed)
+    except UserError:
+        return max(2, min(classes, 2 * ceil(classes / clients)))
+    return 2
+
+
+def _have_accuracy(labels: Tensor, loss: str | None) -> bool:
+    """Whether a test may find an accuracy: not of numbers, nor of a loss of numbers."""
+    return loss != "mse" and not labels.is_floating_point()
+
+
+def _check_trials(load: Load, plan: Plan, *, allow_code: bool) -> Tensor:
+    """Refuse values that the recipe does not take, and data that no step can be run on.
+
+    Returns the training labels.
+    """
+    lines: list[str] = []
+    specs: dict[DataSpec, str] = {}
+    for step in plan.steps:
+        for point in step.points():
+            try:
+                recipes = trial_recipes(load, plan, step, point).values()
+                for recipe in recipes:
+                    specs.setdefault(data_spec(recipe, allow_code=allow_code), step.name)
+            except UserError as error:
+                lines += str(error).replace("--set train_args.", "--grid ").splitlines()
+                continue
+            try:
+                with isolated_generators(recipe.common_args.random_seed, "rule check"):
+                    recipe.rule.make([Parameter(torch.zeros(1))], recipe.rule_settings)
+            except (UserError, RunError) as error:  # a custom rule
+                lines.append(f"--grid {shown_values(point)}: {error}")
+    for spec, name in {} if lines else specs.items():
+        where = f"{name} ({partition_name(spec.partition_method, spec.partition_sizes)} clients)"
+        try:
+            labels = load_federated(spec).train_labels
+        except UserError as error:
+            lines += [f"{where}: {line}" for line in str(error).splitlines()]
+    if lines:
+        raise UserError(joined(lines))
+    return labels

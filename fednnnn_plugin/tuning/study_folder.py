@@ -1,0 +1,119 @@
+"""The study folder: what is searched, and what was found so far.
+
+``base.yaml`` is the recipe, ``study.yaml`` the plan, ``trials/<step>/<values>/`` a run folder each,
+or one for each of the plan's seeds, ``.../seed<n>/``; ``journal.log`` is Optuna's storage,
+``trials.csv``, ``best.yaml`` and ``figures/`` are the outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import pandas as pd
+from filelock import FileLock
+
+from fednnnn_plugin.files import write_atomically
+from fednnnn_plugin.reading import write_yaml
+from fednnnn_plugin.recipe import Recipe, dump_recipe, load_recipe
+from fednnnn_plugin.reporting.study import (
+    COLUMNS,
+    PLAN,
+    TRIALS,
+    Plan,
+    Step,
+    Study,
+    is_study,
+    read_study,
+)
+from fednnnn_plugin.run_folder.provenance import versions
+from fednnnn_plugin.tuning.plan import recipe_values
+
+_LONGEST_NAME = 255 - len("..lock")  # bytes of a trial's folder, whose lock is ".NAME.lock"
+
+
+class StudyFolder:
+    """Paths of a study's files; ``allow_code`` lets the recipe's own code run."""
+
+    def __init__(self, path: Path, *, allow_code: bool = False) -> None:
+        self.path = path
+        self.allow_code = allow_code
+        self.base = path / "base.yaml"
+        self.journal = path / "journal.log"
+        self.best = path / "best.yaml"
+
+    def load(self, overrides: Sequence[str]) -> Recipe:
+        """Load the recipe that is searched for."""
+        return load_recipe(self.base, overrides, allow_code=self.allow_code)
+
+    def locked(self) -> FileLock:
+        """Return the kernel's lock on the files that several processes write."""
+        return FileLock(self.path / ".lock")
+
+    def trial(self, step: Step, point: Mapping[str, float]) -> Path:
+        """Return a trial's folder, named as in ``beta=0.7,gamma=0.8``.
+
+        A name that is too long for a file system ends in a digest of its own.
+        """
+        name = ",".join(f"{key}={value!r}" for key, value in point.items())
+        if len(encoded := name.encode()) > _LONGEST_NAME:
+            digest = "," + sha256(encoded).hexdigest()[:16]
+            name = encoded[: _LONGEST_NAME - len(digest)].decode(errors="ignore") + digest
+        return self.path / "trials" / step.name / name
+
+    def write_plan(self, recipe: Recipe, plan: Plan) -> None:
+        """Write down what is searched, unless another process has begun a study meanwhile."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with self.locked():
+            if not is_study(self.path):
+                write_atomically(self.base, dump_recipe(recipe).encode())
+                text = write_yaml(plan.model_dump(mode="json"))
+                write_atomically(self.path / PLAN, text.encode())
+
+    def write_trials(self, plan: Plan, rows: Sequence[Mapping[str, object]]) -> Study:
+        """Write ``trials.csv``, a line for each trial that ended; return what it says."""
+        table = pd.DataFrame(rows, columns=[*COLUMNS, *plan.keys, "reason"], dtype=object)
+        text = table.sort_values(plan.keys).to_csv(index=False, lineterminator="\n")
+        write_atomically(self.path / TRIALS, text.encode())
+        return read_study(self.path)
+
+    def write_best(self, study: Study) -> None:
+        """Write ``best.yaml``: the recipe with the chosen values, and where they come from.
+
+        It runs as the recipe did: on all training samples and tested on the test samples, unless
+        the recipe itself holds some out.
+        """
+        plan = study.plan
+        chosen = {key: value for s in plan.steps for key, value in study.chosen(s).items()}
+        values = recipe_values(self.load([]), chosen)
+        recipe = self.load([f"{key}={value!r}" for key, value in values.items()])
+        lines = [
+            f"Recipe {plan.recipe} with the values that fednnnn tune chose.",
+            f"Judged by {plan.metric} on {plan.validation:.4g} of the training samples, held out; "
+            "the test samples were not looked at.",
+            *[f"Mean over the seeds {', '.join(map(str, plan.seeds))}."] * bool(plan.seeds),
+            f"Early stopping of hopeless trials: {'on' if plan.prune else 'off'}.",
+            *(line for step in plan.steps for line in _provenance(study, step)),
+            ", ".join(f"{package} {number}" for package, number in versions().items()),
+        ]
+        comments = "".join(f"# {line}\n" for line in lines)
+        write_atomically(self.best, (comments + dump_recipe(recipe)).encode())
+
+
+def shown_values(point: Mapping[str, float]) -> str:
+    """Say a point's values, as in ``beta 0.7, gamma 0.8``."""
+    return ", ".join(f"{key} {value:g}" for key, value in point.items())
+
+
+def _provenance(study: Study, step: Step) -> list[str]:
+    """What was searched in a step, how many points have a result, and which is best."""
+    grids = {key: ", ".join(map("{:g}".format, values)) for key, values in step.grid.items()}
+    grid = "; ".join(f"{key} in {values}" for key, values in grids.items())
+    best = study.best(step)
+    assert best is not None
+    return [
+        f"{step.name}: {step.method}, {step.rounds} rounds: {grid}",
+        f"  {study.counts([step])}",
+        f"  best: {shown_values(study.chosen(step))}: {study.plan.metric} {best['value']:.4f}",
+    ]

@@ -1,0 +1,161 @@
+"""A hyperparameter search, from Python and from the command alike."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from fednnnn_plugin.assembly.run import IN_PYTHON
+from fednnnn_plugin.errors import UserError, in_words
+from fednnnn_plugin.processes.endings import launched_ranks
+from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
+from fednnnn_plugin.reporting.study import is_study, read_plan
+from fednnnn_plugin.tuning.begin import begin_study, check_study
+from fednnnn_plugin.tuning.options import Options, checked_options
+from fednnnn_plugin.tuning.parallel import search
+from fednnnn_plugin.tuning.plan import described
+from fednnnn_plugin.tuning.study_folder import StudyFolder, shown_values
+
+_log = logging.getLogger(__name__)
+Say = Callable[[str], None]
+_WORDS = {f"--{name.replace('_', '-')}": name for name in Options.model_fields} | IN_PYTHON
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A search that has ended.
+
+    Attributes:
+        folder: the study folder.
+        best: the chosen value of each key that was searched.
+        recipe: ``best.yaml``, the recipe with these values.
+        trials: a row for each trial: ``step``, ``method``, ``state`` (``"finished"``, ``"pruned"``
+            or ``"failed"``), ``value`` (of the metric that it is judged by), ``best_accuracy``,
+            ``best_round``, ``final_accuracy``, ``final_loss``, ``rounds``, ``folder``, and the
+            searched keys.
+    """
+
+    folder: Path
+    best: dict[str, float]
+    recipe: Path
+    trials: pd.DataFrame
+
+
+def tune(
+    recipe: Path | str,
+    *,
+    grid: Mapping[str, str | Sequence[float]] | None = None,
+    overrides: Mapping[str, object] | Sequence[str] | None = None,
+    rounds: int | None = None,
+    validation: float | None = None,
+    metric: str | None = None,
+    seeds: str | Sequence[int] | None = None,
+    paper: bool | None = None,
+    prune: bool | None = None,
+    study: Path | str | None = None,
+    jobs: int = 1,
+    resume: bool = False,
+    allow_code: bool = False,
+) -> Tuning:
+    """Find a recipe's hyperparameters by grid search, like the command ``fednnnn tune``.
+
+    Each trial that ends is logged at level INFO. Custom code is named in the recipe, as
+    ``module:name``; objects cannot be passed.
+
+    Args:
+        recipe: a path, or the name of a recipe that comes with the package.
+        grid: the values to search, by key of ``train_args``: numbers, ``"0.5,0.7"``, or
+            ``"START:STOP:STEP"`` with both ends. Only these keys are searched. By default the
+            learning rate, and those keys of the method that declare a ``grid``; without the paper's
+            procedure there is no default.
+        overrides: as for :func:`~fednnnn_plugin.run`.
+        rounds: rounds of a trial, at least 1; by default 50 for MNIST and otherwise 30, and without
+            the paper's procedure the recipe's ``comm_round``.
+        validation: share of the training samples to hold out and judge on, in (0, 1); by default
+            the recipe's ``validation_fraction``, or 1/6 where that is 0.
+        metric: ``"best_accuracy"``, ``"final_accuracy"``, ``"final_loss"``, or ``"best_metric"`` or
+            ``"final_metric"`` of the recipe's first metric. By default ``"best_metric"`` if the
+            recipe names metrics, ``"final_loss"`` with the loss ``mse`` or ``bce_with_logits``,
+            else ``"best_accuracy"``.
+        seeds: run each trial with each of these, and judge it by the mean; by default the
+            recipe's seed alone.
+        paper: follow the paper's procedure for other recipes as well. It always applies to
+            ``mnist``, ``cifar10`` and ``digits`` with the package's network and an ``iid`` or
+            ``n_class`` partition.
+        prune: stop a trial whose best value so far is behind the median of the finished ones at the
+            same round; after a third of the rounds, and once four trials have finished.
+        study: the study folder; ``studies/<recipe>-seed<seed>`` by default.
+        jobs: trials that run in parallel. Above 1 a script needs ``if __name__ == "__main__":``.
+        resume: continue the study in the folder; no finished trial is repeated.
+        allow_code: allow a ``module:name`` in the recipe to run.
+
+    Raises:
+        UserError: a mistake in the recipe, the settings or the folder; nothing is written.
+        RunError: no trial of a step finished.
+
+    Example::
+
+        import fednnnn_plugin as fp
+
+        found = fp.tune("digits_noniid_b_fednnnn", grid={"beta": [0.5, 0.7], "gamma": [0.8]})
+        fp.run(found.recipe)
+    """
+    given = {
+        "grid": grid,
+        "rounds": rounds,
+        "validation": validation,
+        "metric": metric,
+        "seeds": seeds,
+        "paper": paper,
+        "prune": prune,
+        "overrides": overrides or (),
+        "study": study,
+        "jobs": jobs,
+        "resume": resume,
+        "allow_code": allow_code,
+    }
+    with in_words(_WORDS):
+        return tune_recipe(recipe, given, say=_log.info, warn=_log.warning)
+
+
+def tune_recipe(recipe: Path | str, given: Mapping[str, object], *, say: Say, warn: Say) -> Tuning:
+    """Search as :func:`tune` does, by the options that are ``given``; messages are the command's.
+
+    ``say`` takes a line for each trial that ends, and the outcome.
+    """
+    if launched_ranks() > 1:
+        raise UserError("tune: start one process; --jobs N starts more, --resume joins a study")
+    options, path = checked_options(given), find_recipe(str(recipe))
+
+    def load(more: Sequence[str]) -> Recipe:
+        return load_recipe(path, [*options.overrides, *more], allow_code=options.allow_code)
+
+    loaded = load([])
+    default = f"{loaded.name}-seed{loaded.common_args.random_seed}"
+    study = options.study or Path("studies") / default
+    folder = StudyFolder(study.expanduser(), allow_code=options.allow_code)
+    if options.resume and is_study(folder.path):
+        check_study(folder, load, options)
+    else:
+        begin_study(folder, load, options)
+        if options.resume:
+            say(f"{folder.path}: no study to resume: starting a new one")
+    for key, asked in (
+        ("tracking_args.enable_wandb", loaded.tracking_args.enable_wandb),
+        ("common_args.using_mlops", loaded.common_args.using_mlops),
+    ):
+        if asked:
+            warn(f"{key}: true: trials do not report; runs of best.yaml do")
+    for line in described(folder.load, read_plan(folder.path)):
+        say(line)
+    found = search(folder, say, options.jobs)
+    steps = found.plan.steps
+    say(found.counts(steps))
+    say(f"best: {', '.join(shown_values(found.chosen(step)) for step in steps)}")
+    say(f"recipe: {folder.best}")
+    best = {key: value for step in steps for key, value in found.chosen(step).items()}
+    return Tuning(folder.path, best, folder.best, found.trials)

@@ -1,0 +1,175 @@
+"""A user's own images, tensors and loaders, and models that cannot be trained on them."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nested import nested_tensor
+from torch.utils.data import DataLoader, Dataset
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.assembly.model_check import check_model, own_copy
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.recipe import find_recipe
+from fednnnn_plugin.rounds.batches import LoaderBatches, LoaderData, follow_the_engine
+
+from ..tiny import Doing, Start, Tiny
+
+TWO = {"client_num_in_total": 2, "client_num_per_round": 2, "batch_size": 6}
+TWO |= {"partition_method": "iid", "partition_alpha": 0.5}
+
+
+@pytest.mark.slow
+def test_recipe_of_recipes_readme_runs(start: Start) -> None:
+    """On a folder of images; these are smaller."""
+    for part, count in (("train", 6), ("test", 2)):
+        for label, name in enumerate(("ant", "bee", "cow")):
+            folder = Path("images", part, name)
+            folder.mkdir(parents=True)
+            for i in range(count):
+                Image.new("RGB", (8, 8), (80 * label, 9 * i, i)).save(folder / f"{i}.png")
+    readme = (Path(__file__).parents[2] / "recipes" / "README.md").read_text()
+    section = readme.partition("## Your own data\n")[2].partition("```yaml\n")[2]
+    digits = find_recipe("digits_noniid_b_fednnnn").read_text()
+    rest = re.sub(r"(?ms)^(data|model)_args:\n(  .*?\n)+", "", digits)
+    Path("flowers.yaml").write_text(section.partition("```")[0] + rest)
+    given = {"data_dir": "images", "data_cache_dir": "cache", "image_size": [8, 8]}
+    run = start("run", "flowers.yaml", comm_round=1, **TWO, **given)
+    assert fp.read_runs(run.folder)["clients"].tolist() == [2]
+    assert fp.load_model("run")(torch.zeros(2, 3, 8, 8)).shape == (2, 3)
+
+
+def test_run_folder_is_read_without_its_code(start: Start) -> None:
+    """Of tokens, which stay integers."""
+    named = TWO | {"data": "own:words", "model": "own:reader"}
+    start("run", allow_code=True, **named)
+    model = fp.load_model("run", allow_code=True)
+    assert model(torch.zeros(2, 5, dtype=torch.int64)).shape == (2, 3)
+    sys.modules.pop("own")
+    Path("own.py").write_text("open('was-here', 'w')")
+    assert fp.read_runs("run")["round"].tolist() == [1, 2]
+    for refused in (lambda: start("run", resume=True, **named), lambda: fp.load_model("run")):
+        with pytest.raises(UserError, match="allow_code=True"):
+            refused()
+    assert not Path("was-here").exists()
+
+
+class Counting:
+    """A loader that tells how often it was passed through."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        self.passes += 1
+        yield torch.full((2, 3), self.passes, dtype=torch.float64), torch.tensor([0, 1]).int()
+        yield torch.arange(3), torch.tensor([2, 0, 1])
+
+
+def test_loader_is_passed_through_once_an_epoch() -> None:
+    loader = Counting()
+    data = LoaderData({0: [], 1: loader}, {0: 0, 1: 5}, loader, num_classes=3)
+    batches = LoaderBatches(data, LocalSGD(3, 2, 0.1), torch.device("cpu"))
+    seen = [list(epoch) for epoch in batches.epochs(1, round_number=1)]
+    assert loader.passes == 3
+    assert [epoch[0][0].tolist() for epoch in seen] == [[[e] * 3] * 2 for e in (1.0, 2.0, 3.0)]
+    (inputs, labels), (tokens, _) = seen[0]
+    assert (inputs.dtype, labels.dtype) == (torch.float32, torch.int64)
+    assert tokens.dtype == torch.int64  # indices of words stay what they are
+
+
+class Drawn(Dataset):
+    """Samples that are drawn where they are read: in a loader's worker."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Tensor:
+        return index + torch.rand(())
+
+
+def test_loader_follows_the_engine() -> None:
+    """However often it was passed through, and with workers that were to stay."""
+    staying = {"num_workers": 1, "persistent_workers": True, "generator": torch.Generator()}
+    loader = DataLoader(Drawn(), 2, shuffle=True, **staying)
+    next(iter(loader))
+    follow_the_engine(loader)
+    passes = []
+    for seed in (0, 1, 0):
+        torch.manual_seed(seed)
+        passes.append(torch.cat([*loader]).tolist())
+    assert passes[0] == passes[2] != passes[1]
+
+
+def test_loader_that_is_an_iterator_is_refused() -> None:
+    batches = [(torch.zeros(1, 2), torch.zeros(1))]
+    for train, test, whose in ((iter(batches), batches, "client 0"), (batches, iter([]), "test")):
+        with pytest.raises(UserError, match=f"dataset: .*{whose}.*once"):
+            LoaderData({0: train}, {0: 1}, test, 2)
+
+
+def buffered(tensor: torch.Tensor, *, persistent: bool = True) -> nn.Module:
+    model = nn.Linear(2, 2)
+    model.register_buffer("seen", tensor, persistent=persistent)
+    return model
+
+
+HIDING = nn.Linear(2, 2)
+vars(HIDING)["state_dict"] = dict  # without a weight
+LEAST = torch.tensor(torch.finfo(torch.float64).min, dtype=torch.float64)  # not in float32
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        (nn.Linear(2, 2).requires_grad_(requires_grad=False), "no parameter that requires"),
+        (nn.Linear(2, 2, dtype=torch.complex64), "weight is torch.complex64: must be float16"),
+        (HIDING, "bias requires .* not have it"),
+        (torch.jit.ScriptModule(), "is TorchScript"),
+        (buffered(LEAST), "seen is not finite"),
+        (buffered(torch.ones(2) * 1j, persistent=False), "seen is torch.complex64"),
+        (buffered(torch.ones(2).to_sparse()), "seen: torch.sparse_coo on cpu"),
+        (buffered(nested_tensor([torch.ones(2)])), "seen: nested on cpu"),
+        (buffered(torch.ones(()).expand(2)), "seen is expanded: .* clone"),
+        (buffered(torch.zeros((), dtype=torch.uint16)), "seen is torch.uint16"),
+    ],
+)
+def test_model_that_cannot_be_averaged_is_refused(model: nn.Module, problem: str) -> None:
+    with pytest.raises(UserError, match=f"^model_args.model: mine:? .*{problem}"):
+        own_copy(model, "mine", torch.float32)
+
+
+@pytest.mark.slow
+def test_model_working_in_place_changes_no_data(tiny: Tiny, data: FederatedData) -> None:
+    before = data.test_images.clone(), data.train_images.clone()
+    shift = Doing(lambda _, x: x.sub_(0.5).div_(2))
+    tiny(comm_round=2, model=nn.Sequential(nn.Flatten(), shift, nn.Linear(64, 10)))
+    assert torch.equal(data.test_images, before[0])
+    assert torch.equal(data.train_images, before[1])
+
+
+PAIR = Doing(lambda layer, x: (x, x) if layer.training else x)
+
+
+@pytest.mark.parametrize(
+    ("layers", "problem"),
+    [
+        ([], r"gives \[1, 64\] for a batch of \[1, 1, 8, 8\], not "),
+        ([nn.Linear(64, 10), PAIR], "in training, gives tuple"),
+        ([nn.Linear(63, 10)], r"does not take inputs of \[1, 8, 8\]: "),
+        ([Doing(lambda *_: sys.exit(0))], "does not take inputs .* SystemExit: 0"),
+        ([Doing(lambda _, x: x.float()), nn.Linear(64, 10).double()], "does not take inputs"),
+        ([nn.Linear(64, 10), nn.BatchNorm1d(10)], "train_args.batch_size: 6: leaves client 0"),
+    ],
+)
+def test_model_that_does_not_take_images_is_refused(
+    data: FederatedData, layers: list[nn.Module], problem: str
+) -> None:
+    with pytest.raises(UserError, match=f"^(model_args.model: mine: )?{problem}"):
+        check_model(nn.Sequential(nn.Flatten(), *layers), "mine", data, 6)

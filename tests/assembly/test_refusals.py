@@ -1,0 +1,135 @@
+"""``fp.run`` with what does not fit: one line that names the key, before anything is written.
+
+Its own arguments: ``test_start.py``; the command's and a recipe's: ``test_cli.py``, ``recipe/``.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+import fednnnn_plugin as fp
+
+from ..tiny import DATA, HOSPITALS, NET, PARTS, TEST, Start, X, Y
+
+FEDAVG, FOUR = {"recipe": "digits_noniid_b_fedavg"}, {"client_num_in_total": 4}
+OBJECTS = FOUR | {"model": NET, "data": DATA, "client_num_per_round": 1}
+SCAFFOLD = FEDAVG | {"client_method": "scaffold"}
+NUMBERS = FEDAVG | FOUR | {"data": "own:numbers", "model": "own:net", "loss": "mse"}
+BETAS = {"client_optimizer_args": {"betas": 1}}
+TOKENS = FEDAVG | FOUR | {"data": "own:tokens", "model": "own:tagger"}
+
+
+class Numbered(Dataset):
+    """Samples that are made when they are asked for."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((6,), float(index)), index % 4
+
+
+class Lost(Numbered):
+    """Samples that cannot be counted."""
+
+    def __len__(self) -> int:
+        return 1 // 0
+
+
+IMAGES = torch.zeros(8, 1, 8, 8, dtype=torch.uint8)
+
+
+def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
+    """Add what rows have in common to what each is given."""
+    return [(usual | given, named) for given, named in rows]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        *rows(
+            OBJECTS,
+            ({"model_args.widht": 8}, r"^model_args\.widht: .* Net, .* did you mean width\?"),
+            ({"model": NET(4), "model_args.width": 8}, r"^model_args\.width: "),
+            ({"data_args.shift": 1}, r"^data_args\.shift: .* takes none"),
+            ({"data": HOSPITALS, "data_args.shfit": 1}, r"^data_args\.shfit: .*mean shift\?"),
+            ({"data": (PARTS[:3], TEST)}, r"^train_args\.client_num_in_total: 4: must be 3"),
+            ({"data": (*DATA, [[0], [1], [2], [140]])}, "client 3: position 140: must be 0 to"),
+            ({"data": (*DATA, [[0], [1], [], [3]])}, r"client 2: positions: "),
+            ({"data": (*DATA, 4)}, r"^data_args\.dataset: .*clients: a int; must be a list"),
+            ({"data": ([*PARTS[:3], 4], TEST)}, r"client 3: a int; must be \(inputs, labels\)"),
+            ({"data": ([*PARTS[:3], (X.long(), Y)], TEST)}, r"client 3: inputs: torch\.int64"),
+            ({"data": (X, Y)}, r"^data_args\.dataset: <object>:data: "),
+            ({"data": ([TensorDataset(X)] * 4, TensorDataset(*TEST))}, r"client 0: its batches"),
+            ({"data": (Numbered(), Numbered())}, "clients: a Numbered; must be a list with each"),
+            ({"data": lambda: (Numbered(), TEST)}, "clients: a Numbered; must be a list with each"),
+            ({"data": ([*PARTS[:3], (X, Y[1:])], Numbered())}, "client 3: labels: 139, for 140 in"),
+            (
+                {"data": ([*PARTS[:3], (X, ["a"])], Numbered())},
+                r"client 3: .*must be \(inputs, lab",
+            ),
+            (
+                {"data": ([*PARTS[:3], (IMAGES, Y[:8])], Numbered())},
+                "client 3: inputs: uint8: ",
+            ),
+            ({"data": ([*PARTS[:3], Lost()], Numbered())}, "client 3: raised ZeroDivisionError"),
+            ({"data": ([], Numbered())}, "clients: none; must be a list with each"),
+            ({"data": (PARTS[:3], Numbered())}, r"^train_args\.client_num_in_total: 4: must be 3"),
+            ({"model_args.model": "nnnn_mnist"}, r"^overrides: model_args\.model: an object was"),
+            ({"rule": torch.optim.SGD}, r"federated_optimizer: .*SGD: must be a class with"),
+        ),
+        *rows(
+            SCAFFOLD,
+            ({"client_method": "own:Wrong"}, "client_method: .*last"),
+            ({"client_method": "own:Raises"}, "client_method: .*raised"),
+            ({"client_method": "own:None"}, "client_method: .*None"),
+            ({"client_method": "scafold"}, "client_method: .*scafold"),
+            ({"client_optimizer": "adam"}, "client_optimizer: .*adam"),
+            ({"client_optimizer_args": {"momentum": 0.9}}, "client_optimizer_args: "),
+            ({"max_grad_norm": 1.0}, r"max_grad_norm: .*1\.0"),
+            ({"prox_mu": 0.1}, r"prox_mu: .*0\.1"),
+            ({"client_method": "fedprox"}, "prox_mu: "),
+            ({"federated_optimizer": "PaperFedProx", "prox_mu": 0.1}, "client_method: .*scaffold"),
+        ),
+        *rows(
+            NUMBERS,
+            ({"client_optimizer": "adm"}, "client_optimizer: .*adm"),
+            ({"client_optimizer": partial(torch.optim.SGD, lr=1)}, "client_optimizer: lr: leave"),
+            (BETAS, r"client_optimizer_args\.betas: "),
+            ({"client_optimizer_args": {"lr": 1}}, r"client_optimizer_args\.lr: "),
+            (BETAS | {"client_optimizer": "adam"}, "client_optimizer: adam: "),
+            ({"client_optimizer": "Rprop", "weight_decay": 0.1}, "weight_decay: "),
+            ({"learning_rate_decay": 1.5}, "learning_rate_decay: 1.5"),
+            ({"max_grad_norm": 0}, "max_grad_norm: 0"),
+            ({"metrics": ["f1_makro"]}, "metrics: .*f1_macro"),
+            ({"validation_args.metrics": "f1"}, r"validation_args\.metrics: "),
+            ({"metrics": ["r2", "r2"]}, r"validation_args\.metrics: two"),
+        ),
+        *rows(
+            TOKENS,
+            ({"loss": "hinge"}, r"train_args\.loss: .*hinge"),
+            ({"loss": "bce_with_logits"}, r"model_args\.model: "),
+            ({"loss": lambda outputs: outputs}, r"^train_args\.loss: .*raised TypeError"),
+            ({"loss": torch.nn.CrossEntropyLoss}, r"^train_args\.loss: .*give an instance"),
+            ({"loss": lambda *_: torch.ones(2)}, r"^train_args\.loss: .*must give a floating sc"),
+        ),
+        *rows(
+            {},
+            ({"client_sampling": lambda: []}, "client_sampling: .*raised TypeError"),
+            ({"client_sampling": lambda *_: [0]}, "client_sampling: .*1 client"),
+            ({"client_sampling": 3}, "client_sampling: .*an instance of int; must be a class"),
+            ({"client_sampling": "own:absent"}, "client_sampling: .*absent is not there"),
+            ({"client_sampling": "<object>:by_turns"}, "client_sampling: .*given as an object"),
+            ({"client_sampling": "samples"}, "client_sampling: .*must be uniform, or MODULE"),
+        ),
+    ],
+)
+def test_run_refuses_what_does_not_fit(start: Start, given: dict[str, Any], named: str) -> None:
+    with pytest.raises(fp.UserError, match=named) as refused:
+        start("run", allow_code=True, **given)
+    assert "\n" not in str(refused.value)
+    assert not Path("run").exists()

@@ -1,0 +1,169 @@
+"""Going on after an end at any moment: the same bytes as without it. Kills: ``trust/``."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from torch import nn
+
+from fednnnn_plugin.assembly import run_writer
+from fednnnn_plugin.assembly.unchanged import check_unchanged, is_of_other_code, keep_fingerprint
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.run_folder.folder import RunFolder
+from fednnnn_plugin.run_folder.records import RoundRecord
+
+from ..tiny import Tiny, follower
+
+FIVE = {"comm_round": 5, "checkpoint_every": 2}
+LINEAR = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+@pytest.fixture(scope="module")
+def finished(data: FederatedData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of five rounds, with a checkpoint every second."""
+    folder = tmp_path_factory.mktemp("runs")
+    Tiny(folder, data)("whole", **FIVE)
+    return folder / "whole"
+
+
+@pytest.fixture
+def whole(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it, where `resume` finds it."""
+    return shutil.copytree(finished, tmp_path / "whole")
+
+
+@pytest.fixture
+def resume(tiny: Tiny) -> Callable[..., Any]:
+    return lambda **given: tiny("whole", mode="resume", **FIVE | given)
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_resume_without_a_checkpoint_begins_anew(resume: Any, content: Any, whole: Path) -> None:
+    """Half-written files are removed, and another device changes nothing."""
+    before, done = content(whole), Mock()
+    shutil.rmtree(whole / "checkpoint")
+    (whole / "summary.json").unlink()
+    with (whole / "metrics.jsonl").open("ab") as metrics:
+        metrics.write(b'{"round": 6, "test_acc"')
+    (whole / ".model.safetensors.fednnnn-tmp").write_bytes(b"half")
+    elsewhere = {"worker_num": 1, "gpu_util_parse": "host1:1"}
+    resume(followers=[follower(round_done=done)], **elsewhere)
+    assert done.call_count == 5
+    assert content(whole) == before
+    assert not list(whole.rglob("*tmp"))
+
+
+def test_resume_of_a_finished_run(tiny: Tiny, resume: Any, content: Any, whole: Path) -> None:
+    def round_is_saved() -> None:  # where no checkpoint is due
+        assert list(whole.glob("checkpoint/round-000007-*"))
+
+    before, copy = files(whole), whole.with_name("copy")
+    shutil.copytree(whole, copy, copy_function=os.link)
+    assert resume(comm_round=3) is None
+    assert files(whole) == before
+    ending = follower(round_done=Mock(side_effect=[None, EOFError]), end=round_is_saved)
+    with pytest.raises(EOFError):
+        resume(comm_round=8, followers=[ending])
+    assert not (whole / "summary.json").exists()  # it was of five rounds
+    assert resume(comm_round=8).rounds == 8
+    tiny("eight", **FIVE | {"comm_round": 8})
+    assert content(whole) == content(whole.with_name("eight"))
+    assert [*files(copy).values()] == [*before.values()]  # hard links keep their bytes
+
+
+def test_interrupt_of_the_last_save_costs_no_round(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saving = Mock(side_effect=[KeyboardInterrupt, None])
+    monkeypatch.setattr(run_writer, "write_atomically", saving)
+    with pytest.raises(KeyboardInterrupt):
+        tiny(comm_round=1, checkpoint_every=2)
+    assert list(tiny.folder.glob("run/checkpoint/round-000001-*"))
+    assert saving.call_count == 2
+
+
+@pytest.mark.parametrize(("moved", "taken"), [(True, True), (False, True), (False, False)])
+def test_folder_no_longer_the_runs_is_left_alone(tiny: Tiny, moved: bool, taken: bool) -> None:
+    """Whether or not another run has taken its place."""
+    folder = tiny.folder / "run"
+
+    def replace(record: RoundRecord) -> None:
+        if record.round == 3:
+            folder.rename(tiny.folder / "elsewhere") if moved else (folder / ".lock").unlink()
+            if taken:
+                tiny(mode="overwrite", comm_round=2)
+            others.update(files(folder))
+
+    others: dict[Path, bytes] = {}
+    with pytest.raises(RunError, match=rf"^{folder}: moved, or its \.lock removed"):
+        tiny(followers=[follower(round_done=replace)], **FIVE)
+    assert files(folder) == others
+    assert moved == bool(list(tiny.folder.glob("elsewhere/checkpoint/round-000002-*")))
+
+
+def cut_newest_checkpoint(folder: Path) -> None:
+    """Round 4's is whole, the model is of round 5."""
+    (folder / "summary.json").unlink()
+    newest = max((folder / "checkpoint").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("harm", "given", "said"),
+    [
+        (None, {"random_seed": 1}, r"common_args\.random_seed: "),
+        (None, {"comm_round": 9, "beta": 0.9}, r"train_args\.beta: "),
+        (None, {"comm_round": 7, "model": LINEAR}, "its checkpoint is of another model"),
+        # Its records and its summary were gone at once.
+        (lambda run: shutil.rmtree(run / "checkpoint"), {"comm_round": 7}, "no whole checkpoint"),
+        (cut_newest_checkpoint, {"comm_round": 4}, "comm_round: 4: .* is at round 5 already"),
+    ],
+)
+def test_resume_that_does_not_fit_is_refused(
+    resume: Any, whole: Path, harm: Any, given: dict[str, Any], said: str
+) -> None:
+    if harm:
+        harm(whole)
+    before = files(whole)
+    with pytest.raises(UserError, match=f"^--resume: .*{said}"):
+        resume(**given)
+    assert files(whole) | {whole / "fedml.log": before[whole / "fedml.log"]} == before
+
+
+def test_code_of_another_python_is_not_compared(tmp_path: Path) -> None:
+    folder, before = RunFolder(tmp_path), {"code": "1", "weights": "1"}
+    other_code, other_model = {"code": "2", "weights": "1"}, {"code": "2", "weights": "2"}
+    keep_fingerprint(folder, {"model": before})
+    assert is_of_other_code(folder, other_code)
+    with pytest.raises(UserError, match=r"^--resume: model \(code\): "):
+        check_unchanged(folder, {"model": other_code})
+    stored = json.loads(folder.fingerprint.read_text()) | {"python": {"version": "3.1"}}
+    folder.fingerprint.write_text(json.dumps(stored))
+    assert not is_of_other_code(folder, other_code)
+    check_unchanged(folder, {"model": other_code})
+    with pytest.raises(UserError, match=r"^--resume: model \(weights\): "):
+        check_unchanged(folder, {"model": other_model})
+
+
+def test_overwrite_replaces_the_run_alone(tiny: Tiny, whole: Path) -> None:
+    (whole / "sub").mkdir()
+    others = [whole / "notes.txt", whole / "sub/.draft.fednnnn-tmp", whole / "checkpoint/notes.txt"]
+    for path in others:
+        path.write_text("mine")
+    before = files(whole)
+    with pytest.raises(UserError, match="already holds a run; continue with --resume"):
+        tiny("whole", comm_round=2)
+    assert files(whole) == before
+    tiny("whole", mode="overwrite", comm_round=2, checkpoint_every=2)
+    assert len(tiny.records("whole")) == 2
+    assert [path.name[:12] for path in (whole / "checkpoint").glob("round*")] == ["round-000002"]
+    assert [path.read_text() for path in others] == ["mine"] * 3

@@ -1,0 +1,172 @@
+"""What cannot work is refused before the first round, with nothing written."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.rounds.sampling import draw_cohort
+from fednnnn_plugin.server.rules import RULES
+
+from ..tiny import CELL, HOSPITALS, NET, PARTS, SIZES, TEST, Content, Doing, Start, Tiny
+
+
+def refused(start: Start, match: str, **given: Any) -> None:
+    usual = {"data": HOSPITALS, "model": NET, "client_num_in_total": 4, "client_num_per_round": 2}
+    with pytest.raises(fp.UserError, match=match):
+        start("run", **usual | given)
+    assert not Path("run").exists()
+
+
+class Halving(torch.optim.SGD):
+    """Takes two parameters at most."""
+
+    def step(self, closure: Any = None) -> Any:
+        if len(self.param_groups[0]["params"]) > 2:
+            raise ValueError("too many")
+
+
+def test_optimizer_that_does_not_take_the_model(start: Start) -> None:
+    first = r"^the first step of client \d failed: ValueError: "
+    refused(start, first + r"too many \(.*test_try_out\.py, line ", client_optimizer=Halving)
+    refused(start, first + "Muon only supports 2D", client_optimizer="muon")
+
+
+def test_optimizer_of_matrices_trains_a_model_of_matrices(start: Start) -> None:
+    model = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 4, bias=False))
+    given = {"data": HOSPITALS, "model": model, "client_num_in_total": 4}
+    start("run", client_num_per_round=2, client_optimizer="muon", **given)
+    assert len(fp.read_runs("run")) == 2
+
+
+class Both(torch.optim.Optimizer):
+    """Muon for matrices, AdamW for the others."""
+
+    def __init__(self, params: Any, lr: float, weight_decay: float = 0.0) -> None:
+        params = list(params)
+        super().__init__(params, {})
+        matrices, others = ([p for p in params if (p.ndim == 2) is two] for two in (True, False))
+        self._inner = torch.optim.Muon(matrices, lr=lr), torch.optim.AdamW(others, lr=lr)
+
+    def step(self, closure: Any = None) -> None:
+        for optimizer in self._inner:
+            optimizer.step()
+
+
+def test_optimizer_that_divides_the_parameters(start: Start) -> None:
+    given = {"data": HOSPITALS, "model": NET, "client_num_in_total": 4, "client_num_per_round": 2}
+    start("run", client_optimizer=Both, comm_round=1, **given)
+    assert len(fp.read_runs("run")) == 1
+
+
+def test_model_that_does_not_take_what_loaders_give(start: Start) -> None:
+    wide = nn.Linear(7, 4)
+    refused(
+        start, r"^the first step of client \d failed: .*6.*7", data=CELL["datasets"], model=wide
+    )
+
+
+def test_model_without_a_gradient(start: Start) -> None:
+    """Its loss is computed, as it is in a test."""
+
+    def rounded(layer: Doing, inputs: Tensor) -> Tensor:
+        return torch.nn.functional.linear(inputs, layer.weight).round().detach()
+
+    model = Doing(rounded)
+    model.weight = nn.Parameter(torch.ones(4, 6))
+    refused(start, r"^the first step of client \d failed: .*grad", model=model)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda self, *, mean_update_norm: self.state["absent"].pop("x"),
+        lambda self, *, mean_update_norm: 1 / (mean_update_norm - mean_update_norm),
+    ],
+)
+def test_rule_is_tried(start: Start, step: Callable[..., object]) -> None:
+    made = type("Made", (torch.optim.SGD,), {"step": step, "__module__": __name__})
+    made.__init__ = lambda self, params: torch.optim.SGD.__init__(self, params, lr=1.0)
+    rule = fp.rule(wants=("mean_update_norm",))(made)
+    try:
+        raised = r"^federated_optimizer: .*Made: raised .*test_try_out\.py"
+        refused(start, raised, recipe="digits_noniid_b_fedavg", rule=rule)
+    finally:
+        RULES.pop("Made")
+
+
+def test_rule_that_does_not_take_what_it_wants() -> None:
+    class Taking(torch.optim.SGD):
+        def step(self, closure: Any = None, *, learning_rate: float) -> None: ...
+
+    with pytest.raises(fp.UserError, match=r"^rule: Taking: step: missing .*'learning_rate'"):
+        fp.rule()(Taking)
+    with pytest.raises(fp.UserError, match=r"^rule: Adam: step: .*'buffers'; .*: buffers$"):
+        fp.rule(wants=("buffers",))(torch.optim.Adam)
+    assert not {"Taking", "Adam"} & RULES.keys()
+
+
+def test_metric_gets_the_whole_test(start: Start) -> None:
+    sizes: list[int] = []
+
+    def size(outputs: Tensor, targets: Tensor) -> float:
+        sizes.append(len(targets))
+        return 0.0
+
+    loaders = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*TEST), batch_size=9)
+    for name, data in (("arrays", HOSPITALS), ("loaders", (PARTS, loaders))):
+        given = {"data": data, "model": NET, "client_num_in_total": 4, "client_num_per_round": 2}
+        start(name, metrics=[size], comm_round=1, **given)
+    assert sizes == [len(TEST[1])] * 4  # tried, and in the round
+
+
+def test_metric_without_a_value_of_the_untrained_model(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Precision is undefined while no sample is predicted as class 1; a wrong call is refused."""
+
+    def precision(outputs: Tensor, targets: Tensor) -> float:
+        said = outputs.argmax(1) == 1
+        return int((said & (targets == 1)).sum()) / int(said.sum())
+
+    model = nn.Linear(6, 4)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    given = {"data": HOSPITALS, "model": model, "client_num_in_total": 4}
+    start("run", metrics=[precision], client_num_per_round=4, learning_rate=0.5, **given)
+    assert len(fp.read_runs("run")) == 2
+    assert "before round 1: validation_args.metrics: precision: raised ZeroDiv" in caplog.text
+    with pytest.raises(fp.UserError, match=r"raised TypeError: .*; tried before round 1$"):
+        start("other", metrics=[lambda outputs: 0.0], client_num_per_round=4, **given)
+    assert not Path("other").exists()
+
+
+def test_a_client_that_may_fail_is_not_tried(tiny: Tiny, data: FederatedData) -> None:
+    first = draw_cohort(0, 1, len(SIZES), 4)[0]
+    theirs = data.train_images[data.client_indices[first]]
+
+    def call(layer: Doing, images: Tensor) -> Tensor:
+        if layer.training and len(images) == 5 and (images[0] == theirs).flatten(1).all(1).any():
+            raise RuntimeError("five")
+        return images.flatten(1)
+
+    model = nn.Sequential(Doing(call), nn.Linear(64, 10))
+    with pytest.raises(fp.UserError, match=f"^the first step of client {first} failed: .*five"):
+        tiny(model=model)
+    tiny(model=model, comm_round=1, max_client_failures=1)
+    assert tiny.records()[0]["rejected"] == 1
+
+
+def test_a_trial_leaves_no_trace(start: Start, content: Content) -> None:
+    """A run resumed after round 1, which is tried once more, goes on as the whole one did."""
+    data = CELL["datasets"]()
+    given = {"data": data, "model": NET, "client_num_in_total": 4, "client_num_per_round": 2}
+    start("whole", metrics=["accuracy"], comm_round=3, **given)
+    start("parts", metrics=["accuracy"], comm_round=1, **given)
+    start("parts", metrics=["accuracy"], comm_round=3, resume=True, **given)
+    assert content(Path("whole")) == content(Path("parts"))

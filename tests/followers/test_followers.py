@@ -1,0 +1,31 @@
+"""What is shown of a round."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fednnnn_plugin.followers.follower import figures
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "loss", "metrics", "shown"),
+    [
+        (0.5, 1.25, None, "accuracy 0.5000"),
+        (None, 1.25, {"r2": 0.75}, "r2 0.75"),
+        (None, -1.25, None, "loss -1.2500"),  # a regression
+        (None, None, None, "not tested"),
+    ],
+)
+def test_figures_of_a_test(
+    accuracy: float | None, loss: float | None, metrics: dict[str, float] | None, shown: str
+) -> None:
+    record: Any = SimpleNamespace(
+        test_acc=accuracy,
+        test_loss=loss,
+        test_metrics=metrics,
+        mean_update_norm=1.0,
+        mean_client_norm=2.0,
+        rejected=0,
+    )
+    assert figures(record) == f"{shown}  N/E 0.500"

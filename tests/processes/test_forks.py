@@ -1,0 +1,170 @@
+"""Workers: results and failures come back from threads and forks; no process stays behind."""
+
+import logging
+import os
+import signal
+import threading
+import time
+import warnings
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.processes.forks import Forks, why_not_forked
+from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, all_of
+from fednnnn_plugin.server.layout import ModelState
+from fednnnn_plugin.user_code import on_threads
+
+STATE = ModelState(torch.zeros(2), {"seen": torch.tensor(0), "none": torch.zeros(0)})
+
+
+@pytest.fixture
+def forks() -> Forks:
+    return Forks(2, STATE)
+
+
+@pytest.fixture(params=["threads", "forks"])
+def workers(request: pytest.FixtureRequest, forks: Forks) -> Workers:
+    return forks if request.param == "forks" else Threads(2)
+
+
+def test_results_come_with_their_places(workers: Workers) -> None:
+    with on_threads(2):
+        with workers:
+            calls = [lambda _, k=k: 10 * k for k in range(5)]
+            assert all_of(workers, calls) == [0, 10, 20, 30, 40]
+            assert sorted(workers.each(calls)) == [(k, 10 * k) for k in range(5)]
+            assert all_of(workers, [lambda _: torch.get_num_threads()]) == [1]
+        assert torch.get_num_threads() == 2
+
+
+class Odd(Exception):
+    """Pickled, it does not come back."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} {two}")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ZeroDivisionError("no samples"), "ZeroDivisionError: no samples"),
+        (Odd(1, 2), "Odd: 1 2"),
+        (SystemExit(3), "SystemExit: 3"),
+        (UserError("key: 3: must be 2"), "key: 3: must be 2"),
+    ],
+)
+def test_workers_return_what_a_call_raises(
+    workers: Workers, error: BaseException, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def raising(_: Step) -> None:
+        raise error
+
+    usual = not isinstance(error, UserError)
+    with workers:
+        [(_, found)] = workers.each([raising])
+        with pytest.raises(Failure if usual else UserError, match=f"^{said}") as raised:
+            all_of(workers, [raising])
+    assert (type(found), str(found)) == (raised.type, str(raised.value))
+    if not usual:
+        return
+    assert f"{__file__}, line " in str(found)
+    lost = isinstance(error, Odd) and isinstance(workers, Forks)
+    assert type(found.__cause__) is (RuntimeError if lost else type(error))
+    logging.getLogger("mine").error("failed", exc_info=found)
+    assert "in raising\n    raise error" in caplog.text
+
+
+def test_fork_that_is_killed_is_a_failure(forks: Forks) -> None:
+    calls = [lambda _: os.kill(os.getpid(), signal.SIGKILL), lambda _: os._exit(3), lambda _: 1]
+    results = dict(forks.each(calls))
+    assert "SIGKILL" in str(results[0])
+    assert "status 3" in str(results[1])
+    assert results[2] == 1
+
+
+def test_forks_keep_or_drop_what_a_call_changes() -> None:
+    """A data set's own generator, a counter; the model comes in memory that both processes have."""
+    counts = [0]
+
+    def count(_: Step) -> ModelState:
+        counts[0] += 1
+        buffers = {"seen": torch.tensor(counts), "none": torch.zeros(1, 0)}
+        return ModelState(torch.full((1, 2), float(counts[0])), buffers)
+
+    for anew, numbers in ((True, [1] * 5), (False, [1, 2, 3, 4, 5])):
+        ended = Forks(1, STATE, anew=anew).each([count] * 5)
+        for (_, found), number in zip(ended, numbers, strict=True):
+            assert (found.vector.tolist(), found.buffers["seen"]) == ([[number] * 2], number)
+    assert counts == [0]
+
+
+def test_log_records_and_warnings_reach_this_process(
+    forks: Forks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As from one process: a warning once."""
+
+    def call(k: int, _: Step) -> None:
+        logging.getLogger("mine.deep").warning("client %d", k, extra={"lock": threading.Lock()})
+        try:
+            raise ValueError("inside")
+        except ValueError:
+            logging.getLogger("mine").exception("failed")
+        warnings.warn("slow", RuntimeWarning, stacklevel=1)
+
+    with pytest.warns(RuntimeWarning, match="slow") as warned:
+        all_of(forks, [partial(call, k) for k in range(3)])
+    assert len(warned) == 1
+    said = sorted(record.getMessage() for record in caplog.records)
+    assert said == ["client 0", "client 1", "client 2"] + ["failed"] * 3
+    assert caplog.text.count("ValueError: inside") == 3
+
+
+def test_closing_ends_the_calls_at_once(forks: Forks) -> None:
+    def children() -> set[str]:
+        tasks = Path("/proc/self/task").glob("*/children")
+        return {pid for task in tasks for pid in task.read_text().split()}
+
+    before = children()
+    calls = [lambda _: 0, lambda _: time.sleep(600), lambda _: time.sleep(600)]
+    with closing(forks.each(calls)) as ended:
+        assert next(ended) == (0, 0)
+        assert children() - before
+    assert children() == before
+    assert all_of(forks, [lambda _: 1]) == [1]
+
+    def steps(before_step: Step) -> None:
+        while True:
+            before_step()
+
+    with Threads(2) as threads, closing(threads.each([lambda _: 0, steps, steps])) as ended:
+        assert next(ended) == (0, 0)  # leaving waits for the others, which are stopped
+
+
+def test_forks_name_what_processes_must_not_share() -> None:
+    class Cells(torch.nn.Linear):
+        """Its class is defined in a function, as in a notebook."""
+
+    for fits in (Cells(2, 2), lambda: 0, torch.Generator(), [torch.zeros(3)], range(3)):
+        assert why_not_forked({0: fits}) == ""
+    model = Cells(2, 2)
+    for model.held in (threading.Lock(), (x for x in "ab")):
+        assert why_not_forked({0: model})
+
+
+class Cancelled(BaseException):
+    """As asyncio has one."""
+
+
+def test_what_ends_a_call_of_a_thread_is_raised() -> None:
+    def cancel(_: Step) -> None:
+        raise Cancelled
+
+    with Threads(2) as threads:
+        with pytest.raises(Cancelled):
+            all_of(threads, [lambda _: 1, cancel, lambda _: 2])
+        assert all_of(threads, [lambda _: 3]) == [3]

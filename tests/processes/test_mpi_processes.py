@@ -1,0 +1,273 @@
+"""Real processes under ``mpirun``: the same bytes on any number of ranks, and no hang."""
+
+import json
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from filelock import FileLock
+
+from fednnnn_plugin.cli import main
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.processes.endings import told_here
+from fednnnn_plugin.recipe import find_recipe
+
+from ..support.commands import quick_words
+from ..support.processes import WATCHDOG, Ended
+from ..support.ranks import BIN, on_ranks, runs_on_ranks, started
+from ..tiny import OWN
+
+pytestmark = pytest.mark.slow
+
+FEDNNNN, FEDAVG = "digits_noniid_ub_fednnnn", "digits_noniid_b_fedavg"
+QUICK = {"comm_round": 2, "client_num_per_round": 4, "checkpoint_every": 10}
+MINE = """
+import logging
+import os
+import torch
+from fednnnn_plugin.client.group_sgd import GroupSGD
+from torch import nn
+from torch.nn import functional as F
+from fednnnn_plugin import ClientMethod
+from own import Drag, by_turns, convolution
+
+RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
+
+def net(num_classes):
+    return nn.Sequential(nn.Dropout(), convolution(num_classes))
+
+def data():
+    assert RANK == 0, "rank 1 lost its data"
+    images, labels = torch.zeros(900, 1, 8, 8), torch.arange(900) % 10
+    return images, labels, images, labels
+
+def another():
+    images, labels = torch.zeros(900, 1, 8, 8), torch.arange(900) % 10
+    return images + RANK, labels, images, labels
+
+def picky(outputs, labels):
+    if outputs.requires_grad and (labels == 7).any():
+        raise ArithmeticError("a seven")
+    return F.cross_entropy(outputs, labels)
+
+def failing(outputs, labels):
+    return picky(outputs, 0 * labels + 7)
+
+class Noisy(Drag):
+    def finish_client(self, local):
+        held = [handler for handler in logging.getLogger().handlers if hasattr(handler, "buffer")]
+        if local.update.any():  # this is no trial before the run
+            assert all(not handler.buffer for handler in held), "models in records that none reads"
+        logging.getLogger("mine").warning("said")
+        return super().finish_client(local)
+
+class Quiet(ClientMethod):
+    keeps = ("last",)
+
+    def correction(self, sent, kept):
+        return 0.1 * kept["last"]
+
+    def finish_client(self, local):
+        return {"last": local.update}, {}
+
+class Broken(Drag):
+    def finish_client(self, local):
+        if RANK == 1 and local.update.any():
+            raise ArithmeticError("rank 1 lost its mind")
+        return super().finish_client(local)
+
+def short_of_memory(self, start, clients):
+    if clients > 2:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+    return all_at(self, start, clients)
+
+all_at = GroupSGD._all_at
+if RANK == 1:
+    GroupSGD._all_at = short_of_memory
+"""
+MODULES = {
+    "mine": MINE,
+    "own": OWN,
+    "server_lion": (Path(__file__).parents[1] / "support" / "server_lion.py").read_text(),
+}
+# What the ranks run: a recipe, and its settings.
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedexp": ("digits_noniid_b_fedexp", {"client_num_per_round": 2}),  # one rank has no client
+    "scaffold": (
+        FEDNNNN,
+        {"client_method": "scaffold", "client_weighting": "samples", "comm_round": 4},
+    ),
+    "noisy": (FEDAVG, {"client_method": "mine:Noisy"}),
+    "memory": (
+        FEDNNNN,  # eight clients, so that rank 1 has a group of four
+        {"client_num_per_round": 8, "client_batching": 4, "client_sampling": "mine:by_turns"},
+    ),
+    "model": (FEDNNNN, {"model": "mine:net", "client_method": "mine:Quiet"}),
+    "failures": (FEDNNNN, {"loss": "mine:picky", "max_client_failures": 3}),
+    "options": (
+        FEDAVG,
+        {"client_num_in_total": 4, "loss": "mse", "client_optimizer": "adam"}
+        | {"client_optimizer_args": {"betas": [0.8, 0.95]}, "learning_rate_decay": 0.5}
+        | {"max_grad_norm": 0.1, "metrics": ["r2", "own:worst"], "checkpoint_every": 1}
+        | {"dataset": "own:numbers", "data_args.shift": 0.5}
+        | {"model": "own:Net", "model_args.width": 4},
+    ),
+    "rule": (FEDAVG, {"federated_optimizer": "server_lion:ServerLion", "server_lion_lr": 0.002}),
+}
+
+
+def run_words(output: str, *more: str, recipe: str = FEDNNNN, **settings: Any) -> list[str]:
+    """The arguments of ``fednnnn``."""
+    return quick_words(output, "--allow-code", *more, recipe=recipe, **QUICK | settings)
+
+
+def write_modules(folder: Path) -> None:
+    for name, text in MODULES.items():
+        (folder / f"{name}.py").write_text(text)
+
+
+def alone(*words: str) -> None:
+    """Run in this process and folder."""
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
+    """The folder in which three ranks ran all of :data:`CASES`, and how they ended.
+
+    Of SCAFFOLD's rounds the first two are a run that is then resumed. In the last run each rank's
+    one client fails, which is one more than may.
+    """
+    folder = tmp_path_factory.mktemp("job")
+    write_modules(folder)
+    recipe, settings = CASES["scaffold"]
+    commands = {"begun": run_words("scaffold", recipe=recipe, **settings | {"comm_round": 2})}
+    for name, (recipe, settings) in CASES.items():
+        more = ["--resume"] if name == "scaffold" else []
+        commands[name] = run_words(name, *more, recipe=recipe, **settings)
+    failing = {"loss": "mine:failing", "client_num_per_round": 3, "max_client_failures": 2}
+    commands["failing"] = run_words("failing", **failing)
+    return folder, runs_on_ranks(3, commands, folder)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_give_the_same_bytes(
+    case: str, job: tuple[Path, Ended], own_code: Path, content: Any
+) -> None:
+    """What is a user's: each rank's clients train in processes of their own."""
+    folder, ended = job
+    assert (ended.status, ended.stderr.count("3 of its clients failed")) == (1, 1), ended
+    write_modules(own_code)
+    recipe, settings = CASES[case]
+    last = 4 if case == "scaffold" else 2
+    *rounds, closing = (folder / f"{case}.out").read_text().splitlines()
+    assert [line.split()[1] for line in rounds] == [f"{k}/{last}" for k in (last - 1, last)]
+    assert closing.startswith(f"{case}: ")
+    if case == "memory":  # which rank 1 lacked: all trained anew in groups of half the width
+        settings = settings | {"client_batching": 2}
+        widths = json.loads((folder / case / "client_batching.json").read_text())
+        assert widths == {"0": 4, "1": 2}
+    alone(*run_words("alone", recipe=recipe, **settings))
+    found = content(folder / case)
+    assert found == content(own_code / "alone")
+    assert any(record["rejected"] for record in found[2]) == (case == "failures")
+    summary = json.loads((folder / case / "summary.json").read_text())
+    assert (summary["backend"], summary["ranks"]) == ("MPI", 3)
+    log = (folder / case / "fedml.log").read_text()
+    assert ("(processes)" in log) == (case in {"model", "noisy", "failures", "options"})
+
+
+def test_error_is_said_once_for_all_ranks(own_code: Path) -> None:
+    write_modules(own_code)
+    (own_code / "a lock").mkdir()
+
+    def check(words: list[str], status: int, said: str) -> None:
+        ended = on_ranks(2, BIN / "fednnnn", *words)
+        assert (ended.status, ended.stderr.count(said)) == (status, 1), ended
+        assert ("MPI_ABORT" in ended.stderr) == (status == 1)
+        assert ("rank 1 on " in ended.stderr) == ("data" in said)
+
+    jobs = (
+        (run_words("a lock"), 2, "another run is writing to it"),  # which rank 0 alone sees
+        (run_words("none", dataset="mine:data"), 2, "rank 1 lost its data"),  # which it alone sees
+        (run_words("other", dataset="mine:another"), 2, "data (tensors): not those of rank 0"),
+        (run_words("some", client_method="mine:Broken"), 1, "rank 1 lost its mind"),
+    )
+    with FileLock(own_code / "a lock" / ".lock"), ThreadPoolExecutor() as threads:
+        list(threads.map(check, *zip(*jobs, strict=True)))  # ranks wait before they speak
+    assert not Path("none").exists()
+
+
+def test_mistake_before_mpi_is_said_once(tmp_path: Path) -> None:
+    """Rank 1 or both lack the recipe; rank 0 finds it later."""
+
+    def said(lacking: str) -> str:
+        folder = tmp_path / lacking
+        for rank in ("0", "1"):
+            (folder / rank).mkdir(parents=True)
+            if rank not in lacking:
+                (folder / rank / "own.yaml").write_text(find_recipe(FEDNNNN).read_text())
+        command = (
+            f"cd {folder}/$OMPI_COMM_WORLD_RANK; test -e own.yaml || sleep $((1 - ${{PWD: -1}})); "
+            f"exec {BIN}/fednnnn run own.yaml"
+        )
+        ended = on_ranks(2, "bash", "-c", command)
+        assert (ended.status, ended.stderr.count("own.yaml")) == (2, 1), ended
+        return ended.stderr
+
+    with ThreadPoolExecutor() as jobs:  # most of the time they wait
+        one, both = jobs.map(said, ("1", "01"))
+    assert "rank 1 on " in one
+    assert "rank 1 on " not in both
+
+
+@pytest.mark.parametrize(
+    ("rank", "local_rank", "load", "seconds"),
+    [("0", "0", 9.0, []), ("2", "0", 0.0, [5.0]), ("1", "1", 1.0, [10.0]), ("1", "1", 6.0, [30.0])],
+)
+def test_rank_lets_others_speak_first(
+    monkeypatch: pytest.MonkeyPatch, rank: str, local_rank: str, load: float, seconds: list[float]
+) -> None:
+    """On two cores; rank 2 is its machine's first."""
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    for name, value in (("SIZE", "3"), ("RANK", rank), ("LOCAL_RANK", local_rank)):
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
+    assert told_here("no", UserError("no")).startswith("no" if rank == "0" else f"rank {rank} on ")
+    assert waited == pytest.approx(seconds)
+
+
+def rank_process(launcher: int, rank: int) -> int:
+    """The process of a launcher's rank."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            variables = (folder / "environ").read_bytes().split(b"\0")
+            if parent == launcher and f"OMPI_COMM_WORLD_RANK={rank}".encode() in variables:
+                return int(folder.name)
+    raise LookupError(rank)
+
+
+def test_killed_rank_costs_no_bits(own_code: Path, content: Any) -> None:
+    """Every rank forks its clients: none of them may keep the killed one's place."""
+    write_modules(own_code)
+    own: dict[str, Any] = {"model": "mine:net", "checkpoint_every": 2}
+    with started(3, BIN / "fednnnn", *run_words("parts", comm_round=1_000, **own)) as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if line.startswith("round 3/"))
+        os.kill(rank_process(process.pid, 2), signal.SIGKILL)
+        process.communicate(timeout=WATCHDOG)
+    assert process.returncode != 0
+    done = max(int(path.name.split("-")[1]) for path in Path("parts", "checkpoint").iterdir())
+    own["comm_round"] = done + 2
+    alone(*run_words("parts", "--resume", **own))
+    alone(*run_words("whole", **own))
+    assert content(Path("parts")) == content(Path("whole"))

@@ -1,0 +1,268 @@
+"""What the figures draw, on any Axes."""
+
+from collections.abc import Iterator
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.font_manager import get_font_names
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.reporting.charts import Chart, condition_charts
+from fednnnn_plugin.reporting.conditions import arrange, references
+from fednnnn_plugin.reporting.runs import CLIENT_NORMS, SECONDS
+from fednnnn_plugin.reporting.style import drawn
+
+from .conftest import bare, curve, maker
+
+fig = fp.figures
+
+
+def lines(ax: Axes) -> dict[str, np.ndarray]:
+    found = {line.get_label(): np.asarray(line.get_ydata()) for line in ax.lines}
+    return {name: y for name, y in found.items() if not name.startswith("_")}
+
+
+def names(ax: Axes) -> set[str]:
+    return {text.get_text() for text in ax.texts}
+
+
+def charts(runs: pd.DataFrame) -> Iterator[Chart]:
+    """The first one is of the accuracy; all together take a second."""
+    arranged = arrange(runs)
+    return condition_charts(arranged, arranged.iloc[:0], ())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> pd.DataFrame:
+    make_run = maker(tmp_path_factory.mktemp("runs"))
+    for method in ("PaperFedAvg", "FedNNNN"):
+        for seed in (0, 1):
+            folder = make_run(method, seed=seed)
+    return fp.read_runs(folder.parent)
+
+
+LINES = "accuracy accuracy_by_seconds loss norms agreement integrated_norm client_spread"
+
+
+@pytest.mark.parametrize("name", LINES.split())
+def test_figures_draw_on_given_or_new_axes(runs: pd.DataFrame, name: str) -> None:
+    draw = getattr(fig, name)
+    _, ax = plt.subplots()
+    for _ in range(2):  # a line that is drawn twice is named once
+        assert draw(runs, ax) is ax
+    assert set(lines(ax)) == {"FedAvg", "FedNNNN"}
+    assert names(ax) >= {"FedAvg", "FedNNNN"}
+    assert len(names(ax)) == len(ax.texts)
+    assert all((ax.get_xlabel(), ax.get_ylabel()))
+    other = draw(runs, names=False, legend=True)
+    assert other is not ax
+    assert not names(other)
+    assert other.get_legend() is not None
+
+
+def test_figures_refuse_unknown_names(runs: pd.DataFrame) -> None:
+    for draw, word, given, nearest in (
+        (fig.accuracy, "column", "tst_acc", "test_acc"),
+        (fig.accuracy, "scale", "eror", "error"),
+        (fig.norms, "layer", "fc99", "fc1"),
+        (fig.norms, "norm", "mean_update", "mean_update_norm"),
+        (fig.metric, "name", "f1", "none"),
+    ):
+        with pytest.raises(fp.UserError, match=f"^{word}: .*{nearest}[^\n]*$"):
+            draw(runs, **{word: given})
+    with pytest.raises(fp.UserError, match=r"^runs: no round"):
+        fig.accuracy(runs[runs["method"] == "x"])
+
+
+def test_accuracy_of_seeds_by_hand(make_run) -> None:
+    """Round 2 was not tested with seed 1, which ended after round 4: seed 0 continues alone."""
+    make_run("FedNNNN", change=curve(0.25, 0.5, 0.5, 0.5, 0.75), comm_round=5)
+    shorter = make_run("FedNNNN", seed=1, change=curve(0.5, None, 0.5, 0.75), comm_round=5, done=4)
+    runs = fp.read_runs(shorter.parent)
+    ax = fig.accuracy(runs)
+    (line,), (band,) = ax.lines, ax.collections
+    assert list(line.get_xdata()) == [1, 3, 4, 5]
+    assert list(line.get_ydata()) == [37.5, 50.0, 62.5, 75.0]
+    assert band.get_paths()[0].vertices[:, 0].max() == 4
+    chart = next(charts(runs))
+    assert "FedNNNN 75" in chart.alt
+    assert "continue alone" in chart.caption
+    assert "continue alone" not in next(charts(runs[runs["round"] < 5])).caption
+
+
+def test_accuracy_by_seconds_never_goes_back(runs: pd.DataFrame, make_run) -> None:
+    make_run("FedNNNN", seed=0, comm_round=6, done=3)
+    both = fp.read_runs(make_run("FedNNNN", seed=1, comm_round=6).parent)
+    both[SECONDS] = 0.0
+    ax = fig.accuracy_by_seconds(both.assign(**{"seconds.train": 10.0 - 8.0 * both["seed"]}))
+    assert list(ax.lines[0].get_xdata()) == [6.0, 12.0, 18.0]
+    assert ax.get_xlabel() == "seconds"
+    assert fig.accuracy_by_seconds(runs.assign(**{"seconds.train": 7200.0})).get_xlabel() == "hours"
+    assert not fig.accuracy_by_seconds(runs.assign(**dict.fromkeys(SECONDS, 0.0))).lines
+
+
+def test_client_spread_is_over_all_seeds(runs: pd.DataFrame) -> None:
+    ours = runs[runs["method"] == "FedNNNN"].copy()
+    for seed, norms in ((0, [1.0, 2.0, 3.0]), (1, [0.5, 4.0, 9.0])):
+        ours.loc[ours["seed"] == seed, CLIENT_NORMS] = norms
+    ax = fig.client_spread(ours)
+    edges = ax.collections[0].get_paths()[0].vertices[:, 1]
+    assert (edges.min(), edges.max()) == (0.5, 9.0)
+    assert list(lines(ax)["FedNNNN"]) == [3.0] * 4
+
+
+def test_agreement_marks_orthogonal_updates(runs: pd.DataFrame) -> None:
+    """1/√m holds for updates of one length only, so not under a power law."""
+    ax = fig.agreement(runs)
+    levels = {float(line.get_ydata()[0]) for line in ax.lines if len(line.get_ydata()) == 2}
+    assert levels == {1.0, 0.1}
+    assert "1/√100: orthogonal, equal length" in names(ax)
+    ours = runs["method"] == "FedNNNN"
+    ax = fig.agreement(runs[ours].assign(client_weighting="samples"))
+    assert names(ax) == {"FedNNNN", "1: clients agree"}
+    uneven_runs = runs[ours].assign(mean_client_norm=4.0, orthogonal_norm=3.0)
+    ax = fig.agreement(uneven_runs.assign(client_weighting="samples"))
+    (mark,) = (line for line in ax.lines if line.get_label() == "_orthogonal")
+    assert list(mark.get_ydata()) == [0.75] * 4
+    assert names(ax) == {"FedNNNN", "1: clients agree", "dotted: orthogonal"}
+
+
+def test_agreement_over_conditions_of_which_one_has_no_mark(runs: pd.DataFrame) -> None:
+    parts = [runs.assign(orthogonal_norm=0.5), runs.assign(partition_method="iid", folder="iid")]
+    ours = pd.concat(part[part["method"] == "FedNNNN"] for part in parts)
+    ours = ours[ours["seed"] == 0]
+    ax = fig.agreement(ours)
+    labels = {f"FedNNNN, digits {where}" for where in ("IID, B", "non-IID, B")}
+    assert set(lines(ax)) == labels
+    (mark,) = (line for line in ax.lines if line.get_label() == "_orthogonal")
+    assert mark.get_color() == ax.lines[-1].get_color()
+
+
+def test_mistakes_in_a_call_name_the_function(runs: pd.DataFrame) -> None:
+    for draw, how, said in (
+        (fig.accuracy, {"foo": 1}, r"^accuracy\(\) got an unexpected keyword argument 'foo'$"),
+        (fig.metric, {}, r"^metric\(\) missing a required .*'name'$"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            draw(runs, **how)
+    unnamed = runs.drop(columns="method")
+    for draw in (fig.accuracy, fig.metric, fp.summary):
+        how = {"name": "f1"} if draw is fig.metric else {}
+        for given, said in (("runs", r"^runs: 'runs': must"), (unnamed, r"^runs: .*method")):
+            with pytest.raises(fp.UserError, match=said):
+                draw(given, **how)
+
+
+@pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
+@pytest.mark.parametrize("values", [(0.0, 0.0), (1e-300, 1e99)])
+def test_norms_axis_takes_any_norms(runs: pd.DataFrame, values: tuple) -> None:
+    column = runs["round"].map(lambda number: values[number > 1])
+    assert drawn(fig.norms(runs.assign(mean_update_norm=column)), "svg")
+
+
+def test_error_axis_separates_accuracies_near_100(make_run) -> None:
+    runs = fp.read_runs(make_run("FedNNNN", change=curve(0.9, 0.99, 0.999, 1.0)))
+    ax = fig.accuracy(runs)
+    at = ax.transData.transform([(1, value) for value in (90.0, 99.0, 99.9)])[:, 1]
+    assert at[1] - at[0] == pytest.approx(at[2] - at[1])
+    assert {90.0, 99.0, 99.9} <= set(ax.get_yticks())
+    assert np.isfinite(ax.transData.transform((4, 100.0))).all()
+    linear = fig.accuracy(runs, scale="linear")
+    assert ("error" in ax.get_ylabel(), "error" in linear.get_ylabel()) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("reached", "by_error"), [((0.93, 0.949), True), ((0.96, 0.9, 0.9, 0.9), False)]
+)
+def test_caption_names_the_scale_of_the_axis(make_run, reached: tuple, by_error: bool) -> None:
+    one = fp.read_runs(make_run("FedNNNN", change=lambda line: bare(line, "seconds")))
+    seeds = [one.assign(folder=str(n), seed=n, test_acc=of) for n, of in enumerate(reached)]
+    for chart in charts(pd.concat(seeds)):
+        assert chart.name in ("accuracy", "seconds")
+        assert (chart.ax.get_yscale() == "function") == ("error" in chart.caption) == by_error
+
+
+@pytest.mark.slow
+def test_layers_metrics_and_served_model_are_drawn(make_run) -> None:
+    own = fp.read_runs(make_run("FedNNNN"))
+    runs = own.assign(**{"test_metrics.mse": -own["round"], "served_test_acc": 0.125})
+    layer = lines(fig.norms(runs, layer="fc2", norm="mean_client_norm"))["FedNNNN"]
+    assert layer == pytest.approx(runs["layers.fc2.mean_client_norm"].to_numpy())
+    of_no_module = runs.assign(**{"layers..mean_update_norm": 7.0})
+    assert set(lines(fig.norms(of_no_module, layer=""))["FedNNNN"]) == {7.0}
+    assert list(lines(fig.metric(runs, name="mse"))["FedNNNN"]) == [-1, -2, -3, -4]
+    of_another_model = {f"layers.fc9.{norm}": float("nan") for norm in fig.NORMS}
+    found = {chart.name: chart for chart in charts(runs.assign(**of_another_model))}
+    assert {"norms-fc2", "norms-conv2", "metric-mse"} <= found.keys()
+    panels = found["served"].ax.figure.axes
+    titled = {ax.get_title(loc="left"): lines(ax)["FedNNNN"] for ax in panels}
+    assert set(titled["served model"]) == {12.5}
+    assert titled["evaluated model"][-1] > 12.5
+    assert "served model FedNNNN 12.5" in found["served"].alt
+
+
+def test_variants_of_a_method_have_shades(make_run) -> None:
+    """Of tables that were read apart, too: settings that one lacks stand behind the numbers."""
+    betas = (0.5, 0.8, 1.1)
+    parts = [fp.read_runs(make_run("PaperFedAvg"))]
+    parts += [fp.read_runs(make_run("FedNNNN", beta=beta)) for beta in betas]
+    ax = fig.accuracy(pd.concat(parts))
+    assert names(ax) == set(lines(ax)) == {"FedAvg", *(f"FedNNNN (β {beta:g})" for beta in betas)}
+    shades = [line.get_alpha() for line in ax.lines if line.get_label() != "FedAvg"]
+    assert shades == sorted(set(shades))
+    with pytest.warns(UserWarning, match="only that one counts"):
+        fig.accuracy(pd.concat([parts[0], parts[0].assign(run="again", folder="copy")]))
+
+
+def test_palette_colours_a_renamed_method(runs: pd.DataFrame) -> None:
+    one = runs[runs["method"] == "FedNNNN"]
+    renamed = one.assign(method="ours")
+    (before,), (after,) = (fig.accuracy(each).lines for each in (one, renamed))
+    assert (before.get_color(), "ours") == (after.get_color(), after.get_label())
+    (line,) = fig.accuracy(renamed, palette={"ours": "red"}).lines
+    assert line.get_color() == "red"
+
+
+def test_caption_names_the_tested_model(make_run) -> None:
+    """A run that an earlier version began does not say it of its first rounds."""
+    make_run("PaperFedAvg", change=bare)
+    runs = fp.read_runs(make_run("FedNNNN", change=bare).parent)
+    ours, later = runs["method"] == "FedNNNN", runs["round"] > 1
+    for of_ours, said in (
+        ("average", "Tested: the plain average of the clients' models."),
+        ("", "models (FedAvg); a model that the records do not name (FedNNNN)."),
+    ):
+        recorded = pd.Series("average", runs.index).mask(ours, of_ours).where(later, "")
+        assert said in next(charts(runs.assign(evaluated=recorded))).caption
+
+
+@pytest.mark.slow
+def test_single_client_is_a_reference(make_run) -> None:
+    make_run("FedNNNN")
+    folder = make_run("PaperFedAvg", client_num_in_total=1, client_num_per_round=1)
+    both = arrange(fp.read_runs(folder.parent))
+    alone = both["condition"] == "single client"
+    found = references(both, both[~alone])
+    assert found["run"].unique() == [folder.name]
+    drawn_on = {c.name: lines(c.ax) for c in condition_charts(both[~alone], found, ["fc1"])}
+    assert "single client" in drawn_on["integrated-norm"]
+    assert "single client" not in drawn_on["accuracy"]
+    other = both.assign(model=both["model"].where(~alone, "resnet18"))
+    assert references(other, both[~alone]).empty
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_figures_draw_names_in_any_script(make_run, kind: str) -> None:
+    label = "_规则方法_$x^2 β 0.0005"  # digits in a name stay, too
+    runs = fp.read_runs(make_run(f"my:{label}", change=bare))
+    drawing = drawn(fig.accuracy(runs), kind)
+    assert drawing == drawn(fig.accuracy(runs), kind)
+    if kind == "svg":
+        assert label in drawing.decode()
+        assert label in next(charts(runs)).alt
+    if any("CJK" in name for name in get_font_names()):
+        assert any("CJK" in name for name in fig.STYLE["font.family"])

@@ -1,0 +1,80 @@
+"""How a data set was dealt to the clients."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from click.testing import CliRunner
+from matplotlib.axes import Axes
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.cli import main
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.errors import printable
+from fednnnn_plugin.recipe import find_recipe, load_recipe
+from fednnnn_plugin.reporting.split_figures import counts_text
+
+
+def tops(ax: Axes) -> list[list[float]]:
+    """Of each class where its share ends, by client."""
+    return [patch.get_data().values.tolist() for patch in ax.patches]
+
+
+def test_client_counts_by_hand() -> None:
+    counts = fp.figures.client_counts(
+        [0, 0, 1, 1, 3], [[0, 1, 2], [3, 4], []], ["a", "b", "c", "猫"]
+    )
+    assert list(counts.columns) == ["a", "b", "猫"]
+    assert counts.to_numpy().tolist() == [[2, 1, 0], [0, 1, 1], [0, 0, 0]]
+    assert list(fp.figures.client_counts([0, 4], [[0, 1]]).columns) == ["0", "4"]
+    assert "smallest 0, median 2, largest 3" in counts_text(counts)
+    assert "classes a client: 0 to 2" in counts_text(counts)
+    sizes = pd.DataFrame({"a": (10_000.0 * np.arange(1, 101) ** -0.7).round()})
+    assert "fitted exponent 0.70" in counts_text(sizes)
+    assert "fitted exponent 0.00" in counts_text(sizes[:3] * 0 + 2)
+
+
+@pytest.mark.parametrize("names", [["client", "samples"], ["classes", "0"], ["a\nb", "a\\nb"]])
+def test_partition_takes_any_class_names(names: list[str]) -> None:
+    counts = fp.figures.client_counts([0, 1, 1, 1], [[0, 1], [2, 3]], names)
+    rows = [line.split() for line in counts_text(counts).splitlines()[:3]]
+    head = ["client", *map(printable, names), "samples", "classes"]
+    assert rows == [head, [*"01122"], [*"1·221"]]
+    assert tops(fp.figures.partition(counts)) == [[50.0, 0.0], [100.0, 100.0]]
+
+
+def test_partition_shows_small_clients() -> None:
+    labels = np.arange(12_000) % 10
+    parts = fp.partition(labels, 100, method="n_class", sizes="power_law", seed=0)
+    counts = fp.figures.client_counts(labels, parts)
+    assert np.max(tops(fp.figures.partition(counts)), axis=0) == pytest.approx(np.full(100, 100.0))
+    sizes = fp.figures.client_sizes(counts)
+    assert len(sizes.lines[0].get_xdata()) == 100
+    assert (sizes.get_xscale(), sizes.get_yscale()) == ("log", "log")
+
+
+def test_partition_of_counts_or_shares_or_a_recipe() -> None:
+    for counts in ([[1, 3], [2, 2], [0, 0]], np.array([[0.25, 0.75], [0.5, 0.5], [0.0, 0.0]])):
+        assert tops(fp.figures.partition(counts)) == [[25.0, 50.0, 0.0], [100.0, 100.0, 0.0]]
+    recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"))
+    given = (recipe.name, find_recipe(recipe.name), recipe)
+    shares = [tops(fp.figures.partition(each)) for each in given]
+    assert shares[0] == shares[1] == shares[2]
+    assert set((np.diff(shares[0], axis=0, prepend=0.0) > 0.0).sum(axis=0)) == {2}
+
+
+def test_partition_refuses_what_is_no_counts() -> None:
+    for wrong in ([[1, -1]], [[1.0, np.nan]], [], [["a"]], [[[1]]]):
+        with pytest.raises(fp.UserError, match=r"^counts: must be"):
+            fp.figures.partition(wrong)
+    with pytest.raises(fp.UserError, match=r"^no_such_recipe: "):
+        fp.figures.partition("no_such_recipe")
+    targets = torch.zeros(3, 2)
+    data = FederatedData(targets, targets, (torch.arange(3),), targets, targets, 2)
+    with pytest.raises(fp.UserError, match=r"^data_args.dataset: .* no classes"):
+        data.class_counts()
+    recipe = "mnist_iid_b_fedavg"
+    for option, name in (("--plot", "p.gif"), ("--csv", "p.svg")):  # is refused before data is read
+        ended = CliRunner().invoke(main, ["partition", recipe, option, name])
+        assert (ended.exit_code, ended.output.count("\n")) == (2, 1)
+        assert ended.output.startswith(f"{option}: {name}")

@@ -1,0 +1,366 @@
+"""Which runs belong together, and the tables made of them."""
+
+import json
+import math
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.reporting import ranking, tables
+from fednnnn_plugin.reporting.charts import condition_charts
+from fednnnn_plugin.reporting.conditions import arrange
+from fednnnn_plugin.reporting.paper import unlike_paper
+from fednnnn_plugin.reporting.typeset import Table
+
+from .conftest import curve
+
+
+def table_of(folder: Path) -> Table:
+    return tables.accuracy(arrange(fp.read_runs(folder)))
+
+
+def every_tenth(line: dict) -> None:
+    """As under ``frequency_of_the_test: 10``."""
+    line.update(test_acc=None if line["round"] % 10 else line["test_acc"])
+
+
+def test_summary_and_headline_by_hand(make_run) -> None:
+    for seed, reached in ((0, (0.5, 0.9, 0.7, 0.8)), (1, (0.5, 0.6, 0.7, 0.6))):
+        make_run("FedNNNN", dataset="mnist", seed=seed, change=curve(*reached))
+        make_run("PaperFedAvg", dataset="mnist", seed=seed, change=curve(0.1, 0.2, 0.3, 0.2))
+        folder = make_run("Momentum", dataset="mnist", seed=seed, change=curve(0.1, 0.2, 0.2, 0.2))
+    runs = fp.read_runs(folder.parent)
+    best, extent = "Best: FedNNNN, 80.00 ± 14.14 %", "4 of the paper's 100 rounds, 2 seeds."
+    assert ranking.headline(arrange(runs)) == f"{best}, 50.0 points above FedAvg; {extent}"
+    assert ranking.headline(arrange(runs[runs["method"] != "FedAvg"])) == f"{best}; {extent}"
+    row = {"data": "MNIST", "condition": "non-IID, B", "label": "FedNNNN", "method": "FedNNNN"}
+    row |= {"seeds": 2, "rounds": 4, "metric": "accuracy"}
+    row |= {"best": 0.8, "best_sd": math.sqrt(0.02), "final": 0.7, "final_sd": math.sqrt(0.02)}
+    for target, reached, rounds in ((0.65, 2, 2.5), (0.85, 1, math.nan)):
+        row |= {"reached": reached, "rounds_to_target": rounds}
+        found = fp.summary(runs, target=target).set_index("method", drop=False)
+        assert found.loc["FedNNNN"].to_dict() == pytest.approx(row, nan_ok=True)
+
+
+def test_conditions_have_the_papers_names(make_run) -> None:
+    for settings, condition in (
+        ({"partition_method": "dirichlet", "partition_alpha": 0.3}, "MNIST Dirichlet, B (α 0.3)"),
+        ({"partition_method": "dirichlet_by_class"}, "MNIST Dirichlet by class (α 0.5)"),
+        ({"dataset": "cifar10", "partition_sizes": "power_law"}, "CIFAR-10 non-IID, UB"),
+        ({"partition_method": None}, "MNIST own data"),  # of a script's loaders
+        ({"dataset": "image_folder", "data_dir": "~/a"}, "a (image_folder) non-IID, B"),
+    ):
+        run = fp.read_runs(make_run("FedNNNN", **{"dataset": "mnist"} | settings)).iloc[0]
+        assert f"{run['data']} {run['condition']}" == condition
+
+
+def test_run_unlike_the_papers_is_marked() -> None:
+    settings = {"dataset": "mnist", "deal": "non-IID, B", "method": "FedNNNN", "comm_round": 100}
+    uneven = {"deal": "non-IID, UB", "power_law_exponent": 0.1, "min_samples": 300}
+    for changed, said in (
+        ({"model": "resnet18", "beta": 0.8}, "model resnet18 (nnnn_mnist), beta 0.8 (0.7)"),
+        ({"client_weighting": "samples"}, "client_weighting samples (uniform)"),
+        ({"precision": "bf16"}, "precision bf16 (fp32)"),
+        ({"max_client_norm": 3.0}, "max_client_norm 3 (–)"),
+        ({"validation_fraction": 0.1}, "validation_fraction 0.1 (0)"),
+        (
+            {"client_optimizer_args": '{"momentum":0.9}'},
+            'client_optimizer_args {"momentum":0.9} (–)',
+        ),
+        ({"learning_rate_decay": 0.9}, "learning_rate_decay 0.9 (1)"),
+        ({"max_grad_norm": 0.1}, "max_grad_norm 0.1 (–)"),
+        ({"loss": "mse"}, "loss mse (cross_entropy)"),
+        ({"client_sampling": "my:s"}, "client_sampling my:s (uniform)"),
+        ({"loss": "cross_entropy", "client_sampling": "uniform", "learning_rate_decay": 1.0}, ""),
+        (dict.fromkeys(("loss", "client_sampling", "learning_rate_decay")), ""),  # others have them
+        (uneven, "power_law_exponent 0.1 (1), min_samples 300 (10)"),
+        (uneven | {"deal": "non-IID, B"}, ""),  # which balanced clients do not have
+    ):
+        assert unlike_paper(settings | changed, 100, 0) == said
+
+
+def test_run_unlike_the_papers_is_marked_in_tables(make_run) -> None:
+    run = make_run("FedNNNN", dataset="mnist", comm_round=100, done=30, change=every_tenth)
+    said = "in brackets: 30 rounds so far (100), 27 rounds not tested (0)."
+    assert table_of(run).notes[-1].endswith(said)
+
+
+ALONE = {"client_num_in_total": 1, "client_num_per_round": 1}
+OFF = {"method": "FedNNNN", "max_client_norm": None}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "labels"),
+    [
+        ({"learning_rate": 0.05}, {"learning_rate": 0.0500000001}, "FedNNNN (η {learning_rate})"),
+        ({"model": "cnn"}, {"model": "resnet18"}, "FedNNNN (model {model})"),
+        ({"method": "a:Lion"}, {"method": "b:Lion"}, "Lion (is {method})"),
+        ({"method": "my:FedAvg"}, {"method": "your:FedAvg"}, "{method}"),
+        (OFF, {"method": "Own", "max_client_norm": 1}, "{method} (clipped to {max_client_norm})"),
+        (ALONE | {"epochs": 3}, ALONE | {"epochs": 4}, "single client, FedNNNN (epochs {epochs})"),
+    ],
+)
+def test_lines_are_split_by_methods_and_settings(make_run, one, other, labels: str) -> None:
+    for seed, settings in enumerate((one, other)):
+        folder = make_run(**{"method": "FedNNNN", **settings}, seed=seed)
+    lines = arrange(fp.read_runs(folder.parent)).drop_duplicates("label")
+    expected = [labels.format(**settings).replace("None", "–") for settings in (one, other)]
+    assert list(lines["label"]) == expected
+
+
+def test_data_without_a_recipe_is_not_ranked(make_run) -> None:
+    """Names like numbers stay text."""
+    for name in ("1:30", "2:30"):
+        (make_run("FedNNNN", name=name) / "recipe.yaml").unlink()
+    for seed, name in enumerate(("01", "1")):
+        folder = make_run("FedNNNN", dataset="image_folder", data_dir=name, seed=seed)
+    with pytest.warns(UserWarning, match=r"recipe\.yaml"):
+        runs = arrange(fp.read_runs(folder.parent))
+    assert {*runs["data"]} == {"01 (image_folder)", "1 (image_folder)", "data not recorded"}
+    of_unknown = runs[runs["data"] == "data not recorded"]
+    assert {*of_unknown["method"]} == {"1:30", "2:30"}
+    assert ranking.headline(of_unknown) == ""
+    assert not tables.accuracy(runs).strong
+
+
+def test_runs_of_one_seed_count_once_the_longer(make_run) -> None:
+    make_run("FedNNNN", name="a-short", comm_round=8, done=3)
+    folder = make_run("FedNNNN", name="long", comm_round=8)
+    make_run("FedNNNN", name="shorter", comm_round=8, done=2)
+    problems: list[str] = []
+    runs = arrange(fp.read_runs(folder.parent), problems)
+    assert list(runs["run"].unique()) == ["long"]
+    assert [problem.partition(": ")[0] for problem in problems] == ["a-short", "shorter"]
+
+
+@pytest.mark.parametrize(
+    ("nnnn", "base", "why"),
+    [
+        ([{}], [{"done": 3}], "the runs have 3 to 20 rounds"),
+        ([{"seed": 0}, {"seed": 1, "done": 3}], [{"done": 3}], "the runs have 3 to 20 rounds"),
+        ([{"change": every_tenth}], [{}], "the runs have 2 to 20 tests"),
+        ([{"seed": 1}], [{"seed": 0}], "the methods have different seeds"),
+    ],
+)
+def test_headline_ranks_no_unequal_runs(make_run, nnnn, base, why) -> None:
+    runs = [("FedNNNN", how) for how in nnnn] + [("PaperFedAvg", how) for how in base]
+    folders = [make_run(method, comm_round=20, **how) for method, how in runs]
+    arranged = arrange(fp.read_runs(folders[0].parent))
+    assert ranking.headline(arranged) == f"Not ranked: {why}."
+    table = tables.accuracy(arranged)
+    assert not table.strong
+    if len(nnnn) == 2:
+        assert list(table.rows["rounds"]) == ["3 of 20", "3 to 20 of 20"]
+
+
+def test_methods_are_ranked_by_the_seeds_they_share(make_run) -> None:
+    """Seed 0; FedNNNN's mean is lower than FedAvg's, by its run of seed 1, which is shorter."""
+    make_run("FedNNNN", change=curve(0.5, 0.6, 0.8, 0.6))
+    make_run("FedNNNN", seed=1, done=3, change=curve(0.5, 0.5, 0.5))
+    runs = arrange(fp.read_runs(make_run("PaperFedAvg", change=curve(0.5, 0.6, 0.7, 0.6)).parent))
+    assert ranking.headline(runs).startswith("Best: FedNNNN, 80.00 %, 10.0 points above FedAvg; 4")
+    assert tables.accuracy(runs).strong == {(1, "best"), (0, "final"), (1, "final")}
+
+
+def test_accuracy_on_held_out_images_is_called_validation(make_run) -> None:
+    held_out = make_run("FedNNNN", validation_fraction=0.2)
+    assert table_of(held_out).title == "Validation accuracy (%)"
+    both = table_of(make_run("PaperFedAvg").parent)
+    assert both.title == "Test and validation accuracy (%)"
+    assert "non-IID, B (held out 0.2) FedNNNN" in both.text()
+
+
+def test_setting_that_is_no_number_is_shown(make_run) -> None:
+    folder, keys = make_run("FedNNNN", dataset="mnist"), "validation_fraction|comm_round|per_round"
+    path = folder / "recipe.yaml"
+    path.write_text(re.sub(rf"({keys}): .*", r"\1: abc", path.read_text()))
+    runs = fp.read_runs(folder)
+    note = tables.accuracy(arrange(runs)).notes[-1]
+    assert all(f"{key} abc" in note for key in keys.split("|"))
+    assert fp.figures.agreement(runs).lines
+
+
+@pytest.mark.parametrize(
+    ("seeds", "reached", "rounds"),
+    [
+        ([(0.1, 0.2, 0.3, 0.9)], "1", "4"),
+        ([(0.1, 0.2, 0.3, 0.4)], "0", ">4"),
+        ([(0.1, None, None, 0.9)], "1", "4"),
+        ([(0.1, 0.8, 0.9, 0.9), (0.1, 0.2, 0.3, 0.9)], "2", "3.0 ± 1.4"),
+        ([(0.1, 0.9, 0.9, 0.9), (0.1, 0.2, 0.2, 0.2)], "1", ">4"),
+    ],
+)
+def test_rounds_to_accuracy_by_hand(make_run, seeds, reached: str, rounds: str) -> None:
+    for seed, accuracies in enumerate(seeds):
+        folder = make_run("FedNNNN", seed=seed, change=curve(*accuracies))
+    runs = arrange(fp.read_runs(folder.parent))
+    with pytest.raises(fp.UserError, match=r"^--target: 1\.5: an accuracy"):
+        tables.rounds_to(runs, 1.5)
+    table = tables.rounds_to(runs, 0.8)
+    (row,) = table.rows.to_dict("records")
+    assert (row["seeds"], row["reached it"], row["rounds"]) == (str(len(seeds)), reached, rounds)
+    assert bool(table.notes) == (None in seeds[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("device", "waited", "shown"),
+    [("A", None, True), ("A", 0.2, True), ("A", 0.5, False), ("B", None, False)],
+)
+def test_times_that_cannot_be_compared_are_not_shown(
+    make_run, device: str, waited: float | None, shown: bool
+) -> None:
+    """A round takes 1.3 s; of one run it is not known how long it waited for a core."""
+
+    make_run("FedNNNN")
+    other = make_run("PaperFedAvg", change=lambda line: line["seconds"].update(waited=waited))
+    (other / "summary.json").write_text(json.dumps({"device": f"cpu ({device}, 2 cores)"}))
+    runs = arrange(fp.read_runs(other.parent))
+    table = tables.accuracy(runs)
+    assert ("s a round" in table.rows) == table.numbers["seconds"].notna().all() == shown
+    assert any(f"{device}, 2 cores)" in note for note in table.notes)
+    named = {chart.name for chart in condition_charts(runs, runs.iloc[:0], ())}
+    assert ("seconds" in named) == shown
+
+
+def latex_tables(make_run) -> list[str]:
+    for seed in (0, 1):
+        for beta in (0.5, 0.7):
+            make_run("FedNNNN", dataset="mnist", seed=seed, beta=beta)
+    runs = arrange(fp.read_runs(make_run("my:规_>~&A", dataset="mnist").parent))
+    return [tables.accuracy(runs).latex(), tables.rounds_to(runs, 0.99).latex()]
+
+
+def test_latex_has_letters_that_pdflatex_knows(make_run) -> None:
+    texts = latex_tables(make_run)
+    assert all(text.isascii() for text in texts)
+    for part in (r"\beta", r"\pm", r"\toprule", r"lllr", "[U+89C4]", r"\footnotesize", "*"):
+        assert part in texts[0]
+    assert "$>$4" in texts[1]
+
+
+@pytest.mark.pdflatex
+def test_latex_compiles(make_run, tmp_path: Path) -> None:
+    head = r"\documentclass[landscape]{article}\usepackage{booktabs}\begin{document}"
+    document = "\n\n".join([head, *latex_tables(make_run), r"\end{document}"])
+    (tmp_path / "t.tex").write_text(document)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert ended.returncode == 0, ended.stdout[-2000:]
+
+
+def test_run_without_accuracy_is_judged_by_loss(make_run) -> None:
+    runs = arrange(fp.read_runs(make_run("FedNNNN", change=curve(None, None, None, None))))
+    row = tables.accuracy(runs).rows.iloc[0]
+    assert (row["metric"], float(row["best"])) == ("loss", round(runs["test_loss"].min(), 4))
+    table = tables.rounds_to(runs, 20.0)
+    assert (table.title, *table.rows["rounds"]) == ("Rounds to loss 20", "1")
+    assert ranking.headline(runs) == ""
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_first_metric_judges(make_run, lower: bool) -> None:
+    for method in ("PaperFedAvg", "FedNNNN"):
+        folder = make_run(method, comm_round=3)
+        with (folder / "recipe.yaml").open("a") as recipe:
+            recipe.write("validation_args: {metrics: ['mine:own', second]}\n")
+        summary = {"rounds": 3, "metric": "own", "higher_is_better": not lower}
+        (folder / "summary.json").write_text(json.dumps(summary))
+    measured = {"own": [0.5, 0.25, 0.75, 0.5, 0.125, 0.25], "second": 1.0}
+    read = fp.read_runs(folder.parent)
+    runs = arrange(read.assign(**{f"test_metrics.{name}": of for name, of in measured.items()}))
+    table = tables.accuracy(runs)
+    assert [*table.rows["metric"]] == [*fp.summary(runs)["metric"]] == ["own", "own"]
+    assert [*table.rows["best"]] == (["0.2500", "0.1250"] if lower else ["0.7500", "0.5000"])
+    assert [*table.rows["final"]] == ["0.7500", "0.2500"]
+    assert table.strong == {(int(lower), "best"), (int(lower), "final")}
+    assert ("FedNNNN, own 0.1250" if lower else "FedAvg, own 0.7500") in ranking.headline(runs)
+    rounds = tables.rounds_to(runs, 0.25).numbers["rounds"].tolist()
+    assert rounds == ([2, 2] if lower else [1, 1])
+
+
+def measured(folder: Path, *, metrics: str = "['mine:own']", **summary: object) -> None:
+    """Give a run's recipe metrics, and its summary these entries; without, no summary."""
+    with (folder / "recipe.yaml").open("a") as recipe:
+        recipe.write(f"validation_args: {{metrics: {metrics}}}\n")
+    (folder / "summary.json").unlink()
+    if summary:
+        (folder / "summary.json").write_text(json.dumps({"rounds": 4} | summary))
+
+
+def test_seeds_are_judged_by_one_quantity(make_run) -> None:
+    """Seed 0 diverged at once: no loss is on record, and its metrics do not stand in for it."""
+    for seed, losses in enumerate(((None,) * 4, (4.0, 2.0, 1.0, 1.0), (4.0, 3.0, 2.0, 2.0))):
+        folder = make_run("FedNNNN", seed=seed, change=curve(None, None, None, None))
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for line, loss in zip(lines, losses, strict=True):
+            line.update(test_loss=loss)
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    runs = fp.read_runs(folder.parent)
+    table = tables.accuracy(arrange(runs))
+    assert [*table.rows["metric"]] == ["loss"]
+    assert [*table.rows["best"]] == [*table.rows["final"]] == ["1.5000 ± 0.7071"]
+    assert "digits non-IID, B FedNNNN: 1 of 3 seeds has no loss." in table.notes
+    (row,) = fp.summary(runs).to_dict("records")
+    assert (row["seeds"], row["metric"], row["best"]) == (3, "loss", 1.5)
+
+
+def test_recipes_with_other_first_metrics_are_other_lines(make_run) -> None:
+    measured(make_run("FedNNNN"), metrics="[f1_macro]", higher_is_better=True)
+    runs = fp.read_runs(make_run("FedNNNN", seed=1).parent)
+    runs["test_metrics.f1_macro"] = runs["metric"].map({"f1_macro": 0.25})
+    table = tables.accuracy(arrange(runs))
+    found = dict(zip(table.rows["method"], table.rows["metric"], strict=True))
+    labels = {"FedNNNN (metric f1_macro)": "f1_macro", "FedNNNN (metric –)": "accuracy (%)"}
+    assert found == labels
+
+
+@pytest.mark.parametrize(
+    ("every", "done", "final"),
+    [(1, 4, "–"), (2, 4, "60.00"), (2, 5, "–"), (3, 4, "–"), (None, 4, "60.00")],
+)
+def test_final_value_is_the_last_rounds(make_run, every: int | None, done: int, final) -> None:
+    """Nothing is on record of the last round: not finite, or not tested there."""
+
+    def change(line: dict) -> None:
+        tested = line["round"] == 3
+        line.update(test_acc=0.6 if tested else None, test_loss=1.0 if tested else None)
+
+    folder = make_run("FedNNNN", comm_round=5, done=done, change=change)
+    (folder / "summary.json").unlink()
+    if every:
+        with (folder / "recipe.yaml").open("a") as recipe:
+            recipe.write(f"validation_args: {{frequency_of_the_test: {every}}}\n")
+    table = table_of(folder)
+    assert (table.rows["best"][0], table.rows["final"][0]) == ("60.00", final)
+    said = "digits non-IID, B FedNNNN: 1 of 1 seeds has no accuracy in the last round."
+    assert (said in table.notes) == (final == "–")
+
+
+def test_best_is_not_known_before_the_direction_is(make_run) -> None:
+    """It is in the summary of a finished run; one of a line's seeds is enough."""
+    measured(make_run("FedNNNN"))
+    measured(make_run("PaperFedAvg"))
+    folder = make_run("PaperFedAvg", seed=1)
+    measured(folder, higher_is_better=False)
+    runs = fp.read_runs(folder.parent)
+    runs["test_metrics.own"] = runs["round"].map({1: 0.5, 2: 0.25, 3: 0.75, 4: 0.5})
+    runs = arrange(runs)
+    table = tables.accuracy(runs)
+    assert [*table.rows["best"]] == ["0.2500 ± 0.0000", "–"]
+    assert [*table.rows["final"]] == ["0.5000 ± 0.0000", "0.5000"]
+    assert any("FedNNNN" in note and "smaller" in note for note in table.notes)
+    assert [*tables.rounds_to(runs, 0.3).rows["rounds"]] == ["2.0 ± 0.0", "–"]
+    scorer = make_run("FedNNNN")
+    measured(scorer, metrics="[f1_macro]")  # of which larger is always better
+    assert {*fp.read_runs(scorer)["lower_is_better"]} == {False}
+
+
+def test_target_of_a_summary_is_in_range(make_run) -> None:
+    runs = fp.read_runs(make_run("FedNNNN"))
+    for target in (95, 0.0, "x", float("nan")):
+        with pytest.raises(fp.UserError, match=r"^target: [^\n]*$"):
+            fp.summary(runs, target=target)

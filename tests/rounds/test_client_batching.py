@@ -1,0 +1,108 @@
+"""Runs whose clients train together: the records, the bits, and what is refused."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fednnnn_plugin.assembly import federation as run_module
+from fednnnn_plugin.assembly.executors import MEMORY, room_on, widest_group
+from fednnnn_plugin.assembly.inputs import Inputs
+from fednnnn_plugin.client.group_sgd import GroupSGD
+from fednnnn_plugin.client.groups import client_bytes
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.models import create_model
+from fednnnn_plugin.rounds.batches import LoaderData
+
+from ..tiny import Content, Tiny
+
+CPU = torch.device("cpu")
+SGD = LocalSGD(1, 5, 0.1)
+MODEL = create_model("nnnn_digits", 0)
+NEEDS = client_bytes(MODEL, SGD, (5, 1, 8, 8))
+# Sizes 7, 12, 5, 30, 9, 16: with batches of 8 that is 1, 2, 1, 4, 2, 2 steps.
+ALL = {"client_num_per_round": 6, "batch_size": 8, "epochs": 1}
+
+
+def test_group_width_follows_the_gpus_memory(data: FederatedData) -> None:
+    """The data and ten models are left out; ``MEMORY`` of the rest holds clients, at least one."""
+    inputs = Inputs(MODEL, data, CPU)
+    staged = sum(len(y) * (64 * 4 + 8) for y in (data.train_labels, data.test_labels))
+    own = staged + 64 * sum(p.numel() for p in MODEL.parameters())
+    assert [room_on(inputs, memory) for memory in (0, 1, own + 9)] == [0, 1, 9]
+    for free, together in ((0, 1), (1, 1), (4 * NEEDS, 3)):
+        for asked, width in (("auto", together), ("off", 1), (7, 7)):
+            assert widest_group(inputs, SGD, asked, free) == width
+
+
+def test_groups_are_kept_on_another_gpu(
+    tiny: Tiny, content: Content, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on_gpu(name: str, clients: int, rounds: int, **mode: Any) -> int:
+        room = int((clients + 0.5) * NEEDS / MEMORY)
+        with monkeypatch.context() as patched:
+            patched.setattr(run_module, "room_on", lambda *_: room)
+            summary = tiny(name, comm_round=rounds, client_num_per_round=6, **mode)
+        return int(summary.client_batching)
+
+    assert on_gpu("whole", 3, 3) == on_gpu("parts", 3, 2) == 3
+    assert on_gpu("other", 2, 1) == 2
+    assert on_gpu("parts", 2, 3, mode="resume") == 3
+    assert content(tiny.folder / "whole") == content(tiny.folder / "parts")
+
+
+def test_groups_are_halved_when_memory_ends(
+    tiny: Tiny, content: Content, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first group of six there is memory for three clients; a step of one was tried."""
+    groups, all_at = list[int](), GroupSGD._all_at
+
+    def short_of_memory(self: GroupSGD, start: Any, clients: int) -> Any:
+        groups.append(clients)
+        if clients > 3 and len(groups) > 2:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return all_at(self, start, clients)
+
+    settings = ALL | {"client_batching": 6}
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupSGD, "_all_at", short_of_memory)
+        assert tiny("whole", comm_round=3, **settings).client_batching == 3
+        assert max(groups[3:]) == 3
+        groups.clear()
+        tiny("parts", comm_round=2, **settings)
+    assert tiny.log("whole").count("WARNING") == 1
+    kept = json.loads((tiny.folder / "whole" / "client_batching.json").read_text())
+    assert kept == {"0": 6, "2": 3}
+    # Of as much memory as before, a resumed run has the bits of the other, not wider groups.
+    tiny("parts", mode="resume", comm_round=3, **settings)
+    assert content(tiny.folder / "whole") == content(tiny.folder / "parts")
+
+
+def test_users_model_data_and_trainer_are_not_grouped(data: FederatedData) -> None:
+    for inputs in (
+        Inputs(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data, CPU),
+        Inputs(MODEL, LoaderData({0: []}, {0: 1}, [], 10), CPU),
+        Inputs(MODEL, data, CPU, SimpleNamespace()),
+    ):
+        assert widest_group(inputs, SGD, "auto", 2**40) == widest_group(inputs, SGD, 1, 0) == 1
+        with pytest.raises(UserError, match=r"^train_args\.client_batching: 2: must be auto or "):
+            widest_group(inputs, SGD, 2, 0)
+
+
+def test_group_fails_with_one_of_its_clients(tiny: Tiny, data: FederatedData) -> None:
+    """Client 4's labels do not exist; 0 and 2 train with it, 3, 5 and 1 before."""
+    labels = data.train_labels.clone()
+    labels[data.client_indices[4]] = 99
+    broken = ALL | {"client_batching": 3, "comm_round": 1}
+    broken["data"] = replace(data, train_labels=labels)
+    tiny(max_client_failures=3, **broken)
+    [record] = tiny.records()
+    assert (record["clients"], record["rejected"]) == (3, 3)
+    with pytest.raises(RunError, match=r"max_client_failures allows 2"):
+        tiny("other", max_client_failures=2, **broken)

@@ -1,0 +1,130 @@
+"""Client methods and metrics: the same bits however they run; of a user's, and by hand.
+
+Against equations: ``test_against_plain_loop.py``; what does not fit: ``test_refusals.py``.
+"""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.rounds.scorer import Scorer
+
+from ..tiny import CELL, NET, TEST, Content, Start, X, Y, follower
+
+FEDAVG = "digits_noniid_b_fedavg"
+
+
+@pytest.mark.slow
+def test_scaffold_in_groups_is_scaffold_alone(start: Start) -> None:
+    exact = {"client_method": "scaffold", "client_num_per_round": 5, "precision": "fp64"}
+    found, expected = (
+        load_file(start(str(width), client_batching=width, **exact).folder / "model.safetensors")
+        for width in (3, "off")
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_method_goes_on_with_the_same_bits(start: Start, content: Content) -> None:
+    """One that draws, on any number of workers, after a whole round and within one.
+
+    Scaffold: ``test_mpi_processes.py``; lost and damaged files: ``trust/``.
+    """
+
+    def stop(number: int, done: int, _: int) -> None:
+        if (number, done) == (3, 2):
+            raise InterruptedError
+
+    drag = {"client_method": CELL["Drag"], "client_num_per_round": 5, "comm_round": 3}
+    whole = start("whole", FEDAVG, worker_num=1, **drag).folder
+    start("stop", FEDAVG, worker_num=2, **drag | {"comm_round": 2})
+    with pytest.raises(InterruptedError):
+        start("within", FEDAVG, followers=[follower(client_done=stop)], **drag)
+    for name in ("stop", "within"):
+        folder = start(name, FEDAVG, resume=True, worker_num=2, **drag).folder
+        assert content(folder) == content(whole)
+        names = [{path.name for path in (of / "clients").iterdir()} for of in (whole, folder)]
+        assert names[0] == names[1]
+    # Of what two checkpoints need, the older one has a file a client; another method needs none.
+    older = Counter(name[:13] for name in names[0] if "round-000003" not in name)
+    assert set(older.values()) == {1}
+    start("whole", FEDAVG, comm_round=1, overwrite=True)
+    assert not (whole / "clients").exists()
+
+
+def test_what_an_interrupted_round_left_is_not_kept(start: Start) -> None:
+    """Client 0 ends in round 3, which is interrupted, and fails when the round is repeated."""
+    data, failing = [(X[Y.eq(k)], Y[Y.eq(k)]) for k in range(3)], Path("failing")
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        if failing.exists() and not targets.any():  # all are of class 0
+            raise OSError("not mounted")
+        return nn.functional.cross_entropy(outputs, targets)
+
+    def sampler(number: int, *_: object) -> list[int]:
+        return [1, 2] if number == 4 else [0, 1]
+
+    def stop(number: int, done: int, _: int) -> None:
+        if (number, done) == (3, 1):
+            raise InterruptedError
+
+    heal = follower(
+        begin=lambda *_: failing.touch(), round_done=lambda _: failing.unlink(missing_ok=True)
+    )
+    given = {"data": (data, TEST), "model": NET, "loss": loss, "client_sampling": sampler}
+    given |= {"client_method": "scaffold", "batch_size": -1, "epochs": 1, "worker_num": 1}
+    given |= {"client_num_in_total": 3, "client_num_per_round": 2, "max_client_failures": 1}
+    given |= {"checkpoint_every": 1, "comm_round": 6}
+    with pytest.raises(InterruptedError):
+        start("run", FEDAVG, followers=[follower(client_done=stop)], **given)
+    assert Path("run/clients/client-000000-round-000003.safetensors").exists()
+    start("run", FEDAVG, followers=[heal], resume=True, **given)
+    assert fp.read_runs("run")["rejected"].tolist() == [0, 0, 1, 0, 0, 0]
+
+
+def test_lost_vectors_are_no_failure_of_the_client(start: Start) -> None:
+    """It is not left out, though clients may fail: the run ends."""
+    lose = follower(round_done=lambda _: shutil.rmtree("run/clients"))
+    given = {"client_method": "scaffold", "max_client_failures": 5, "client_num_per_round": 20}
+    with pytest.raises(fp.RunError, match=r"^run/clients/client-0.*: No such file"):
+        start("run", FEDAVG, followers=[lose], **given)
+
+
+@pytest.mark.slow
+def test_method_of_recipes_readme_runs(start: Start, content: Content) -> None:
+    page = (Path(__file__).parents[2] / "recipes/README.md").read_text()
+    names: dict[str, Any] = {"__name__": "my_methods"}
+    exec(page.split("# my_methods.py\n")[1].split("```")[0], names)
+    own, plain = start("own", FEDAVG, client_method=names["Inertia"]), start("plain", FEDAVG)
+    assert content(own.folder) != content(plain.folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs", "targets", "value"),
+    [
+        # A label of -100 counts for nothing.
+        ("f1_macro", [[2, 0], [0, 1], [3, 0], [1, 0], [9, 0]], [0, 1, 0, 1, -100], 11 / 15),
+        ("f1", [[1], [-1], [2], [-2]], [1, 0, 1, 1], 0.8),
+        ("roc_auc", [[1], [-1], [2], [-2]], [1.0, 0.0, 1.0, 0.0], 1),
+        ("neg_mean_absolute_error", [[1], [-1], [2], [-2]], [1.5, -1.0, 2.0, -2.0], -0.125),
+        ("neg_mean_squared_error", [0.5, 0.5, 1, 1], [0.0, 1.0, 0.0, 1.0], -0.375),  # not yes or no
+        ("f1_micro", [[1, -1], [-1, 1]], [[1, 0], [1, 1]], 0.8),
+    ],
+)
+def test_scorer_worked_by_hand(name: str, outputs: Any, targets: Any, value: float) -> None:
+    found = Scorer(name)(torch.tensor(outputs, dtype=torch.float32), torch.tensor(targets))
+    assert found == pytest.approx(value)
+
+
+def test_metric_that_fails_is_refused(start: Start) -> None:
+    given = {"data": CELL["numbers"], "model": CELL["net"], "loss": "mse"}
+    with pytest.raises(fp.UserError, match=r"^validation_args\.metrics: roc_auc: "):
+        start("run", FEDAVG, metrics=["roc_auc"], client_num_in_total=4, **given)
+    assert not Path("run").exists()

@@ -1,0 +1,116 @@
+"""How a run may begin in a folder, who may write to it, and its log."""
+
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.run_folder.folder import Mode, RunFolder
+from fednnnn_plugin.run_folder.log_file import run_log
+
+LINE = '{"round": 1}\n'
+CHECKPOINT = f"checkpoint/round-000001-{32 * 'a'}.safetensors"
+BEGUN = {".lock": "", "recipe.yaml": "r"}
+MODES: tuple[Mode, ...] = ("new", "resume", "overwrite")
+
+
+@pytest.mark.parametrize(
+    ("files", "new", "resume"),
+    [
+        ({}, None, "--resume: .*: it holds no run"),
+        ({"recipe.yaml": "mine"}, r"recipe\.yaml: it is there already", None),
+        (BEGUN, None, None),  # a run without a finished round blocks nothing
+        (BEGUN | {"fedml.log": "", "metrics.jsonl": LINE[:-1]}, None, None),
+        (BEGUN | {"metrics.jsonl": LINE}, "it already holds a run", None),
+        (BEGUN | {CHECKPOINT: ""}, "it already holds a run", None),
+        ({"model.safetensors": ""}, "it already holds a run", r"recipe\.yaml: missing"),
+        ({"wandb/theirs": ""}, "wandb: it is there already", "--resume: .*: it holds no run"),
+    ],
+)
+def test_folder_tells_how_a_run_may_begin(
+    tmp_path: Path, files: dict[str, str], new: str | None, resume: str | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for mode, refused in zip(MODES, (new, resume, None), strict=True):
+        if refused is None:
+            RunFolder(tmp_path).check(mode)
+        else:
+            with pytest.raises(UserError, match=refused):
+                RunFolder(tmp_path).check(mode)
+    assert all((tmp_path / name).read_text() == text for name, text in files.items())
+
+
+def test_links_and_pipes_are_refused(tmp_path: Path) -> None:
+    for name in (".lock", CHECKPOINT, "wandb"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        for make in (os.mkfifo, lambda path: path.symlink_to(tmp_path)):
+            make(path)
+            for mode in MODES:
+                with pytest.raises(UserError, match=f"--output: {path}: not a "):
+                    RunFolder(tmp_path).check(mode)
+            path.unlink()
+
+
+def test_folder_is_written_by_one_run(tmp_path: Path) -> None:
+    with RunFolder(tmp_path).locked("new"), ThreadPoolExecutor() as threads:
+        begins = [RunFolder(tmp_path).locked(mode).__enter__ for mode in MODES]
+        for begin in (*begins, RunFolder(tmp_path).check_free):
+            with pytest.raises(UserError, match=f"--output: {tmp_path}: another run is writing"):
+                threads.submit(begin).result()
+    RunFolder(tmp_path).check_free()
+    with RunFolder(tmp_path).locked("resume"):
+        pass
+
+
+def test_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "link"
+    for to in ("link", "absent"):
+        folder.symlink_to(to)
+        for begin in (RunFolder(folder).check_free, RunFolder(folder).locked("new").__enter__):
+            with pytest.raises(UserError, match=f"--output: {folder}: cannot be written to"):
+                begin()
+        folder.unlink()
+
+
+def test_folder_keeps_what_is_not_its_own(tmp_path: Path) -> None:
+    """Folders of a project's own scripts and data; a run that came while this one loaded data."""
+    (tmp_path / "wandb").mkdir()
+    theirs = tmp_path / "clients" / "hospital.csv"
+    theirs.parent.mkdir()
+    ours = theirs.with_name("client-000001-round-000002.safetensors")
+    theirs.touch()
+    ours.touch()
+    for kept in (True, False):
+        with RunFolder(tmp_path).locked("overwrite"):
+            assert (tmp_path / "wandb").exists() == kept
+            assert (theirs.exists(), ours.exists()) == (True, False)
+    folder = RunFolder(tmp_path)
+    folder.check("new")
+    folder.model.write_text("theirs")
+    with pytest.raises(UserError, match="it already holds a run"), folder.locked("new"):
+        pass
+    assert folder.model.read_text() == "theirs"
+
+
+def test_log_waits_until_it_has_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The process's own handlers get what they got, loggers with a level of their own included."""
+    root, told = logging.getLogger(), logging.getLogger("told")
+    told.setLevel(logging.INFO)
+    before = root.handlers[:], root.level, caplog.handler.filters[:]
+    with run_log() as write_to:
+        told.parent.info("early")
+        write_to(tmp_path / "log")
+        for logger in (root, told):
+            logger.info("late")
+            logger.warning("late")
+    assert len((tmp_path / "log").read_text().splitlines()) == 5
+    assert (root.handlers, root.level, caplog.handler.filters) == before
+    levels = [(record.name, record.levelname) for record in caplog.records]
+    assert levels == [("root", "WARNING"), ("told", "INFO"), ("told", "WARNING")]
+    told.setLevel(logging.NOTSET)

@@ -1,0 +1,130 @@
+"""``metrics.jsonl``, ``summary.json`` and checkpoints: what of them is whole, after any damage."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.run_folder.checkpoint import CheckpointFolder
+from fednnnn_plugin.run_folder.records import MetricsFile
+
+OTHER = b'{"round": 2, "test_acc": 0, "integrated_norm": 1, "seconds": {"train": 1}'
+NORMS = (b"-1", b"NaN", b"1e308")
+MANY = 10**6
+in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+def metrics(tmp_path: Path) -> MetricsFile:
+    """Holds rounds 1 to 3, the second one untested."""
+    seconds = {"train": 20.0, "aggregate": 1.0, "evaluate": 0.25}
+    with (tmp_path / "metrics.jsonl").open("w") as file:
+        for number, accuracy in ((1, 0.1), (2, None), (3, 0.3)):
+            line = {"round": number, "test_acc": accuracy, "integrated_norm": 2.0 * number}
+            file.write(json.dumps(line | {"seconds": seconds}) + "\n")
+    return MetricsFile(tmp_path / "metrics.jsonl")
+
+
+def lines(metrics: MetricsFile) -> list[bytes]:
+    return metrics.path.read_bytes().splitlines(keepends=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "whole"),
+    [
+        (OTHER + b"}\n", 2),
+        (OTHER + b"}", 1),  # it runs into the next line
+        (OTHER.replace(b'"test_acc": 0, ', b"") + b"}\n", 1),
+        (OTHER.replace(b'"test_acc": 0', b'"test_acc": 1.5') + b"}\n", 1),
+        (OTHER.replace(b'"train": 1', b'"train": "1"') + b"}\n", 1),
+        *((OTHER.replace(b'norm": 1', b'norm": ' + norm) + b"}\n", 1) for norm in NORMS),
+        (OTHER + b', "mean_client_norm": -1}\n', 1),
+        (OTHER + b', "layers": {"fc": {"N": 1e999}}}\n', 1),
+        (b"[" * 100_000 + b"\n", 1),
+    ],
+)
+def test_metrics_file_counts_whole_lines_only(
+    metrics: MetricsFile, line: bytes, whole: int
+) -> None:
+    assert (metrics.results(), metrics.until(2)) == ((0.3, 3, 0.3), (4.0, 2 * 21.25))
+    first, _, third = lines(metrics)
+    metrics.path.write_bytes(first + line + third[:-1])
+    assert metrics.rounds() == whole
+
+
+@in_one_folder
+@given(content=st.binary(max_size=200), kept=st.integers(0, 3))
+def test_metrics_file_is_cut_back_to_whole_lines(
+    metrics: MetricsFile, content: bytes, kept: int
+) -> None:
+    before = lines(metrics)
+    metrics.path.write_bytes(b"".join(before[:kept]) + content)
+    try:
+        assert metrics.rounds() >= kept
+        metrics.cut(kept)
+        assert lines(metrics) == before[:kept]
+    finally:
+        metrics.path.write_bytes(b"".join(before))
+
+
+def server(number: int) -> dict[str, torch.Tensor]:
+    return {"w": torch.full((3,), float(number)), "steps": torch.tensor(number)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CheckpointFolder:
+    """Holds the checkpoints of rounds 1 and 2."""
+    checkpoints = CheckpointFolder(tmp_path / "checkpoint")
+    for number in (1, 2):
+        checkpoints.save(server(number), number)
+    return checkpoints
+
+
+def loaded(folder: CheckpointFolder, recorded: int = MANY) -> int:
+    """The round of the checkpoint that is loaded, which is as it was saved."""
+    checkpoint = folder.load(recorded)
+    torch.testing.assert_close(checkpoint.server, server(checkpoint.round), rtol=0, atol=0)
+    return checkpoint.round
+
+
+def test_checkpoints_of_the_newest_two_rounds_are_kept(folder: CheckpointFolder) -> None:
+    """Those are of a run that was cut back; they must not come after the one that goes on."""
+    (folder.path / "round-000009.safetensors").write_text("mine")
+    for number, left in ((5, [2, 5]), (1_000_000, [5, 1_000_000]), (3, [3]), (4, [3, 4])):
+        folder.save(server(number), number)
+        assert loaded(folder) == number
+        names = [path.name.split("-")[1] for path in folder.path.glob("round-*-*")]
+        assert sorted(map(int, names)) == left
+    assert (folder.path / "round-000009.safetensors").read_text() == "mine"
+
+
+def test_checkpoint_beyond_the_record_is_passed_over(folder: CheckpointFolder) -> None:
+    assert [loaded(folder, 2), loaded(folder, 1)] == [2, 1]
+    with pytest.raises(UserError, match=r"metrics\.jsonl: line 1 is damaged or missing"):
+        folder.load(0)
+
+
+@in_one_folder
+@given(start=st.integers(0, 200), length=st.integers(0, 200), new=st.binary(max_size=60))
+@example(start=-2, length=0, new=b"77")  # other numbers
+def test_checkpoint_with_any_damage_is_passed_over(
+    folder: CheckpointFolder, start: int, length: int, new: bytes
+) -> None:
+    newest = max(folder.path.iterdir())
+    content = newest.read_bytes()
+    changed = content[:start] + new + (content[start + length :] if start >= 0 else b"")
+    digest = hashlib.blake2b(changed, digest_size=16).hexdigest()
+    under_its_own = newest.with_name(f"round-000002-{digest}.safetensors")
+    newest.write_bytes(changed)
+    try:
+        assert loaded(folder) == (2 if changed == content else 1)
+        newest.rename(under_its_own)
+        folder.load(MANY)  # a result, or damaged
+    finally:
+        under_its_own.unlink()
+        newest.write_bytes(content)

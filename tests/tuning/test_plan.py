@@ -1,0 +1,124 @@
+"""The paper's procedure: which values, which condition, which rounds."""
+
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import pytest
+import yaml
+
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.recipe import Recipe, dump_recipe, find_recipe, load_recipe
+from fednnnn_plugin.tuning.options import Options, options_of
+from fednnnn_plugin.tuning.plan import described, make_plan, trial_recipes
+
+
+def loader(name: str, *own: str) -> Callable[[Sequence[str]], Recipe]:
+    return lambda changes: load_recipe(find_recipe(name), [*own, *changes])
+
+
+def recipe(name: str, *own: str) -> Recipe:
+    return loader(name, *own)([])
+
+
+def test_plan_has_the_papers_learning_rates() -> None:
+    rate, own = make_plan(recipe("mnist_iid_ub_fednnnn"), Options()).steps
+    assert (rate.method, rate.rounds) == ("PaperFedAvg", 50)
+    assert rate.grid["learning_rate"] == tuple(round(0.01 * n, 2) for n in range(2, 16))
+    assert (own.method, list(own.grid)) == ("FedNNNN", ["beta", "gamma"])
+    rate, own = make_plan(recipe("cifar10_noniid_b_fedprox"), Options()).steps
+    assert rate.rounds == 30
+    assert rate.grid == {"learning_rate": (0.01, 0.03, 0.05, 0.07, 0.09, 0.11)}
+    assert list(own.grid) == ["prox_mu"]
+
+
+def test_plan_contains_the_papers_choices() -> None:
+    scenarios = product(("mnist", "cifar10"), ("iid", "noniid"), ("b", "ub"))
+    methods = ("fedprox", "normnorm", "momentum", "fednnnn")
+    for scenario, method in product(scenarios, methods):
+        base = recipe("_".join((*scenario, method)))
+        own = make_plan(base, Options()).steps[-1]
+        assert all(value in own.grid[key] for key, value in base.rule_settings.items())
+    # A comparator has the grid of its rule's keys, or a learning rate only.
+    for method, keys in {"fedexp": [], "fedadam": ["server_lr"]}.items():
+        rate, *steps = make_plan(recipe(f"digits_noniid_b_{method}"), Options()).steps
+        assert rate.method == "PaperFedAvg"
+        assert [key for step in steps for key in step.grid] == keys
+
+
+def test_plan_searches_what_the_grids_name() -> None:
+    base = recipe("digits_noniid_b_fednnnn")
+    [own] = make_plan(base, Options(grid={"gamma": (0.5, 0.6)}, rounds=3)).steps
+    assert (own.grid, own.rounds) == ({"gamma": (0.5, 0.6)}, 3)
+    grids = {"learning_rate": (0.05,), "weight_decay": (0.0, 5e-4)}
+    (rate,) = make_plan(recipe("cifar10_noniid_b_fedavg"), Options(grid=grids)).steps
+    assert (rate.method, len(rate)) == ("PaperFedAvg", 2)
+    many = tuple(0.001 * n for n in range(1, 100))
+    with pytest.raises(UserError, match="9801 combinations"):
+        make_plan(base, Options(grid={"beta": many, "gamma": many}))
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "held_out"), [(0.0, None, 1 / 6), (0.25, None, 0.25), (0.25, 0.5, 0.5)]
+)
+def test_plan_holds_out_a_validation_part(own: float, asked: float | None, held_out: float) -> None:
+    base = recipe("digits_noniid_b_fednnnn", f"validation_fraction={own}")
+    plan = make_plan(base, Options(validation=asked, metric="final_loss", prune=True, rounds=7))
+    assert plan.validation == held_out
+    assert make_plan(base, options_of(plan)) == plan
+
+
+@pytest.mark.parametrize("own", [(), ("partition_method=dirichlet",)])
+@pytest.mark.parametrize("paper", [None, False, True])
+@pytest.mark.parametrize("key", ["beta", "learning_rate"])
+def test_plan_is_resumed_with_the_options_that_made_it(
+    own: tuple[str, ...], paper: bool | None, key: str
+) -> None:
+    base = recipe("digits_noniid_b_fednnnn", *own)
+    given = Options(grid={key: (0.5, 0.7)}, rounds=3, paper=paper, prune=False, seeds=(1, 5))
+    plan = make_plan(base, given)
+    assert given.planned.items() <= options_of(plan).planned.items()
+    assert make_plan(base, options_of(plan)) == plan
+
+
+def test_plan_searches_learning_rate_on_fedavg() -> None:
+    own_data = ("partition_method=dirichlet", "partition_alpha=0.3", "min_samples=5")
+    load = loader("mnist_iid_ub_fednnnn", *own_data)
+    plan = make_plan(load([]), Options(paper=True))
+    rate, own = plan.steps
+    tried = trial_recipes(load, plan, rate, {"learning_rate": 0.07})[""]
+    assert tried.train_args.federated_optimizer == "PaperFedAvg"
+    assert tried.data_args.partition_method == "n_class"
+    assert tried.data_args.partition_sizes == "balanced"
+    assert (tried.train_args.learning_rate, tried.train_args.comm_round) == (0.07, 50)
+    # The method's own values under the recipe's own condition.
+    tried = trial_recipes(load, plan, own, {"learning_rate": 0.07, "beta": 0.9, "gamma": 0.6})[""]
+    assert tried.train_args.federated_optimizer == "FedNNNN"
+    assert tried.data_args.partition_method == "dirichlet"
+    assert tried.data_args.partition_sizes == "power_law"
+    train = yaml.safe_load(dump_recipe(tried))["train_args"]
+    assert (train["beta"], train["gamma"], train["learning_rate"]) == (0.9, 0.6, 0.07)
+    assert "the paper's procedure" in next(described(load, plan))
+
+
+def test_plan_of_ones_own_recipe_is_joint() -> None:
+    own = ("partition_method=dirichlet", "partition_alpha=0.3", "client_num_in_total=12")
+    load = loader("digits_noniid_b_fednnnn", *own, "client_num_per_round=12")
+    grids = {"learning_rate": (0.02, 0.05), "weight_decay": (0.0, 1e-4), "epochs": (1.0, 2.0)}
+    plan = make_plan(load([]), Options(grid=grids))
+    (step,) = plan.steps
+    assert (step.method, len(step), step.rounds) == ("FedNNNN", 8, load([]).train_args.comm_round)
+    tried = trial_recipes(load, plan, step, {"learning_rate": 0.02, "epochs": 2.0})[""]
+    assert tried.train_args.federated_optimizer == "FedNNNN"
+    assert (tried.data_args.partition_method, tried.data_args.partition_alpha) == ("dirichlet", 0.3)
+    assert (tried.train_args.learning_rate, tried.train_args.epochs) == (0.02, 2)
+    assert "FedNNNN, digits (dirichlet), 12 clients" in next(described(load, plan))
+    for grids in (None, {"comm_round": (1.0,)}, {"lr": (0.1,)}):
+        with pytest.raises(UserError, match="--grid"):
+            make_plan(load([]), Options(grid=grids))
+
+
+@pytest.mark.parametrize("loss", ["mse", "bce_with_logits", "cross_entropy"])
+def test_plan_without_classes_judges_by_loss(loss: str) -> None:
+    base = recipe("digits_noniid_b_fednnnn", f"train_args.loss={loss}")
+    metric = make_plan(base, Options(grid={"beta": (0.5,)}, paper=True)).metric
+    assert metric == ("best_accuracy" if loss == "cross_entropy" else "final_loss")

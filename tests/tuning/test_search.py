@@ -1,0 +1,278 @@
+"""Which points are visited, what counts as their result, and what is chosen."""
+
+import json
+import shutil
+from math import nan
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import optuna
+import pytest
+import yaml
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+
+from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.recipe import find_recipe, load_recipe
+from fednnnn_plugin.reporting.study import Step
+from fednnnn_plugin.tuning.plan import Measure
+from fednnnn_plugin.tuning.trial import run_trial
+
+from .conftest import BETA_WITHOUT_LOSS, Outcome, Searches
+
+NAMES = ["beta=0.5", "beta=0.7", "beta=0.9"]
+DIVERGED = RunError("every client diverged")
+
+
+def hill(train: dict[str, Any], _round: int) -> float:
+    """Best at β 0.7."""
+    return 0.9 - abs(train["beta"] - 0.7)
+
+
+def ending_at(error: BaseException) -> Outcome:
+    """The same, but that the run of β 0.7 ends in its second round."""
+
+    def outcome(train: dict[str, Any], number: int) -> float:
+        if train["beta"] == 0.7 and number == 2:
+            raise error
+        return hill(train, number)
+
+    return outcome
+
+
+def trials(searches: Searches) -> list[optuna.trial.FrozenTrial]:
+    """What Optuna's own tools read, and so its dashboard."""
+    storage = optuna.storages.JournalStorage(JournalFileBackend(str(searches.folder.journal)))
+    return optuna.load_study(study_name="FedNNNN", storage=storage).trials
+
+
+@pytest.fixture
+def three(searches: Searches) -> Searches:
+    """A study of three points that has begun."""
+    searches.begin(grid={"beta": [0.5, 0.7, 0.9]}, rounds=3)
+    return searches
+
+
+def test_search_visits_every_point_once(three: Searches) -> None:
+    study = three.search(hill)
+    assert three.ran == NAMES
+    assert list(study.trials["value"]) == pytest.approx([0.7, 0.9, 0.7])
+    assert list(study.trials["best_round"]) == [1, 1, 1]
+    three.folder.write_best(study)
+    text = three.folder.best.read_text(encoding="utf-8")
+    found = yaml.safe_load(text)
+    assert found["train_args"]["beta"] == 0.7
+    assert found["data_args"]["validation_fraction"] == 0.0
+    for said in ("3 rounds: beta in 0.5, 0.7, 0.9\n", "3 of 3 trials", "best_accuracy 0.9000"):
+        assert said in text
+    assert [trial.state for trial in trials(three)] == [TrialState.COMPLETE] * 3
+    assert trials(three)[1].intermediate_values == pytest.approx({1: 0.9, 2: 0.9, 3: 0.9})
+
+
+def test_seeds_are_averaged_over(searches: Searches) -> None:
+    """Seed 1 is better at 0.5 by 0.1, seed 5 worse by 0.4: 0.7, and (0.6 + 0.1) / 2."""
+    shift = {1: 0.1, 5: -0.4}
+
+    def outcome(train: dict[str, Any], number: int) -> float:
+        return hill(train, number) - 0.2 + (train["beta"] == 0.5) * shift[train["seed"]]
+
+    searches.begin(grid={"beta": [0.5, 0.7]}, rounds=2, seeds=[1, 5])
+    study = searches.search(outcome)
+    assert list(study.trials["value"]) == pytest.approx([0.35, 0.7])
+    assert list(study.trials["folder"]) == ["trials/FedNNNN/beta=0.5", "trials/FedNNNN/beta=0.7"]
+    assert trials(searches)[0].intermediate_values == pytest.approx({1: 0.35, 2: 0.35})
+    shutil.rmtree(searches.trial("beta=0.7") / "seed5")
+    searches.search(outcome)
+    assert searches.ran == [*["seed1", "seed5"] * 2, "seed5"]
+
+
+def test_seed_that_fails_ends_its_trial(searches: Searches) -> None:
+    searches.begin(grid={"beta": [0.5, 0.7]}, rounds=2, seeds=[1, 5, 2])
+
+    def outcome(train: dict[str, Any], number: int) -> float:
+        return (hill if train["seed"] == 1 else ending_at(DIVERGED))(train, number)
+
+    for _ in range(2):  # and is not begun again
+        study = searches.search(outcome)
+        assert searches.ran == ["seed1", "seed5", "seed2", "seed1", "seed5"]
+        assert list(study.trials["state"]) == ["finished", "failed"]
+    shutil.rmtree(searches.trial("beta=0.7") / "seed5")  # which repeats it
+    assert list(searches.search(hill).trials["state"]) == ["finished"] * 2
+    assert searches.ran[5:] == ["seed5", "seed2"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("full")])
+def test_trial_cut_short_is_run_again(three: Searches, error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        three.search(ending_at(error))
+    assert [trial.params for trial in trials(three)] == [{"beta": 0.5}]
+    study = three.search(hill)
+    assert three.ran == ["beta=0.5", "beta=0.7", "beta=0.7", "beta=0.9"]
+    assert study.chosen(study.plan.steps[0]) == {"beta": 0.7}
+    assert len(trials(three)) == 3
+
+
+def test_trial_that_failed_is_a_result(three: Searches) -> None:
+    study = three.search(ending_at(DIVERGED))
+    assert list(study.trials["state"]) == ["finished", "failed", "finished"]
+    assert study.chosen(study.plan.steps[0]) == {"beta": 0.5}  # of equal ones the first
+    assert "every client diverged" in three.said[1]
+
+
+def test_search_without_a_finished_trial(searches: Searches) -> None:
+    searches.begin(grid={"beta": [0.7]}, rounds=3)
+    with pytest.raises(RunError, match="every client diverged; remove trials/FedNNNN and --resume"):
+        searches.search(ending_at(DIVERGED))
+    shutil.rmtree(searches.trial("beta=0.7"))
+    assert list(searches.search(hill).trials["state"]) == ["finished"]
+
+
+def test_counts_are_integers_in_the_best_recipe(searches: Searches) -> None:
+    searches.begin("partition_method=dirichlet", grid={"epochs": [1, 2], "gamma": [0.5]}, rounds=2)
+    searches.folder.write_best(searches.search(lambda train, _: train["epochs"] / 10))
+    train = load_recipe(searches.folder.best).train_args
+    assert (train.epochs, train.rule_settings["gamma"]) == (2, 0.5)
+
+
+def test_trials_of_many_keys_have_folders(searches: Searches) -> None:
+    """Names have 255 bytes at most; two points that differ in the last key have two names."""
+    grid = {f"β{n}": (1 / 3,) for n in range(20)} | {"last": (1 / 3, 2 / 3)}
+    step = Step(name="S", method="m", rounds=1, grid=grid)
+    one, other = (searches.folder.trial(step, point) for point in step.points())
+    assert one != other
+    one.parent.mkdir(parents=True)
+    one.with_name(f".{one.name}.lock").touch()
+
+
+def test_metric_may_be_nan_in_a_round(searches: Searches) -> None:
+    searches.top = lambda train, number: nan if number > train["beta"] * 2 else 1 - train["beta"]
+    measure = Measure("top", lower_is_better=False)
+    searches.begin(grid={"beta": [0.1, 0.5, 0.9]}, rounds=2, measure=measure)
+    study = searches.search(hill)
+    assert list(study.trials["state"]) == ["failed", "finished", "finished"]
+    assert list(study.trials["value"][1:]) == pytest.approx([0.5, 0.1])
+    assert "its best_metric is not finite" in searches.said[0]
+
+
+def test_trial_that_diverges_fails(searches: Searches) -> None:
+    """At β 0.5 in the last round, at β 0.7 with one of two seeds, in every round."""
+    searches.with_classes = False
+    grid = {"beta": [0.5, 0.7, 0.9]}
+    searches.begin(grid=grid, rounds=3, metric="final_loss", seeds=[1, 5])
+
+    def outcome(train: dict[str, Any], number: int) -> float:
+        lost = {0.5: number == 3, 0.7: train["seed"] == 5, 0.9: number == 2}
+        return nan if lost[train["beta"]] else hill(train, number)
+
+    study = searches.search(outcome)
+    assert list(study.trials["state"]) == ["failed", "failed", "finished"]
+    assert study.chosen(study.plan.steps[0]) == {"beta": 0.9}
+    assert "its final_loss is not finite" in searches.said[0]
+
+
+@pytest.mark.slow
+def test_rounds_with_a_metric_alone_are_judged(searches: Searches) -> None:
+    """By the pruner too: β 2.0 is far behind the others."""
+    searches.top = lambda train, number: 0.05 * number / train["beta"]
+    grid = {"beta": [0.6, 0.65, 0.7, 0.75, 2.0]}
+    searches.begin(grid=grid, rounds=6, prune=True, measure=Measure("top", lower_is_better=False))
+    study = searches.search(lambda train, number: nan)
+    assert list(study.trials["state"]) == ["finished"] * 4 + ["pruned"]
+    assert study.trials["value"][0] == pytest.approx(0.5)
+    assert study.trials["rounds"][4] == 2
+
+
+def test_trials_side_by_side_share_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fednnnn_plugin.tuning.trial.run_federation", run := Mock())
+    recipe = load_recipe(find_recipe("digits_noniid_b_fednnnn"))
+    run_trial(recipe, tmp_path, lambda: False, 3, allow_code=False)
+    ranks = run.call_args.kwargs["ranks"]
+    assert (ranks.core_sharers, ranks.sharers("a GPU")) == (3, 3)
+
+
+@pytest.mark.parametrize("with_classes", [True, False])
+def test_search_by_loss_takes_the_lowest(searches: Searches, with_classes: bool) -> None:
+    searches.with_classes = with_classes
+    betas = [0.5, 0.7, BETA_WITHOUT_LOSS]
+    searches.begin(grid={"beta": betas}, rounds=2, metric="final_loss")
+    study = searches.search(lambda train, number: hill(train, number) / 10)
+    assert list(study.trials["state"]) == ["finished", "finished", "failed"]
+    assert study.chosen(study.plan.steps[0]) == {"beta": 0.7}
+    assert list(study.trials["best_round"][:2]) == [1, 1]
+    searches.search(hill)
+    assert len(searches.ran) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rounds", "metric", "state"),
+    [
+        (6, "best_accuracy", "pruned"),
+        (6, "final_loss", "pruned"),
+        (1, "best_accuracy", "finished"),  # after a third of the rounds, but not after the last
+    ],
+)
+def test_trial_that_is_hopeless_is_pruned(
+    searches: Searches, rounds: int, metric: str, state: str
+) -> None:
+    grid = {"beta": [0.6, 0.65, 0.7, 0.75, 2.0, 0.8]}
+    searches.begin(grid=grid, rounds=rounds, prune=True, metric=metric)
+    study = searches.search(lambda train, number: 0.05 * number / train["beta"])
+    found = study.trials.set_index("beta")
+    assert (found["state"][0.6], found["state"][2.0]) == ("finished", state)
+    assert found["rounds"][2.0] == (2 if state == "pruned" else 1)
+    searches.search(hill)
+    assert len(searches.ran) == 6
+
+
+def test_second_step_starts_from_the_first_choice(searches: Searches) -> None:
+    searches.begin(grid={"learning_rate": [0.01, 0.1, 0.2], "beta": [0.5, 0.7]}, rounds=1)
+    study = searches.search(lambda train, _: 1 - abs(train["learning_rate"] - 0.1))
+    assert list(study.trials["step"]) == ["learning-rate"] * 3 + ["FedNNNN"] * 2
+    searches.folder.write_best(study)
+    for path in (searches.trial("beta=0.7") / "recipe.yaml", searches.folder.best):
+        assert yaml.safe_load(path.read_text())["train_args"]["learning_rate"] == 0.1
+
+
+def test_run_folders_decide_what_is_finished(three: Searches) -> None:
+    three.search(hill)
+    middle = three.trial("beta=0.7")
+    shutil.rmtree(middle)
+    three.search(hill)
+    (middle / "summary.json").unlink()
+    three.search(hill)
+    assert three.ran == [*NAMES, "beta=0.7", "beta=0.7"]
+    # A run of other settings is left alone.
+    stored = middle / "recipe.yaml"
+    stored.write_text(stored.read_text().replace("batch_size: ", "batch_size: 1"))
+    kept = {path: path.read_bytes() for path in middle.iterdir()}
+    with pytest.raises(UserError, match=r"train_args.batch_size"):
+        three.search_really()
+    assert kept.items() <= {path: path.read_bytes() for path in middle.iterdir()}.items()
+
+
+def test_journal_with_half_a_line_is_read(three: Searches) -> None:
+    three.search(hill)
+    journal = three.folder.journal
+    journal.with_name("journal.log.lock").symlink_to("/nowhere/journal.log")
+    journal.write_bytes(journal.read_bytes()[:-20])  # of the third trial
+    study = three.search(hill)
+    assert three.ran == NAMES
+    assert list(study.trials["state"]) == ["finished"] * 3
+    assert all(json.loads(line) for line in journal.read_text().splitlines())
+
+
+def test_journal_that_is_damaged_is_refused(three: Searches) -> None:
+    three.search(hill)
+    three.folder.journal.write_text('{"op_code": 0}\n')
+    with pytest.raises(UserError, match=r"^[^\n]*journal.log: damaged[^\n]*$"):
+        three.search(hill)
+    three.folder.journal.unlink()
+    three.search(hill)
+    assert three.ran == NAMES
+    assert len(trials(three)) == 3
+    three.folder.journal.unlink()
+    (three.trial("beta=0.7") / "metrics.jsonl").write_text("nonsense\n")
+    with pytest.raises(UserError, match=r"^[^\n]*beta=0.7/metrics.jsonl: damaged[^\n]*$"):
+        three.search(hill)
