@@ -55,14 +55,14 @@ def widest_group(
     most of it idle, it is as many as fit in ``MEMORY`` of ``room`` bytes.
     """
     if isinstance(setting, int):
-        if setting > 1 and not inputs.cantrain_together(sgd):
+        if setting > 1 and not inputs.can_train_together(sgd):
             raise UserError(
                 f"train_args.client_batching: {setting}: must be auto or off: only the models "
                 f"{', '.join(MODELS)} on this package's data train together, by plain SGD on the "
                 "cross-entropy"
             )
         return setting
-    if setting == "off" or not room or not inputs.cantrain_together(sgd):
+    if setting == "off" or not room or not inputs.can_train_together(sgd):
         return 1
     model, data, *_ = inputs
     assert isinstance(data, FederatedData)

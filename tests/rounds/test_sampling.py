@@ -17,7 +17,7 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.processes.ranks import deal
+from fednnnn_plugin.processes.ranks import assign
 from fednnnn_plugin.rounds.batches import TensorBatches
 from fednnnn_plugin.rounds.sampling import draw_cohort
 from fednnnn_plugin.seeds import generators_state, torch_generator
@@ -102,8 +102,8 @@ def test_shuffles_differ_by_seed_round_client_and_epoch(data: FederatedData) -> 
 def test_dealing_worked_by_hand() -> None:
     """8 → 0, 7 → 1, 5 → 1, 4 → 0, 3 → 0 or 1 (12 each): the first."""
     groups = [(10,), (11,), (12,), (13,), (14,)]
-    assert deal(groups, [3, 8, 5, 7, 4], 2) == [[(11,), (14,), (10,)], [(13,), (12,)]]
-    assert deal(groups, [3, 8, 5, 7, 8], 1) == [[(11,), (14,), (13,), (12,), (10,)]]
+    assert assign(groups, [3, 8, 5, 7, 4], 2) == [[(11,), (14,), (10,)], [(13,), (12,)]]
+    assert assign(groups, [3, 8, 5, 7, 8], 1) == [[(11,), (14,), (13,), (12,), (10,)]]
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=60), st.integers(1, 9), st.randoms())
@@ -111,7 +111,7 @@ def test_dealing_is_complete_and_near_the_best(
     work: list[int], ranks: int, shuffle: random.Random
 ) -> None:
     groups = [(client,) for client in range(len(work))]
-    hands = deal(groups, work, ranks)
+    hands = assign(groups, work, ranks)
     assert len(hands) == ranks
     assert sorted(group for hand in hands for group in hand) == groups
     loads = [sum(work[client] for (client,) in hand) for hand in hands]
@@ -120,4 +120,4 @@ def test_dealing_is_complete_and_near_the_best(
     pair = heaviest[ranks - 1] + heaviest[ranks] if len(work) > ranks else 0
     assert max(loads) <= 4 / 3 * max(*work, -(-sum(work) // ranks), pair)
     shuffle.shuffle(groups)
-    assert deal(groups, [work[client] for (client,) in groups], ranks) == hands
+    assert assign(groups, [work[client] for (client,) in groups], ranks) == hands
