@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
+from fednnnn_plugin.cli.short_options import short_overrides
 from fednnnn_plugin.recipe import list_recipes
 from fednnnn_plugin.reporting.arguments import run_paths
 from fednnnn_plugin.reporting.page import report
@@ -228,3 +229,41 @@ def test_runs_are_paths_patterns_and_lists_of_them() -> None:
     runs = [RESULTS / f"digits_noniid_b_fednnnn-seed{seed}" for seed in (0, 1, 2)]
     given = (str(RESULTS / "digits_noniid_b_fednnnn-*"), [runs[0], Path("nowhere")])
     assert run_paths(given) == [*runs, runs[0], Path("nowhere")]
+
+
+def test_short_options_are_for_what_people_change_most() -> None:
+    """A rule takes the place of another, with what belongs to the other alone."""
+    from fednnnn_plugin.recipe import find_recipe, load_recipe
+
+    words = ("--method=fedavg", "--rounds=1", "--seed=3", "--device=cpu", "--clients=3/10")
+    result = fednnnn("run", "digits_noniid_b_fedprox", *words, "--output=run")
+    assert result.exit_code == 0, result.output
+    recipe = load_recipe(Path("run/recipe.yaml"))
+    train = recipe.train_args
+    assert (train.federated_optimizer, recipe.rule_settings) == ("PaperFedAvg", {})
+    assert (train.comm_round, recipe.common_args.random_seed) == (1, 3)
+    assert (train.client_num_per_round, train.client_num_in_total) == (3, 10)
+    assert not recipe.device_args.using_gpu
+    for name in ("Momentum", "digits_noniid_b_scaffold"):  # what the new rule has too, stays
+        base = "digits_noniid_b_fednnnn" if name == "Momentum" else name
+        overrides = short_overrides(base, {"method": "momentum", "device": "gpu:1"})
+        gamma = [] if name == "Momentum" else ["train_args.gamma=0.5"]
+        loaded = load_recipe(find_recipe(base), [*overrides, *gamma])
+        assert (loaded.train_args.federated_optimizer, [*loaded.rule_settings]) == (
+            "Momentum",
+            ["gamma"],
+        )
+        assert (loaded.device_args.gpu_id, loaded.device_args.using_gpu) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("option", "start"),
+    [
+        ("--method=FedNNN", "--method: FedNNN: must be one of "),
+        ("--device=tpu", "--device: tpu: must be cpu, gpu or gpu:N"),
+        ("--clients=5of9", "--clients: 5of9: must be K, or M/K"),
+        ("--rounds=0", "--set train_args.comm_round: 0: "),
+    ],
+)
+def test_wrong_short_option_is_one_line(option: str, start: str) -> None:
+    assert refused(fednnnn("check", RECIPE, option)).startswith(start)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import click
 
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
+from fednnnn_plugin.cli.short_options import SHORT, on_short_options, short_overrides
 from fednnnn_plugin.processes.endings import launched_rank, say
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def _starts(command: Callable[P, None]) -> Callable[P, None]:
         ),
     ):
         command = option(command)
-    return on_recipe(command)
+    return on_recipe(on_short_options(command))
 
 
 @click.command("run", context_settings={"help_option_names": ["-h", "--help"]})
@@ -59,6 +60,7 @@ def run_command(
     from fednnnn_plugin.followers.trackers import TensorBoard
     from fednnnn_plugin.processes.numerics import keep_freed_memory
 
+    options = _with_short(recipe, options)
     if mlops is None and find_spec("fedml") is not None:
         _become_fedml_run(recipe, options)
     keep_freed_memory()
@@ -81,6 +83,7 @@ def check_command(recipe: str, **options: Any) -> None:
     from fednnnn_plugin.assembly.run import start_recipe
     from fednnnn_plugin.recipe import find_recipe, load_recipe
 
+    options = _with_short(recipe, options)
     checked = start_recipe(recipe, only_check=True, **options)
     if launched_rank():
         return
@@ -95,6 +98,12 @@ def check_command(recipe: str, **options: Any) -> None:
         f"clients a round; {loaded.data_args.dataset}, {loaded.model_args.model}"
     )
     say(f"run folder: {checked.folder}{', finished already' if checked.was_finished else ''}")
+
+
+def _with_short(recipe: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with the short ones as overrides; ``--set`` comes after them."""
+    given = {name: options.pop(name) for name in SHORT}
+    return options | {"overrides": (*short_overrides(recipe, given), *options["overrides"])}
 
 
 def _become_fedml_run(recipe: str, options: dict[str, Any]) -> None:

@@ -7,13 +7,16 @@ from fednnnn_plugin.data.load import is_present
 from fednnnn_plugin.packaged_recipes import list_recipes
 from fednnnn_plugin.recipe.load import load_recipe
 
-_COLUMNS = ("data set", "classes", "sizes", "method", "clients", "rounds", "data", "name")
+_COLUMNS = (
+    *("data set", "classes", "sizes", "method", "client method", "clients", "rounds", "data"),
+    "name",
+)
 
 
 def catalogue() -> str:
     """What each packaged recipe is, and whether its data is there: a table of text."""
     rows = []
-    for path in list_recipes():
+    for path in sorted(list_recipes(), key=lambda path: not path.stem.startswith("digits")):
         recipe = load_recipe(path)
         data, train = recipe.data_args, recipe.train_args
         iid = data.partition_method == "iid"
@@ -23,6 +26,7 @@ def catalogue() -> str:
                 "all" if iid else f"{data.classes_per_client} a client",
                 data.partition_sizes.replace("_", " "),
                 train.federated_optimizer,
+                train.client_method or recipe.rule.client_method or "",
                 f"{train.client_num_in_total:>7}",
                 f"{train.comm_round:>6}",
                 "present" if is_present(data.dataset, data.cache_dir) else "missing",

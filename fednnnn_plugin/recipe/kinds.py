@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from fednnnn_plugin.data.dirichlet import LEAST_ALPHA
 from fednnnn_plugin.models import unknown_model
-from fednnnn_plugin.server.rules import decay, non_negative, positive
+from fednnnn_plugin.server.rules import Key, decay, non_negative, positive
 from fednnnn_plugin.user_code import is_own
 
 #: The classes of ``torch.optim`` that need one gradient a step, by their names in lower case.
@@ -70,6 +70,17 @@ def _only(allowed: Callable[[str, Caller], bool]) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _within(key: Key) -> AfterValidator:
+    """Take the numbers of a key's range, as rules and client methods do."""
+
+    def check(value: float) -> float:
+        if not key.check(value):
+            raise ValueError
+        return value
+
+    return AfterValidator(check)
+
+
 def _height_and_width(value: object) -> object:
     if isinstance(value, list):
         return tuple(value) if len(value) == 2 else value
@@ -85,24 +96,23 @@ Seed = Annotated[int, Field(ge=0, lt=2**32, description="a whole number of 0 to 
 FullBatch = Annotated[Literal[-1], Field(description="-1 for all of a client's samples")]
 
 _READ = BeforeValidator(decimal)
-_ABOVE_0 = Field(gt=0, allow_inf_nan=False, description=positive().allowed)
 _IN_FLOAT32 = Field(  # smaller ones are 0 to some devices
     ge=2.0**-126, le=3.4e38, description="a number of 1.2e-38 to 3.4e38, as float32 holds"
 )
-_FROM_0 = Field(ge=0, allow_inf_nan=False, description=non_negative().allowed)
 _FROM_LEAST = Field(
     ge=LEAST_ALPHA, allow_inf_nan=False, description=f"a finite number of at least {LEAST_ALPHA}"
 )
-_BELOW_1 = Field(ge=0, lt=1, description=decay().allowed)
 _BETWEEN = Field(gt=0, lt=1, description="a number greater than 0 and less than 1")
-Positive = Annotated[float, _ABOVE_0, _READ]
+Positive = Annotated[float, _within(positive()), Field(description=positive().allowed), _READ]
 Decay = Annotated[
     float, Field(gt=0, le=1, description="a number greater than 0 and at most 1"), _READ
 ]
 Rate = Annotated[float, _IN_FLOAT32, _READ]
 Concentration = Annotated[float, _FROM_LEAST, _READ]
-NonNegative = Annotated[float, _FROM_0, _READ]
-Fraction = Annotated[float, _BELOW_1, _READ]
+NonNegative = Annotated[
+    float, _within(non_negative()), Field(description=non_negative().allowed), _READ
+]
+Fraction = Annotated[float, _within(decay()), Field(description=decay().allowed), _READ]
 OpenFraction = Annotated[float, _BETWEEN, _READ]
 
 _Side = Annotated[int, Field(ge=1, le=4096)]

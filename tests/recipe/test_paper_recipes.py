@@ -1,5 +1,6 @@
 """Every packaged recipe against the paper's tables, typed in here once more."""
 
+import runpy
 import types
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,13 @@ EXPECTED = {
 
 def test_recipes_are_the_papers_conditions_and_ours() -> None:
     assert [path.stem for path in list_recipes()] == sorted(EXPECTED)
+
+
+def test_recipes_of_the_paper_are_as_their_generator_writes_them() -> None:
+    folder = Path(__file__).parents[2] / "recipes"
+    written = runpy.run_path(str(folder / "make.py"))["paper_recipes"]()
+    assert len(written) == 40
+    assert written == {name: (folder / name).read_text() for name in written}
 
 
 @pytest.mark.parametrize("path", list_recipes(), ids=lambda path: path.stem)

@@ -1,14 +1,16 @@
 """The client methods, one file each, and custom ones."""
 
+from importlib import import_module
+from inspect import getmembers, isclass
+from pkgutil import iter_modules
+
 from fednnnn_plugin.client.method import ClientMethod
-from fednnnn_plugin.client.methods.fedprox import FedProx
-from fednnnn_plugin.client.methods.scaffold import Scaffold
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.rules import Key
 from fednnnn_plugin.user_code import load_code
 
-#: By the name that a recipe's ``client_method`` has.
-METHODS: dict[str, type[ClientMethod]] = {"fedprox": FedProx, "scaffold": Scaffold}
+#: By the name that a recipe's ``client_method`` has, which for ours is that of the file.
+METHODS: dict[str, type[ClientMethod]] = {}
 
 
 def load_client_method(reference: str, where: str) -> type[ClientMethod]:
@@ -28,3 +30,10 @@ def name_client_method(name: str, found: object, where: str) -> type[ClientMetho
         raise UserError(f"{where}: {name}: keys: {', '.join(found.keys)}: must be {kinds}")
     METHODS[name] = found
     return found
+
+
+for _file in iter_modules(__path__):
+    _module = import_module(f"{__name__}.{_file.name}")
+    for _, _found in getmembers(_module, isclass):
+        if issubclass(_found, ClientMethod) and _found.__module__ == _module.__name__:
+            METHODS[_file.name] = _found

@@ -1,0 +1,92 @@
+"""Options for what people change most in a recipe: short for ``--set section.key=value``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import ParamSpec
+
+import click
+
+from fednnnn_plugin.errors import UserError, did_you_mean, printable
+
+P = ParamSpec("P")
+SHORT = ("method", "rounds", "seed", "device", "clients")
+_KEYS = {"rounds": "train_args.comm_round", "seed": "common_args.random_seed"}
+
+
+def on_short_options(command: Callable[P, None]) -> Callable[P, None]:
+    """Give a command the options that :func:`short_overrides` takes, by their names."""
+    for option in (
+        click.option("--seed", type=int, help="Short for --set common_args.random_seed=N."),
+        click.option("--rounds", type=int, help="Short for --set train_args.comm_round=N."),
+        click.option(
+            "--method",
+            help="Another server rule, such as FedAvg or Momentum; what the recipe sets for its "
+            "own rule alone is left out.",
+        ),
+        click.option("--device", metavar="cpu|gpu|gpu:N", help="Where to train."),
+        click.option(
+            "--clients",
+            metavar="K|M/K",
+            help="K clients in total, of which M (default all) train in a round.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def short_overrides(recipe: str, given: Mapping[str, object]) -> list[str]:
+    """Return the overrides that the options ``given`` are short for."""
+    found = [f"{key}={given[name]}" for name, key in _KEYS.items() if given.get(name) is not None]
+    for name, of in (("device", _device), ("clients", _clients)):
+        if (text := given.get(name)) is not None:
+            found += of(str(text))
+    if (method := given.get("method")) is not None:
+        found += _method(recipe, str(method))
+    return found
+
+
+def _device(text: str) -> list[str]:
+    if text == "cpu":
+        return ["device_args.using_gpu=false"]
+    match = re.fullmatch(r"gpu(?::(\d+))?", text)
+    if not match:
+        raise UserError(f"--device: {printable(text)}: must be cpu, gpu or gpu:N")
+    return ["device_args.using_gpu=true", f"device_args.gpu_id={match[1] or 0}"]
+
+
+def _clients(text: str) -> list[str]:
+    match = re.fullmatch(r"(?:(\d+)/)?(\d+)", text)
+    if not match:
+        raise UserError(
+            f"--clients: {printable(text)}: must be K, or M/K for M of K clients a round"
+        )
+    a_round, total = match[1] or match[2], match[2]
+    return [f"train_args.client_num_in_total={total}", f"train_args.client_num_per_round={a_round}"]
+
+
+def _method(recipe: str, name: str) -> list[str]:
+    """Name the rule, and take back the keys of the recipe's rule that this one does not have."""
+    from fednnnn_plugin.client.methods import METHODS
+    from fednnnn_plugin.packaged_recipes import find_recipe
+    from fednnnn_plugin.reading import read_mapping
+    from fednnnn_plugin.server.rules import RULES
+    from fednnnn_plugin.user_code import is_own
+
+    known = {rule.removeprefix("Paper").lower(): rule for rule in RULES}
+    rule = name if name in RULES or is_own(name) else known.get(name.lower())
+    if rule is None:
+        names = [each.removeprefix("Paper") for each in RULES]
+        allowed = f"must be one of {', '.join(names)}, or MODULE:CLASS"
+        raise UserError(f"--method: {printable(name)}: {allowed}{did_you_mean(name, names)}")
+    train = read_mapping(find_recipe(recipe), "sections such as train_args").get("train_args")
+    train = train if isinstance(train, dict) else {}
+    stays = METHODS.get(str(train.get("client_method")))
+    before = RULES.get(str(train.get("federated_optimizer")))
+    keys = dict(before.keys) if before else {}
+    if before and before.client_method:
+        keys |= METHODS[before.client_method].keys
+    kept = {*(stays.keys if stays else ()), *(RULES[rule].keys if rule in RULES else ())}
+    dropped = [f"train_args.{key}=null" for key in keys if key in train and key not in kept]
+    return [f"train_args.federated_optimizer={rule}", *dropped]
