@@ -25,9 +25,9 @@ from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.data.federated import FederatedData, load_federated
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.processes.numerics import keep_freed_memory
+from fednnnn_plugin.quantities import Seconds
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.recipe.data_spec import data_spec
-from fednnnn_plugin.run_folder.records import Seconds
 
 Measure = Callable[[], Seconds]
 

@@ -35,9 +35,9 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.processes.devices import total_memory
 from fednnnn_plugin.processes.numerics import numerics
+from fednnnn_plugin.quantities import Seconds
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.rounds.batches import TensorBatches
-from fednnnn_plugin.run_folder.records import Seconds
 
 CONDITIONS = ("mnist_noniid_b", "mnist_noniid_ub", "cifar10_noniid_b", "cifar10_noniid_ub")
 HEAD = "train, aggregate, loop, × loop, of product, group, steps, × largest client's, launches"

@@ -32,8 +32,8 @@ from harness import data_option, in_turn, show, spread
 from products import DTYPES, ceiling, operations
 
 from fednnnn_plugin.processes.devices import visible_gpus
+from fednnnn_plugin.quantities import Seconds
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.run_folder.records import Seconds
 
 _measure: Measure  # in a contender's process
 

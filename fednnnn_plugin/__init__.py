@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from fednnnn_plugin.fedml.client_trainer import FedNNNNClientTrainer as FedNNNNClientTrainer
     from fednnnn_plugin.fedml.hook import register as register
     from fednnnn_plugin.followers.follower import Follower as Follower
+    from fednnnn_plugin.quantities import RoundRecord as RoundRecord
     from fednnnn_plugin.reporting import figures as figures
     from fednnnn_plugin.reporting.frames import layer_norms as layer_norms
     from fednnnn_plugin.reporting.frames import read_runs as read_runs
     from fednnnn_plugin.reporting.frames import summary as summary
     from fednnnn_plugin.reporting.page import report as report
     from fednnnn_plugin.run_folder.nwda import NWDARecorder as NWDARecorder
-    from fednnnn_plugin.run_folder.records import RoundRecord as RoundRecord
     from fednnnn_plugin.server.average import UpdateAccumulator as UpdateAccumulator
     from fednnnn_plugin.server.rules import rule as rule
     from fednnnn_plugin.server.rules.fedadam import FedAdam as FedAdam
@@ -49,7 +49,7 @@ _HOMES = {
     "Follower": "followers.follower",
     "NWDARecorder": "run_folder.nwda",
     "Run": "assembly.run",
-    "RoundRecord": "run_folder.records",
+    "RoundRecord": "quantities",
     "RunError": "errors",
     "Tuning": "tuning.tuning",
     "UpdateAccumulator": "server.average",

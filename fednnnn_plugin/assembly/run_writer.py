@@ -7,12 +7,13 @@ import safetensors.torch
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.files import write_atomically
+from fednnnn_plugin.quantities import RoundRecord
 from fednnnn_plugin.rounds.client_vectors import MethodState
 from fednnnn_plugin.rounds.group_widths import Widths, keep_widths
 from fednnnn_plugin.rounds.simulation import Federation, TrainState
 from fednnnn_plugin.run_folder.checkpoint import CheckpointFolder
 from fednnnn_plugin.run_folder.folder import RunFolder, checkpoints_in, round_of
-from fednnnn_plugin.run_folder.records import MetricsFile, RoundRecord
+from fednnnn_plugin.run_folder.records import MetricsFile
 
 _log = logging.getLogger(__name__)
 

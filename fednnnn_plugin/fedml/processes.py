@@ -13,11 +13,11 @@ from typing import Any
 import fedml
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.followers.follower import Follower, scalars
+from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.processes.endings import Terminated, ending, signals_raised
 from fednnnn_plugin.processes.ranks import Ranks, choose_ranks
+from fednnnn_plugin.quantities import RoundRecord
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.run_folder.records import RoundRecord
 
 _log = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class Mlops(Follower):
         if not self._working:
             return
         try:
-            fedml.mlops.log({**scalars(record), "round": record.round})
+            fedml.mlops.log({**record.tagged(), "round": record.round})
         except Exception as error:
             self._working = False
             _log.warning(

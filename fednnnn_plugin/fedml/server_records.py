@@ -10,14 +10,13 @@ from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.fedml.server_state import file_to_write
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.followers.follower import figures
+from fednnnn_plugin.quantities import RoundRecord, Seconds
 from fednnnn_plugin.reading import read_mapping, write_yaml
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.run_folder.records import (
     Evaluation,
     MetricsFile,
-    RoundRecord,
-    Seconds,
     round_record,
 )
 from fednnnn_plugin.server.rules import Evaluated

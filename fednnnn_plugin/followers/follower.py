@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-from fednnnn_plugin.run_folder.records import RoundRecord
-
-_NORMS = ("mean_update_norm", "mean_client_norm", "server_update_norm")
+from fednnnn_plugin.quantities import RoundRecord
 
 
 class Follower:
@@ -25,25 +23,6 @@ class Follower:
 
     def end(self) -> None:
         """Called at the end, also of a run that failed: close what :meth:`begin` has opened."""
-
-
-def scalars(record: RoundRecord) -> dict[str, float]:
-    """Return a round's numbers by name: FedML's ``Test/Acc`` and ``Test/Loss``, and the norms."""
-    named = {
-        "Test/Acc": record.test_acc,
-        "Test/Loss": record.test_loss,
-        "Test/ServedAcc": record.served_test_acc,
-        **{f"Test/{name}": value for name, value in (record.test_metrics or {}).items()},
-        "NWDA/integrated_norm": record.integrated_norm,
-        "NWDA/rejected": record.rejected,
-        **{f"NWDA/{name}": getattr(record, name) for name in _NORMS},
-        **{
-            f"NWDA/{module}/{name}": getattr(norms, name)
-            for module, norms in record.layers.items()
-            for name in _NORMS
-        },
-    }
-    return {name: float(value) for name, value in named.items() if value is not None}
 
 
 def figures(record: RoundRecord) -> str:

@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 from fednnnn_plugin.errors import escaped
 from fednnnn_plugin.followers.follower import Follower, figures
 from fednnnn_plugin.processes.endings import say
-from fednnnn_plugin.run_folder.records import RoundRecord
+from fednnnn_plugin.quantities import RoundRecord
 
 _UNSEEN = suppress(OSError)  # a screen that is gone or full costs no run
 

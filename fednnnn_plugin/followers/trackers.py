@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.followers.follower import Follower, scalars
-from fednnnn_plugin.run_folder.records import RoundRecord
+from fednnnn_plugin.followers.follower import Follower
+from fednnnn_plugin.quantities import RoundRecord
 
 
 class TensorBoard(Follower):
@@ -27,7 +27,7 @@ class TensorBoard(Follower):
 
     def round_done(self, record: RoundRecord) -> None:
         """Write a round's numbers."""
-        for name, value in scalars(record).items():
+        for name, value in record.tagged().items():
             self._writer.add_scalar(name, value, record.round)
         self._writer.flush()
 
@@ -73,7 +73,7 @@ class WeightsAndBiases(Follower):
 
     def round_done(self, record: RoundRecord) -> None:
         """Log a round's numbers."""
-        self._run.log({**scalars(record), "round": record.round})
+        self._run.log({**record.tagged(), "round": record.round})
 
     def end(self) -> None:
         """Finish the run, if it is our own."""

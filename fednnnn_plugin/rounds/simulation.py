@@ -14,13 +14,14 @@ from fednnnn_plugin.processes.endings import raise_lost_stop
 from fednnnn_plugin.processes.machine_load import share_waited
 from fednnnn_plugin.processes.ranks import Ranks, assign
 from fednnnn_plugin.processes.workers import Failure
+from fednnnn_plugin.quantities import RoundRecord, Seconds
 from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors, MethodState
 from fednnnn_plugin.rounds.clock import Clock
 from fednnnn_plugin.rounds.evaluation import Tally
 from fednnnn_plugin.rounds.executor import Executor, GroupTooWide
 from fednnnn_plugin.rounds.group_widths import Widths, width_in
 from fednnnn_plugin.rounds.sampling import Sampler, draw_cohort
-from fednnnn_plugin.run_folder.records import Evaluation, RoundRecord, Seconds, round_record
+from fednnnn_plugin.run_folder.records import Evaluation, round_record
 from fednnnn_plugin.server.client_sum import ClientSum
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.server import Server, ServerState

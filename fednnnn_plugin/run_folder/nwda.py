@@ -11,11 +11,10 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.quantities import Seconds, read_record
 from fednnnn_plugin.run_folder.records import (
     Evaluation,
     MetricsFile,
-    Recorded,
-    Seconds,
     round_record,
 )
 from fednnnn_plugin.server.average import UpdateAccumulator
@@ -150,10 +149,10 @@ class NWDARecorder:
             for line in self._file.lines():
                 if not line.endswith(b"\n") and _BEGINNING.startswith(line[: len(_BEGINNING)]):
                     break  # a record that was cut off
-                recorded = Recorded.model_validate_json(line)
-                if recorded.round >= round_number:
+                recorded = read_record(line)
+                if recorded["round"] >= round_number:
                     break
-                kept, integrated = kept + 1, recorded.integrated_norm
+                kept, integrated = kept + 1, recorded["integrated_norm"] or 0.0
         except ValidationError:
             raise UserError(f"NWDARecorder: {self._file.path}: not a metrics.jsonl file") from None
         self._file.cut(kept)

@@ -2,15 +2,14 @@
 
 import json
 import os
-import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from fednnnn_plugin.files import (
     LONGEST_LINE,
@@ -19,15 +18,18 @@ from fednnnn_plugin.files import (
     open_regular,
     write_atomically,
 )
+from fednnnn_plugin.quantities import (
+    ClientNorms,
+    LayerRecord,
+    RoundRecord,
+    Seconds,
+    read_record,
+)
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
-from fednnnn_plugin.server.update import LayerNorms, Update
+from fednnnn_plugin.server.update import Update
 
 _LONGEST_SUMMARY = 1 << 20  # bytes
-
-
-# Half of the range: what a run adds to it cannot overflow.
-_Amount = Annotated[float, Field(ge=0, le=sys.float_info.max / 2)]
 
 
 @dataclass(frozen=True)
@@ -44,55 +46,6 @@ class Evaluation:
     metrics: dict[str, float] | None = None
 
 
-@dataclass(frozen=True)
-class Seconds:
-    """Wall time of the parts of a round, and about how much of it the run waited for a core."""
-
-    train: _Amount = 0.0
-    aggregate: _Amount = 0.0
-    evaluate: _Amount = 0.0
-    waited: _Amount | None = None  #: from the machine's load; None where that is not known
-
-    @property
-    def total(self) -> float:
-        """The wall time of the round."""
-        return self.train + self.aggregate + self.evaluate
-
-
-@dataclass(frozen=True)
-class LayerRecord(LayerNorms):
-    """The norms of one module, including its part of the server step."""
-
-    server_update_norm: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundRecord:
-    """What is kept of a round; norms are Euclidean, of the whole model and of its modules."""
-
-    round: int  #: from 1
-    evaluated: Evaluated | None  #: which model is tested; None where that is not known
-    test_acc: float | None  #: in [0, 1]; None where it was not measured
-    test_loss: float | None  #: mean; None where not measured or not finite
-    test_metrics: Mapping[str, float] | None  #: those of the recipe or a custom trainer, by name
-    served_test_acc: float | None  #: of the served model, where asked for
-    mean_update_norm: float  #: N
-    mean_client_norm: float  #: E
-    orthogonal_norm: float  #: what N is where all clients' updates are orthogonal
-    server_update_norm: float  #: ‖w_{t+1} - w_t‖
-    integrated_norm: float  #: its sum over all rounds so far
-    client_norms: tuple[float, float, float]  #: minimum, median and maximum of ‖Δ_k‖
-    layers: dict[str, LayerRecord]  #: by module, of those that own trainable parameters
-    clients: int  #: how many client models the round averages
-    rejected: int  #: how many it dropped
-    degenerate: bool  #: N was near 0: the served model did not change
-    seconds: Seconds  #: of its parts
-
-    def to_json(self) -> str:
-        """Return the record as one line."""
-        return json.dumps(asdict(self), allow_nan=False)
-
-
 def round_record(
     number: int,
     update: Update,
@@ -106,8 +59,15 @@ def round_record(
 ) -> RoundRecord:
     """Put a round's record together; models that were not tested have no evaluation."""
     tested = evaluation or Evaluation()
-    layers = {
-        module: LayerRecord(norms.mean_update_norm, norms.mean_client_norm, move.layers[module])
+    measured = {
+        each.name: getattr(of, each.name)
+        for of in (update, move)
+        for each in fields(RoundRecord)
+        if hasattr(of, each.name)
+    }
+    measured["client_norms"] = ClientNorms(*update.client_norms)
+    measured["layers"] = {
+        module: LayerRecord(**vars(norms), server_update_norm=move.layers[module])
         for module, norms in update.layers.items()
     }
     return RoundRecord(
@@ -117,33 +77,10 @@ def round_record(
         test_loss=tested.loss,
         test_metrics=tested.metrics,
         served_test_acc=served.accuracy if served else None,
-        mean_update_norm=update.mean_update_norm,
-        mean_client_norm=update.mean_client_norm,
-        orthogonal_norm=update.orthogonal_norm,
-        server_update_norm=move.server_update_norm,
         integrated_norm=integrated_norm,
-        client_norms=update.client_norms,
-        layers=layers,
-        clients=update.clients,
-        rejected=update.rejected,
-        degenerate=move.degenerate,
         seconds=seconds,
+        **measured,
     )
-
-
-class Recorded(BaseModel):
-    """What the engine reads of a round's record; norms that cannot be are of a damaged one."""
-
-    round: int
-    test_acc: Annotated[float, Field(ge=0, le=1)] | None
-    integrated_norm: _Amount
-    seconds: Seconds
-    mean_update_norm: _Amount = 0.0
-    mean_client_norm: _Amount = 0.0
-    server_update_norm: _Amount = 0.0
-    client_norms: tuple[_Amount, _Amount, _Amount] | None = None
-    layers: dict[str, dict[str, _Amount]] = {}
-    test_metrics: dict[str, float] | None = None
 
 
 class MetricsFile:
@@ -176,7 +113,7 @@ class MetricsFile:
     ) -> tuple[float | None, int | None, float | None]:
         """Return the best accuracy, or metric, the first round that reached it, and the last."""
         found = [
-            (r.round, (r.test_metrics or {}).get(metric) if metric else r.test_acc)
+            (r["round"], (r["test_metrics"] or {}).get(metric) if metric else r["test_acc"])
             for r in self._whole()
         ]
         tested = [(number, value) for number, value in found if value is not None]
@@ -188,7 +125,8 @@ class MetricsFile:
     def until(self, last_round: int) -> tuple[float, float]:
         """Return the integrated norm and the seconds of all rounds to one that is on record."""
         recorded = list(islice(self._whole(), last_round))
-        return recorded[-1].integrated_norm, sum(each.seconds.total for each in recorded)
+        seconds = (Seconds(**each["seconds"]).total for each in recorded)
+        return recorded[-1]["integrated_norm"], sum(seconds)
 
     def cut(self, rounds: int) -> None:
         """Drop what was written after so many rounds, whole lines or parts of one."""
@@ -197,14 +135,16 @@ class MetricsFile:
         with errors_named(self.path), self.path.open("ab") as file:
             file.truncate(kept)
 
-    def _whole(self) -> Iterator[Recorded]:
+    def _whole(self) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(self.lines(), start=1):
             try:
-                recorded = Recorded.model_validate_json(line, strict=True)
+                recorded = read_record(line)
             except ValidationError:
                 return
-            if recorded.round != number or not line.endswith(b"\n"):
+            if recorded["round"] != number or not line.endswith(b"\n"):
                 return
+            if None in (recorded["integrated_norm"], recorded["seconds"]):
+                return  # without them a run cannot be continued
             yield recorded
 
     def lines(self) -> Iterator[bytes]:

@@ -16,10 +16,11 @@ from fednnnn_plugin.errors import RunError, StartError, UserError, in_words
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.processes.ranks import Ranks
+from fednnnn_plugin.quantities import RoundRecord
 from fednnnn_plugin.recipe import Recipe, dump_recipe, load_recipe
 from fednnnn_plugin.reporting.study import Plan
 from fednnnn_plugin.run_folder.folder import Mode, RunFolder
-from fednnnn_plugin.run_folder.records import RoundRecord, Summary
+from fednnnn_plugin.run_folder.records import Summary
 
 
 def rounds_done(folder: Path, recipe: Recipe) -> int | None:

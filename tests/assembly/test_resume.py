@@ -15,8 +15,8 @@ from fednnnn_plugin.assembly import run_writer
 from fednnnn_plugin.assembly.unchanged import check_unchanged, is_of_other_code, keep_fingerprint
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import RunError, UserError
+from fednnnn_plugin.quantities import RoundRecord
 from fednnnn_plugin.run_folder.folder import RunFolder
-from fednnnn_plugin.run_folder.records import RoundRecord
 
 from ..tiny import Tiny, follower
 

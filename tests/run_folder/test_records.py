@@ -10,6 +10,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.quantities import (
+    NUMBERS,
+    ClientNorms,
+    LayerRecord,
+    RoundRecord,
+    Seconds,
+    columns,
+    read_record,
+)
 from fednnnn_plugin.run_folder.checkpoint import CheckpointFolder
 from fednnnn_plugin.run_folder.records import MetricsFile
 
@@ -39,12 +48,12 @@ def lines(metrics: MetricsFile) -> list[bytes]:
     [
         (OTHER + b"}\n", 2),
         (OTHER + b"}", 1),  # it runs into the next line
-        (OTHER.replace(b'"test_acc": 0, ', b"") + b"}\n", 1),
+        (OTHER.replace(b'"integrated_norm": 1, ', b"") + b"}\n", 1),
         (OTHER.replace(b'"test_acc": 0', b'"test_acc": 1.5') + b"}\n", 1),
         (OTHER.replace(b'"train": 1', b'"train": "1"') + b"}\n", 1),
         *((OTHER.replace(b'norm": 1', b'norm": ' + norm) + b"}\n", 1) for norm in NORMS),
         (OTHER + b', "mean_client_norm": -1}\n', 1),
-        (OTHER + b', "layers": {"fc": {"N": 1e999}}}\n', 1),
+        (OTHER + b', "layers": {"fc": {"mean_update_norm": 1e999}}}\n', 1),
         (b"[" * 100_000 + b"\n", 1),
     ],
 )
@@ -70,6 +79,29 @@ def test_metrics_file_is_cut_back_to_whole_lines(
         assert lines(metrics) == before[:kept]
     finally:
         metrics.path.write_bytes(b"".join(before))
+
+
+def test_numbers_of_a_round_reach_trackers_and_tables() -> None:
+    norms = {"mean_update_norm": 0.5, "mean_client_norm": 1.0, "server_update_norm": 0.25}
+    record = RoundRecord(
+        **{"round": 7, "evaluated": "average", "test_acc": 0.75, "test_loss": None, **norms},
+        **{"test_metrics": {"f1": 0.5}, "served_test_acc": None, "orthogonal_norm": 0.125},
+        **{"integrated_norm": 2.0, "client_norms": ClientNorms(0.5, 1.0, 2.0)},
+        **{"layers": {"a.fc": LayerRecord(**norms)}, "clients": 3, "rejected": 1},
+        **{"degenerate": False, "seconds": Seconds(1.0, 0.5, 0.25)},
+    )
+    shown = {"Test/Acc": 0.75, "Test/f1": 0.5, "NWDA/a.fc/mean_client_norm": 1.0}
+    shown |= {f"NWDA/{name}": norm for name, norm in norms.items()}
+    shown |= {"NWDA/orthogonal_norm": 0.125, "NWDA/rejected": 1.0, "NWDA/client_norm_max": 2.0}
+    assert record.tagged().items() >= shown.items()
+    assert not [name for name in record.tagged() if "round" in name or "seconds" in name]
+    read = read_record(record.to_json().encode())
+    row = columns(read)
+    assert row.keys() >= NUMBERS.keys()
+    assert (row["orthogonal_norm"], row["seconds.train"], row["clients"]) == (0.125, 1.0, 3)
+    assert row["layers.a.fc.server_update_norm"] == 0.25
+    older = read_record(b'{"round": 1, "schema": 9, "layers": {"fc": {"new_norm": 1.0}}}')
+    assert (older["round"], older["orthogonal_norm"]) == (1, None)
 
 
 def server(number: int) -> dict[str, torch.Tensor]:

@@ -1,0 +1,162 @@
+"""What is on record of a round: each quantity is declared here, and nowhere else.
+
+``metrics.jsonl``, TensorBoard, Weights & Biases and the report take names, ranges and labels from
+these classes. A new quantity is a field here, and one of its name in the server's ``Update`` or
+``ServerMove``, which computes it.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, Field, create_model
+
+# Half of the range: what a run adds to it cannot overflow.
+Amount = Annotated[float, Field(ge=0, le=sys.float_info.max / 2)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Tag(NamedTuple):
+    """How TensorBoard and Weights & Biases call a quantity, or all below it; empty: not at all."""
+
+    name: str
+
+
+class Label(NamedTuple):
+    """How figures call a norm, of which every layer has one."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Wall time of the parts of a round, and about how much of it the run waited for a core."""
+
+    train: Amount = 0.0
+    aggregate: Amount = 0.0
+    evaluate: Amount = 0.0
+    waited: Amount | None = None  #: from the machine's load; None where that is not known
+
+    @property
+    def total(self) -> float:
+        """The wall time of the round."""
+        return self.train + self.aggregate + self.evaluate
+
+
+class ClientNorms(NamedTuple):
+    """Of ``‖Δ_k‖₂`` over the clients of a round; a list in JSON."""
+
+    client_norm_min: Amount
+    client_norm_median: Amount
+    client_norm_max: Amount
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """The norms of one module, including its part of the server step."""
+
+    mean_update_norm: Annotated[Amount, Label("N, mean update")]
+    mean_client_norm: Annotated[Amount, Label("E, mean client update")]
+    server_update_norm: Annotated[Amount, Label("server step")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRecord:
+    """What is kept of a round; norms are Euclidean, of the whole model and of its modules."""
+
+    round: Annotated[int, Field(ge=1, le=10**9), Tag("")]  #: from 1
+    evaluated: str | None  #: which model is tested; None where that is not known
+    test_acc: Annotated[Share | None, Tag("Test/Acc")]  #: None where it was not measured
+    test_loss: Annotated[Finite | None, Tag("Test/Loss")]  #: mean; None where not finite
+    #: those of the recipe or a custom trainer, by name
+    test_metrics: Annotated[Mapping[str, Finite | None] | None, Tag("Test")]
+    served_test_acc: Annotated[Share | None, Tag("Test/ServedAcc")]  #: where asked for
+    mean_update_norm: Amount  #: N
+    mean_client_norm: Amount  #: E
+    orthogonal_norm: Amount  #: what N is where all clients' updates are orthogonal
+    server_update_norm: Amount  #: ‖w_{t+1} - w_t‖
+    integrated_norm: Amount  #: its sum over all rounds so far
+    client_norms: ClientNorms  #: minimum, median and maximum of ‖Δ_k‖
+    layers: Annotated[Mapping[str, LayerRecord], Tag("NWDA")]  #: of those with parameters
+    clients: Count  #: how many client models the round averages
+    rejected: Count  #: how many it dropped
+    degenerate: bool  #: N was near 0: the served model did not change
+    seconds: Annotated[Seconds, Tag("")]  #: of its parts
+
+    def to_json(self) -> str:
+        """Return the record as one line."""
+        return json.dumps(asdict(self), allow_nan=False)
+
+    def tagged(self) -> dict[str, float]:
+        """Return its numbers by the names that trackers show: ``Test/Acc``, ``NWDA/fc3/...``."""
+        found = {}
+        for (first, *rest), value in _leaves(asdict(self)):
+            tag = _TAGS.get(first, f"NWDA/{first}")
+            if tag and isinstance(value, int | float):
+                found["/".join([tag, *rest])] = float(value)
+        return found
+
+
+_HINTS = get_type_hints(RoundRecord, include_extras=True)
+_TAGS = {
+    name: extra.name
+    for name, hint in _HINTS.items()
+    for extra in getattr(hint, "__metadata__", ())
+    if isinstance(extra, Tag)
+}
+NORMS: dict[str, str] = {
+    name: extra.text
+    for name, hint in get_type_hints(LayerRecord, include_extras=True).items()
+    for extra in hint.__metadata__
+    if isinstance(extra, Label)
+}
+# Of another version, a record may lack any quantity but its round, and have others.
+_OPTIONAL: dict[str, Any] = {name: (hint | None, None) for name, hint in _HINTS.items()}
+_OPTIONAL |= {"round": (_HINTS["round"], ...), "layers": (dict[str, dict[str, Amount | None]], {})}
+_Recorded: type[BaseModel] = create_model("_Recorded", **_OPTIONAL)
+
+
+def read_record(line: bytes) -> dict[str, Any]:
+    """Return a line of ``metrics.jsonl`` by the names of `RoundRecord`; None where it lacks one.
+
+    Raises:
+        ValidationError: it is no JSON, has no round, or a number that cannot be.
+    """
+    return _Recorded.model_validate_json(line, strict=True).model_dump()
+
+
+def columns(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record as a row: ``seconds.train``, ``layers.fc3.mean_update_norm``."""
+    return {".".join(path): value for path, value in _leaves(record)}
+
+
+def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from (((name, *path), leaf) for path, leaf in _leaves(value))
+        elif name == "client_norms":  # a list in JSON
+            norms = zip(ClientNorms._fields, value or (), strict=False)
+            yield from (((part,), norm) for part, norm in norms)
+        else:
+            yield (name,), value
+
+
+def _kinds(of: Any, prefix: str = "") -> Iterator[tuple[str, type]]:
+    for name, hint in get_type_hints(of).items():
+        is_optional = get_origin(hint) in (Union, UnionType)
+        kind = next(each for each in get_args(hint) if each) if is_optional else hint
+        if is_dataclass(kind):
+            yield from _kinds(kind, f"{name}.")
+        elif kind is ClientNorms:
+            yield from _kinds(kind)
+        elif kind in (float, int, bool):
+            yield prefix + name, kind
+
+
+#: The numbers of every record by their columns, with their types.
+NUMBERS: dict[str, type] = dict(_kinds(RoundRecord))
