@@ -83,7 +83,8 @@ def make_executor(
     own_test = _own_test(inputs, seed)
     if trainer is not None:
         assert own_test is not None
-        alone = Threads(why="a custom trainer may keep something from round to round")
+        why = "a custom trainer may keep something from round to round"
+        alone = Threads(why=why, device=device)
         by_it = partial(train_by, trainer)
         return Executor(model, by_it, own_test, workers=alone, seed=seed, in_steps=False)
     side_by_side = _workers(inputs, workers if most == 1 else 1)
@@ -111,9 +112,9 @@ def make_executor(
 def _workers(inputs: Inputs, count: int) -> Workers:
     """Return ``count`` workers on a CPU: what is not ours may draw, and needs processes."""
     if inputs.are_ours:
-        return Threads(count)
+        return Threads(count, device=inputs.device)
     if inputs.device.type != "cpu":
-        return Threads()
+        return Threads(device=inputs.device)
     model, data, *_ = inputs
     why = why_not_forked((model, data, inputs.functions.loss, inputs.functions.optimizer))
     # What a loader keeps, such as a generator of its data set's, each client finds as it was.

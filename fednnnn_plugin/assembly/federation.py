@@ -77,6 +77,7 @@ def run_federation(
         inputs = _unfinished_inputs(recipe, load, files, mode, ranks)
         if inputs is None:
             return None
+        stack.enter_context(numerics(recipe.train_args.precision, inputs.device))
         built = _federation(recipe, inputs, files, mode, ranks, followers)
         federation, train_state = stack.enter_context(built)
         if ranks.rank:
@@ -180,10 +181,7 @@ def _federation(
         widths = ranks.share(kept or widths)
     workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
     server = Server(recipe.rule, recipe.rule_settings, layout_of(model))
-    with (
-        numerics(sgd.precision),
-        make_executor(inputs, sgd, seed, max(widths.values()), workers, room) as executor,
-    ):
+    with make_executor(inputs, sgd, seed, max(widths.values()), workers, room) as executor:
         start = server.start(named_tensors(model))
         vectors = None
         if (method := inputs.functions.method).has_vectors:

@@ -101,7 +101,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         drawing = isolated_generators(self._seed, "client", round_number, client)
         generators: AbstractContextManager[None] = nullcontext() if known else drawing
         batches = self._batches(train_data, client, device, ours=known)
-        with on_threads(self._threads), numerics(self._sgd.precision), generators:
+        with on_threads(self._threads), numerics(self._sgd.precision, device), generators:
             sgd = self._sgd.in_round(round_number)
             sgd.train(Replica(self.model), batches.epochs(client, round_number))
 

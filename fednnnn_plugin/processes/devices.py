@@ -12,6 +12,8 @@ from fednnnn_plugin.errors import UserError
 
 _log = logging.getLogger(__name__)
 _CPU_INFO = Path("/proc/cpuinfo")  # names no model on ARM
+# CUDNN_STATUS_ALLOC_FAILED, CUBLAS_STATUS_ALLOC_FAILED, ..._DEVICE_ALLOCATION_FAILED; CUDA's own.
+_NO_MEMORY = re.compile(r"_ALLOC(ATION)?_FAILED|CUDA error: out of memory")
 
 
 def visible_gpus() -> int:
@@ -51,6 +53,19 @@ def choose_gpu(gpu_id: int = 0, where: str = "gpu_id:", *, say: bool = True) -> 
         raise UserError(f"device_args.{where} {gpu_id}: must be below {visible}, the visible GPUs")
     torch.cuda.init()  # from here on its generator is seeded with the others
     return torch.device("cuda", gpu_id)
+
+
+def use_device(device: torch.device) -> None:
+    """Make a GPU the current one of this thread: what a user's ``.cuda()`` means there."""
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Tell whether the memory of a GPU ended: PyTorch's, or a library's that allocates its own."""
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and bool(_NO_MEMORY.search(str(error)))
 
 
 def device_identity(device: torch.device) -> str:

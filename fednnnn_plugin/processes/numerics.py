@@ -8,16 +8,19 @@ from typing import Any
 import torch
 
 from fednnnn_plugin.client.local_sgd import Precision
+from fednnnn_plugin.processes.determinism import deterministic_algorithms
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT_BYTES = 1 << 30
+_CPU = torch.device("cpu")
 
 
 @contextmanager
-def numerics(precision: Precision) -> Iterator[None]:
-    """Allow TF32 only if asked for, choose deterministic cuDNN kernels; restore both after.
+def numerics(precision: Precision, device: torch.device = _CPU) -> Iterator[None]:
+    """Allow TF32 only if asked for, choose deterministic kernels; restore both after.
 
-    Products in float32 are float32's on a CPU too, where torch may be allowed bfloat16.
+    Products in float32 are float32's on a CPU too, where torch may be allowed bfloat16. A GPU is
+    the current one inside: a user's ``.cuda()`` means it.
     """
     cudnn: Any = torch.backends.cudnn
     cpu: Any = torch.backends.mkldnn
@@ -27,6 +30,9 @@ def numerics(precision: Precision) -> Iterator[None]:
         switches = [(of, on_gpu) for of in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)]
         switches += [(of, "ieee") for of in (cpu.matmul, cpu.conv, cpu.rnn)]
     with ExitStack() as after:
+        if device.type == "cuda":
+            after.enter_context(torch.cuda.device(device))
+            after.enter_context(deterministic_algorithms())
         for of, _ in switches:
             after.callback(setattr, of, "fp32_precision", of.fp32_precision)
         with suppress(RuntimeError):  # an older switch does not tell what a newer one has set

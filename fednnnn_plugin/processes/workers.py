@@ -1,6 +1,7 @@
 """What computes a round's parts side by side in one process: its threads."""
 
 import threading
+import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -10,7 +11,10 @@ from typing import Any, Protocol
 import torch
 
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.processes.devices import use_device
 from fednnnn_plugin.user_code import exception_text
+
+_CPU = torch.device("cpu")
 
 #: Is called before each step of a training; it raises where the round is being abandoned.
 Step = Callable[[], None]
@@ -29,6 +33,20 @@ class Failure(RuntimeError):
         failure = cls(exception_text(error))
         failure.__cause__ = error
         return failure
+
+    def forget_locals(self) -> None:
+        """Let go of what the frames of the failed call hold, such as activations.
+
+        They are in a circle: this, its cause, the traceback, the frame that has this. The collector
+        of circles may come after the memory is needed. The text of the traceback stays.
+        """
+        left: list[BaseException | None] = [self]
+        seen = set[int]()
+        while left:
+            if (error := left.pop()) and id(error) not in seen:
+                seen.add(id(error))
+                traceback.clear_frames(error.__traceback__)
+                left += [error.__cause__, error.__context__]
 
 
 class Workers(Protocol):
@@ -59,16 +77,21 @@ class _Stopped(Exception):
     """The rest of the calls is being abandoned."""
 
 
+def _begin_thread(device: torch.device) -> None:
+    torch.set_num_threads(1)
+    use_device(device)
+
+
 class Threads:
     """Threads of this process, for calls that share nothing global."""
 
     kind = "threads"
 
-    def __init__(self, count: int = 1, why: str = "") -> None:
+    def __init__(self, count: int = 1, why: str = "", device: torch.device = _CPU) -> None:
         self.count, self.why = count, why
         # One pool each: a worker keeps its result until it gets its next call.
         self._pools = [
-            ThreadPoolExecutor(1, "client", torch.set_num_threads, (1,)) for _ in range(count)
+            ThreadPoolExecutor(1, "client", _begin_thread, (device,)) for _ in range(count)
         ]
 
     def __enter__(self) -> "Threads":

@@ -10,14 +10,14 @@ from itertools import islice
 from operator import itemgetter
 from types import MappingProxyType
 
-import torch
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.groups import Group
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.processes.workers import Step, Threads, Workers, all_of
+from fednnnn_plugin.processes.devices import is_out_of_memory
+from fednnnn_plugin.processes.workers import Call, Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.rounds.batches import Batch, Batches
 from fednnnn_plugin.rounds.evaluation import Metric, Tally, evaluation, tally
 from fednnnn_plugin.run_folder.records import Evaluation
@@ -42,6 +42,17 @@ Consume = Callable[[Group, ModelState | Exception], None]
 
 class GroupTooWide(Exception):
     """A group needs more memory than its GPU has left."""
+
+
+def _consumes_too_much(consume: Consume, group: Group, trained: ModelState | Exception) -> bool:
+    """Consume what a group gave; tell whether the memory of a GPU ended at that for several."""
+    try:
+        consume(group, trained)
+    except RuntimeError as error:
+        if len(group) == 1 or not is_out_of_memory(error):
+            raise
+        return True
+    return False
 
 
 class _StepDone(Exception):
@@ -73,7 +84,8 @@ class Executor:
         self._model, self._training, self._test, self._seed = model, training, test, seed
         self._loss, self._metrics, self._in_steps = loss, metrics, in_steps
         self.workers = workers or Threads()
-        self._tests = Threads()  # a user's: what it keeps stays in this process
+        # A user's: what it keeps stays in this process.
+        self._tests = Threads(device=next(model.parameters()).device)
         self._worker = threading.local()
 
     def __enter__(self) -> "Executor":
@@ -95,20 +107,38 @@ class Executor:
     ) -> None:
         """Train the clients from ``served``, in any order; each worker computes the corrections.
 
-        An exception that training raises goes to ``consume``, but that the memory of a GPU ends for
-        a group of several, which raises ``GroupTooWide``; one that ``consume`` raises, or an
-        interrupt, abandons the round and is raised here, at once.
+        Where one client makes the training of a group fail, each of the group trains alone: no
+        other fails with it. An exception that training a client raises goes to ``consume``; where
+        the memory of a GPU ends for a group of several, that is ``GroupTooWide``. One that
+        ``consume`` raises, or an interrupt, abandons the round and is raised here, at once.
         """
         train_group = partial(self._train_group, served, round_number, correction)
-        calls = [partial(train_group, group) for group in groups]
-        with on_threads(1), closing(self.workers.each(calls)) as ended:
+        with on_threads(1):
+            left = [*groups]
+            while left:
+                calls = [partial(train_group, group) for group in left]
+                left = self._consume_all(left, calls, round_number, consume)
+
+    def _consume_all(
+        self, groups: Sequence[Group], calls: Sequence[Call], round_number: int, consume: Consume
+    ) -> list[Group]:
+        """Train groups; return the clients of those that failed, as groups of one."""
+        alone: list[Group] = []
+        with closing(self.workers.each(calls)) as ended:
             for place, trained in ended:
-                if isinstance(trained, Exception):
-                    out_of_memory = isinstance(trained.__cause__, torch.cuda.OutOfMemoryError)
-                    if out_of_memory and len(groups[place]) > 1:
-                        raise GroupTooWide
-                    _log.info("round %d: clients %s", round_number, groups[place], exc_info=trained)
-                consume(groups[place], trained)
+                group, failed = groups[place], isinstance(trained, Exception)
+                if failed:
+                    _log.info("round %d: clients %s", round_number, group, exc_info=trained)
+                if failed and len(group) > 1:
+                    too_wide = is_out_of_memory(trained.__cause__)
+                    alone += [(client,) for client in group]
+                else:
+                    too_wide = _consumes_too_much(consume, group, trained)
+                if isinstance(trained, Failure):
+                    trained.forget_locals()
+                if too_wide:
+                    raise GroupTooWide
+        return alone
 
     def _train_group(
         self,

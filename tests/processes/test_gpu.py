@@ -5,7 +5,9 @@ out: ``test_client_batching.py``; that a round waits for no transfer: ``client/t
 """
 
 import os
+import threading
 import time
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +23,7 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.processes import devices
 from fednnnn_plugin.processes.numerics import numerics
+from fednnnn_plugin.processes.workers import Threads, all_of
 from fednnnn_plugin.rounds.batches import LoaderBatches, LoaderData, TensorBatches
 from fednnnn_plugin.rounds.clock import Clock
 from fednnnn_plugin.seeds import isolated_generators
@@ -29,6 +32,7 @@ from ..tiny import Tiny, tiny_recipe
 
 CPU, SECOND = torch.device("cpu"), torch.device("cuda", 1)
 SGD = LocalSGD(1, 5, 0.1)
+CURRENT: dict[int, int] = {}
 
 
 class Event:
@@ -47,7 +51,11 @@ class Event:
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
-    """Two GPUs: of each its generator, its stream's seconds, and how often that was waited for."""
+    """Two GPUs: of each its generator, its stream's seconds, and how often that was waited for.
+
+    ``CURRENT`` is the GPU of each thread, and under 0 that of a ``with torch.cuda.device``.
+    """
+    CURRENT.clear()
     gpus = [SimpleNamespace(seconds=0.0, waits=0, generator=torch.tensor([k])) for k in (5, 6)]
 
     def synchronize(device: torch.device) -> None:
@@ -70,6 +78,9 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
         "mem_get_info": lambda device: (3, 100 + device.index),
         "current_stream": lambda device: gpus[device.index],
         "Event": Event,
+        "set_device": lambda device: CURRENT.__setitem__(threading.get_ident(), device.index),
+        "_exchange_device": lambda index: CURRENT.__setitem__(0, index) or 0,
+        "_maybe_exchange_device": lambda index: CURRENT.__setitem__(0, index) or 0,
         "synchronize": synchronize,
         "get_rng_state": lambda device: gpus[device].generator,
         "set_rng_state": set_rng_state,
@@ -164,6 +175,52 @@ def test_generators_of_gpus_are_given_back(cuda: Any) -> None:
         assert [int(gpu.generator) for gpu in cuda] == [5, 6]
     assert drawn[0] == drawn[1] != drawn[2]
     assert drawn[0] != [5, 6]
+
+
+def test_process_and_its_workers_have_their_gpu(cuda: Any) -> None:
+    """A user's ``.cuda()`` goes there; after a run it is what it was."""
+    with numerics("fp32", SECOND), Threads(2, device=SECOND) as threads:
+        assert CURRENT[0] == 1
+        found = all_of(threads, [lambda _: CURRENT[threading.get_ident()]] * 4)
+    assert found == [1] * 4
+    assert CURRENT[0] == 0
+
+
+def test_what_is_not_deterministic_is_logged(
+    cuda: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each operation once; other warnings go their way; what was set is restored."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    with numerics("fp32", CPU):
+        assert not torch.are_deterministic_algorithms_enabled()
+    said = "_backward_cuda does not have a deterministic implementation, but you set"
+    with warnings.catch_warnings(record=True) as others, numerics("fp32", SECOND):
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        for text in (f"pool{said}", f"pool{said}", f"sum{said}", "another"):
+            warnings.warn(text, UserWarning, stacklevel=1)
+    assert [str(other.message) for other in others] == ["another"]
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    named = [record.getMessage().split(":")[0] for record in caplog.records]
+    assert named == ["pool_backward_cuda", "sum_backward_cuda"]
+
+
+@pytest.mark.parametrize(
+    ("error", "ended"),
+    [
+        (torch.cuda.OutOfMemoryError("CUDA out of memory."), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), True),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"), True),
+        (RuntimeError("CUDA error: device-side assert triggered"), False),
+        (MemoryError("CUDA error: out of memory"), False),
+        (None, False),
+    ],
+)
+def test_end_of_a_gpus_memory_is_told(error: Any, ended: bool) -> None:
+    assert devices.is_out_of_memory(error) is ended
 
 
 @pytest.mark.filterwarnings("ignore:.*CUDA is not available")

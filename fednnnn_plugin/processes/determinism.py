@@ -1,0 +1,66 @@
+"""The same bits again on a GPU: where PyTorch can give them, and what is said where it cannot."""
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+_log = logging.getLogger(__name__)
+_WORKSPACE, _FIXED = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"  # as cuBLAS asks for, of any streams
+_WARNING = r"(?s).*deterministic"
+
+
+@contextmanager
+def deterministic_algorithms() -> Iterator[None]:
+    """Have PyTorch choose deterministic algorithms; log each operation that has none, once.
+
+    Restored after. The workspaces of cuBLAS are of a fixed size, unless the environment sets one,
+    so that products on several streams have the same bits; cuBLAS reads it at its first product.
+    """
+    memory: Any = torch.utils.deterministic
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        memory.fill_uninitialized_memory,
+    )
+    workspace = os.environ.get(_WORKSPACE)
+    with _logged_warnings():
+        try:
+            os.environ.setdefault(_WORKSPACE, _FIXED)
+            memory.fill_uninitialized_memory = False  # no kernel reads it
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            yield
+        finally:
+            enabled, warn_only, fill = before
+            torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+            memory.fill_uninitialized_memory = fill
+            if workspace is None:
+                os.environ.pop(_WORKSPACE, None)
+
+
+@contextmanager
+def _logged_warnings() -> Iterator[None]:
+    """Put PyTorch's warnings of what is not deterministic into the log, of each operation once."""
+    named = set[str]()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", message=_WARNING, category=UserWarning)
+        others: Any = warnings.showwarning
+
+        def show(message: Warning | str, *where: Any, **more: Any) -> None:
+            text = str(message)
+            if "deterministic" not in text:
+                others(message, *where, **more)
+            elif (operation := text.split(maxsplit=1)[0]) not in named:
+                named.add(operation)
+                _log.warning(
+                    "%s: PyTorch has no deterministic form of it on a GPU: the same run may give "
+                    "other bits the next time",
+                    operation,
+                )
+
+        warnings.showwarning = show
+        yield
