@@ -38,15 +38,15 @@ def why_unusable(name: str = "fednnnn-plugin") -> str | None:
     found = _version()
     if found == FEDML_VERSION:
         return None
-    needed = f"{name} needs FedML {FEDML_VERSION}"
+    needed, extra = f"{name} needs FedML {FEDML_VERSION}", "pip install 'fednnnn-plugin[fedml]'"
     if found is not None:
-        return f"{needed} (pip install fedml=={FEDML_VERSION}); found FedML {found}"
+        return f"{needed} ({extra}); found FedML {found}"
     if sys.version_info < _FIRST_WITHOUT:
-        return f"{needed}, which is not installed: pip install fedml=={FEDML_VERSION}"
+        return f"{needed}, which is not installed: {extra}, in a clone pip install '.[fedml]'"
     return (
         f"{needed}, which installs on Python 3.10 and 3.11 only; this is Python "
         f"{platform.python_version()}: make an environment with `uv venv --python 3.11` or `conda "
-        "create -n fedml python=3.11`, and install fednnnn-plugin there"
+        f"create -n fedml python=3.11`, and there {extra}, in a clone pip install '.[fedml]'"
     )
 
 
@@ -119,10 +119,17 @@ def _patch(module: ModuleType) -> None:
 
 
 def install(placeholder: object = None) -> None:
-    """Put the finder on ``sys.meta_path``, once, for the placeholder of ``fednnnn_plugin.pth``."""
+    """Put the finder on ``sys.meta_path``, once, for the placeholder of ``fednnnn_plugin.pth``.
+
+    What is imported by then is patched now.
+    """
     sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not placeholder]
     if PatchingFinder not in sys.meta_path:
         sys.meta_path.insert(0, PatchingFinder)
+    for name in TARGETS:
+        module = sys.modules.get(name)
+        if module is not None:
+            _patch(module)
 
 
 def register() -> None:
@@ -137,8 +144,4 @@ def register() -> None:
             patched. FedML still works then; only this package's names cannot be used.
     """
     install()
-    for name in TARGETS:
-        module = sys.modules.get(name)
-        if module is not None:
-            _patch(module)
     require()

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from fednnnn_plugin.errors import UserError, printable, shown
-from fednnnn_plugin.fedml.server_state import file_to_write
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.followers.follower import figures
 from fednnnn_plugin.quantities import RoundRecord, Seconds
@@ -19,6 +18,7 @@ from fednnnn_plugin.run_folder.records import (
     MetricsFile,
     round_record,
 )
+from fednnnn_plugin.run_folder.server_state import file_to_write
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
 from fednnnn_plugin.server.update import Update

@@ -1,36 +1,17 @@
-"""The server's state on disk: what a federation needs to resume after all its processes ended."""
+"""A cross-silo server's files: its state, from which a federation resumes, and its model."""
 
-import hashlib
-import json
 from collections.abc import Mapping
-from pathlib import Path
-from tempfile import NamedTemporaryFile
 
-import safetensors.torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fednnnn_plugin.errors import UserError, printable
-from fednnnn_plugin.files import write_atomically
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe.schema import TrackingArgs
-
-_STANDING, _DIGEST = "standing", "digest"
-
-
-def file_to_write(key: str, text: str | None) -> Path | None:
-    """Return where a file can be written, in a folder that is there from now on."""
-    if text is None:
-        return None
-    path, where = Path(text).expanduser().resolve(), f"{key}: {printable(text)}"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():
-            raise UserError(f"{where}: is no regular file; must be one, or not be there")
-        # Of the length of the temporary file's name that the file is written under.
-        with NamedTemporaryFile(prefix=f".{path.name}", suffix=".try", dir=path.parent):
-            return path
-    except OSError as error:
-        raise UserError(f"{where}: cannot be written: {error.strerror}") from None
+from fednnnn_plugin.run_folder.server_state import (
+    file_to_write,
+    read_state,
+    write_state,
+    write_tensors,
+)
 
 
 class ServerFiles:
@@ -52,14 +33,12 @@ class ServerFiles:
     def write_state(self, tensors: Mapping[str, Tensor], done: int, method: str) -> None:
         """Write the state, atomically: before the model, as the round is lost without it."""
         if self.state_path is not None:
-            content, text = _on_cpu(tensors), json.dumps({"round": done, "method": method})
-            train_state = {_STANDING: text, _DIGEST: _digest(text, content)}
-            write_atomically(self.state_path, safetensors.torch.save(content, metadata=train_state))
+            write_state(self.state_path, tensors, done, method)
 
     def write_model(self, tensors: Mapping[str, Tensor]) -> None:
         """Write the evaluation model, atomically."""
         if self._model_path is not None:
-            write_atomically(self._model_path, safetensors.torch.save(_on_cpu(tensors)))
+            write_tensors(self._model_path, tensors)
 
     def read(self, done: int, method: str) -> dict[str, Tensor] | None:
         """Return the state, None at a first start; refuse what is damaged, or of another run."""
@@ -70,33 +49,11 @@ class ServerFiles:
                     f"train_args.start_round: {done}: there is no state to start from at {where}"
                 )
             return None
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-            tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
-            text = metadata[_STANDING]
-            if metadata[_DIGEST] != _digest(text, tensors):
-                raise ValueError("its content does not match its digest")
-            found = json.loads(text)
-        except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
-            raise UserError(f"{where}: not a whole server state: {error}") from None
-        if found["round"] != done:
+        tensors, found = read_state(path, "server_state_path", method)
+        if found != done:
             raise UserError(
-                f"{where}: the state is of round {found['round']}, start_round is {done}: set "
-                f"start_round: {found['round']} and comm_round to the rounds that remain, or move "
-                "the file away to start anew"
+                f"{where}: the state is of round {found}, start_round is {done}: set start_round: "
+                f"{found} and comm_round to the rounds that remain, or move the file away to start "
+                "anew"
             )
-        if found["method"] != method:
-            raise UserError(f"{where}: the state is of {found['method']}, not of {method}")
         return tensors
-
-
-def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
-    }
-
-
-def _digest(text: str, tensors: dict[str, Tensor]) -> str:
-    content = safetensors.torch.save(tensors, metadata={_STANDING: text})
-    return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -1,0 +1,76 @@
+"""A server's state in a file: what a federation needs to continue after its process ended."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import safetensors.torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.files import write_atomically
+
+_STANDING, _DIGEST = "standing", "digest"
+
+
+def file_to_write(key: str, text: str | None) -> Path | None:
+    """Return where a file can be written, in a folder that is there from now on."""
+    if text is None:
+        return None
+    path, where = Path(text).expanduser().resolve(), f"{key}: {printable(text)}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise UserError(f"{where}: is no regular file; must be one, or not be there")
+        # Of the length of the temporary file's name that the file is written under.
+        with NamedTemporaryFile(prefix=f".{path.name}", suffix=".try", dir=path.parent):
+            return path
+    except OSError as error:
+        raise UserError(f"{where}: cannot be written: {error.strerror}") from None
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors as a safetensors file, atomically."""
+    write_atomically(path, safetensors.torch.save(_on_cpu(tensors)))
+
+
+def write_state(path: Path, tensors: Mapping[str, Tensor], done: int, method: str) -> None:
+    """Write a server's tensors with the rounds that are done and the method, atomically."""
+    content, text = _on_cpu(tensors), json.dumps({"round": done, "method": method})
+    metadata = {_STANDING: text, _DIGEST: _digest(text, content)}
+    write_atomically(path, safetensors.torch.save(content, metadata=metadata))
+
+
+def read_state(path: Path, key: str, method: str) -> tuple[dict[str, Tensor], int]:
+    """Return the tensors and the rounds that are done.
+
+    Raises:
+        UserError: the file, which the setting ``key`` names, is damaged, or of another method.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+        tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
+        text = metadata[_STANDING]
+        if metadata[_DIGEST] != _digest(text, tensors):
+            raise ValueError("its content does not match its digest")
+        found = json.loads(text)
+    except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+        raise UserError(f"{key}: {path}: not a whole server state: {error}") from None
+    if found["method"] != method:
+        raise UserError(f"{key}: {path}: the state is of {found['method']}, not of {method}")
+    return tensors, int(found["round"])
+
+
+def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
+    }
+
+
+def _digest(text: str, tensors: dict[str, Tensor]) -> str:
+    content = safetensors.torch.save(tensors, metadata={_STANDING: text})
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
