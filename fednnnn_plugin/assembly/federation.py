@@ -11,8 +11,9 @@ from fednnnn_plugin.assembly.executors import make_executor, room_on, widest_gro
 from fednnnn_plugin.assembly.from_recipe import local_sgd, schedule
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.load_model import model_metadata
-from fednnnn_plugin.assembly.model_check import check_model, own_copy
+from fednnnn_plugin.assembly.model_check import own_copy
 from fednnnn_plugin.assembly.run_writer import RunWriter
+from fednnnn_plugin.assembly.trial_pass import check_model
 from fednnnn_plugin.assembly.unchanged import (
     check_alike,
     check_same_recipe,
@@ -168,8 +169,10 @@ def _federation(
     train, seed, name = recipe.train_args, recipe.common_args.random_seed, recipe.model_args.model
     data, device, sgd = inputs.data, inputs.device, local_sgd(recipe, inputs.functions)
     model = own_copy(inputs.model, name, sgd.dtype).to(device, sgd.dtype)
-    if isinstance(data, FederatedData) and inputs.trainer is None:
-        check_model(model, name, data, train.batch_size, sgd.loss)
+    if inputs.trainer is None:
+        for warning in check_model(model, name, data, train.batch_size, sgd.loss, inputs.model):
+            if ranks.rank == 0:
+                _log.warning(warning)
     inputs = inputs._replace(model=model)
     # A rank's share of its GPU; all plan the same groups, as the least share allows.
     sharers = ranks.sharers(device_identity(device))

@@ -1,16 +1,12 @@
-"""Whether a model takes the inputs of a data set, before any client trains."""
+"""Whether a model can be copied and averaged, and in which order of memory it takes images."""
 
 import copy
-from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
 from fednnnn_plugin.client.replica import named_tensors
-from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.admission import AVERAGED, OF_AVERAGED, check_dense
@@ -61,50 +57,10 @@ def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module
                 "registered with persistent=False"
             )
     try:
-        return copy.deepcopy(model)
+        # A state may follow the mode, as weights that are merged for a test: w_0 is of training.
+        return copy.deepcopy(model).train()
     except (Exception, SystemExit) as error:
         raise UserError(f"{where} cannot be copied: {exception_text(error)}") from error
-
-
-def check_model(
-    model: nn.Module, name: str, data: FederatedData, batch_size: int, loss: Loss = CROSS_ENTROPY
-) -> None:
-    """Pass training inputs through a copy of the model, and say of a problem what it is.
-
-    As it is tested, and as it is trained; the loss is computed of what comes out. Batch
-    normalisation over a single value has no variance: where a client's last batch is one sample,
-    the model must train on that as well.
-    """
-    model = copy.deepcopy(model)
-    inputs = data.normalised(data.train_images[:2])
-    like = next(model.parameters(), inputs)
-    inputs = inputs.to(like.device)
-    if inputs.is_floating_point():
-        inputs = inputs.to(like.dtype)
-    labels = data.train_labels[:2].to(like.device)
-    if labels.is_floating_point():
-        labels = labels.to(like.dtype)
-
-    def wrong_of(count: int) -> Callable[[object], str]:
-        return partial(_wrong, labels=labels[:count], num_classes=data.num_classes, loss=loss)
-
-    sizes = [data.client_size(client) for client in range(data.num_clients)]
-    # The last batch of an epoch is a single sample.
-    alone = [n == 1 if batch_size == -1 else n % batch_size == 1 % batch_size for n in sizes]
-    problem, cause = _problem(model.eval(), inputs[:1], wrong_of(1))
-    if not problem and batch_size != 1 and max(sizes) > 1:
-        problem, cause = _problem(model.train(), inputs, wrong_of(2))
-    if problem:
-        raise UserError(f"model_args.model: {name}: {problem}") from cause
-    if any(alone):
-        problem, cause = _problem(model.train(), inputs[:1], wrong_of(1))
-    if problem:
-        client = alone.index(True)
-        raise UserError(
-            f"train_args.batch_size: {batch_size}: leaves client {client}, which has "
-            f"{sizes[client]} samples, a batch of one sample, on which {name} cannot train "
-            f"({problem}): choose another batch_size, or larger inputs"
-        ) from cause
 
 
 def takes_any_order(model: nn.Module, images: Tensor) -> bool:
@@ -133,50 +89,3 @@ def takes_any_order(model: nn.Module, images: Tensor) -> bool:
     except (Exception, SystemExit):
         return False
     return bool(same)
-
-
-@torch.no_grad()
-def _problem(
-    model: nn.Module, inputs: Tensor, wrong: Callable[[object], str]
-) -> tuple[str, BaseException | None]:
-    """Say what is wrong with the model's outputs of these, and what it raised; else nothing."""
-    when, does = "in training, " if model.training else "", "does not take"
-    try:
-        with isolated_generators(0, "model check"):
-            outputs = model(inputs.clone())  # which it may change in place
-            does = "gives outputs that have no loss, for"
-            problem = wrong(outputs)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        return f"{when}{does} inputs of {list(inputs.shape[1:])}: {exception_text(error)}", error
-    if not problem:
-        return "", None
-    given = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-    return f"{when}gives {given} for a batch of {list(inputs.shape)}, {problem}", None
-
-
-def _wrong(outputs: object, labels: Tensor, num_classes: int, loss: Loss) -> str:
-    """Say what is wrong with the outputs of samples, else nothing."""
-    if loss is CROSS_ENTROPY and not labels.is_floating_point():
-        wanted = [len(labels), num_classes, *labels.shape[1:]]
-        given = list(outputs.shape) if isinstance(outputs, Tensor) else []
-        if labels.ndim > 1 and len(given) > 1:  # a vocabulary, of which some may not occur
-            wanted[1] = max(num_classes, given[1])
-        labelled = f"the logits of the classes, whose labels go from 0 to {num_classes - 1}"
-        return "" if given == wanted else f"not {wanted}: {labelled}"
-    if not isinstance(outputs, Tensor):
-        return "not a tensor"
-    try:
-        value = loss(outputs, labels)
-    except (Exception, SystemExit) as error:
-        if loss in LOSSES.values():
-            raise
-        of = f"outputs of {list(outputs.shape)} and targets of {list(labels.shape)}"
-        raised = exception_text(error)
-        raise UserError(f"train_args.loss: {loss.name}: of {of}: raised {raised}") from error
-    if isinstance(value, Tensor) and not value.ndim and value.is_floating_point():
-        return ""
-    kind = f"{value.dtype} of {list(value.shape)}" if isinstance(value, Tensor) else type(value)
-    must = "must give a floating scalar, the mean of a batch"
-    raise UserError(f"train_args.loss: {loss.name}: gives {kind}: {must}")

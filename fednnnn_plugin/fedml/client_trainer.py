@@ -1,5 +1,6 @@
 """The engine's local training as the client trainer of a FedML cross-silo federation."""
 
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +13,8 @@ from fedml.core.security.fedml_attacker import FedMLAttacker
 from torch import Tensor, nn
 
 from fednnnn_plugin.assembly.from_recipe import local_sgd
-from fednnnn_plugin.assembly.model_check import check_model, takes_any_order
+from fednnnn_plugin.assembly.model_check import takes_any_order
+from fednnnn_plugin.assembly.trial_pass import check_model
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.loaders import ClientLoader
@@ -33,6 +35,8 @@ from fednnnn_plugin.rounds.batches import (
 from fednnnn_plugin.rounds.evaluation import tally
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import on_threads
+
+_log = logging.getLogger(__name__)
 
 
 class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
@@ -83,10 +87,12 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
 
     def get_model_params(self) -> OrderedDict[str, Tensor]:
         """Return a copy of the model, on the CPU."""
+        self.model.train()  # a state may follow the mode
         return whole_state(self.model, self.model.state_dict(), torch.device("cpu"))
 
     def set_model_params(self, model_parameters: Mapping[str, Tensor]) -> None:
         """Set the model."""
+        self.model.train()
         self.model.load_state_dict(model_parameters)
 
     def train(self, train_data: Any, device: Any, args: Any) -> None:
@@ -134,7 +140,10 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         dealt = train_data.data
         if self._staged is None or self._staged[:2] != (dealt, device):
             name = getattr(self.args, "model", type(self.model).__name__)
-            check_model(self.model, name, dealt, self._sgd.batch_size, self._sgd.loss)
+            for warning in check_model(
+                self.model, name, dealt, self._sgd.batch_size, self._sgd.loss
+            ):
+                _log.warning(warning)
             any_order = ours or self._takes_any_order
             batches = TensorBatches(dealt, self._sgd, self._seed, device, any_order=any_order)
             self._staged = dealt, device, batches

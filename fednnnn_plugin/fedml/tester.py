@@ -57,13 +57,14 @@ class Tester:
 
     @contextmanager
     def _holding(self, state: State) -> Iterator[None]:
-        model = self._model
+        model = self._model.train()  # a state may follow the mode
         before = whole_state(model, model.state_dict())
         try:
             model.load_state_dict(whole_state(model, state), strict=False)
             self._aggregator.set_model_params(whole_state(model, state))
             yield
         finally:
+            model.train()
             model.load_state_dict(before, strict=False)
 
 
@@ -93,7 +94,8 @@ class FedMLsTester(Tester):
         if found is not None and max(dimensions) == 1:
             return found
         # Of [n, L] labels FedML's loss is L times too small, and those to be ignored are wrong.
-        self._model.load_state_dict(state)
+        self._model.train().load_state_dict(state)
+        self._model.eval()
         batches = ((x.to(device), y.to(device)) for x, y in test_data)
         ours = evaluation(tally(self._model, batch) for batch in batches)
         return ours.accuracy, ours.loss, None, None

@@ -109,6 +109,35 @@ def test_objects_that_draw_repeat_their_bits(start: Start) -> None:
     assert torch.equal(found, load_file("first-optimizer/model.safetensors")["table.weight"])
 
 
+class Merging(nn.Linear):
+    """A frozen layer that adds a trained part to its weight for a test, as LoRA does."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 4)
+        self.part, self.merged = nn.Parameter(torch.ones(4, 6)), False
+        self.weight.requires_grad_(requires_grad=False)
+
+    def train(self, mode: bool = True) -> "Merging":
+        if mode == self.merged:
+            self.weight.data += -self.part.data if mode else self.part.data
+            self.merged = not mode
+        return super().train(mode)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + (0 if self.merged else x @ self.part.T)
+
+
+def test_state_that_follows_the_mode_is_that_of_training(start: Start) -> None:
+    model = Merging()
+    frozen = model.weight.detach().clone()
+    start(model=model.eval())
+    found = load_file("run/model.safetensors")
+    torch.testing.assert_close(found["weight"], frozen)
+    assert not torch.equal(found["part"], torch.ones(4, 6))
+    loaded = fp.load_model("run", model)  # is in evaluation mode
+    torch.testing.assert_close(loaded.weight, frozen + found["part"])
+
+
 @pytest.mark.slow  # torch.compile takes seconds
 def test_model_object_that_cannot_train_is_refused(start: Start) -> None:
     """After its digests are made."""

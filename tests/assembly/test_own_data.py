@@ -13,7 +13,8 @@ from torch.nested import nested_tensor
 from torch.utils.data import DataLoader, Dataset
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.assembly.model_check import check_model, own_copy
+from fednnnn_plugin.assembly.model_check import own_copy
+from fednnnn_plugin.assembly.trial_pass import check_model
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
@@ -160,7 +161,7 @@ PAIR = Doing(lambda layer, x: (x, x) if layer.training else x)
 @pytest.mark.parametrize(
     ("layers", "problem"),
     [
-        ([], r"gives \[1, 64\] for a batch of \[1, 1, 8, 8\], not "),
+        ([nn.Linear(64, 9)], r"gives \[1, 9\] for a batch of \[1, 1, 8, 8\], not "),
         ([nn.Linear(64, 10), PAIR], "in training, gives tuple"),
         ([nn.Linear(63, 10)], r"does not take inputs of \[1, 8, 8\]: "),
         ([Doing(lambda *_: sys.exit(0))], "does not take inputs .* SystemExit: 0"),

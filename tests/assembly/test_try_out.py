@@ -66,9 +66,7 @@ def test_optimizer_that_divides_the_parameters(start: Start) -> None:
 
 def test_model_that_does_not_take_what_loaders_give(start: Start) -> None:
     wide = nn.Linear(7, 4)
-    refused(
-        start, r"^the first step of client \d failed: .*6.*7", data=CELL["datasets"], model=wide
-    )
+    refused(start, r"^model_args\.model: .*Linear: .*6.*7", data=CELL["datasets"], model=wide)
 
 
 def test_model_without_a_gradient(start: Start) -> None:
@@ -79,7 +77,7 @@ def test_model_without_a_gradient(start: Start) -> None:
 
     model = Doing(rounded)
     model.weight = nn.Parameter(torch.ones(4, 6))
-    refused(start, r"^the first step of client \d failed: .*grad", model=model)
+    refused(start, r"^model_args\.model: .*Doing: .*no gradient", model=model)
 
 
 @pytest.mark.parametrize(

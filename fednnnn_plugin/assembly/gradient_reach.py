@@ -1,0 +1,157 @@
+"""What the gradients of a training step reach: the parameters of the copy that trains, or others.
+
+A layer that is made in ``forward()``, or that a lambda or a hook reaches through the original
+model, gets gradients that no client applies: the run would end without it.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fednnnn_plugin.errors import UserError, printable
+
+_NAMED = 3  # parameters in a message
+
+
+class Form(NamedTuple):
+    """What must not change of a parameter, or of a buffer that is saved."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+    identity: int  # of a parameter that requires a gradient; 0 of others
+
+
+def parameter_forms(model: nn.Module) -> dict[str, Form]:
+    """Return the forms of all parameters and persistent buffers by name."""
+    saved = model.state_dict().keys()
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    buffers = model.named_buffers(remove_duplicate=False)
+    tensors = parameters | {name: buffer for name, buffer in buffers if name in saved}
+    return {
+        name: Form(
+            tuple(tensor.shape),
+            tensor.dtype,
+            tensor.requires_grad,
+            id(tensor) if tensor.requires_grad and name in parameters else 0,
+        )
+        for name, tensor in tensors.items()
+    }
+
+
+class Reach:
+    """Sees what the first passes through a copy reach; made before them.
+
+    Args:
+        model: the copy that is passed through, in training mode.
+        given: the original, which must not be reached.
+        where: what errors begin with.
+    """
+
+    def __init__(self, model: nn.Module, given: nn.Module | None, where: str) -> None:
+        self._model, self._given, self._where = model, given, where
+        self._forms, self._versions = parameter_forms(model), _versions(given)
+
+    def check(self, outputs: Tensor, loss: Tensor) -> list[str]:
+        """Refuse a pass in training whose gradients belong to no parameter that a client trains.
+
+        Returns:
+            Warnings.
+        """
+        check_forms(self._where, self._forms, parameter_forms(self._model))
+        original = {id(each): name for name, each in self._given_parameters()}
+        own = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        reached = set[int]()
+        for begin, source in ((outputs, self._where), (loss, "train_args.loss")):
+            for leaf in _leaves(begin):
+                reached.add(id(leaf))
+                if name := original.get(id(leaf)):
+                    raise self._of_original(source, f"gradients reach {printable(name)}")
+                if isinstance(leaf, nn.Parameter) and id(leaf) not in own:
+                    raise UserError(
+                        f"{source}: gradients reach a parameter of {list(leaf.shape)} that is none "
+                        "of the model's, so that no client trains it: make it in the model's "
+                        "__init__ and register it there (a layer of a list in nn.ModuleList), or "
+                        "freeze it with requires_grad_(False)"
+                    )
+        for name, version in _versions(self._given).items():
+            if version != self._versions[name]:
+                raise self._of_original(self._where, f"a forward pass changes {printable(name)}")
+        trained = {key: name for key, name in own.items() if self._forms[name].requires_grad}
+        left = [name for key, name in trained.items() if key not in reached]
+        if len(left) == len(trained):
+            raise UserError(f"{self._where}: its loss has no gradient for any of its parameters")
+        if not left:
+            return []
+        return [
+            f"{self._where}: {_few(left)}: requires a gradient and gets none in the first step: "
+            "stays as it is in such steps"
+        ]
+
+    def _given_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        return iter(()) if self._given is None else self._given.named_parameters()
+
+    @staticmethod
+    def _of_original(source: str, what: str) -> UserError:
+        return UserError(
+            f"{source}: {what} of the model that was given, not of the copy that a client trains: "
+            "a lambda, a hook or a loss holds the model itself: use a method or a module of the "
+            "model instead"
+        )
+
+
+def _versions(model: nn.Module | None) -> dict[str, int]:
+    """Return what tells whether a model's tensors have been changed in place."""
+    tensors = () if model is None else (*model.named_parameters(), *model.named_buffers())
+    return {name: 0 if each.is_inference() else each._version for name, each in tensors}
+
+
+def check_forms(where: str, before: Mapping[str, Form], after: Mapping[str, Form]) -> None:
+    """Refuse parameters and buffers that a pass made, removed or gave another form."""
+    if made := [name for name in after if name not in before]:
+        raise UserError(
+            f"{where}: {_few(made)}: made in the first forward pass, so that no client would train "
+            "it: pass a batch through the model before the run, or make it in __init__"
+        )
+    if lost := [name for name in before if name not in after]:
+        raise UserError(f"{where}: {_few(lost)}: removed in a forward pass: must stay")
+    for name, form in before.items():
+        now, what = after[name], f"{where}: {printable(name)}"
+        if now.requires_grad != form.requires_grad:
+            raise UserError(
+                f"{what}: requires_grad is {form.requires_grad} before a forward pass, "
+                f"{now.requires_grad} after it: pass a batch through the model before the run, or "
+                "set it in __init__"
+            )
+        if (now.shape, now.dtype) != (form.shape, form.dtype):
+            raise UserError(
+                f"{what}: {form.dtype} of {list(form.shape)} before a forward pass, {now.dtype} of "
+                f"{list(now.shape)} after it: must stay, or be a buffer with persistent=False"
+            )
+        if now.identity != form.identity:
+            raise UserError(
+                f"{what}: replaced by another parameter in a forward pass, which no client would "
+                "train: change its values in place, or pass a batch through the model before"
+            )
+
+
+def _leaves(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield the leaves of a tensor's graph: what a gradient of it would be added to."""
+    seen, stack = set[object](), [tensor.grad_fn]
+    if tensor.grad_fn is None and tensor.requires_grad:
+        yield tensor
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "torch::autograd::AccumulateGrad":
+            yield node.variable  # type: ignore[attr-defined]
+        stack.extend(following for following, _ in node.next_functions)
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return printable(", ".join(names[:_NAMED])) + more

@@ -1,0 +1,180 @@
+"""A trial of a model and a loss on the first samples of the data, before any client trains."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from fednnnn_plugin.assembly.gradient_reach import Reach
+from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.rounds.batches import Batch, LoaderData
+from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.user_code import exception_text
+
+_FEW = 32  # samples whose targets are looked at
+
+
+def check_model(
+    model: nn.Module,
+    name: str,
+    data: FederatedData | LoaderData,
+    batch_size: int,
+    loss: Loss = CROSS_ENTROPY,
+    given: nn.Module | None = None,
+) -> list[str]:
+    """Pass first samples through a copy of the model, and refuse what could not train.
+
+    As it is tested, and as it is trained; the loss is computed of what comes out. What the loss
+    reaches must be parameters of the copy, and none of the model that was ``given``. Batch
+    normalisation over a single value has no variance: where a client's last batch is one sample,
+    the model must train on that as well.
+
+    Returns:
+        Warnings: what trains, but perhaps not as it was meant.
+    """
+    batch = _first_samples(data)
+    if batch is None:  # what such batches are is for the first step of a client to say
+        return []
+    where = f"model_args.model: {name}"
+    model = copy.deepcopy(model)
+    inputs, labels = _staged(batch, model)
+    trial = _Trial(model, loss, inputs, labels, data.num_classes)
+    reach = Reach(model, given, where)
+    sizes = [data.client_size(client) for client in range(data.num_clients)]
+    trains_on = 1 if batch_size == 1 or max(sizes) == 1 else min(2, len(inputs))
+    tried = trial.passed(1, training=False)
+    if not tried.problem:
+        tried = trial.passed(trains_on, training=True)
+    if tried.problem:
+        raise UserError(f"{where}: {tried.problem}") from tried.cause
+    warnings = reach.check(tried.outputs, tried.loss)
+    for client, kept in _single_batches(data, batch_size) if trains_on > 1 else ():
+        tried = trial.passed(1, training=True)
+        if tried.problem:
+            raise UserError(
+                f"{kept}: leaves client {client}, which has {sizes[client]} samples, a batch of "
+                f"one sample, on which {name} cannot train ({tried.problem}): choose another "
+                "batch_size, a DataLoader with drop_last=True, or larger inputs"
+            ) from tried.cause
+        break
+    return warnings
+
+
+def _first_samples(data: FederatedData | LoaderData) -> Batch | None:
+    """Return the first samples of the training data, as a model takes them."""
+    if isinstance(data, FederatedData):
+        return data.normalised(data.train_images[:_FEW]), data.train_labels[:_FEW]
+    with suppress(Exception, SystemExit), isolated_generators(0, "model check"):
+        for loader in data.train_loaders.values():
+            for inputs, labels in loader:
+                if len(inputs) and isinstance(inputs, Tensor) and isinstance(labels, Tensor):
+                    return inputs[:_FEW].clone(), labels[:_FEW].clone()
+    return None
+
+
+def _staged(batch: Batch, model: nn.Module) -> Batch:
+    inputs, labels = batch
+    like = next(model.parameters(), inputs)
+    kind = like.dtype if labels.is_floating_point() else torch.int64
+    inputs = inputs.to(like.device, like.dtype if inputs.is_floating_point() else inputs.dtype)
+    return inputs, labels.to(like.device, kind)
+
+
+def _single_batches(data: FederatedData | LoaderData, batch_size: int) -> Iterator[tuple[int, str]]:
+    """Yield the clients of which an epoch's last batch is a single sample, and the key for it."""
+    for client in range(data.num_clients):
+        size, key = batch_size, f"train_args.batch_size: {batch_size}"
+        count = data.client_size(client)
+        if isinstance(data, LoaderData):
+            loader: Any = data.train_loaders[client]
+            if not isinstance(loader, DataLoader):  # a list of batches, if its length is known
+                last = loader[-1:] if isinstance(loader, list | tuple) else ()
+                if any(len(inputs) == 1 for inputs, _ in last):
+                    yield client, f"{key}: its data"
+                continue
+            if loader.batch_size is None or loader.drop_last:
+                continue
+            size = loader.batch_size
+            if size != batch_size:
+                key = f"data_args.dataset: a DataLoader's batch_size: {size}"
+            with suppress(TypeError):  # a sampler without a length
+                count = len(loader.sampler)  # type: ignore[arg-type]
+        if count == 1 if size == -1 else count % size == 1 % size:
+            yield client, key
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What a pass gave, or what is wrong with it and what it raised."""
+
+    outputs: Any = None
+    loss: Any = None
+    problem: str = ""
+    cause: BaseException | None = None
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A model that may be changed, a loss, and what they are tried on."""
+
+    model: nn.Module
+    loss: Loss
+    inputs: Tensor
+    labels: Tensor
+    num_classes: int
+
+    def passed(self, count: int, *, training: bool) -> _Pass:
+        """Pass so many samples through the model, and say of a problem what it is."""
+        self.model.train(training)
+        inputs, labels = self.inputs[:count], self.labels[:count]
+        when, does = "in training, " if training else "", "does not take"
+        try:
+            with isolated_generators(0, "model check"), torch.set_grad_enabled(training):
+                outputs = self.model(inputs.clone())  # which it may change in place
+                does = "gives outputs that have no loss, for"
+                problem = self._form_problem(outputs, labels)
+                value = None if problem else self._loss(outputs, labels)
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:
+            of = f"inputs of {list(inputs.shape[1:])}: {exception_text(error)}"
+            return _Pass(problem=f"{when}{does} {of}", cause=error)
+        if problem:
+            given = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+            problem = f"{when}gives {given} for a batch of {list(inputs.shape)}, {problem}"
+        return _Pass(outputs, value, problem)
+
+    def _form_problem(self, outputs: object, labels: Tensor) -> str:
+        """Say what is wrong with the form of the outputs of samples, else nothing."""
+        if not isinstance(outputs, Tensor):
+            return "not a tensor"
+        if self.loss is not CROSS_ENTROPY or labels.is_floating_point():
+            return ""
+        given, wanted = list(outputs.shape), [len(labels), self.num_classes, *labels.shape[1:]]
+        if len(given) > 1:  # of its classes some may not occur
+            wanted[1] = max(self.num_classes, given[1])
+        labelled = f"the logits of the classes, whose labels go from 0 to {self.num_classes - 1}"
+        return "" if given == wanted else f"not {wanted}: {labelled}"
+
+    def _loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        loss = self.loss
+        try:
+            value: object = loss(outputs, labels)
+        except (Exception, SystemExit) as error:
+            if loss in LOSSES.values():
+                raise
+            of = f"outputs of {list(outputs.shape)} and targets of {list(labels.shape)}"
+            raised = exception_text(error)
+            raise UserError(f"train_args.loss: {loss.name}: of {of}: raised {raised}") from error
+        if isinstance(value, Tensor) and not value.ndim and value.is_floating_point():
+            return value
+        kind = f"{value.dtype} of {list(value.shape)}" if isinstance(value, Tensor) else type(value)
+        must = "must give a floating scalar, the mean of a batch"
+        raise UserError(f"train_args.loss: {loss.name}: gives {kind}: {must}")

@@ -1,0 +1,176 @@
+"""What a training step reaches: models whose gradients no client would apply, and right ones."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from fednnnn_plugin.assembly.model_check import own_copy
+from fednnnn_plugin.assembly.trial_pass import check_model
+from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.rounds.batches import LoaderData
+
+LEFT = torch.nn.Parameter(torch.ones(10))  # that nobody trains
+
+
+class Net(nn.Module):
+    """A linear model, and what a test adds to it in ``__init__`` and does in ``forward``."""
+
+    def __init__(self, add: Callable[[Any], object], call: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.own, self.call = nn.Linear(64, 10), call
+        add(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.call(self, images.flatten(1))
+
+
+def add(**made: Callable[[Any], object]) -> Callable[[Any], None]:
+    def of(net: Any) -> None:
+        for name, make in made.items():
+            setattr(net, name, make(net))
+
+    return of
+
+
+def lazily(name: str, make: Callable[[], object]) -> Callable[[Any, Tensor], Tensor]:
+    """Make a part when it is first needed."""
+
+    def call(net: Any, x: Tensor) -> Tensor:
+        if getattr(net, name, None) is None:
+            setattr(net, name, make())
+        part = getattr(net, name)
+        return net.own(x) + (part(x) if callable(part) else part)
+
+    return call
+
+
+def unfrozen(net: Any, x: Tensor) -> Tensor:
+    net.own.weight.requires_grad_(net.training)
+    return net.own(x)
+
+
+def replaced(net: Any, x: Tensor) -> Tensor:
+    net.own.bias = nn.Parameter(net.own.bias.detach().clamp(max=1))
+    return net.own(x)
+
+
+def keeps_hidden(net: Any, x: Tensor) -> Tensor:
+    net.hidden = net.own(x).detach()
+    return net.own(x)
+
+
+def hooked(net: Any) -> None:
+    net.further = nn.Linear(64, 10)
+    net.own.register_forward_hook(lambda _, args, out: out + net.further(args[0]))
+
+
+def normed(net: Any) -> None:
+    net.norm = nn.BatchNorm1d(10)
+    net.then = lambda x: net.norm(x.repeat(2, 1))[
+        : len(x)
+    ].detach()  # trains nothing of the original, but moves it
+
+
+def tied(net: Any) -> None:
+    net.further = nn.Linear(64, 10)
+    net.further.weight = net.own.weight
+
+
+def frozen(net: Any) -> None:
+    net.further = nn.Linear(64, 10).requires_grad_(requires_grad=False)
+
+
+def plain(net: Any, x: Tensor) -> Tensor:
+    return net.own(x)
+
+
+def both(net: Any, x: Tensor) -> Tensor:
+    return net.own(x) + net.further(x)
+
+
+SUM_LEFT = Loss("mine", lambda outputs, targets: F.cross_entropy(outputs + LEFT, targets))
+
+
+def of_forms(data: FederatedData, form: str) -> FederatedData | LoaderData:
+    """The data as arrays or as loaders."""
+    if form == "arrays":
+        return data
+    parts = [
+        TensorDataset(data.train_images[own], data.train_labels[own]) for own in data.client_indices
+    ]
+    loaders = {client: DataLoader(part, 5) for client, part in enumerate(parts)}
+    sizes = {client: len(part) for client, part in enumerate(parts)}
+    return LoaderData(loaders, sizes, [], 10)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (Net(add(late=lambda _: None), lazily("late", lambda: nn.Linear(64, 10))), "late.weight"),
+        (Net(add(), lazily("place", lambda: nn.Parameter(torch.zeros(10)))), "place: made in"),
+        (Net(add(), lazily("sub", lambda: nn.Sequential(nn.Linear(64, 10)))), r"sub\.0\.weight"),
+        (Net(add(cls=lambda _: nn.Linear), lambda net, x: net.cls(64, 10)(x)), "is none of"),
+        (Net(add(all=lambda _: [nn.Linear(64, 10)]), lambda net, x: net.all[0](x)), "ModuleList"),
+        (
+            Net(lambda net: net.own.requires_grad_(False).bias.requires_grad_(), unfrozen),
+            "own.weig",
+        ),
+        (Net(add(), replaced), "own.bias: replaced"),
+        (
+            Net(lambda net: net.register_buffer("hidden", torch.zeros(1, 10)), keeps_hidden),
+            "hidden",
+        ),
+        (
+            Net(add(then=lambda net: lambda x: 2 * net.own(x)), lambda net, x: net.then(x)),
+            "own.weight",
+        ),
+        (Net(hooked, plain), r"further\.\w+ of the model that was given"),
+        (Net(normed, lambda net, x: net.own(x) + net.then(net.own(x))), r"changes norm\."),
+        (Net(add(), lambda net, x: net.own(x).detach() + LEFT.detach()), "no gradient"),
+    ],
+)
+@pytest.mark.parametrize("form", ["arrays", "loaders"])
+def test_gradients_that_no_client_would_apply(
+    data: FederatedData, given: nn.Module, named: str, form: str
+) -> None:
+    model = own_copy(given, "mine", torch.float32)
+    with pytest.raises(UserError, match=f"^model_args.model: mine: .*{named}"):
+        check_model(model, "mine", of_forms(data, form), 5, given=given)
+
+
+def test_loss_that_reaches_what_no_client_trains(data: FederatedData) -> None:
+    given = Net(add(), plain)
+    near = Loss("near", lambda o, t: F.cross_entropy(o, t) + given.own.weight.square().sum())
+    model = own_copy(given, "mine", torch.float32)
+    for loss, named in (
+        (near, r"own\.weight of the model that"),
+        (SUM_LEFT, r"\[10\] that is none"),
+    ):
+        with pytest.raises(UserError, match=f"^train_args.loss: .*{named}"):
+            check_model(model, "mine", data, 5, loss, given)
+
+
+@pytest.mark.parametrize(
+    ("given", "warned"),
+    [
+        (Net(add(), plain), ""),
+        (Net(tied, both), ""),
+        (Net(frozen, both), ""),
+        (Net(add(further=lambda _: nn.Linear(64, 10)), plain), "further.weight, further.bias"),
+        (Net(add(), lazily("cache", lambda: torch.ones(10))), ""),
+        (Net(add(then=lambda net: net.own.forward), lambda net, x: net.then(x)), ""),
+        (nn.Sequential(nn.Flatten(), nn.DataParallel(nn.Linear(64, 10))), ""),
+    ],
+)
+def test_right_models_are_taken(data: FederatedData, given: nn.Module, warned: str) -> None:
+    model = own_copy(given, "mine", torch.float32)
+    warnings = check_model(model, "mine", data, 5, CROSS_ENTROPY, given)
+    assert len(warnings) == bool(warned)
+    assert warned in "".join(warnings)
