@@ -121,11 +121,6 @@ def schedule(
             f"{BinnedSum.MAX_TERMS}: so many add up exactly"
         )
     sizes = tuple(data.client_size(client) for client in range(data.num_clients))
-    if train.client_weighting == "samples" and min(sizes) < 1:
-        raise UserError(
-            f"train_args.client_weighting: samples: client {sizes.index(min(sizes))} has none: "
-            "must be uniform, or leave such clients out"
-        )
     return Schedule(
         rounds=train.comm_round,
         client_sizes=sizes,

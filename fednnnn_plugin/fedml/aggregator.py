@@ -1,6 +1,5 @@
 """FedNNNN and its relatives as the server aggregator of a FedML cross-silo federation."""
 
-import json
 import logging
 import math
 from collections import OrderedDict
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.errors import RunError, UserError
-from fednnnn_plugin.fedml.methods import warn_of_drawn_clients
 from fednnnn_plugin.fedml.model_states import (
     clamp_variances,
     served_copy,
@@ -32,13 +30,14 @@ from fednnnn_plugin.fedml.security import (
 from fednnnn_plugin.fedml.server_records import ServerRecords
 from fednnnn_plugin.fedml.server_state import ServerFiles
 from fednnnn_plugin.fedml.settings import recorded_settings, server_recipe
+from fednnnn_plugin.fedml.silos import check_silos, client_ids
 from fednnnn_plugin.fedml.tester import (
     AGGREGATING,
     FedMLsTester,
     Tester,
-    evaluation_of,
     refuse_replaced,
 )
+from fednnnn_plugin.fedml.tester_results import ResultReader
 from fednnnn_plugin.recipe.schema import TrackingArgs
 from fednnnn_plugin.server.client_sum import ClientSum
 from fednnnn_plugin.server.layout import State
@@ -113,14 +112,16 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         # FedML's own tester knows its tasks; it gets a model of its own, and goes first: both
         # constructors start FedML's privacy and defences anew.
         self._tester = theirs or FedMLsTester(tested, args)
+        self._results = ResultReader("server_aggregator")
         self._found_of_all: Any = None  # what a custom tester found on the clients' data
         super().__init__(model, args)
         self._round = self._train.start_round
         self._failed = 0
+        self._without_data: set[str] = set()  # the clients of which this was said
         self._places: list[int] = []  # in FedML's list, of the models to aggregate
         self._rule_state: dict[str, Tensor] = {}
         self._evaluation: OrderedDict[str, Tensor] | None = None
-        self._ids = _client_ids(args)
+        self._ids = client_ids(args)
         log_through_fedml()
         self._last_round = self._round + getattr(args, "comm_round", math.inf)
         # What the next round would serve, where the evaluation model is handed over instead.
@@ -129,8 +130,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         tracking = self._recipe.tracking_args if is_server else TrackingArgs()
         self._files = ServerFiles(tracking)
         if is_server:
+            check_silos(args, self._round)
             self._restore()
-            warn_of_drawn_clients(args, self._round)
         self._records = ServerRecords(
             tracking.metrics_path, self._round, recorded_settings(self._recipe, args)
         )
@@ -230,11 +231,11 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         if len(kept) != len(raw_client_model_or_grad_list):
             kept = list(range(len(raw_client_model_or_grad_list)))
         for position, (samples, model) in zip(kept, raw_client_model_or_grad_list, strict=True):
-            weight = 1.0 if self._train.client_weighting == "uniform" else samples
-            if weight == 0:  # as FoolsGold gives
+            if isinstance(samples, int | float) and samples == 0:  # FedML weights it with 0
                 weightless += 1
-                self._records.remark(f"{self._rank(position)} has weight 0")
+                self._leave_out_without_data(position)
                 continue
+            weight = 1.0 if self._train.client_weighting == "uniform" else samples
             clipped = part.seen.clipped
             try:
                 once = {name: t for name, t in model.items() if name not in tied}
@@ -248,8 +249,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 self._fail(position, error)
         if not part.clients:
             raise RunError(
-                f"round {self._round + 1}: no client update to average: {weightless} have weight "
-                "0, all others were rejected"
+                f"round {self._round + 1}: no client update to average: {weightless} have no "
+                "data, all others were rejected"
             )
         before = server.restore(w_t | self._rule_state, part.device)
         assert before is not None
@@ -286,7 +287,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     def test(self, test_data: Any, device: Any, args: Any) -> Any:
         """Test the evaluation model as FedML tests its own, and report it the same way."""
         found = self._tester.test(self.evaluation_state_dict(), test_data, device, args)
-        self._records.tested(evaluation_of(self._found_of_all, found))
+        self._records.tested(self._results.evaluation(self._found_of_all, found))
         self._records.say()
         return found
 
@@ -311,6 +312,13 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             raise UserError(f"{self._client(position)}: {error}") from None
         _log.warning("%s: %s: left out", self._client(position), error)
         self._records.remark(f"{self._rank(position)} left out: {error}")
+
+    def _leave_out_without_data(self, position: int) -> None:
+        rank = self._rank(position)
+        self._records.remark(f"{rank} left out: no data")
+        if rank not in self._without_data:
+            self._without_data.add(rank)
+            _log.warning("%s: has no data: left out of the average", self._client(position))
 
     def _client(self, position: int) -> str:
         return f"round {self._round + 1}: the client of {self._rank(position)}"
@@ -343,12 +351,3 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._files.write_state(state, self._round, self._recipe.rule.name)
         if self._round > self._train.start_round:
             self._files.write_model(self.evaluation_state_dict())
-
-
-def _client_ids(args: Any) -> list[Any]:
-    """Return the clients' ids in the order of FedML's list of models."""
-    try:
-        ids = json.loads(str(getattr(args, "client_id_list", None)))
-    except ValueError:
-        return []
-    return ids if isinstance(ids, list) else []

@@ -17,7 +17,8 @@ from fednnnn_plugin.assembly.model_check import takes_any_order
 from fednnnn_plugin.assembly.trial_pass import check_model
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.fedml.loaders import ClientLoader
+from fednnnn_plugin.fedml.keys import refuse_old_names, warn_of_near_keys, warn_of_unread_keys
+from fednnnn_plugin.fedml.loaders import ClientLoader, has_data
 from fednnnn_plugin.fedml.model_states import whole_state, with_noise
 from fednnnn_plugin.fedml.processes import end_federation_together, log_through_fedml
 from fednnnn_plugin.fedml.security import turn_off
@@ -75,6 +76,10 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
                 "enable_fhe: true: FedML would encrypt another model than the trained one: must be "
                 "false with FedNNNNClientTrainer"
             )
+        if getattr(args, "role", "client") != "server":  # FedML's scripts build one in each
+            refuse_old_names(args)
+            warn_of_near_keys(args)
+            warn_of_unread_keys(args)
         recipe = client_recipe(args)
         self._functions, self._seed = script_functions(recipe), recipe.common_args.random_seed
         self._sgd = local_sgd(recipe, self._functions)
@@ -83,6 +88,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         turn_off(FedMLDifferentialPrivacy, FedMLAttacker)  # which the constructor turns on
         super().__init__(model, args)
         self._staged: tuple[Any, torch.device, TensorBatches] | None = None
+        self._without_data = False  # which was said
         self._any_order: bool | None = None  # of images in memory: asked once, of the first ones
 
     def get_model_params(self) -> OrderedDict[str, Tensor]:
@@ -97,6 +103,11 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
 
     def train(self, train_data: Any, device: Any, args: Any) -> None:
         """Train the model on a client's data."""
+        if not has_data(train_data):
+            if not self._without_data:
+                _log.warning("this client has no data: it sends the model as it is")
+            self._without_data = True
+            return
         device = torch.device(device)
         round_number = self._start + args.round_idx + 1
         client, known = self.id, False

@@ -1,5 +1,6 @@
 """Our data in the shape that FedML's loops expect, loaders of (x, y) batches; FedML's as ours."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -12,6 +13,8 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.rounds.batches import LoaderData, follow_the_engine
 from fednnnn_plugin.seeds import derive_seed
+
+_log = logging.getLogger(__name__)
 
 _TEST_BATCH = 500  # images; the result does not depend on it
 
@@ -138,12 +141,29 @@ def engine_data(dataset: FedMLDataset, num_clients: int) -> FederatedData | Load
                 f"train_args.client_num_in_total: {num_clients}: the data set has no client "
                 f"{client} (clients are numbered from 0)"
             )
+    without = [k for k in range(num_clients) if not has_data(loaders[k], sizes[k])]
+    if len(without) == num_clients:
+        raise UserError("dataset[4]: no client has data: must be the clients' numbers of samples")
+    if without:
+        more = f" and {len(without) - 10} more" if len(without) > 10 else ""
+        named = ", ".join(map(str, without[:10]))
+        _log.warning("clients %s%s have no data: they are in no round's cohort", named, more)
     return LoaderData(
-        train_loaders={k: loaders[k] for k in range(num_clients)},
-        sizes={k: sizes[k] for k in range(num_clients)},
+        train_loaders={k: () if k in without else loaders[k] for k in range(num_clients)},
+        sizes={k: 0 if k in without else sizes[k] for k in range(num_clients)},
         test_loader=test_batches(dataset),
         num_classes=dataset[7],
     )
+
+
+def has_data(loader: Any, samples: Any = 1) -> bool:
+    """Say whether a client has data: some samples, and batches unless their number is not known."""
+    if loader is None or not samples:
+        return False
+    try:
+        return len(loader) > 0
+    except TypeError:
+        return True
 
 
 def dealt_data(dataset: FedMLDataset, num_clients: int | None) -> FederatedData | None:

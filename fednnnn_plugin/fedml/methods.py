@@ -1,4 +1,4 @@
-"""Which of FedML's arguments name a method of ours, and which have no effect."""
+"""Which of FedML's arguments name a method of ours."""
 
 import logging
 import os
@@ -20,8 +20,7 @@ _OUR_KEYS = (
     *("beta", "gamma", "client_weighting", "client_sampling", "client_method"),
     *("max_client_norm", "max_client_failures", "server_state_path", "metrics_path"),
 )
-_OF_SIMULATIONS = ("metrics", "test_served", "resume", "overwrite", "checkpoint_every")
-_NEAR = 0.85  # of difflib's ratio: FedML's own names and keys are further away
+_NEAR = 0.85  # of difflib's ratio: FedML's own names are further away
 
 
 def names_ours(args: Any) -> bool:
@@ -73,44 +72,6 @@ def warn_of_keys_without_effect(args: Any) -> None:
             ", ".join(given),
             getattr(args, "federated_optimizer", None),
         )
-
-
-def warn_of_near_keys(args: Any) -> None:
-    """Say which arguments are nearly a key of ours and are read by nobody."""
-    from fednnnn_plugin.recipe.consistency import cross_silo_keys
-    from fednnnn_plugin.recipe.method_keys import method_keys
-
-    every = {*_OUR_KEYS, *cross_silo_keys(), *method_keys()}
-    own = sorted(key for key in every if len(key) > len("gamma"))
-    for name in sorted(vars(args).keys() - every):
-        if near := get_close_matches(name, own, 1, _NEAR):
-            _log.warning("%s: no such key, and ignored; did you mean %s?", name, near[0])
-
-
-def warn_of_unused_keys(args: Any, *, simulation: bool) -> None:
-    """Say which keys are of deployments alone, or of simulations."""
-    from fednnnn_plugin.recipe.consistency import cross_silo_keys
-
-    keys = cross_silo_keys() if simulation else _OF_SIMULATIONS
-    if given := [key for key in keys if getattr(args, key, None)]:
-        where = "a simulation" if simulation else "a deployment's server"
-        _log.warning("%s: without effect in %s of fednnnn-plugin", ", ".join(given), where)
-
-
-def warn_of_drawn_clients(args: Any, start_round: int) -> None:
-    """Say what FedML's draws leave out, where not all clients take part in every round."""
-    total = getattr(args, "client_num_in_total", None)
-    drawn = getattr(args, "client_num_per_round", None)
-    if None in (total, drawn) or total == drawn:
-        return
-    anew = "; after a restart its draws begin anew, unlike an uninterrupted federation's"
-    _log.warning(
-        "client_num_per_round: %s of %s: FedML 0.9.6 draws the same data for rounds 1 and 2, and "
-        "gives the first client's data to no silo but the first%s",
-        drawn,
-        total,
-        anew if start_round else "",
-    )
 
 
 def simulates_ours(args: Any) -> bool:

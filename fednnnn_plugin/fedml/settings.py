@@ -9,12 +9,11 @@ from typing import Any
 from fednnnn_plugin.assembly.functions import LOSS, METRICS, OPTIMIZER, Functions, find_functions
 from fednnnn_plugin.client.methods import METHODS
 from fednnnn_plugin.errors import UserError, printable, shown
+from fednnnn_plugin.fedml.keys import warn_of_near_keys, warn_of_unused_keys
 from fednnnn_plugin.fedml.methods import (
     PROXIMAL,
     is_allowed_code,
     is_proximal,
-    warn_of_near_keys,
-    warn_of_unused_keys,
 )
 from fednnnn_plugin.reading import read_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe

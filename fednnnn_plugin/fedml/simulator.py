@@ -13,12 +13,14 @@ from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
-from fednnnn_plugin.fedml.loaders import FedMLDataset, check_dataset, dealt_data, engine_data
-from fednnnn_plugin.fedml.methods import (
+from fednnnn_plugin.fedml.keys import (
+    refuse_old_names,
     warn_of_near_keys,
-    warn_of_the_proximal_term,
+    warn_of_unread_keys,
     warn_of_unused_keys,
 )
+from fednnnn_plugin.fedml.loaders import FedMLDataset, check_dataset, dealt_data, engine_data
+from fednnnn_plugin.fedml.methods import warn_of_the_proximal_term
 from fednnnn_plugin.fedml.processes import (
     Mlops,
     ended_by_sigterm,
@@ -67,8 +69,11 @@ class Simulator:
         client_trainer = client_trainer or _task_trainer(model, args)
         custom = client_trainer is not None
         check_dataset(dataset)
-        warn_of_near_keys(args)
+        warn_of_near_keys(args, training=not custom)
         warn_of_unused_keys(args, simulation=True)
+        if not custom:
+            refuse_old_names(args)
+            warn_of_unread_keys(args)
         brought = _brought(args, dataset, model)
         self._recipe = script_recipe(args, custom_trainer=custom, unread=unread, instead=brought)
         _check(self._recipe, args, client_trainer, server_aggregator)

@@ -1,8 +1,7 @@
 """A custom ``ServerAggregator`` as the tester of the evaluation model, and what it finds."""
 
 import logging
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ from torch import nn
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.loaders import FedMLDataset
 from fednnnn_plugin.fedml.model_states import whole_state
+from fednnnn_plugin.fedml.tester_results import ResultReader
 from fednnnn_plugin.rounds.evaluation import evaluation, tally
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.server.layout import State
@@ -121,6 +121,7 @@ class SimulationTester:
     ) -> None:
         self._tester, self._args, self._device = Tester(aggregator, model), args, device
         self._test_data, self._locals = dataset[3], dataset[5:7]
+        self._results = ResultReader("server_aggregator")
         self._tester.set_id(-1)  # FedML's, of a simulation's server
 
     def test(self, state: State, round_number: int) -> Evaluation:
@@ -129,7 +130,8 @@ class SimulationTester:
         args.round_idx = round_number - 1
         train, local = self._locals
         of_all = self._tester.test_all(state, train, local, device, args)
-        return evaluation_of(of_all, self._tester.test(state, self._test_data, device, args))
+        own = self._tester.test(state, self._test_data, device, args)
+        return self._results.evaluation(of_all, own)
 
 
 def refuse_replaced(
@@ -154,57 +156,3 @@ def for_test(args: Any) -> SimpleNamespace:
     """Return the arguments with all that FedML's testers read."""
     read = {"dataset": "custom", "enable_wandb": False, "round_idx": 0}
     return SimpleNamespace(**read | vars(args))
-
-
-#: What FedML's trainers return of a test.
-_COUNTS = ("test_correct", "test_loss", "test_total")
-
-
-def evaluation_of(*found: Any) -> Evaluation:
-    """Return what a tester's results say, as far as it can be known; the later ones' first.
-
-    FedML's testers return (accuracy, loss, …), its trainers counts; others return numbers by names
-    of their own, which become metrics.
-    """
-    accuracy = loss = None
-    metrics: dict[str, float] = {}
-    for one in map(_evaluation, found):
-        accuracy = accuracy if one.accuracy is None else one.accuracy
-        loss = loss if one.loss is None else one.loss
-        metrics |= one.metrics or {}
-    return Evaluation(accuracy, loss, metrics or None)
-
-
-def _evaluation(found: Any) -> Evaluation:
-    if isinstance(found, Mapping):
-        given = ((str(name), _number(value)) for name, value in found.items())
-        numbers = {name: value for name, value in given if value is not None}
-        accuracy, loss = _of_counts(found)
-        if accuracy is not None:
-            numbers = {name: value for name, value in numbers.items() if name not in _COUNTS}
-        return Evaluation(accuracy, loss, numbers or None)
-    if not isinstance(found, Sequence) or isinstance(found, str):
-        found = (found,)
-    accuracy, loss, *_ = (*map(_number, found), None, None)
-    if accuracy is not None and not 0 <= accuracy <= 1:
-        accuracy = None
-    return Evaluation(accuracy, loss)
-
-
-def _of_counts(found: Mapping[Any, Any]) -> tuple[float | None, float | None]:
-    correct, total = _number(found.get("test_correct")), _number(found.get("test_total"))
-    # Some count samples, and of each sample many labels.
-    if "test_loss" not in found or correct is None or not total or not 0 <= correct <= total:
-        return None, None
-    loss = _number(found["test_loss"])
-    return correct / total, None if loss is None else loss / total
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool | str):  # a flag, a name
-        return None
-    try:
-        number = float(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from fedml.core.alg_frame.client_trainer import ClientTrainer
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import aliases
 from fednnnn_plugin.fedml.loaders import FedMLDataset, test_batches
-from fednnnn_plugin.fedml.tester import evaluation_of
+from fednnnn_plugin.fedml.tester_results import ResultReader
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.server.layout import State
 
@@ -24,6 +25,7 @@ class ClientTrainerAdapter:
         self._sizes, self._train_loaders = dataset[4], dataset[5]
         self._test_loaders, self._test_loader = dataset[6] or {}, test_batches(dataset)
         self._tied = aliases(model)
+        self._results = ResultReader("client_trainer", has_test=_has_test(trainer))
 
     def train(self, client: int, state: State, round_number: int) -> State:
         """Return what the trainer makes of ``state``."""
@@ -46,10 +48,14 @@ class ClientTrainerAdapter:
         """Return what the trainer's own test finds, by FedML's counts or under its own names."""
         self._trainer.set_model_params(self._parameters(state))
         found = self._trainer.test(self._test_loader, self._device, self._args)
-        return evaluation_of(found if isinstance(found, Mapping) else None)
+        return self._results.evaluation(found if isinstance(found, Mapping) else None)
 
     def _parameters(self, state: State) -> OrderedDict[str, Tensor]:
         # A copy: the engine's tensors are the served model itself.
         full = OrderedDict((name, tensor.clone()) for name, tensor in state.items())
         full.update((name, full[first]) for name, first in self._tied.items())
         return full
+
+
+def _has_test(trainer: Any) -> bool:
+    return getattr(type(trainer), "test", ClientTrainer.test) is not ClientTrainer.test

@@ -20,7 +20,7 @@ from fednnnn_plugin.rounds.clock import Clock
 from fednnnn_plugin.rounds.evaluation import Tally
 from fednnnn_plugin.rounds.executor import Executor, GroupTooWide
 from fednnnn_plugin.rounds.group_widths import Widths, width_in
-from fednnnn_plugin.rounds.sampling import Sampler, draw_cohort
+from fednnnn_plugin.rounds.sampling import SAMPLING, Sampler, draw_cohort
 from fednnnn_plugin.run_folder.records import Evaluation, round_record
 from fednnnn_plugin.server.client_sum import ClientSum
 from fednnnn_plugin.server.layout import ModelState
@@ -46,9 +46,16 @@ class Schedule:
     least_groups: int = 1  # of a round, where it has as many clients
 
     def draw(self, number: int) -> list[int]:
-        """Return the clients of a round."""
-        total = len(self.client_sizes)
-        return draw_cohort(self.seed, number, total, self.cohort_size, self.sampler)
+        """Return the clients of a round; those without data, in some of FedML's, are in none."""
+        total, m = len(self.client_sizes), self.cohort_size
+        with_data = [client for client, size in enumerate(self.client_sizes) if size]
+        if self.sampler is None:
+            places = draw_cohort(self.seed, number, len(with_data), min(m, len(with_data)))
+            return [with_data[place] for place in places]
+        drawn = draw_cohort(self.seed, number, total, m, self.sampler)
+        if cohort := [client for client in drawn if self.client_sizes[client]]:
+            return cohort
+        raise UserError(f"{SAMPLING}: round {number}: none of its clients has data")
 
     def weight(self, client: int) -> float:
         """Return ``a_k``, of which ``α_k`` is the share in the round."""

@@ -2,6 +2,7 @@
 
 import math
 from collections import OrderedDict
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -44,16 +45,28 @@ def test_aggregator_rounds_by_hand(caplog) -> None:
     assert "round 4: N is near 0" in caplog.text
 
 
-def test_aggregator_weighs_by_samples() -> None:
-    """α = (1/4, 3/4, 0): S = (0.75, 3), E = 3.75; a nonsense number is named."""
+@pytest.mark.parametrize(("weighting", "first"), [("samples", 0.25), ("uniform", 0.5)])
+def test_aggregator_leaves_out_who_has_no_data(weighting, first, caplog) -> None:
+    """α = (1/4, 3/4) or (1/2, 1/2), and 0 under both: a zero update would shorten S and E."""
+    server = silo(client_weighting=weighting, method="NormNorm", gamma=None)
+    for _ in "twice":
+        w_t = server.get_model_params()["weight"]
+        states = [state for _, state in moved(server, *TWO, (0.0, 0.0))]
+        served, _ = play(server, list(zip((10, 30, 0), states, strict=True)))
+        expected = w_t + torch.tensor([[3 * first, 4 * (1 - first)]])
+        assert_close(server.evaluation_state_dict()["weight"], expected)
+        length = (served["weight"] - w_t).norm().item()
+        assert length == pytest.approx(0.5 * (3 * first + 4 * (1 - first)), rel=1e-6)
+    assert [text for text in caplog.messages if "no data" in text] == caplog.messages[:1]
+
+
+def test_aggregator_refuses_nonsense_numbers_of_samples() -> None:
     server = silo(client_weighting="samples", method="NormNorm", gamma=None)
+    states = [state for _, state in moved(server, *TWO)]
     states = [state for _, state in moved(server, *TWO, (9.0, 9.0))]
-    served, _ = play(server, list(zip((10, 30, 0), states, strict=True)))
-    assert average(server) == [0.75, 3.0]
-    assert math.isclose(served["weight"].norm().item(), 0.5 * 3.75, rel_tol=1e-6)
-    with refused("round 2: the client of rank 1: client weight: -1"):
+    with refused("round 1: the client of rank 1: client weight: -1"):
         server.aggregate([(-1, states[0])])
-    with pytest.raises(RunError, match=r"no client update to average: 1 have weight 0"):
+    with pytest.raises(RunError, match=r"no client update to average: 1 have no data"):
         play(server, [(0, states[0]), *moved(server, (math.nan, 0.0))])
 
 
@@ -98,7 +111,8 @@ def test_aggregator_names_a_client_that_does_not_fit(caplog) -> None:
     state, server = {"weight": torch.ones(1)}, silo()
     with refused(r"round 1: the client of rank 2: client model: weight: shape \(1,\): "):
         play(server, [*moved(server, (3.0, 0.0)), (1, state)])
-    server = silo(max_client_failures=1, client_id_list="[64, 65, 66, 70]")
+    four = {"client_num_per_round": 4, "client_num_in_total": 4, "worker_num": 4}
+    server = silo(max_client_failures=1, client_id_list="[64, 65, 66, 70]", **four)
     served, _ = play(server, [(10, state), *moved(server, (math.nan, 0.0), *TWO)])
     assert_close(served["weight"], torch.tensor([[1.05, 1.4]]))
     failed, rejected = caplog.messages
@@ -169,6 +183,37 @@ def test_aggregator_says_that_silos_are_fewer_than_clients(tmp_path, caplog) -> 
     first, second = caplog.messages
     assert first.startswith("client_num_per_round: 3 of 10: ")
     assert second.startswith(f"{first}; after a restart")
+
+
+IDS = {"client_id_list": "[1, 2, 3]"}
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"worker_num": 2}, "device_args.worker_num: 2: must be .* 3"),
+        ({"worker_num": 1, **IDS}, "device_args.worker_num: 1: "),
+        ({"worker_num": 3, **IDS, "client_num_per_round": 2}, "device_args.worker_num: 3: .* 2"),
+        ({"worker_num": "3"}, "device_args.worker_num: '3'"),
+        ({"worker_num": 3, "client_id_list": "[1, 2]"}, "train_args.client_id_list: 2 silos"),
+    ],
+)
+def test_silos_that_fedml_would_leave_out_or_wait_for_are_refused(values, named) -> None:
+    three = {"client_num_in_total": 3, "client_num_per_round": 3}
+    with refused(named):
+        silo(**three | values)
+    silo(**three | values, role="client")  # the server's file says it
+    silo(**three, worker_num=3, **IDS)
+
+
+@pytest.mark.parametrize("values", [IDS, {"backend": "GRPC", "grpc_ipconfig_path": "table.csv"}])
+def test_silos_that_no_round_takes_are_said(values, own_folder, caplog) -> None:
+    lines = ["eid,rank,grpc_server_ip,grpc_server_port,ingress_ip"]
+    lines += [f"{rank},{rank},127.0.0.1,{9000 + rank}," for rank in range(4)]
+    Path("table.csv").write_text("\n".join(lines))
+    silo(client_num_in_total=2, client_num_per_round=2, worker_num=2, **values)
+    [said] = caplog.messages
+    assert said.startswith("client_num_per_round: 2 of 3 silos: ")
 
 
 def test_aggregator_follows_fedml_to_its_device() -> None:

@@ -4,6 +4,7 @@ import logging
 import re
 import sys
 from importlib.metadata import requires
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import click.testing
@@ -23,7 +24,7 @@ from fednnnn_plugin.fedml.loaders import fedml_dataset
 from fednnnn_plugin.fedml.patches import optimizers, wrap
 from fednnnn_plugin.processes.ranks import Ranks
 
-from .rounds import CPU, fedml_args, line, refused, silo, silo_args, simulate
+from .rounds import CPU, fedml_args, line, linear, refused, silo, silo_args, simulate
 
 OURS = {"federated_optimizer": "FedNNNN", "beta": 0.5, "gamma": 0.5}
 
@@ -139,11 +140,52 @@ def test_keys_without_effect_and_near_misses_are_named(started, caplog) -> None:
     run(silo_args(role="client"))
     assert not caplog.messages
     run(silo_args())
-    silo(client_weightin="samples", max_client_nrm=1.0, fedprox_mu=0.1, epoch=1, metric="x")
+    silo(client_weightin="samples", max_client_nrm=1.0, fedprox_mu=0.1, epoch=1, mode="x")
     silo(save_pat="m", start_roud=1, fedexp_epsilo=1e-3, metrics=["f1_macro"], save_path=None)
     named = [text.partition(":")[0] for text in caplog.messages]
     assert named[:3] == ["beta, gamma", "client_weightin", "max_client_nrm"]
     assert named[3:] == ["fedexp_epsilo", "save_pat", "start_roud", "metrics"]
+
+
+TYPOS = {"learning_rate_deacy": "learning_rate_decay", "max_grad_nrom": "max_grad_norm"}
+TYPOS |= {"weight_deacy": "weight_decay", "client_optimiser": "client_optimizer", "los": "loss"}
+TYPOS |= {"frequency_of_test": "frequency_of_the_test", "partition_alfa": "partition_alpha"}
+OTHERS = {"momentum": 0.9, "lr_scheduler": "StepLR", "warmup": 3, "num_workers": 2, "mode": "x"}
+
+
+@pytest.mark.parametrize("where", ["simulation", "trainer", "client", "server"])
+def test_keys_that_nobody_reads_are_named(where, own_folder, one_core, caplog) -> None:
+    """Misspelt ones of ours each, with the right one; those of other trainers once, in a line.
+
+    A server leaves the latter to its clients' trainers; a trainer of the user's reads its own.
+    """
+    Path("a.yaml").write_text("train_args: {epochs: 1, warmup: 3, client_id_list: null}")
+    values = {**dict.fromkeys(TYPOS, 0.1), **OTHERS, "yaml_config_file": "a.yaml"}
+    args = fedml_args(output="out", **values)
+    if where == "client":
+        fp.FedNNNNClientTrainer(line(), args)
+    elif where == "server":
+        silo(**values)
+    else:
+        simulate(trainer=ModelTrainerCLS(linear(), args) if where == "trainer" else None, args=args)
+    found = {
+        name: said.split()[-1] for name, _, said in (t.partition(":") for t in caplog.messages)
+    }
+    unread = found.pop("lr_scheduler, momentum, warmup", None)
+    assert (unread is not None) == (where in ("simulation", "client"))
+    free = ("learning_rate_deacy", "max_grad_nrom", "weight_deacy", "client_optimiser", "los")
+    watched = TYPOS.keys() - (set(free) if where == "trainer" else set())
+    assert found == {name: f"{TYPOS[name]}?" for name in watched}
+
+
+@pytest.mark.parametrize(("old", "new"), [("lr", "learning_rate"), ("wd", "weight_decay")])
+def test_old_names_are_refused(old, new, own_folder) -> None:
+    args = fedml_args(**{new: None, old: 0.1})
+    for build in (lambda: simulate(args=args), lambda: fp.FedNNNNClientTrainer(line(), args)):
+        with refused(f"train_args.{old}: it is called {new}"):
+            build()
+    with refused("comm_args.backend: single_process: it is called sp"):
+        fedml.init(fedml_args(**OURS, backend="single_process"), check_env=False)
 
 
 @pytest.mark.parametrize("name", ["FedNNN", "fednnnn", "normnorm", "FedNNN N"])

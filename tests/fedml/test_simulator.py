@@ -71,11 +71,12 @@ def test_trainer_is_called_in_fedmls_order() -> None:
 
 def test_trainers_keys_under_other_names_may_be_absent() -> None:
     """What its test does not find is not recorded: no cross-entropy in its place."""
-    args = fedml_args(output="a", lr=0.1)
+    args = fedml_args(output="a")
     for key in ("epochs", "batch_size", "learning_rate"):
         delattr(args, key)
     with pytest.raises(fp.UserError, match=r"epochs: missing(.|\n)*learning_rate: missing"):
         simulate(args=args)
+    args.lr = 0.1
     fedml.device.get_device(args)
     result, record = simulate(trainer=Counting(args, (0.5, 1.0, None, None)), args=args)
     assert_close(result["weight"], linear().weight + 1.5)
@@ -109,6 +110,29 @@ def test_resume_of_shuffling_loaders_costs_no_bits(trainer) -> None:
         return result, record["test_loss"]
 
     assert_close(after("once", 2), after("twice", 1, 2), rtol=0, atol=0)
+
+
+EMPTY = {"no batches": ([], 0), "None": (None, 0), "a wrong number": ([], 4)}
+EMPTY |= {"no samples": (two_clients()[5][0], 0), "a short loader": (DataLoader([], 4), 3)}
+
+
+@pytest.mark.parametrize("kind", EMPTY)
+@pytest.mark.parametrize("trainer", [None, Counting])
+def test_clients_without_data_are_in_no_cohort(kind, trainer, caplog) -> None:
+    """As FedML weights them with 0: S, E and α are of the two others; of all rounds said once."""
+    values = {"client_num_in_total": 4, "client_num_per_round": 4, "comm_round": 2}
+    dataset, full, found = two_clients(), two_clients(), []
+    dataset[5] = {0: EMPTY[kind][0], 1: full[5][0], 2: EMPTY[kind][0], 3: full[5][1]}
+    dataset[4] = {0: EMPTY[kind][1], 1: 4, 2: EMPTY[kind][1], 3: 4}
+    for given, of in ((full, {"output": "full"}), (dataset, {"output": "out", **values})):
+        args = fedml_args(**{"federated_optimizer": "FedNNNN", "beta": 0.5, "gamma": 0.5} | of)
+        _, record = simulate(given, trainer=trainer and trainer(args), args=args)
+        found.append([record["clients"], record["client_norms"]])
+    assert found[1][0] == found[0][0] == 2
+    [said] = [text for text in caplog.messages if "have no data" in text]
+    assert said.startswith("clients 0, 2 ")
+    if trainer:  # which adds client + 1 to 8 weights
+        assert found[1][1] == pytest.approx([2 * 8**0.5, 3 * 8**0.5, 4 * 8**0.5])
 
 
 @pytest.mark.slow
@@ -187,6 +211,7 @@ def test_settings_that_are_not_ours_are_ignored() -> None:
         ({"resume": True, "overwrite": True}, ".*tracking_args.overwrite: true: resume is true"),
         ({"dataset": two_clients()[:7]}, "dataset: must be FedML's eight values"),
         ({"dataset": [*two_clients()[:5], [], {}, 2]}, r"dataset\[5\]: list: "),
+        ({"dataset": [*two_clients()[:4], {0: 0, 1: 0}, *two_clients()[5:]]}, r"dataset\[4\]: no"),
     ],
 )
 def test_simulation_refuses_what_does_not_fit(values, line) -> None:

@@ -12,7 +12,7 @@ from fedml.ml.trainer.my_model_trainer_classification import ModelTrainerCLS
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.fedml.tester import evaluation_of
+from fednnnn_plugin.fedml.tester_results import ResultReader
 
 from .rounds import fedml_args, line, linear, moved, play, refused, silo_args, simulate, two_clients
 
@@ -42,23 +42,31 @@ ABOVE_1 = {"test_correct": 9.0, "test_loss": 1.0, "test_total": 4.0}
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("found", "expected", "said"),
     [
-        ((0.5, 1.25, None, None), (0.5, 1.25, None)),
-        (torch.tensor(0.5), (0.5, None, None)),
-        ((12.0, math.nan), (None, None, None)),
-        (None, (None, None, None)),
-        (True, (None, None, None)),
-        ({"auc": 0.75, "name": "x", "nan": math.nan}, (None, None, {"auc": 0.75})),
-        ({"a": torch.tensor(0.25), "b": np.float32(2)}, (None, None, {"a": 0.25, "b": 2.0})),
-        ({"test_correct": 3, "test_loss": 2.0, "test_total": 4}, (0.75, 0.5, None)),
-        (ABOVE_1, (None, None, ABOVE_1)),
+        ((0.5, 1.25, None, None), (0.5, 1.25, None), ""),
+        (torch.tensor(0.5), (0.5, None, None), ""),
+        ((12.0, math.nan), (None, None, None), "accuracy 12,"),
+        ((93.5, 1.25), (None, 1.25, None), "accuracy 93.5,"),
+        ((-0.5, 1.25), (None, 1.25, None), "accuracy -0.5,"),
+        ({"test_accuracy": 93.5}, (None, None, {"test_accuracy": 93.5}), "test_accuracy 93.5,"),
+        ({"acc": 0.5}, (None, None, {"acc": 0.5}), ""),
+        (None, (None, None, None), "no accuracy, loss or other number"),
+        (True, (None, None, None), "no accuracy, loss or other number"),
+        ({"auc": 0.75, "name": "x", "nan": math.nan}, (None, None, {"auc": 0.75}), ""),
+        ({"a": torch.tensor(0.25), "b": np.float32(2)}, (None, None, {"a": 0.25, "b": 2.0}), ""),
+        ({"test_correct": 3, "test_loss": 2.0, "test_total": 4}, (0.75, 0.5, None), ""),
+        (ABOVE_1, (None, None, ABOVE_1), "test_correct / test_total 2.25,"),
     ],
 )
-def test_tester_s_result_is_read(found, expected) -> None:
-    """No accuracy where it gives none, or one above 1."""
-    evaluation = evaluation_of(found)
-    assert (evaluation.accuracy, evaluation.loss, evaluation.metrics) == expected
+def test_tester_s_result_is_read(found, expected, said, caplog) -> None:
+    """What is no accuracy is said, with its value; of all rounds once."""
+    results = ResultReader("mine")
+    for _ in "twice":
+        evaluation = results.evaluation(found)
+        assert (evaluation.accuracy, evaluation.loss, evaluation.metrics) == expected
+    assert len(caplog.messages) == bool(said)
+    assert not said or said in caplog.text
 
 
 def test_tester_sees_the_evaluation_model(tmp_path) -> None:

@@ -38,6 +38,8 @@ def _pre_setup(original: Callable[..., Any], args: Any, *rest: Any, **named: Any
             f"training_type: {training_type}: {args.federated_optimizer} runs by name under "
             f"simulation and cross_silo only{instead if training_type == 'cross_cloud' else ''}"
         )
+    if getattr(args, "backend", None) == "single_process" and names_ours(args):
+        raise UserError("comm_args.backend: single_process: it is called sp")
     return original(args, *rest, **named)
 
 
