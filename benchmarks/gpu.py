@@ -23,13 +23,11 @@ from products import DTYPES, ceiling, operations
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from fednnnn_plugin.assembly.executors import room_on, widest_group
 from fednnnn_plugin.assembly.from_recipe import local_sgd
 from fednnnn_plugin.assembly.functions import Functions
-from fednnnn_plugin.assembly.inputs import Inputs
-from fednnnn_plugin.client.group_sgd import GroupSGD
-from fednnnn_plugin.client.groups import Group, plan_groups
+from fednnnn_plugin.client.group_sgd import Group, GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.replica import layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.models import create_model
@@ -98,9 +96,12 @@ def main(name: str, conditions: tuple[str, ...], clients: int, data: Path, **opt
             one_by_one = min(total(loop()) for _ in range(options["repeats"]))
         sizes = [len(indices) for indices in held.client_indices]
         sgd = local_sgd(recipe, Functions())
-        inputs = Inputs(create_model(recipe.model_args.model, 0), held, device)
-        room = room_on(inputs, total_memory(device))
-        width = widest_group(inputs, sgd, recipe.train_args.client_batching, room)
+        model = create_model(recipe.model_args.model, 0)
+        room, batching = (
+            room_on(model, held, total_memory(device)),
+            recipe.train_args.client_batching,
+        )
+        width = widest_group(model, held, sgd, ClientMethod(), batching, room, str)
         groups = plan_groups(range(clients), sizes, width)
         sequential = steps(groups, sizes, sgd)
         largest = sgd.epochs * -(-max(sizes) // sgd.batch_of(max(sizes)))

@@ -1,14 +1,12 @@
 """Which executor trains a run's clients: on threads, on forks, in groups, or a custom trainer."""
 
 from functools import partial
-from typing import Literal
 
 import torch
 
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.model_check import takes_any_order
 from fednnnn_plugin.client.group_sgd import GroupSGD
-from fednnnn_plugin.client.groups import client_bytes
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
@@ -19,56 +17,21 @@ from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, al
 from fednnnn_plugin.rounds.batches import LoaderBatches, LoaderData, TensorBatches
 from fednnnn_plugin.rounds.evaluation import batch_to_test
 from fednnnn_plugin.rounds.executor import Executor, OwnTest, Training
+from fednnnn_plugin.rounds.groups import MEMORY
 from fednnnn_plugin.rounds.training import train_alone, train_by, train_together
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.layout import ModelState
 
-#: The part of a GPU's memory, less what the run itself needs, that a group's clients may take.
-MEMORY = 0.8
 
-
-def room_on(inputs: Inputs, memory: int) -> int:
-    """Return the bytes that clients in training may take of a GPU's ``memory``; 0 of none.
-
-    What the run itself needs is left out: the data, and ten models (the served one and that to be
-    tested, the rule's, a replica and its gradient in float32; a sum and a difference in 64 bits).
-    It does not depend on what is free at the moment, so that every start of a run gets the same.
-    """
-    model, data, *_ = inputs
-    if not memory:
-        return 0
-    needs = 64 * sum(parameter.numel() for parameter in model.parameters())
-    if isinstance(data, FederatedData):
-        parts = (data.train_images, data.train_labels, data.test_images, data.test_labels)
-        needs += sum(tensor.nbytes for tensor in parts)
-    return max(1, memory - needs)
-
-
-def widest_group(
-    inputs: Inputs, sgd: LocalSGD, setting: Literal["auto", "off"] | int, room: int
-) -> int:
-    """Return how many clients train together at most: a fixed rule on model and device.
-
-    ``auto`` is one by one on a CPU: on one thread each, a client keeps the bits of every other way
-    to run, and that is the faster for the paper's networks. On a GPU, where small kernels leave
-    most of it idle, it is as many as fit in ``MEMORY`` of ``room`` bytes.
-    """
-    if isinstance(setting, int):
-        if setting > 1 and not inputs.can_train_together(sgd):
-            raise UserError(
-                f"train_args.client_batching: {setting}: must be auto or off: only the models "
-                f"{', '.join(MODELS)} on this package's data train together, by plain SGD on the "
-                "cross-entropy"
-            )
-        return setting
-    if setting == "off" or not room or not inputs.can_train_together(sgd):
-        return 1
-    model, data, *_ = inputs
-    assert isinstance(data, FederatedData)
-    largest = max(map(data.client_size, range(data.num_clients)))
-    shape = (min(sgd.batch_of(largest), largest), *data.train_images.shape[1:])
-    return max(1, int(MEMORY * room) // client_bytes(model, sgd, shape))
+def why_alone(inputs: Inputs, sgd: LocalSGD) -> str:
+    """Say why several clients cannot train in one set of kernels; nothing where they can."""
+    if inputs.are_ours and sgd.is_plain:
+        return ""
+    return (
+        f"only the models {', '.join(MODELS)} on this package's data train together, by plain SGD "
+        "on the cross-entropy"
+    )
 
 
 def make_executor(

@@ -5,9 +5,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from fednnnn_plugin.assembly.executors import make_executor, room_on, widest_group
+from fednnnn_plugin.assembly.executors import make_executor, why_alone
 from fednnnn_plugin.assembly.from_recipe import local_sgd, schedule
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.load_model import model_metadata
@@ -39,7 +40,7 @@ from fednnnn_plugin.recipe import Recipe, dump_recipe
 from fednnnn_plugin.rounds.batches import LoaderData, client_steps
 from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors
 from fednnnn_plugin.rounds.evaluation import higher_is_better
-from fednnnn_plugin.rounds.group_widths import kept_widths, width_in
+from fednnnn_plugin.rounds.groups import kept_widths, room_on, widest_group, width_in
 from fednnnn_plugin.rounds.simulation import Federation, TrainState, simulate_round
 from fednnnn_plugin.run_folder.client_files import ClientFiles
 from fednnnn_plugin.run_folder.folder import Mode, RunFolder
@@ -176,10 +177,11 @@ def _federation(
     inputs = inputs._replace(model=model)
     # A rank's share of its GPU; all plan the same groups, as the least share allows.
     sharers = ranks.sharers(device_identity(device))
-    room = ranks.least(room_on(inputs, total_memory(device) // sharers))
-    widest = widest_group(inputs, sgd, train.client_batching, room)
-    widths = {0: min(widest, train.client_num_per_round)}
-    if mode == "resume" and inputs.can_train_together(sgd):
+    room = ranks.least(room_on(model, data, total_memory(device) // sharers))
+    method, alone = inputs.functions.method, partial(why_alone, inputs, sgd)
+    widest = widest_group(model, data, sgd, method, train.client_batching, room, alone)
+    widths = {0: min(ranks.least(widest), train.client_num_per_round)}
+    if mode == "resume":
         kept = None if ranks.rank else kept_widths(files, train.client_num_per_round)
         widths = ranks.share(kept or widths)
     workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
@@ -187,7 +189,7 @@ def _federation(
     with make_executor(inputs, sgd, seed, max(widths.values()), workers, room) as executor:
         start = server.start(named_tensors(model))
         vectors = None
-        if (method := inputs.functions.method).has_vectors:
+        if method.has_vectors:
             kept_in = ClientFiles(files.clients, files.check_held)
             steps = client_steps(data, sgd)
             vectors = ClientVectors(method, sgd, steps, start.served, ranks, kept_in, seed)

@@ -10,7 +10,6 @@ from torch import nn
 from fednnnn_plugin.assembly.from_recipe import load_data, rank_device
 from fednnnn_plugin.assembly.functions import Functions, find_functions
 from fednnnn_plugin.assembly.loaders import has_loaders, load_loaders
-from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData, own_data
 from fednnnn_plugin.data.own_data import DATA
 from fednnnn_plugin.fingerprint import Fingerprint, model_digests
@@ -43,10 +42,6 @@ class Inputs(NamedTuple):
         """Tell whether model, data and training are this package's own."""
         ours = is_built_in(self.model) and isinstance(self.data, FederatedData)
         return ours and self.trainer is None and not self.functions.train_by_own_code
-
-    def can_train_together(self, sgd: LocalSGD) -> bool:
-        """Tell whether several clients can train in one set of kernels."""
-        return self.are_ours and sgd.is_plain
 
 
 def recipe_inputs(

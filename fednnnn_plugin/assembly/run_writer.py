@@ -9,7 +9,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.quantities import RoundRecord
 from fednnnn_plugin.rounds.client_vectors import MethodState
-from fednnnn_plugin.rounds.group_widths import Widths, keep_widths
+from fednnnn_plugin.rounds.groups import Widths, keep_widths
 from fednnnn_plugin.rounds.simulation import Federation, TrainState
 from fednnnn_plugin.run_folder.checkpoint import CheckpointFolder
 from fednnnn_plugin.run_folder.folder import RunFolder, checkpoints_in, round_of

@@ -16,6 +16,9 @@ from fednnnn_plugin.client.masked_norm import MaskedBatchNorm
 from fednnnn_plugin.client.replica import layout_of
 from fednnnn_plugin.server.layout import ModelState
 
+#: Clients that train together, or one alone; ranks and threads are dealt these.
+Group = tuple[int, ...]
+
 
 class GroupSGD:
     """:class:`LocalSGD` on clients side by side, the rows of one matrix ``[m, d]``.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.client.groups import Group
+from fednnnn_plugin.client.group_sgd import Group
 from fednnnn_plugin.errors import LaunchError, UserError, shown
 from fednnnn_plugin.processes.devices import core_ids
 from fednnnn_plugin.processes.endings import Terminated, ending, launched_ranks

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.client.groups import Group
+from fednnnn_plugin.client.group_sgd import Group
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.method import ClientMethod, LocalUpdate, Vectors
 from fednnnn_plugin.errors import RunError, UserError, printable

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from torch import Tensor, nn
 
-from fednnnn_plugin.client.groups import Group
+from fednnnn_plugin.client.group_sgd import Group
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.errors import UserError
@@ -20,6 +20,7 @@ from fednnnn_plugin.processes.devices import is_out_of_memory
 from fednnnn_plugin.processes.workers import Call, Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.rounds.batches import Batch, Batches
 from fednnnn_plugin.rounds.evaluation import Metric, Tally, evaluation, tally
+from fednnnn_plugin.rounds.groups import GroupTooWide
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.layout import ModelState
@@ -38,10 +39,6 @@ OwnTest = Callable[[int, ModelState], Evaluation]
 #: Takes a group's models as soon as its training ends, or why there are none; the tensors are
 #: overwritten after it returns.
 Consume = Callable[[Group, ModelState | Exception], None]
-
-
-class GroupTooWide(Exception):
-    """A group needs more memory than its GPU has left."""
 
 
 def _consumes_too_much(consume: Consume, group: Group, trained: ModelState | Exception) -> bool:

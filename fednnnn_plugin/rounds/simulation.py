@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal
 
-from fednnnn_plugin.client.groups import Group, plan_groups
+from fednnnn_plugin.client.group_sgd import Group
 from fednnnn_plugin.errors import RunError, StartError, UserError
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.processes.endings import raise_lost_stop
@@ -18,8 +18,8 @@ from fednnnn_plugin.quantities import RoundRecord, Seconds
 from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors, MethodState
 from fednnnn_plugin.rounds.clock import Clock
 from fednnnn_plugin.rounds.evaluation import Tally
-from fednnnn_plugin.rounds.executor import Executor, GroupTooWide
-from fednnnn_plugin.rounds.group_widths import Widths, width_in
+from fednnnn_plugin.rounds.executor import Executor
+from fednnnn_plugin.rounds.groups import GroupTooWide, Widths, plan_groups, width_in
 from fednnnn_plugin.rounds.sampling import SAMPLING, Sampler, draw_cohort
 from fednnnn_plugin.run_folder.records import Evaluation, round_record
 from fednnnn_plugin.server.client_sum import ClientSum

@@ -4,8 +4,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fednnnn_plugin.client.group_sgd import GroupSGD
-from fednnnn_plugin.client.groups import Group
+from fednnnn_plugin.client.group_sgd import Group, GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.processes.workers import Step

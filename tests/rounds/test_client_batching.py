@@ -4,6 +4,7 @@ import gc
 import json
 import weakref
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,35 +14,36 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fednnnn_plugin.assembly import federation as run_module
-from fednnnn_plugin.assembly.executors import MEMORY, room_on, widest_group
+from fednnnn_plugin.assembly.executors import why_alone
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.client.group_sgd import GroupSGD
-from fednnnn_plugin.client.groups import client_bytes
 from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.rounds.batches import LoaderData
+from fednnnn_plugin.rounds.groups import MEMORY, WIDEST, client_bytes, room_on, widest_group
 
 from ..tiny import Content, Tiny
 
 CPU = torch.device("cpu")
 SGD = LocalSGD(1, 5, 0.1)
 MODEL = create_model("nnnn_digits", 0)
-NEEDS = client_bytes(MODEL, SGD, (5, 1, 8, 8))
+PLAIN = ClientMethod()
+NEEDS = client_bytes(MODEL, SGD, (5, 1, 8, 8), PLAIN)
 # Sizes 7, 12, 5, 30, 9, 16: with batches of 8 that is 1, 2, 1, 4, 2, 2 steps.
 ALL = {"client_num_per_round": 6, "batch_size": 8, "epochs": 1}
 
 
 def test_group_width_follows_the_gpus_memory(data: FederatedData) -> None:
     """The data and ten models are left out; ``MEMORY`` of the rest holds clients, at least one."""
-    inputs = Inputs(MODEL, data, CPU)
     staged = sum(len(y) * (64 * 4 + 8) for y in (data.train_labels, data.test_labels))
     own = staged + 64 * sum(p.numel() for p in MODEL.parameters())
-    assert [room_on(inputs, memory) for memory in (0, 1, own + 9)] == [0, 1, 9]
-    for free, together in ((0, 1), (1, 1), (4 * NEEDS, 3)):
+    assert [room_on(MODEL, data, memory) for memory in (0, 1, own + 9)] == [0, 1, 9]
+    for free, together in ((0, 1), (1, 1), (4 * NEEDS, 3), (2**60, WIDEST)):
         for asked, width in (("auto", together), ("off", 1), (7, 7)):
-            assert widest_group(inputs, SGD, asked, free) == width
+            assert widest_group(MODEL, data, SGD, PLAIN, asked, free, str) == width
 
 
 def test_groups_are_kept_on_another_gpu(
@@ -93,9 +95,11 @@ def test_users_model_data_and_trainer_are_not_grouped(data: FederatedData) -> No
         Inputs(MODEL, LoaderData({0: []}, {0: 1}, [], 10), CPU),
         Inputs(MODEL, data, CPU, SimpleNamespace()),
     ):
-        assert widest_group(inputs, SGD, "auto", 2**40) == widest_group(inputs, SGD, 1, 0) == 1
+        width = partial(widest_group, inputs.model, inputs.data, SGD, PLAIN)
+        alone = partial(why_alone, inputs, SGD)
+        assert width("auto", 2**40, alone) == width(1, 0, alone) == 1
         with pytest.raises(UserError, match=r"^train_args\.client_batching: 2: must be auto or "):
-            widest_group(inputs, SGD, 2, 0)
+            width(2, 0, alone)
 
 
 def test_failing_client_leaves_its_group_as_it_is(tiny: Tiny, data: FederatedData) -> None:

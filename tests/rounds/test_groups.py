@@ -1,5 +1,6 @@
 """Which clients train together: as many as fit, and a group for every rank."""
 
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -8,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fednnnn_plugin.client.groups import client_bytes, plan_groups
 from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.method import ClientMethod
+from fednnnn_plugin.client.methods.scaffold import Scaffold
+from fednnnn_plugin.rounds.groups import client_bytes, plan_groups
 
 
 def test_groups_worked_by_hand() -> None:
@@ -50,4 +53,7 @@ def test_client_bytes_worked_by_hand(precision: Any, each: int) -> None:
     """A linear layer of 3 · 2 + 2 weights: 4 of each and 2 in float64; autograd keeps its input."""
     sgd = LocalSGD(epochs=2, batch_size=5, learning_rate=0.1, precision=precision)
     kept = 5 * 3 * (each - 16) // 4
-    assert client_bytes(nn.Linear(3, 2), sgd, (5, 3)) == 8 * each + 2 * kept
+    needs = partial(client_bytes, nn.Linear(3, 2), sgd, (5, 3))
+    assert needs(ClientMethod()) == 8 * each + 2 * kept
+    # A correction, the update; kept before, after, and as it counts; returned, and as it counts.
+    assert needs(Scaffold()) == 8 * (each + (2 + 3 + 2) * (each - 16) // 4) + 2 * kept

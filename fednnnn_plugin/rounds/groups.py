@@ -1,0 +1,169 @@
+"""Which clients of a round train in one set of kernels, and how many at most: the width.
+
+A change of width changes the order of additions, and so the bits. Therefore the width follows from
+model, device and setting by a fixed rule; where a GPU's memory ends all the same it is halved from
+that round on; and the run folder has it, ``{"0": 32, "7": 16}``: 32 planned, 16 from round 7 on.
+"""
+
+import copy
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+from torch import Tensor, nn
+
+from fednnnn_plugin.client.group_sgd import Group
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.method import ClientMethod
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.files import open_regular, write_atomically
+from fednnnn_plugin.run_folder.folder import RunFolder
+
+_log = logging.getLogger(__name__)
+
+#: The part of a GPU's memory, less what the run itself needs, that a group's clients may take.
+MEMORY = 0.8
+#: The widest group that is planned. In wider ones a layer's output may have more elements than
+#: kernels count in 32 bits, and nothing is gained.
+WIDEST = 512
+
+#: From which round on how many clients train in one set of kernels, at most; 0 is the start.
+Widths = dict[int, int]
+
+_LONGEST = 1 << 20  # bytes
+_WIDTHS: TypeAdapter[Widths] = TypeAdapter(
+    dict[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=1)]]
+)
+
+
+class GroupTooWide(Exception):
+    """A group needs more memory than its GPU has left."""
+
+
+def room_on(model: nn.Module, data: object, memory: int) -> int:
+    """Return the bytes that clients in training may take of a GPU's ``memory``; 0 of none.
+
+    What the run itself needs is left out: the data, and ten models (the served one and that to be
+    tested, the rule's, a replica and its gradient in float32; a sum and a difference in 64 bits).
+    It does not depend on what is free at the moment, so that every start of a run gets the same.
+    """
+    if not memory:
+        return 0
+    needs = 64 * sum(parameter.numel() for parameter in model.parameters())
+    if isinstance(data, FederatedData):
+        parts = (data.train_images, data.train_labels, data.test_images, data.test_labels)
+        needs += sum(tensor.nbytes for tensor in parts)
+    return max(1, memory - needs)
+
+
+def widest_group(
+    model: nn.Module,
+    data: object,
+    sgd: LocalSGD,
+    method: ClientMethod,
+    setting: Literal["auto", "off"] | int,
+    room: int,
+    why_alone: Callable[[], str],
+) -> int:
+    """Return how many clients train together at most: a fixed rule on model and device.
+
+    ``auto`` is one by one on a CPU: on one thread each, a client keeps the bits of every other way
+    to run, and that is the faster for the paper's networks. On a GPU, where small kernels leave
+    most of it idle, it is as many as fit in ``MEMORY`` of ``room`` bytes, and at most ``WIDEST``.
+    ``why_alone`` says why clients of this kind cannot train together; nothing where they can.
+    """
+    if setting in ("off", 1) or (setting == "auto" and not room):
+        return 1
+    if why := why_alone():
+        if isinstance(setting, int):
+            raise UserError(f"train_args.client_batching: {setting}: must be auto or off: {why}")
+        _log.warning("clients train one after another: %s", why)
+        return 1
+    if isinstance(setting, int):
+        return setting
+    assert isinstance(data, FederatedData)
+    largest = max(map(data.client_size, range(data.num_clients)))
+    shape = (min(sgd.batch_of(largest), largest), *data.train_images.shape[1:])
+    return max(1, min(WIDEST, int(MEMORY * room) // client_bytes(model, sgd, shape, method)))
+
+
+def client_bytes(
+    model: nn.Module, sgd: LocalSGD, shape: Sequence[int], method: ClientMethod
+) -> int:
+    """Return the memory that a client of a group takes, at most.
+
+    For each parameter its weight, its gradient in parts and as a whole, a kernel's copy, and the
+    difference to ``w_t`` in float64, twice. Of a method with vectors the correction and the update;
+    what a client keeps, before and after, and what it returns, as the method gave it and as it
+    counts. For the largest batch, inputs of ``shape`` ``[B, …]``, twice what autograd keeps of a
+    forward pass, of which only the shapes are computed.
+    """
+    trial = copy.deepcopy(model).to("meta", sgd.dtype).train()
+    kept: list[int] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor.nbytes)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        trial(torch.empty(*shape, device="meta", dtype=sgd.dtype))
+    weights = sum(parameter.numel() for parameter in trial.parameters())
+    vectors = 4 + 2 * method.has_vectors + 3 * len(method.keeps) + 2 * len(method.returns)
+    return weights * (vectors * sgd.dtype.itemsize + 2 * torch.float64.itemsize) + 2 * sum(kept)
+
+
+def plan_groups(
+    clients: Sequence[int], sizes: Sequence[int], most: int, least: int = 1
+) -> list[Group]:
+    """Group at most ``most`` clients that train together: neighbours in size, the largest first.
+
+    There are ``least`` groups, so that no rank goes without, where there are as many clients, and
+    about equally many samples in each as far as ``most`` allows. With ``most`` 1 each is alone, in
+    the order given. ``sizes`` are the numbers of samples of every client, by its number, at least 1
+    each: then no group takes a client that a later one needs, as none of those is larger.
+    """
+    if most == 1:
+        return [(client,) for client in clients]
+    ordered = sorted(clients, key=lambda client: (-sizes[client], client))
+    samples, lacking = sum(sizes[client] for client in ordered), least
+    groups: list[Group] = []
+    start = 0
+    while start < len(ordered):
+        end, taken = start + 1, sizes[ordered[start]]
+        share = samples / max(lacking, 1)
+        last = min(start + most, len(ordered))
+        while end < last and taken + sizes[ordered[end]] / 2 <= share:
+            taken += sizes[ordered[end]]
+            end += 1
+        groups.append(tuple(ordered[start:end]))
+        start, samples, lacking = end, samples - taken, lacking - 1
+    return groups
+
+
+def width_in(widths: Widths, number: int) -> int:
+    """Return the width of a round."""
+    return widths[max(first for first in widths if first <= number)]
+
+
+def kept_widths(folder: RunFolder, most: int) -> Widths | None:
+    """Return the widths of the run in a folder, at most ``most``; None where it has none."""
+    if not folder.widths.exists():
+        return None
+    try:
+        with open_regular(folder.widths, _LONGEST) as file:
+            widths = _WIDTHS.validate_json(file.read())
+    except (OSError, ValidationError):
+        widths = {}
+    if 0 not in widths:
+        raise UserError(f"--resume: {folder.widths}: damaged: replace the run with --overwrite")
+    return {first: min(width, most) for first, width in widths.items()}
+
+
+def keep_widths(folder: RunFolder, widths: Widths) -> None:
+    """Write the widths, where clients train together."""
+    if max(widths.values()) > 1:
+        write_atomically(folder.widths, f"{json.dumps(widths)}\n".encode())
