@@ -36,6 +36,7 @@ from fednnnn_plugin.processes.numerics import numerics
 from fednnnn_plugin.quantities import Seconds
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.rounds.batches import TensorBatches
+from fednnnn_plugin.rounds.groups import plan_groups, room_on, widest_group
 
 CONDITIONS = ("mnist_noniid_b", "mnist_noniid_ub", "cifar10_noniid_b", "cifar10_noniid_ub")
 HEAD = "train, aggregate, loop, × loop, of product, group, steps, × largest client's, launches"
