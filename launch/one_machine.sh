@@ -5,7 +5,7 @@
 #   launch/one_machine.sh 4 recipes/mnist_noniid_ub_fednnnn.yaml --set train_args.comm_round=20
 #
 # RECIPE is a file or the name of a recipe of the package. Ctrl-C writes a checkpoint first, a second
-# one does not. A recipe with using_mlops: true becomes `fedml run`.
+# one does not. With --set using_mlops=true it is `fedml run`.
 # Ranks share the machine's cores: each trains (cores / ranks) clients side by side, one thread
 # each. The result has the same bits on any number of ranks. Needs: pip install 'fednnnn-plugin[mpi]'.
 set -euo pipefail

@@ -9,7 +9,7 @@
 #   - RECIPE, a file at the same path or a recipe's name, and ssh from this machine without a password;
 #   - the data in data_cache_dir, or the means to download it: one rank of each machine does.
 # The run folder is written by rank 0, on the first machine of HOSTFILE. Ctrl-C writes a checkpoint
-# first, a second one does not. A recipe with using_mlops: true becomes `fedml run`.
+# first, a second one does not. With --set using_mlops=true it is `fedml run`.
 set -euo pipefail
 
 case "${1:-}" in

@@ -2,7 +2,7 @@
 
 import logging
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from fednnnn_plugin.processes.devices import choose_gpu, visible_gpus
 from fednnnn_plugin.processes.gpu_mapping import parse_mapping, read_mapping
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.reading import read_yaml
-from fednnnn_plugin.recipe import Recipe, dump_recipe
+from fednnnn_plugin.recipe import Recipe, dump_recipe, overridden_keys
 from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.rounds.batches import LoaderData
 from fednnnn_plugin.rounds.sampling import Sampler
@@ -134,6 +134,24 @@ def schedule(
         max_client_norm=train.max_client_norm,
         least_groups=least_groups,
     )
+
+
+def check_services(recipe: Recipe, overrides: Sequence[str], *, by_fedml: bool) -> None:
+    """Refuse a service that the recipe's file asks for, without a word of the user's.
+
+    A recipe may be a stranger's: it is the user who says whether numbers leave the machine. That
+    word is an override, or for FedML's service, ``by_fedml``, the command ``fedml run``.
+    """
+    for key, asked in (
+        ("tracking_args.enable_wandb", recipe.tracking_args.enable_wandb),
+        ("common_args.using_mlops", recipe.common_args.using_mlops and not by_fedml),
+    ):
+        if asked and key not in overridden_keys(overrides):
+            by_command = ", or start `fedml run`" if key.startswith("common") else ""
+            raise UserError(
+                f"{key}: true: the recipe asks to send the run's numbers to a service: say so "
+                f"yourself with --set {key}=true{by_command}; or --set {key}=false"
+            )
 
 
 def recipe_followers(recipe: Recipe, mlops: Callable[[], Follower] | None = None) -> list[Follower]:

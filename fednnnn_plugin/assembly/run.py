@@ -10,7 +10,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fednnnn_plugin.assembly.federation import run_federation
-from fednnnn_plugin.assembly.from_recipe import recipe_followers, run_folder, run_mode
+from fednnnn_plugin.assembly.from_recipe import (
+    check_services,
+    recipe_followers,
+    run_folder,
+    run_mode,
+)
 from fednnnn_plugin.assembly.functions import LOSS, METRICS, OPTIMIZER, object_names
 from fednnnn_plugin.assembly.inputs import recipe_inputs
 from fednnnn_plugin.client.method import ClientMethod
@@ -196,6 +201,7 @@ def start_recipe(
     path = find_recipe(str(recipe))
     with _named(objects) as names:
         loaded = load_recipe(path, overrides, allow_code=allow_code, objects=names)
+        check_services(loaded, overrides, by_fedml=mlops is not None)
         mode = run_mode(loaded, resume=resume, overwrite=overwrite)
         folder = run_folder(loaded, output)
         asked_for = "MPI" if loaded.comm_args.backend == "MPI" else None  # sp is the default

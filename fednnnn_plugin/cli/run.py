@@ -13,6 +13,7 @@ import click
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
 from fednnnn_plugin.cli.short_options import SHORT, on_short_options, short_overrides
 from fednnnn_plugin.processes.endings import launched_rank, say
+from fednnnn_plugin.processes.interpreter import python_command
 
 if TYPE_CHECKING:
     from fednnnn_plugin.followers.follower import Follower
@@ -53,7 +54,7 @@ def run_command(
     """Run a recipe: a federation from its YAML file to a run folder.
 
     RECIPE.yaml is a file, or the name of a recipe that comes with the package
-    (see `fednnnn recipes`). Where FedML is installed, one with using_mlops: true is run by
+    (see `fednnnn recipes`). Where FedML is installed, --set using_mlops=true runs it by
     `fedml run`, which reports to FedML's service.
     """
     from fednnnn_plugin.assembly.run import start_recipe
@@ -107,17 +108,20 @@ def _with_short(recipe: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _become_fedml_run(recipe: str, options: dict[str, Any]) -> None:
-    """Continue as ``fedml run`` with the same arguments, if the recipe asks for FedML's service."""
+    """Continue as ``fedml run`` with the same arguments, if FedML's service is asked for."""
+    from fednnnn_plugin.assembly.from_recipe import check_services
     from fednnnn_plugin.recipe import find_recipe, load_recipe
 
     allow_code = options["allow_code"]
     loaded = load_recipe(find_recipe(recipe), options["overrides"], allow_code=allow_code)
     if not loaded.common_args.using_mlops:
         return
+    check_services(loaded, options["overrides"], by_fedml=False)
     if launched_rank() == 0:
         click.echo("common_args.using_mlops: true: starting `fedml run`", err=True)
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "fedml.cli.cli", *sys.argv[1:]])
+    statement = "sys.argv[0] = 'fedml'; from fedml.cli.cli import cli; cli()"  # as pip's script
+    os.execv(sys.executable, python_command(statement, *sys.argv[1:]))
 
 
 def _result(summary: Summary) -> str:

@@ -1,12 +1,36 @@
 """Followers that log to TensorBoard and to Weights & Biases."""
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.quantities import RoundRecord
+
+# wandb starts a process by ``python -m``, which Python 3.10 always lets import from the working
+# directory: there wandb uses a thread.
+_OF_PROCESSES = (
+    {"PYTHONSAFEPATH": "1"}
+    if sys.version_info >= (3, 11)
+    else {"WANDB_DISABLE_SERVICE": "true", "WANDB_START_METHOD": "thread"}
+)
+
+
+@contextmanager
+def _importing_nothing_from_here() -> Iterator[None]:
+    """Keep the processes that are started from importing from the working directory."""
+    before = {name: os.environ.get(name) for name in _OF_PROCESSES}
+    os.environ.update(_OF_PROCESSES)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({} if value is None else {name: value})
 
 
 class TensorBoard(Follower):
@@ -44,16 +68,17 @@ class WeightsAndBiases(Follower):
     """
 
     def __init__(self, **options: object) -> None:
-        try:
-            import wandb
-        except ImportError:
-            raise UserError(
-                "tracking_args.enable_wandb: true: wandb is not installed: install "
-                "fednnnn-plugin[wandb]"
-            ) from None
-        self._wandb: Any = wandb
-        # The variable first: wandb reads it once a process, perhaps before it was set.
-        mode = os.environ.get("WANDB_MODE") or self._wandb.setup().settings.mode
+        with _importing_nothing_from_here():
+            try:
+                import wandb
+            except ImportError:
+                raise UserError(
+                    "tracking_args.enable_wandb: true: wandb is not installed: install "
+                    "fednnnn-plugin[wandb]"
+                ) from None
+            self._wandb: Any = wandb
+            # The variable first: wandb reads it once a process, perhaps before it was set.
+            mode = os.environ.get("WANDB_MODE") or self._wandb.setup().settings.mode
         is_online = mode not in ("offline", "dryrun", "disabled")
         if wandb.run is None and wandb.api.api_key is None and is_online:
             raise UserError(
@@ -67,7 +92,8 @@ class WeightsAndBiases(Follower):
         options = {**self._options, "name": self._options.get("name") or folder.name}
         self._own = self._wandb.run is None
         try:
-            self._run = self._wandb.run or self._wandb.init(dir=str(folder), **options)
+            with _importing_nothing_from_here():
+                self._run = self._wandb.run or self._wandb.init(dir=str(folder), **options)
         except self._wandb.Error as error:
             raise UserError(f"tracking_args.enable_wandb: true: {error}") from error
 

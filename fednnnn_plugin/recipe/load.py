@@ -57,6 +57,11 @@ def load_recipe(
     return build(path.stem, sections, caller)
 
 
+def overridden_keys(overrides: Sequence[str]) -> set[str]:
+    """Return the ``section.key`` of each override."""
+    return {".".join(_target(override.partition("=")[0].strip())) for override in overrides}
+
+
 def dump_recipe(recipe: Recipe, *, own_data: bool = False) -> str:
     """The resolved recipe as YAML that `load_recipe` reads back, with the defaults written out.
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from multiprocessing import get_context, parent_process
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from fednnnn_plugin.followers.progress import warnings_shown
-from fednnnn_plugin.processes.endings import ending, resumable, signals_raised
+from fednnnn_plugin.processes import endings
+from fednnnn_plugin.processes.interpreter import python_command
 from fednnnn_plugin.processes.numerics import keep_freed_memory
 from fednnnn_plugin.reporting.study import Study
 from fednnnn_plugin.tuning.search import Search
@@ -26,43 +30,74 @@ def search(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Study:
     from fednnnn_plugin.reporting.search_figures import write_figures  # helpers need no matplotlib
 
     part = Search(folder, say, jobs)
-    start = get_context("spawn").Process
-    # Daemons, which end with this process where it is cut short.
-    helpers = [start(target=_help, args=(folder, say, jobs), daemon=True) for _ in range(jobs - 1)]
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # theirs from now on: this one ends them
-    try:
-        for helper in helpers:
-            helper.start()
-    finally:
-        signal.signal(signal.SIGINT, before)
-    with warnings_shown(), resumable():
+    with _helpers(folder, say, jobs), warnings_shown(), endings.resumable():
         study = part.run()
-    for helper in helpers:
-        helper.join()
     with folder.locked():
         folder.write_best(study)
         write_figures(study)
     return study
 
 
-def _help(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> None:
+@contextmanager
+def _helpers(folder: StudyFolder, say: Callable[[str], None], jobs: int) -> Iterator[None]:
+    """Have other processes work on a study; wait for them, or end them where this one is cut short.
+
+    They are in sessions of their own, as a terminal's Ctrl-C is for this process.
+    """
+    command = python_command(
+        f"from {__name__} import help_search; help_search(*sys.argv[1:])",
+        os.fspath(folder.path),
+        json.dumps({"allow_code": folder.allow_code, "jobs": jobs}),
+    )
+    readers: list[threading.Thread] = []
+    with ExitStack() as stack:
+        helpers: list[subprocess.Popen[bytes]] = []
+        try:
+            for _ in range(jobs - 1):
+                helper = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    start_new_session=True,
+                )
+                helpers.append(stack.enter_context(helper))
+                readers.append(threading.Thread(target=_pass_on, args=(helper, say), daemon=True))
+                readers[-1].start()
+            yield
+        except BaseException:
+            for helper in helpers:
+                helper.terminate()
+            raise
+        finally:
+            for reader in readers:
+                reader.join()
+
+
+def _pass_on(helper: subprocess.Popen[bytes], say: Callable[[str], None]) -> None:
+    assert helper.stdout is not None
+    for line in helper.stdout:
+        say(line.decode(errors="backslashreplace").rstrip("\n"))
+
+
+def help_search(path: str, how: str) -> None:
     """Work on a study in a process that ends with the one that started it, killed or not."""
     keep_freed_memory()
     # The one that started it shows the warnings.
     logging.getLogger("fednnnn_plugin").addHandler(logging.NullHandler())
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    settings = json.loads(how)
+    folder = StudyFolder(Path(path), allow_code=settings["allow_code"])
     try:
-        with signals_raised():
-            Search(folder, say, jobs).run()
+        with endings.signals_raised():
+            Search(folder, endings.say, settings["jobs"]).run()
     except BaseException as error:
-        message, status = ending(error)
+        message, status = endings.ending(error)
         if status not in (130, 143):
             sys.stderr.write(message + "\n")
         sys.exit(status)
 
 
 def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
+    """Wait for the end of standard input, which the parent holds open while it lives."""
+    os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)

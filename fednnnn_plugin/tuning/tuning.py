@@ -89,7 +89,7 @@ def tune(
         prune: stop a trial whose best value so far is behind the median of the finished ones at the
             same round; after a third of the rounds, and once four trials have finished.
         study: the study folder; ``studies/<recipe>-seed<seed>`` by default.
-        jobs: trials that run in parallel. Above 1 a script needs ``if __name__ == "__main__":``.
+        jobs: trials that run in parallel.
         resume: continue the study in the folder; no finished trial is repeated.
         allow_code: allow a ``module:name`` in the recipe to run.
 

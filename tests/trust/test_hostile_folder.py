@@ -1,0 +1,82 @@
+"""The working directory may be a stranger's: nothing in it runs without ``--allow-code``."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import packages_distributions
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.cli import main
+from fednnnn_plugin.recipe import find_recipe
+
+from ..support.commands import RECIPE, quick, quick_words
+
+FEDNNNN = Path(sys.executable).with_name("fednnnn")
+SERVICES = ("tracking_args.enable_wandb", "common_args.using_mlops")
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A folder with a module for each that Python and the packages have.
+
+    Each module that is imported leaves its name in a file.
+    """
+    installed = {name for name in packages_distributions() if name.isidentifier()}
+    for name in {*sys.stdlib_module_names, *installed, "flwr", "datasets", "usercustomize"}:
+        (tmp_path / name).mkdir()
+        leave = f"open({str(tmp_path / 'imported')!r}, 'a').write('{name}\\n')\n"
+        for file in ("__init__", "__main__"):
+            (tmp_path / name / f"{file}.py").write_text(leave)
+    (tmp_path / "fedml" / "cli").mkdir()
+    for file in ("fedml/cli/__init__.py", "fedml/cli/cli.py"):
+        (tmp_path / file).write_text((tmp_path / "fedml/__init__.py").read_text())
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_nothing_of_the_working_directory_is_imported(hostile: Path) -> None:
+    environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    grid = ("--grid=beta=0.5,0.7", "--rounds=1", "--jobs=2")
+    services = {"enable_wandb": True, "using_mlops": bool(find_spec("fedml"))}
+    for words in (
+        ["recipes", "copy", "mine"],
+        ["check", RECIPE, *quick()],
+        quick_words("run", "--tensorboard"),
+        quick_words("with_services", **services),
+        ["partition", RECIPE, "--plot", "clients.pdf"],
+        ["tune", RECIPE, *quick(), *grid],
+        ["report", "run", "--format=pdf"],
+    ):
+        ended = subprocess.run(
+            [FEDNNNN, *words],
+            cwd=hostile,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, (words, ended.stderr)
+        imported = hostile / "imported"
+        assert not imported.exists(), (words, imported.read_text())
+
+
+@pytest.mark.parametrize("key", SERVICES)
+def test_service_needs_the_users_word(own_code: Path, key: str) -> None:
+    name = key.partition(".")[2]
+    text = find_recipe(RECIPE).read_text()
+    assert f"{name}: false" in text
+    Path("mine.yaml").write_text(text.replace(f"{name}: false", f"{name}: true"))
+    for command in ("run", "check"):
+        ended = CliRunner().invoke(main, [command, "mine.yaml", *quick()])
+        assert ended.exit_code == 2, ended.output
+        assert ended.stderr.startswith(f"{key}: true: ")
+    with pytest.raises(fp.UserError, match=key):
+        fp.run("mine.yaml")
+    assert not Path("runs").exists()
+    unasked = CliRunner().invoke(main, ["run", "mine.yaml", *quick(), f"--set={key}=false"])
+    assert unasked.exit_code == 0
