@@ -50,13 +50,20 @@ def run_mode(recipe: Recipe, *, resume: bool = False, overwrite: bool = False) -
 
 
 def load_data(
-    recipe: Recipe, ranks: Ranks, *, brought: UserData | None = None, allow_code: bool = False
+    recipe: Recipe,
+    ranks: Ranks,
+    *,
+    brought: UserData | None = None,
+    allow_code: bool = False,
+    any_labels: bool = False,
 ) -> FederatedData:
     """Load a recipe's data; one rank of each machine downloads and decodes, then the others.
 
-    ``brought`` are custom data in the place of what the recipe names.
+    ``brought`` are custom data in the place of what the recipe names. The labels are those of the
+    recipe's loss, or ``any_labels`` where another may be used.
     """
     spec = data_spec(recipe, allow_code=allow_code)
+    spec = replace(spec, loss="") if any_labels else spec
     with ranks.one_before_others() as first:
         return load_federated(spec if first else replace(spec, download=False), brought)
 

@@ -10,6 +10,7 @@ from torch import nn
 from fednnnn_plugin.assembly.from_recipe import load_data, rank_device
 from fednnnn_plugin.assembly.functions import Functions, find_functions
 from fednnnn_plugin.assembly.loaders import has_loaders, load_loaders
+from fednnnn_plugin.assembly.vocabulary import Tokens, check_tokens, tokens_of
 from fednnnn_plugin.data.federated import FederatedData, own_data
 from fednnnn_plugin.data.own_data import DATA
 from fednnnn_plugin.fingerprint import Fingerprint, model_digests
@@ -55,17 +56,18 @@ def recipe_inputs(
     # Data may take their time: what all ranks can refuse comes first.
     functions = find_functions(recipe, objects, allow_code=allow_code)
     device = rank_device(recipe, ranks)
-    data, fingerprint = recipe_data(recipe, ranks, objects.get(DATA), allow_code=allow_code)
+    data, fingerprint, tokens = _data(recipe, ranks, objects.get(DATA), allow_code=allow_code)
     model, digests = recipe_model(
         recipe, data.num_classes, objects.get(MODEL), allow_code=allow_code
     )
+    check_tokens(model, f"data_args.dataset: {recipe.data_args.dataset}", tokens)
     fingerprint = {**fingerprint, **digests, **functions.digests}
     return Inputs(model, data, device, fingerprint=fingerprint, functions=functions)
 
 
-def recipe_data(
+def _data(
     recipe: Recipe, ranks: Ranks, given: object, *, allow_code: bool
-) -> tuple[FederatedData | LoaderData, Fingerprint]:
+) -> tuple[FederatedData | LoaderData, Fingerprint, Tokens]:
     """Load a recipe's data, or what a program gave for them."""
     brought = None
     if is_own(recipe.data_args.dataset):
@@ -75,7 +77,7 @@ def recipe_data(
             ranks.agree()  # as ranks do that get arrays, which are then refused
             return load_loaders(brought, recipe)
     data = load_data(recipe, ranks, brought=brought, allow_code=allow_code)
-    return data, data.fingerprint
+    return data, data.fingerprint, tokens_of(data)
 
 
 def recipe_model(

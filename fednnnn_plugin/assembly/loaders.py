@@ -1,6 +1,6 @@
 """A user's Datasets and DataLoaders, one for each client and one to test on, as batches."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -8,19 +8,22 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from fednnnn_plugin.assembly.vocabulary import Tokens
+from fednnnn_plugin.data.arrays import kind_of
+from fednnnn_plugin.data.labels import check_classes, checked_labels, count_classes
 from fednnnn_plugin.data.own_data import (
+    NO_SAMPLE,
     UserData,
     check_clients,
-    checked_labels,
     checked_part,
-    count_classes,
     inputs_and_labels,
     members,
 )
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fingerprint import Fingerprint, tensors_digest
 from fednnnn_plugin.recipe import Recipe
-from fednnnn_plugin.rounds.batches import LoaderData, follow_the_engine
+from fednnnn_plugin.recipe.data_spec import loss_name
+from fednnnn_plugin.rounds.batches import LoaderData, PairLoader, follow_the_engine
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import call_code
 
@@ -39,7 +42,7 @@ def has_loaders(brought: UserData) -> bool:
     )
 
 
-def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Fingerprint]:
+def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Fingerprint, Tokens]:
     """Return each part's own loader, or one that divides it into the recipe's batches.
 
     All are gone through once: what they give is in the fingerprint. A loader draws from torch's
@@ -61,68 +64,119 @@ def load_loaders(brought: UserData, recipe: Recipe) -> tuple[LoaderData, Fingerp
             f"data_args.validation_fraction: {recipe.data_args.validation_fraction}: must be 0: "
             "nothing can be held out of datasets and loaders; give arrays"
         )
-    size = recipe.train_args.batch_size
+    size, loss = recipe.train_args.batch_size, loss_name(recipe)
     loaders = {
-        f"{where}: client {k}": _loader(part, size, f"{where}: client {k}", shuffle=True)
+        f"{where}: client {k}": _loader(part, size, f"{where}: client {k}", loss, of_client=True)
         for k, part in enumerate(clients)
     }
-    loaders[f"{where}: test"] = _loader(test, size, f"{where}: test", shuffle=False)
+    loaders[f"{where}: test"] = _loader(test, size, f"{where}: test", loss, of_client=False)
     labels: dict[str, list[Tensor]] = {name: [] for name in loaders}
+    tokens = Tokens()
 
     def read() -> str:
         with isolated_generators(0, "fingerprint"):  # they may shuffle: alike for every seed
-            return tensors_digest(_told(loaders, labels))
+            return tensors_digest(_told(loaders, labels, tokens, loss))
 
     digest = call_code(read, where, lambda function: function())
     counts = {name: sum(map(len, batches)) for name, batches in labels.items()}
-    for name, count in counts.items():
-        if not count:
-            raise UserError(f"{name}: has no sample; must have at least one")
     classes = count_classes([*chain.from_iterable(labels.values())], where)
     *sizes, _ = counts.values()
     *of_clients, of_test = loaders.values()
     data = LoaderData(dict(enumerate(of_clients)), dict(enumerate(sizes)), of_test, classes)
     split = tensors_digest([("sizes", torch.tensor(sizes))])
-    return data, brought.fingerprint(str(digest), split)
+    return data, brought.fingerprint(str(digest), split), tokens
 
 
-def _loader(part: object, batch_size: int, where: str, *, shuffle: bool) -> DataLoader[Any]:
+def _loader(part: object, batch_size: int, where: str, loss: str, *, of_client: bool) -> PairLoader:
     if isinstance(part, DataLoader):
         follow_the_engine(part)
-        return part
+        return PairLoader(part, where)
     if pair := inputs_and_labels(part):
-        inputs, labels = checked_part(pair, where)
+        inputs, labels = checked_part(pair, where, loss=loss)
         if inputs.dtype == torch.uint8:
             raise UserError(
                 f"{where}: inputs: uint8: must be floating or int64 beside Datasets and "
                 "DataLoaders, as only arrays alone are normalised"
             )
         part = TensorDataset(inputs, labels)
-    size: Any = 0
-    if isinstance(part, Dataset) and hasattr(part, "__len__"):
-        size = call_code(len, where, lambda length: length(part))
-    if not isinstance(part, Dataset) or isinstance(part, IterableDataset) or not size:
+    has_length = isinstance(part, Dataset) and hasattr(part, "__len__")
+    count: Any = call_code(len, where, lambda length: length(part)) if has_length else 0
+    if part is None or (has_length and not count):
+        raise UserError(f"{where}: {NO_SAMPLE if of_client else 'has no sample'}")
+    if not isinstance(part, Dataset) or not has_length or isinstance(part, IterableDataset):
         kind = printable(type(part).__name__)
         raise UserError(
             f"{where}: a {kind}; must be (inputs, labels), a DataLoader, or a Dataset that has a "
-            "length and is not empty"
+            "length"
         )
-    return DataLoader(part, size if batch_size == -1 else batch_size, shuffle=shuffle)
+    size: Any = count if batch_size == -1 else batch_size
+    return PairLoader(DataLoader(part, size, shuffle=of_client), where)
 
 
 def _told(
-    loaders: dict[str, DataLoader[Any]], labels: dict[str, list[Tensor]]
-) -> Iterable[tuple[str, Tensor]]:
-    """Yield what the loaders give, by the client's name, and collect the labels."""
+    loaders: Mapping[str, PairLoader],
+    labels: Mapping[str, list[Tensor]],
+    tokens: Tokens,
+    loss: str,
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield what the loaders give, by the client's name; collect labels, and tokens' ranges."""
     for name, loader in loaders.items():
+        inputs = None
         for batch in loader:
-            fits = isinstance(batch, tuple | list) and len(batch) == 2
-            if not (fits and isinstance(batch[0], Tensor) and isinstance(batch[1], Tensor)):
-                raise UserError(f"{name}: its batches must be (inputs, labels), tensors")
-            inputs, own = batch
-            if len(own) != len(inputs):
-                raise UserError(f"{name}: {len(own)} labels, for {len(inputs)} inputs")
+            inputs, own = _checked_batch(batch, name, loss)
             if len(own):
                 # A worker's tensor holds a file descriptor.
-                labels[name].append(checked_labels(own, f"{name}: labels").clone())
+                labels[name].append(own.clone())
+            tokens.add(name.rpartition(": ")[2], inputs)
             yield from ((name, inputs), (name, own))
+        if inputs is None or not labels[name]:
+            raise UserError(f"{name}: {_why_empty(loader.loader)}")
+        check_classes(torch.cat(labels[name]), inputs, f"{name}: labels", loss)
+
+
+def _checked_batch(batch: Any, where: str, loss: str) -> tuple[Tensor, Tensor]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        many = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
+        raise UserError(
+            f"{where}: its batches are each a {printable(type(batch).__name__)}{many}: must be "
+            "(inputs, labels), two tensors: return these alone"
+        )
+    inputs, labels = batch
+    if not isinstance(inputs, Tensor):
+        several = isinstance(inputs, tuple | list | Mapping)
+        many = f" of {len(inputs)}" if several else ""
+        hint = ": stack or join them, and take them apart in the model's forward" if several else ""
+        raise UserError(
+            f"{where}: the inputs of a batch are a {printable(type(inputs).__name__)}{many}: must "
+            f"be one tensor{hint}"
+        )
+    if inputs.dtype == torch.uint8:
+        raise UserError(
+            f"{where}: inputs: {kind_of(inputs)}: must be floating or int64, as only arrays are "
+            "normalised: return x.float() / 255"
+        )
+    if not isinstance(labels, Tensor) and not _are_text(labels):
+        kind = printable(type(labels).__name__)
+        raise UserError(f"{where}: the labels of a batch are a {kind}: must be a tensor")
+    if len(labels) != len(inputs):
+        raise UserError(f"{where}: {len(labels)} labels, for {len(inputs)} inputs")
+    if not len(labels):
+        return inputs, labels
+    return inputs, checked_labels(labels, f"{where}: labels", loss)
+
+
+def _are_text(labels: object) -> bool:
+    return isinstance(labels, tuple | list) and bool(labels) and isinstance(labels[0], str)
+
+
+def _why_empty(loader: DataLoader[Any]) -> str:
+    """Say why a loader gave no sample."""
+    count = len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0
+    if loader.drop_last and loader.batch_size and 0 < count < loader.batch_size:
+        return (
+            f"its loader gives no batch: its {count} samples are fewer than a batch of "
+            f"{loader.batch_size} with drop_last=True: set drop_last=False, or leave the client out"
+        )
+    if count:
+        return f"its loader gives no batch of its {count} samples"
+    return "its loader gives no sample: must have at least one"

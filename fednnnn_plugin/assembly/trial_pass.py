@@ -14,7 +14,7 @@ from fednnnn_plugin.assembly.gradient_reach import Reach
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.rounds.batches import Batch, LoaderData
+from fednnnn_plugin.rounds.batches import Batch, LoaderData, PairLoader
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import exception_text
 
@@ -94,6 +94,7 @@ def _single_batches(data: FederatedData | LoaderData, batch_size: int) -> Iterat
         count = data.client_size(client)
         if isinstance(data, LoaderData):
             loader: Any = data.train_loaders[client]
+            loader = loader.loader if isinstance(loader, PairLoader) else loader
             if not isinstance(loader, DataLoader):  # a list of batches, if its length is known
                 last = loader[-1:] if isinstance(loader, list | tuple) else ()
                 if any(len(inputs) == 1 for inputs, _ in last):

@@ -59,6 +59,7 @@ class DataSpec:
     test_fraction: float = 0.2
     allow_code: bool = False
     partition_alpha: float = 0.5
+    loss: str = ""  # which labels it takes, where that is known
     arguments: Mapping[str, object] = field(default_factory=dict, hash=False)  # of its own function
 
 
@@ -133,7 +134,9 @@ def load_federated(spec: DataSpec, brought: UserData | None = None) -> Federated
 
 
 def _dealt(labels: Tensor, spec: DataSpec) -> tuple[Tensor, ...]:
-    if not are_classes(labels):
+    if spec.partition_method != "iid" and labels.ndim == 1 and (labels == labels.long()).all():
+        labels = labels.long()  # counts, for instance, are dealt by their values
+    elif not are_classes(labels):
         if spec.partition_method != "iid":
             raise UserError(
                 f"{_KEYS['method']}: {spec.partition_method}: the labels are {labels.dtype} of "
@@ -172,7 +175,7 @@ def own_data(spec: DataSpec, given: object = None) -> UserData:
 def _load(spec: DataSpec, brought: UserData | None) -> OwnData:
     name, cache_dir = spec.dataset, spec.data_cache_dir
     if is_own(name):
-        return load_own_data(name, brought or own_data(spec))
+        return load_own_data(name, brought or own_data(spec), spec.loss)
     if name != "image_folder":
         return OwnData(load_images(name, cache_dir, download=spec.download, seed=spec.seed), (), {})
     assert spec.data_dir is not None, "a checked recipe names the folder"

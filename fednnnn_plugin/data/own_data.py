@@ -3,18 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from fednnnn_plugin.data.images import IGNORED, ImageDataset, Pixels, normalised_by_training_part
+from fednnnn_plugin.data.arrays import checked_inputs, is_array, is_integral, kind_of
+from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
+from fednnnn_plugin.data.labels import check_classes, checked_labels, count_classes
 from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.fingerprint import Fingerprint, code_digest, tensors_digest
 from fednnnn_plugin.seeds import generators_state, isolated_generators
 from fednnnn_plugin.user_code import call_code, check_arguments, find_code
-
-MAX_CLASSES = 100_000
 
 DATA = "data_args.dataset"
 _FOUR = "(train_inputs, train_labels, test_inputs, test_labels)"
@@ -22,6 +21,10 @@ _FORMS = (
     f"must be tensors or arrays {_FOUR}, and fifth, if you like, a list with each client's "
     "positions; or (a list with each client's (inputs, labels), (test_inputs, test_labels))"
 )
+
+
+#: Why a client cannot be in a split.
+NO_SAMPLE = "has no sample: leave it out of the list of clients"
 
 
 class UserData(NamedTuple):
@@ -76,8 +79,8 @@ def bring_data(
     return UserData(returned, {"code": code_digest(found)} if drew else {})
 
 
-def load_own_data(name: str, brought: UserData) -> OwnData:
-    """Check the data that a user brought.
+def load_own_data(name: str, brought: UserData, loss: str = "") -> OwnData:
+    """Check the data that a user brought, for a loss of this name; see `checked_labels`.
 
     The data are inputs and labels to train on, then to test on. Inputs are images, uint8
     [n, C, H, W], normalised by the training pixels; or of any shape [n, …], floating and finite,
@@ -87,7 +90,7 @@ def load_own_data(name: str, brought: UserData) -> OwnData:
     and labels of each client, and those to test on.
     """
     where, returned = f"{DATA}: {printable(name)}", brought.value
-    *train, test = parts = _checked(_parts(returned, where), where)
+    *train, test = parts = _checked(_parts(returned, where), where, loss)
     num_classes = count_classes([part.labels for part in parts], where)
     counts = [len(part.labels) for part in train]
     merged = train[0] if len(train) == 1 else map(torch.cat, zip(*train, strict=True))
@@ -112,9 +115,17 @@ def inputs_and_labels(part: object) -> tuple[Any, Any] | None:
     pair = part.tensors if isinstance(part, TensorDataset) else part
     if isinstance(pair, tuple | list) and len(pair) == 2:
         inputs, labels = pair
-        if isinstance(inputs, Tensor | np.ndarray) and isinstance(labels, Tensor | np.ndarray):
+        if is_array(inputs) and is_array(labels):
             return inputs, labels
     return None
+
+
+def clients_of(given: object) -> int:
+    """Count the clients of the split that data have, without a look at them; 0 where none."""
+    length = len(given) if isinstance(given, tuple | list) else 0
+    if not isinstance(given, tuple | list) or length not in (2, 5):
+        return 0
+    return len(members(given[0 if length == 2 else 4]))
 
 
 def check_clients(found: int, asked: int) -> None:
@@ -139,6 +150,8 @@ def _parts(returned: Any, where: str) -> dict[str, tuple[Any, Any]]:
         return {"train_": tuple(returned[:2]), "test_": tuple(returned[2:4])}
     parts = {}
     for client, part in enumerate(members(returned[0]) if length == 2 else ()):
+        if part is None:
+            raise UserError(f"{where}: client {client}: {NO_SAMPLE}")
         if pair := inputs_and_labels(part):
             parts[f"client {client}: "] = pair
         else:
@@ -162,9 +175,11 @@ def _positions(split: object, where: str, total: int) -> tuple[Tensor, ...]:
             positions = torch.as_tensor(given).to("cpu")
         except (RuntimeError, TypeError, ValueError) as error:
             raise UserError(f"{where} {client}: positions: {reason(error)}") from error
-        if positions.ndim != 1 or not len(positions) or not _is_integral(positions):
+        if not positions.numel():
+            raise UserError(f"{where} {client}: {NO_SAMPLE}")
+        if positions.ndim != 1 or not is_integral(positions):
             raise UserError(
-                f"{where} {client}: positions: {_kind(positions)}; must be integers [n], not empty"
+                f"{where} {client}: positions: {kind_of(positions)}; must be integers [n]"
             )
         checked.append(positions.to(torch.int64))
         low, high = int(checked[-1].min()), int(checked[-1].max())
@@ -179,108 +194,31 @@ def _positions(split: object, where: str, total: int) -> tuple[Tensor, ...]:
     return tuple(checked)
 
 
-def _checked(parts: Mapping[str, tuple[Any, Any]], where: str) -> list[_Part]:
+def _checked(parts: Mapping[str, tuple[Any, Any]], where: str, loss: str) -> list[_Part]:
     """Check each part, and that all have inputs of one kind."""
     checked: list[_Part] = []
     for name, pair in parts.items():
-        checked.append(checked_part(pair, where, name))
+        checked.append(checked_part(pair, where, name, loss))
         x, first = checked[-1].inputs, checked[0].inputs
         if (x.dtype, x.shape[1:]) != (first.dtype, first.shape[1:]):
-            theirs = f"{next(iter(parts))}inputs are {_kind(first)}"
-            raise UserError(f"{where}: {name}inputs: {_kind(x)}; {theirs}")
+            theirs = f"{next(iter(parts))}inputs are {kind_of(first)}"
+            raise UserError(f"{where}: {name}inputs: {kind_of(x)}; {theirs}")
     return checked
 
 
-def checked_part(pair: tuple[Any, Any], where: str, name: str = "") -> _Part:
+def checked_part(pair: tuple[Any, Any], where: str, name: str = "", loss: str = "") -> _Part:
     """Check the inputs and labels of one part, and bring them to the CPU and to their dtypes."""
-    x = _inputs(pair[0], f"{where}: {name}inputs")
-    y = checked_labels(pair[1], f"{where}: {name}labels")
+    inputs, labels = pair
+    if name.startswith("client") and not any(map(_length, pair)):
+        raise UserError(f"{where}: {name}{NO_SAMPLE}")
+    x = checked_inputs(inputs, f"{where}: {name}inputs")
+    y = checked_labels(labels, f"{where}: {name}labels", loss)
     if len(x) != len(y):
         order = f"; the order is {_FOUR}" if name == "train_" else ""
         raise UserError(f"{where}: {name}labels: {len(y)}, for {len(x)} {name}inputs{order}")
+    check_classes(y, x, f"{where}: {name}labels", loss)
     return _Part(x, y)
 
 
-def _inputs(value: object, where: str) -> Tensor:
-    tensor = _tensor(value, where)
-    if not tensor.ndim or not tensor.numel():
-        raise UserError(f"{where}: {_kind(tensor)}; must be [n, ...], not empty")
-    if tensor.is_floating_point():
-        return _finite(tensor, where)
-    if tensor.dtype != torch.int64 and (tensor.dtype != torch.uint8 or tensor.ndim != 4):
-        raise UserError(
-            f"{where}: {_kind(tensor)}; must be floating, int64, or images: uint8 [n, C, H, W]"
-        )
-    return tensor
-
-
-def checked_labels(value: object, where: str) -> Tensor:
-    """Check labels, and bring them to the CPU and to their dtype."""
-    labels = _tensor(value, where)
-    _check_labels(labels, where)
-    return labels.float() if labels.is_floating_point() else labels.to(torch.int64)
-
-
-def _finite(tensor: Tensor, where: str) -> Tensor:
-    """Return numbers as float32."""
-    tensor = tensor.float()
-    if not tensor.isfinite().all():
-        raise UserError(f"{where}: has NaN or infinite values (in float32)")
-    return tensor
-
-
-def _check_labels(labels: Tensor, where: str) -> None:
-    """Refuse what are no labels: classes from 0 on, -100 where one of several is left out."""
-    are_numbers = labels.is_floating_point() or _is_integral(labels)
-    if not are_numbers or not labels.ndim or not labels.numel():
-        raise UserError(
-            f"{where}: {_kind(labels)}; must be integers or floating [n, ...], not empty"
-        )
-    if labels.is_floating_point():
-        _finite(labels, where)
-        return
-    counted = labels.to(torch.int64)
-    if labels.ndim > 1:
-        counted = counted[counted != IGNORED]
-    if counted.numel() and int(counted.min()) < 0:
-        raise UserError(f"{where}: has {int(counted.min())}; labels go from 0 on")
-
-
-def count_classes(labels: Sequence[Tensor], where: str) -> int:
-    """Return the number of classes in all labels; of floating ones, of numbers for a sample."""
-    first, *others = labels
-    for other in others:
-        if other.shape[1:] != first.shape[1:] or other.dtype != first.dtype:
-            raise UserError(f"{where}: labels: {_kind(other)}; others are {_kind(first)}")
-    if first.is_floating_point():
-        return first[:1].numel()
-    classes = 1 + max(int(part.max()) for part in labels)
-    if not 2 <= classes <= MAX_CLASSES:
-        raise UserError(
-            f"{where}: labels up to {classes - 1}: there must be 2 to {MAX_CLASSES} classes"
-        )
-    return classes
-
-
-def _tensor(value: object, where: str) -> Tensor:
-    """Bring a tensor or an array to the CPU."""
-    if not isinstance(value, Tensor | np.ndarray):
-        raise UserError(f"{where}: a {type(value).__name__}; must be a tensor or a NumPy array")
-    try:
-        if isinstance(value, Tensor):
-            if value.is_nested or value.is_quantized:
-                raise TypeError("must be neither nested nor quantised")
-            return value.detach().to("cpu").contiguous()
-        if isinstance(value, np.ma.MaskedArray):
-            raise TypeError("must not be masked")
-        return torch.from_numpy(np.require(value, value.dtype.newbyteorder("="), ["C", "W"]))
-    except (RuntimeError, NotImplementedError, TypeError) as error:  # one without data, for example
-        raise UserError(f"{where}: cannot be used: {reason(error)}") from error
-
-
-def _is_integral(tensor: Tensor) -> bool:
-    return torch.can_cast(tensor.dtype, torch.int64) and tensor.dtype != torch.bool
-
-
-def _kind(tensor: Tensor) -> str:
-    return f"{tensor.dtype} of {list(tensor.shape)}"
+def _length(array: Any) -> int:
+    return len(array) if getattr(array, "ndim", 1) else 1

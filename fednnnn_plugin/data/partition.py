@@ -44,7 +44,8 @@ def partition(
 
     The ``method`` divides the classes:
 
-    - ``iid``: at random; a client with at least as many samples as classes has every class;
+    - ``iid``: at random; a client with at least as many samples as classes has every class of
+      which there are enough for all such clients;
     - ``n_class``: each client has exactly ``classes_per_client`` classes, in nearly equal parts:
       the most even of several random draws;
     - ``dirichlet``: the clients' shares of each class are drawn from Dir(``alpha``), then scaled
@@ -101,9 +102,7 @@ def partition(
     if method == _FREE and sizes != "balanced":
         raise UserError(f"sizes: {shown(sizes)}: {method} leaves them free: must be balanced")
 
-    classes, class_of, class_sizes = np.unique(
-        checked_labels, return_inverse=True, return_counts=True
-    )
+    _, class_of, class_sizes = np.unique(checked_labels, return_inverse=True, return_counts=True)
     if method == "n_class":
         check_counts(class_sizes, num_clients, classes_per_client)
         min_samples = max(min_samples, classes_per_client)
@@ -113,7 +112,7 @@ def partition(
     else:
         held = client_sizes(len(checked_labels), num_clients, exponent, min_samples)
         if method == "iid":
-            shares = _iid_shares(classes, class_sizes, held, rng)
+            shares = _iid_shares(class_sizes, held, rng)
         elif method == "n_class":
             shares = n_class_shares(class_sizes, held, classes_per_client, exponent, rng)
         else:
@@ -126,24 +125,19 @@ def partition_name(method: str, sizes: str) -> str:
     return method if method == _FREE else f"{method}, {sizes}"
 
 
-def _iid_shares(
-    classes: Ints, class_sizes: Ints, client_sizes: Ints, rng: np.random.Generator
-) -> Ints:
+def _iid_shares(class_sizes: Ints, client_sizes: Ints, rng: np.random.Generator) -> Ints:
     """Each client of at least as many samples as classes gets one of every class, the rest chance.
+
+    A class of fewer samples than there are such clients is left to chance.
 
     Returns:
         Samples of each class that every client holds, [num_clients, num_classes] int64.
     """
     num_clients, num_classes = len(client_sizes), len(class_sizes)
     complete = client_sizes >= num_classes
-    left = class_sizes - complete.sum()
-    if left.min() < 0:
-        rarest = left.argmin()
-        raise UserError(
-            f"num_clients: {num_clients}: class {classes[rarest]} has {class_sizes[rarest]} "
-            f"samples, too few for the {complete.sum()} clients that should hold every class"
-        )
-    shares = np.repeat(complete.astype(np.int64)[:, None], num_classes, axis=1)
+    frequent = class_sizes >= complete.sum()
+    shares = np.outer(complete, frequent).astype(np.int64)
+    left = class_sizes - shares.sum(axis=0)
     owners = np.repeat(np.arange(num_clients), client_sizes - shares.sum(axis=1))
     drawn = rng.permutation(np.repeat(np.arange(num_classes), left))
     np.add.at(shares, (owners, drawn), 1)

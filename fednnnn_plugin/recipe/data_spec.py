@@ -10,6 +10,7 @@ from fednnnn_plugin.data.federated import DataSpec, load_federated
 from fednnnn_plugin.packaged_recipes import find_recipe
 from fednnnn_plugin.recipe.load import load_recipe
 from fednnnn_plugin.recipe.schema import DataArgs, Recipe
+from fednnnn_plugin.user_code import is_own
 
 
 def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
@@ -26,7 +27,14 @@ def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
         num_clients=recipe.train_args.client_num_in_total,
         seed=recipe.common_args.random_seed,
         allow_code=allow_code,
+        loss=loss_name(recipe),
     )
+
+
+def loss_name(recipe: Recipe) -> str:
+    """Return the name of the loss that the recipe trains by; of a user's own nothing is known."""
+    loss = recipe.train_args.loss or "cross_entropy"
+    return "" if is_own(loss) else loss
 
 
 def partition_counts(recipe: Recipe | Path | str, *, allow_code: bool = False) -> pd.DataFrame:

@@ -2,15 +2,17 @@
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
 from torch.nested import nested_tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.assembly.model_check import own_copy
@@ -21,7 +23,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import find_recipe
 from fednnnn_plugin.rounds.batches import LoaderBatches, LoaderData, follow_the_engine
 
-from ..tiny import Doing, Start, Tiny
+from ..tiny import PARTS, TEST, Doing, Start, Tiny, quick_run
 
 TWO = {"client_num_in_total": 2, "client_num_per_round": 2, "batch_size": 6}
 TWO |= {"partition_method": "iid", "partition_alpha": 0.5}
@@ -174,3 +176,85 @@ def test_model_that_does_not_take_images_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=f"^(model_args.model: mine: )?{problem}"):
         check_model(nn.Sequential(nn.Flatten(), *layers), "mine", data, 6)
+
+
+class Rows(Dataset):
+    """What a function makes of each sample of some inputs and labels."""
+
+    def __init__(self, inputs: Tensor, labels: Tensor, form: Any) -> None:
+        self._inputs, self._labels, self._form = inputs, labels, form
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> object:
+        return self._form(self._inputs[index], self._labels[index])
+
+
+FOUR = {"client_num_in_total": 4, "client_num_per_round": 4, "comm_round": 1}
+
+
+def rows(form: Callable[[Tensor, Tensor], object]) -> tuple[list[Rows], Rows]:
+    return [Rows(*part, form) for part in PARTS], Rows(*TEST, form)
+
+
+def test_mappings_of_batches_train_as_pairs(tmp_path: Path) -> None:
+    model = nn.Linear(6, 4)
+    for name, form in (("pairs", lambda x, y: (x, y)), ("maps", lambda x, y: {"label": y, "x": x})):
+        quick_run(tmp_path / name, model=model, data=rows(form), **FOUR)
+    pairs, maps = (fp.load_model(tmp_path / each, nn.Linear(6, 4)) for each in ("pairs", "maps"))
+    assert torch.equal(pairs.weight, maps.weight)
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        (lambda x, y: {"img": x, "at": x, "label": y}, "'img', 'at', 'label'"),
+        (lambda x, y: (x, y, 0), "a list of 3"),
+        (lambda x, y: ((x, x), y), "inputs .* list of 2: must be one tensor"),
+        (lambda x, y: (x, str(int(y))), "labels: names, such as '0': .*factorize"),
+        (lambda x, y: (x.to(torch.uint8), y), "inputs: torch.uint8 .*float"),
+        (lambda x, y: (x, y.double()), "labels: torch.float64 .*astype.int.*mse"),
+        (lambda x, y: (x, y[None]), r"labels: torch.int64 of \[30, 1\].*y\[:, 0\]"),
+    ],
+)
+def test_batches_that_are_no_pairs_say_what_they_are(form: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"data_args.dataset: .*client 0: .*{said}"):
+        quick_run(tmp_path / "run", model=nn.Linear(6, 4), data=rows(form), **FOUR)
+
+
+def test_client_whose_loader_gives_no_batch_is_named(tmp_path: Path) -> None:
+    """Of 30, 50, 20 and 40 samples in batches of 25."""
+    of = [DataLoader(TensorDataset(*part), 25, drop_last=True) for part in PARTS]
+    with pytest.raises(UserError, match=r"client 2: .* 20 samples .* 25 .*drop_last"):
+        quick_run(tmp_path / "run", model=nn.Linear(6, 4), data=(of, TEST), **FOUR)
+
+
+class Bag(nn.Module):
+    """Reads tokens, and, as some models of language do, the positions and a type for each."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.words, self.places, self.types = (nn.Embedding(n, 4) for n in (rows, 3, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(3, device=x.device).expand_as(x)
+        embedded = self.words(x) + self.places(places) + self.types(torch.zeros_like(x))
+        return embedded.mean(1)
+
+
+@pytest.mark.parametrize("of", [tuple, lambda part: Rows(*part, lambda *xy: xy)])
+def test_token_without_a_row_is_named_with_its_client(
+    tmp_path: Path, of: Callable[..., Any]
+) -> None:
+    x, y = torch.arange(48).reshape(16, 3), torch.arange(16) % 4
+    clients = [of((x[k : k + 4], y[k : k + 4])) for k in (0, 4, 8, 12)]
+    run = partial(quick_run, data=(clients, of((x[:3], y[:3]))), **FOUR)
+    with pytest.raises(UserError, match=r"client 3: token 47: words .* 0 to 46"):
+        run(tmp_path / "run", model=Bag(47))
+    assert fp.read_runs(run(tmp_path / "run", model=Bag(48)).folder)["round"].tolist() == [1]
+
+
+def test_model_may_have_more_classes_than_the_labels(tmp_path: Path) -> None:
+    run = quick_run(tmp_path / "run", model=nn.Linear(6, 7), data=(PARTS, TEST), **FOUR)
+    assert run.summary.rounds == 1

@@ -59,7 +59,7 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
             ({"data": HOSPITALS, "data_args.shfit": 1}, r"^data_args\.shfit: .*mean shift\?"),
             ({"data": (PARTS[:3], TEST)}, r"^train_args\.client_num_in_total: 4: must be 3"),
             ({"data": (*DATA, [[0], [1], [2], [140]])}, "client 3: position 140: must be 0 to"),
-            ({"data": (*DATA, [[0], [1], [], [3]])}, r"client 2: positions: "),
+            ({"data": (*DATA, [[0], [1], [], [3]])}, r"client 2: has no sample"),
             ({"data": (*DATA, 4)}, r"^data_args\.dataset: .*clients: a int; must be a list"),
             ({"data": ([*PARTS[:3], 4], TEST)}, r"client 3: a int; must be \(inputs, labels\)"),
             ({"data": ([*PARTS[:3], (X.long(), Y)], TEST)}, r"client 3: inputs: torch\.int64"),

@@ -2,8 +2,10 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -91,10 +93,65 @@ FLOATS = images().float()
         ((np.ma.ones((4, 2)), *REST), "train_inputs: cannot be used: must not be ma"),
         ((images(), -labels(), *REST[1:]), "train_labels: has -1; labels go from 0 on"),
         ((images(), 0 * labels()) * 2, "labels up to 0: there must be 2 to 100000"),
+        ((images(4, 0, 5, 5, 3), labels()) * 2, "train_inputs: torch.uint8 of [4, 5, 5, 3]: looks"),
+        ((images(4, 0, 9, 9), labels()) * 2, "train_inputs: torch.uint8 of [4, 9, 9]; must be flo"),
+        (([(FLOATS, labels()), (FLOATS[:0], labels()[:0])], REST[1:]), "client 1: has no sample"),
+        (([(FLOATS, labels()), None], REST[1:]), "client 1: has no sample"),
+        ((FLOATS, labels(), FLOATS, labels(), [[0, 1], []]), "client 1: has no sample"),
     ],
 )
 def test_own_data_that_does_not_fit_is_refused(given: object, said: str) -> None:
     assert refusal(load, given).startswith(f"data_args.dataset: <object>:mine: {said}")
+
+
+TABLE = pd.DataFrame({"sort": ["a", "b", "c", "a"], "class": [0.0, 1, 2, 0], "age": [7, 8, 9, 7]})
+X = np.ones((4, 6), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("column", "loss", "remedy"),
+    [
+        (TABLE["class"], "cross_entropy", "y.astype(int); to predict numbers set loss: mse"),
+        (TABLE[["class"]], "cross_entropy", "y[:, 0].astype(int)"),
+        (TABLE[["age"]].to_numpy(), "cross_entropy", "y[:, 0]"),
+        (pd.get_dummies(TABLE["age"]).astype(int), "cross_entropy", "y.argmax(1)"),
+        (TABLE[["class", "age"]], "cross_entropy", "loss: mse"),
+        (TABLE["sort"], "mse", "factorize"),
+        (TABLE["sort"].astype("category"), "bce_with_logits", "factorize"),
+        (TABLE["age"] > 8, "bce_with_logits", "y.astype(int)"),
+        (TABLE["age"].astype(object), "", "y.astype(int)"),
+        (TABLE["age"] - 8, "cross_entropy", "factorize"),
+        (TABLE["sort"].tolist(), "", "factorize"),
+        (TABLE["age"].tolist(), "", "a list; must be"),
+    ],
+)
+def test_labels_of_a_table_say_what_to_do(column: Any, loss: str, remedy: str) -> None:
+    given = bring_data("<object>:mine", seed=0, given=(X, column, X, column))
+    message = refusal(load_own_data, "<object>:mine", given, loss)
+    assert message.startswith("data_args.dataset: <object>:mine: train_labels: ")
+    assert remedy in message
+
+
+@pytest.mark.parametrize(
+    ("column", "loss", "dtype", "classes"),
+    [
+        (TABLE["age"], "cross_entropy", torch.int64, 10),
+        (TABLE["age"], "mse", torch.float32, 1),
+        (TABLE[["age", "age"]], "mse", torch.float32, 2),
+        (pd.get_dummies(TABLE["sort"]).astype(int), "bce_with_logits", torch.float32, 3),
+        (TABLE["class"], "", torch.float32, 1),
+        (np.eye(4)[[0, 2, 1, 3]], "cross_entropy", torch.float32, 4),
+        (np.arange(24).reshape(4, 6) % 5, "cross_entropy", torch.int64, 5),  # of each input
+    ],
+)
+def test_labels_are_what_the_loss_takes(
+    column: Any, loss: str, dtype: torch.dtype, classes: int
+) -> None:
+    given = bring_data("<object>:mine", seed=0, given=(X, column, X, column))
+    loaded = load_own_data("<object>:mine", given, loss).dataset
+    assert loaded.pixels.train_labels.dtype == dtype
+    assert loaded.pixels.train_labels.tolist() == np.asarray(column).tolist()
+    assert len(loaded.class_names) == classes
 
 
 def test_own_data_that_is_drawn_follows_the_seed() -> None:

@@ -1,0 +1,89 @@
+"""A user's arrays as tensors on the CPU."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fednnnn_plugin.errors import UserError, printable, reason
+
+_CHANNELS = (1, 3, 4)
+
+
+def is_array(value: object) -> bool:
+    """Tell whether a value is a tensor or can be read as an array, as a column of a table can."""
+    return isinstance(value, Tensor) or (hasattr(value, "__array__") and not np.isscalar(value))
+
+
+def as_tensor(value: object, where: str) -> Tensor:
+    """Bring a tensor or an array to the CPU."""
+    if not is_array(value):
+        kind = printable(type(value).__name__)
+        what = "an" if kind[0] in "aeiou" else "a"
+        raise UserError(f"{where}: {what} {kind}; must be a tensor or a NumPy array")
+    try:
+        if isinstance(value, Tensor):
+            if value.is_nested or value.is_quantized:
+                raise TypeError("must be neither nested nor quantised")
+            return value.detach().to("cpu").contiguous()
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError("must not be masked")
+        array = np.asarray(value)
+        if array.dtype.kind not in "biufc":
+            raise TypeError(f"{array.dtype}: must be numbers")
+        return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+        raise UserError(f"{where}: cannot be used: {reason(error)}") from error
+
+
+def checked_inputs(value: object, where: str) -> Tensor:
+    """Check inputs: floating and finite, returned as float32; int64; or uint8 images."""
+    tensor = as_tensor(value, where)
+    if not tensor.ndim or not tensor.numel():
+        raise UserError(f"{where}: {kind_of(tensor)}; must be [n, ...], not empty")
+    if tensor.is_floating_point():
+        return check_finite(tensor, where)
+    if tensor.dtype == torch.uint8 and tensor.ndim == 4:
+        _check_channels(tensor, where)
+    elif tensor.dtype != torch.int64:
+        raise UserError(f"{where}: {kind_of(tensor)}; must be {_allowed(tensor)}")
+    return tensor
+
+
+def check_finite(tensor: Tensor, where: str) -> Tensor:
+    """Return numbers as float32."""
+    tensor = tensor.float()
+    if not tensor.isfinite().all():
+        raise UserError(f"{where}: has NaN or infinite values (in float32)")
+    return tensor
+
+
+def is_integral(tensor: Tensor) -> bool:
+    """Tell whether a tensor holds integers that int64 holds too."""
+    return torch.can_cast(tensor.dtype, torch.int64) and tensor.dtype != torch.bool
+
+
+def kind_of(tensor: Tensor) -> str:
+    """Name a tensor's dtype and shape."""
+    return f"{tensor.dtype} of {list(tensor.shape)}"
+
+
+def has_channels_last(shape: torch.Size) -> bool:
+    """Tell whether images ``[n, a, b, c]`` look like ``[n, H, W, C]``, as most libraries have."""
+    return len(shape) == 4 and shape[3] in _CHANNELS and shape[1] not in _CHANNELS
+
+
+def _check_channels(images: Tensor, where: str) -> None:
+    if has_channels_last(images.shape):
+        raise UserError(
+            f"{where}: {kind_of(images)}: looks like [n, H, W, C]; images must be [n, C, H, W]: "
+            "give x.transpose(0, 3, 1, 2), or x.permute(0, 3, 1, 2) of a tensor"
+        )
+
+
+def _allowed(tensor: Tensor) -> str:
+    allowed = "floating, int64, or images: uint8 [n, C, H, W]"
+    if tensor.dtype == torch.uint8 and tensor.ndim == 3:
+        return f"{allowed}: of grey images give x[:, None]"
+    if tensor.dtype == torch.uint8:
+        return f"{allowed}: give x.astype('float32'), or x.float() of a tensor"
+    return f"{allowed}: give x.astype('int64') of tokens, x.astype('float32') of numbers"

@@ -1,0 +1,142 @@
+"""A user's labels: the classes or the numbers that a loss takes, or what to do with what came."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fednnnn_plugin.data.arrays import as_tensor, check_finite, is_integral, kind_of
+from fednnnn_plugin.data.images import IGNORED
+from fednnnn_plugin.errors import UserError, shown
+
+MAX_CLASSES = 100_000
+
+_CROSS_ENTROPY = "cross_entropy"
+_SUM = 1e-3  # how far the probabilities of a sample may be from 1 in all
+
+_log = logging.getLogger(__name__)
+
+
+def checked_labels(value: object, where: str, loss: str = "") -> Tensor:
+    """Check labels, and bring them to the CPU and to their dtype, int64 or float32.
+
+    They are classes, integers [n, ...] from 0 on, of which -100 counts for nothing where a sample
+    has several; or numbers, floating [n, ...]. ``loss`` is the recipe's name of a loss that says
+    which of them it takes: ``mse`` integers as numbers, and ``bce_with_logits`` several of a sample
+    as well; ``cross_entropy`` no numbers but the probabilities of the classes. Of others nothing is
+    known.
+    """
+    _refuse_names(value, where)
+    labels = as_tensor(value, where)
+    if labels.dtype == torch.bool:
+        raise UserError(f"{where}: {kind_of(labels)}: give integers: y.astype(int), or y.long()")
+    are_numbers = labels.is_floating_point() or is_integral(labels)
+    if not are_numbers or not labels.ndim or not labels.numel():
+        raise UserError(
+            f"{where}: {kind_of(labels)}; must be integers or floating [n, ...], not empty"
+        )
+    if labels.is_floating_point():
+        if loss == _CROSS_ENTROPY:
+            _check_probabilities(labels, where)
+        return check_finite(labels, where)
+    if loss == "mse" or (loss == "bce_with_logits" and labels.ndim > 1):
+        return labels.float()
+    labels = labels.to(torch.int64)
+    counted = labels[labels != IGNORED] if labels.ndim > 1 else labels
+    if counted.numel() and int(counted.min()) < 0:
+        raise UserError(
+            f"{where}: has {int(counted.min())}; labels go from 0 on: pandas.factorize(y)[0] "
+            "numbers classes so"
+        )
+    return labels
+
+
+def check_classes(labels: Tensor, inputs: Tensor, where: str, loss: str) -> None:
+    """Refuse all classes of a part that are a column, or one-hot, where a sample has one class.
+
+    Several labels of a sample are those of the places of its inputs ``[n, ...]``.
+    """
+    if loss != _CROSS_ENTROPY or labels.is_floating_point() or labels.ndim < 2:
+        return
+    is_sequence = inputs.ndim > 2 or inputs.dtype == torch.int64
+    if is_sequence and labels.shape[1] in inputs.shape[1:]:
+        return
+    if labels.shape[1] == 1:
+        raise UserError(
+            f"{where}: {kind_of(labels)}, a column: a sample has one class: give y[:, 0]"
+        )
+    if labels.ndim == 2 and _are_one_hot(labels):
+        raise UserError(
+            f"{where}: {kind_of(labels)}, one-hot: a sample has one class: give y.argmax(1)"
+        )
+
+
+def count_classes(labels: Sequence[Tensor], where: str) -> int:
+    """Return the number of classes in all labels; of floating ones, of numbers for a sample."""
+    first, *others = labels
+    for other in others:
+        if other.shape[1:] != first.shape[1:] or other.dtype != first.dtype:
+            raise UserError(f"{where}: labels: {kind_of(other)}; others are {kind_of(first)}")
+    if first.is_floating_point():
+        return first[:1].numel()
+    classes = 1 + max(int(part.max()) for part in labels)
+    if not 2 <= classes <= MAX_CLASSES:
+        hint = ": pandas.factorize(y)[0] numbers them from 0 on" if classes > 2 else ""
+        raise UserError(
+            f"{where}: labels up to {classes - 1}: there must be 2 to {MAX_CLASSES} classes{hint}"
+        )
+    return classes
+
+
+def _refuse_names(value: object, where: str) -> None:
+    dtype: Any = getattr(value, "dtype", None)
+    if isinstance(value, tuple | list) and value and isinstance(value[0], str):
+        first: object = value[0]
+    elif getattr(dtype, "kind", "") in ("O", "U", "S", "T"):  # NumPy's and pandas's
+        flat = np.asarray(value).ravel()
+        first = flat[0] if len(flat) else None
+    else:
+        return
+    if isinstance(first, str | bytes):
+        raise UserError(
+            f"{where}: names, such as {shown(str(first))}: must be the classes' numbers, from 0 "
+            "on: give pandas.factorize(y)[0]"
+        )
+    raise UserError(
+        f"{where}: Python objects, such as a {type(first).__name__}: must be numbers: give "
+        "y.astype(int), or y.astype(float) for a regression"
+    )
+
+
+def _check_probabilities(labels: Tensor, where: str) -> None:
+    """Refuse what cross-entropy would not take, or take for probabilities of classes."""
+    column = labels.ndim > 1 and labels.shape[1] == 1
+    if labels.ndim == 1 or column:
+        integers = "y[:, 0].astype(int)" if column else "y.astype(int)"
+        raise UserError(
+            f"{where}: {kind_of(labels)}: for train_args.loss cross_entropy they must be classes, "
+            f"integers from 0 on: give {integers}; to predict numbers set loss: mse"
+        )
+    if not labels.numel():
+        return
+    off = (labels.double().sum(1) - 1).abs().max()
+    if not (off < _SUM and labels.min() >= 0):
+        raise UserError(
+            f"{where}: {kind_of(labels)}: for train_args.loss cross_entropy they must be the "
+            "probabilities of a sample's classes, of the sum 1; several labels of a sample need "
+            "loss: bce_with_logits, and numbers to predict loss: mse"
+        )
+    if _are_one_hot(labels):
+        _log.warning(
+            "%s: %s, one-hot: taken for probabilities, of which no accuracy is recorded: give "
+            "y.argmax(1) to have it",
+            *(where, kind_of(labels)),
+        )
+
+
+def _are_one_hot(labels: Tensor) -> bool:
+    ones = labels == 1
+    return bool(((ones | (labels == 0)).all()) and (ones.sum(1) == 1).all())
