@@ -48,6 +48,7 @@ from fednnnn_plugin.run_folder.log_file import run_log
 from fednnnn_plugin.run_folder.provenance import commit, versions
 from fednnnn_plugin.run_folder.records import MetricsFile, Summary
 from fednnnn_plugin.server.server import Server
+from fednnnn_plugin.user_code import is_own
 
 _log = logging.getLogger(__name__)
 
@@ -168,10 +169,12 @@ def _federation(
 ) -> Iterator[tuple[Federation, TrainState]]:
     """Build what computes the rounds, and where it starts."""
     train, seed, name = recipe.train_args, recipe.common_args.random_seed, recipe.model_args.model
-    data, device, sgd = inputs.data, inputs.device, local_sgd(recipe, inputs.functions)
+    data, device = inputs.data, inputs.device
+    sgd = local_sgd(recipe, inputs.functions, data.num_classes)
     model = own_copy(inputs.model, name, sgd.dtype).to(device, sgd.dtype)
     if inputs.trainer is None:
-        for warning in check_model(model, name, data, train.batch_size, sgd.loss, inputs.model):
+        scorers = [each for each in recipe.validation_args.metrics or () if not is_own(each)]
+        for warning in check_model(model, name, data, sgd, inputs.model, scorers):
             if ranks.rank == 0:
                 _log.warning(warning)
     inputs = inputs._replace(model=model)

@@ -10,6 +10,7 @@ import torch
 
 from fednnnn_plugin.assembly.functions import Functions
 from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.loss import LOSSES
 from fednnnn_plugin.data.federated import FederatedData, load_federated
 from fednnnn_plugin.data.own_data import UserData
 from fednnnn_plugin.errors import UserError
@@ -94,9 +95,11 @@ def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:
     return choose_gpu(mapping[ranks.rank], where, say=say)
 
 
-def local_sgd(recipe: Recipe, functions: Functions) -> LocalSGD:
-    """Return the clients' training."""
-    train = recipe.train_args
+def local_sgd(recipe: Recipe, functions: Functions, num_classes: int | None = None) -> LocalSGD:
+    """Return the clients' training, on data of so many classes if that is known."""
+    train, loss = recipe.train_args, functions.loss
+    if loss not in LOSSES.values():
+        loss = replace(loss, num_classes=num_classes)
     return LocalSGD(
         epochs=train.epochs,
         batch_size=train.batch_size,
@@ -107,7 +110,7 @@ def local_sgd(recipe: Recipe, functions: Functions) -> LocalSGD:
         learning_rate_decay=train.learning_rate_decay or 1.0,
         max_grad_norm=train.max_grad_norm,
         optimizer=functions.optimizer,
-        loss=functions.loss,
+        loss=loss,
     )
 
 

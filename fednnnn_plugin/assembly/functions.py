@@ -92,6 +92,8 @@ def find_functions(
         loss = LOSSES.get(name) or Loss(name, own(LOSS, name, objects.get(LOSS), "loss"))
         if isinstance(loss.mean, type):
             raise UserError(f"{LOSS}: {printable(name)}: a class; give an instance of it")
+        if isinstance(loss.mean, torch.nn.Module):
+            _refuse_parameters(loss.mean, name)
     name = recipe.train_args.client_optimizer
     maker = own(OPTIMIZER, name, objects.get(OPTIMIZER), "optimizer") if is_own(name) else None
     metrics: dict[str, Metric] = {}
@@ -109,12 +111,23 @@ def find_functions(
 
             if problem := unknown_metric(name):
                 raise UserError(f"{METRICS}: {printable(name)}: {problem}")
-            metrics[name] = Scorer(name)
+            metrics[name] = Scorer(name, loss)
     settings = {key: recipe.rule_settings[key] for key in method.keys}
     where = f"{CLIENT_METHOD}: {printable(named)}"
     with isolated_generators(recipe.common_args.random_seed, "client method"):
         made: Any = call_code(method, where, lambda cls: cls(**settings))
     return Functions(loss, _optimizer(recipe, maker), metrics, sampler, made, digests)
+
+
+def _refuse_parameters(loss: torch.nn.Module, name: str) -> None:
+    """Refuse a loss with parameters of its own: clients train and send those of the model."""
+    for key, parameter in loss.named_parameters():
+        if parameter.requires_grad:
+            raise UserError(
+                f"{LOSS}: {printable(name)}: its parameter {printable(key)} would not be trained: "
+                "make it a parameter of the model, whose forward() returns what the loss needs of "
+                "it, or freeze it with requires_grad_(False)"
+            )
 
 
 def object_names(key: str, thing: object) -> str | list[str]:

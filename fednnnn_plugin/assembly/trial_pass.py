@@ -1,7 +1,7 @@
 """A trial of a model and a loss on the first samples of the data, before any client trains."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from fednnnn_plugin.assembly.gradient_reach import Reach
+from fednnnn_plugin.assembly.outputs_check import outputs_warnings
+from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
@@ -25,20 +27,21 @@ def check_model(
     model: nn.Module,
     name: str,
     data: FederatedData | LoaderData,
-    batch_size: int,
-    loss: Loss = CROSS_ENTROPY,
+    sgd: LocalSGD,
     given: nn.Module | None = None,
+    scorers: Sequence[str] = (),
 ) -> list[str]:
     """Pass first samples through a copy of the model, and refuse what could not train.
 
     As it is tested, and as it is trained; the loss is computed of what comes out. What the loss
-    reaches must be parameters of the copy, and none of the model that was ``given``. Batch
-    normalisation over a single value has no variance: where a client's last batch is one sample,
-    the model must train on that as well.
+    reaches must be parameters of the copy, and none of the model that was ``given``; ``scorers``
+    must be of such outputs. Batch normalisation over a single value has no variance: where a
+    client's last batch is one sample, the model must train on that as well.
 
     Returns:
         Warnings: what trains, but perhaps not as it was meant.
     """
+    loss, batch_size = sgd.loss, sgd.batch_size
     batch = _first_samples(data)
     if batch is None:  # what such batches are is for the first step of a client to say
         return []
@@ -55,6 +58,10 @@ def check_model(
     if tried.problem:
         raise UserError(f"{where}: {tried.problem}") from tried.cause
     warnings = reach.check(tried.outputs, tried.loss)
+    if isinstance(data, FederatedData):  # which may be sorted by class
+        step = -(-len(data.train_labels) // _FEW)
+        _, labels = _staged((inputs, data.train_labels[::step]), model)
+    warnings += outputs_warnings(loss, tried.outputs, labels, data.num_classes, scorers)
     for client, kept in _single_batches(data, batch_size) if trains_on > 1 else ():
         tried = trial.passed(1, training=True)
         if tried.problem:

@@ -1,13 +1,25 @@
 """What local training minimises and a test reports: losses by name, and those of a user."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+_FEW = 256  # samples, of which some are yes and some no
 _OF_NUMBERS = ("bce_with_logits", "mse")
+# PyTorch's losses that a user may give as they are: on logits, and of one column for each class.
+_ON_LOGITS = (nn.CrossEntropyLoss, nn.BCEWithLogitsLoss, nn.MultiMarginLoss)
+_OF_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss)
+_FUNCTIONS: tuple[tuple[object, type], ...] = (
+    (F.cross_entropy, nn.CrossEntropyLoss),
+    (F.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss),
+    (F.multi_margin_loss, nn.MultiMarginLoss),
+    (F.nll_loss, nn.NLLLoss),
+)
 
 #: The mean loss of a batch, a scalar, of a model's outputs and the targets.
 LossFunction = Callable[[Tensor, Tensor], Tensor]
@@ -15,10 +27,15 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss of a model's outputs ``[n, ...]`` and the targets ``[n, ...]`` of n samples."""
+    """A loss of a model's outputs ``[n, ...]`` and the targets ``[n, ...]`` of n samples.
+
+    ``num_classes`` is the data's, for a user's loss, whose outputs may be no logits of classes;
+    None where it is not known.
+    """
 
     name: str
     mean: LossFunction
+    num_classes: int | None = None
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean of a batch, a scalar to differentiate."""
@@ -34,9 +51,61 @@ class Loss:
             return None
         if self.name == "bce_with_logits" and targets.ndim == 1:
             return (_like(outputs, targets) > 0).to(targets.dtype)
-        if outputs.ndim != targets.ndim + 1 or outputs.shape[1] < 2 or self.name in _OF_NUMBERS:
+        if self.name in _OF_NUMBERS or not self.is_of_classes(outputs, targets):
             return None
         return outputs.argmax(1)
+
+    def is_of_classes(self, outputs: Tensor, targets: Tensor) -> bool:
+        """Tell whether outputs have a column for each class, along dimension 1.
+
+        Those of a user's loss need as many as there are classes, where a sample has one label: they
+        may be an embedding. Of a vocabulary, of which each place has a word, some may not occur.
+        """
+        if outputs.ndim != targets.ndim + 1 or outputs.shape[1] < 2:
+            return False
+        fits = self.num_classes in (None, outputs.shape[1])
+        return fits or targets.ndim > 1 or issubclass(self._kind, _OF_CLASSES)
+
+    def is_on_logits(self, outputs: Tensor, targets: Tensor) -> bool | None:
+        """Tell whether outputs of yes and no are logits; None where the loss does not say it.
+
+        Targets are 0 and 1. Outputs that are equal to them are the best of probabilities; a loss on
+        logits is lower still where they go beyond, as at 4 and -3; one on probabilities is not, or
+        does not take them.
+        """
+        if issubclass(self._kind, _ON_LOGITS):
+            return True
+        targets = targets[:_FEW]
+        best = targets.to(outputs.dtype).reshape(outputs[:_FEW].shape)
+        equal, beyond = (self.value(made, targets) for made in (best, 7 * best - 3))
+        if equal is None:
+            return None
+        return beyond is not None and beyond < equal
+
+    @torch.no_grad()
+    def value(self, outputs: Tensor, targets: Tensor) -> float | None:
+        """Return the loss of outputs that may be out of its range; None where it raises."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return float(self.mean(outputs, targets))
+        except (Exception, SystemExit):
+            return None
+
+    @property
+    def _kind(self) -> type:
+        """The class of PyTorch's loss that this is."""
+        mean: object = self.mean
+        while isinstance(mean, partial):
+            mean = mean.func
+        return next((kind for each, kind in _FUNCTIONS if each is mean), type(mean))
+
+
+def is_one_hot(targets: Tensor) -> bool:
+    """Tell whether targets ``[n, C]`` are floats, 1 in the column of the class and 0 elsewhere."""
+    if targets.ndim != 2 or targets.shape[1] < 2 or not targets.is_floating_point():
+        return False
+    return bool((((targets == 0) | (targets == 1)).all(1) & (targets.sum(1) == 1)).all())
 
 
 def _like(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -151,9 +151,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         dealt = train_data.data
         if self._staged is None or self._staged[:2] != (dealt, device):
             name = getattr(self.args, "model", type(self.model).__name__)
-            for warning in check_model(
-                self.model, name, dealt, self._sgd.batch_size, self._sgd.loss
-            ):
+            for warning in check_model(self.model, name, dealt, self._sgd):
                 _log.warning(warning)
             any_order = ours or self._takes_any_order
             batches = TensorBatches(dealt, self._sgd, self._seed, device, any_order=any_order)

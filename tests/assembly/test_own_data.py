@@ -175,7 +175,7 @@ def test_model_that_does_not_take_images_is_refused(
     data: FederatedData, layers: list[nn.Module], problem: str
 ) -> None:
     with pytest.raises(UserError, match=f"^(model_args.model: mine: )?{problem}"):
-        check_model(nn.Sequential(nn.Flatten(), *layers), "mine", data, 6)
+        check_model(nn.Sequential(nn.Flatten(), *layers), "mine", data, LocalSGD(1, 6, 0.1))
 
 
 class Rows(Dataset):

@@ -1,6 +1,8 @@
 """What a training step reaches: models whose gradients no client would apply, and right ones."""
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,12 +12,15 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from fednnnn_plugin.assembly.model_check import own_copy
+from fednnnn_plugin.assembly.outputs_check import outputs_warnings
 from fednnnn_plugin.assembly.trial_pass import check_model
-from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.loss import Loss
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.rounds.batches import LoaderData
 
+SGD = LocalSGD(1, 5, 0.1)
 LEFT = torch.nn.Parameter(torch.ones(10))  # that nobody trains
 
 
@@ -142,7 +147,7 @@ def test_gradients_that_no_client_would_apply(
 ) -> None:
     model = own_copy(given, "mine", torch.float32)
     with pytest.raises(UserError, match=f"^model_args.model: mine: .*{named}"):
-        check_model(model, "mine", of_forms(data, form), 5, given=given)
+        check_model(model, "mine", of_forms(data, form), SGD, given)
 
 
 def test_loss_that_reaches_what_no_client_trains(data: FederatedData) -> None:
@@ -154,7 +159,7 @@ def test_loss_that_reaches_what_no_client_trains(data: FederatedData) -> None:
         (SUM_LEFT, r"\[10\] that is none"),
     ):
         with pytest.raises(UserError, match=f"^train_args.loss: .*{named}"):
-            check_model(model, "mine", data, 5, loss, given)
+            check_model(model, "mine", data, replace(SGD, loss=loss), given)
 
 
 @pytest.mark.parametrize(
@@ -171,6 +176,38 @@ def test_loss_that_reaches_what_no_client_trains(data: FederatedData) -> None:
 )
 def test_right_models_are_taken(data: FederatedData, given: nn.Module, warned: str) -> None:
     model = own_copy(given, "mine", torch.float32)
-    warnings = check_model(model, "mine", data, 5, CROSS_ENTROPY, given)
+    warnings = check_model(model, "mine", data, SGD, given)
     assert len(warnings) == bool(warned)
     assert warned in "".join(warnings)
+
+
+def squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).square().mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "targets", "warned"),
+    [
+        (
+            lambda o, t: 2 * F.cross_entropy(o, t),
+            [[0.0] * 32] * 2,
+            [0, 1],
+            "no accuracy is recorded",
+        ),
+        (lambda o, t: 2 * F.cross_entropy(o, t), [[0.0] * 10] * 2, [0, 1], ""),
+        (nn.CrossEntropyLoss(label_smoothing=0.1), [[0.0] * 32] * 2, [0, 1], ""),  # some not seen
+        (squared, [[0.0, 0.0]] * 2, [[0.0, 1.0], [1.0, 0.0]], r"argmax\(1\)"),
+        (squared, [[0.0]] * 2, [0.0, 1.0, 2.0], "compares each output"),
+        (nn.MSELoss(), [0.0] * 2, [[0.0], [1.0]], "compares each output"),
+        (lambda o, t: squared(o.squeeze(-1), t), [[0.0]] * 2, [0.0, 1.0], ""),
+        (squared, [[0.0]] * 2, [[0.0], [1.0]], ""),
+    ],
+)
+def test_what_a_loss_makes_of_outputs(loss: Any, outputs: Any, targets: Any, warned: str) -> None:
+    own, given = Loss("mine", loss, 10), (torch.tensor(outputs), torch.tensor(targets))
+    found = outputs_warnings(own, *given, 10, ())
+    assert len(found) == bool(warned)
+    assert re.search(warned, "".join(found))
+    if warned.startswith("no accuracy"):
+        with pytest.raises(UserError, match=r"^validation_args\.metrics: f1_macro: "):
+            outputs_warnings(own, *given, 10, ["f1_macro"])

@@ -1,4 +1,4 @@
-"""Client methods and metrics: the same bits however they run; of a user's, and by hand.
+"""Client methods: the same bits however they run; those of users.
 
 Against equations: ``test_against_plain_loop.py``; what does not fit: ``test_refusals.py``.
 """
@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.rounds.scorer import Scorer
 
 from ..tiny import CELL, NET, TEST, Content, Start, X, Y, follower
 
@@ -104,23 +103,6 @@ def test_method_of_recipes_readme_runs(start: Start, content: Content) -> None:
     exec(page.split("# my_methods.py\n")[1].split("```")[0], names)
     own, plain = start("own", FEDAVG, client_method=names["Inertia"]), start("plain", FEDAVG)
     assert content(own.folder) != content(plain.folder)
-
-
-@pytest.mark.parametrize(
-    ("name", "outputs", "targets", "value"),
-    [
-        # A label of -100 counts for nothing.
-        ("f1_macro", [[2, 0], [0, 1], [3, 0], [1, 0], [9, 0]], [0, 1, 0, 1, -100], 11 / 15),
-        ("f1", [[1], [-1], [2], [-2]], [1, 0, 1, 1], 0.8),
-        ("roc_auc", [[1], [-1], [2], [-2]], [1.0, 0.0, 1.0, 0.0], 1),
-        ("neg_mean_absolute_error", [[1], [-1], [2], [-2]], [1.5, -1.0, 2.0, -2.0], -0.125),
-        ("neg_mean_squared_error", [0.5, 0.5, 1, 1], [0.0, 1.0, 0.0, 1.0], -0.375),  # not yes or no
-        ("f1_micro", [[1, -1], [-1, 1]], [[1, 0], [1, 1]], 0.8),
-    ],
-)
-def test_scorer_worked_by_hand(name: str, outputs: Any, targets: Any, value: float) -> None:
-    found = Scorer(name)(torch.tensor(outputs, dtype=torch.float32), torch.tensor(targets))
-    assert found == pytest.approx(value)
 
 
 def test_metric_that_fails_is_refused(start: Start) -> None:
