@@ -39,7 +39,7 @@ from fednnnn_plugin.fedml.tester import (
 )
 from fednnnn_plugin.fedml.tester_results import ResultReader
 from fednnnn_plugin.recipe.schema import TrackingArgs
-from fednnnn_plugin.server.client_sum import ClientSum
+from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.layout import State
 from fednnnn_plugin.server.server import Server
 

@@ -25,7 +25,7 @@ from fednnnn_plugin.client.group_sgd import Group
 from fednnnn_plugin.errors import LaunchError, UserError, shown
 from fednnnn_plugin.processes.devices import core_ids
 from fednnnn_plugin.processes.endings import Terminated, ending, launched_ranks
-from fednnnn_plugin.server.client_sum import ClientSum
+from fednnnn_plugin.server.average import ClientSum
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm, Request

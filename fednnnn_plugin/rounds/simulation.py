@@ -22,7 +22,7 @@ from fednnnn_plugin.rounds.executor import Executor
 from fednnnn_plugin.rounds.groups import GroupTooWide, Widths, plan_groups, width_in
 from fednnnn_plugin.rounds.sampling import SAMPLING, Sampler, draw_cohort
 from fednnnn_plugin.run_folder.records import Evaluation, round_record
-from fednnnn_plugin.server.client_sum import ClientSum
+from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.server import Server, ServerState
 

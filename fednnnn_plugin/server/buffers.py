@@ -12,7 +12,7 @@ from torch import Tensor
 from fednnnn_plugin.server.layout import Block, Entry, Layout, State
 from fednnnn_plugin.server.norms import part_norms
 from fednnnn_plugin.server.sum import BinnedSum, Term
-from fednnnn_plugin.server.update import Clients
+from fednnnn_plugin.server.weights import Weights
 
 # A client's buffers differ in scale: an attention mask of -1e9 beside a running variance of 0.01;
 # where one is beyond _HUGE, float32's least number counts beside it.
@@ -159,19 +159,19 @@ class BufferSum:
         }
         self.maxima = torch.tensor(maxima, dtype=torch.int64).amax(0).to(self._device)
 
-    def mean(self, clients: Clients) -> dict[str, Tensor]:
+    def mean(self, weights: Weights) -> dict[str, Tensor]:
         """Return the weighted average, or the maximum, of every buffer, in its own dtype."""
         found = self._layout.integer.views(self.maxima)
-        every = sum((Fraction(client.weight) for client in clients.accepted), Fraction())
+        every = sum(map(Fraction, weights.given), Fraction())
         if every == self.weights.get(_ALL):
-            vector = clients.mean_vector(self.sums[_ALL], torch.float64)
+            vector = weights.mean_vector(self.sums[_ALL], torch.float64)
             found |= self._layout.floating.views(vector)
         else:
-            found |= {e.name: self._mean(e, every, clients) for e in self._layout.floating.entries}
+            found |= {e.name: self._mean(e, every, weights) for e in self._layout.floating.entries}
         forms = self._layout.forms
         return {name: found[name].to(forms[name][1], copy=True) for name in self._layout.buffers}
 
-    def _mean(self, entry: Entry, every: Fraction, clients: Clients) -> Tensor:
+    def _mean(self, entry: Entry, every: Fraction, weights: Weights) -> Tensor:
         """Return the average of an entry that not all clients moved; ``every`` is their weight."""
         start, still = self._w_t[entry.name], every
         places = {_ALL: entry.where, entry.name: slice(None)}
@@ -183,11 +183,11 @@ class BufferSum:
             total.merge(self.sums[block].part(places[block]))
             still -= self.weights[block]
         if still:
-            row, exponent = start.reshape(1, -1), clients.exponent
+            row, exponent = start.reshape(1, -1), weights.exponent
             share, peak = float(still / Fraction(2) ** exponent), float(_peaks(row))
             folds = _HUGE_FOLDS if peak > _HUGE else _FOLDS
             total.add(row, [Term(share, exponent, share * peak)], folds)
-        return clients.mean_vector(total, torch.float64).view(entry.shape)
+        return weights.mean_vector(total, torch.float64).view(entry.shape)
 
     def _sum_of(self, block: str | None) -> BinnedSum:
         if block not in self.sums:

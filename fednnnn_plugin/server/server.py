@@ -10,7 +10,7 @@ from torch.nn import Parameter
 
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.seeds import isolated_generators
-from fednnnn_plugin.server.client_sum import ClientSum
+from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.layout import Layout, ModelState, State
 from fednnnn_plugin.server.norms import part_norms
 from fednnnn_plugin.server.rules import Rule

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fednnnn_plugin.server.transfer import to_device
+
 
 def pieces(size: int, device: torch.device) -> Iterator[slice]:
     """Yield the slices in which a vector is handled: on a CPU they fit its caches."""
@@ -35,6 +37,10 @@ class Term(NamedTuple):
         """Return that of ``weight · factor · x`` with elements up to ``largest``."""
         mantissa, exponent = math.frexp(weight)
         return cls(mantissa * factor, exponent, mantissa * factor * largest)
+
+
+def _column(factors: Sequence[float], device: torch.device) -> Tensor:
+    return to_device(torch.tensor(factors, dtype=torch.float64), device).unsqueeze(1)
 
 
 class BinnedSum:
@@ -86,11 +92,11 @@ class BinnedSum:
             math.ldexp(t.mantissa, t.exponent + exponent) if t.bound else 0.0 for t in terms
         ]
         alone = len(rows) == 1
-        column = torch.tensor(scales, dtype=torch.float64).to(rows.device).unsqueeze(1)
+        column = scales[0] if alone else _column(scales, rows.device)
         # A group takes a number of operations that does not depend on its size.
         for where in pieces(self._size, rows.device) if alone else [slice(0, self._size)]:
             # In units of the first bin's grid.
-            x = rows[:, where].to(torch.float64, copy=True).mul_(scales[0] if alone else column)
+            x = rows[:, where].to(torch.float64, copy=True).mul_(column)
             for bin_ in bins:
                 last = bin_ == bins[-1]
                 shifted = x.add_(self._ROUND) if last else x + self._ROUND
