@@ -117,8 +117,18 @@ class ClientVectors:
                 self._handed[client] = own
 
     def correction(self, group: Group) -> Tensor | None:
-        """Return what is added to the gradients of a group, ``[m, d]``."""
-        return self._corrected(self._kept_of(group), len(group))
+        """Return what is added to the gradients of a group, ``[m, d]``.
+
+        The generators are those of its clients: workers may compute corrections side by side.
+        """
+        kept = self._kept_of(group)
+        try:
+            with self._errors(), torch.no_grad():
+                return self._corrected(kept, len(group))
+        except RunError as error:
+            if isinstance(error.__cause__, torch.cuda.OutOfMemoryError):
+                raise error.__cause__ from None  # of a group that is to be narrower
+            raise
 
     def finish(
         self, group: Group, served: ModelState, trained: ModelState
@@ -126,8 +136,9 @@ class ClientVectors:
         """Return what a group's clients keep, if they are accepted, and return: ``[m, d]``."""
         update = trained.vector - served.vector
         steps = [self._steps[client] for client in group]
+        kept = self._kept_of(group)
         with self._called("finish", group[0]):
-            return self._finish_client(update, served.vector, steps, self._kept_of(group))
+            return self._finish_client(update, served.vector, steps, kept)
 
     def keep(self, group: Group, accepted: Sequence[bool], kept: Vectors) -> None:
         """Keep the vectors of the clients of a group that were accepted."""
@@ -212,14 +223,20 @@ class ClientVectors:
 
     @contextmanager
     def _called(self, purpose: str, client: int = 0) -> Iterator[None]:
-        """Call the method, which may draw, on one thread; say on one line what it raises."""
+        """Call the method, which may draw, on one thread."""
+        with (
+            self._errors(),
+            on_threads(1),
+            torch.no_grad(),
+            isolated_generators(self._seed, f"method {purpose}", self._number, client),
+        ):
+            yield
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Say on one line what the method raises: its own error, not that of a client."""
         try:
-            with (
-                on_threads(1),
-                torch.no_grad(),
-                isolated_generators(self._seed, f"method {purpose}", self._number, client),
-            ):
-                yield
+            yield
         except (Exception, SystemExit) as error:
             said = str(error) if isinstance(error, UserError) else f"raised {exception_text(error)}"
             when = f"round {self._number}: " if self._number else ""

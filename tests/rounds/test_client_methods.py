@@ -96,6 +96,29 @@ def test_lost_vectors_are_no_failure_of_the_client(start: Start) -> None:
         start("run", FEDAVG, followers=[lose], **given)
 
 
+class Late(fp.ClientMethod):
+    """Has no correction from the second round on."""
+
+    sends = ("rounds",)
+
+    def correction(self, sent: Any, kept: Any) -> Tensor:
+        if torch.is_grad_enabled() or sent["rounds"].any():
+            raise ValueError("late")
+        return torch.zeros(1, len(sent["rounds"]))
+
+    def finish_round(self, sent: Any, returned: Any, share: float) -> Any:
+        return {"rounds": sent["rounds"] + 1}
+
+
+@pytest.mark.parametrize("worker_num", [1, 2])
+def test_error_of_a_correction_is_the_methods(start: Start, worker_num: int) -> None:
+    """No client's, of which some may fail."""
+    given = {"client_method": Late, "max_client_failures": 20, "worker_num": worker_num}
+    with pytest.raises(fp.RunError, match=r"^round 2: client_method: raised ValueError: late"):
+        start("run", FEDAVG, **given)
+    assert len(fp.read_runs("run")) == 1
+
+
 @pytest.mark.slow
 def test_method_of_recipes_readme_runs(start: Start, content: Content) -> None:
     page = (Path(__file__).parents[2] / "recipes/README.md").read_text()
