@@ -76,6 +76,8 @@ class RoundRecord:
     #: those of the recipe or a custom trainer, by name
     test_metrics: Annotated[Mapping[str, Finite | None] | None, Tag("Test")]
     served_test_acc: Annotated[Share | None, Tag("Test/ServedAcc")]  #: where asked for
+    served_test_loss: Annotated[Finite | None, Tag("Test/ServedLoss")]
+    served_test_metrics: Annotated[Mapping[str, Finite | None] | None, Tag("Test/Served")]
     mean_update_norm: Amount  #: N
     mean_client_norm: Amount  #: E
     orthogonal_norm: Amount  #: what N is where all clients' updates are orthogonal

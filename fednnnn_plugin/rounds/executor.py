@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fednnnn_plugin.client.group_sgd import Group
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
 from fednnnn_plugin.client.replica import Replica
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.processes.devices import is_out_of_memory
 from fednnnn_plugin.processes.workers import Call, Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.rounds.batches import Batch, Batches
@@ -84,6 +84,7 @@ class Executor:
         # A user's: what it keeps stays in this process.
         self._tests = Threads(device=next(model.parameters()).device)
         self._worker = threading.local()
+        self._without_value = set[str]()  # metrics of which that was said
 
     def __enter__(self) -> "Executor":
         self.workers.__enter__()
@@ -230,7 +231,16 @@ class Executor:
 
     def evaluate(self, tallied: Iterable[tuple[int, Tally]]) -> Evaluation:
         """Put together what all ranks' parts of a test found."""
-        return evaluation([found for _, found in sorted(tallied, key=itemgetter(0))], self._metrics)
+        tallies = [found for _, found in sorted(tallied, key=itemgetter(0))]
+        found = evaluation(tallies, self._metrics)
+        for name in self._metrics.keys() - (found.metrics or {}).keys() - self._without_value:
+            self._without_value.add(name)
+            _log.warning(
+                "validation_args.metrics: %s: gives NaN or infinity, recorded as no value here and "
+                "wherever it does again",
+                printable(name),
+            )
+        return found
 
     def _replica(self, state: ModelState) -> Replica:
         """Return this worker's, with a state loaded; a new one of a model that is not ours.

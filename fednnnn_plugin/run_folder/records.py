@@ -58,7 +58,7 @@ def round_record(
     seconds: Seconds,
 ) -> RoundRecord:
     """Put a round's record together; models that were not tested have no evaluation."""
-    tested = evaluation or Evaluation()
+    tested, served = evaluation or Evaluation(), served or Evaluation()
     measured = {
         each.name: getattr(of, each.name)
         for of in (update, move)
@@ -76,7 +76,9 @@ def round_record(
         test_acc=tested.accuracy,
         test_loss=tested.loss,
         test_metrics=tested.metrics,
-        served_test_acc=served.accuracy if served else None,
+        served_test_acc=served.accuracy,
+        served_test_loss=served.loss,
+        served_test_metrics=served.metrics,
         integrated_norm=integrated_norm,
         seconds=seconds,
         **measured,

@@ -32,6 +32,7 @@ from ..tiny import (
     X,
     Y,
     cell,
+    quick_run,
 )
 
 RECIPE, FEDAVG = "digits_noniid_b_fednnnn", {"recipe": "digits_noniid_b_fedavg"}
@@ -107,6 +108,20 @@ def test_objects_that_draw_repeat_their_bits(start: Start) -> None:
         assert model_bytes(f"first-{name}") == model_bytes(f"second-{name}")
     found = fp.load_model("first-optimizer", Stateful()).table.weight
     assert torch.equal(found, load_file("first-optimizer/model.safetensors")["table.weight"])
+
+
+def test_model_in_plain_pytorch_normalises_as_the_run_did(own_code: Path) -> None:
+    """By the lines of the page, of images with values from 0 to 255."""
+    page = (Path(__file__).parents[2] / "recipes/README.md").read_text()
+    block = page.partition("### The model in plain PyTorch")[2].split("```")[1]
+    quick_run("runs/mine", comm_round=1)
+    loaded, images = (
+        fp.load_model("runs/mine"),
+        torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8),
+    )
+    names: dict[str, Any] = {"images": images, "net": loaded.model}
+    exec(block.removeprefix("python"), names)
+    torch.testing.assert_close(names["logits"], loaded(images))
 
 
 class Merging(nn.Linear):

@@ -13,7 +13,19 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.rounds.sampling import draw_cohort
 from fednnnn_plugin.server.rules import RULES
 
-from ..tiny import CELL, HOSPITALS, NET, PARTS, SIZES, TEST, Content, Doing, Start, Tiny
+from ..tiny import (
+    CELL,
+    HOSPITALS,
+    NET,
+    PARTS,
+    SIZES,
+    TEST,
+    Content,
+    Doing,
+    Start,
+    Tiny,
+    read_records,
+)
 
 
 def refused(start: Start, match: str, **given: Any) -> None:
@@ -142,6 +154,18 @@ def test_metric_without_a_value_of_the_untrained_model(
     with pytest.raises(fp.UserError, match=r"raised TypeError: .*; tried before round 1$"):
         start("other", metrics=[lambda outputs: 0.0], client_num_per_round=4, **given)
     assert not Path("other").exists()
+
+
+def test_metric_without_a_value_is_said_once(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    def undefined(outputs: Tensor, targets: Tensor) -> float:
+        return float("nan")
+
+    given = {"data": CELL["numbers"], "model": CELL["net"], "loss": "mse"}
+    start("run", metrics=[undefined, "r2"], test_served=True, client_num_in_total=4, **given)
+    assert caplog.text.count("validation_args.metrics: undefined: gives NaN") == 1
+    assert [*read_records(Path("run"))[0]["served_test_metrics"]] == ["r2"]
 
 
 def test_a_client_that_may_fail_is_not_tried(tiny: Tiny, data: FederatedData) -> None:

@@ -91,6 +91,7 @@ def test_two_rounds_worked_by_hand(example: Example) -> None:
     assert first | {"seconds": None} == layer | {
         **{"round": 1, "evaluated": "average", "seconds": None},
         **{"test_acc": 0.02, "test_loss": 0.5, "test_metrics": None, "served_test_acc": 0.01},
+        **{"served_test_loss": 0.5, "served_test_metrics": None},
         "orthogonal_norm": pytest.approx(math.sqrt(25**2 + 25**2) / 2),
         **{"integrated_norm": 12.5, "client_norms": [25.0, 25.0, 25.0], "layers": {"": layer}},
         **{"clients": 2, "rejected": 0, "degenerate": False},

@@ -85,7 +85,13 @@ def test_numbers_of_a_round_reach_trackers_and_tables() -> None:
     norms = {"mean_update_norm": 0.5, "mean_client_norm": 1.0, "server_update_norm": 0.25}
     record = RoundRecord(
         **{"round": 7, "evaluated": "average", "test_acc": 0.75, "test_loss": None, **norms},
-        **{"test_metrics": {"f1": 0.5}, "served_test_acc": None, "orthogonal_norm": 0.125},
+        **{
+            "test_metrics": {"f1": 0.5},
+            "served_test_acc": None,
+            "served_test_loss": None,
+            "served_test_metrics": None,
+            "orthogonal_norm": 0.125,
+        },
         **{"integrated_norm": 2.0, "client_norms": ClientNorms(0.5, 1.0, 2.0)},
         **{"layers": {"a.fc": LayerRecord(**norms)}, "clients": 3, "rejected": 1},
         **{"degenerate": False, "seconds": Seconds(1.0, 0.5, 0.25)},
