@@ -28,6 +28,7 @@ from fednnnn_plugin.data.partition import partition_name
 from fednnnn_plugin.errors import printable
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.followers.follower import Follower, figures
+from fednnnn_plugin.followers.progress import SHOWN
 from fednnnn_plugin.processes.devices import (
     device_identity,
     device_name,
@@ -49,6 +50,12 @@ from fednnnn_plugin.run_folder.provenance import commit, versions
 from fednnnn_plugin.run_folder.records import MetricsFile, Summary
 from fednnnn_plugin.server.server import Server
 from fednnnn_plugin.user_code import is_own
+
+# What a weighting gives to clients of unequal sizes, and how to choose the other.
+_WEIGHTS = {
+    "uniform": ("equal weights", "client_weighting: samples weights them by their samples"),
+    "samples": ("weights by their samples", "client_weighting: uniform gives them equal ones"),
+}
 
 _log = logging.getLogger(__name__)
 
@@ -254,6 +261,13 @@ def _log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
         level = logging.INFO if inputs.trainer else logging.WARNING
         _log.log(level, "one client at a time trains in each process: %s", workers.why)
     sizes = [data.client_size(client) for client in range(data.num_clients)]
+    if "split" in inputs.fingerprint and min(sizes) != max(sizes):
+        weighting = recipe.train_args.client_weighting
+        _log.info(
+            "train_args.client_weighting: %s: clients of %d to %d samples have %s; %s",
+            *(weighting, min(sizes), max(sizes), *_WEIGHTS[weighting]),
+            extra=SHOWN,
+        )
     dealt, of = "", "classes"
     if isinstance(data, FederatedData) and data.train_labels.is_floating_point():
         of = "numbers a sample"

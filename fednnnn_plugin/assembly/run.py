@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fednnnn_plugin.assembly.federation import run_federation
 from fednnnn_plugin.assembly.from_recipe import (
@@ -20,8 +20,8 @@ from fednnnn_plugin.assembly.functions import LOSS, METRICS, OPTIMIZER, object_n
 from fednnnn_plugin.assembly.inputs import recipe_inputs
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS, name_client_method
-from fednnnn_plugin.data.own_data import DATA
-from fednnnn_plugin.errors import in_words
+from fednnnn_plugin.data.own_data import DATA, clients_of
+from fednnnn_plugin.errors import UserError, in_words, shown
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.followers.progress import progress_display
 from fednnnn_plugin.models import MODEL
@@ -86,7 +86,7 @@ def run(
     client_sampling: Sampler | str | None = None,
     overrides: Mapping[str, object] | Sequence[str] | None = None,
     output: Path | str | None = None,
-    resume: bool = False,
+    resume: bool | Literal["auto"] = False,
     overwrite: bool = False,
     allow_code: bool = False,
     backend: str | None = None,
@@ -108,7 +108,8 @@ def run(
             positions. Or ``(clients, test)``: a list with each client's part, and the test part,
             where a part is ``(inputs, labels)``, a ``Dataset`` or a ``DataLoader``, whose
             ``generator`` is replaced by torch's global one. Or a function that returns one of
-            these.
+            these. The number of clients is that of a split, unless ``overrides`` set
+            ``client_num_in_total``; all of them train in a round where all of the recipe's do.
         rule: a server rule: a subclass of ``torch.optim.Optimizer`` with the decorator
             ``@fednnnn_plugin.rule(...)``.
         client_method: what clients do beside plain local SGD: ``"scaffold"``, ``"fedprox"``, or a
@@ -126,12 +127,13 @@ def run(
             different numbers from 0 to K - 1, which depend on these four arguments only.
         overrides: settings to change: ``{"train_args.comm_round": 3}``, or
             ``["train_args.comm_round=3"]`` as for the command. The section may be left out if only
-            one has a key of that name. None removes a setting, such as ``"beta": None`` with a
-            rule without β. Arguments of your own functions are keys as well:
-            ``{"model_args.width": 64}``.
+            one has a key of that name. None removes a setting, so that its default holds, such as
+            ``"beta": None`` with a rule without β. Arguments of your own functions are keys as
+            well: ``{"model_args.width": 64}``.
         output: the run folder; ``runs/<recipe>-seed<seed>`` by default.
         resume: continue the run in the folder from its newest checkpoint; a run that has finished
-            is not repeated, and it is an error if there is none.
+            is not repeated, and it is an error if there is none. ``"auto"`` begins one in that
+            case.
         overwrite: replace the run in the folder.
         allow_code: allow a ``module:name`` in the recipe to run.
         backend: ``"sp"`` or ``"MPI"``; by default the recipe's, and MPI under ``mpirun``.
@@ -159,6 +161,8 @@ def run(
     given: dict[str, object] = {MODEL: model, DATA: data, RULE: rule, LOSS: loss}
     given |= {OPTIMIZER: client_optimizer, METRICS: metrics, SAMPLING: client_sampling}
     given[CLIENT_METHOD] = client_method
+    if not isinstance(resume, bool) and resume != "auto":
+        raise UserError(f'resume: {shown(resume)}: must be True, False or "auto"')
     named = [f"{key}={json.dumps(name)}" for key, name in given.items() if isinstance(name, str)]
     with in_words(IN_PYTHON):
         return start_recipe(
@@ -185,7 +189,7 @@ def start_recipe(
     overrides: Sequence[str] = (),
     objects: Mapping[str, object] = MappingProxyType({}),
     output: Path | str | None = None,
-    resume: bool = False,
+    resume: bool | Literal["auto"] = False,
     overwrite: bool = False,
     allow_code: bool = False,
     backend: str | None = None,
@@ -200,13 +204,21 @@ def start_recipe(
     """
     path = find_recipe(str(recipe))
     with _named(objects) as names:
-        loaded = load_recipe(path, overrides, allow_code=allow_code, objects=names)
+        loaded = load_recipe(
+            path,
+            overrides,
+            allow_code=allow_code,
+            objects=names,
+            clients=clients_of(objects.get(DATA)),
+        )
         check_services(loaded, overrides, by_fedml=mlops is not None)
-        mode = run_mode(loaded, resume=resume, overwrite=overwrite)
+        mode = run_mode(loaded, resume=bool(resume), overwrite=overwrite)
         folder = run_folder(loaded, output)
         asked_for = "MPI" if loaded.comm_args.backend == "MPI" else None  # sp is the default
         ranks = choose_ranks(backend or asked_for)
         with ending_together(ranks), progress_display(loaded.train_args.comm_round) as display:
+            if resume == "auto":
+                mode = ranks.share("resume" if RunFolder(folder).holds_rounds() else "new")
             tracking = recipe_followers(loaded, mlops) if ranks.rank == 0 else []
             summary = run_federation(
                 loaded,

@@ -13,6 +13,9 @@ from fednnnn_plugin.followers.follower import Follower, figures
 from fednnnn_plugin.processes.endings import say
 from fednnnn_plugin.quantities import RoundRecord
 
+#: Of a log record that is shown on the screen as a line of its own.
+SHOWN = {"is_shown": True}
+
 _UNSEEN = suppress(OSError)  # a screen that is gone or full costs no run
 
 
@@ -32,13 +35,18 @@ def _in_notebook() -> bool:
 
 @contextmanager
 def warnings_shown() -> Iterator[None]:
-    """Show each of the package's warnings once, on a line."""
-    logger, handler = logging.getLogger("fednnnn_plugin"), _ScreenHandler(logging.WARNING)
+    """Show each of the package's warnings once, on a line, and what is marked as `SHOWN`."""
+    logger, handler = logging.getLogger("fednnnn_plugin"), _ScreenHandler(logging.INFO)
+    handler.addFilter(lambda record: record.levelno >= logging.WARNING or _is_shown(record))
     logger.addHandler(handler)
     try:
         yield
     finally:
         logger.removeHandler(handler)
+
+
+def _is_shown(record: logging.LogRecord) -> bool:
+    return getattr(record, "is_shown", False)
 
 
 class _ScreenHandler(logging.Handler):
@@ -49,7 +57,8 @@ class _ScreenHandler(logging.Handler):
         self._shown: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = f"{record.levelname.lower()}: {record.getMessage()}"
+        kind = "" if _is_shown(record) else f"{record.levelname.lower()}: "
+        line = kind + record.getMessage()
         if sys.stderr is not None and line not in self._shown:  # it may be closed
             self._shown.add(line)
             with _UNSEEN:

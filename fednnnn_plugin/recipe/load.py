@@ -1,6 +1,6 @@
 """A recipe file to a `Recipe`, and back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +28,7 @@ def load_recipe(
     allow_code: bool = False,
     without_method: bool = False,
     objects: Mapping[str, str | list[str]] = MappingProxyType({}),
+    clients: int = 0,
 ) -> Recipe:
     """Load a recipe; a ``UserError`` has a line for each mistake: where, value, what is allowed.
 
@@ -36,7 +37,8 @@ def load_recipe(
     ``without_method`` reads FedAvg for the rule and client method, which may be a program's
     objects or code: what reads a run folder may do without them.
     ``objects`` are the names of what the caller gave in the place of what the file names, by
-    ``section.key``; what the file says to its functions is then not said.
+    ``section.key``; what the file says to its functions is then not said. ``clients`` are those of
+    a split that the caller gave: so many there are, unless an override says otherwise.
     """
     where = printable(path)
     sections = read_mapping(path, "sections such as train_args")
@@ -49,6 +51,8 @@ def load_recipe(
     overridden = _override(sections, overrides)
     if twice := overridden & objects.keys():
         raise UserError(joined(f"--set {key}: an object was given for it" for key in sorted(twice)))
+    if clients:
+        _follow_split(sections, clients, overridden)
 
     def place(key: str) -> str:
         return f"{'--set' if key in overridden else f'{where}:'} {printable(key)}"
@@ -128,9 +132,13 @@ def _move_using_mlops(sections: Mapping[str, Any]) -> None:
 
 
 def _override(sections: dict[str, Any], overrides: Sequence[str]) -> set[str]:
-    """Apply the overrides to ``sections`` in place; return the ``section.key`` of each."""
+    """Apply the overrides to ``sections`` in place; return the ``section.key`` of each.
+
+    A null takes a setting away, so that its default holds; what is no setting is for others to say.
+    """
     problems: list[str] = []
     applied: set[str] = set()
+    known = known_keys()
     for override in overrides:
         target, equals, text = override.partition("=")
         try:
@@ -141,10 +149,26 @@ def _override(sections: dict[str, Any], overrides: Sequence[str]) -> set[str]:
             continue
         if isinstance(keys := sections.get(section), dict):
             keys[key] = value
+            if value is None and known.get(key) == section:
+                del keys[key]
             applied.add(f"{section}.{key}")
     if problems:
         raise UserError(joined(problems))
     return applied
+
+
+def _follow_split(sections: Mapping[str, Any], clients: int, overridden: Collection[str]) -> None:
+    """Set the number of clients, and how many of them train in a round: all, if all of them do."""
+    train = sections.get("train_args")
+    total, cohort = "client_num_in_total", "client_num_per_round"
+    if not isinstance(train, dict):
+        return
+    before = train.get(total)
+    if f"train_args.{total}" not in overridden:
+        train[total] = clients
+    size, most = train.get(cohort), train[total]
+    if f"train_args.{cohort}" not in overridden and isinstance(size, int) and isinstance(most, int):
+        train[cohort] = most if size == before else min(size, most)
 
 
 def _target(target: str) -> tuple[str, str]:

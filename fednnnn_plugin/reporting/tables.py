@@ -12,6 +12,7 @@ from fednnnn_plugin.reporting.judging import ACCURACY, scale, with_unit
 from fednnnn_plugin.reporting.outcomes import averaged, outcomes, reaching
 from fednnnn_plugin.reporting.paper import PAPER, unlike_paper
 from fednnnn_plugin.reporting.ranking import best_cells
+from fednnnn_plugin.reporting.runs import OWN_SPLIT
 from fednnnn_plugin.reporting.times import comparable_times, machines, times_note
 from fednnnn_plugin.reporting.typeset import Table, fixed, means
 
@@ -120,7 +121,11 @@ def settings(runs: pd.DataFrame) -> str:
     for label, values in heads[own].astype(object).iterrows():
         told = [f"{SYMBOLS[k]} {value_text(v)}" for k, v in values.dropna().items()]
         parts += [f"{label}: {', '.join(told)}"] * bool(told)
-    return f"Settings: {'; '.join(parts)}." if parts else ""
+    sentences = [f"Settings: {'; '.join(parts)}."] if parts else []
+    if heads["partition_method"].eq(OWN_SPLIT).any() and "client_weighting" in heads:
+        named = " or ".join(sorted(heads["client_weighting"].dropna().unique()))
+        sentences += [f"Weights of the clients (client_weighting): {named}."] * bool(named)
+    return " ".join(sentences)
 
 
 def rounds_to(runs: pd.DataFrame, target: float) -> Table:

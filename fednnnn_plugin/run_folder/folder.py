@@ -70,7 +70,7 @@ class RunFolder:
             if path.is_symlink() or not fits:
                 kind = "folder" if path in folders else "regular file"
                 raise UserError(f"--output: {path}: not a {kind}: move it away")
-        if mode == "new" and self._holds_rounds():
+        if mode == "new" and self.holds_rounds():
             raise UserError(
                 f"--output: {self.path}: it already holds a run; continue with --resume, replace "
                 "it with --overwrite (in the YAML of a FedML script: tracking_args.resume: true or "
@@ -81,7 +81,7 @@ class RunFolder:
                 f"--output: {there[0]}: it is there already; replace it with --overwrite, or "
                 "choose another folder"
             )
-        if mode == "resume" and self.recipe not in there and self._holds_rounds():
+        if mode == "resume" and self.recipe not in there and self.holds_rounds():
             raise UserError(
                 f"--resume: {self.recipe}: missing: put it back, or replace the run with "
                 "--overwrite"
@@ -100,7 +100,8 @@ class RunFolder:
             with self._acquire():
                 pass
 
-    def _holds_rounds(self) -> bool:
+    def holds_rounds(self) -> bool:
+        """Tell whether a run has finished a round here."""
         if self.summary.exists() or self.model.exists() or checkpoints_in(self.checkpoints):
             return True
         if not self.metrics.exists():

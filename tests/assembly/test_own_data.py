@@ -258,3 +258,45 @@ def test_token_without_a_row_is_named_with_its_client(
 def test_model_may_have_more_classes_than_the_labels(tmp_path: Path) -> None:
     run = quick_run(tmp_path / "run", model=nn.Linear(6, 7), data=(PARTS, TEST), **FOUR)
     assert run.summary.rounds == 1
+
+
+def test_clients_of_a_split_are_counted(tmp_path: Path) -> None:
+    """All of them train where all of a recipe's 20 do; what is set is not changed."""
+    run = partial(fp.run, "digits_noniid_b_fednnnn", data=(PARTS, TEST), model=nn.Linear(6, 4))
+    quick: dict[str, object] = {"comm_round": 1, "epochs": 1, "using_gpu": False}
+    for name, given, clients in (
+        ("all", {"classes_per_client": None}, 4),
+        ("two", {"client_num_per_round": 2}, 2),
+    ):
+        found = run(output=tmp_path / name, overrides=quick | given)
+        assert fp.read_runs(found.folder)["clients"].tolist() == [clients]
+        assert "client_num_in_total: 4\n" in (tmp_path / name / "recipe.yaml").read_text()
+    with pytest.raises(UserError, match=r"client_num_in_total: 5: must be 4"):
+        run(output=tmp_path / "run", overrides=quick | {"client_num_in_total": 5})
+
+
+def test_weighting_of_unequal_clients_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    equal = [(x[:20], y[:20]) for x, y in PARTS]
+    for parts, weighting, said in (
+        (PARTS, "uniform", "uniform: clients of 20 to 50 samples have equal weights; "),
+        (PARTS, "samples", "samples: clients of 20 to 50 samples have weights by their samples"),
+        (equal, "uniform", ""),
+    ):
+        given = {"data": (parts, TEST), "client_weighting": weighting, "overwrite": True}
+        run = quick_run(tmp_path / "run", model=nn.Linear(6, 4), **FOUR, **given)
+        first = capsys.readouterr().err.split("\n")[0]
+        assert f"client_weighting: {said}" in first if said else not first
+    report = fp.report(run.folder, out=tmp_path / "report")
+    assert "(client_weighting): uniform." in report.read_text()
+
+
+def test_resume_auto_begins_or_continues(tmp_path: Path) -> None:
+    given = {"model": nn.Linear(6, 4), "data": (PARTS, TEST), "resume": "auto"} | FOUR
+    for rounds in (1, 2):
+        run = quick_run(tmp_path / "run", **given | {"comm_round": rounds})
+        assert fp.read_runs(run.folder)["round"].tolist() == [*range(1, rounds + 1)]
+    assert quick_run(tmp_path / "run", **given | {"comm_round": 2}).was_finished
+    with pytest.raises(UserError, match="resume: 'yes'"):
+        quick_run(tmp_path / "run", **given | {"resume": "yes"})

@@ -109,7 +109,7 @@ def test_override_replaces_and_the_last_one_wins(recipe_file: Path) -> None:
     [
         *((f"train_args.epochs={x}", f"'{x}': .*whole") for x in ("1:30", "010", "-0_7")),
         ("train_args.beta=1e999", "inf: .*finite .*greater than 0"),
-        ("train_args.learning_rate=null", "null: .*1.2e-38 to 3.4e38"),
+        ("train_args.learning_rate=null", "missing; .*1.2e-38 to 3.4e38"),
         ("train_args.client_num_per_round=21", "21: .*at most client_num_in_total, .*20"),
         *(
             (f"train_args.{name}=1", f"unknown key; did you mean {meant}\\?")
