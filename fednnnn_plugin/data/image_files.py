@@ -72,7 +72,10 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     try:
         with path.open("rb") as file, Image.open(file, formats=("JPEG", "PNG")) as image:
             if image.mode not in _GREY + _COLOUR:
-                raise ValueError(f"more than 8 bits a channel (Pillow's mode {image.mode})")
+                raise ValueError(
+                    f"more than 8 bits a channel (Pillow's mode {image.mode}): convert it to 8 "
+                    "bits, as by Image.fromarray((np.asarray(image) / 256).astype(np.uint8))"
+                )
             image.load()
             with suppress(Exception):  # EXIF that is damaged: the image as it is stored
                 ImageOps.exif_transpose(image, in_place=True)

@@ -195,3 +195,44 @@ def test_folder_that_is_wrong_is_one_line(parts: Path) -> None:
     assert refusal(load, parts).startswith(where)
     parts.mkdir()
     assert refusal(load, parts).startswith(f"{where}0 folders in {parts};")
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "remedy"),
+    [
+        ("Training", "Testing", "rename Training to train and Testing to test"),
+        ("Train", "Test", "rename Train to train and Test to test"),
+        ("train", "val", "rename val to test"),
+        ("train", "Validation", "rename Validation to test"),
+        ("train", "Test", "rename Test to test"),
+        (
+            "seg_train/seg_train",
+            "seg_test/seg_test",
+            "rename seg_train/seg_train to train and seg_",
+        ),
+        ("set/train", "set/test", "images/set, if"),
+    ],
+)
+def test_layout_of_other_names_says_how_to_rename(
+    parts: Path, train: str, test: str, remedy: str
+) -> None:
+    for name, part in ((train, "train"), (test, "test")):
+        (parts / part).rename(parts / "moved")
+        (parts / name).parent.mkdir(parents=True, exist_ok=True)
+        (parts / "moved").rename(parts / name)
+    message = refusal(load, parts)
+    assert remedy in message
+    assert "train/<class>/* and test/<class>/*" in message
+    if train[0] in "TS":
+        assert f"{test}, {train} were read as classes" in message
+
+
+def test_folders_beside_the_parts_are_said(parts: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("val/cat", "__MACOSX/cat", "train/__MACOSX", "train/.ipynb_checkpoints"):
+        (parts / name).mkdir(parents=True)
+    assert load(parts).class_names == ("cat", "dog")
+    assert f"{parts}: left out beside train and test: val" in caplog.text
+    assert "MACOSX" not in caplog.text
+    shutil.rmtree(parts / "test")
+    save(parts / "test" / "0.png", 1)  # images of no class
+    assert "test has no folder" in refusal(load, parts)
