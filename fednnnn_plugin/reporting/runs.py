@@ -23,6 +23,7 @@ from fednnnn_plugin.reporting.study import is_study
 
 METRICS = ("metrics.jsonl", "metrics.jsonl.gz")  # as the engine writes it, and as it is published
 RECIPE, SUMMARY, FINGERPRINT = "recipe.yaml", "summary.json", "fingerprint.json"
+DIRECTIONS = "metric_directions.json"
 #: Columns with the digests of custom objects.
 _OWN = (
     "model",
@@ -188,7 +189,7 @@ def _identity(
     validation = sections.get("validation_args", {})
     frequency = _scalar(validation.get("frequency_of_the_test"))
     metric = _first_metric(validation)
-    higher = summary.get("higher_is_better")  # not told before the end; of scorers it is True
+    higher = summary.get("higher_is_better", _direction(folder, metric, problems))
     return {
         "run": name,
         "folder": printable(folder),
@@ -205,6 +206,14 @@ def _identity(
         "frequency_of_the_test": frequency if isinstance(frequency, int) else None,
         "settings": "\n".join(settings),
     } | settings
+
+
+def _direction(folder: Path, metric: str, problems: list[str]) -> bool | None:
+    """Whether a metric is the better the higher; None where an older version did not store it."""
+    path = folder / DIRECTIONS
+    stored = _read_settings(path, problems).get("higher_is_better") if path.exists() else None
+    found = stored.get(metric.rpartition(":")[2]) if isinstance(stored, dict) else None
+    return found if isinstance(found, bool) else None
 
 
 def _first_metric(validation: Mapping[str, Any]) -> str:

@@ -271,7 +271,12 @@ class ClientSum:
         """
         seen, modules = self.seen, self.layout.modules
         if not seen.accepted:
-            raise UserError(f"no client update to average: {self.rejected} rejected, none accepted")
+            hint = (
+                "; where training diverges, a smaller learning_rate helps" if self.rejected else ""
+            )
+            raise UserError(
+                f"no client update to average: {self.rejected} rejected, none accepted{hint}"
+            )
         weights, norms = seen.weights, [client.norm for client in seen.accepted]
         means = {n: weights.mean_vector(x, self.layout.dtype) for n, x in self._vectors.items()}
         vector = means.pop(_UPDATE)
