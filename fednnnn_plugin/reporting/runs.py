@@ -46,12 +46,14 @@ WAITED = "seconds.waited"
 COUNTS = ["clients", "rejected"]
 # The columns of every table, recorded or not.
 NUMBERS = [
-    *("round", "test_acc", "test_loss", "served_test_acc"),
+    *("round", "tested", "test_acc", "test_loss", "served_test_acc"),
     *("mean_update_norm", "mean_client_norm", "server_update_norm", "integrated_norm"),
     *("orthogonal_norm", *COUNTS, "degenerate", *CLIENT_NORMS, *SECONDS, WAITED),
 ]
 # Of those that are whole numbers; the others are float64.
-_TYPES = {"round": "int64", "degenerate": "boolean"} | dict.fromkeys(COUNTS, "Int64")
+_TYPES = {"round": "int64", "degenerate": "boolean", "tested": "boolean"} | dict.fromkeys(
+    COUNTS, "Int64"
+)
 OTHER_NUMBERS = re.compile(r"(layers\..*|test_metrics)\.")
 # Names of other columns; a custom rule may have a key of such a name.
 ARRANGED = ["data", "deal", "condition", "label", "shade"]
@@ -64,7 +66,7 @@ _TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED, *FINGERPRINTS}
 MAX_LINE_BYTES, MAX_METRICS_BYTES = 1 << 24, 1 << 29
 MAX_ROUNDS, MAX_DAMAGED = 100_000, 1_000
 _LARGEST = 1e100  # of a number that can be drawn
-_HIGHEST = dict.fromkeys(("test_acc", "served_test_acc", "degenerate"), 1.0)
+_HIGHEST = dict.fromkeys(("test_acc", "served_test_acc", "degenerate", "tested"), 1.0)
 _HIGHEST |= dict.fromkeys(("round", *COUNTS), 1e9)
 _MAX_FINGERPRINT = 1 << 20  # bytes
 _LONGEST_SETTING = 60  # characters of a list or mapping; a longer one ends with a digest
