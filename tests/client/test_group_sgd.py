@@ -54,7 +54,7 @@ class Clients:
             [share[torch.randperm(len(share), generator=generator)] for _ in range(sgd.epochs)]
             for share in shares
         ]
-        self.model, self.sgd = model.to(sgd.dtype), sgd
+        self.model, self.sgd, self.graphs = model.to(sgd.dtype), sgd, None
         replica = Replica(self.model)
         self.layout, self.served = replica.layout, copy.deepcopy(replica.state)
         for name, tensor in self.served.buffers.items():
@@ -62,7 +62,7 @@ class Clients:
                 tensor.mul_(1.5)
 
     def group(self) -> GroupSGD:
-        return GroupSGD(self.sgd, self.model, self.images, self.labels, len(self.orders) + 1)
+        return GroupSGD(self.sgd, self.model, self.images, self.labels, None, self.graphs)
 
     def together(self) -> ModelState:
         group = self.group()
