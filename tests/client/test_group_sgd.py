@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica
+from fednnnn_plugin.client.step_graphs import StepGraphs
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
@@ -54,7 +55,8 @@ class Clients:
             [share[torch.randperm(len(share), generator=generator)] for _ in range(sgd.epochs)]
             for share in shares
         ]
-        self.model, self.sgd, self.graphs = model.to(sgd.dtype), sgd, None
+        self.model, self.sgd = model.to(sgd.dtype), sgd
+        self.graphs: StepGraphs | None = None
         replica = Replica(self.model)
         self.layout, self.served = replica.layout, copy.deepcopy(replica.state)
         for name, tensor in self.served.buffers.items():
