@@ -45,14 +45,21 @@ class Reach:
     """Sees what the first passes through a copy reach; made before them.
 
     Args:
-        model: the copy that is passed through, in training mode.
-        given: the original, which must not be reached.
+        trains: the model that is to train; what it holds of itself it may reach.
+        copied: its copy that is passed through, in training mode.
+        given: the original that ``trains`` was copied of, which must not be reached, if any.
         where: what errors begin with.
     """
 
-    def __init__(self, model: nn.Module, given: nn.Module | None, where: str) -> None:
-        self._model, self._given, self._where = model, given, where
-        self._forms, self._versions = parameter_forms(model), _versions(given)
+    def __init__(
+        self, trains: nn.Module, copied: nn.Module, given: nn.Module | None, where: str
+    ) -> None:
+        self._trains, self._copied, self._given, self._where = trains, copied, given, where
+        self._forms, self._versions = parameter_forms(copied), _versions(given)
+
+    def check_test(self, outputs: Tensor) -> None:
+        """Refuse a pass in a test that reaches the original."""
+        self._check_original(outputs, self._where)
 
     def check(self, outputs: Tensor, loss: Tensor) -> list[str]:
         """Refuse a pass in training whose gradients belong to no parameter that a client trains.
@@ -60,16 +67,15 @@ class Reach:
         Returns:
             Warnings.
         """
-        check_forms(self._where, self._forms, parameter_forms(self._model))
-        original = {id(each): name for name, each in self._given_parameters()}
-        own = {id(parameter): name for name, parameter in self._model.named_parameters()}
-        reached = set[int]()
+        check_forms(self._where, self._forms, parameter_forms(self._copied))
+        own = _names(self._trains) | _names(self._copied)
+        reached = set[str]()
         for begin, source in ((outputs, self._where), (loss, "train_args.loss")):
+            self._check_original(begin, source)
             for leaf in _leaves(begin):
-                reached.add(id(leaf))
-                if name := original.get(id(leaf)):
-                    raise self._of_original(source, f"gradients reach {printable(name)}")
-                if isinstance(leaf, nn.Parameter) and id(leaf) not in own:
+                if name := own.get(id(leaf)):
+                    reached.add(name)
+                elif isinstance(leaf, nn.Parameter):
                     raise UserError(
                         f"{source}: gradients reach a parameter of {list(leaf.shape)} that is none "
                         "of the model's, so that no client trains it: make it in the model's "
@@ -79,8 +85,8 @@ class Reach:
         for name, version in _versions(self._given).items():
             if version != self._versions[name]:
                 raise self._of_original(self._where, f"a forward pass changes {printable(name)}")
-        trained = {key: name for key, name in own.items() if self._forms[name].requires_grad}
-        left = [name for key, name in trained.items() if key not in reached]
+        trained = [n for n in _names(self._copied).values() if self._forms[n].requires_grad]
+        left = [name for name in trained if name not in reached]
         if len(left) == len(trained):
             raise UserError(f"{self._where}: its loss has no gradient for any of its parameters")
         if not left:
@@ -90,8 +96,11 @@ class Reach:
             "stays as it is in such steps"
         ]
 
-    def _given_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        return iter(()) if self._given is None else self._given.named_parameters()
+    def _check_original(self, begin: Tensor, source: str) -> None:
+        original = _names(self._given)
+        for leaf in _leaves(begin) if original else ():
+            if name := original.get(id(leaf)):
+                raise self._of_original(source, f"gradients reach {printable(name)}")
 
     @staticmethod
     def _of_original(source: str, what: str) -> UserError:
@@ -100,6 +109,11 @@ class Reach:
             "a lambda, a hook or a loss holds the model itself: use a method or a module of the "
             "model instead"
         )
+
+
+def _names(model: nn.Module | None) -> dict[int, str]:
+    parameters = () if model is None else model.named_parameters()
+    return {id(parameter): name for name, parameter in parameters}
 
 
 def _versions(model: nn.Module | None) -> dict[str, int]:
@@ -113,7 +127,8 @@ def check_forms(where: str, before: Mapping[str, Form], after: Mapping[str, Form
     if made := [name for name in after if name not in before]:
         raise UserError(
             f"{where}: {_few(made)}: made in the first forward pass, so that no client would train "
-            "it: pass a batch through the model before the run, or make it in __init__"
+            "it: pass a batch through the model before the run, or make it in __init__ (a buffer "
+            "that is a cache: with persistent=False)"
         )
     if lost := [name for name in before if name not in after]:
         raise UserError(f"{where}: {_few(lost)}: removed in a forward pass: must stay")

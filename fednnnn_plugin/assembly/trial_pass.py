@@ -46,10 +46,10 @@ def check_model(
     if batch is None:  # what such batches are is for the first step of a client to say
         return []
     where = f"model_args.model: {name}"
-    model = copy.deepcopy(model)
+    copied = copy.deepcopy(model)
     inputs, labels = _staged(batch, model)
-    trial = _Trial(model, loss, inputs, labels, data.num_classes)
-    reach = Reach(model, given, where)
+    trial = _Trial(copied, loss, inputs, labels, data.num_classes)
+    reach = Reach(model, copied, given, where)
     sizes = [data.client_size(client) for client in range(data.num_clients)]
     trains_on = 1 if batch_size == 1 or max(sizes) == 1 else min(2, len(inputs))
     tried = trial.passed(1, training=False)
@@ -58,6 +58,9 @@ def check_model(
     if tried.problem:
         raise UserError(f"{where}: {tried.problem}") from tried.cause
     warnings = reach.check(tried.outputs, tried.loss)
+    with_graph = trial.passed(1, training=False, graph=True)  # which a test does not have
+    if not with_graph.problem:
+        reach.check_test(with_graph.outputs)
     if isinstance(data, FederatedData):  # which may be sorted by class
         step = -(-len(data.train_labels) // _FEW)
         _, labels = _staged((inputs, data.train_labels[::step]), model)
@@ -138,13 +141,13 @@ class _Trial:
     labels: Tensor
     num_classes: int
 
-    def passed(self, count: int, *, training: bool) -> _Pass:
+    def passed(self, count: int, *, training: bool, graph: bool = False) -> _Pass:
         """Pass so many samples through the model, and say of a problem what it is."""
         self.model.train(training)
         inputs, labels = self.inputs[:count], self.labels[:count]
         when, does = "in training, " if training else "", "does not take"
         try:
-            with isolated_generators(0, "model check"), torch.set_grad_enabled(training):
+            with isolated_generators(0, "model check"), torch.set_grad_enabled(graph or training):
                 outputs = self.model(inputs.clone())  # which it may change in place
                 does = "gives outputs that have no loss, for"
                 problem = self._form_problem(outputs, labels)

@@ -96,6 +96,11 @@ def plain(net: Any, x: Tensor) -> Tensor:
     return net.own(x)
 
 
+def when_tested(net: Any, x: Tensor) -> Tensor:
+    """Reaches the original in a test alone."""
+    return net.own(x) if net.training else net.then(x)
+
+
 def both(net: Any, x: Tensor) -> Tensor:
     return net.own(x) + net.further(x)
 
@@ -135,6 +140,10 @@ def of_forms(data: FederatedData, form: str) -> FederatedData | LoaderData:
         (
             Net(add(then=lambda net: lambda x: 2 * net.own(x)), lambda net, x: net.then(x)),
             "own.weight",
+        ),
+        (
+            Net(add(then=lambda net: lambda x: 2 * net.own(x)), when_tested),
+            r"own\.\w+ of the model",
         ),
         (Net(hooked, plain), r"further\.\w+ of the model that was given"),
         (Net(normed, lambda net, x: net.own(x) + net.then(net.own(x))), r"changes norm\."),
@@ -183,6 +192,12 @@ def test_right_models_are_taken(data: FederatedData, given: nn.Module, warned: s
 
 def squared(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).square().mean()
+
+
+def test_model_that_trains_in_place_may_hold_itself(data: FederatedData) -> None:
+    """As a trainer of FedML's has it."""
+    model = Net(add(then=lambda net: lambda x: 2 * net.own(x)), lambda net, x: net.then(x))
+    assert check_model(model, "mine", data, SGD) == []
 
 
 @pytest.mark.parametrize(
