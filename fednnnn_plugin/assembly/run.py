@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from fednnnn_plugin.assembly.federation import run_federation
 from fednnnn_plugin.assembly.from_recipe import (
@@ -47,6 +47,30 @@ if TYPE_CHECKING:
         | tuple[Sequence[Part] | Mapping[Any, Part], Part]
     )
 
+
+class Objects(TypedDict, total=False):
+    """What a program gives in the place of what a recipe names; :func:`run` describes each."""
+
+    model: "nn.Module | Callable[..., nn.Module] | str | None"
+    data: "Data | Callable[..., Data] | str | None"
+    rule: "type[Optimizer] | str | None"
+    client_method: "type[ClientMethod] | str | None"
+    loss: "Callable[[Tensor, Tensor], Tensor] | str | None"
+    client_optimizer: "Callable[..., Optimizer] | str | None"
+    metrics: "Sequence[Callable[[Tensor, Tensor], float] | str] | None"
+    client_sampling: "Sampler | str | None"
+
+
+_KEYS = {
+    "model": MODEL,
+    "data": DATA,
+    "rule": RULE,
+    "client_method": CLIENT_METHOD,
+    "loss": LOSS,
+    "client_optimizer": OPTIMIZER,
+    "metrics": METRICS,
+    "client_sampling": SAMPLING,
+}
 #: What Python calls the command's options.
 IN_PYTHON = {
     "--resume": "resume=True",
@@ -158,21 +182,25 @@ def run(
         run = fp.run("digits_noniid_b_fednnnn", overrides={"train_args.comm_round": 10})
         fp.read_runs(run.folder).plot(x="round", y="test_acc")
     """
-    given: dict[str, object] = {MODEL: model, DATA: data, RULE: rule, LOSS: loss}
-    given |= {OPTIMIZER: client_optimizer, METRICS: metrics, SAMPLING: client_sampling}
-    given[CLIENT_METHOD] = client_method
     if not isinstance(resume, bool) and resume != "auto":
         raise UserError(f'resume: {shown(resume)}: must be True, False or "auto"')
-    named = [f"{key}={json.dumps(name)}" for key, name in given.items() if isinstance(name, str)]
+    names, objects = names_and_objects(
+        {
+            "model": model,
+            "data": data,
+            "rule": rule,
+            "client_method": client_method,
+            "loss": loss,
+            "client_optimizer": client_optimizer,
+            "metrics": metrics,
+            "client_sampling": client_sampling,
+        }
+    )
     with in_words(IN_PYTHON):
         return start_recipe(
             recipe,
-            overrides=[*named, *as_options(overrides or ())],
-            objects={
-                key: thing
-                for key, thing in given.items()
-                if thing is not None and not isinstance(thing, str)
-            },
+            overrides=[*names, *as_options(overrides or ())],
+            objects=objects,
             output=output,
             resume=resume,
             overwrite=overwrite,
@@ -203,7 +231,7 @@ def start_recipe(
     nothing written to the folder.
     """
     path = find_recipe(str(recipe))
-    with _named(objects) as names:
+    with registered(objects) as names:
         loaded = load_recipe(
             path,
             overrides,
@@ -237,8 +265,15 @@ def start_recipe(
     return Run(folder, summary or Summary.read(RunFolder(folder).summary), summary is None)
 
 
+def names_and_objects(given: Objects) -> tuple[list[str], dict[str, object]]:
+    """Divide what a program gives into overrides, of names, and objects by ``section.key``."""
+    things = {_KEYS[name]: thing for name, thing in given.items() if thing is not None}
+    names = [f"{key}={json.dumps(name)}" for key, name in things.items() if isinstance(name, str)]
+    return names, {key: thing for key, thing in things.items() if not isinstance(thing, str)}
+
+
 @contextmanager
-def _named(objects: Mapping[str, object]) -> Iterator[dict[str, str | list[str]]]:
+def registered(objects: Mapping[str, object]) -> Iterator[dict[str, str | list[str]]]:
     """Name objects as a recipe does; those of a rule and of a client method are known so long."""
     names = {key: object_names(key, thing) for key, thing in objects.items()}
     try:
@@ -257,6 +292,11 @@ def as_options(overrides: Mapping[str, object] | Sequence[str]) -> list[str]:
     if isinstance(overrides, Mapping):  # JSON is YAML
         as_json = partial(json.dumps, ensure_ascii=False, default=_plain)
         return [f"{key}={as_json(value)}" for key, value in overrides.items()]
+    if not isinstance(overrides, Sequence):
+        raise UserError(
+            f"overrides: {shown(overrides)}: must be a mapping of section.key to values, or a list "
+            "of section.key=value"
+        )
     return [overrides] if isinstance(overrides, str) else list(overrides)
 
 

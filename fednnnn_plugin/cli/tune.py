@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import click
 
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
 from fednnnn_plugin.processes.endings import say
+
+_METRICS = ("best_accuracy", "final_accuracy", "final_loss", "best_metric", "final_metric")
 
 
 @click.command("tune")
 @on_recipe
 @click.option(
     "--grid",
+    "grids",
     metavar="KEY=START:STOP:STEP",
     multiple=True,
     help="Search this key, over a range with both ends or values between commas; may be repeated. "
     "Only these keys are searched. Default: the learning rate and the method's coefficients; "
     "without the paper's procedure none.",
 )
-@click.option("--rounds", type=int, help="Rounds of a trial; default: the paper's or the recipe's.")
-@click.option("--validation", type=float, help="Share of the training samples to judge on.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    help="Rounds of a trial; default: the paper's or the recipe's.",
+)
+@click.option(
+    "--validation",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Share of the training samples to judge on.",
+)
 @click.option(
     "--metric",
-    help="best_accuracy (default), final_accuracy or final_loss (default with the loss mse or "
-    "bce_with_logits); where the recipe names validation_args.metrics, best_metric (default then) "
-    "or final_metric, of the first.",
+    type=click.Choice(_METRICS),
+    help="Default: best_metric, of the recipe's first metric, where it names validation_args."
+    "metrics; final_loss with the loss mse or bce_with_logits; else best_accuracy.",
 )
 @click.option("--seeds", metavar="LIST", help="Judge by the mean over seeds, as in 0,1,2.")
 @click.option(
@@ -35,10 +49,27 @@ from fednnnn_plugin.processes.endings import say
 )
 @click.option("--prune", is_flag=True, default=None, help="Stop trials behind the others' median.")
 @click.option("--study", type=PATH, help="The study folder; default studies/<recipe>-seed<seed>.")
-@click.option("--jobs", default=1, show_default=True, help="How many trials run in parallel.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many trials run in parallel.",
+)
 @click.option("--resume", is_flag=True, help="Continue the study; no finished trial is repeated.")
 @one_line_errors
-def tune_command(recipe: str, grid: tuple[str, ...], **options: object) -> None:
+def tune_command(
+    recipe: str,
+    *,
+    grids: tuple[str, ...],
+    seeds: str | None,
+    overrides: tuple[str, ...],
+    study: Path | None,
+    jobs: int,
+    resume: bool,
+    allow_code: bool,
+    **options: Any,
+) -> None:
     """Find a recipe's hyperparameters by grid search.
 
     Trials are judged on held-out training samples, by default a sixth of them or the recipe's
@@ -49,10 +80,23 @@ def tune_command(recipe: str, grid: tuple[str, ...], **options: object) -> None:
     is. More processes, also on other machines, join with --resume on the same study folder.
     """
     from fednnnn_plugin.processes.numerics import keep_freed_memory
+    from fednnnn_plugin.tuning.options import Options, parse_grids, parse_seeds
     from fednnnn_plugin.tuning.tuning import tune_recipe
 
+    of_seeds = None if seeds is None else parse_seeds(seeds)
+    asked = Options(grid=parse_grids(grids), seeds=of_seeds, **options)
     keep_freed_memory()
-    tune_recipe(recipe, {"grid": grid or None, **options}, say=say, warn=_warn)
+    tune_recipe(
+        recipe,
+        asked,
+        overrides=overrides,
+        study=study,
+        jobs=jobs,
+        resume=resume,
+        allow_code=allow_code,
+        say=say,
+        warn=_warn,
+    )
 
 
 def _warn(text: str) -> None:

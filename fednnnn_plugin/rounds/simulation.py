@@ -235,10 +235,9 @@ def _train_part(
             names = [f"round {number}: client {client}" for client in group]
             if vectors:
                 kept, returned = vectors.finish(group, served, trained)
-                added = total.add_group(trained, weights, names, returned, clients=group)
-                vectors.keep(group, added, kept)
+                vectors.keep(group, total.add_group(trained, weights, names, returned), kept)
             else:
-                total.add_group(trained, weights, names, clients=group)
+                total.add_group(trained, weights, names)
         clock.mark("aggregate")
         done += len(group)
         for follower in federation.followers:
@@ -260,7 +259,7 @@ def _count_failures(
     """Count a group's clients as failed; raise where that are too many."""
     said = " ".join(str(error).split())
     for client in group:
-        total.fail(client, said)
+        total.fail()
         _log.warning("round %d: client %d failed: %s", number, client, said)
     reason = f"client {group[0]} failed ({said}): "
     _refuse_failures(schedule, number, total.seen.failed, reason, error)

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from fednnnn_plugin.assembly.functions import find_functions
-from fednnnn_plugin.data.federated import DataSpec, load_federated
+from fednnnn_plugin.data.federated import DataSpec, FederatedData, load_federated, own_data
 from fednnnn_plugin.data.images import are_classes
+from fednnnn_plugin.data.own_data import DATA
 from fednnnn_plugin.data.partition import partition, partition_name
 from fednnnn_plugin.errors import RunError, UserError, joined
 from fednnnn_plugin.models import MODEL
@@ -29,10 +30,10 @@ from fednnnn_plugin.user_code import find_code, is_own
 
 def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
     """Begin a study of a recipe, unless a trial of it cannot be run."""
-    recipe = load([])
-    functions = find_functions(recipe, allow_code=folder.allow_code)
+    recipe, objects = load([]), folder.objects
+    functions = find_functions(recipe, objects, allow_code=folder.allow_code)
     if is_own(model := recipe.model_args.model):
-        find_code(MODEL, model, allow_code=folder.allow_code)
+        find_code(MODEL, model, objects.get(MODEL), allow_code=folder.allow_code)
     measures = [
         Measure(name, not higher_is_better(metric)) for name, metric in functions.metrics.items()
     ]
@@ -43,9 +44,9 @@ def begin_study(folder: StudyFolder, load: Load, given: Options) -> None:
     if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
         raise UserError(f"{where}: not empty, and not a study")
     if plan.steps[0].name == LEARNING_RATE_STEP:
-        classes = _classes_per_client(load, plan, allow_code=folder.allow_code)
+        classes = _classes_per_client(load, plan, folder)
         plan = plan.model_copy(update={"classes_per_client": classes})
-    labels = _check_trials(load, plan, allow_code=folder.allow_code)
+    labels = _check_trials(load, plan, folder)
     if plan.of_accuracy and not _have_accuracy(labels, recipe.train_args.loss):
         if given.metric:
             raise UserError(
@@ -76,17 +77,17 @@ def check_study(folder: StudyFolder, load: Load, given: Options) -> None:
     for step in study.plan.steps:
         if best := study.chosen(step):
             for name in study.plan.run_folders:
-                check_trial(folder.trial(step, best) / name, allow_code=folder.allow_code)
+                check_trial(folder, folder.trial(step, best) / name)
 
 
-def _classes_per_client(load: Load, plan: Plan, *, allow_code: bool) -> int:
+def _classes_per_client(load: Load, plan: Plan, folder: StudyFolder) -> int:
     """Return how many classes a client holds where η is chosen: two, where that deals all classes.
 
     Else so many that each class has about two clients.
     """
     recipe = load([f"data_args.validation_fraction={plan.validation}"])
-    spec = data_spec(recipe, allow_code=allow_code)
-    data = load_federated(replace(spec, partition_method="iid", partition_sizes="balanced"))
+    spec = data_spec(recipe, allow_code=folder.allow_code)
+    data = _load(replace(spec, partition_method="iid", partition_sizes="balanced"), folder)
     clients, classes = data.num_clients, data.num_classes
     if not are_classes(data.train_labels):
         return 2
@@ -97,12 +98,17 @@ def _classes_per_client(load: Load, plan: Plan, *, allow_code: bool) -> int:
     return 2
 
 
+def _load(spec: DataSpec, folder: StudyFolder) -> FederatedData:
+    given = own_data(spec, folder.objects.get(DATA)) if is_own(spec.dataset) else None
+    return load_federated(spec, given)
+
+
 def _have_accuracy(labels: Tensor, loss: str | None) -> bool:
     """Whether a test may find an accuracy: not of numbers, nor of a loss of numbers."""
     return loss != "mse" and not labels.is_floating_point()
 
 
-def _check_trials(load: Load, plan: Plan, *, allow_code: bool) -> Tensor:
+def _check_trials(load: Load, plan: Plan, folder: StudyFolder) -> Tensor:
     """Refuse values that the recipe does not take, and data that no step can be run on.
 
     Returns the training labels.
@@ -114,7 +120,8 @@ def _check_trials(load: Load, plan: Plan, *, allow_code: bool) -> Tensor:
             try:
                 recipes = trial_recipes(load, plan, step, point).values()
                 for recipe in recipes:
-                    specs.setdefault(data_spec(recipe, allow_code=allow_code), step.name)
+                    spec = data_spec(recipe, allow_code=folder.allow_code)
+                    specs.setdefault(spec, step.name)
             except UserError as error:
                 lines += str(error).replace("--set train_args.", "--grid ").splitlines()
                 continue
@@ -126,7 +133,7 @@ def _check_trials(load: Load, plan: Plan, *, allow_code: bool) -> Tensor:
     for spec, name in {} if lines else specs.items():
         where = f"{name} ({partition_name(spec.partition_method, spec.partition_sizes)} clients)"
         try:
-            labels = load_federated(spec).train_labels
+            labels = _load(spec, folder).train_labels
         except UserError as error:
             lines += [f"{where}: {line}" for line in str(error).splitlines()]
     if lines:

@@ -1,25 +1,93 @@
-"""What a caller says of a search, as options of the command or arguments of the function."""
+"""The values that a search takes, as the command's words or as Python's."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, NamedTuple, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-
-from fednnnn_plugin.assembly.run import as_options
-from fednnnn_plugin.errors import UserError, joined, printable, shown
-from fednnnn_plugin.recipe.kinds import Seed
-from fednnnn_plugin.reporting.study import MAX_POINTS, Metric, Plan
+from fednnnn_plugin.errors import UserError, shown
+from fednnnn_plugin.reporting.study import MAX_POINTS, Grid, Metric, Plan
 
 LEARNING_RATE_STEP = "learning-rate"  # the paper's Step 2; no method has such a name
 _FORM = "must be numbers as in 0.5,0.7,1.0, or START:STOP:STEP as in 0.5:1.2:0.1"
 
 
-def parse_grid(given: object) -> tuple[float, ...]:
+class Options(NamedTuple):
+    """What is asked of a plan; what is None is the default's, or the resumed study's."""
+
+    grid: Grid | None = None
+    rounds: int | None = None
+    validation: float | None = None
+    metric: Metric | None = None
+    seeds: tuple[int, ...] | None = None
+    paper: bool | None = None
+    prune: bool | None = None
+
+    @property
+    def planned(self) -> dict[str, object]:
+        """What is given, each key's grid by itself; paper=False asks for nothing."""
+        given = self._asdict() | {"paper": self.paper or None}
+        given |= {f"grid {key}": values for key, values in (given.pop("grid") or {}).items()}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def options_of(plan: Plan) -> Options:
+    """Return the options that make this plan."""
+    grid = {key: values for step in plan.steps for key, values in step.grid.items()}
+    given = plan.model_dump(include={"validation", "metric", "prune", "paper"})
+    return Options(grid, plan.steps[0].rounds, seeds=plan.seeds or None, **given)
+
+
+def checked_options(given: Mapping[str, Any]) -> Options:
+    """Return what Python gave, with grids and seeds read; a ``UserError`` names what is wrong."""
+    values = dict(given)
+    if (grid := given["grid"]) is not None:
+        if not isinstance(grid, Mapping) or not grid:
+            raise UserError(f"--grid: {shown(grid)}: must be a mapping of keys to their values")
+        values["grid"] = _by_key([(str(key), each) for key, each in grid.items()])
+    if given["seeds"] is not None:
+        values["seeds"] = parse_seeds(given["seeds"])
+    for name, kind, low, high in (
+        ("rounds", int, 1, 2**31 - 1),
+        ("validation", float, 0.0, 1.0),
+    ):
+        value = given[name]
+        within = type(value) is kind and (low <= value <= high if kind is int else 0 < value < 1)
+        if value is not None and not within:
+            what = "a whole number of at least 1" if kind is int else "a number between 0 and 1"
+            raise UserError(f"--{name}: {shown(value)}: must be {what}")
+    if given["metric"] not in (None, *get_args(Metric)):
+        raise UserError(
+            f"--metric: {shown(given['metric'])}: must be one of {', '.join(get_args(Metric))}"
+        )
+    return Options(**values)
+
+
+def parse_grids(grids: Iterable[str]) -> Grid | None:
+    """Read the command's ``KEY=VALUES``."""
+    pairs: list[tuple[str, object]] = []
+    for grid in grids:
+        key, _, values = grid.partition("=")
+        if not key.strip() or not values.strip():
+            raise UserError(f"--grid: {grid!r}: write KEY=VALUES, as in beta=0.5:1.2:0.1")
+        pairs.append((key, values))
+    return _by_key(pairs) if pairs else None
+
+
+def _by_key(pairs: list[tuple[str, object]]) -> Grid:
+    """Return the values of each key; ``train_args.beta`` is ``beta``."""
+    grid: Grid = {}
+    for key, values in pairs:
+        name = key.strip().removeprefix("train_args.")
+        if name in grid:
+            raise UserError("--grid: a key is given twice; put its values between commas")
+        grid[name] = parse_grid(values, f"--grid {name}")
+    return grid
+
+
+def parse_grid(given: object, where: str = "--grid") -> tuple[float, ...]:
     """Read ``START:STOP:STEP``, both ends included, values between commas, or numbers.
 
     Decimal, so that 0.5:1.2:0.1 ends at 1.2 and its third value is 0.7.
@@ -27,16 +95,20 @@ def parse_grid(given: object) -> tuple[float, ...]:
     text = str(given)
     if isinstance(given, Iterable) and not isinstance(given, str):
         text = ",".join(map(str, given))
-    numbers = list(map(_number, text.split(":" if text.count(":") == 2 else ",")))
-    if ":" in text:
-        start, stop, step = numbers
-        if step <= 0 or stop < start:
-            raise ValueError("STEP must be above 0 and STOP at least START")
-        last = min((stop - start) / step, Decimal(MAX_POINTS))
-        numbers = [start + step * index for index in range(int(last) + 1)]
-    grid = sorted(map(float, numbers))
-    if not 0 < len(grid) <= MAX_POINTS or len(set(grid)) < len(grid):
-        raise ValueError(f"must be 1 to {MAX_POINTS} values, each once")
+    try:
+        numbers = list(map(_number, text.split(":" if text.count(":") == 2 else ",")))
+        if ":" in text:
+            start, stop, step = numbers
+            if step <= 0 or stop < start:
+                raise ValueError("STEP must be above 0 and STOP at least START")
+            last = min((stop - start) / step, Decimal(MAX_POINTS))
+            numbers = [start + step * index for index in range(int(last) + 1)]
+        grid = sorted(map(float, numbers))
+        if not 0 < len(grid) <= MAX_POINTS or len(set(grid)) < len(grid):
+            raise ValueError(f"must be 1 to {MAX_POINTS} values, each once")
+    except ValueError as error:
+        value = "" if isinstance(given, list | tuple) else f"{shown(given)}: "
+        raise UserError(f"{where}: {value}{error}") from None
     return tuple(grid)
 
 
@@ -50,99 +122,16 @@ def _number(text: str) -> Decimal:
     return number
 
 
-def _parse_seeds(given: object) -> object:
-    """Read the command's numbers between commas; each once."""
+def parse_seeds(given: object) -> tuple[int, ...]:
+    """Read whole numbers, or the command's ``0,1,2``; each once."""
+    seeds = given
     if isinstance(given, str):
-        if not re.fullmatch(r"\d+(,\d+)*", given):
-            raise ValueError("must be whole numbers between commas, as in 0,1,2")
-        given = map(int, given.split(","))
-    seeds = tuple(given) if isinstance(given, Iterable) else given
-    if isinstance(seeds, tuple) and not 0 < len(set(seeds)) == len(seeds):
-        raise ValueError("must be one seed or several different ones")
-    return seeds
-
-
-def _by_key(grids: object) -> object:
-    """Divide the command's KEY=VALUES; take ``train_args.beta`` for ``beta``."""
-    pairs: list[tuple[str, object]]
-    if isinstance(grids, tuple):
-        pairs = []
-        for grid in grids:
-            key, _, values = grid.partition("=")
-            if not key.strip() or not values.strip():
-                raise ValueError(f"{grid!r}: write KEY=VALUES, as in beta=0.5:1.2:0.1")
-            pairs.append((key, values))
-    elif isinstance(grids, Mapping):
-        pairs = [(str(key), values) for key, values in grids.items()]
-    else:
-        return grids
-    plain = {key.strip().removeprefix("train_args."): values for key, values in pairs}
-    if len(plain) < len(pairs):
-        raise ValueError("a key is given twice; put its values between commas")
-    return plain
-
-
-def _as_list(overrides: object) -> list[str]:
-    if not isinstance(overrides, Mapping | Sequence):
-        raise ValueError(
-            "must be a mapping of section.key to values, or a list of section.key=value"
+        seeds = tuple(map(int, given.split(","))) if re.fullmatch(r"\d+(,\d+)*", given) else None
+    several = tuple(seeds) if isinstance(seeds, Iterable) and not isinstance(seeds, str) else ()
+    whole = all(type(seed) is int and 0 <= seed < 2**32 for seed in several)
+    if not whole or not 0 < len(set(several)) == len(several):
+        raise UserError(
+            f"--seeds: {shown(given)}: must be whole numbers of 0 to 4294967295, each once, as in "
+            "0,1,2"
         )
-    return as_options(overrides)
-
-
-class Options(BaseModel):
-    """What is asked of a search; what is None is the default's, or the resumed study's.
-
-    The first ones make the plan, the others say where and how it is carried out.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    grid: Annotated[
-        dict[str, Annotated[tuple[float, ...], BeforeValidator(parse_grid)]] | None,
-        Field(min_length=1),
-        BeforeValidator(_by_key),
-    ] = None
-    rounds: int | None = Field(default=None, ge=1, le=2**31 - 1)
-    validation: float | None = Field(default=None, gt=0, lt=1)
-    metric: Metric | None = None
-    seeds: Annotated[tuple[Seed, ...] | None, BeforeValidator(_parse_seeds)] = None
-    paper: bool | None = None
-    prune: bool | None = None
-    overrides: Annotated[list[str], BeforeValidator(_as_list)] = []
-    study: Path | None = Field(default=None, strict=False)
-    jobs: int = Field(default=1, ge=1)
-    resume: bool = False
-    allow_code: bool = False
-
-    @property
-    def planned(self) -> dict[str, object]:
-        """What is given of the plan, each key's grid by itself; paper=False asks for nothing."""
-        names = {"rounds", "validation", "metric", "seeds", "paper", "prune"}
-        given = self.model_dump(include=names)
-        given["paper"] = self.paper or None
-        given |= {f"grid {key}": values for key, values in (self.grid or {}).items()}
-        return {name: value for name, value in given.items() if value is not None}
-
-
-def options_of(plan: Plan) -> Options:
-    """Return the options that make this plan."""
-    grid = {key: values for step in plan.steps for key, values in step.grid.items()}
-    given = plan.model_dump(include={"validation", "metric", "prune", "paper"})
-    return Options(grid=grid, rounds=plan.steps[0].rounds, seeds=plan.seeds or None, **given)
-
-
-def checked_options(given: Mapping[str, object]) -> Options:
-    """Validate options; a ``UserError`` has a line for each that is wrong."""
-    try:
-        return Options.model_validate(given)
-    except ValidationError as error:
-        raise UserError(joined(map(_line, error.errors()))) from None
-
-
-def _line(entry: Any) -> str:
-    name, *key = entry["loc"][:2]
-    option = " ".join(["--" + name.replace("_", "-"), *(printable(part) for part in key)])
-    value, allowed = entry["input"], entry["msg"].removeprefix("Value error, ")
-    several = isinstance(value, Mapping | list | tuple)  # the message names which one
-    return f"{option}: {'' if several else shown(value) + ': '}{allowed}"
+    return several

@@ -1,8 +1,8 @@
-"""Grid searches, shared by any number of processes.
+"""Grid searches, shared by any number of processes: Optuna runs and keeps the trials.
 
 Every process does the same: the next grid point that has no result and that nobody is at, then the
-next step. A trial's run folder says whether it finished. The kernel locks it while the trial runs,
-so a point whose process was killed or interrupted is free again, and its run is gone on with.
+next step. A kernel's lock says who is at a point, so that the point of a process that was killed or
+interrupted is free again; its trial is run anew.
 """
 
 from __future__ import annotations
@@ -10,22 +10,27 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
-from math import isnan
 from pathlib import Path
 
-import pandas as pd
+import optuna
 from filelock import FileLock, Timeout
+from optuna.pruners import MedianPruner
+from optuna.samplers import GridSampler
+from optuna.trial import FrozenTrial, TrialState
 
 from fednnnn_plugin.errors import RunError
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.reporting.study import Step, Study, read_plan
-from fednnnn_plugin.tuning.journal import Journal, Row
 from fednnnn_plugin.tuning.plan import trial_recipes
 from fednnnn_plugin.tuning.study_folder import StudyFolder, shown_values
-from fednnnn_plugin.tuning.trial import read_curves, rounds_done, run_trial
+from fednnnn_plugin.tuning.trial import Failed, run_trial
 
 Values = dict[str, float]
+_STATES = {
+    TrialState.COMPLETE: "finished",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
+}
 
 
 class Search:
@@ -35,23 +40,33 @@ class Search:
     """
 
     def __init__(self, folder: StudyFolder, say: Callable[[str], None], jobs: int) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._folder, self._say, self._jobs = folder, say, jobs
         self._plan = read_plan(folder.path)
-        self._journal = Journal(folder.journal, self._plan)
+        self._studies = {
+            step.name: optuna.create_study(
+                study_name=step.name,
+                storage=folder.storage,
+                direction="minimize" if self._plan.lowest else "maximize",
+                pruner=MedianPruner(n_startup_trials=4, n_warmup_steps=step.rounds // 3),
+                load_if_exists=True,
+            )
+            for step in self._plan.steps
+        }
 
     def run(self) -> Study:
         """Search every step; it is a ``RunError`` where no trial of one finished."""
         chosen: Values = {}
-        load, plan = self._folder.load, self._plan
-        for step in plan.steps:
-            recipes = [trial_recipes(load, plan, step, {**chosen, **p}) for p in step.points()]
+        for step in self._plan.steps:
             for waits in (False, True):  # at last for the points that other processes are at
-                for point, of_runs in zip(step.points(), recipes, strict=True):
-                    self._visit(step, point, of_runs, waits=waits)
+                for point in step.points():
+                    self._visit(step, point, chosen, waits=waits)
             study = self._tabulate()
             best = study.chosen(step)
             if not best:
-                reasons = Counter(row["reason"] for row in self._journal.rows(step).values())
+                reasons = Counter(
+                    trial.user_attrs["reason"] for trial in self._ended(step).values()
+                )
                 ((reason, _),) = reasons.most_common(1)
                 raise RunError(
                     f"{self._folder.path}: {step.name}: no trial finished: {reason}; remove "
@@ -60,78 +75,76 @@ class Search:
             chosen |= best
         return study
 
-    def _visit(
-        self, step: Step, point: Values, recipes: Mapping[str, Recipe], *, waits: bool
-    ) -> None:
-        """See that a point has a result; leave it where another process is at it."""
+    def _ended(self, step: Step) -> dict[tuple[float, ...], FrozenTrial]:
+        """Return each point's last trial that was not cut short, by its values."""
+        return {
+            tuple(trial.params[key] for key in step.grid): trial
+            for trial in self._studies[step.name].get_trials(deepcopy=False)
+            if trial.state.is_finished() and "folder" in trial.user_attrs
+        }
+
+    def _visit(self, step: Step, point: Values, chosen: Values, *, waits: bool) -> None:
+        """See that a point has a result; leave it where another process is at it.
+
+        A trial of which the folder of a run was removed has none.
+        """
         folder = self._folder.trial(step, point)
-        runs = {folder / name: recipe for name, recipe in recipes.items()}
         folder.parent.mkdir(parents=True, exist_ok=True)
         started = time.perf_counter()
         try:
             with FileLock(folder.with_name(f".{folder.name}.lock"), timeout=-1 if waits else 0):
-                row = self._journal.rows(step).get(tuple(point.values()))
-                rounds = [rounds_done(run, recipe) for run, recipe in runs.items()]
-                rest = [number for number in rounds if number != step.rounds]
-                # A failed trial is a result, unless the folder of the run that failed was removed.
-                if row and (not rest or (rest[0] is not None and row["state"] != "finished")):
+                ended = self._ended(step).get(tuple(point.values()))
+                runs = [*self._plan.run_folders][: ended.user_attrs["runs"] if ended else 0]
+                if ended and all((folder / run).exists() for run in runs):
                     return
-                row = self._record(folder, list(runs), step, point, *self._run(runs, step, point))
+                recipes = trial_recipes(self._folder.load, self._plan, step, {**chosen, **point})
+                study = self._studies[step.name]
+                study.sampler = GridSampler({key: [value] for key, value in point.items()})
+                study.optimize(self._objective(step, folder, recipes), n_trials=1, catch=(Failed,))
+                line = self._line(step, point, self._ended(step)[tuple(point.values())])
         except Timeout:
             return
         done, of = len(self._tabulate().trials), sum(map(len, self._plan.steps))
-        self._say(f"[{done}/{of}] {self._line(row, point)}  {time.perf_counter() - started:.1f} s")
+        self._say(f"[{done}/{of}] {line}  {time.perf_counter() - started:.1f} s")
 
-    def _run(self, runs: Mapping[Path, Recipe], step: Step, point: Values) -> tuple[str, str]:
-        """Run what of a trial is not finished, until a run fails or is stopped early."""
-        code = self._folder.allow_code
-        for run, recipe in runs.items():
-            if rounds_done(run, recipe) == step.rounds:
-                continue
-            hopeless = partial(self._hopeless, run, step, point)
-            state, reason = run_trial(recipe, run, hopeless, self._jobs, allow_code=code)
-            if state != "finished":
-                return state, reason
-        return "finished", ""
+    def _objective(
+        self, step: Step, folder: Path, recipes: Mapping[str, Recipe]
+    ) -> Callable[[optuna.Trial], float]:
+        """Return what Optuna calls for a trial."""
+        runs = {folder / name: recipe for name, recipe in recipes.items()}
 
-    def _hopeless(self, run: Path, step: Step, point: Values) -> bool:
-        plan = self._plan
-        return plan.prune and self._journal.hopeless(step, point, read_curves([run], plan))
+        def objective(trial: optuna.Trial) -> float:
+            for key, values in step.grid.items():
+                trial.suggest_float(key, min(values), max(values))
+            measured, error = run_trial(self._folder, runs, self._plan, trial, self._jobs)
+            for name, value in measured.items():
+                trial.set_user_attr(name, value)
+            trial.set_user_attr("folder", folder.relative_to(self._folder.path).as_posix())
+            if error:
+                raise error
+            return float(measured[self._plan.metric])
 
-    def _record(
-        self, folder: Path, runs: list[Path], step: Step, point: Values, state: str, reason: str
-    ) -> Row:
-        """Write down what a trial that ended has measured."""
-        metric = self._plan.metric
-        curves = read_curves(runs, self._plan)
-        row: Row = {"step": step.name, "method": step.method, metric: None, **point}
-        if len(curves):
-            row |= {name: None if isnan(last) else last for name, last in curves.iloc[-1].items()}
-            signed = self._signed(curves).dropna()
-            row["best_round"] = int(signed.idxmax()) if len(signed) else None
-            row["rounds"] = int(curves.index[-1])
-        if state == "finished" and row[metric] is None:
-            state, reason = "failed", f"its {metric} is not finite"
-        row |= {"state": state, "value": row[metric] if state == "finished" else None}
-        row |= {"reason": reason, "folder": folder.relative_to(self._folder.path).as_posix()}
-        self._journal.record(step, point, row, curves)
-        return row
-
-    def _signed(self, curves: pd.DataFrame) -> pd.Series[float]:
-        """What is the higher the better after each round."""
-        if self._plan.of_measure:
-            return curves["final_metric"] * (-1.0 if self._plan.lower_is_better else 1.0)
-        of_classes = curves["final_accuracy"].notna().any()
-        return curves["final_accuracy"] if of_classes else -curves["final_loss"]
+        return objective
 
     def _tabulate(self) -> Study:
         """Bring ``trials.csv`` up to date."""
         with self._folder.locked():
-            rows = [row for step in self._plan.steps for row in self._journal.rows(step).values()]
+            rows = [
+                {
+                    "step": step.name,
+                    "method": step.method,
+                    "state": _STATES[trial.state],
+                    "value": trial.value if trial.state == TrialState.COMPLETE else None,
+                    **trial.user_attrs,
+                    **trial.params,
+                }
+                for step in self._plan.steps
+                for trial in self._ended(step).values()
+            ]
             return self._folder.write_trials(self._plan, rows)
 
-    def _line(self, row: Row, point: Values) -> str:
-        how = f"{row['state']} {row['reason']}".rstrip()
-        if row["state"] == "finished":
-            how = f"{self._plan.metric.replace('_', ' ')} {row['value']:.4f}"
-        return f"{row['step']}: {shown_values(point)}  {how}"
+    def _line(self, step: Step, point: Values, trial: FrozenTrial) -> str:
+        how = f"{_STATES[trial.state]} {trial.user_attrs.get('reason', '')}".rstrip()
+        if trial.state == TrialState.COMPLETE:
+            how = f"{self._plan.metric.replace('_', ' ')} {trial.value:.4f}"
+        return f"{step.name}: {shown_values(point)}  {how}"

@@ -10,10 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pandas as pd
 from filelock import FileLock
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
+from fednnnn_plugin.assembly.functions import object_names
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.reading import write_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe, load_recipe
@@ -34,18 +40,44 @@ _LONGEST_NAME = 255 - len("..lock")  # bytes of a trial's folder, whose lock is 
 
 
 class StudyFolder:
-    """Paths of a study's files; ``allow_code`` lets the recipe's own code run."""
+    """A study's files; ``allow_code`` lets the recipe's own code run.
 
-    def __init__(self, path: Path, *, allow_code: bool = False) -> None:
+    ``objects`` of a program are in the place of what the recipe names, by ``section.key``.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        allow_code: bool = False,
+        objects: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         self.path = path
         self.allow_code = allow_code
+        self.objects = dict(objects)  # other processes get it
+        self.object_names = {key: object_names(key, thing) for key, thing in objects.items()}
         self.base = path / "base.yaml"
         self.journal = path / "journal.log"
         self.best = path / "best.yaml"
 
     def load(self, overrides: Sequence[str]) -> Recipe:
         """Load the recipe that is searched for."""
-        return load_recipe(self.base, overrides, allow_code=self.allow_code)
+        names = self.object_names
+        return load_recipe(self.base, overrides, allow_code=self.allow_code, objects=names)
+
+    @property
+    def storage(self) -> JournalStorage:
+        """Optuna's journal, which any number of processes share."""
+        # Not Optuna's lock, which a killed process leaves behind, for others to wait for.
+        lock: Any = FileLock(self.path / ".journal.lock")
+        with lock:  # nobody else is at writing a line
+            _drop_half_a_line(self.journal)
+        try:
+            return JournalStorage(JournalFileBackend(str(self.journal), lock))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"--study: {self.journal}: damaged: not a journal of Optuna's; move the study away"
+            ) from error
 
     def locked(self) -> FileLock:
         """Return the kernel's lock on the files that several processes write."""
@@ -117,3 +149,10 @@ def _provenance(study: Study, step: Step) -> list[str]:
         f"  {study.counts([step])}",
         f"  best: {shown_values(study.chosen(step))}: {study.plan.metric} {best['value']:.4f}",
     ]
+
+
+def _drop_half_a_line(path: Path) -> None:
+    """Drop what a process wrote last that was killed; Optuna would write on behind it."""
+    with path.open("ab+") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)

@@ -1,126 +1,148 @@
-"""One trial: a run of one grid point, whose run folder says whether it finished."""
+"""A trial: a run with each of the plan's seeds, and what it comes to."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial, reduce
+from math import isnan
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import optuna
 import pandas as pd
 
 from fednnnn_plugin.assembly.federation import run_federation
 from fednnnn_plugin.assembly.inputs import recipe_inputs
-from fednnnn_plugin.errors import RunError, StartError, UserError, in_words
-from fednnnn_plugin.files import write_atomically
+from fednnnn_plugin.errors import RunError, StartError, in_words
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.quantities import RoundRecord
-from fednnnn_plugin.recipe import Recipe, dump_recipe, load_recipe
+from fednnnn_plugin.recipe import Recipe, load_recipe
 from fednnnn_plugin.reporting.study import Plan
 from fednnnn_plugin.run_folder.folder import Mode, RunFolder
-from fednnnn_plugin.run_folder.records import Summary
+from fednnnn_plugin.tuning.study_folder import StudyFolder
 
 
-def rounds_done(folder: Path, recipe: Recipe) -> int | None:
-    """Return how many rounds this recipe's finished run had: 0 of one cut short, None of none."""
-    run = RunFolder(folder)
-    if not run.recipe.is_file() or run.recipe.read_bytes() != dump_recipe(recipe).encode():
-        return None
-    return Summary.rounds_in(run.summary)
+class Failed(RuntimeError):
+    """A trial that diverged, or whose settings cannot be run."""
+
+
+class Outcome(NamedTuple):
+    """What a trial has measured, with the number of its runs, and why it has no value."""
+
+    measured: dict[str, Any]
+    error: Failed | optuna.TrialPruned | None
 
 
 def run_trial(
-    recipe: Recipe, folder: Path, hopeless: Callable[[], bool], jobs: int, *, allow_code: bool
-) -> tuple[str, str]:
-    """Run a trial, or the rest of one that was cut short; other runs in its folder are refused.
+    study: StudyFolder,
+    runs: Mapping[Path, Recipe],
+    plan: Plan,
+    trial: optuna.Trial,
+    jobs: int,
+) -> Outcome:
+    """Make the runs of a trial, each in its folder, which is replaced.
 
-    ``hopeless`` tells after each round that was tested, but the last, whether to end it; ``jobs``
-    trials share this machine's cores and GPU. Returns the trial's state, and the reason of a
-    failure.
+    What several runs measured is the mean, for the rounds that all have which began. ``jobs``
+    trials share this machine's cores and GPU.
     """
-    ranks = Ranks()
+    ranks, judges = Ranks(), list[_Judge]()
     ranks.core_sharers = jobs
-    mode: Mode = "resume" if RunFolder(folder).recipe.exists() else "new"
-    pruner = _Pruner(hopeless, recipe.train_args.comm_round)
+    error: Failed | optuna.TrialPruned | None = None
     try:
-        load = partial(recipe_inputs, recipe, ranks, allow_code=allow_code)
-        run_federation(recipe, load, folder, mode, ranks=ranks, followers=[pruner])
-    except optuna.TrialPruned:
-        return "pruned", ""
-    except (RunError, StartError) as error:
-        if mode == "new" and not folder.exists():  # a run that failed is there until it is removed
-            folder.mkdir(parents=True)
-            write_atomically(RunFolder(folder).recipe, dump_recipe(recipe).encode())
-        return "failed", str(error)
-    if Summary.rounds_in(RunFolder(folder).summary) > recipe.train_args.comm_round:
-        raise UserError(f"--study: {folder}: it holds a longer run than the study's: move it away")
-    return "finished", ""
+        for folder, recipe in runs.items():
+            judges.append(_Judge(plan, trial, recipe.train_args.comm_round, len(judges)))
+            load = partial(recipe_inputs, recipe, ranks, study.objects, allow_code=study.allow_code)
+            mode: Mode = "overwrite" if folder.exists() else "new"
+            run_federation(recipe, load, folder, mode, ranks=ranks, followers=[judges[-1]])
+    except optuna.TrialPruned as pruned:
+        error = pruned
+    except (RunError, StartError) as failed:
+        folder.mkdir(parents=True, exist_ok=True)  # as long as it is there, the trial has failed
+        error = Failed(str(failed))
+    measured = _last(_mean([judge.curves() for judge in judges]), plan)
+    if error is None and measured.get(plan.metric) is None:
+        error = Failed(f"its {plan.metric} is not finite")
+    return Outcome(measured | {"reason": str(error or ""), "runs": len(judges)}, error)
 
 
-# A search replaces no trial: one whose folder is gone is run again.
+# A search replaces no trial that has ended: one whose folder is gone is run again.
 _AGAIN = {
     f"replace {what} with --overwrite": f"remove {what} to run it again"
     for what in ("it", "the run")
 }
 
 
-def check_trial(folder: Path, *, allow_code: bool) -> None:
+def check_trial(study: StudyFolder, folder: Path) -> None:
     """Refuse data and code of the user's that are not those that a trial ran with."""
     if (stored := RunFolder(folder).recipe).is_file():
-        recipe, ranks = load_recipe(stored, allow_code=allow_code), Ranks()
-        load = partial(recipe_inputs, recipe, ranks, allow_code=allow_code)
+        names, ranks = study.object_names, Ranks()
+        recipe = load_recipe(stored, allow_code=study.allow_code, objects=names)
+        load = partial(recipe_inputs, recipe, ranks, study.objects, allow_code=study.allow_code)
         with in_words(_AGAIN):
             run_federation(recipe, load, folder, "resume", ranks=ranks, only_check=True)
 
 
-class _Pruner(Follower):
-    """Ends a trial that is hopeless."""
+class _Judge(Follower):
+    """Keeps what a plan may judge a run by; Optuna's pruner may end it, where the plan prunes.
 
-    def __init__(self, hopeless: Callable[[], bool], rounds: int) -> None:
-        self._hopeless, self._rounds = hopeless, rounds
+    To Optuna the rounds of a trial's runs are one sequence, so that each is compared with the same
+    round of the same seed.
+    """
+
+    def __init__(self, plan: Plan, trial: optuna.Trial, rounds: int, run: int) -> None:
+        self._plan, self._trial, self._rounds, self._run = plan, trial, rounds, run
+        self._records: list[tuple[int, float | None, float | None, float | None]] = []
 
     def round_done(self, record: RoundRecord) -> None:
-        values = (record.test_acc, record.test_loss, record.test_metrics)
-        tested = any(value is not None for value in values)
-        if tested and record.round < self._rounds and self._hopeless():
+        own = (record.test_metrics or {}).get(self._plan.measure or "")
+        self._records.append((record.round, record.test_acc, record.test_loss, own))
+        if not self._plan.prune or all(value is None for value in self._records[-1][1:]):
+            return
+        value = self.curves()[self._plan.metric].iloc[-1]
+        if not isnan(value):
+            self._trial.report(value, self._run * self._rounds + record.round)
+        if record.round < self._rounds and self._trial.should_prune():
             raise optuna.TrialPruned
 
+    def curves(self) -> pd.DataFrame:
+        """Return each metric after every round that was tested, by the round's number."""
+        columns = ["round", "accuracy", "loss", "measure"]
+        rounds = pd.DataFrame(self._records, columns=columns, dtype=float).set_index("round")
+        # The last round is always tested: without a value the run has diverged.
+        tested = rounds[rounds.notna().any(axis=1) | (rounds.index == rounds.index.max())]
+        accuracy, loss, measure = (tested[name] for name in columns[1:])
+        curves = {
+            "best_accuracy": accuracy.cummax().ffill(),
+            "final_accuracy": accuracy,
+            "final_loss": loss,
+        }
+        if self._plan.measure is not None:
+            best = measure.cummin() if self._plan.lower_is_better else measure.cummax()
+            curves["best_metric"] = best.ffill()  # a metric may be NaN in a round
+            curves["final_metric"] = measure
+        return pd.DataFrame(curves)
 
-def read_curves(runs: Sequence[Path], plan: Plan) -> pd.DataFrame:
-    """Read what the plan may judge by after each round that was tested, by the round's number.
 
-    Of several runs it is the mean, for the rounds that all have which began; NaN where one of them
-    has no value.
-    """
-    begun = [curves for run in runs if len(curves := _curves(run, plan))]
-    if not begun:
-        return _curves(runs[0], plan)
+def _mean(runs: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the mean of the runs that began, where all have a value."""
+    begun = [curves for curves in runs if len(curves)] or [*runs[:1]]
     rounds = reduce(pd.Index.intersection, [curves.index for curves in begun])
     return sum(begun[1:], begun[0]).loc[rounds] / len(begun)
 
 
-def _curves(folder: Path, plan: Plan) -> pd.DataFrame:
-    path = RunFolder(folder).metrics
-    columns = {"round": int, "test_acc": float, "test_loss": float}
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        records = [json.loads(line) for line in lines]
-        rounds = pd.DataFrame(records, columns=list(columns)).astype(columns)
-        own = [(record.get("test_metrics") or {}).get(plan.measure) for record in records]
-        rounds["measure"] = pd.Series(own, dtype=float)
-    except (ValueError, TypeError, AttributeError):
-        raise UserError(f"--study: {path}: damaged: remove its folder to run it anew") from None
-    has_value = rounds[["test_acc", "test_loss", "measure"]].notna().any(axis=1)
-    # The last round is always tested: without a value the run has diverged.
-    tested = rounds[has_value | (rounds["round"] == rounds["round"].max())].set_index("round")
-    accuracy, loss = tested["test_acc"], tested["test_loss"]
-    best = accuracy.cummax().ffill()
-    curves = {"best_accuracy": best, "final_accuracy": accuracy, "final_loss": loss}
-    if plan.measure is not None:
-        measure = tested["measure"]
-        best = measure.cummin() if plan.lower_is_better else measure.cummax()
-        curves["best_metric"] = best.ffill()  # a metric may be NaN in a round
-        curves["final_metric"] = measure
-    return pd.DataFrame(curves)
+def _last(curves: pd.DataFrame, plan: Plan) -> dict[str, Any]:
+    """Return the values after the last round, and the best round."""
+    if not len(curves):
+        return {}
+    if plan.of_measure:
+        signed = curves["final_metric"] * (-1.0 if plan.lower_is_better else 1.0)
+    else:
+        of_classes = curves["final_accuracy"].notna().any()
+        signed = curves["final_accuracy"] if of_classes else -curves["final_loss"]
+    signed = signed.dropna()
+    values = {name: None if isnan(last) else last for name, last in curves.iloc[-1].items()}
+    return values | {
+        "best_round": int(signed.idxmax()) if len(signed) else None,
+        "rounds": int(curves.index[-1]),
+    }

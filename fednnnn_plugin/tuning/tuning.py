@@ -6,11 +6,20 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import pandas as pd
+from typing_extensions import Unpack
 
-from fednnnn_plugin.assembly.run import IN_PYTHON
-from fednnnn_plugin.errors import UserError, in_words
+from fednnnn_plugin.assembly.run import (
+    IN_PYTHON,
+    Objects,
+    as_options,
+    names_and_objects,
+    registered,
+)
+from fednnnn_plugin.data.own_data import DATA, clients_of
+from fednnnn_plugin.errors import UserError, in_words, shown
 from fednnnn_plugin.processes.endings import launched_ranks
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.reporting.study import is_study, read_plan
@@ -22,7 +31,7 @@ from fednnnn_plugin.tuning.study_folder import StudyFolder, shown_values
 
 _log = logging.getLogger(__name__)
 Say = Callable[[str], None]
-_WORDS = {f"--{name.replace('_', '-')}": name for name in Options.model_fields} | IN_PYTHON
+_WORDS = {f"--{name}": name for name in (*Options._fields, "study", "jobs")} | IN_PYTHON
 
 
 @dataclass(frozen=True)
@@ -60,11 +69,11 @@ def tune(
     jobs: int = 1,
     resume: bool = False,
     allow_code: bool = False,
+    **objects: Unpack[Objects],
 ) -> Tuning:
     """Find a recipe's hyperparameters by grid search, like the command ``fednnnn tune``.
 
-    Each trial that ends is logged at level INFO. Custom code is named in the recipe, as
-    ``module:name``; objects cannot be passed.
+    Each trial that ends is logged at level INFO. A trial that was cut short is run anew.
 
     Args:
         recipe: a path, or the name of a recipe that comes with the package.
@@ -92,6 +101,10 @@ def tune(
         jobs: trials that run in parallel.
         resume: continue the study in the folder; no finished trial is repeated.
         allow_code: allow a ``module:name`` in the recipe to run.
+        **objects: ``model``, ``data``, ``rule``, ``client_method``, ``loss``,
+            ``client_optimizer``, ``metrics`` and ``client_sampling``, as for
+            :func:`~fednnnn_plugin.run`; data as arrays, of which a part can be held out. With
+            ``resume`` they must be those of the study, and with several ``jobs`` names.
 
     Raises:
         UserError: a mistake in the recipe, the settings or the folder; nothing is written.
@@ -104,55 +117,88 @@ def tune(
         found = fp.tune("digits_noniid_b_fednnnn", grid={"beta": [0.5, 0.7], "gamma": [0.8]})
         fp.run(found.recipe)
     """
-    given = {
-        "grid": grid,
-        "rounds": rounds,
-        "validation": validation,
-        "metric": metric,
-        "seeds": seeds,
-        "paper": paper,
-        "prune": prune,
-        "overrides": overrides or (),
-        "study": study,
-        "jobs": jobs,
-        "resume": resume,
-        "allow_code": allow_code,
-    }
+    asked: dict[str, object] = {"grid": grid, "rounds": rounds, "validation": validation}
+    asked |= {"metric": metric, "seeds": seeds, "paper": paper, "prune": prune}
     with in_words(_WORDS):
-        return tune_recipe(recipe, given, say=_log.info, warn=_log.warning)
+        names, things = names_and_objects(objects)
+        if type(jobs) is not int or jobs < 1:
+            raise UserError(f"--jobs: {shown(jobs)}: must be a whole number of at least 1")
+        return tune_recipe(
+            recipe,
+            checked_options(asked),
+            overrides=[*names, *as_options(overrides or ())],
+            study=_path(study),
+            jobs=jobs,
+            resume=resume,
+            allow_code=allow_code,
+            objects=things,
+            say=_log.info,
+            warn=_log.warning,
+        )
 
 
-def tune_recipe(recipe: Path | str, given: Mapping[str, object], *, say: Say, warn: Say) -> Tuning:
-    """Search as :func:`tune` does, by the options that are ``given``; messages are the command's.
+def _path(study: object) -> Path | None:
+    if not isinstance(study, Path | str | None):
+        raise UserError(f"--study: {shown(study)}: must be a path")
+    return None if study is None else Path(study)
+
+
+def tune_recipe(
+    recipe: Path | str,
+    options: Options,
+    *,
+    say: Say,
+    warn: Say,
+    overrides: Sequence[str] = (),
+    study: Path | None = None,
+    jobs: int = 1,
+    resume: bool = False,
+    allow_code: bool = False,
+    objects: Mapping[str, object] = MappingProxyType({}),
+) -> Tuning:
+    """Search as :func:`tune` does, by these options; messages are the command's.
 
     ``say`` takes a line for each trial that ends, and the outcome.
     """
     if launched_ranks() > 1:
         raise UserError("tune: start one process; --jobs N starts more, --resume joins a study")
-    options, path = checked_options(given), find_recipe(str(recipe))
+    if objects and jobs > 1:
+        raise UserError(
+            f"--jobs: {jobs}: objects cannot be sent to other processes: must be 1, or name them "
+            "as module:name"
+        )
+    path = find_recipe(str(recipe))
+    with registered(objects) as names:
 
-    def load(more: Sequence[str]) -> Recipe:
-        return load_recipe(path, [*options.overrides, *more], allow_code=options.allow_code)
+        def load(more: Sequence[str]) -> Recipe:
+            return load_recipe(
+                path,
+                [*overrides, *more],
+                allow_code=allow_code,
+                objects=names,
+                clients=clients_of(objects.get(DATA)),
+            )
 
-    loaded = load([])
-    default = f"{loaded.name}-seed{loaded.common_args.random_seed}"
-    study = options.study or Path("studies") / default
-    folder = StudyFolder(study.expanduser(), allow_code=options.allow_code)
-    if options.resume and is_study(folder.path):
-        check_study(folder, load, options)
-    else:
-        begin_study(folder, load, options)
-        if options.resume:
-            say(f"{folder.path}: no study to resume: starting a new one")
-    for key, asked in (
-        ("tracking_args.enable_wandb", loaded.tracking_args.enable_wandb),
-        ("common_args.using_mlops", loaded.common_args.using_mlops),
-    ):
-        if asked:
-            warn(f"{key}: true: trials do not report; runs of best.yaml do")
-    for line in described(folder.load, read_plan(folder.path)):
-        say(line)
-    found = search(folder, say, options.jobs)
+        loaded = load([])
+        default = Path("studies") / f"{loaded.name}-seed{loaded.common_args.random_seed}"
+        folder = StudyFolder(
+            (study or default).expanduser(), allow_code=allow_code, objects=objects
+        )
+        if resume and is_study(folder.path):
+            check_study(folder, load, options)
+        else:
+            begin_study(folder, load, options)
+            if resume:
+                say(f"{folder.path}: no study to resume: starting a new one")
+        for key, is_asked in (
+            ("tracking_args.enable_wandb", loaded.tracking_args.enable_wandb),
+            ("common_args.using_mlops", loaded.common_args.using_mlops),
+        ):
+            if is_asked:
+                warn(f"{key}: true: trials do not report; runs of best.yaml do")
+        for line in described(folder.load, read_plan(folder.path)):
+            say(line)
+        found = search(folder, say, jobs)
     steps = found.plan.steps
     say(found.counts(steps))
     say(f"best: {', '.join(shown_values(found.chosen(step)) for step in steps)}")

@@ -12,7 +12,7 @@ import yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe, find_recipe, load_recipe
 from fednnnn_plugin.reporting.study import Study
 from fednnnn_plugin.run_folder.records import Summary
-from fednnnn_plugin.tuning.options import Options
+from fednnnn_plugin.tuning.options import Options, checked_options
 from fednnnn_plugin.tuning.plan import Measure, make_plan
 from fednnnn_plugin.tuning.search import Search
 from fednnnn_plugin.tuning.study_folder import StudyFolder
@@ -39,7 +39,8 @@ class Searches:
 
     def begin(self, *overrides: str, measure: Measure | None = None, **options: object) -> None:
         base = load_recipe(find_recipe("digits_noniid_b_fednnnn"), overrides)
-        self.folder.write_plan(base, make_plan(base, Options.model_validate(options), measure))
+        asked = checked_options(dict.fromkeys(Options._fields) | options)
+        self.folder.write_plan(base, make_plan(base, asked, measure))
 
     def search(self, outcome: Outcome) -> Study:
         def run(recipe: Recipe, _: object, folder: Path, mode: str, **how: Any) -> None:

@@ -2,18 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 
+import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe
 from fednnnn_plugin.reporting.study import MAX_POINTS, Metric, read_plan
 from fednnnn_plugin.tuning.begin import begin_study
-from fednnnn_plugin.tuning.options import Options, checked_options, parse_grid
+from fednnnn_plugin.tuning.options import Options, parse_grid
 from fednnnn_plugin.tuning.plan import described
 from fednnnn_plugin.tuning.study_folder import StudyFolder
 
@@ -53,22 +55,21 @@ GRIDS = ([], [True], "", None, True, "1:2:0", "1,1.0", "1:nan:1", "1e999999", MA
 @pytest.mark.parametrize(
     ("given", "start"),
     [
-        *(({"grid": {"beta": bad}}, "--grid beta: ") for bad in GRIDS),
-        ({"grid": 3}, "--grid: 3: "),
-        ({"rounds": "3"}, "--rounds: '3': "),
-        ({"validation": 1.0}, "--validation: 1.0: "),
-        *(({"seeds": bad}, "--seeds: ") for bad in ("", "1;2", "1,1", [1, 1], [], 3)),
-        *(({"seeds": bad}, "--seeds") for bad in ([True], [-1], ["1"], "0,4294967296")),
-        ({"metric": "loss"}, "--metric: 'loss': "),
-        ({"jobs": "2"}, "--jobs: '2': "),
-        ({"study": 3}, "--study: 3: "),
-        ({"overrides": 3}, "--overrides: 3: "),
-        ({"allow_code": "yes"}, "--allow-code: 'yes': "),
+        *(({"grid": {"beta": bad}}, "grid beta: ") for bad in GRIDS),
+        ({"grid": 3}, "grid: 3: "),
+        *(({"rounds": bad}, f"rounds: {bad!r}: ") for bad in ("3", 0)),
+        ({"validation": 1.0}, "validation: 1.0: "),
+        *(({"seeds": bad}, "seeds: ") for bad in ("", "1;2", "1,1", [1, 1], [], 3, [-1], ["1"])),
+        ({"metric": "loss"}, "metric: 'loss': "),
+        ({"jobs": "2"}, "jobs: '2': "),
+        ({"jobs": 2, "model": torch.nn.Linear(1, 1)}, "jobs: 2: objects "),
+        ({"study": 3}, "study: 3: "),
+        ({"overrides": 3}, "overrides: 3: "),
     ],
 )
-def test_wrong_option_is_one_line(given: dict[str, object], start: str) -> None:
+def test_wrong_argument_is_one_line(given: Any, start: str) -> None:
     with pytest.raises(UserError, match=rf"^{start}[^\n]*$"):
-        checked_options(given)
+        fp.tune(RECIPE, **given)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,6 @@ def test_wrong_option_is_one_line(given: dict[str, object], start: str) -> None:
         (["--grid=beta=0.5", "--grid=train_args.beta=0.6"], "--grid: a key is given twice"),
         (["--grid=train_args.beta=0,1"], "--grid beta: 0.0: must be"),
         (["--grid=eta=1"], "--grid eta: no key of train_args to search"),
-        (["--jobs=0"], "--jobs: 0: "),
         (["--study=a-file"], "--study: a-file: "),
         (["--study=a-folder"], "--study: a-folder: not empty, and not a study"),
         (["--set=client_num_in_total=1", FEW], "train_args.client_num_in_total: 1: "),

@@ -5,14 +5,17 @@ import os
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 from click.testing import CliRunner, Result
+from torch import nn
 
 import fednnnn_plugin as fp
 from fednnnn_plugin.cli import main
@@ -86,9 +89,12 @@ def test_search_shared_by_processes_that_stop(commands: Any, tmp_path: Path) -> 
     assert (table, best, rounds) == results(undisturbed)
     assert "3 of 3 trials have ended: 3 finished" in best
     lines = (tmp_path / "study" / "journal.log").read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line).get("user_attrs", {}).get("row") for line in lines]
-    names = sorted(Path(row["folder"]).name for row in rows if row)
-    assert names == ["beta=0.5", "beta=0.7", "beta=0.9"]
+    folders = [json.loads(line).get("user_attr", {}).get("folder") for line in lines]
+    assert sorted(Path(folder).name for folder in folders if folder) == [
+        "beta=0.5",
+        "beta=0.7",
+        "beta=0.9",
+    ]
 
 
 def test_study_at_home_of_an_oddly_named_recipe(
@@ -143,3 +149,26 @@ def test_study_refuses_a_model_changed_since(
     refused = tune(tmp_path, *options, "--resume")
     assert (refused.exit_code, refused.output.count("\n")) == (2, 1)
     assert refused.output.startswith("--resume: model (code)")
+
+
+def test_objects_are_searched_for_outside_the_main_thread(tmp_path: Path) -> None:
+    """As a notebook's server or a GUI calls it; the network learns at one of two rates only."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(160) % 4
+    inputs = torch.randn(160, 6, generator=generator) + 2 * nn.functional.one_hot(labels, 6)
+    settings = {"client_num_in_total": 4, "client_num_per_round": 4, "partition_method": "iid"}
+    given: dict[str, Any] = {
+        "model": nn.Linear(6, 4),
+        "data": (inputs[:120], labels[:120], inputs[120:], labels[120:]),
+        "grid": {"learning_rate": [1e-9, 0.1]},
+        "overrides": settings | {"comm_round": 3, "batch_size": 10},
+        "study": tmp_path / "study",
+    }
+    with ThreadPoolExecutor() as threads:
+        found = threads.submit(fp.tune, "digits_noniid_b_fednnnn", **given).result()
+        again = threads.submit(fp.tune, "digits_noniid_b_fednnnn", **given, resume=True).result()
+    assert found.best == again.best == {"learning_rate": 0.1}
+    assert len(list((tmp_path / "study" / "trials" / "FedNNNN").glob("l*"))) == 2
+    other = given | {"model": nn.Linear(6, 4, bias=False), "resume": True}
+    with pytest.raises(fp.UserError, match=r"^resume=True: model "):
+        fp.tune("digits_noniid_b_fednnnn", **other)
