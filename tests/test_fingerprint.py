@@ -1,8 +1,11 @@
 """Digests of code and models: the same for the same, another for what computes otherwise."""
 
 import copy
+import datetime
 import functools
 import importlib
+import itertools
+import linecache
 import logging
 import operator
 import pathlib
@@ -10,7 +13,9 @@ import random
 import subprocess
 import sys
 import threading
+from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,17 +25,17 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.preprocessing import StandardScaler
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fednnnn_plugin.fingerprint import code_digest, model_digests, tensors_digest
+from fednnnn_plugin.fingerprint import code_digests, model_digests, tensors_digest
 from fednnnn_plugin.user_code import is_installed
 
 SOURCE = """
 import functools
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 SCALE = 1
 PICKED = {"a", "b", "c"}
@@ -71,11 +76,22 @@ class Net(Base):
 """
 
 
+CELLS = itertools.count()
+
+
+def cell(text: str, **namespace: Any) -> dict[str, Any]:
+    """Run a text as a notebook does, whose text is known; return its variables."""
+    file = f"cell-{next(CELLS)}"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    namespace = {"__name__": "__main__"} | namespace
+    exec(compile(text, file, "exec"), namespace)
+    return namespace
+
+
 def digests(old: str = "", new: str = "", name: str = "no_module") -> dict[str, str]:
     """The digests of the source's network after an edit."""
     assert old in SOURCE
-    namespace: dict[str, Any] = {"__name__": name}
-    exec(SOURCE.replace(old, new, 1), namespace)
+    namespace = cell(SOURCE.replace(old, new, 1), __name__=name)
     torch.manual_seed(0)
     return model_digests(namespace["Net"]())
 
@@ -109,13 +125,16 @@ def test_digest_has_the_code_of_a_started_program(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_digest_ignores_comments_places_and_processes() -> None:
+def test_digest_ignores_comments_places_and_processes(tmp_path: Path) -> None:
     expected = digests()
     assert digests("# as in the paper", "") == expected
+    documented = "return torch.relu", "'It.'\n    return torch.relu"
+    assert digests(*documented) == expected
     assert digests("SCALE = 1\n", "\n\nSCALE = 1\nUNUSED = 3\n", name="other") == expected
     program = f"{SOURCE}\ntorch.manual_seed(0)\nnet = Net()\n"
     program += "import fednnnn_plugin.fingerprint as f; print(f.model_digests(net))"
-    printed = subprocess.check_output([sys.executable, "-c", program], text=True)
+    (tmp_path / "program.py").write_text(program)
+    printed = subprocess.check_output([sys.executable, tmp_path / "program.py"], text=True)
     assert printed.strip() == str(expected)
 
 
@@ -131,9 +150,9 @@ def test_digest_of_a_class_survives_its_use() -> None:
         pass
 
     for kind in (Inheriting, Step):
-        before = code_digest(kind)
+        before = code_digests(kind)
         kind([torch.zeros(1)], {})
-        assert code_digest(kind) == before
+        assert code_digests(kind) == before
 
 
 def test_digest_of_an_object_survives_its_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,11 +165,11 @@ def test_digest_of_an_object_survives_its_use(monkeypatch: pytest.MonkeyPatch) -
         return F.gelu(x) * key(x) * len(str(place))
 
     place = Place("a", "b")
-    before = code_digest(network, place, F.gelu)
+    before = code_digests(network, place, F.gelu)
     assert (hash(place), str(place)) == (hash(Place("a", "b")), "a/b")
     monkeypatch.setattr("builtins._", 3, raising=False)
     monkeypatch.setattr(torch._C._nn, "another", len, raising=False)
-    assert code_digest(network, place, F.gelu) == before
+    assert code_digests(network, place, F.gelu) == before
 
 
 def test_digest_follows_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +196,7 @@ def test_digest_follows_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             del sys.modules[name]
         importlib.invalidate_caches()
         far = importlib.import_module("own_package.use").far
-        return code_digest(scale), code_digest(far)
+        return code_digests(scale), code_digests(far)
 
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     before = found()
@@ -194,11 +213,11 @@ def test_digest_of_a_class_in_a_function_has_its_globals(monkeypatch: pytest.Mon
 
         return Inner
 
-    before = code_digest(made)
+    before = code_digests(made)
     monkeypatch.setitem(globals(), "__name__", "elsewhere")
-    assert code_digest(made) == before
+    assert code_digests(made) == before
     monkeypatch.setitem(globals(), "SOURCE", "another")
-    assert code_digest(made) != before
+    assert code_digests(made) != before
 
 
 def test_digest_of_installed_objects_by_what_they_have() -> None:
@@ -209,7 +228,7 @@ def test_digest_of_installed_objects_by_what_they_have() -> None:
     chained = [functools.partialmethod(operator.add, shift) for shift in (1, 2)]
     held = [SimpleNamespace(x=torch.arange(5000) % end) for end in (7, 8)]
     for one, other in (series, scaled, chained, held):
-        assert code_digest(copy.deepcopy(one)) == code_digest(one) != code_digest(other)
+        assert code_digests(copy.deepcopy(one)) == code_digests(one) != code_digests(other)
 
 
 def test_digest_survives_what_use_changes() -> None:
@@ -225,14 +244,14 @@ def test_digest_survives_what_use_changes() -> None:
         model.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         return model_digests(model)["layout"]
 
-    before = code_digest(*things), layout()
+    before = code_digests(*things), layout()
     logging.getLogger("mine").setLevel(logging.DEBUG)
     for generator in generators[:2]:
         generator.random()
     torch.rand(1, generator=generators[2])
     shifted(np.zeros(2))
     threads.submit(len, []).result()
-    assert (code_digest(*things), layout()) == before
+    assert (code_digests(*things), layout()) == before
 
 
 def test_digest_is_the_same_before_and_after_a_call(
@@ -250,17 +269,17 @@ def test_digest_is_the_same_before_and_after_a_call(
 
         return own_helpers.build()
 
-    before = code_digest(create)
+    before = code_digests(create)
     assert create() == 3
-    assert code_digest(create) == before
+    assert code_digests(create) == before
 
 
 def test_digest_of_arrays_by_all_they_are() -> None:
     """Also of those that are no tensors."""
     given = [np.arange(4.0), np.arange(4.0)[::-1], np.arange(4), np.zeros((2, 2)), np.array(["a"])]
     given += [np.array([len, None]), np.array([None, len]), np.array("2020", "datetime64")]
-    assert len({code_digest(array) for array in given}) == len(given)
-    assert code_digest(np.arange(4)[::2]) == code_digest(np.array([0, 2]))
+    assert len({code_digests(array)["code"] for array in given}) == len(given)
+    assert code_digests(np.arange(4)[::2]) == code_digests(np.array([0, 2]))
 
 
 def test_digest_of_a_layout_has_no_weights() -> None:
@@ -294,3 +313,187 @@ def test_digest_of_tensors_by_all_they_are() -> None:
     model.running_mean += 1
     after = model_digests(model)
     assert [part for part in after if after[part] != before[part]] == ["weights"]
+
+
+def hooked(kind: str, text: str | None) -> nn.Module:
+    """A network with a hook of this text at its first layer."""
+    model = nn.Sequential(nn.Linear(2, 2))
+    if text:
+        getattr(model[0], f"register_{kind}")(cell(f"hook = {text}")["hook"])
+    return model
+
+
+def changed(change: Any) -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
+    change(model)
+    return model
+
+
+class Wide(nn.Module):
+    """Has something that is no tensor."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__()
+        self.own = own
+
+
+class Buffered(nn.Module):
+    def __init__(self, *, persistent: bool) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(2), persistent=persistent)
+
+
+class Scaled(nn.Linear):
+    factor = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * torch.tensor(self.factor)
+
+
+def traced(factor: float) -> nn.Module:
+    model = Scaled(2, 2)
+    model.factor = factor
+    return torch.jit.trace(model, torch.ones(1, 2))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(
+    ("make", "values"),
+    [
+        *(
+            (partial(hooked, kind), (None, "lambda *x: None", "lambda *x: x[-1]"))
+            for kind in ("forward_hook", "forward_pre_hook", "full_backward_hook")
+        ),
+        (changed, (lambda model: None, lambda model: model[1].eval())),
+        (lambda kept: Buffered(persistent=kept), (True, False)),
+        (lambda n: nn.utils.spectral_norm(nn.Linear(2, 2), n_power_iterations=n), (1, 2)),
+        (
+            lambda n: nn.utils.parametrizations.spectral_norm(
+                nn.Linear(2, 2), n_power_iterations=n
+            ),
+            (1, 2),
+        ),
+        (lambda dim: nn.utils.weight_norm(nn.Linear(2, 2), dim=dim), (0, 1)),
+        (lambda width: Wide(Namespace(own=object(), width=width)), (1, 2)),
+        (lambda end: Wide(Namespace(values=torch.arange(5000) % end)), (7, 8)),
+        (lambda kind: Wide(torch.fx.symbolic_trace(kind())), (nn.ReLU, nn.Tanh)),
+        (traced, (1.0, 2.0)),
+        (lambda kind: torch.jit.script(kind()), (nn.ReLU, nn.Tanh)),
+        (lambda days: Wide(datetime.timedelta(days)), (1, 2)),
+    ],
+)
+def test_digest_tells_models_apart(make: Any, values: tuple[Any, ...]) -> None:
+    """By what is no tensor; a model's use and a whole model's mode change nothing."""
+    found = []
+    for model in [make(value) for value in values for _ in range(2)]:
+        parts = model_digests(model)
+        found.append((parts["layout"], parts["code"]))
+        if type(model) is nn.Sequential:
+            model(torch.ones(1, 2))
+        model.eval() if all(module.training for module in model.modules()) else None
+        again = model_digests(model)
+        assert (again["layout"], again["code"]) == found[-1]
+    assert len({*found}) == len(values)
+
+
+LOSS = """
+def scaled(by):
+    def around(function):
+        @functools.wraps(function)
+        def inner(*arguments):
+            return by * function(*arguments)
+        return inner
+    return around
+
+MEMO, COUNT, WIDTHS = {}, 0, [1, 2]
+
+class Focal:
+    kept = {}
+
+    def __init__(self, gamma):
+        self.gamma, self.calls, self.memo, self.widths = gamma, 0, {}, [1]
+
+    @scaled(1)
+    def __call__(self, outputs, targets):
+        self.calls += 1
+        self.memo[self.calls] = self.kept[self.calls] = outputs
+        return self.value + self.gamma
+
+    @functools.cached_property
+    def value(self):
+        return 1.0
+
+def loss(outputs, targets, memo={}):
+    global COUNT
+    COUNT += 1
+    MEMO[COUNT] = memo[COUNT] = outputs
+    loss.calls = COUNT
+    return loss.alpha * len(WIDTHS) * focal(outputs, targets)
+
+loss.alpha = 1
+focal = Focal(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("loss.alpha = 1", "loss.alpha = 2"),
+        ("loss.alpha = 1", "loss.alpha = torch.ones(2)"),
+        ("@scaled(1)", "@scaled(2)"),
+        ("    @scaled(1)\n", ""),
+        ("return by *", "return by +"),
+        ("[1, 2]", "[1, 3]"),
+        ("self.widths = gamma, 0, {}, [1]", "self.widths = gamma, 0, {}, [2]"),
+        ("focal = Focal(1)", "focal = Focal(2)"),
+        ("return 1.0", "return 2.0"),
+    ],
+)
+def test_digest_of_a_function_survives_its_use_and_not_an_edit(old: str, new: str) -> None:
+    """What it counts and remembers, in a notebook as well, is no part of it."""
+    found = cell(LOSS, functools=functools, torch=torch)
+    before = code_digests(found["loss"], found["focal"])
+    assert found["loss"](1.0, 1.0)
+    assert found["COUNT"] == 1
+    assert code_digests(found["loss"], found["focal"]) == before
+    assert old in LOSS
+    edited = cell(LOSS.replace(old, new), functools=functools, torch=torch)
+    assert code_digests(edited["loss"], edited["focal"]) != before
+
+
+def test_digest_is_of_the_code_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of a file that was edited since its import."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    file = tmp_path / "own_edited.py"
+    file.write_text("def f():\n    return 1\n")
+    function = importlib.import_module("own_edited").f
+    before = code_digests(function)
+    file.write_text("def f():\n    return 23\n")
+    linecache.checkcache(str(file))
+    edited = code_digests(function)
+    importlib.reload(sys.modules["own_edited"])
+    assert (
+        len({str(each) for each in (before, edited, code_digests(sys.modules["own_edited"].f))})
+        == 3
+    )
+
+
+def test_digest_says_what_it_does_not_cover() -> None:
+    """Never fails on it: a generator's place, a variable whose assignment is nowhere."""
+    model = Wide([torch.Generator(), threading.Lock()])
+    assert model_digests(model)["not_covered"] == "torch._C.Generator"
+    function = cell("def f(x): return TABLE[x]", TABLE={})["f"]
+    assert code_digests(function)["not_covered"] == "TABLE"
+    assert "not_covered" not in code_digests(digests)
+
+
+def test_digest_of_tensors_of_all_kinds() -> None:
+    """Of those that share memory with another's conjugate or negative, or have no values."""
+    whole = torch.tensor([1 + 2j, 3 - 4j])
+    resolved = whole.conj().resolve_conj()
+    assert tensors_digest([("", whole.conj())]) == tensors_digest([("", resolved)])
+    negative = whole.conj().imag
+    assert tensors_digest([("", negative)]) == tensors_digest([("", negative.clone())])
+    given = [torch.ones(2).to_mkldnn(), torch.ones(2, device="meta"), torch.ones(3, device="meta")]
+    assert len({tensors_digest([("", each)]) for each in given}) == 3

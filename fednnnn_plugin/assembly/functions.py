@@ -12,7 +12,7 @@ from fednnnn_plugin.client.local_sgd import MakeOptimizer
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.errors import UserError, printable
-from fednnnn_plugin.fingerprint import code_digest
+from fednnnn_plugin.fingerprint import code_digests
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.kinds import OPTIMIZERS
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD
@@ -66,6 +66,7 @@ def find_functions(
     With a ``custom_trainer`` the sampler alone, as that trains and tests by its own.
     """
     digests: dict[str, dict[str, str]] = {}
+    own_things: dict[str, list[object]] = {}
 
     def own(where: str, name: str, given: object, kind: str) -> Any:
         found = find_code(where, name, given, allow_code=allow_code)
@@ -73,7 +74,8 @@ def find_functions(
             kind = printable(type(found).__name__)
             must = "must be a class or a function"
             raise UserError(f"{where}: {printable(name)}: an instance of {kind}; {must}")
-        digests[kind] = {"code": code_digest(*digests.get(kind, {}).values(), found)}
+        own_things[kind] = [*own_things.get(kind, ()), found]
+        digests[kind] = code_digests(*own_things[kind])
         return found
 
     sampling, sampler = recipe.train_args.client_sampling or "", None

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.files import open_regular, write_atomically
-from fednnnn_plugin.fingerprint import Fingerprint, code_digest
+from fednnnn_plugin.fingerprint import NOT_COVERED, Fingerprint, code_digests
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe, differences, load_recipe
 from fednnnn_plugin.recipe.validation import named_objects
@@ -63,7 +63,7 @@ def rule_digests(rule: Rule) -> dict[str, str]:
     """Return the digest of a custom rule, and of what its decorator says."""
     keys = [(name, vars(key)) for name, key in rule.keys.items()]
     declared = (keys, rule.wants, rule.evaluated, rule.client_method)
-    return {"code": code_digest(rule.optimizer, *declared)}
+    return code_digests(rule.optimizer, *declared)
 
 
 def keep_fingerprint(folder: RunFolder, fingerprint: Fingerprint) -> None:
@@ -88,6 +88,9 @@ def check_unchanged(folder: RunFolder, fingerprint: Fingerprint) -> None:
     same_python = stored.pop(_PYTHON, None) == _version()
     if not same_python:
         _log.warning("%s: of another Python: its code is not compared", folder.fingerprint)
+    for whose, digests in fingerprint.items():
+        if unknown := digests.get(NOT_COVERED):
+            _log.warning("--resume: %s: not compared, as no digest tells it: %s", whose, unknown)
     if changed := _changed(stored, fingerprint, code=same_python):
         raise UserError(
             f"--resume: {', '.join(changed)}: not what the run in {folder.path} is of: give what "
@@ -112,7 +115,7 @@ def _changed(before: Fingerprint, now: Fingerprint, *, code: bool) -> list[str]:
         for whose in sorted(before.keys() | now.keys())
         for one, other in [(before.get(whose, {}), now.get(whose, {}))]
         for what in sorted(one.keys() | other.keys())
-        if one.get(what) != other.get(what) and (code or what != "code")
+        if one.get(what) != other.get(what) and what != NOT_COVERED and (code or what != "code")
     ]
 
 

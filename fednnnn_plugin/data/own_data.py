@@ -11,7 +11,7 @@ from fednnnn_plugin.data.arrays import checked_inputs, is_array, is_integral, ki
 from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
 from fednnnn_plugin.data.labels import check_classes, checked_labels, count_classes
 from fednnnn_plugin.errors import UserError, printable, reason
-from fednnnn_plugin.fingerprint import Fingerprint, code_digest, tensors_digest
+from fednnnn_plugin.fingerprint import Fingerprint, code_digests, tensors_digest
 from fednnnn_plugin.seeds import generators_state, isolated_generators
 from fednnnn_plugin.user_code import call_code, check_arguments, find_code
 
@@ -76,7 +76,7 @@ def bring_data(
         before = generators_state()
         returned = call_code(found, where, lambda load: load(**arguments))
         drew = generators_state() != before
-    return UserData(returned, {"code": code_digest(found)} if drew else {})
+    return UserData(returned, code_digests(found) if drew else {})
 
 
 def load_own_data(name: str, brought: UserData, loss: str = "") -> OwnData:

@@ -31,7 +31,7 @@ from fednnnn_plugin.fedml.security import PARTS, turn_off
 from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_functions, script_recipe
 from fednnnn_plugin.fedml.tester import SimulationTester
 from fednnnn_plugin.fedml.trainer_adapter import ClientTrainerAdapter
-from fednnnn_plugin.fingerprint import Fingerprint, code_digest, model_digests
+from fednnnn_plugin.fingerprint import Fingerprint, code_digests, model_digests
 from fednnnn_plugin.followers.progress import progress_display
 from fednnnn_plugin.models import MODELS, is_built_in
 from fednnnn_plugin.processes.ranks import ending_together
@@ -129,7 +129,7 @@ def _fingerprint(model: nn.Module, data: object, trainer: object, tester: object
         found["model"] = {part: digests[part] for part in ("layout", "code")}
     for name, own in (("trainer", trainer), ("tester", tester)):
         if own is not None:
-            found[name] = {"code": code_digest(type(own))}
+            found[name] = code_digests(type(own))
     return found
 
 

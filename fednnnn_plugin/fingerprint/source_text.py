@@ -1,0 +1,153 @@
+"""The text of the code that runs, from a file or a notebook's cell, and what it refers to."""
+
+import ast
+import linecache
+from collections.abc import Iterator
+from functools import cache
+from types import CodeType
+from typing import NamedTuple
+
+_MUTATORS = {
+    *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "move_to_end", "pop"),
+    *("popitem", "popleft", "remove", "setdefault", "sort", "update"),
+}
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+class Source(NamedTuple):
+    """A function's or a statement's text, without comments and docstrings.
+
+    Attributes:
+        names: identifiers in it, of variables and attributes.
+        changed: those of them whose values it changes, as ``memo`` in ``self.memo[key] = value``.
+        imports: level, module and attribute, or none, of each import; ``from . import x`` has 1.
+    """
+
+    text: str
+    names: frozenset[str]
+    changed: frozenset[str] = frozenset()
+    imports: tuple[tuple[int, str, str], ...] = ()
+
+
+def source_of(code: CodeType) -> Source:
+    """Return a function's source; its bytecode where no text compiles to it.
+
+    The text may be missing, as after ``exec``, or be of a file that was edited since its import.
+    """
+    for _ in range(2):
+        tree, codes = _parsed(code.co_filename, "".join(linecache.getlines(code.co_filename)))
+        if code in codes:
+            nodes = [node for node in ast.walk(tree) if _is_of(node, code)]
+            found = _read(*nodes)
+            alone = len(nodes) == 1  # not of several lambdas on a line
+            return found if alone else found._replace(text=found.text + _bytecode(code))
+        linecache.checkcache(code.co_filename)
+    names = frozenset(name for each in _codes(code) for name in each.co_names)
+    return Source(_bytecode(code), names)
+
+
+def assignment(file: str, name: str) -> Source | None:
+    """Return what assigns a module's variable, at the top of a file or cell; None if unknown."""
+    tree, _ = _parsed(file, "".join(linecache.getlines(file)))
+    nodes = [node for node in tree.body if name in _targets(node)]
+    return _read(*nodes) if nodes else None
+
+
+def rebound(file: str) -> frozenset[str]:
+    """Return the variables of a file's module that its functions assign."""
+    tree, _ = _parsed(file, "".join(linecache.getlines(file)))
+    return frozenset(
+        name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names
+    )
+
+
+@cache
+def _parsed(file: str, text: str) -> tuple[ast.Module, frozenset[CodeType]]:
+    try:
+        compiled = compile(text, file, "exec", dont_inherit=True)
+        return ast.parse(text), frozenset(_codes(compiled))
+    except (SyntaxError, ValueError):  # a cell with a magic command, for example
+        return ast.Module([], []), frozenset()
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code and all that are in it, as of lambdas and classes."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from _codes(const)
+
+
+def _is_of(node: ast.AST, code: CodeType) -> bool:
+    if not isinstance(node, _FUNCTION):
+        return False
+    name = getattr(node, "name", "<lambda>")
+    first = min(
+        [node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))]
+    )
+    return name == code.co_name and first == code.co_firstlineno
+
+
+def _targets(node: ast.stmt) -> set[str]:
+    """Return the names that a statement assigns."""
+    if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        return set()
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return {each.id for of in targets for each in ast.walk(of) if isinstance(each, ast.Name)}
+
+
+def _read(*nodes: ast.AST) -> Source:
+    names: set[str] = set()
+    changed: set[str] = set()
+    imports: set[tuple[int, str, str]] = set()
+    for node in (each for of in nodes for each in ast.walk(of)):
+        match node:
+            case ast.Name():
+                names.add(node.id)
+            case ast.Attribute(value=value, attr=attr):
+                names.add(attr)
+                if not isinstance(node.ctx, ast.Load):
+                    changed.add(attr)
+                elif attr in _MUTATORS:
+                    changed |= _last_name(value)
+            case ast.Subscript(value=value) if not isinstance(node.ctx, ast.Load):
+                changed |= _last_name(value)
+            case ast.Global() | ast.Nonlocal():
+                changed |= {*node.names}
+            case ast.Import():
+                imports |= {(0, alias.name, "") for alias in node.names}
+            case ast.ImportFrom():
+                imports |= {(node.level, node.module or "", each.name) for each in node.names}
+    text = "\n".join(ast.unparse(_without_docstrings(node)) for node in nodes)
+    return Source(text, frozenset(names), frozenset(changed), tuple(sorted(imports)))
+
+
+def _last_name(node: ast.AST) -> set[str]:
+    """Return ``memo`` of ``memo``, of ``self.memo`` and of ``self.memo[key]``."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return {getattr(node, "attr", "") or getattr(node, "id", "")}
+
+
+def _without_docstrings(node: ast.AST) -> ast.AST:
+    """Return a copy without the docstrings of what is defined in it."""
+    copied = ast.parse(ast.unparse(node))
+    for each in ast.walk(copied):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            match each.body:
+                case [ast.Expr(value=ast.Constant(value=str())), *rest]:
+                    each.body = rest or [ast.Pass()]
+    return copied
+
+
+def _bytecode(code: CodeType) -> str:
+    """Return what a code is compiled to, in words; comments, places and docstrings do not count."""
+    consts = [
+        *(each for each in code.co_consts if not isinstance(each, CodeType)),
+    ]
+    if consts and isinstance(consts[0], str) and code.co_name != "<lambda>":
+        consts = consts[1:]  # which may be its docstring
+    shown = [sorted(map(repr, each)) if isinstance(each, frozenset) else each for each in consts]
+    names = code.co_varnames, code.co_names, code.co_freevars, code.co_cellvars
+    inner = [_bytecode(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return f"{code.co_argcount} {code.co_flags} {names} {code.co_code.hex()} {shown} {inner}"

@@ -1,0 +1,141 @@
+"""What models and other objects are made of: the parts that a digest is of."""
+
+import functools
+import inspect
+import re
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from fednnnn_plugin.fingerprint.source_text import source_of
+from fednnnn_plugin.user_code import is_installed
+
+# What others that can be called are made of.
+MADE_OF: dict[type, tuple[str, ...]] = {
+    types.MethodType: ("__func__", "__self__"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    property: ("fget", "fset", "fdel"),
+    functools.cached_property: ("func",),
+    functools.partial: ("func", "args", "keywords"),
+    type(functools.cache(len)): ("__wrapped__",),
+    np.vectorize: ("pyfunc", "otypes", "signature"),
+}
+# Functions and attributes of classes that are written in C, or made by Python for slots.
+BUILT_IN = (
+    *(types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType),
+    *(types.MethodDescriptorType, types.ClassMethodDescriptorType, np.ufunc),
+    *(types.GetSetDescriptorType, types.MemberDescriptorType, type(np.mean)),
+)
+PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+_OF_ANY_MODULE = {*vars(nn.Module()), "__annotations__"}
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+# The methods that a run calls of an object; others are for those who make it.
+_USED = ("forward", "__call__", "step", "__getitem__", "__iter__", "__next__", "__len__")
+
+
+def is_plain(value: object) -> bool:
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(is_plain, value))
+    if isinstance(value, Mapping):
+        return all(map(is_plain, value.items()))
+    return isinstance(value, (*PLAIN, Tensor, np.ndarray))
+
+
+def tensors_of(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def names_of(model: nn.Module) -> dict[int, str]:
+    """Return the names of a model's tensors and modules, by their ids."""
+    return {id(thing): name for name, thing in (*tensors_of(model), *model.named_modules())}
+
+
+def structure_of(model: nn.Module) -> tuple[list[object], list[object]]:
+    """Return what a model is made of beside values: what is plain, and what may be code."""
+    plain: list[object] = [
+        (name, str(t.dtype), () if is_lazy(t) or t.is_nested else tuple(t.shape), t.requires_grad)
+        for name, t in tensors_of(model)
+    ]
+    others: list[object] = [*dict.fromkeys(map(type, model.modules()))]
+    for name, module in model.named_modules():
+        shown = ""
+        with suppress(Exception):  # it is a user's
+            shown = module.extra_repr()
+        unsaved = sorted(getattr(module, "_non_persistent_buffers_set", ()))
+        is_as_model = module.training == model.training
+        plain.append((name, type(module).__qualname__, is_as_model, unsaved, shown))
+        for key, value in attributes_of(module):
+            (plain if is_plain(value) else others).append((name, key, value))
+        others.append((name, *_hooks(module)))
+    return plain, others
+
+
+def attributes_of(thing: object) -> Iterator[tuple[str, object]]:
+    """Yield what an object has of its own, but for what its methods change or keep."""
+    kind = type(thing)
+    kept = changed_by_use(kind) | {
+        name
+        for base in kind.__mro__
+        for name, value in vars(base).items()
+        if isinstance(value, functools.cached_property)
+    }
+    of_class = _OF_ANY_MODULE if isinstance(thing, nn.Module) else frozenset[str]()
+    if isinstance(thing, torch.jit.ScriptModule):
+        yield "code", script_of(thing)
+    elif isinstance(thing, torch.fx.GraphModule):
+        yield "code", thing.code
+        yield from ((name, v) for name, v in vars(thing).items() if isinstance(v, Tensor))
+    elif not kind.__module__.startswith("torch._dynamo"):
+        for name, value in getattr(thing, "__dict__", {}).items():
+            if name not in of_class and name not in kept and not _is_computed(thing, name):
+                yield name, value
+    slots = (item for base in kind.__mro__ if not is_installed(base) for item in vars(base).items())
+    for name, value in slots:
+        if isinstance(value, types.MemberDescriptorType) and name not in kept:
+            with suppress(AttributeError):  # it has no value
+                yield name, value.__get__(thing)
+
+
+def _is_computed(thing: object, name: str) -> bool:
+    """Tell whether a hook computes an attribute, as ``weight`` of ``weight_g`` and ``weight_v``."""
+    parameters = thing._parameters if isinstance(thing, nn.Module) else ()
+    return any(each.startswith(f"{name}_") for each in parameters)
+
+
+def _hooks(module: nn.Module) -> Iterator[object]:
+    for kind in _HOOKS:
+        for number, hook in getattr(module, kind, {}).items():
+            yield (kind, number in getattr(module, f"{kind}_with_kwargs", ()), hook)
+
+
+def script_of(script: Any) -> list[object]:
+    """Return what a traced or scripted module or function computes, as its file would have it."""
+    found: list[object] = []
+    scripts: Any = script.modules() if isinstance(script, nn.Module) else [script]
+    for each in scripts:
+        with suppress(Exception):  # it has no forward
+            text, constants = each.code_with_constants
+            found += (re.sub(r"___torch_mangle_\d+\.", "", text), constants.const_mapping)
+    return found
+
+
+def changed_by_use(kind: type) -> set[str]:
+    """Return the attributes that the methods change which a run calls, and those that they call."""
+    own = [base for base in reversed(kind.__mro__) if not is_installed(base)]
+    methods = {name: value for base in own for name, value in vars(base).items()}
+    waiting, changed = [name for name in _USED if name in methods], set[str]()
+    while waiting:
+        method = methods.pop(waiting.pop(), None)
+        function = inspect.unwrap(method) if callable(method) else getattr(method, "fget", None)
+        if isinstance(function, types.FunctionType):
+            source = source_of(function.__code__)
+            changed |= source.changed
+            waiting += source.names & methods.keys()
+    return changed
