@@ -1,9 +1,7 @@
 """A data set divided between clients, staged once: clients are lists of positions."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pandas as pd
 import torch
@@ -11,9 +9,7 @@ from torch import Tensor
 
 from fednnnn_plugin.data.class_counts import client_counts
 from fednnnn_plugin.data.holdout import hold_out
-from fednnnn_plugin.data.image_folder import load_image_folder
 from fednnnn_plugin.data.images import Normalisation, are_classes
-from fednnnn_plugin.data.load import load_images
 from fednnnn_plugin.data.own_data import (
     OwnData,
     UserData,
@@ -22,6 +18,8 @@ from fednnnn_plugin.data.own_data import (
     load_own_data,
 )
 from fednnnn_plugin.data.partition import partition
+from fednnnn_plugin.data.sets import DATASETS
+from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fingerprint import Fingerprint
 from fednnnn_plugin.user_code import is_own
@@ -37,30 +35,6 @@ _KEYS = {
     "min_samples": "data_args.min_samples",
 }
 _ARGUMENTS = re.compile(rf"\b({'|'.join(_KEYS)})\b")
-
-
-@dataclass(frozen=True)
-class DataSpec:
-    """What to load and how to divide it: the recipe's values; ``allow_code`` is the user's word."""
-
-    dataset: str
-    data_cache_dir: Path
-    download: bool
-    partition_method: str
-    partition_sizes: str
-    classes_per_client: int
-    power_law_exponent: float
-    min_samples: int
-    num_clients: int
-    seed: int
-    validation_fraction: float = 0.0
-    data_dir: Path | None = None
-    image_size: tuple[int, int] | None = None
-    test_fraction: float = 0.2
-    allow_code: bool = False
-    partition_alpha: float = 0.5
-    loss: str = ""  # which labels it takes, where that is known
-    arguments: Mapping[str, object] = field(default_factory=dict, hash=False)  # of its own function
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,13 +147,7 @@ def own_data(spec: DataSpec, given: object = None) -> UserData:
 
 
 def _load(spec: DataSpec, brought: UserData | None) -> OwnData:
-    name, cache_dir = spec.dataset, spec.data_cache_dir
-    if is_own(name):
-        return load_own_data(name, brought or own_data(spec), spec.loss)
-    if name != "image_folder":
-        return OwnData(load_images(name, cache_dir, download=spec.download, seed=spec.seed), (), {})
-    assert spec.data_dir is not None, "a checked recipe names the folder"
-    dataset, digest = load_image_folder(
-        spec.data_dir, cache_dir, spec.image_size, spec.test_fraction, spec.seed
-    )
-    return OwnData(dataset, (), {"data": {"tensors": digest}})
+    if is_own(spec.dataset):
+        return load_own_data(spec.dataset, brought or own_data(spec), spec.loss)
+    dataset, fingerprint = DATASETS[spec.dataset].load(spec)
+    return OwnData(dataset, (), fingerprint)

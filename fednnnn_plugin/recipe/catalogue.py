@@ -3,7 +3,7 @@
 from itertools import groupby
 from operator import itemgetter
 
-from fednnnn_plugin.data.load import is_present
+from fednnnn_plugin.data.sets import is_present
 from fednnnn_plugin.packaged_recipes import list_recipes
 from fednnnn_plugin.recipe.load import load_recipe
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from fednnnn_plugin.data.federated import DataSpec, load_federated
+from fednnnn_plugin.data.federated import load_federated
+from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.packaged_recipes import find_recipe
 from fednnnn_plugin.recipe.load import load_recipe
 from fednnnn_plugin.recipe.schema import DataArgs, Recipe

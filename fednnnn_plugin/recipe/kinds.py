@@ -15,6 +15,8 @@ import torch
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from fednnnn_plugin.data.dirichlet import LEAST_ALPHA
+from fednnnn_plugin.data.sets import DATASETS
+from fednnnn_plugin.errors import did_you_mean
 from fednnnn_plugin.models import unknown_model
 from fednnnn_plugin.server.rules import Key, decay, non_negative, positive
 from fednnnn_plugin.user_code import is_own
@@ -58,6 +60,13 @@ def _path(value: str) -> str:
 def _model(value: str, info: ValidationInfo[Caller]) -> str:
     if not info.context.foreign and (problem := unknown_model(value)):
         raise ValueError(problem)
+    return value
+
+
+def _dataset(value: str, info: ValidationInfo[Caller]) -> str:
+    if value not in DATASETS and not is_own(value) and not info.context.foreign:
+        known = f"must be one of {', '.join(DATASETS)}, or MODULE:FUNCTION"
+        raise ValueError(f"{known}{did_you_mean(value, DATASETS)}")
     return value
 
 
@@ -126,7 +135,11 @@ _Code = Annotated[str, _only(lambda value, _: is_own(value)), Field(description=
 # Names that are not ours; no message offers them.
 _Foreign = Annotated[str, _only(lambda _, caller: caller.foreign), Field(description="")]
 _Custom = Annotated[str, _only(lambda _, caller: caller.custom_trainer), Field(description="")]
-Dataset: TypeAlias = Literal["mnist", "cifar10", "digits", "image_folder"] | _Code | _Foreign
+Dataset = Annotated[
+    str,
+    AfterValidator(_dataset),
+    Field(description=f"one of {', '.join(DATASETS)}, or MODULE:FUNCTION"),
+]
 Model = Annotated[
     str,
     AfterValidator(_model),

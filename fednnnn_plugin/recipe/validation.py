@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fednnnn_plugin.data.sets import DATASETS
 from fednnnn_plugin.errors import MAX_LINES, UserError, did_you_mean, joined, shown
 from fednnnn_plugin.recipe.consistency import inconsistencies
 from fednnnn_plugin.recipe.kinds import Caller
@@ -77,25 +78,34 @@ def _unknown(sections: Mapping[str, object], *, of_methods: bool) -> dict[str, s
     unknown = [name for name in sections if name not in SECTIONS]
     found = {name: unknown_section(name) for name in unknown[:MAX_LINES]}
     found |= dict.fromkeys(unknown[MAX_LINES:], "unknown section")
-    known = known_keys()
+    known, data = known_keys(), sections.get("data_args")
+    of_dataset = _arguments_of(data.get("dataset") if isinstance(data, dict) else None)
+    places = known | dict.fromkeys(of_dataset, "data_args")
     for section in SECTIONS:
         keys = sections.get(section)
-        own = FUNCTIONS.get(section)
-        of_function = own is not None and isinstance(keys, dict) and is_own(keys.get(own))
+        named = keys.get(FUNCTIONS.get(section)) if isinstance(keys, dict) else None
+        of_function = is_own(named)
         for key in keys if isinstance(keys, dict) else ():
             if key not in known and section == "train_args" and not of_methods:
                 continue
             if of_function and (known.get(key) != section):
                 continue  # its arguments, which are checked where it is called
+            if section == "data_args" and key in of_dataset:
+                continue
             if key not in known and len(found) >= MAX_LINES:  # no message shows it
                 found[f"{section}.{key}"] = "unknown key"
             elif key not in known:
                 meant = _USUAL.get(key, key)
-                hint = did_you_mean(meant, known, lambda name: f"{known[name]}.{name}")
+                hint = did_you_mean(meant, places, lambda name: f"{places[name]}.{name}")
                 found[f"{section}.{key}"] = f"unknown key{hint}"
             elif known[key] != section:
                 found[f"{section}.{key}"] = f"unknown key there; it belongs to {known[key]}"
     return found
+
+
+def _arguments_of(dataset: object) -> tuple[str, ...]:
+    named = DATASETS.get(dataset) if isinstance(dataset, str) else None
+    return named.arguments if named else ()
 
 
 def _problem(entry: Any) -> tuple[str, str]:

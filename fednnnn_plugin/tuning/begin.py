@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from fednnnn_plugin.assembly.functions import find_functions
-from fednnnn_plugin.data.federated import DataSpec, FederatedData, load_federated, own_data
+from fednnnn_plugin.data.federated import FederatedData, load_federated, own_data
 from fednnnn_plugin.data.images import are_classes
 from fednnnn_plugin.data.own_data import DATA
 from fednnnn_plugin.data.partition import partition, partition_name
+from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import RunError, UserError, joined
 from fednnnn_plugin.models import MODEL
 from fednnnn_plugin.recipe import differences

@@ -99,9 +99,8 @@ def described(load: Load, plan: Plan) -> Iterator[str]:
 def _is_papers(recipe: Recipe) -> bool:
     """Whether a recipe's data, network and deal are among those that the procedure is made for."""
     data = recipe.data_args
-    built_in = data.dataset in ("mnist", "cifar10", "digits")
     own_network = recipe.model_args.model == f"nnnn_{data.dataset}"
-    return built_in and own_network and data.partition_method in ("iid", "n_class")
+    return own_network and data.partition_method in ("iid", "n_class")
 
 
 def _papers_steps(recipe: Recipe, options: Options) -> list[Step]:

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 import fednnnn_plugin as fp
-from fednnnn_plugin.data.load import load_digits
+from fednnnn_plugin.data.sets.digits import load_digits
 from fednnnn_plugin.followers.trackers import TensorBoard
 from fednnnn_plugin.run_folder.provenance import commit
 

@@ -7,13 +7,16 @@ import pickle
 import struct
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torchvision
 
-from fednnnn_plugin.data.federated import DataSpec
+from fednnnn_plugin.data.images import ImageDataset
+from fednnnn_plugin.data.sets import DATASETS
+from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import UserError
 
 DIGITS = DataSpec(
@@ -28,6 +31,12 @@ DIGITS = DataSpec(
     num_clients=20,
     seed=3,
 )
+
+
+def load_images(dataset: str, folder: Path, *, download: bool = False) -> ImageDataset:
+    """Load a data set of this name from a data folder."""
+    spec = replace(DIGITS, dataset=dataset, data_cache_dir=folder, download=download)
+    return DATASETS[dataset].load(spec)[0]
 
 
 def refusal(load: Callable[..., object], *arguments: object, **more: object) -> str:

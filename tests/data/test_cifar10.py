@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fednnnn_plugin.data.cifar10 import CLASSES
 from fednnnn_plugin.data.images import ImageDataset
-from fednnnn_plugin.data.load import is_present, load_images
+from fednnnn_plugin.data.sets import is_present
+from fednnnn_plugin.data.sets.cifar10 import CLASSES
 from fednnnn_plugin.data.sources import OWN_FOLDER
 
-from .conftest import refusal
+from .conftest import load_images, refusal
 
 ARCHIVE = "cifar-10-python.tar.gz"
 
 
 def load(folder: Path) -> ImageDataset:
-    return load_images("cifar10", folder, download=False, seed=0)
+    return load_images("cifar10", folder)
 
 
 def write_tree(folder: Path, suffix: str = "png", name: str = "CIFAR-10-images") -> Path:

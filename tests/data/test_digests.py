@@ -17,10 +17,10 @@ import pytest
 import torch
 from PIL import Image
 
-from fednnnn_plugin.data import cifar10, mnist
 from fednnnn_plugin.data.federated import FederatedData, load_federated
-from fednnnn_plugin.data.load import load_digits
 from fednnnn_plugin.data.partition import partition
+from fednnnn_plugin.data.sets import cifar10, mnist
+from fednnnn_plugin.data.sets.digits import load_digits
 
 from .conftest import DIGITS
 

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 import torchvision
 
-from fednnnn_plugin.data.load import load_images
 from fednnnn_plugin.data.sources import OWN_FOLDER
 
-from .conftest import md5, refusal
+from .conftest import load_images, md5, refusal
 
 
 @dataclass
@@ -54,7 +53,7 @@ def mnist(server: Server, tiny_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def load(dataset: str, folder: Path) -> int:
-    return len(load_images(dataset, folder, download=True, seed=0).pixels.train_labels)
+    return len(load_images(dataset, folder, download=True).pixels.train_labels)
 
 
 def test_download_of_mnist_replaces_nothing(

@@ -14,9 +14,9 @@ import pytest
 import torch
 from PIL import ExifTags, Image
 
-from fednnnn_plugin.data import image_files, image_folder
-from fednnnn_plugin.data.image_folder import load_image_folder
+from fednnnn_plugin.data import image_files, image_tree
 from fednnnn_plugin.data.images import ImageDataset
+from fednnnn_plugin.data.sets.image_folder import load_image_folder
 
 from .conftest import refusal
 
@@ -104,9 +104,9 @@ def test_folder_is_decoded_once_until_it_changes(
 ) -> None:
     first = load(parts).pixels
     with monkeypatch.context() as patch:
-        patch.setattr(image_folder, "decode", None)
+        patch.setattr(image_tree, "decode", None)
         again = load(parts, seed=5).pixels
-        patch.setattr(image_folder, "VERSION", image_folder.VERSION + 1)
+        patch.setattr(image_tree, "VERSION", image_tree.VERSION + 1)
         with pytest.raises(TypeError):
             load(parts)
     assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from fednnnn_plugin.data.images import ImageDataset
-from fednnnn_plugin.data.load import is_present, load_images
+from fednnnn_plugin.data.sets import is_present
 from fednnnn_plugin.data.sources import OWN_FOLDER
 
-from .conftest import refusal, write_idx
+from .conftest import load_images, refusal, write_idx
 
 
 def load(folder: Path) -> ImageDataset:
-    return load_images("mnist", folder, download=False, seed=0)
+    return load_images("mnist", folder)
 
 
 def test_mnist_loads_compressed_or_not(tiny_mnist: Path) -> None:
@@ -50,14 +50,14 @@ def test_data_folder_that_is_none_is_named(tmp_path: Path, dataset: str) -> None
     file, loop, gone = tmp_path / "file", tmp_path / "loop", tmp_path / "gone"
     file.touch()
     loop.symlink_to(loop)
-    assert refusal(load_images, dataset, file, download=False, seed=0).startswith(f"{file}: ")
-    missing = refusal(load_images, dataset, gone, download=False, seed=0)
+    assert refusal(load_images, dataset, file).startswith(f"{file}: ")
+    missing = refusal(load_images, dataset, gone)
     assert missing.startswith(f"data_cache_dir: {gone}: ")
     assert not gone.exists()
-    assert str(loop) in refusal(load_images, dataset, loop, download=True, seed=0)
+    assert str(loop) in refusal(load_images, dataset, loop, download=True)
     assert not is_present(dataset, loop)
     (tmp_path / OWN_FOLDER).touch()  # in the way of a download, for root too
-    unwritable = refusal(load_images, dataset, tmp_path, download=True, seed=0)
+    unwritable = refusal(load_images, dataset, tmp_path, download=True)
     assert unwritable.startswith(f"{tmp_path / OWN_FOLDER}: cannot be used: ")
 
 

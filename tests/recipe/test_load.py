@@ -128,7 +128,7 @@ def test_override_replaces_and_the_last_one_wins(recipe_file: Path) -> None:
         ("common_args.random_seed=4294967296", "4294967296: .*0 to 4294967295"),
         ("common_args.training_type=cross_silo", "'cross_silo': .*simulation"),
         ("common_args.using_mlops=1", "1: .*true or false"),
-        ("data_args.dataset=imagenet", "'imagenet': .*mnist, cifar10, digits"),
+        ("data_args.dataset=imagenet", "'imagenet': .*cifar10, digits, .*mnist"),
         ("data_args.data_dir=x", "'x': .*image_folder"),
         ("data_args.min_samples=5", "5: .*power_law or .*dirichlet_by_class"),
         ("data_args.partition_alpha=1e-4", "0.0001: .*at least 0.001"),

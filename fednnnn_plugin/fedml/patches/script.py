@@ -4,6 +4,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from fednnnn_plugin.data.sets import DATASETS, NamedDataset
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import hook
 from fednnnn_plugin.fedml.methods import is_allowed_code, names_ours, simulates_ours
@@ -11,11 +12,8 @@ from fednnnn_plugin.fedml.patches import wrap
 from fednnnn_plugin.models import MODEL, MODELS, create_model, unknown_model
 from fednnnn_plugin.user_code import names_code
 
-DATASETS = ("mnist", "cifar10", "digits", "image_folder")
-
-# Data sets, partitions and keys that FedML has no other meaning for; FedML's own Dirichlet is
-# called hetero, and some of its loaders read no partition_method.
-_OUR_DATASETS = ("digits", "image_folder")
+# Partitions and keys that FedML has no other meaning for; FedML's own Dirichlet is called hetero,
+# and some of its loaders read no partition_method.
 _OUR_METHODS = ("n_class", "dirichlet_by_class")
 _OUR_KEYS = ("partition_sizes", "classes_per_client")
 
@@ -89,7 +87,7 @@ def _load(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -> 
         return original(args, *rest, **named)
     hook.require()
     dataset = getattr(args, "dataset", None)
-    if dataset not in DATASETS and not names_code(dataset):
+    if not _named(dataset) and not names_code(dataset):
         raise UserError(
             f"data_args.dataset: {dataset!r}: {reason} splits one of {', '.join(DATASETS)}; for "
             "another data set name one of FedML's partition methods"
@@ -105,21 +103,26 @@ def _why_ours(args: Any) -> str | None:
     """
     dataset = getattr(args, "dataset", None)
     method = getattr(args, "partition_method", None)
-    if dataset in _OUR_DATASETS or names_code(dataset):
+    named = _named(dataset)
+    if (named and not named.is_fedmls) or names_code(dataset):
         return f"dataset {dataset}"
     ours = names_ours(args)
-    if not ours and dataset not in DATASETS:
+    if not ours and not named:
         return None  # FedML may not even read how it is to be split
     if method in _OUR_METHODS or (ours and method == "dirichlet"):
         return f"partition_method {method}"
-    if ours and dataset in DATASETS and method is None:
+    if ours and named and method is None:
         method = "iid"  # a recipe's default
     if method != "iid":
         return None
     keys = [key for key in _OUR_KEYS if getattr(args, key, None) is not None]
     if keys:
         return keys[0]
-    return f"partition_method {method}" if ours and dataset in DATASETS else None
+    return f"partition_method {method}" if ours and named else None
+
+
+def _named(dataset: object) -> NamedDataset | None:
+    return DATASETS.get(dataset) if isinstance(dataset, str) else None
 
 
 def _own_data(args: Any) -> tuple[list[Any], int]:

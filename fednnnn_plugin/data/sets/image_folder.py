@@ -1,19 +1,28 @@
-"""Trees of images, a folder for each class: custom ones, and CIFAR-10 as one."""
+"""A folder of the user's own images, with a folder for each class."""
 
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fednnnn_plugin.data.cache import cached, files_digest
 from fednnnn_plugin.data.holdout import drawn_apart
-from fednnnn_plugin.data.image_files import VERSION, decode
-from fednnnn_plugin.data.image_tree import scan_tree
-from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
+from fednnnn_plugin.data.image_tree import read_tree
+from fednnnn_plugin.data.images import ImageDataset, normalised_by_training_part
+from fednnnn_plugin.data.sets import named_dataset
 from fednnnn_plugin.data.sources import data_folder
+from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import UserError, printable
-from fednnnn_plugin.fingerprint import tensors_digest
+from fednnnn_plugin.fingerprint import Fingerprint, tensors_digest
 from fednnnn_plugin.seeds import derive_seed
+
+
+@named_dataset("image_folder")
+def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
+    assert spec.data_dir is not None, "a checked recipe names the folder"
+    dataset, digest = load_image_folder(
+        spec.data_dir, spec.data_cache_dir, spec.image_size, spec.test_fraction, spec.seed
+    )
+    return dataset, {"data": {"tensors": digest}}
 
 
 def load_image_folder(
@@ -47,16 +56,3 @@ def load_image_folder(
                 f"{total} in {printable(folder)}"
             )
     return normalised_by_training_part(pixels, classes), digest
-
-
-def read_tree(
-    folder: Path, cache_dir: Path, where: str, image_size: tuple[int, int] | None = None
-) -> tuple[Pixels, tuple[str, ...]]:
-    """Read the JPEG and PNG images of a tree; see `scan_tree`."""
-    classes, listed = scan_tree(folder, where)
-    files = [Path(path) for images in listed for path, _ in images]
-    stamp = files_digest(f"{VERSION}\0{folder.resolve()}\0{image_size}", files)
-    images = cached(cache_dir, stamp, len(files), lambda: decode(files, image_size))
-    labels = torch.tensor([label for images in listed for _, label in images], dtype=torch.int64)
-    first = len(listed[0])
-    return Pixels(images[:first], labels[:first], images[first:], labels[first:]), classes

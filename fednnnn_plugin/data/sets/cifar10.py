@@ -5,8 +5,9 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from fednnnn_plugin.data.image_folder import read_tree
+from fednnnn_plugin.data.image_tree import read_tree
 from fednnnn_plugin.data.images import ImageDataset, Pixels
+from fednnnn_plugin.data.sets import named_dataset
 from fednnnn_plugin.data.sources import (
     arriving,
     check_file,
@@ -14,7 +15,9 @@ from fednnnn_plugin.data.sources import (
     download_missing,
     torchvision_datasets,
 )
+from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.fingerprint import Fingerprint
 
 #: The data set's own label order, 0 to 9.
 CLASSES = (
@@ -32,10 +35,17 @@ _TREES = ("CIFAR-10-images", "cifar10")
 _MAX_BYTES = 200_000_000  # of the archive, and of each batch
 
 
-def load_cifar10(cache_dir: Path, *, download: bool) -> ImageDataset:
-    """Read batches, their archive or a tree of images; ``download`` fetches the first of them."""
+def _has_files(cache_dir: Path) -> bool:
+    """Tell whether the data set is there in one of its forms."""
+    return _source(cache_dir) is not None
+
+
+@named_dataset("cifar10", has_files=_has_files, is_fedmls=True)
+def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
+    """Read batches, their archive or a tree of images; a download fetches the first of them."""
+    cache_dir = spec.data_cache_dir
     with data_folder(cache_dir):
-        if download:
+        if spec.download:
             download_missing("CIFAR10", cache_dir, _source)
         source = _source(cache_dir)
         if source is None:
@@ -51,12 +61,7 @@ def load_cifar10(cache_dir: Path, *, download: bool) -> ImageDataset:
             pixels = _read_archive(source)
         else:
             pixels = _read_tree(source, cache_dir)
-    return ImageDataset(pixels, CLASSES, MEAN, STD)
-
-
-def cifar10_is_present(cache_dir: Path) -> bool:
-    """Tell whether the data set is there in one of its forms; no image is read."""
-    return _source(cache_dir) is not None
+    return ImageDataset(pixels, CLASSES, MEAN, STD), {}
 
 
 def _source(cache_dir: Path) -> Path | None:

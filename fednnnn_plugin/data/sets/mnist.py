@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.data.images import ImageDataset, Pixels
+from fednnnn_plugin.data.sets import named_dataset
 from fednnnn_plugin.data.sources import check_file, data_folder, download_missing
+from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.fingerprint import Fingerprint
 
 # Of the 60,000 training images; a test holds them against the files.
 MEAN = (0.13066 * 255,)
@@ -23,12 +26,18 @@ _NAMES = tuple(
 _MAX_BYTES = 48_000_000  # the largest file, unpacked, has 47 million
 
 
-def load_mnist(cache_dir: Path, *, download: bool) -> ImageDataset:
-    """Read the four files, after downloading them where some are missing and ``download``."""
+def _has_files(cache_dir: Path) -> bool:
+    return not _missing(cache_dir / "MNIST" / "raw")
+
+
+@named_dataset("mnist", has_files=_has_files, is_fedmls=True)
+def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
+    """Read the four files, after downloading them where some are missing and that is allowed."""
+    cache_dir = spec.data_cache_dir
     raw = cache_dir / "MNIST" / "raw"
     with data_folder(cache_dir):
-        if download:
-            download_missing("MNIST", cache_dir, mnist_is_present)
+        if spec.download:
+            download_missing("MNIST", cache_dir, _has_files)
         if missing := _missing(raw):
             raise UserError(
                 f"data_cache_dir: {printable(cache_dir)}: no MNIST here: looked for "
@@ -36,12 +45,7 @@ def load_mnist(cache_dir: Path, *, download: bool) -> ImageDataset:
                 "torchvision's files there"
             )
         pixels = Pixels(*_part(raw, *_NAMES[:2]), *_part(raw, *_NAMES[2:]))
-    return ImageDataset(pixels, tuple("0123456789"), MEAN, STD)
-
-
-def mnist_is_present(cache_dir: Path) -> bool:
-    """Tell whether the four files are there; they are not read."""
-    return not _missing(cache_dir / "MNIST" / "raw")
+    return ImageDataset(pixels, tuple("0123456789"), MEAN, STD), {}
 
 
 def _missing(raw: Path) -> list[str]:

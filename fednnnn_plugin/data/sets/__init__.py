@@ -1,0 +1,63 @@
+"""The data sets that have a name, one file each; its loader's decorator puts each into `DATASETS`.
+
+A new one is a file here and nothing else: recipes, commands and FedML scripts read the registry.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
+from fednnnn_plugin.data.images import ImageDataset
+from fednnnn_plugin.data.spec import DataSpec
+from fednnnn_plugin.fingerprint import Fingerprint
+
+#: Loads the data set of a spec, with the fingerprint of what in it is the user's.
+Load = Callable[[DataSpec], tuple[ImageDataset, Fingerprint]]
+
+
+@dataclass(frozen=True)
+class NamedDataset:
+    """A data set; ``has_files`` tells whether a data folder has its files, and reads none.
+
+    ``arguments`` are keys of its own in ``data_args``. A name that is FedML's too stands for
+    FedML's data in a script that names none of our methods.
+    """
+
+    load: Load
+    has_files: Callable[[Path], bool]
+    arguments: tuple[str, ...] = ()
+    is_fedmls: bool = False
+
+
+#: By the name that a recipe's ``dataset`` has.
+DATASETS: dict[str, NamedDataset] = {}
+
+
+def named_dataset(
+    name: str,
+    *,
+    has_files: Callable[[Path], bool] = lambda folder: True,
+    arguments: tuple[str, ...] = (),
+    is_fedmls: bool = False,
+) -> Callable[[Load], Load]:
+    """Register what a function loads; see :class:`NamedDataset`."""
+
+    def register(load: Load) -> Load:
+        DATASETS[name] = NamedDataset(load, has_files, arguments, is_fedmls)
+        return load
+
+    return register
+
+
+def is_present(name: str, cache_dir: Path) -> bool:
+    """Tell whether the files of a data set of this name are in a data folder; no file is read."""
+    try:
+        return name in DATASETS and DATASETS[name].has_files(cache_dir)
+    except OSError:
+        return False
+
+
+for _file in iter_modules(__path__):
+    import_module(f"{__name__}.{_file.name}")

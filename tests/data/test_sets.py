@@ -1,0 +1,54 @@
+"""The registry of data sets: one that is registered is known wherever a name is read."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
+from fednnnn_plugin.data.sets import DATASETS, is_present, named_dataset
+from fednnnn_plugin.data.spec import DataSpec
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.fingerprint import Fingerprint
+from fednnnn_plugin.recipe import find_recipe, load_recipe
+
+from ..tiny import quick_run
+
+
+@pytest.fixture
+def stripes() -> Iterator[None]:
+    """A data set as a file in ``data/sets/`` has it; image i is filled with ``factor`` i."""
+
+    @named_dataset("stripes", has_files=lambda folder: (folder / "in").exists(), arguments=("by",))
+    def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
+        values = torch.arange(60) * int(str(spec.arguments.get("by", 1)))
+        images = values.to(torch.uint8)[:, None, None, None].expand(60, 1, 8, 8)
+        labels = torch.arange(60) % 10
+        parts = Pixels(images[:40], labels[:40], images[40:], labels[40:])
+        return normalised_by_training_part(parts, tuple("abcdefghij")), {}
+
+    yield
+    del DATASETS["stripes"]
+
+
+@pytest.mark.usefixtures("stripes")
+def test_registered_data_set_is_known_everywhere(tmp_path: Path) -> None:
+    given = {"dataset": "stripes", "client_num_in_total": 20, "client_num_per_round": 4}
+    run = quick_run(tmp_path / "run", **given, **{"data_args.by": 2})
+    assert "by: 2\n" in (tmp_path / "run" / "recipe.yaml").read_text()
+    assert fp.read_runs(run.folder)["dataset"].unique().tolist() == ["stripes"]
+    with pytest.raises(UserError, match=r"data_args\.bye: unknown key; did you mean .*by\?"):
+        quick_run(tmp_path / "other", **given, **{"data_args.bye": 2})
+    assert not is_present("stripes", tmp_path)
+    (tmp_path / "in").touch()
+    assert is_present("stripes", tmp_path)
+
+
+def test_data_set_that_is_unknown_names_the_nearest() -> None:
+    recipe = find_recipe("digits_noniid_b_fednnnn")
+    with pytest.raises(UserError, match=r"dataset: 'MNIST': must be one of .*did you mean mnist\?"):
+        load_recipe(recipe, ["data_args.dataset=MNIST"])
+    with pytest.raises(UserError, match=r"data_args\.by: unknown key"):
+        load_recipe(recipe, ["data_args.by=2"])
