@@ -44,3 +44,11 @@ def test_imports_have_no_circle() -> None:
         for name in MODULES
     }
     TopologicalSorter(graph).prepare()  # names the circle
+
+
+def test_only_the_assembly_sees_a_recipe() -> None:
+    """And what is above it; a figure of a partition may be of a recipe's."""
+    rooms = {"recipe", "assembly", "tuning", "cli", "fedml", "flower"}
+    seeing = {name for name in MODULES if any(".recipe" in other for other in imports(name))}
+    others = {name for name in seeing if name.split(".")[1] not in rooms}
+    assert others == {"fednnnn_plugin.reporting.split_figures"}
