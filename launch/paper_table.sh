@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Make the paper's whole table, with three seeds, in the order in which its parts tell most.
+#
+#   launch/paper_table.sh [--precision P] [options of reproduce.sh] [-- fednnnn run options]
+#   launch/paper_table.sh --precision tf32 --jobs 3       # on a GPU; on CPUs it takes months
+#   launch/paper_table.sh --rounds 2 --results /tmp/try   # a rehearsal
+#
+#   --precision P   of CIFAR-10 alone: fp32, tf32 or bf16; MNIST has the recipes' fp32
+#
+# It calls launch/reproduce.sh part by part: the same command continues after any stop.
+set -euo pipefail
+
+case "${1:-}" in
+  -h | --help)
+    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
+    exit 0
+    ;;
+esac
+precision=() given=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+  case $1 in
+    --precision)
+      [ $# -gt 1 ] || { echo "$0: --precision: needs a value" >&2; exit 2; }
+      precision=(--precision "$2")
+      shift 2
+      ;;
+    --seeds) echo "$0: --seeds: each part has its own; use reproduce.sh" >&2; exit 2 ;;
+    *) given+=("$1") && shift ;;
+  esac
+done
+
+part() { # SEEDS RECIPE ...: the arguments of this script stay
+  local seeds=$1 of=() names=("${@:2}")
+  [[ $2 != cifar10* ]] || of=("${precision[@]}")
+  echo "part: ${names[*]}, seeds $seeds"
+  "$(dirname "$0")/reproduce.sh" --seeds "$seeds" "${of[@]}" "${given[@]}" "${names[@]}" "${more[@]}"
+}
+more=("$@") # from -- on
+for seeds in 0 1,2; do
+  for condition in noniid_b noniid_ub iid_b iid_ub; do part "$seeds" "cifar10_${condition}_*"; done
+  part "$seeds" 'mnist_noniid_*' 'mnist_iid_*'
+  [ "$seeds" != 0 ] || { part 0 mnist_single_client && part 0 cifar10_single_client; }
+done
