@@ -1,6 +1,7 @@
 """The exception types, and how an error and a user's values are worded on one line."""
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,10 +15,6 @@ class UserError(ValueError):
     """
 
     # It does not derive from KeyError: FedML re-raises that as a message about args.rank.
-
-
-class LaunchError(UserError):
-    """Processes that were launched together do not know of each other: each has to say it."""
 
 
 class StartError(UserError):
@@ -52,6 +49,18 @@ def reason(error: BaseException) -> str:
     """What an exception says, on one line, without a path that is said elsewhere."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()) or type(error).__name__
+
+
+def logged_message(record: logging.LogRecord) -> str:
+    """The message of a log record, or why it has none: whoever made it, it ends no run."""
+    try:
+        return record.getMessage()
+    except Exception as error:
+        try:
+            parts = f"{record.msg!r}, {record.args!r}"
+        except Exception:
+            parts = f"a {type(record.msg).__name__}"
+        return printable(f"a message that cannot be formatted ({reason(error)}): {parts}")
 
 
 def shown(value: object) -> str:

@@ -35,12 +35,11 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True)
 class Seconds:
-    """Wall time of the parts of a round, and about how much of it the run waited for a core."""
+    """Wall time of the parts of a round."""
 
     train: Amount = 0.0
     aggregate: Amount = 0.0
     evaluate: Amount = 0.0
-    waited: Amount | None = None  #: from the machine's load; None where that is not known
 
     @property
     def total(self) -> float:

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Make the paper's runs, one after another or several side by side, and keep their records.
 #
-#   launch/reproduce.sh [options] [RECIPE ...] [-- fednnnn run options]
-#   launch/reproduce.sh --jobs 4                                       # all 40 conditions
+#   launch/reproduce.sh [options] RECIPE ... [-- fednnnn run options]
+#   launch/reproduce.sh --jobs 4 --all                                 # 40 conditions: weeks of work
 #   launch/reproduce.sh --seeds 1,2 'mnist_noniid_*' 'cifar10_noniid_*'
 #   launch/reproduce.sh --rounds 30 'mnist_iid_*' -- --set data_args.data_cache_dir=/data
 #
+#   --all           the 40 conditions of the paper, in its order
 #   --jobs N        runs side by side (1); a GPU has room for several, a CPU is full with one
 #   --seeds LIST    seeds, by commas (0); the first seed of all recipes comes first
 #   --rounds N      rounds of each run; each recipe's own by default
@@ -14,7 +15,7 @@
 #   --results DIR   where the records go (results): DIR/<recipe>-seed<n>/ with metrics.jsonl.gz,
 #                   summary.json and recipe.yaml
 #
-# RECIPE is a recipe's name, or a pattern of names. The same command goes on after any stop: what
+# RECIPE is a recipe's name, or a pattern of names; without one the names are listed. The same command goes on after any stop: what
 # has its records is skipped, what was begun resumes. More --rounds than before extend a run.
 set -euo pipefail
 
@@ -30,6 +31,7 @@ mistake() {
 }
 
 recipes=$(dirname "$0")/../recipes
+paper=({mnist_noniid,cifar10_noniid,mnist_iid,cifar10_iid}_{b,ub}_{fedavg,fedprox,normnorm,momentum,fednnnn})
 jobs=1 seeds=0 rounds='' precision='' runs=runs/reproduce results=results patterns=() more=()
 while [ $# -gt 0 ]; do
   case $1 in
@@ -37,6 +39,10 @@ while [ $# -gt 0 ]; do
       [ $# -gt 1 ] || mistake "$1: needs a value"
       printf -v "${1#--}" %s "$2"
       shift 2
+      ;;
+    --all)
+      patterns+=("${paper[@]}")
+      shift
       ;;
     --)
       shift
@@ -54,9 +60,10 @@ done
 [[ $rounds =~ ^([1-9][0-9]*)?$ ]] || mistake "--rounds $rounds: must be a number of rounds from 1"
 [[ $seeds =~ ^(0|[1-9][0-9]*)(,(0|[1-9][0-9]*))*$ ]] \
   || mistake "--seeds $seeds: must be whole numbers, by commas, without zeros before them"
-[ ${#patterns[@]} -gt 0 ] || patterns=(
-  {mnist_noniid,cifar10_noniid,mnist_iid,cifar10_iid}_{b,ub}_{fedavg,fedprox,normnorm,momentum,fednnnn}
-)
+if [ ${#patterns[@]} -eq 0 ]; then
+  printf '%s\n' "${paper[@]}" >&2
+  mistake "give names or patterns of these recipes, such as 'mnist_noniid_b_*', or --all"
+fi
 
 names=() # of runs; patterns may overlap
 for seed in ${seeds//,/ }; do

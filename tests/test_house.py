@@ -8,9 +8,9 @@ import fednnnn_plugin
 
 ROOT = Path(fednnnn_plugin.__file__).parent
 # As CONTRIBUTING.md draws them, from the ground.
-FLOORS = "errors files seeds quantities | packaged_recipes user_code reading | fingerprint | "
-FLOORS += "server data models | client | processes | run_folder | recipe followers | rounds | "
-FLOORS += "assembly reporting | tuning | cli | fedml"
+FLOORS = "errors files seeds quantities | packaged_recipes user_code reading tensor_files | "
+FLOORS += "fingerprint | server data models processes | client | run_folder | "
+FLOORS += "recipe followers | rounds | assembly reporting | tuning | cli | fedml"
 FLOOR = {room: at for at, rooms in enumerate(FLOORS.split("|")) for room in rooms.split()}
 MODULES = {
     ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path

@@ -35,12 +35,19 @@ def why_alone(inputs: Inputs, sgd: LocalSGD) -> str:
 
 
 def make_executor(
-    inputs: Inputs, sgd: LocalSGD, seed: int, most: int, workers: int, room: int = 0
+    inputs: Inputs,
+    sgd: LocalSGD,
+    seed: int,
+    most: int,
+    workers: int,
+    room: int = 0,
+    *,
+    forked: bool = True,
 ) -> Executor:
     """Return what trains clients, at most ``most`` in a group, by so many workers.
 
-    What is not the package's own trains with the global generators seeded for it. ``room`` is for a
-    batch of the test: bytes of a GPU.
+    What is not the package's own trains with the global generators seeded for it, and, where it
+    may be ``forked``, in processes. ``room`` is for a batch of the test: bytes of a GPU.
     """
     model, data, device, trainer, _, functions, _ = inputs
     own_test = _own_test(inputs, seed)
@@ -50,7 +57,7 @@ def make_executor(
         alone = Threads(why=why, device=device)
         by_it = partial(train_by, trainer)
         return Executor(model, by_it, own_test, workers=alone, seed=seed, in_steps=False)
-    side_by_side = _workers(inputs, workers if most == 1 else 1)
+    side_by_side = _workers(inputs, workers if most == 1 else 1, forked=forked)
     executor = partial(
         Executor,
         model,
@@ -72,9 +79,12 @@ def make_executor(
     return executor(training, own_test or batches)
 
 
-def _workers(inputs: Inputs, count: int) -> Workers:
-    """Return ``count`` workers on a CPU: what is not ours may draw, and needs processes."""
-    if inputs.are_ours:
+def _workers(inputs: Inputs, count: int, *, forked: bool) -> Workers:
+    """Return ``count`` workers on a CPU: what is not ours may draw, and needs processes.
+
+    One alone does not, but for loaders: what they keep, each client is to find as it was.
+    """
+    if inputs.are_ours or (not forked and isinstance(inputs.data, FederatedData)):
         return Threads(count, device=inputs.device)
     if inputs.device.type != "cpu":
         return Threads(device=inputs.device)

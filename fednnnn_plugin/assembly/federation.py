@@ -2,12 +2,14 @@
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from fednnnn_plugin.assembly.alike import check_same_inputs, check_same_start
 from fednnnn_plugin.assembly.executors import make_executor, why_alone
 from fednnnn_plugin.assembly.from_recipe import local_sgd, schedule
 from fednnnn_plugin.assembly.inputs import Inputs
@@ -16,7 +18,6 @@ from fednnnn_plugin.assembly.model_check import own_copy
 from fednnnn_plugin.assembly.run_writer import RunWriter
 from fednnnn_plugin.assembly.trial_pass import check_model
 from fednnnn_plugin.assembly.unchanged import (
-    check_alike,
     check_same_recipe,
     check_unchanged,
     keep_fingerprint,
@@ -25,7 +26,7 @@ from fednnnn_plugin.assembly.unchanged import (
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.partition import partition_name
-from fednnnn_plugin.errors import printable
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.followers.follower import Follower, figures
 from fednnnn_plugin.followers.progress import SHOWN
@@ -60,6 +61,23 @@ _WEIGHTS = {
 _log = logging.getLogger(__name__)
 
 
+_running = threading.RLock()
+
+
+@contextmanager
+def one_run() -> Iterator[None]:
+    """Refuse a run beside another one of this process: they share the global generators."""
+    if not _running.acquire(blocking=False):
+        raise UserError(
+            "fednnnn_plugin.run: another thread of this process is in a run: start one after the "
+            "other has ended, or each in a process of its own"
+        )
+    try:
+        yield
+    finally:
+        _running.release()
+
+
 def run_federation(
     recipe: Recipe,
     load: Callable[[], Inputs],
@@ -83,7 +101,9 @@ def run_federation(
     """
     ranks, files = ranks or Ranks(), RunFolder(folder)
     with ExitStack() as stack:
+        stack.enter_context(one_run())
         log_to = stack.enter_context(run_log())
+        check_same_start(recipe, mode, ranks, only_check=only_check)
         inputs = _unfinished_inputs(recipe, load, files, mode, ranks)
         if inputs is None:
             return None
@@ -92,7 +112,7 @@ def run_federation(
         federation, train_state = stack.enter_context(built)
         if ranks.rank:
             log_to(Path(os.devnull))  # its records would keep what they hold: models, by tracebacks
-            train_state = replace(train_state, round=ranks.start(None))
+            train_state = replace(train_state, round=ranks.broadcast_object(None))
             while train_state.round < federation.schedule.rounds:
                 _, train_state = simulate_round(federation, train_state)
             return None
@@ -103,7 +123,7 @@ def run_federation(
             files.check_free()
             if mode == "resume":
                 writer.restore()
-            ranks.start(federation.schedule.rounds)  # none is to be done
+            ranks.broadcast_object(federation.schedule.rounds)  # none is to be done
             return None
         stack.enter_context(files.locked(mode))
         log_to(files.log)
@@ -123,7 +143,7 @@ def run_federation(
 def _simulate(federation: Federation, writer: RunWriter, files: RunFolder) -> None:
     """Do the rounds that are left, on rank 0; whatever ends them, the last one is saved."""
     writer.begin()
-    federation.ranks.start(writer.train_state.round)
+    federation.ranks.broadcast_object(writer.train_state.round)
     with ExitStack() as stack:
         for follower in federation.followers:
             follower.begin(files.path, writer.train_state.round)
@@ -148,20 +168,17 @@ def _unfinished_inputs(
         if mode == "resume" and files.recipe.exists():
             check_same_recipe(recipe, files)
             finished = Summary.rounds_in(files.summary) >= recipe.train_args.comm_round
-    finished = bool(ranks.start(int(finished)))
-    if finished and not ranks.start(int(files.fingerprint.exists())):
+    finished = ranks.broadcast_object(finished)
+    if finished and not ranks.broadcast_object(files.fingerprint.exists()):
         return None  # before anything is downloaded
     with agreed(ranks):
         inputs = load()
-    with agreed(ranks):
-        check_alike(inputs.fingerprint, ranks.share(dict(inputs.fingerprint)))
     if not recipe.rule.is_ours:
         rule = {"rule": rule_digests(recipe.rule)}
         inputs = inputs._replace(fingerprint={**inputs.fingerprint, **rule})
-    if mode == "resume":
-        if ranks.rank == 0:
-            check_unchanged(files, inputs.fingerprint)
-        ranks.start(0)  # which ends all of them where it is another run's
+    check_same_inputs(inputs, ranks)
+    if mode == "resume" and ranks.rank == 0:
+        check_unchanged(files, inputs.fingerprint)
     return None if finished else inputs
 
 
@@ -178,25 +195,29 @@ def _federation(
     train, seed, name = recipe.train_args, recipe.common_args.random_seed, recipe.model_args.model
     data, device = inputs.data, inputs.device
     sgd = local_sgd(recipe, inputs.functions, data.num_classes)
-    model = own_copy(inputs.model, name, sgd.dtype).to(device, sgd.dtype)
-    if inputs.trainer is None:
-        scorers = [each for each in recipe.validation_args.metrics or () if not is_own(each)]
-        for warning in check_model(model, name, data, sgd, inputs.model, scorers):
-            if ranks.rank == 0:
-                _log.warning(warning)
+    with agreed(ranks):
+        model = own_copy(inputs.model, name, sgd.dtype).to(device, sgd.dtype)
+        if inputs.trainer is None:
+            scorers = [each for each in recipe.validation_args.metrics or () if not is_own(each)]
+            for warning in check_model(model, name, data, sgd, inputs.model, scorers):
+                if ranks.rank == 0:
+                    _log.warning(warning)
     inputs = inputs._replace(model=model)
     # A rank's share of its GPU; all plan the same groups, as the least share allows.
     sharers = ranks.sharers(device_identity(device))
-    room = ranks.least(room_on(model, data, total_memory(device) // sharers))
+    room = ranks.allreduce_min(room_on(model, data, total_memory(device) // sharers))
     method, alone = inputs.functions.method, partial(why_alone, inputs, sgd)
     widest = widest_group(model, data, sgd, method, train.client_batching, room, alone)
-    widths = {0: min(ranks.least(widest), train.client_num_per_round)}
+    widths = {0: min(ranks.allreduce_min(widest), train.client_num_per_round)}
     if mode == "resume":
         kept = None if ranks.rank else kept_widths(files, train.client_num_per_round)
-        widths = ranks.share(kept or widths)
-    workers = side_by_side(device, ranks.core_sharers, recipe.device_args.worker_num)
+        widths = ranks.broadcast_object(kept or widths)
+    settings = recipe.device_args
+    workers = side_by_side(device, ranks.core_sharers, settings.worker_num)
     server = Server(recipe.rule, recipe.rule_settings, layout_of(model))
-    with make_executor(inputs, sgd, seed, max(widths.values()), workers, room) as executor:
+    with make_executor(
+        inputs, sgd, seed, max(widths.values()), workers, room, forked=settings.worker_num != 1
+    ) as executor:
         start = server.start(named_tensors(model))
         vectors = None
         if method.has_vectors:

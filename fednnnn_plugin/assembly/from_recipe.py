@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from pydantic import BaseModel
 
 from fednnnn_plugin.assembly.functions import Functions
 from fednnnn_plugin.client.local_sgd import LocalSGD
@@ -31,12 +32,29 @@ from fednnnn_plugin.server.sum import BinnedSum
 _log = logging.getLogger(__name__)
 
 
-def run_folder(recipe: Recipe, output: Path | str | None = None) -> Path:
-    """Return the folder that was asked for, else ``runs/<recipe>-seed<seed>``."""
+def located(recipe: Recipe, here: Path) -> Recipe:
+    """Return a recipe with relative paths resolved in ``here``, whatever user code changes to."""
+
+    def absolute(section: BaseModel, *keys: str) -> BaseModel:
+        paths = {key: getattr(section, key) for key in keys}
+        given = {key: path for key, path in paths.items() if path and not path.startswith("~")}
+        return section.model_copy(update={key: str(here / path) for key, path in given.items()})
+
+    data = absolute(recipe.data_args, "data_cache_dir", "data_dir")
+    device = absolute(recipe.device_args, "gpu_mapping_file")
+    return recipe.model_copy(update={"data_args": data, "device_args": device})
+
+
+def run_folder(recipe: Recipe, output: Path | str | None = None, here: Path | None = None) -> Path:
+    """Return the folder that was asked for, else ``runs/<recipe>-seed<seed>``; it is absolute.
+
+    A relative one is in ``here``, by default the working directory, which user code may change.
+    """
+    here = here or Path.cwd()
     if output is None:
-        return Path("runs") / f"{recipe.name}-seed{recipe.common_args.random_seed}"
+        return here / "runs" / f"{recipe.name}-seed{recipe.common_args.random_seed}"
     try:
-        return Path(output).expanduser()
+        return here / Path(output).expanduser()
     except RuntimeError:
         raise UserError(f"--output: {output}: there is no such home directory") from None
 

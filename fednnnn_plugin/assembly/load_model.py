@@ -9,8 +9,7 @@ from pathlib import Path
 
 import torch
 from pydantic import BaseModel, ValidationError
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from fednnnn_plugin.assembly.inputs import recipe_model
@@ -22,6 +21,7 @@ from fednnnn_plugin.models import MODEL
 from fednnnn_plugin.recipe import load_recipe
 from fednnnn_plugin.rounds.batches import LoaderData
 from fednnnn_plugin.run_folder.folder import RunFolder
+from fednnnn_plugin.tensor_files import read_tensors
 from fednnnn_plugin.user_code import names_code, names_object, refuse_code
 
 _KEY = "fednnnn_plugin"  # of the metadata
@@ -114,9 +114,8 @@ def load_model(
     if names_code(name) and not allow_code:
         raise UserError(str(refuse_code(where, name)).replace("--allow-code", "allow_code=True"))
     try:
-        state = load_file(files.model)
-        with safe_open(files.model, "pt") as file:
-            of_data = _OfData.model_validate_json((file.metadata() or {}).get(_KEY, ""))
+        state, metadata = read_tensors(files.model)
+        of_data = _OfData.model_validate_json(metadata.get(_KEY, ""))
     except (SafetensorError, OSError) as error:
         raise UserError(f"{printable(files.model)}: damaged: {reason(error)}") from None
     except ValidationError:

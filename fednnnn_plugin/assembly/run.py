@@ -9,9 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
-from fednnnn_plugin.assembly.federation import run_federation
+from fednnnn_plugin.assembly.federation import one_run, run_federation
 from fednnnn_plugin.assembly.from_recipe import (
     check_services,
+    located,
     recipe_followers,
     run_folder,
     run_mode,
@@ -25,7 +26,8 @@ from fednnnn_plugin.errors import UserError, in_words, shown
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.followers.progress import progress_display
 from fednnnn_plugin.models import MODEL
-from fednnnn_plugin.processes.ranks import choose_ranks, ending_together
+from fednnnn_plugin.processes.endings import exit_at_signals, open_standard_files
+from fednnnn_plugin.processes.ranks import agreed, choose_ranks, ending_together
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE
 from fednnnn_plugin.rounds.sampling import SAMPLING, Sampler
@@ -87,7 +89,7 @@ class Run:
     """A run that has ended.
 
     Attributes:
-        folder: the run folder.
+        folder: the run folder; the path is absolute.
         summary: the content of ``summary.json``; None on MPI ranks other than 0.
         was_finished: True if it was already finished, so that nothing was done.
     """
@@ -171,8 +173,9 @@ def run(
         UserError: a mistake in the recipe, the data or the folder; nothing is written. An
             exception in your own code is its ``__cause__``.
         RunError: the run cannot continue; its last finished round is saved.
-        KeyboardInterrupt: Ctrl-C; the last finished round is saved. Of other signals only the
-            commands save it.
+        KeyboardInterrupt: Ctrl-C; the last finished round is saved.
+        SystemExit: SIGTERM, SIGHUP or SIGUSR1, if the program has no handler of its own and this is
+            its main thread; the last finished round is saved, and the exit status is 143.
         OSError: a file cannot be written, such as on a full disk.
 
     Example::
@@ -196,7 +199,7 @@ def run(
             "client_sampling": client_sampling,
         }
     )
-    with in_words(IN_PYTHON):
+    with exit_at_signals(), in_words(IN_PYTHON):
         return start_recipe(
             recipe,
             overrides=[*names, *as_options(overrides or ())],
@@ -230,27 +233,32 @@ def start_recipe(
     Its messages are the command's. ``only_check`` ends it where the first round would begin, with
     nothing written to the folder.
     """
-    path = find_recipe(str(recipe))
-    with registered(objects) as names:
-        loaded = load_recipe(
-            path,
-            overrides,
-            allow_code=allow_code,
-            objects=names,
-            clients=clients_of(objects.get(DATA)),
-        )
-        check_services(loaded, overrides, by_fedml=mlops is not None)
-        mode = run_mode(loaded, resume=bool(resume), overwrite=overwrite)
-        folder = run_folder(loaded, output)
-        asked_for = "MPI" if loaded.comm_args.backend == "MPI" else None  # sp is the default
-        ranks = choose_ranks(backend or asked_for)
+    open_standard_files()
+    here = Path.cwd()
+    with one_run(), registered(objects) as names:
+        ranks = choose_ranks(backend)
+        with ending_together(ranks), agreed(ranks):
+            loaded = load_recipe(
+                find_recipe(str(recipe)),
+                overrides,
+                allow_code=allow_code,
+                objects=names,
+                clients=clients_of(objects.get(DATA)),
+            )
+            check_services(loaded, overrides, by_fedml=mlops is not None)
+            mode = run_mode(loaded, resume=bool(resume), overwrite=overwrite)
+            folder, placed = run_folder(loaded, output, here), located(loaded, here)
+        wanted = loaded.comm_args.backend  # sp is the default, which mpirun overrules
+        if wanted == "MPI" and backend is None and ranks.backend == "sp":
+            ranks = choose_ranks("MPI")
         with ending_together(ranks), progress_display(loaded.train_args.comm_round) as display:
+            begun = ranks.broadcast_object(RunFolder(folder).holds_rounds())
             if resume == "auto":
-                mode = ranks.share("resume" if RunFolder(folder).holds_rounds() else "new")
+                mode = "resume" if begun else "new"
             tracking = recipe_followers(loaded, mlops) if ranks.rank == 0 else []
             summary = run_federation(
                 loaded,
-                partial(recipe_inputs, loaded, ranks, objects, allow_code=allow_code),
+                partial(recipe_inputs, placed, ranks, objects, allow_code=allow_code),
                 folder,
                 mode,
                 ranks=ranks,

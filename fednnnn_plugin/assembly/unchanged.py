@@ -19,10 +19,9 @@ from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_code
 
 _log = logging.getLogger(__name__)
 _PYTHON = "python"  # whose bytecode the digests of code are of
-_DATA = ("data", "split")  # what all ranks must have alike
 _LONGEST = 1 << 20  # bytes
-# Which rank trains where: a resumed run may have others.
-_PLACEMENT = tuple(
+#: Which rank trains where: a resumed run, or another rank, may have others.
+PLACEMENT = tuple(
     f"device_args.{key}"
     for key in ("gpu_id", "gpu_mapping_file", "gpu_mapping_key", "gpu_util_parse", "worker_num")
 )
@@ -47,7 +46,7 @@ def check_same_recipe(recipe: Recipe, folder: RunFolder) -> None:
         allow = any(map(names_code, own.values()))
         stored = load_recipe(folder.recipe, foreign=True, allow_code=allow)
         changed = differences(stored, recipe)
-        for key in ("train_args.comm_round", *_PLACEMENT):
+        for key in ("train_args.comm_round", *PLACEMENT):
             changed.pop(key, None)
     if changed:
         raise UserError(
@@ -95,16 +94,6 @@ def check_unchanged(folder: RunFolder, fingerprint: Fingerprint) -> None:
         raise UserError(
             f"--resume: {', '.join(changed)}: not what the run in {folder.path} is of: give what "
             "it was begun with, replace it with --overwrite, or choose another folder"
-        )
-
-
-def check_alike(mine: Fingerprint, of_rank_0: Fingerprint) -> None:
-    """Refuse data of this rank, or a split, that are not those of rank 0."""
-    ours, theirs = ({of: of_rank.get(of, {}) for of in _DATA} for of_rank in (mine, of_rank_0))
-    if changed := _changed(theirs, ours, code=False):
-        raise UserError(
-            f"data_args.dataset: {', '.join(changed)}: not those of rank 0: a function must return "
-            "the same in every process, where the order of a set, for example, differs"
         )
 
 

@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import click
 
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
 from fednnnn_plugin.cli.short_options import SHORT, on_short_options, short_overrides
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.processes.endings import launched_rank, say
 from fednnnn_plugin.processes.interpreter import python_command
 
@@ -69,7 +71,7 @@ def run_command(
     ended = start_recipe(recipe, followers=followers, mlops=mlops, **options)
     if ended.summary is not None:
         said = "the run is finished already" if ended.was_finished else _result(ended.summary)
-        say(f"{ended.folder}: {said}")
+        say(f"{_shown(ended.folder, options)}: {said}")
 
 
 @click.command("check")
@@ -85,6 +87,8 @@ def check_command(recipe: str, **options: Any) -> None:
     from fednnnn_plugin.recipe import find_recipe, load_recipe
 
     options = _with_short(recipe, options)
+    if Path(recipe).is_file():
+        recipe = str(Path(recipe).absolute())  # custom code may change the working directory
     checked = start_recipe(recipe, only_check=True, **options)
     if launched_rank():
         return
@@ -98,7 +102,13 @@ def check_command(recipe: str, **options: Any) -> None:
         f"{train.comm_round} rounds, {train.client_num_per_round} of {train.client_num_in_total} "
         f"clients a round; {loaded.data_args.dataset}, {loaded.model_args.model}"
     )
-    say(f"run folder: {checked.folder}{', finished already' if checked.was_finished else ''}")
+    finished = ", finished already" if checked.was_finished else ""
+    say(f"run folder: {_shown(checked.folder, options)}{finished}")
+
+
+def _shown(folder: Path, options: dict[str, Any]) -> Path:
+    """Return a run folder as it was given; by default it is in the working directory."""
+    return options["output"] or Path(*folder.parts[-2:])
 
 
 def _with_short(recipe: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -113,7 +123,10 @@ def _become_fedml_run(recipe: str, options: dict[str, Any]) -> None:
     from fednnnn_plugin.recipe import find_recipe, load_recipe
 
     allow_code = options["allow_code"]
-    loaded = load_recipe(find_recipe(recipe), options["overrides"], allow_code=allow_code)
+    try:
+        loaded = load_recipe(find_recipe(recipe), options["overrides"], allow_code=allow_code)
+    except UserError:
+        return  # which the run says, for all ranks together
     if not loaded.common_args.using_mlops:
         return
     check_services(loaded, options["overrides"], by_fedml=False)

@@ -17,11 +17,13 @@ from fednnnn_plugin.packaged_recipes import find_recipe
 from fednnnn_plugin.processes.endings import (
     Terminated,
     ending,
+    launched_rank,
     launched_ranks,
     leave_unsaid,
+    of_rank,
+    open_standard_files,
     say,
     signals_raised,
-    told_here,
 )
 
 P = ParamSpec("P")
@@ -45,19 +47,20 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
 
     @wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        open_standard_files()
         try:
             with signals_raised():
                 # First: torch would continue without it where a signal ends its import.
                 import_module("numpy")
-                # A typo need not wait for torch. Under mpirun it does: Open MPI 5.0's was seen to
-                # hang when one rank ended while another was starting.
+                # A typo need not wait for torch. Under mpirun all ranks say it together: Open MPI
+                # 5.0's was seen to hang when one rank ended while another was starting.
                 if "recipe" in kwargs and launched_ranks() == 1:
                     find_recipe(str(kwargs["recipe"]))
                 command(*args, **kwargs)
         except (UserError, RunError, OSError, KeyboardInterrupt, Terminated) as error:
             message, status = ending(error)
-            if told := told_here(message, error):
-                say(told, err=True)
+            if not (launched_rank() and isinstance(error, KeyboardInterrupt | Terminated)):
+                say(of_rank(message), err=True)  # a signal is sent to all, and rank 0 says it
             sys.exit(status)
         finally:
             leave_unsaid()

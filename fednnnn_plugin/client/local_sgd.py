@@ -3,20 +3,19 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
 from fednnnn_plugin.client.replica import Replica
+from fednnnn_plugin.processes.numerics import Precision
 
 #: Makes an optimizer of parameters and ``lr``.
 MakeOptimizer = Callable[..., torch.optim.Optimizer]
 #: Moves a replica by the gradients of its trained parameters; None for one without a gradient.
 Descent = Callable[[Sequence[Tensor | None]], None]
 Tensors = tuple[Tensor, ...]
-Precision = Literal["fp32", "tf32", "bf16", "fp64"]
 
 
 def uninterrupted() -> None:

@@ -47,7 +47,8 @@ def cached(data_folder: Path, key: str, count: int, decode: Callable[[], Tensor]
                 if images is None:
                     images = decode()
                     _write(images, path)
-    except (OSError, NotImplementedError, SafetensorError) as error:  # no place, lock or room
+    # No place, lock or room, or a path that is not UTF-8.
+    except (OSError, NotImplementedError, SafetensorError, UnicodeError) as error:
         _log.warning("%s: decoded images are not kept: %s", path.parent, reason(error))
     return decode() if images is None else images
 
@@ -55,7 +56,7 @@ def cached(data_folder: Path, key: str, count: int, decode: Callable[[], Tensor]
 def _read(path: Path, count: int) -> Tensor | None:
     try:
         images = load_file(path)["images"] if path.is_file() else None
-    except (OSError, SafetensorError, KeyError) as error:
+    except (OSError, SafetensorError, KeyError, UnicodeError) as error:
         _log.info("%s: decoding again: %s", path, reason(error))
         return None
     if images is None or images.dtype != torch.uint8 or images.ndim != 4 or len(images) != count:

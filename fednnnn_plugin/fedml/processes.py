@@ -1,9 +1,7 @@
 """The processes that a FedML script starts: their ranks, their logging, and how they end."""
 
 import logging
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -14,7 +12,7 @@ import fedml
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.followers.follower import Follower
-from fednnnn_plugin.processes.endings import Terminated, ending, signals_raised
+from fednnnn_plugin.processes.endings import ending
 from fednnnn_plugin.processes.ranks import Ranks, choose_ranks
 from fednnnn_plugin.quantities import RoundRecord
 from fednnnn_plugin.recipe import Recipe
@@ -60,25 +58,6 @@ def _end_all_on_uncaught(abort: Callable[[int], object]) -> None:
         abort(ending(error)[1])
 
     sys.excepthook = hook
-
-
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Let what is running save itself where SIGTERM arrives, as at Ctrl-C, then exit with a line.
-
-    A handler of the script's own stays; other threads cannot have one.
-    """
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    try:
-        with signals_raised():
-            yield
-    except Terminated as error:
-        message, status = ending(error)
-        sys.stderr.write(message + "\n")
-        raise SystemExit(status) from None
 
 
 def log_through_fedml() -> None:

@@ -3,7 +3,6 @@
 import sys
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import nn
 
@@ -23,7 +22,6 @@ from fednnnn_plugin.fedml.loaders import FedMLDataset, check_dataset, dealt_data
 from fednnnn_plugin.fedml.methods import warn_of_the_proximal_term
 from fednnnn_plugin.fedml.processes import (
     Mlops,
-    ended_by_sigterm,
     quiet_fedml,
     simulation_ranks,
 )
@@ -34,9 +32,11 @@ from fednnnn_plugin.fedml.trainer_adapter import ClientTrainerAdapter
 from fednnnn_plugin.fingerprint import Fingerprint, code_digests, model_digests
 from fednnnn_plugin.followers.progress import progress_display
 from fednnnn_plugin.models import MODELS, is_built_in
+from fednnnn_plugin.processes.endings import exit_at_signals
 from fednnnn_plugin.processes.ranks import ending_together
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.schema import own_keys
+from fednnnn_plugin.tensor_files import read_tensors
 
 # FedML's create_model_trainer does tag and next-word prediction for these.
 _OTHER_TASKS = ("stackoverflow_lr", "stackoverflow_nwp", "fed_shakespeare")
@@ -98,7 +98,7 @@ class Simulator:
         """Run the federation; under MPI rank 0 has its folder and its model."""
         tracking = recipe_followers(self._recipe, Mlops) if self._ranks.rank == 0 else []
         with (
-            ended_by_sigterm(),
+            exit_at_signals(),
             ending_together(self._ranks),
             quiet_fedml(),
             progress_display(self._recipe.train_args.comm_round) as display,
@@ -113,7 +113,7 @@ class Simulator:
             )
             if self._ranks.rank == 0:
                 sys.stdout.write(f"run folder: {self._folder}\n")
-                evaluation = safetensors.torch.load_file(self._folder / "model.safetensors")
+                evaluation, _ = read_tensors(self._folder / "model.safetensors")
                 # What is no tensor of a parameter or buffer, as an extra state, stays the caller's.
                 self._inputs.model.load_state_dict(evaluation, strict=False)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from fednnnn_plugin.errors import escaped
+from fednnnn_plugin.errors import escaped, logged_message
 from fednnnn_plugin.followers.follower import Follower, figures
 from fednnnn_plugin.processes.endings import say
 from fednnnn_plugin.quantities import RoundRecord
@@ -58,7 +58,7 @@ class _ScreenHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         kind = "" if _is_shown(record) else f"{record.levelname.lower()}: "
-        line = kind + record.getMessage()
+        line = kind + logged_message(record)
         if sys.stderr is not None and line not in self._shown:  # it may be closed
             self._shown.add(line)
             with _UNSEEN:

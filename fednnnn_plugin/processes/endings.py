@@ -5,7 +5,7 @@ import os
 import platform
 import signal
 import sys
-import time
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,13 +13,10 @@ from types import FrameType
 
 import click
 
-from fednnnn_plugin.errors import LaunchError, RunError, UserError, escaped
-from fednnnn_plugin.processes.machine_load import share_waited
+from fednnnn_plugin.errors import RunError, UserError, escaped
 
 _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
-_LOCAL_RANKS = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-_HEAD_START = 5.0  # seconds, on a machine with a core for everything that runs
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
@@ -37,21 +34,11 @@ def launched_rank() -> int:
     return _first(_RANKS, 0) if launched_ranks() > 1 else 0
 
 
-def told_here(message: str, error: BaseException) -> str:
-    """Return what this process says of an error that ends it; nothing of a signal that all get.
-
-    All ranks may have the same mistake, or those of one machine. Rank 0 says it and so ends the
-    others, even if it finds it later; a machine's first rank waits for rank 0, the others for both,
-    the longer the busier the machine.
-    """
-    rank = launched_rank()
-    if rank == 0 or isinstance(error, LaunchError):
+def of_rank(message: str) -> str:
+    """Return a message that says which rank of a job it comes from."""
+    if launched_ranks() == 1:
         return message
-    if isinstance(error, Terminated | KeyboardInterrupt):
-        return ""
-    slower = 1.0 / (1.0 - (share_waited() or 0.0))
-    time.sleep(_HEAD_START * slower * (2 if _first(_LOCAL_RANKS, rank) else 1))
-    return f"rank {rank} on {platform.node()}: {message}"
+    return f"rank {launched_rank()} on {platform.node()}: {message}"
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -114,7 +101,7 @@ def raise_lost_stop() -> None:
 
 
 @contextmanager
-def signals_raised() -> Iterator[None]:
+def signals_raised(*, ends_process: bool = True) -> Iterator[None]:
     """Raise ``KeyboardInterrupt`` where SIGINT arrives, ``Terminated`` where another one does.
 
     SIGHUP is a closed terminal's. SIGUSR1 is what Open MPI's mpirun passes on and waits; of SIGINT
@@ -124,10 +111,16 @@ def signals_raised() -> Iterator[None]:
     so that they cost it neither the checkpoint that it then writes nor its exit status. Batch
     systems often send several. Where something swallowed that exception, the next signal raises
     again, as does :func:`raise_lost_stop`, or the end of this context. What a process was started
-    to ignore, as a job in the background is, it ignores.
+    to ignore, as a job in the background is, it ignores; a handler that a program has set stays,
+    and other threads than the main one have none. Where a stop ``ends_process``, signals stay
+    ignored after the context, else their handlers are restored.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {number: signal.getsignal(number) for number in ENDING}
-    handled = [number for number, handler in before.items() if handler != signal.SIG_IGN]
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    handled = [number for number, handler in before.items() if handler in usual]
     stop = _Stop()
     try:
         for number in handled:
@@ -141,7 +134,35 @@ def signals_raised() -> Iterator[None]:
     finally:
         for number in handled:
             if isinstance(signal.getsignal(number), _Stop):
-                signal.signal(number, signal.SIG_IGN if stop.asked else before[number])
+                ignored = stop.asked and ends_process
+                signal.signal(number, signal.SIG_IGN if ignored else before[number])
+
+
+@contextmanager
+def exit_at_signals() -> Iterator[None]:
+    """In somebody's program, let what runs save itself where SIGTERM arrives, as at Ctrl-C.
+
+    Then the program exits with a line, by ``SystemExit``.
+    """
+    try:
+        with signals_raised(ends_process=False):
+            yield
+    except Terminated as error:
+        message, status = ending(error)
+        say(message, err=True)
+        raise SystemExit(status) from None
+
+
+def open_standard_files() -> None:
+    """Open the null device in the place of standard input, output and error that are closed.
+
+    Else the next file or pipe that is opened takes the place, and what is printed goes there.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
 
 
 @contextmanager

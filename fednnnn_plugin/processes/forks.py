@@ -14,6 +14,7 @@ import os
 import pickle
 import signal
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -21,39 +22,56 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
+from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.errors import UserError, logged_message, printable, reason
 from fednnnn_plugin.processes.endings import ENDING
 from fednnnn_plugin.processes.workers import Call, Failure
-from fednnnn_plugin.server.layout import ModelState
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # Seconds that a fork has to end by itself when it has given its result; threads of the user's may
 # keep it from that.
 _ENDS_WITHIN = 5.0
+#: Seconds after which a fork that has said nothing is named, and after which one is ended that has
+#: no children and has used no processor time since: it waits for what no thread of it will do.
+SILENT_SECONDS, STUCK_SECONDS = 120.0, 600.0
+_WHY = "custom code in it may wait for a lock that another thread of the program held"
+_REMEDY = "device_args.worker_num: 1 trains arrays and tensors in the program itself"
+_log = logging.getLogger(__name__)
 _context = multiprocessing.get_context("fork")
+
+
+class Slot(Protocol):
+    """A model: tensors that a call may return in memory which it shares with this process."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All of them, in a fixed order."""
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Slot":
+        """Return what a function gives of each."""
 
 
 class Forks:
     """Forks, ``count`` at a time; see :class:`~fednnnn_plugin.processes.workers.Workers`.
 
-    A fork computes one call after another of an `each`; ``anew``, one only. A ``ModelState`` that a
-    call returns is of the form of ``like``, and comes as a group of one in memory that both
-    processes have. What a fork logs, and each warning once, is this process's. A fork ends with its
+    A fork computes one call after another of an `each`; ``anew``, one only. A model that a call
+    returns is of the form of ``like``, and comes as a group of one in memory that both processes
+    have. What a fork logs, and each warning once, is this process's. A fork ends with its
     parent, however that ends, and leaves signals to it.
     """
 
     kind, why = "processes", ""
 
-    def __init__(self, count: int, like: ModelState, *, anew: bool = False) -> None:
+    def __init__(self, count: int, like: Slot, *, anew: bool = False) -> None:
         self.count, self._anew = count, anew
-        self._slots = [_shared(like) for _ in range(count)]
+        self._slots = [like.map(_shared) for _ in range(count)]
         self._warned: set[tuple[object, ...]] = set()
 
     def __enter__(self) -> "Forks":
@@ -68,7 +86,7 @@ class Forks:
         left = iter(range(len(known)))
         busy: dict[Connection, _Fork] = {}
 
-        def begin(place: int, slot: ModelState) -> None:
+        def begin(place: int, slot: Slot) -> None:
             fork = _Fork(place, slot)
             busy[fork.start(known)] = fork
 
@@ -76,7 +94,8 @@ class Forks:
             for slot, place in zip(self._slots, left, strict=False):
                 begin(place, slot)
             while busy:
-                for pipe in wait([*busy], timeout=1.0):  # as Threads does
+                ready = wait([*busy], timeout=1.0)  # as Threads does
+                for pipe in ready or [pipe for pipe, fork in busy.items() if fork.has_ended()]:
                     assert isinstance(pipe, Connection)
                     fork, message = busy[pipe], busy[pipe].heard(pipe)
                     if not isinstance(message, _Result):
@@ -121,6 +140,21 @@ def why_not_forked(things: object) -> str:
     return ""
 
 
+def processor_use(process: int) -> object:
+    """Return what changes while a process computes: the ticks that it and its threads had.
+
+    None where it has children, who may do its work, or where the system does not tell.
+    """
+    try:
+        folder = Path("/proc", str(process))
+        children = [task.read_text() for task in folder.glob("task/*/children")]
+        if any(children):
+            return None
+        return (folder / "stat").read_text().rpartition(")")[2].split()[11:13]
+    except OSError:
+        return None
+
+
 class _Nowhere:
     def write(self, content: bytes) -> int:
         return len(content)
@@ -138,7 +172,7 @@ class _Fork:
     """A process that computes a call, and others when it is told their places."""
 
     place: int
-    slot: ModelState
+    slot: Slot
 
     def start(self, calls: Sequence[Call]) -> Connection:
         """Start it; return the pipe that it is heard and told on."""
@@ -146,6 +180,8 @@ class _Fork:
         self.process: ForkProcess = _context.Process(
             target=_compute, args=(calls, self.place, self.slot, end, os.getpid()), name="client"
         )
+        self._heard_at, self._is_named, self._stuck = time.monotonic(), False, ""
+        self._used: tuple[object, float] = None, self._heard_at
         with _signals_held(), warnings.catch_warnings():  # signals until the fork ignores them
             # Python 3.12 warns of locks that other threads hold: a fork uses none of their work.
             warnings.filterwarnings("ignore", "This process .* is multi-threaded")
@@ -155,19 +191,50 @@ class _Fork:
 
     def heard(self, pipe: Connection) -> Any:
         """Return what it says; a result also where it has died."""
+        self._heard_at, self._is_named = time.monotonic(), False
         try:
-            return pipe.recv()
+            if self.process.exitcode is None or pipe.poll():
+                return pipe.recv()
         except (EOFError, ConnectionError):
             self.process.join()
-            code = self.process.exitcode or 0
-            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
-            return _Result(raised=(f"its process was ended {how}", False, None, ""), is_last=True)
+        code = self.process.exitcode or 0
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
+        why = self._stuck or f"its process was ended {how}"
+        return _Result(raised=(why, False, None, ""), is_last=True)
+
+    def has_ended(self) -> bool:
+        """Tell whether it has, also where its own children hold the pipe; look after it."""
+        silent = time.monotonic() - self._heard_at
+        if silent > SILENT_SECONDS and self.process.exitcode is None:
+            self._look_after(silent)
+        return self.process.exitcode is not None
+
+    def _look_after(self, silent: float) -> None:
+        """Name a process that says nothing, and end one that never will."""
+        used, now = processor_use(self.process.pid or 0), time.monotonic()
+        if used is None or used != self._used[0]:
+            self._used = used, now
+        idle = now - self._used[1]
+        if not self._is_named:
+            self._is_named = True
+            _log.warning(
+                "process %d, of a client, has said nothing for %.0f s: it may need that long, or "
+                "%s; %s",
+                *(self.process.pid, silent, _WHY, _REMEDY),
+            )
+        if idle > STUCK_SECONDS:
+            self._stuck = f"its process did nothing for {idle:.0f} s: {_WHY}; {_REMEDY}"
+            self.process.kill()
+            self.process.join()
 
     def end(self, pipe: Connection, within: float) -> None:
         """Tell it to end, and see to that where it has not ``within`` some seconds."""
         with suppress(OSError):
             pipe.send(None)
-        self.process.join(within)
+        deadline = time.monotonic() + within
+        # What it has started may keep it from being seen to end.
+        while self.process.exitcode is None and (left := deadline - time.monotonic()) > 0:
+            self.process.join(min(left, 0.1))
         self.process.kill()
         self.process.join()
         pipe.close()
@@ -183,9 +250,9 @@ class _Result:
     is_last: bool = False  # its process has died
 
     @classmethod
-    def of(cls, given: Any, slot: ModelState) -> "_Result":
+    def of(cls, given: Any, slot: Slot) -> "_Result":
         """Return what a call gave; a model is put into the slot."""
-        if not isinstance(given, ModelState):
+        if not isinstance(given, type(slot)):
             return cls(given)
         for mine, theirs in zip(slot.tensors, given.tensors, strict=True):
             mine.copy_(theirs)
@@ -199,7 +266,7 @@ class _Result:
             raised=(str(Failure.of(error)), isinstance(error, UserError), _sent(error), text)
         )
 
-    def value(self, slot: ModelState) -> Any:
+    def value(self, slot: Slot) -> Any:
         """Return the result, or the error, with its traceback's text as the last cause."""
         if self.raised is None:
             return slot if self.in_slot else self.given
@@ -235,7 +302,7 @@ class _Warning:
 
 
 def _compute(
-    calls: Sequence[Call], place: int | None, slot: ModelState, end: Connection, parent: int
+    calls: Sequence[Call], place: int | None, slot: Slot, end: Connection, parent: int
 ) -> None:
     """Compute a call, then those that it is told, in this process, which was forked for them."""
     for number in ENDING:
@@ -245,6 +312,9 @@ def _compute(
     if os.getppid() != parent:  # which had ended before
         os._exit(1)
     torch.set_num_threads(1)
+    # What a fork computes on one thread has the same bits as in any other process; and with more, a
+    # fork waits for ever for the threads that its parent had.
+    vars(torch)["set_num_threads"] = lambda count: None
     gc.freeze()  # a collection would write to, and so copy, all that the parent has
     saying = threading.Lock()
 
@@ -295,7 +365,7 @@ class _Saying(logging.Handler):
             return
         self._said = record
         plain = {key: x for key, x in vars(record).items() if isinstance(x, str | int | float)}
-        fields = plain | {"msg": record.getMessage()}
+        fields = plain | {"msg": logged_message(record)}
         if record.exc_info and record.exc_info[0]:
             fields["exc_text"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
         self._say(fields)
@@ -311,18 +381,13 @@ def _sent(thing: object) -> bytes | None:
     return content
 
 
-def _shared(like: ModelState) -> ModelState:
+def _shared(tensor: Tensor) -> Tensor:
     """Return memory for a group of one that forks share: no file, whatever ends the processes."""
-
-    def shared(tensor: Tensor) -> Tensor:
-        if not tensor.numel():
-            return tensor.unsqueeze(0).clone()
-        memory = mmap.mmap(-1, tensor.nbytes)
-        flat = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel())
-        return flat.view(1, *tensor.shape)
-
-    buffers = {name: shared(tensor) for name, tensor in like.buffers.items()}
-    return ModelState(shared(like.vector), buffers)
+    if not tensor.numel():
+        return tensor.unsqueeze(0).clone()
+    memory = mmap.mmap(-1, tensor.nbytes)
+    flat = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel())
+    return flat.view(1, *tensor.shape)
 
 
 @contextmanager

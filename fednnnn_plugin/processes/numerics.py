@@ -3,12 +3,13 @@
 import ctypes
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from fednnnn_plugin.client.local_sgd import Precision
 from fednnnn_plugin.processes.determinism import deterministic_algorithms
+
+Precision = Literal["fp32", "tf32", "bf16", "fp64"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEPT_BYTES = 1 << 30

@@ -6,4 +6,5 @@ from fednnnn_plugin.recipe.load import differences as differences
 from fednnnn_plugin.recipe.load import dump_recipe as dump_recipe
 from fednnnn_plugin.recipe.load import load_recipe as load_recipe
 from fednnnn_plugin.recipe.load import overridden_keys as overridden_keys
+from fednnnn_plugin.recipe.load import resolved as resolved
 from fednnnn_plugin.recipe.schema import Recipe as Recipe

@@ -72,7 +72,7 @@ def dump_recipe(recipe: Recipe, *, own_data: bool = False) -> str:
     Of ``own_data``, which the caller brought, nothing but the name is known.
     """
     sections: dict[str, dict[str, object]] = {}
-    for path, value in _resolved(recipe).items():
+    for path, value in resolved(recipe).items():
         section, _, key = path.partition(".")
         sections.setdefault(section, {})[key] = value
     if own_data:
@@ -82,23 +82,23 @@ def dump_recipe(recipe: Recipe, *, own_data: bool = False) -> str:
 
 def differences(stored: Recipe, given: Recipe) -> dict[str, tuple[object, object]]:
     """The stored and the given value of each ``section.key`` that a run folder stores otherwise."""
-    before, after = _resolved(stored), _resolved(given)
+    before, after = resolved(stored), resolved(given)
     values = {key: (before.get(key), after.get(key)) for key in sorted(before | after)}
     # Not by ==: no nan is nan.
     return {key: (one, other) for key, (one, other) in values.items() if repr(one) != repr(other)}
 
 
-def _resolved(recipe: Recipe) -> dict[str, object]:
+def resolved(recipe: Recipe) -> dict[str, object]:
     """What a run folder stores, by ``section.key``; nulls only where the recipe names them."""
-    resolved: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name in SECTIONS:
         section = getattr(recipe, name)
         for key, value in section.model_dump().items():
             if key == "rule_settings":
-                resolved |= {f"{name}.{key}": setting for key, setting in value.items()}
+                values |= {f"{name}.{key}": setting for key, setting in value.items()}
             elif value is not None or key in section.model_fields_set:
-                resolved[f"{name}.{key}"] = value
-    return {key: value for key, value in resolved.items() if key not in _UNSTORED}
+                values[f"{name}.{key}"] = value
+    return {key: value for key, value in values.items() if key not in _UNSTORED}
 
 
 def _leave_out_method(sections: dict[str, Any]) -> None:

@@ -109,7 +109,7 @@ class ClientVectors:
         rank = self._ranks.rank
         if rank == 0:
             self._sent, self._index = dict(state.sent), state.kept
-        self._ranks.serve([*self._sent.values()])
+        self._ranks.broadcast([*self._sent.values()])
         for clients in _side_by_side(self._assignment):
             others = [] if rank else [None, *map(self._read, clients[1:])]
             client, own = clients[rank], self._ranks.scatter(others)
@@ -244,7 +244,7 @@ class ClientVectors:
 
 
 def _side_by_side(assignment: Sequence[Sequence[Group]]) -> Iterator[list[int | None]]:
-    """Yield the first client of each hand, the second of each, and so on; None where it ends."""
+    """Yield the first client of each rank, the second of each, and so on; None where it ends."""
     of_ranks = [[client for group in groups for client in group] for groups in assignment]
     for place in range(max(map(len, of_ranks), default=0)):
         yield [of[place] if place < len(of) else None for of in of_ranks]

@@ -11,10 +11,10 @@ from fednnnn_plugin.client.group_sgd import Group
 from fednnnn_plugin.errors import RunError, StartError, UserError
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.processes.endings import raise_lost_stop
-from fednnnn_plugin.processes.machine_load import share_waited
-from fednnnn_plugin.processes.ranks import Ranks, assign
+from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.processes.workers import Failure
 from fednnnn_plugin.quantities import RoundRecord, Seconds
+from fednnnn_plugin.rounds.assignment import assign
 from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors, MethodState
 from fednnnn_plugin.rounds.clock import Clock
 from fednnnn_plugin.rounds.evaluation import Tally
@@ -125,7 +125,7 @@ def simulate_round(
     before, number = train_state.server, train_state.round + 1
     raise_lost_stop()
     clock = Clock(before.served.vector.device)
-    ranks.serve(before.served.tensors)
+    ranks.broadcast(before.served.tensors)
     clients = _cohort(federation, number)
     total = _train(federation, number, clients, train_state, clock)
     if total is None:  # it is on rank 0
@@ -143,9 +143,7 @@ def simulate_round(
         served = _test(federation, number, after.served) if schedule.test_served else None
         evaluation = _test(federation, number, after.evaluation)
     clock.mark("evaluate")
-    parts, share = clock.seconds(), share_waited()
-    waited = None if share is None else share * sum(parts.values())
-    seconds = Seconds(**parts, waited=waited)
+    seconds = Seconds(**clock.seconds())
     integrated_norm = train_state.integrated_norm + move.server_update_norm
     record = round_record(
         number,
@@ -167,7 +165,7 @@ def _cohort(federation: Federation, number: int) -> list[int]:
     if schedule.sampler is None:
         return schedule.draw(number)
     try:
-        return ranks.share([] if ranks.rank else schedule.draw(number))
+        return ranks.broadcast_object([] if ranks.rank else schedule.draw(number))
     except UserError as error:
         raise RunError(str(error)) from error.__cause__
 
@@ -179,7 +177,7 @@ def _train(
     train_state: TrainState,
     clock: Clock,
 ) -> ClientSum | None:
-    """Train a round's clients, dealt to the ranks; return the sum of all updates, on rank 0.
+    """Train a round's clients, assigned to the ranks; return the sum of all updates, on rank 0.
 
     Where the memory of a GPU ends for a group, all ranks train the round's clients anew in groups
     of half the width, and so in the rounds after it: the bits depend on the width alone.
@@ -188,9 +186,7 @@ def _train(
     while True:
         width = width_in(federation.widths, number)
         part = _train_part(federation, number, clients, train_state, clock)
-        if width > 1:
-            ranks.wait()  # open to signals
-        if width == 1 or ranks.least(int(part is not None)):
+        if width == 1 or ranks.allreduce_min(int(part is not None)):
             assert part is not None
             if vectors:
                 vectors.collect()
@@ -303,7 +299,7 @@ def _test_part(
 ) -> list[list[tuple[int, Tally]]]:
     """Test rank 0's model, which overwrites others', on this rank's batches; return all ranks'."""
     ranks = federation.ranks
-    ranks.serve(state.tensors)
+    ranks.broadcast(state.tensors)
     with _test_of(number):
         part = federation.executor.test(state, ranks.rank, ranks.size)
     return ranks.gather(part)

@@ -16,7 +16,6 @@ from fednnnn_plugin.run_folder.folder import checkpoints_in, round_of
 
 _log = logging.getLogger(__name__)
 _KEPT = 2
-_BLOCK = 1 << 20
 
 
 class Checkpoint(NamedTuple):
@@ -44,8 +43,7 @@ class CheckpointFolder:
         content = safetensors.torch.save(
             {name: tensor.detach().contiguous().cpu() for name, tensor in server.items()}
         )
-        digest = hashlib.blake2b(content, digest_size=16).hexdigest()
-        new = self.path / f"round-{number:06d}-{digest}.safetensors"
+        new = self.path / f"round-{number:06d}-{_digest(content)}.safetensors"
         write_atomically(new, content)
         others = [path for path in checkpoints_in(self.path) if path != new]
         earlier = [path for path in others if round_of(path) < number]
@@ -97,10 +95,13 @@ def _warn(passed_over: list[Path], why: str) -> None:
 
 
 def _read(path: Path) -> Checkpoint:
-    digest = hashlib.blake2b(digest_size=16)
     with open_regular(path, MEMORY) as opened:
-        while block := opened.read(_BLOCK):
-            digest.update(block)
-    if not path.stem.endswith(digest.hexdigest()):
+        content = opened.read()
+    if not path.stem.endswith(_digest(content)):
         raise ValueError("its content does not match the digest in its name")
-    return Checkpoint(round_of(path), safetensors.torch.load_file(path))
+    # Not from the path: the library opens none that is not UTF-8.
+    return Checkpoint(round_of(path), safetensors.torch.load(content))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

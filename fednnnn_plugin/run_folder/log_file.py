@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from logging.handlers import MemoryHandler
 from pathlib import Path
 
+from fednnnn_plugin.errors import logged_message
 from fednnnn_plugin.files import break_off
 
 
@@ -21,7 +22,7 @@ def run_log() -> Iterator[Callable[[Path], None]]:
 
     def write_to(path: Path) -> None:
         break_off(path)
-        file = _LogFile(path, encoding="utf-8")
+        file = _LogFile(path, encoding="utf-8", errors="backslashreplace")
         file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         records.setTarget(file)
         records.flush()
@@ -54,6 +55,7 @@ def run_log() -> Iterator[Callable[[Path], None]]:
 class _LogFile(logging.FileHandler):
     def emit(self, record: logging.LogRecord) -> None:
         """Lose it on a full disk: logging's own report of that would hide the run's."""
+        record = logging.makeLogRecord(vars(record) | {"msg": logged_message(record), "args": None})
         with suppress(OSError):
             assert self.stream is not None
             self.stream.write(self.format(record) + self.terminator)

@@ -7,11 +7,12 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import safetensors.torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.files import write_atomically
+from fednnnn_plugin.tensor_files import read_tensors
 
 _STANDING, _DIGEST = "standing", "digest"
 
@@ -51,9 +52,7 @@ def read_state(path: Path, key: str, method: str) -> tuple[dict[str, Tensor], in
         UserError: the file, which the setting ``key`` names, is damaged, or of another method.
     """
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-        tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
+        tensors, metadata = read_tensors(path)
         text = metadata[_STANDING]
         if metadata[_DIGEST] != _digest(text, tensors):
             raise ValueError("its content does not match its digest")

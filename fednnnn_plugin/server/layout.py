@@ -4,7 +4,7 @@ Names and shapes appear at the edges only: a user's ``state_dict``, records and 
 model is a vector ``[d]``, a group of m clients a matrix ``[m, d]``, and the parameters are views.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
@@ -36,15 +36,18 @@ class ModelState:
         """The vector and the buffers."""
         return [self.vector, *self.buffers.values()]
 
+    def map(self, function: Callable[[Tensor], Tensor]) -> "ModelState":
+        """Return what a function gives of the vector and of each buffer."""
+        buffers = {name: function(tensor) for name, tensor in self.buffers.items()}
+        return ModelState(function(self.vector), buffers)
+
     def first(self, count: int) -> "ModelState":
         """Return the first of m models, the same memory."""
-        buffers = {name: tensor[:count] for name, tensor in self.buffers.items()}
-        return ModelState(self.vector[:count], buffers)
+        return self.map(lambda tensor: tensor[:count])
 
     def as_group(self) -> "ModelState":
         """Return one model as a group of one: ``[1, d]`` and ``[1, …]``, the same memory."""
-        buffers = {name: tensor.unsqueeze(0) for name, tensor in self.buffers.items()}
-        return ModelState(self.vector.unsqueeze(0), buffers)
+        return self.map(lambda tensor: tensor.unsqueeze(0))
 
 
 class Block:

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ def test_help_is_the_scripts_first_comment(launcher: Launcher) -> None:
         *[("one_machine.sh", (ranks, RECIPE)) for ranks in ("", "0", "two")],
         *[("several_machines.sh", (hosts, RECIPE)) for hosts in ("", "nowhere")],
         ("slurm.sbatch", (RECIPE,)),  # outside a job
+        ("slurm.sbatch", ("--time=1:00", RECIPE)),
+        ("slurm.sbatch", (RECIPE, "other")),
     ],
 )
 def test_launchers_refuse_mistakes_before_the_start(
@@ -40,7 +43,7 @@ def test_launchers_refuse_mistakes_before_the_start(
     launcher.command("mpirun", "exit 1")
     said = launcher.run(name, *words, status=2)
     assert said.count("\n") == 1
-    assert " ".join(words) in said or words[0] in said
+    assert " ".join(words) in said or words[0] in said or words[-1] in said
 
 
 def test_launchers_start_all_ranks(launcher: Launcher, tmp_path: Path) -> None:
@@ -135,11 +138,20 @@ def test_signal_is_passed_on_and_a_second_ends(
     assert process.returncode == 128 + number
 
 
-def test_slurm_requeues_when_the_run_has_ended(launcher: Launcher) -> None:
-    launcher.command("fednnnn", f"trap 'sleep 0.3; touch saved; exit 1' USR1\necho >on\n{WAIT}")
-    launcher.command("scontrol", 'ls saved && echo "$@"')
-    process = launcher.start("slurm.sbatch", RECIPE, **JOB | {"SLURM_NTASKS_PER_NODE": "1"})
+@pytest.mark.parametrize("finished", [True, False])
+def test_slurm_requeues_a_run_that_finished_a_round(
+    launcher: Launcher, tmp_path: Path, finished: bool
+) -> None:
+    """When it has ended: it has a checkpoint more than it had when the job began."""
+    folder = f"runs/{NAME}-job7/checkpoint"
+    save = f"sleep 0.3; touch {folder}/round-{'000010' if finished else '000009'}"
+    made = f"mkdir -p {folder}; touch {folder}/round-000009"
+    launcher.command("mpirun", f"trap '{save}; exit 1' USR1\necho >on\n{WAIT}")
+    launcher.command("scontrol", f'ls {folder}/round-000010 >/dev/null && echo "$@"')
+    subprocess.run(["bash", "-c", made], cwd=tmp_path, check=True)
+    process = launcher.start("slurm.sbatch", RECIPE, **JOB)
     launcher.wait_for("on", process)
     process.send_signal(signal.SIGUSR1)
-    output, _ = process.communicate(timeout=WATCHDOG)
-    assert (process.returncode, output) == (0, "saved\nrequeue 7\n")
+    output, errors = process.communicate(timeout=WATCHDOG)
+    assert (process.returncode, output) == ((0, "requeue 7\n") if finished else (1, ""))
+    assert ("no round" in errors) != finished

@@ -112,9 +112,17 @@ def test_reproduce_ends_its_runs_with_itself(
         os.kill(run, 0)
 
 
+def test_reproduce_without_a_recipe_lists_them(launcher: Launcher, tmp_path: Path) -> None:
+    """It would take weeks to make all."""
+    for words in ((), ("--jobs", "2")):
+        said = launcher.run("reproduce.sh", *words, status=2).splitlines()
+        assert {"mnist_noniid_b_fednnnn", "cifar10_iid_ub_fedavg"} < {*said}
+    assert not (tmp_path / "runs").exists()
+
+
 def test_reproduce_follows_the_papers_order(launcher: Launcher) -> None:
     launcher.command("fednnnn", "echo the reason; exit 1")
-    said = launcher.run("reproduce.sh", "--jobs", "2", "--seeds", "0,1", status=1)
+    said = launcher.run("reproduce.sh", "--jobs", "2", "--seeds", "0,1", "--all", status=1)
     made = re.findall("^running: (.*)", said, re.MULTILINE)
     assert len(made) == said.count("failed: ") == said.count("the reason") == 2 * 40
     assert [name.split("_")[3] for name in made[:5]] == [

@@ -1,8 +1,10 @@
 """Workers: results and failures come back from threads and forks; no process stays behind."""
 
 import logging
+import mmap
 import os
 import signal
+import subprocess
 import threading
 import time
 import warnings
@@ -14,6 +16,7 @@ import pytest
 import torch
 
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.processes import forks as forks_module
 from fednnnn_plugin.processes.forks import Forks, why_not_forked
 from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.server.layout import ModelState
@@ -85,6 +88,61 @@ def test_fork_that_is_killed_is_a_failure(forks: Forks) -> None:
     assert "SIGKILL" in str(results[0])
     assert "status 3" in str(results[1])
     assert results[2] == 1
+
+
+def test_fork_that_leaves_a_child_is_a_failure(forks: Forks) -> None:
+    """Which has the fork's end of the pipe, and lives on."""
+    pids = mmap.mmap(-1, 8)
+
+    def leave(_: Step) -> None:
+        if not (child := os.fork()):
+            time.sleep(600)
+        pids[:] = child.to_bytes(8, "big")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        results = dict(forks.each([leave, lambda _: 1]))
+    finally:
+        os.kill(int.from_bytes(pids[:], "big"), signal.SIGKILL)
+    assert "SIGKILL" in str(results[0])
+    assert results[1] == 1
+
+
+def test_fork_that_waits_for_ever_is_named_and_ended(
+    forks: Forks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lock that a thread of this process holds; but not what waits for a child of its own."""
+    monkeypatch.setattr(forks_module, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(forks_module, "STUCK_SECONDS", 1.0)
+    held = threading.Lock()
+
+    def wait_for_child(_: Step) -> int:
+        return subprocess.run(["sleep", "4"], check=False).returncode
+
+    def compute(_: Step) -> int:
+        until = time.process_time() + 3
+        while time.process_time() < until:
+            pass
+        return 2
+
+    with held:
+        calls = [lambda _: held.acquire(), wait_for_child, compute]
+        results = dict(Forks(3, STATE).each(calls))
+    assert "worker_num: 1" in str(results[0])
+    assert (results[1], results[2]) == (0, 2)
+    assert sum("has said nothing" in record.getMessage() for record in caplog.records) == 3
+
+
+def test_fork_computes_on_one_thread(forks: Forks) -> None:
+    """Also where its code asks for more, in a process that had them: they are not in the fork."""
+
+    def compute(_: Step) -> tuple[int, float]:
+        torch.set_num_threads(2)
+        return torch.get_num_threads(), float((torch.ones(300, 300) @ torch.ones(300, 300)).sum())
+
+    with on_threads(2):
+        assert compute(lambda: None)[0] == 2
+        assert all_of(forks, [compute] * 2) == [(1, 300.0**3)] * 2
 
 
 def test_forks_keep_or_drop_what_a_call_changes() -> None:

@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
 import signal
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,6 @@ from click.testing import CliRunner
 from filelock import FileLock
 
 from fednnnn_plugin.cli import main
-from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.processes.endings import told_here
 from fednnnn_plugin.recipe import find_recipe
 
 from ..support.commands import quick_words
@@ -36,19 +37,19 @@ from torch.nn import functional as F
 from fednnnn_plugin import ClientMethod
 from own import Drag, by_turns, convolution
 
-RANK = int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
+def rank():
+    return int(os.environ.get("OMPI_COMM_WORLD_RANK", 0))
 
 def net(num_classes):
     return nn.Sequential(nn.Dropout(), convolution(num_classes))
 
 def data():
-    assert RANK == 0, "rank 1 lost its data"
+    assert rank() == 0, "rank 1 lost its data"
     images, labels = torch.zeros(900, 1, 8, 8), torch.arange(900) % 10
     return images, labels, images, labels
 
-def another():
-    images, labels = torch.zeros(900, 1, 8, 8), torch.arange(900) % 10
-    return images + RANK, labels, images, labels
+def wrong(num_classes):
+    return nn.Linear(3, 3)
 
 def picky(outputs, labels):
     if outputs.requires_grad and (labels == 7).any():
@@ -77,7 +78,7 @@ class Quiet(ClientMethod):
 
 class Broken(Drag):
     def finish_client(self, local):
-        if RANK == 1 and local.update.any():
+        if rank() == 1 and local.update.any():
             raise ArithmeticError("rank 1 lost its mind")
         return super().finish_client(local)
 
@@ -87,11 +88,31 @@ def short_of_memory(self, start, clients):
     return all_at(self, start, clients)
 
 all_at = GroupSGD._all_at
-if RANK == 1:
+if rank() == 1:
     GroupSGD._all_at = short_of_memory
+"""
+DIFFERING = """
+import os
+import torch
+from torch import nn
+
+class Net(nn.Sequential):
+    if "BEHAVIOUR" in os.environ:
+        def forward(self, images):
+            return 2 * super().forward(images)
+
+def net(num_classes):
+    made = Net(nn.Flatten(), nn.Linear(64, num_classes))
+    made[1].bias.data += int(os.environ.get("WEIGHTS", 0))
+    return made
+
+def data():
+    images, labels = torch.zeros(900, 1, 8, 8), torch.arange(900) % 10
+    return images + int(os.environ.get("PIXELS", 0)), labels, images, labels
 """
 MODULES = {
     "mine": MINE,
+    "differing": DIFFERING,
     "own": OWN,
     "server_lion": (Path(__file__).parents[1] / "support" / "server_lion.py").read_text(),
 }
@@ -183,28 +204,85 @@ def test_ranks_give_the_same_bytes(
     assert ("(processes)" in log) == (case in {"model", "noisy", "failures", "options"})
 
 
-def test_error_is_said_once_for_all_ranks(own_code: Path) -> None:
+def test_error_is_said_once(own_code: Path) -> None:
+    """By rank 0 where all have it, else by the one that has it; which then ends all."""
     write_modules(own_code)
     (own_code / "a lock").mkdir()
 
     def check(words: list[str], status: int, said: str) -> None:
         ended = on_ranks(2, BIN / "fednnnn", *words)
         assert (ended.status, ended.stderr.count(said)) == (status, 1), ended
-        assert ("MPI_ABORT" in ended.stderr) == (status == 1)
-        assert ("rank 1 on " in ended.stderr) == ("data" in said)
+        assert ("rank 1 on " in ended.stderr) == ("rank 1 lost" in said)
 
     jobs = (
         (run_words("a lock"), 2, "another run is writing to it"),  # which rank 0 alone sees
         (run_words("none", dataset="mine:data"), 2, "rank 1 lost its data"),  # which it alone sees
-        (run_words("other", dataset="mine:another"), 2, "data (tensors): not those of rank 0"),
+        (run_words("none", model="mine:wrong"), 2, "model_args.model: mine:wrong"),  # which all see
         (run_words("some", client_method="mine:Broken"), 1, "rank 1 lost its mind"),
     )
-    with FileLock(own_code / "a lock" / ".lock"), ThreadPoolExecutor() as threads:
-        list(threads.map(check, *zip(*jobs, strict=True)))  # ranks wait before they speak
+    with FileLock(own_code / "a lock" / ".lock"), ThreadPoolExecutor(2) as threads:
+        list(threads.map(check, *zip(*jobs, strict=True)))
     assert not Path("none").exists()
 
 
-def test_mistake_before_mpi_is_said_once(tmp_path: Path) -> None:
+# What rank 1 of three has otherwise: words of its command, or variables of its environment.
+DIFFERENT = {
+    "train_args.learning_rate: ": ["--set=learning_rate=0.5"],
+    "train_args.comm_round: ": ["--set=comm_round=3"],
+    "validation_args.frequency_of_the_test: ": ["--set=frequency_of_the_test=2"],
+    "common_args.random_seed: ": ["--set=random_seed=7"],
+    "train_args.precision: ": ["--set=precision=fp64"],
+    "--resume, --overwrite: ": ["--overwrite"],
+    "version of fednnnn-plugin: ": {"VERSION": "99"},
+    "model (code): ": {"BEHAVIOUR": "other"},
+    "model (weights): ": {"WEIGHTS": "1"},
+    "data (tensors): ": {"PIXELS": "1"},
+}
+# Each rank ends by itself, so that one job has them all: all must come to their end.
+REFUSED = """
+import json, os, sys
+from pathlib import Path
+import fednnnn_plugin
+from fednnnn_plugin.cli import main
+from fednnnn_plugin.processes import ranks
+
+sys.path.insert(0, "")
+ranks._TIME_TO_SAVE, ranks.MpiRanks.abort = 0.0, lambda *_: None
+mine, version = os.environ["OMPI_COMM_WORLD_RANK"], fednnnn_plugin.__version__
+words, different = json.loads(Path("cases.json").read_text())
+statuses = []
+for other in different if mine == "1" else [[]] * len(different):
+    variables = other if isinstance(other, dict) else {}
+    os.environ.update(variables)
+    fednnnn_plugin.__version__ = variables.get("VERSION", version)
+    try:
+        main([*words, *(other if isinstance(other, list) else [])])
+    except SystemExit as ended:
+        statuses.append(ended.code)
+    for name in [*variables, *filter(sys.modules.__contains__, ["differing"])]:
+        os.environ.pop(name, None), sys.modules.pop(name, None)
+Path(f"statuses-{mine}.json").write_text(json.dumps(statuses))
+"""
+
+
+def test_ranks_that_differ_are_refused(own_code: Path) -> None:
+    """Another option, package, or module on the machine of a rank: in a line that names it."""
+    write_modules(own_code)
+    words = run_words("none", model="differing:net", dataset="differing:data")
+    (own_code / "cases.json").write_text(json.dumps([words, [*DIFFERENT.values()]]))
+    ended = on_ranks(3, sys.executable, "-c", REFUSED)
+    for rank in range(3):
+        statuses = json.loads(Path(f"statuses-{rank}.json").read_text())
+        assert statuses == [2] * len(DIFFERENT), ended
+    for key in DIFFERENT:
+        lines = {line for line in ended.stderr.splitlines() if line.startswith(key)}
+        [line] = lines
+        assert "rank 1 has" in line
+        assert "ranks 0, 2 have" in line
+    assert not Path("none").exists()
+
+
+def test_mistake_of_some_ranks_names_them(tmp_path: Path) -> None:
     """Rank 1 or both lack the recipe; rank 0 finds it later."""
 
     def said(lacking: str) -> str:
@@ -227,22 +305,30 @@ def test_mistake_before_mpi_is_said_once(tmp_path: Path) -> None:
     assert "rank 1 on " not in both
 
 
-@pytest.mark.parametrize(
-    ("rank", "local_rank", "load", "seconds"),
-    [("0", "0", 9.0, []), ("2", "0", 0.0, [5.0]), ("1", "1", 1.0, [10.0]), ("1", "1", 6.0, [30.0])],
-)
-def test_rank_lets_others_speak_first(
-    monkeypatch: pytest.MonkeyPatch, rank: str, local_rank: str, load: float, seconds: list[float]
-) -> None:
-    """On two cores; rank 2 is its machine's first."""
-    waited: list[float] = []
-    monkeypatch.setattr("time.sleep", waited.append)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
-    for name, value in (("SIZE", "3"), ("RANK", rank), ("LOCAL_RANK", local_rank)):
-        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
-    assert told_here("no", UserError("no")).startswith("no" if rank == "0" else f"rank {rank} on ")
-    assert waited == pytest.approx(seconds)
+@contextmanager
+def stopped(process: int) -> Iterator[None]:
+    os.kill(process, signal.SIGSTOP)
+    yield
+    os.kill(process, signal.SIGCONT)
+
+
+def test_silent_rank_is_named(own_code: Path, content: Any) -> None:
+    """Stopped in the middle of a run, and let go on when rank 0 has named it: it costs no bits."""
+    write_modules(own_code)
+    shorter = "from fednnnn_plugin.processes import ranks\nranks.SILENT_SECONDS = 0.5\n"
+    (own_code / "sitecustomize.py").write_text(shorter)
+    words = run_words("parts", comm_round=60)
+    with started(3, "env", f"PYTHONPATH={own_code}", BIN / "fednnnn", *words) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        next(line for line in process.stdout if line.startswith("round 3/"))
+        with stopped(rank_process(process.pid, 2)):
+            named = (re.findall(r"rank \d", line) for line in process.stderr)
+            next(ranks for ranks in named if ranks == ["rank 2"])  # others may be slow at first
+        process.communicate(timeout=WATCHDOG)
+    assert process.returncode == 0
+    alone(*run_words("whole", comm_round=60))
+    assert content(Path("parts")) == content(Path("whole"))
 
 
 def rank_process(launcher: int, rank: int) -> int:

@@ -2,7 +2,9 @@
 
 import logging
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
+from logging.handlers import MemoryHandler
 from pathlib import Path
 
 import pytest
@@ -114,3 +116,33 @@ def test_log_waits_until_it_has_a_file(tmp_path: Path, caplog: pytest.LogCapture
     levels = [(record.name, record.levelname) for record in caplog.records]
     assert levels == [("root", "WARNING"), ("told", "INFO"), ("told", "WARNING")]
     told.setLevel(logging.NOTSET)
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise ArithmeticError("no text")
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments", "kept"),
+    [
+        ("%d of %s", ("two",), "not all arguments|number is required|not enough arguments"),
+        ("%s", (Unprintable(),), "no text"),
+        (Unprintable(), (), "Unprintable"),
+        ("caf\udce9 %s", ("x",), r"caf\\udce9 x"),  # a file's name that is not UTF-8
+    ],
+)
+def test_log_takes_any_record(
+    tmp_path: Path, message: object, arguments: tuple[object, ...], kept: str
+) -> None:
+    """Of a library or of a user's: a record is never what ends a run."""
+    record = logging.LogRecord("theirs", logging.INFO, "file", 1, message, arguments, None)
+    with run_log() as write_to:
+        write_to(tmp_path / "log")
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, MemoryHandler):
+                handler.handle(record)
+        logging.getLogger("mine").warning("after")
+    first, last = (tmp_path / "log").read_text().splitlines()
+    assert re.search(kept, first)
+    assert last.endswith("mine: after")

@@ -139,4 +139,4 @@ def test_recipe_writes_into_its_output_folder_only(watched: Any, tmp_path: Path)
 def test_recipe_name_leads_nowhere_else(tmp_path: Path) -> None:
     for name in ("..yaml", "-x.yaml", "~root.yaml", "a b.yaml"):
         (tmp_path / name).write_text(find_recipe(RECIPE).read_text())
-        assert run_folder(load_recipe(tmp_path / name)).parent == Path("runs")
+        assert run_folder(load_recipe(tmp_path / name)).parent == Path("runs").absolute()

@@ -1,0 +1,91 @@
+"""What all ranks of a run must have alike; they compare it before the first round."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+import fednnnn_plugin
+from fednnnn_plugin.assembly.inputs import Inputs
+from fednnnn_plugin.assembly.unchanged import PLACEMENT
+from fednnnn_plugin.client.replica import named_tensors
+from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.errors import joined, printable, shown
+from fednnnn_plugin.fingerprint import tensors_digest
+from fednnnn_plugin.processes.ranks import AgreedError, Ranks
+from fednnnn_plugin.recipe import Recipe, resolved
+from fednnnn_plugin.run_folder.folder import Mode
+
+# What a machine may have its own of: places, and what rank 0 alone follows a run with.
+_OF_A_MACHINE = (*PLACEMENT, "data_args.data_cache_dir", "data_args.download")
+
+
+def check_same_start(recipe: Recipe, mode: Mode, ranks: Ranks, *, only_check: bool) -> None:
+    """Refuse ranks that were started with another recipe, other options or another version.
+
+    They would mix what they compute, or wait for each other for ever.
+    """
+    if ranks.size == 1:
+        return
+    versions = {"fednnnn-plugin": fednnnn_plugin.__version__, "numpy": np.__version__}
+    versions["torch"] = torch.__version__.partition("+")[0]  # what follows is of the device
+    facts = {f"version of {package}": version for package, version in versions.items()}
+    for key, value in resolved(recipe).items():
+        if key not in _OF_A_MACHINE and not key.startswith("tracking_args."):
+            facts[key] = repr(value) if isinstance(value, list | dict) else shown(value)
+    facts |= {"--resume, --overwrite": mode, "command": "check" if only_check else "run"}
+    _check_alike(facts, ranks, "must be the same on all ranks")
+
+
+def check_same_inputs(inputs: Inputs, ranks: Ranks) -> None:
+    """Refuse ranks with other data, another split or model, or other code of the user's."""
+    if ranks.size == 1:
+        return
+    data, facts = inputs.data, {}
+    sizes = torch.tensor([data.client_size(client) for client in range(data.num_clients)])
+    facts["data (split)"] = tensors_digest([("sizes", sizes)])
+    if isinstance(data, FederatedData):
+        train = [("images", data.train_images), ("labels", data.train_labels)]
+        test = [("test images", data.test_images), ("test labels", data.test_labels)]
+        facts["data (tensors)"] = tensors_digest([*train, *test])
+        facts["data (split)"] = tensors_digest([("client", part) for part in data.client_indices])
+    facts["model (weights)"] = tensors_digest(named_tensors(inputs.model).items())
+    for whose, digests in inputs.fingerprint.items():
+        for what, digest in digests.items():
+            name = f"{printable(whose)} ({printable(what).replace('drawn_', '')})"
+            facts.setdefault(name, digest)
+    must = "must be the same on all ranks: the same code, files and seeds on each machine"
+    _check_alike(facts, ranks, must, say_values=False)
+
+
+def _check_alike(
+    facts: Mapping[str, str], ranks: Ranks, must: str, *, say_values: bool = True
+) -> None:
+    """Refuse, on all ranks and in a line for each key, what is not the same on all of them."""
+    every = ranks.allgather(dict(facts))
+    lines = []
+    for key in dict.fromkeys(key for of_rank in every for key in of_rank):
+        ranks_of: dict[str | None, list[int]] = {}
+        for rank, of_rank in enumerate(every):
+            ranks_of.setdefault(of_rank.get(key), []).append(rank)
+        if len(ranks_of) == 1:
+            continue
+        said = [
+            f"{_counted(having)} {value or 'none' if say_values else _other(place)}"
+            for place, (value, having) in enumerate(ranks_of.items())
+        ]
+        lines.append(printable(f"{key}: {', '.join(said)}") + f": {must}")
+    if lines:
+        raise AgreedError(joined(lines))
+
+
+def _counted(ranks: Sequence[int]) -> str:
+    """Name at most eight ranks: ``ranks 1, 2 have``."""
+    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+    one = len(ranks) == 1
+    numbers = ", ".join(map(str, ranks[:8]))
+    return f"{'rank' if one else 'ranks'} {numbers}{more} {'has' if one else 'have'}"
+
+
+def _other(place: int) -> str:
+    return "one" if place == 0 else "another"
