@@ -56,8 +56,8 @@ def picky(outputs, labels):
         raise ArithmeticError("a seven")
     return F.cross_entropy(outputs, labels)
 
-def failing(outputs, labels):
-    return picky(outputs, 0 * labels + 7)
+def failing(outputs, labels):  # in training, not at the trial before it, which is of two samples
+    return picky(outputs, 0 * labels + 7 * (len(labels) > 2))
 
 class Noisy(Drag):
     def finish_client(self, local):
@@ -82,14 +82,14 @@ class Broken(Drag):
             raise ArithmeticError("rank 1 lost its mind")
         return super().finish_client(local)
 
-def short_of_memory(self, start, clients):
+def short_of_memory(self, clients, *given):
     if clients > 2:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-    return all_at(self, start, clients)
+    return memory_for(self, clients, *given)
 
-all_at = GroupSGD._all_at
+memory_for = GroupSGD._memory_for
 if rank() == 1:
-    GroupSGD._all_at = short_of_memory
+    GroupSGD._memory_for = short_of_memory
 """
 DIFFERING = """
 import os
