@@ -82,14 +82,14 @@ class Broken(Drag):
             raise ArithmeticError("rank 1 lost its mind")
         return super().finish_client(local)
 
-def short_of_memory(self, clients, *given):
-    if clients > 2:
+def short_of_memory(self, start, orders, *given):
+    if len(orders) > 2:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-    return memory_for(self, clients, *given)
+    return train(self, start, orders, *given)
 
-memory_for = GroupSGD._memory_for
+train = GroupSGD.train
 if rank() == 1:
-    GroupSGD._memory_for = short_of_memory
+    GroupSGD.train = short_of_memory
 """
 DIFFERING = """
 import os
