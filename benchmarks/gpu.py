@@ -47,7 +47,7 @@ def launches(recipe: Recipe, data: FederatedData, device: torch.device, first: G
     sgd, model = local_sgd(recipe, Functions()), create_model(recipe.model_args.model, 0).to(device)
     batches = TensorBatches(data, sgd, 0, device)
     start = layout_of(model).gather(named_tensors(model))
-    group = GroupSGD(sgd, model, batches.images, batches.labels, len(first), batches.normalisation)
+    group = GroupSGD(sgd, model, batches.images, batches.labels, batches.normalisation)
     orders = [batches.orders(client, 1) for client in first]
     on_gpu = device.type == "cuda"
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as seen:

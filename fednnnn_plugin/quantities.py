@@ -7,10 +7,10 @@ these classes. A new quantity is a field here, and one of its name in the server
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from types import UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, Field, create_model
 
@@ -19,6 +19,9 @@ Amount = Annotated[float, Field(ge=0, le=sys.float_info.max / 2)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+SCHEMA = 2  # 1 had no schema, time and clients
 
 
 class Tag(NamedTuple):
@@ -55,6 +58,33 @@ class ClientNorms(NamedTuple):
     client_norm_max: Amount
 
 
+Outcome = Literal["accepted", "clipped", "rejected", "left out"]
+#: A round of more clients keeps the longest updates, and the first ones that it did not accept.
+MOST_CLIENTS, LONGEST = 100, 10
+
+
+@dataclass(frozen=True)
+class ClientRecord:
+    """What became of one client in a round."""
+
+    client: Count | str  #: its number; in a federation its rank
+    outcome: Outcome
+    norm: Amount | None = None  #: ‖Δ_k‖ before clipping; None where it is not known or finite
+    share: Share | None = None  #: α_k
+    why: str | None = None  #: of one that was rejected or left out
+
+
+def kept_clients(every: Iterable[ClientRecord]) -> tuple[ClientRecord, ...]:
+    """Return what a record keeps of a round's clients, by their numbers."""
+    found = sorted(every, key=lambda one: (isinstance(one.client, str), one.client))
+    if len(found) > MOST_CLIENTS:
+        others = [one for one in found if one.outcome in ("rejected", "left out")][:LONGEST]
+        rest = [one for one in found if one.outcome in ("accepted", "clipped")]
+        longest = sorted(rest, key=lambda one: -(one.norm or 0.0))[:LONGEST]
+        found = [one for one in found if one in others or one in longest]
+    return tuple(found)
+
+
 @dataclass(frozen=True)
 class LayerRecord:
     """The norms of one module, including its part of the server step."""
@@ -69,6 +99,10 @@ class RoundRecord:
     """What is kept of a round; norms are Euclidean, of the whole model and of its modules."""
 
     round: Annotated[int, Field(ge=1, le=10**9), Tag("")]  #: from 1
+    #: the version of these quantities
+    schema: Annotated[int, Field(ge=1, le=10**9), Tag("")] = SCHEMA
+    time: str | None = None  #: of a server: when the round ended, in UTC: 2026-01-31T12:00:00Z
+    tested: Annotated[bool, Tag("")] = False  #: whether a test of this round is on record
     evaluated: str | None  #: which model is tested; None where that is not known
     test_acc: Annotated[Share | None, Tag("Test/Acc")]  #: None where it was not measured
     test_loss: Annotated[Finite | None, Tag("Test/Loss")]  #: mean; None where not finite
@@ -86,6 +120,10 @@ class RoundRecord:
     layers: Annotated[Mapping[str, LayerRecord], Tag("NWDA")]  #: of those with parameters
     clients: Count  #: how many client models the round averages
     rejected: Count  #: how many it dropped
+    clipped: Count = 0  #: how many of those that it averages were clipped
+    largest_share: Share = 0.0  #: the largest α_k
+    #: each client; of many the ten longest, and the first ten that it does not average
+    by_client: tuple[ClientRecord, ...] = ()
     degenerate: bool  #: N was near 0: the served model did not change
     seconds: Annotated[Seconds, Tag("")]  #: of its parts
 
@@ -118,6 +156,7 @@ NORMS: dict[str, str] = {
 }
 # Of another version, a record may lack any quantity but its round, and have others.
 _OPTIONAL: dict[str, Any] = {name: (hint | None, None) for name, hint in _HINTS.items()}
+del _OPTIONAL["schema"]  # a name of pydantic's
 _OPTIONAL |= {"round": (_HINTS["round"], ...), "layers": (dict[str, dict[str, Amount | None]], {})}
 _Recorded: type[BaseModel] = create_model("_Recorded", **_OPTIONAL)
 
@@ -138,6 +177,8 @@ def columns(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _leaves(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, value in values.items():
+        if name == "by_client":  # no number of the round's
+            continue
         if isinstance(value, Mapping):
             yield from (((name, *path), leaf) for path, leaf in _leaves(value))
         elif name == "client_norms":  # a list in JSON
@@ -161,3 +202,4 @@ def _kinds(of: Any, prefix: str = "") -> Iterator[tuple[str, type]]:
 
 #: The numbers of every record by their columns, with their types.
 NUMBERS: dict[str, type] = dict(_kinds(RoundRecord))
+del NUMBERS["schema"]

@@ -6,12 +6,15 @@ import torch
 
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.model_check import takes_any_order
+from fednnnn_plugin.client.group_probe import why_not_together
 from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.loss import CROSS_ENTROPY
 from fednnnn_plugin.client.replica import layout_of, named_tensors
+from fednnnn_plugin.client.step_graphs import CudaCapture, StepGraphs
 from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.data.images import IGNORED
 from fednnnn_plugin.errors import UserError, printable
-from fednnnn_plugin.models import MODELS
 from fednnnn_plugin.processes.forks import Forks, why_not_forked
 from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.rounds.batches import LoaderBatches, LoaderData, TensorBatches
@@ -26,12 +29,22 @@ from fednnnn_plugin.server.layout import ModelState
 
 def why_alone(inputs: Inputs, sgd: LocalSGD) -> str:
     """Say why several clients cannot train in one set of kernels; nothing where they can."""
-    if inputs.are_ours and sgd.is_plain:
-        return ""
-    return (
-        f"only the models {', '.join(MODELS)} on this package's data train together, by plain SGD "
-        "on the cross-entropy"
+    model, data, *_ = inputs
+    if inputs.trainer is not None:
+        return "a custom trainer trains one client at a time"
+    if not isinstance(data, FederatedData):
+        return "the data are a program's own loaders, one for each client"
+    if sgd.optimizer is not None:
+        return "a custom optimizer steps one client at a time"
+    if sgd.loss is CROSS_ENTROPY and (data.train_labels.ndim > 1 or _ignores_some(data)):
+        return "the cross-entropy counts labels, of which samples have different numbers"
+    return why_not_together(
+        model, sgd, data.train_images[:5], data.train_labels[:5], data.normalisation
     )
+
+
+def _ignores_some(data: FederatedData) -> bool:
+    return bool((data.train_labels == IGNORED).any())
 
 
 def make_executor(
@@ -57,12 +70,15 @@ def make_executor(
         alone = Threads(why=why, device=device)
         by_it = partial(train_by, trainer)
         return Executor(model, by_it, own_test, workers=alone, seed=seed, in_steps=False)
-    side_by_side = _workers(inputs, workers if most == 1 else 1, forked=forked)
+    # Groups train in one memory, one after another.
+    alone = Threads(device=device)
+    side_by_side = _workers(inputs, workers, forked=forked) if most == 1 else alone
+    own_seed = None if inputs.are_ours else seed
     executor = partial(
         Executor,
         model,
         workers=side_by_side,
-        seed=None if inputs.are_ours else seed,
+        seed=own_seed,
         loss=sgd.loss,
         metrics=functions.metrics,
     )
@@ -73,9 +89,11 @@ def make_executor(
     size = batch_to_test(model, data.normalised(data.test_images[:1]), int(MEMORY * room))
     batches = TensorBatches(data, sgd, seed, device, any_order=any_order, test_batch=size)
     training: Training = partial(train_alone, sgd, batches)
-    if most > 1:  # the groups train in one memory, one after another
-        groups = GroupSGD(sgd, model, batches.images, batches.labels, most, batches.normalisation)
-        training = partial(train_together, groups, batches)
+    if most > 1:
+        graphs = StepGraphs(CudaCapture(device)) if device.type == "cuda" else None
+        normalise = batches.normalisation
+        groups = GroupSGD(sgd, model, batches.images, batches.labels, normalise, graphs)
+        training = partial(train_together, groups, batches, own_seed)
     return executor(training, own_test or batches)
 
 

@@ -1,5 +1,6 @@
 """One run: from a recipe, a model and data to a run folder."""
 
+import json
 import logging
 import os
 import threading
@@ -59,6 +60,7 @@ _WEIGHTS = {
 }
 
 _log = logging.getLogger(__name__)
+_MUCH = 10  # megabytes of a client on disk
 
 
 _running = threading.RLock()
@@ -130,6 +132,10 @@ def run_federation(
         _log_inputs(recipe, inputs, federation)
         if inputs.fingerprint:
             keep_fingerprint(files, inputs.fingerprint)
+        if metrics := inputs.functions.metrics:  # for a report of a run that never ends
+            higher = {name: higher_is_better(metric) for name, metric in metrics.items()}
+            content = json.dumps({"higher_is_better": higher}, indent=2)
+            write_atomically(files.directions, f"{content}\n".encode())
         if mode == "resume":
             writer.restore()
         foreign = isinstance(inputs.data, LoaderData) and "split" not in inputs.fingerprint
@@ -278,6 +284,15 @@ def _log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
         "device: %s, workers: %d (%s), clients in one set of kernels: %d",
         *(device, workers.count, workers.kind, batching),
     )
+    layout = federation.server.layout
+    kept = len(inputs.functions.method.keeps) * layout.size * layout.dtype.itemsize / 1e6
+    if kept:
+        _log.log(
+            logging.WARNING if kept >= _MUCH else logging.INFO,
+            "client method: each client that has trained keeps %.3g MB on disk: up to %.3g GB for "
+            "%d clients, and more between two checkpoints",
+            *(kept, kept * data.num_clients / 1e3, data.num_clients),
+        )
     if workers.why:
         level = logging.INFO if inputs.trainer else logging.WARNING
         _log.log(level, "one client at a time trains in each process: %s", workers.why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.tensor_files import read_tensors
 from fednnnn_plugin.user_code import names_code, names_object, refuse_code
 
+_log = logging.getLogger(__name__)
 _KEY = "fednnnn_plugin"  # of the metadata
 
 
@@ -89,7 +91,8 @@ def load_model(
 
     Raises:
         UserError: no run in the folder, no saved model, a model that is not the run's, or code that
-            is not allowed. The data set is not needed.
+            is not allowed. The data set is not needed. A model of other code that has the same
+            tensors is a warning.
 
     Example::
 
@@ -135,7 +138,10 @@ def load_model(
     if others := sorted({*unexpected, *(named_tensors(made).keys() & missing)}):
         raise UserError(f"{whose}: not both have {printable(', '.join(others))}")
     if digests and is_of_other_code(files, digests["model"]):
-        raise UserError(f"{whose}: its code is another")
+        _log.warning(
+            "model: %s: its code is not that of the run in %s, whose tensors it takes",
+            *(name, printable(files.path)),
+        )
     made.eval()
     if not of_data.factor:
         return made

@@ -5,6 +5,9 @@ import copy
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.errors import UserError
@@ -28,7 +31,10 @@ def own_copy(model: nn.Module, name: str, dtype: torch.dtype) -> nn.Module:
 def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module:
     """Return a copy of a model, or say why an average of its like in ``dtype`` is none."""
     if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
-        raise UserError(f"{where} has layers without a size yet: give them their sizes")
+        raise UserError(
+            f"{where} has layers without a size yet: pass a batch of inputs through it before the "
+            "run, or give them their sizes"
+        )
     trained = [key for key, parameter in model.named_parameters() if parameter.requires_grad]
     if not trained:
         raise UserError(f"{where} has no parameter that requires a gradient")
@@ -60,7 +66,32 @@ def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module
         # A state may follow the mode, as weights that are merged for a test: w_0 is of training.
         return copy.deepcopy(model).train()
     except (Exception, SystemExit) as error:
-        raise UserError(f"{where} cannot be copied: {exception_text(error)}") from error
+        why = _why_not_copied(model) or exception_text(error)
+        raise UserError(f"{where} cannot be copied: {why}") from error
+
+
+def _why_not_copied(model: nn.Module) -> str:
+    """Say which tensor of a model was computed, and so cannot be copied, and what to do."""
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                own = ".".join(filter(None, [name, key]))
+                return f"{own} is computed of other tensors: {_remedy(module, key)}"
+    return ""
+
+
+def _remedy(module: nn.Module, key: str) -> str:
+    for hook in module._forward_pre_hooks.values():
+        for kind in (WeightNorm, SpectralNorm):
+            if isinstance(hook, kind):
+                norm = kind.__module__.rpartition(".")[2]
+                return f"use torch.nn.utils.parametrizations.{norm}, not torch.nn.utils.{norm}"
+        if isinstance(hook, BasePruningMethod):
+            return (
+                f"it is pruned: torch.nn.utils.prune.remove(module, {key!r}) makes that permanent, "
+                "and a parametrization (torch.nn.utils.parametrize) keeps the mask in training"
+            )
+    return "detach() it, or set it to None before the run"
 
 
 def takes_any_order(model: nn.Module, images: Tensor) -> bool:

@@ -1,23 +1,53 @@
 """Local training of several clients in one set of kernels."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch import Generator, Tensor, nn
+from torch.func import functional_call, vmap
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from fednnnn_plugin.client.local_sgd import LocalSGD, uninterrupted
-from fednnnn_plugin.client.masked_norm import MaskedBatchNorm
+from fednnnn_plugin.client.loss import CROSS_ENTROPY
 from fednnnn_plugin.client.replica import layout_of
+from fednnnn_plugin.client.side_by_side import SideBySide
+from fednnnn_plugin.client.step_graphs import StepGraphs
 from fednnnn_plugin.server.layout import ModelState
+from fednnnn_plugin.server.transfer import to_device
 
 #: Clients that train together, or one alone; ranks and threads are dealt these.
 Group = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What tells a step from others: the clients with a batch, its samples, whether some pad it."""
+
+    rows: int
+    samples: int
+    padded: bool
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """What steps read and write: the models of m clients, and a batch of each.
+
+    ``positions`` and ``shares`` ``[m, B]`` are of the samples, the anchor ``[d]`` is all clients'.
+    """
+
+    models: ModelState
+    anchor: Tensor
+    positions: Tensor
+    shares: Tensor
+
+    def holds(self, clients: int, samples: int) -> bool:
+        most, longest = self.positions.shape
+        return clients <= most and samples <= longest
 
 
 class GroupSGD:
@@ -28,10 +58,10 @@ class GroupSGD:
     still have a batch are a shrinking prefix, and all of them take a step at once: an epoch takes
     as many steps as the largest client's.
 
-    Memory for ``most`` clients of a copy of ``model`` is held from the first group on, and given
-    back where a GPU has no more: the next group, which is to be smaller, gets its own. ``inputs``
+    Memory for the widest group so far is held, and given back where a training fails. ``inputs``
     ``[n, …]`` and ``labels`` ``[n]`` are on the device; ``normalisation`` is of a batch's inputs,
-    ``[m, B, …]``.
+    ``[m, B, …]``. ``graphs`` may launch the steps; not those with a correction, of a learning rate
+    that changes from round to round, or of a model that draws.
     """
 
     def __init__(
@@ -40,15 +70,14 @@ class GroupSGD:
         model: nn.Module,
         inputs: Tensor,
         labels: Tensor,
-        most: int,
         normalisation: Callable[[Tensor], Tensor] | None = None,
+        graphs: StepGraphs | None = None,
     ) -> None:
         self._sgd, self._inputs, self._labels = sgd, inputs, labels
-        self._normalisation = normalisation
+        self._normalisation, self._graphs = normalisation, graphs
         self._model = copy.deepcopy(model).train()
-        self._layout, self._most = layout_of(model), most
-        self._held: ModelState | None = None
-        self._gradient = vmap(grad(self._loss), in_dims=(0, 0, 0, 0, 0, None))
+        self._layout = layout_of(model)
+        self._memory: _Memory | None = None
 
     def train(
         self,
@@ -57,58 +86,82 @@ class GroupSGD:
         before_step: Callable[[], None] = uninterrupted,
         round_number: int = 1,
         correction: Tensor | None = None,
+        seeds: Sequence[int] = (),
     ) -> ModelState:
         """Train clients that all start from one model; the next call overwrites what it returns.
 
         ``orders`` are for each client, the largest first, for each epoch the positions of its
-        inputs in the order of training, int64 on the CPU. The correction is ``h``, ``[m, d]``.
+        inputs in the order of training, int64 on the CPU. The correction is ``h``, ``[m, d]``. The
+        ``seeds`` are each client's, of what a model draws that does.
         """
-        sgd = self._sgd.in_round(round_number)
-        sizes = torch.tensor([len(order[0]) for order in orders])
-        longest = int(sizes[0])
-        batch_size = sgd.batch_of(longest)
-        laid = [pad_sequence(list(epoch), batch_first=True) for epoch in zip(*orders, strict=True)]
-        with self._gives_back_memory(len(orders)):
-            # What the steps need is staged first: a GPU need not wait for the host again.
-            epochs = torch.stack(laid).to(self._labels.device)
-            shares = self._shares(sizes, batch_size).to(self._labels.device)
-            anchor, trained = sgd.anchor(start.vector), self._all_at(start, len(orders))
-            for epoch, begin in product(epochs, range(0, longest, batch_size)):
-                before_step()
-                end, rows = min(begin + batch_size, longest), int((sizes > begin).sum())
-                models, batch = trained.first(rows), epoch[:rows, begin:end]
-                # PyTorch's own norm, side by side, takes neither padding nor bfloat16 and float32.
-                masks_norm = int(sizes[rows - 1]) < end or sgd.precision == "bf16"
-                inputs, labels = self._inputs[batch], self._labels[batch]
-                if self._normalisation:
-                    inputs = self._normalisation(inputs)
-                inputs = inputs.to(sgd.dtype)
-                given = (models.vector, models.buffers, inputs, labels, shares[:rows, begin:end])
-                with sgd.autocast(inputs.device):
-                    gradient = self._gradient(*given, masks_norm)
-                corrections = () if correction is None else (correction[:rows],)
-                sgd.descend((gradient,), (models.vector,), (anchor,), corrections)
-        return trained
-
-    @contextmanager
-    def _gives_back_memory(self, clients: int) -> Iterator[None]:
-        """Hold no models where a GPU has no more memory for a group of so many clients."""
         try:
-            yield
-        except torch.cuda.OutOfMemoryError:
-            self._held, self._most = None, clients // 2
+            return self._train(start, orders, before_step, round_number, correction, seeds)
+        except BaseException:
+            self._give_back_memory()
             raise
 
-    def _all_at(self, start: ModelState, count: int) -> ModelState:
-        """Return the models of so many clients, each at the start."""
-        if self._held is None or len(self._held.vector) < count:
-            most = max(count, self._most)
-            vector, *buffers = (tensor.repeat(most, *[1] * tensor.ndim) for tensor in start.tensors)
-            self._held = ModelState(vector, dict(zip(start.buffers, buffers, strict=True)))
-        models = self._held.first(count)
+    def _train(
+        self,
+        start: ModelState,
+        orders: Sequence[Sequence[Tensor]],
+        before_step: Callable[[], None],
+        round_number: int,
+        correction: Tensor | None,
+        seeds: Sequence[int],
+    ) -> ModelState:
+        sgd, device = self._sgd.in_round(round_number), self._labels.device
+        sizes = torch.tensor([len(order[0]) for order in orders])
+        longest = int(sizes[0])
+        batch_size = min(sgd.batch_of(longest), longest)
+        laid = [pad_sequence(list(epoch), batch_first=True) for epoch in zip(*orders, strict=True)]
+        # What the steps need is staged first: a GPU need not wait for the host again.
+        epochs = to_device(torch.stack(laid), device)
+        shares = to_device(self._shares(sizes, batch_size), device)
+        memory = self._memory_for(len(orders), batch_size, start)
+        models = memory.models.first(len(orders))
         for tensor, initial in zip(models.tensors, start.tensors, strict=True):
             tensor.copy_(initial)
+        memory.anchor.copy_(sgd.anchor(start.vector))
+        generators = [Generator(device).manual_seed(seed) for seed in seeds]
+        graphs = self._graphs if correction is None and not seeds and sgd is self._sgd else None
+        for positions, begin in product(epochs, range(0, longest, batch_size)):
+            before_step()
+            end, rows = min(begin + batch_size, longest), int((sizes > begin).sum())
+            form = _Form(rows, end - begin, int(sizes[rows - 1]) < end)
+            memory.positions[:rows, : form.samples].copy_(positions[:rows, begin:end])
+            memory.shares[:rows, : form.samples].copy_(shares[:rows, begin:end])
+            lengths = (sizes[:rows] - begin).clamp(max=form.samples).tolist() if seeds else []
+            together = SideBySide(
+                rows,
+                memory.shares[:rows, : form.samples] if form.padded else None,
+                generators[:rows],
+                lengths,
+            )
+            step = partial(self._step, sgd, memory, form, together, correction)
+            if graphs:
+                graphs.run(form, step)
+            else:
+                step()
         return models
+
+    def _give_back_memory(self) -> None:
+        self._memory = None
+        if self._graphs:
+            self._graphs.clear()
+
+    def _memory_for(self, clients: int, samples: int, start: ModelState) -> _Memory:
+        """Return memory for so many clients, each with a batch of so many samples."""
+        if self._memory is None or not self._memory.holds(clients, samples):
+            self._give_back_memory()
+            vector, *buffers = (
+                torch.empty(clients, *tensor.shape, dtype=tensor.dtype, device=tensor.device)
+                for tensor in start.tensors
+            )
+            shares = vector.new_zeros(clients, samples)
+            models = ModelState(vector, dict(zip(start.buffers, buffers, strict=True)))
+            positions = torch.zeros_like(shares, dtype=torch.int64)
+            self._memory = _Memory(models, torch.empty_like(start.vector), positions, shares)
+        return self._memory
 
     def _shares(self, sizes: Tensor, batch_size: int) -> Tensor:
         """Return the share ``[m, n]`` of each sample in its batch's loss, 0 for what is padded."""
@@ -116,16 +169,40 @@ class GroupSGD:
         lengths = (sizes - columns // batch_size * batch_size).clamp(1, batch_size)
         return (columns < sizes).to(self._sgd.dtype) / lengths
 
-    def _loss(
+    def _step(
         self,
-        vector: Tensor,
-        buffers: dict[str, Tensor],
-        inputs: Tensor,
-        labels: Tensor,
-        shares: Tensor,
-        masks_norm: bool,
-    ) -> Tensor:
-        """Return a client's loss."""
-        with MaskedBatchNorm(shares) if masks_norm else nullcontext():
-            logits = functional_call(self._model, self._layout.views(vector) | buffers, (inputs,))
-        return (F.cross_entropy(logits, labels, reduction="none") * shares).sum()
+        sgd: LocalSGD,
+        memory: _Memory,
+        form: _Form,
+        together: SideBySide,
+        correction: Tensor | None,
+    ) -> None:
+        """Make a step of the first clients, on what the memory has."""
+        models = memory.models.first(form.rows)
+        batch = memory.positions[: form.rows, : form.samples]
+        inputs, labels = self._inputs[batch], self._labels[batch]
+        if self._normalisation:
+            inputs = self._normalisation(inputs)
+        if inputs.is_floating_point():
+            inputs = inputs.to(sgd.dtype)
+        leaf = models.vector.detach().requires_grad_()
+        given = self._layout.views(leaf) | models.buffers
+        with sgd.autocast(inputs.device):
+            with together:
+                channels = inputs.transpose(0, 1).flatten(1, 2)
+                outputs = functional_call(self._model, given, (channels,))
+            shares = memory.shares[: form.rows, : form.samples]
+            loss = (self._losses(outputs, labels) * shares.T).sum()
+        (gradient,) = torch.autograd.grad(loss, leaf)
+        corrections = () if correction is None else (correction[: form.rows],)
+        sgd.descend((gradient,), (models.vector,), (memory.anchor,), corrections)
+
+    def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return each sample's loss, ``[n, m]``, of outputs ``[n, m·c]`` and labels ``[m, n]``."""
+        m, n = labels.shape[:2]
+        rows = outputs.unflatten(1, (m, -1)).flatten(0, 1)
+        targets, loss = labels.transpose(0, 1).flatten(0, 1), self._sgd.loss
+        if loss is CROSS_ENTROPY:
+            return F.cross_entropy(rows, targets, reduction="none").view(n, m)
+        of_one = vmap(lambda row, target: loss(row.unsqueeze(0), target.unsqueeze(0)))
+        return of_one(rows, targets).view(n, m)

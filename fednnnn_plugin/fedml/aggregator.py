@@ -4,6 +4,7 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,9 +26,10 @@ from fednnnn_plugin.fedml.security import (
     before_aggregation,
     check_security,
     global_privacy,
+    is_changing,
     is_finite,
 )
-from fednnnn_plugin.fedml.server_records import ServerRecords
+from fednnnn_plugin.fedml.server_records import ServerRecords, sent_as
 from fednnnn_plugin.fedml.server_state import ServerFiles
 from fednnnn_plugin.fedml.settings import recorded_settings, server_recipe
 from fednnnn_plugin.fedml.silos import check_silos, client_ids
@@ -38,6 +40,7 @@ from fednnnn_plugin.fedml.tester import (
     refuse_replaced,
 )
 from fednnnn_plugin.fedml.tester_results import ResultReader
+from fednnnn_plugin.quantities import ClientRecord
 from fednnnn_plugin.recipe.schema import TrackingArgs
 from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.layout import State
@@ -117,7 +120,9 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         super().__init__(model, args)
         self._round = self._train.start_round
         self._failed = 0
-        self._without_data: set[str] = set()  # the clients of which this was said
+        self._without_data: set[int | str] = set()  # the clients of which this was said
+        self._left_out: list[ClientRecord] = []  # of this round
+        self._sent_norms: dict[int | str, float] = {}  # before FedML's defences changed them
         self._places: list[int] = []  # in FedML's list, of the models to aggregate
         self._rule_state: dict[str, Tensor] = {}
         self._evaluation: OrderedDict[str, Tensor] | None = None
@@ -193,6 +198,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         if isinstance(device, torch.device):  # to which FedML moves the clients' models
             self.model.to(device)
         self._failed, self._found_of_all = 0, None
+        self._left_out, self._sent_norms = [], {}
         clients: list[tuple[Any, State | None]] = []
         for position, (samples, state) in enumerate(raw_client_model_or_grad_list):
             try:
@@ -202,11 +208,13 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 clients.append((samples, None))
         served = whole_state(self.model, named_tensors(self.model))
         names = [self._client(position) for position in range(len(clients))]
+        if is_changing():
+            self._sent_norms = self._norms(clients)
         kept, self._places = before_aggregation(clients, served, names)
         for position, (_, model) in enumerate(clients):
             if model is not None and position not in self._places:
-                why = f"by {self.args.defense_type}" if is_finite(model) else "not finite"
-                self._records.remark(f"{self._rank(position)} left out: {why}")
+                by = f"by {self.args.defense_type}" if is_finite(model) else "not finite"
+                self._leave_out(position, by)
         return kept, self._places
 
     @torch.no_grad()
@@ -233,18 +241,12 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         for position, (samples, model) in zip(kept, raw_client_model_or_grad_list, strict=True):
             if isinstance(samples, int | float) and samples == 0:  # FedML weights it with 0
                 weightless += 1
-                self._leave_out_without_data(position)
+                self._leave_out(position, "no data")
                 continue
             weight = 1.0 if self._train.client_weighting == "uniform" else samples
-            clipped = part.seen.clipped
             try:
                 once = {name: t for name, t in model.items() if name not in tied}
-                if not part.add(once, weight, self._client(position)):
-                    self._records.remark(
-                        f"{self._rank(position)} rejected: not finite, or not a count"
-                    )
-                elif part.seen.clipped > clipped:
-                    self._records.remark(f"{self._rank(position)} clipped to max_client_norm")
+                part.add(once, weight, self._client(position), self._id(position))
             except UserError as error:
                 self._fail(position, error)
         if not part.clients:
@@ -252,6 +254,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
                 f"round {self._round + 1}: no client update to average: {weightless} have no "
                 "data, all others were rejected"
             )
+        part.seen.others += self._left_out
         before = server.restore(w_t | self._rule_state, part.device)
         assert before is not None
         seed = self._recipe.common_args.random_seed
@@ -265,6 +268,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
             self._evaluation = clamp_variances(evaluation)
         self._round += 1
         evaluated = "served" if self._evaluation is None else self._recipe.rule.evaluated
+        by_client = tuple(sent_as(one, self._sent_norms) for one in update.by_client)
+        update = replace(update, by_client=by_client)
         self._records.aggregated(self._round, update, move, evaluated)
         served = layout.state_dict(state.served)
         served = clamp_variances(whole_state(self.model, served, torch.device("cpu")))
@@ -311,21 +316,35 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         if self._failed > self._train.max_client_failures:
             raise UserError(f"{self._client(position)}: {error}") from None
         _log.warning("%s: %s: left out", self._client(position), error)
-        self._records.remark(f"{self._rank(position)} left out: {error}")
+        self._leave_out(position, str(error))
 
-    def _leave_out_without_data(self, position: int) -> None:
-        rank = self._rank(position)
-        self._records.remark(f"{rank} left out: no data")
-        if rank not in self._without_data:
-            self._without_data.add(rank)
+    def _leave_out(self, position: int, why: str) -> None:
+        client = self._id(position)
+        self._left_out.append(
+            ClientRecord(client, "left out", self._sent_norms.get(client), why=why)
+        )
+        if why == "no data" and client not in self._without_data:
+            self._without_data.add(client)
             _log.warning("%s: has no data: left out of the average", self._client(position))
 
-    def _client(self, position: int) -> str:
-        return f"round {self._round + 1}: the client of {self._rank(position)}"
+    def _norms(self, clients: Sequence[tuple[Any, State | None]]) -> dict[int | str, float]:
+        """Return the finite ``‖Δ_k‖`` of what clients sent, by their ranks."""
+        layout = self._server.layout
+        w_t = layout.gather(named_tensors(self.model)).vector
+        found = {
+            self._id(position): float((layout.flatten(model).to(w_t) - w_t).norm())
+            for position, (_, model) in enumerate(clients)
+            if model is not None
+        }
+        return {client: norm for client, norm in found.items() if math.isfinite(norm)}
 
-    def _rank(self, position: int) -> str:
-        """Name a client as FedML's log does: by the rank that it sends from."""
-        return f"rank {self._ids[position] if position < len(self._ids) else position + 1}"
+    def _client(self, position: int) -> str:
+        return f"round {self._round + 1}: the client of rank {self._id(position)}"
+
+    def _id(self, position: int) -> int | str:
+        """Return a client as FedML's log names it: the rank that it sends from."""
+        found = self._ids[position] if position < len(self._ids) else position + 1
+        return found if isinstance(found, int) and found >= 0 else str(found)
 
     def _restore(self) -> None:
         """Resume from the state file, if there is one."""

@@ -17,7 +17,7 @@ from fednnnn_plugin.assembly.model_check import takes_any_order
 from fednnnn_plugin.assembly.trial_pass import check_model
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.fedml.keys import refuse_old_names, warn_of_near_keys, warn_of_unread_keys
+from fednnnn_plugin.fedml.keys import warn_of_unread_keys
 from fednnnn_plugin.fedml.loaders import ClientLoader, has_data
 from fednnnn_plugin.fedml.model_states import whole_state, with_noise
 from fednnnn_plugin.fedml.processes import end_federation_together, log_through_fedml
@@ -77,8 +77,6 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
                 "false with FedNNNNClientTrainer"
             )
         if getattr(args, "role", "client") != "server":  # FedML's scripts build one in each
-            refuse_old_names(args)
-            warn_of_near_keys(args)
             warn_of_unread_keys(args)
         recipe = client_recipe(args)
         self._functions, self._seed = script_functions(recipe), recipe.common_args.random_seed

@@ -29,26 +29,33 @@ _FEDMLS_AND_NEAR = ("epoch", "metric", "mode")  # names of FedML's that are near
 _OF_PLATFORM = {"client_id_list", "ci", "is_mobile", "local_test_on_all_clients", "round_idx"}
 
 
-def warn_of_near_keys(args: Any, *, training: bool = True) -> None:
-    """Say which arguments are nearly a key of ours, and are read by nobody.
+def warn_of_near_keys(args: Any, *, training: bool = True) -> set[str]:
+    """Say which arguments are nearly a key of ours, and are read by nobody; return them.
 
     Without ``training`` the keys of ``train_args`` that any trainer has may be a user's own.
     """
     every = {key for section in SECTIONS for key in own_keys(section)} | set(method_keys())
-    given = _given(args)
+    given, found = _given(args), set()
     if not training:
         every -= _training_keys()
     for name in sorted(given - every - _OLD_NAMES.keys() - {*_OF_OTHER_TRAINING}):
         near = get_close_matches(name, sorted(every), 1, _NEAR)
         if near and not (name in _FEDMLS_AND_NEAR and near[0] in given):
+            found.add(name)
             _log.warning("%s: no such key, and ignored; did you mean %s?", name, near[0])
+    return found
 
 
 def warn_of_unread_keys(args: Any) -> None:
-    """Say once, in a line, which keys of training our trainers do not read."""
+    """Say which arguments our training does not read: misspelt, or of other training, in a line.
+
+    Raises:
+        UserError: a key of older FedML where the one that took its place is absent.
+    """
+    _refuse_old_names(args)
     every = {*own_keys("train_args"), *method_keys(), *_OLD_NAMES, *_OF_PLATFORM}
-    given = _given(args)
-    unread = (given & {*_OF_OTHER_TRAINING, *_section(args, "train_args")}) - every
+    every |= warn_of_near_keys(args)
+    unread = (_given(args) & {*_OF_OTHER_TRAINING, *_section(args, "train_args")}) - every
     if unread:
         _log.warning(
             "%s: not read by fednnnn-plugin's training (only code of your own may use them)",
@@ -56,8 +63,7 @@ def warn_of_unread_keys(args: Any) -> None:
         )
 
 
-def refuse_old_names(args: Any) -> None:
-    """Refuse a key of older FedML where the one that took its place is absent."""
+def _refuse_old_names(args: Any) -> None:
     given = _given(args)
     for old, new in _OLD_NAMES.items():
         if old in given and new not in given:

@@ -190,7 +190,7 @@ def before_aggregation(
     attacker, defender = FedMLAttacker.get_instance(), FedMLDefender.get_instance()
     clip = privacy.is_clipping()
     models = {k: model for k, (_, model) in enumerate(clients) if model is not None}
-    if not (clip or attacker.is_enabled or defender.is_defense_enabled()):
+    if not is_changing():
         return [(clients[k][0], model) for k, model in models.items()], list(models)
 
     for client in [k for k, model in models.items() if not is_finite(model)]:
@@ -261,6 +261,13 @@ def is_finite(state: State) -> bool:
 
 def _equal(one: State, other: State) -> bool:
     return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def is_changing() -> bool:
+    """Say whether FedML clips, attacks or leaves out clients."""
+    clip = FedMLDifferentialPrivacy.get_instance().is_clipping()
+    attacked = FedMLAttacker.get_instance().is_enabled
+    return bool(clip or attacked or FedMLDefender.get_instance().is_defense_enabled())
 
 
 def global_privacy() -> bool:

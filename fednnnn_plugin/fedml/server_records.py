@@ -4,12 +4,13 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Any
 
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.files import write_atomically
 from fednnnn_plugin.followers.follower import figures
-from fednnnn_plugin.quantities import RoundRecord, Seconds
+from fednnnn_plugin.quantities import ClientRecord, RoundRecord, Seconds
 from fednnnn_plugin.reading import read_mapping, write_yaml
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.run_folder.folder import RunFolder
@@ -50,7 +51,6 @@ class ServerRecords:
         self._file = None if path is None else MetricsFile(path)
         self._integrated = 0.0
         self._last: RoundRecord | None = None
-        self._remarks: list[str] = []
         self._marks = [time.monotonic()] * 3
         if self._file is not None:
             self._go_on(self._file, done, settings)
@@ -98,10 +98,6 @@ class ServerRecords:
         """Note that the clients' models are there."""
         self._marks[1] = time.monotonic()
 
-    def remark(self, text: str) -> None:
-        """Add what is to be said of a client in this round's line."""
-        self._remarks.append(text)
-
     def aggregated(
         self, number: int, update: Update, move: ServerMove, evaluated: Evaluated
     ) -> None:
@@ -109,7 +105,7 @@ class ServerRecords:
         self._marks[2] = time.monotonic()
         began, came, ended = self._marks
         self._integrated += move.server_update_norm
-        self._last = round_record(
+        record = round_record(
             number,
             update,
             move,
@@ -119,6 +115,8 @@ class ServerRecords:
             served=None,
             seconds=Seconds(train=came - began, aggregate=ended - came, evaluate=0.0),
         )
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._last = replace(record, time=now)
         if self._file is not None:
             self._file.append(self._last)
             self._file.sync()
@@ -132,6 +130,7 @@ class ServerRecords:
         seconds = self._last.seconds
         self._last = replace(
             self._last,
+            tested=True,
             test_acc=evaluation.accuracy,
             test_loss=evaluation.loss,
             test_metrics=evaluation.metrics,
@@ -152,10 +151,23 @@ class ServerRecords:
             f"N {record.mean_update_norm:.4g}, E {record.mean_client_norm:.4g}",
             f"client norms {least:.4g}, {median:.4g}, {largest:.4g} (least, median, largest)",
             f"{record.clients} clients accepted",
-            *self._remarks,
+            *(_said(one) for one in record.by_client if one.outcome != "accepted"),
         ]
-        self._remarks = []
         _log.info("round %d: %s", record.round, "; ".join(parts))
+
+
+def sent_as(client: ClientRecord, sent_norms: Mapping[int | str, float]) -> ClientRecord:
+    """Return a client's record with the norm of what it sent, if FedML has changed that since."""
+    sent = sent_norms.get(client.client)
+    if sent is None or client.norm is None:
+        return client
+    clipped = client.outcome == "accepted" and sent > 1.001 * client.norm
+    return replace(client, norm=sent, outcome="clipped" if clipped else client.outcome)
+
+
+def _said(client: ClientRecord) -> str:
+    why = f": {client.why}" if client.why else ""
+    return f"rank {client.client} {client.outcome}{why}"
 
 
 def _warn_of_changes(

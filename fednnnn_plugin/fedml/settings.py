@@ -173,7 +173,10 @@ def script_functions(recipe: Recipe, *, custom_trainer: bool = False) -> Functio
 
 
 def recorded_settings(recipe: Recipe, args: Any) -> dict[str, Any]:
-    """Return a server's settings as a run folder has them: those it reads, and others it has."""
+    """Return a server's settings as a run folder has them: those it reads, and others it has.
+
+    ``comm_round`` is the number of the last round: FedML's counts from ``start_round`` on.
+    """
     sections: Any = read_yaml(dump_recipe(recipe, own_data=True))
     read = {"federated_optimizer", *_SERVER_KEYS, *recipe.rule.keys}
     for section in sections.values():
@@ -183,6 +186,10 @@ def recorded_settings(recipe: Recipe, args: Any) -> dict[str, Any]:
                 section[key] = value
             else:
                 del section[key]
+    train = sections["train_args"]
+    start = train.pop("start_round", 0)
+    if isinstance(rounds := train.get("comm_round"), int):
+        train["comm_round"] = start + rounds
     for section, key in (("data_args", "dataset"), ("model_args", "model")):
         sections[section] = {key: str(getattr(args, key, "custom"))}
     return dict(sections)

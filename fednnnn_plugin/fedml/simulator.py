@@ -13,7 +13,6 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
 from fednnnn_plugin.fedml.keys import (
-    refuse_old_names,
     warn_of_near_keys,
     warn_of_unread_keys,
     warn_of_unused_keys,
@@ -69,11 +68,11 @@ class Simulator:
         client_trainer = client_trainer or _task_trainer(model, args)
         custom = client_trainer is not None
         check_dataset(dataset)
-        warn_of_near_keys(args, training=not custom)
-        warn_of_unused_keys(args, simulation=True)
-        if not custom:
-            refuse_old_names(args)
+        if custom:
+            warn_of_near_keys(args, training=False)
+        else:
             warn_of_unread_keys(args)
+        warn_of_unused_keys(args, simulation=True)
         brought = _brought(args, dataset, model)
         self._recipe = script_recipe(args, custom_trainer=custom, unread=unread, instead=brought)
         _check(self._recipe, args, client_trainer, server_aggregator)

@@ -13,6 +13,8 @@ from fednnnn_plugin.user_code import names_code, refuse_code
 
 RULE, CLIENT_METHOD = "train_args.federated_optimizer", "train_args.client_method"
 Found = TypeVar("Found")
+# What others call our rules.
+_USUAL = {"fedavgm": "Momentum", "fedmom": "Momentum", "slowmo": "Momentum"}
 
 
 def method_keys() -> dict[str, Key]:
@@ -102,7 +104,11 @@ def _find(
     if not names_code(name):
         given = "missing;" if name is None else f"{shown(name)}:"
         allowed = f"must be one of {', '.join(known)}, or MODULE:CLASS"
-        raise UserError(f"{given} {allowed}{did_you_mean(name, known)}")
+        meant = _USUAL.get(str(name).lower(), name)
+        hint = did_you_mean(meant, known)
+        if where == RULE and str(name).lower() in METHODS:
+            hint = f"; it is a client method: {CLIENT_METHOD}: {str(name).lower()}"
+        raise UserError(f"{given} {allowed}{hint}")
     try:
         if caller.allow_code:
             return load(str(name), where)

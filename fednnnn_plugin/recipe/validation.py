@@ -1,5 +1,6 @@
 """Values to a `Recipe`, or a line for each that is wrong: where, key, value, what is allowed."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,14 @@ from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_object
 
 # What others call our keys.
 _USUAL = {"lr": "learning_rate", "seed": "random_seed", "rounds": "comm_round"}
+_SCHEDULES = re.compile(
+    "sched|milestone|warm_?up|anneal|cosine|(lr|learning_rate)_(decay|step|gamma|drop)"
+    "|(step|decay)_(size|every|rate|step|epoch|round)"
+)
+_SCHEDULE = (
+    "; what there is for the learning rate over rounds: train_args.learning_rate_decay, its factor "
+    "in each round"
+)
 _WORDS = {
     "boolean": "true or false",
     "string": "text (quote what YAML reads otherwise)",
@@ -97,6 +106,8 @@ def _unknown(sections: Mapping[str, object], *, of_methods: bool) -> dict[str, s
             elif key not in known:
                 meant = _USUAL.get(key, key)
                 hint = did_you_mean(meant, places, lambda name: f"{places[name]}.{name}")
+                if section == "train_args" and _SCHEDULES.search(str(key).lower()):
+                    hint = _SCHEDULE
                 found[f"{section}.{key}"] = f"unknown key{hint}"
             elif known[key] != section:
                 found[f"{section}.{key}"] = f"unknown key there; it belongs to {known[key]}"
@@ -119,6 +130,8 @@ def _problem(entry: Any) -> tuple[str, str]:
     if not text:
         schema = SECTIONS[section].model_json_schema()["properties"][rest[0]]
         text = f"must be {_words(schema)}"
+        if rest[0] == "learning_rate" and isinstance(value, list | dict):
+            text += _SCHEDULE
     return f"{section}.{rest[0]}", f"missing; {text}" if missing else f"{shown(value)}: {text}"
 
 

@@ -23,6 +23,7 @@ from fednnnn_plugin.reporting.study import is_study
 
 METRICS = ("metrics.jsonl", "metrics.jsonl.gz")  # as the engine writes it, and as it is published
 RECIPE, SUMMARY, FINGERPRINT = "recipe.yaml", "summary.json", "fingerprint.json"
+DIRECTIONS = "metric_directions.json"
 #: Columns with the digests of custom objects.
 _OWN = (
     "model",
@@ -45,12 +46,14 @@ WAITED = "seconds.waited"
 COUNTS = ["clients", "rejected"]
 # The columns of every table, recorded or not.
 NUMBERS = [
-    *("round", "test_acc", "test_loss", "served_test_acc"),
+    *("round", "tested", "test_acc", "test_loss", "served_test_acc"),
     *("mean_update_norm", "mean_client_norm", "server_update_norm", "integrated_norm"),
     *("orthogonal_norm", *COUNTS, "degenerate", *CLIENT_NORMS, *SECONDS, WAITED),
 ]
 # Of those that are whole numbers; the others are float64.
-_TYPES = {"round": "int64", "degenerate": "boolean"} | dict.fromkeys(COUNTS, "Int64")
+_TYPES = {"round": "int64", "degenerate": "boolean", "tested": "boolean"} | dict.fromkeys(
+    COUNTS, "Int64"
+)
 OTHER_NUMBERS = re.compile(r"(layers\..*|test_metrics)\.")
 # Names of other columns; a custom rule may have a key of such a name.
 ARRANGED = ["data", "deal", "condition", "label", "shade"]
@@ -63,7 +66,7 @@ _TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED, *FINGERPRINTS}
 MAX_LINE_BYTES, MAX_METRICS_BYTES = 1 << 24, 1 << 29
 MAX_ROUNDS, MAX_DAMAGED = 100_000, 1_000
 _LARGEST = 1e100  # of a number that can be drawn
-_HIGHEST = dict.fromkeys(("test_acc", "served_test_acc", "degenerate"), 1.0)
+_HIGHEST = dict.fromkeys(("test_acc", "served_test_acc", "degenerate", "tested"), 1.0)
 _HIGHEST |= dict.fromkeys(("round", *COUNTS), 1e9)
 _MAX_FINGERPRINT = 1 << 20  # bytes
 _LONGEST_SETTING = 60  # characters of a list or mapping; a longer one ends with a digest
@@ -188,7 +191,7 @@ def _identity(
     validation = sections.get("validation_args", {})
     frequency = _scalar(validation.get("frequency_of_the_test"))
     metric = _first_metric(validation)
-    higher = summary.get("higher_is_better")  # not told before the end; of scorers it is True
+    higher = summary.get("higher_is_better", _direction(folder, metric, problems))
     return {
         "run": name,
         "folder": printable(folder),
@@ -205,6 +208,14 @@ def _identity(
         "frequency_of_the_test": frequency if isinstance(frequency, int) else None,
         "settings": "\n".join(settings),
     } | settings
+
+
+def _direction(folder: Path, metric: str, problems: list[str]) -> bool | None:
+    """Whether a metric is the better the higher; None where an older version did not store it."""
+    path = folder / DIRECTIONS
+    stored = _read_settings(path, problems).get("higher_is_better") if path.exists() else None
+    found = stored.get(metric.rpartition(":")[2]) if isinstance(stored, dict) else None
+    return found if isinstance(found, bool) else None
 
 
 def _first_metric(validation: Mapping[str, Any]) -> str:

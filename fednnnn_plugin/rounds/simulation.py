@@ -231,9 +231,10 @@ def _train_part(
             names = [f"round {number}: client {client}" for client in group]
             if vectors:
                 kept, returned = vectors.finish(group, served, trained)
-                vectors.keep(group, total.add_group(trained, weights, names, returned), kept)
+                added = total.add_group(trained, weights, names, returned, clients=group)
+                vectors.keep(group, added, kept)
             else:
-                total.add_group(trained, weights, names)
+                total.add_group(trained, weights, names, clients=group)
         clock.mark("aggregate")
         done += len(group)
         for follower in federation.followers:
@@ -255,7 +256,7 @@ def _count_failures(
     """Count a group's clients as failed; raise where that are too many."""
     said = " ".join(str(error).split())
     for client in group:
-        total.fail()
+        total.fail(client, said)
         _log.warning("round %d: client %d failed: %s", number, client, said)
     reason = f"client {group[0]} failed ({said}): "
     _refuse_failures(schedule, number, total.seen.failed, reason, error)

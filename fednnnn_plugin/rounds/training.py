@@ -10,6 +10,7 @@ from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.processes.workers import Step
 from fednnnn_plugin.rounds.batches import Batches, TensorBatches
 from fednnnn_plugin.run_folder.records import Evaluation
+from fednnnn_plugin.seeds import derive_seed
 from fednnnn_plugin.server.admission import check_client
 from fednnnn_plugin.server.layout import ModelState, State
 
@@ -50,15 +51,20 @@ def train_alone(
 def train_together(
     groups: GroupSGD,
     batches: TensorBatches,
+    seed: int | None,
     replica: Replica,
     number: int,
     group: Group,
     correction: Tensor | None,
     before_step: Step,
 ) -> ModelState:
-    """Train a group, each client in the order that it has alone."""
+    """Train a group, each client in the order that it has alone.
+
+    A ``seed`` is of a model that may draw: each client draws from a generator of its own.
+    """
     orders = [batches.orders(client, number) for client in group]
-    return groups.train(replica.state, orders, before_step, number, correction)
+    seeds = [] if seed is None else [derive_seed(seed, "client", number, k) for k in group]
+    return groups.train(replica.state, orders, before_step, number, correction, seeds)
 
 
 def train_by(

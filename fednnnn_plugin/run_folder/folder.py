@@ -42,13 +42,14 @@ class RunFolder:
         self.fingerprint = path / "fingerprint.json"
         self.widths = path / "client_batching.json"
         self.metrics = path / "metrics.jsonl"
+        self.directions = path / "metric_directions.json"
         self.summary = path / "summary.json"
         self.model = path / "model.safetensors"
         self.checkpoints = path / "checkpoint"
         self.log = path / "fedml.log"
         self.clients = path / "clients"
         self._lock = path / ".lock"
-        of_results = (self.metrics, self.summary, self.model)
+        of_results = (self.metrics, self.directions, self.summary, self.model)
         self._files = (self.recipe, self.fingerprint, self.widths, *of_results, self.log)
         self._held: os.stat_result | None = None  # the lock's file, while this process has it
         self._tracked = (path / "tensorboard", path / "wandb")  # of those who follow a run

@@ -72,6 +72,7 @@ def round_record(
     }
     return RoundRecord(
         round=number,
+        tested=evaluation is not None,
         evaluated=evaluated,
         test_acc=tested.accuracy,
         test_loss=tested.loss,

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.quantities import ClientRecord, kept_clients
 from fednnnn_plugin.server.admission import check_client, check_global, checked_positive
 from fednnnn_plugin.server.buffers import BufferSum
 from fednnnn_plugin.server.layout import Layout, ModelState, State
@@ -43,25 +44,31 @@ class AcceptedClient(NamedTuple):
         norm: ``‖Δ_k‖``.
         square: ``‖Δ_k‖²``.
         layer_norms: ``‖Δ_k‖`` of each module.
+        client: its number or name, if it is known.
+        sent_norm: ``‖Δ_k‖`` before clipping.
+        clipped: its update, or the change of its buffers, was longer than may be.
     """
 
     weight: float
     norm: float
     square: float
     layer_norms: tuple[float, ...]
+    client: int | str | None
+    sent_norm: float
+    clipped: bool
 
 
 @dataclass
 class Clients:
     """The clients so far: the accepted ones, and how many were not, or had no model at all.
 
-    ``clipped`` of the accepted ones had a longer update, or change of buffers, than may be.
+    ``others`` are those that were not accepted, if they are known.
     """
 
     accepted: list[AcceptedClient] = field(default_factory=list)
     rejected: int = 0
     failed: int = 0
-    clipped: int = 0
+    others: list[ClientRecord] = field(default_factory=list)
 
     def merge(self, other: "Clients") -> None:
         """Add others, if all of them add up exactly."""
@@ -71,7 +78,24 @@ class Clients:
         self.accepted += other.accepted
         self.rejected += other.rejected
         self.failed += other.failed
-        self.clipped += other.clipped
+        self.others += other.others
+
+    def reject(self, client: int | str | None, why: str, norm: float = math.inf) -> None:
+        """Count one that is not accepted."""
+        self.rejected += 1
+        if client is not None:
+            known = norm if math.isfinite(norm) else None
+            self.others.append(ClientRecord(client, "rejected", known, None, why))
+
+    def records(self) -> tuple[ClientRecord, ...]:
+        """Return what became of each client that is known."""
+        shares = self.weights.shares()
+        accepted = (
+            ClientRecord(one.client, "clipped" if one.clipped else "accepted", one.sent_norm, share)
+            for one, share in zip(self.accepted, shares, strict=True)
+            if one.client is not None
+        )
+        return kept_clients([*accepted, *self.others])
 
     @property
     def weights(self) -> Weights:
@@ -116,7 +140,13 @@ class ClientSum:
         """How many clients were rejected so far."""
         return self.seen.rejected
 
-    def add(self, client_state: State, weight: float, name: str = "a client") -> bool:
+    def add(
+        self,
+        client_state: State,
+        weight: float,
+        name: str = "a client",
+        client: int | str | None = None,
+    ) -> bool:
         """Add one client's model; it is read only.
 
         Args:
@@ -124,6 +154,7 @@ class ClientSum:
                 trained, such as a frozen parameter, may be missing: it is as in ``w_t``.
             weight: ``a_k``, positive and finite: 1 for every client, or its number of samples.
             name: the client's name in the log.
+            client: its number or name in the record.
 
         Returns:
             False if the client was rejected: an element, also of a buffer, is NaN or infinite, an
@@ -140,7 +171,8 @@ class ClientSum:
         # In the model's own dtype a wider client's buffer may overflow.
         there = (name for name in self.layout.buffers if name in client_state)
         buffers = {name: client_state[name].detach().to(forms[name][1]) for name in there}
-        return self.add_group(ModelState(vector, buffers), [weight], [name])[0]
+        clients = None if client is None else [client]
+        return self.add_group(ModelState(vector, buffers), [weight], [name], clients=clients)[0]
 
     def add_group(
         self,
@@ -148,9 +180,11 @@ class ClientSum:
         weights: Sequence[float],
         names: Sequence[str] | None = None,
         returned: Mapping[str, Tensor] = MappingProxyType({}),
+        clients: Sequence[int | str] | None = None,
     ) -> list[bool]:
         """Add m models ``[m, d]`` and ``[m, …]`` at once; return which were accepted.
 
+        ``names`` are those of the log, ``clients`` those of the record.
         ``returned`` are all that ``returns`` names, ``[m, d]``; what is not finite is rejected.
         It takes a number of tensor operations that m does not change, and one wait of the host.
         """
@@ -171,20 +205,24 @@ class ClientSum:
             finite = max([norm, *lengths]) <= torch.finfo(self.layout.dtype).max
             finite = finite and math.isfinite(peak + change + sum(lengths))
             name = names[k] if names else "a client"
+            client = clients[k] if clients else None
             if not finite or strange:
                 why = f"not a count: {self._buffers.no_count(rows, k)}" if finite else "not finite"
                 _log.warning("%s: update rejected: %s", name, why)
-                group.rejected += 1
+                group.reject(client, why, norm)
                 continue
             if negative:
                 _log.warning("%s: variances below 0 count as 0, counts below 0 as w_t's", name)
             if change > longest:
                 _log.warning("%s: its buffers moved by %.3g: clipped", name, change)
-            group.clipped += norm > longest or change > longest
+            clipped = norm > longest or change > longest
             shrink = longest / norm if norm > longest else 1.0
             layer_norms = tuple(layer * shrink for layer in layer_norms)
             group.accepted.append(
-                AcceptedClient(weight, min(norm, longest), square * shrink**2, layer_norms)
+                AcceptedClient(
+                    *(weight, min(norm, longest), square * shrink**2, layer_norms),
+                    *(client, norm, clipped),
+                )
             )
             places.append(k)
             terms[_UPDATE].append(Term.of(weight, shrink, norm))
@@ -204,9 +242,10 @@ class ClientSum:
             self._buffers.add(rows.take(chosen), accepted, shares, peaks)
         return [k in places for k in range(m)]
 
-    def fail(self) -> None:
+    def fail(self, client: int | str | None = None, why: str = "") -> None:
         """Count a client that had no model to add: its training raised, or gave another shape."""
-        self.seen.merge(Clients(rejected=1, failed=1))
+        self.seen.failed += 1
+        self.seen.reject(client, why)
 
     def merge(self, other: "ClientSum") -> None:
         """Add the partial sums of another accumulator over the same global state.
@@ -271,7 +310,12 @@ class ClientSum:
         """
         seen, modules = self.seen, self.layout.modules
         if not seen.accepted:
-            raise UserError(f"no client update to average: {self.rejected} rejected, none accepted")
+            hint = (
+                "; where training diverges, a smaller learning_rate helps" if self.rejected else ""
+            )
+            raise UserError(
+                f"no client update to average: {self.rejected} rejected, none accepted{hint}"
+            )
         weights, norms = seen.weights, [client.norm for client in seen.accepted]
         means = {n: weights.mean_vector(x, self.layout.dtype) for n, x in self._vectors.items()}
         vector = means.pop(_UPDATE)
@@ -294,6 +338,9 @@ class ClientSum:
             rejected=seen.rejected,
             client_norms=(min(norms), statistics.median(norms), max(norms)),
             returned=means,
+            clipped=sum(client.clipped for client in seen.accepted),
+            largest_share=max(weights.shares()),
+            by_client=seen.records(),
         )
 
 

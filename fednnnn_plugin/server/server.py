@@ -135,7 +135,8 @@ class Server:
         if not math.isfinite(move.server_update_norm):
             raise RunError(
                 f"round {number}: the served model is no longer finite: the server moved it by "
-                f"{move.server_update_norm}"
+                f"{move.server_update_norm}; smaller steps may help: learning_rate, "
+                "max_grad_norm or the rule's own"
             )
         return update, after, move
 

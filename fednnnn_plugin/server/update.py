@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from fednnnn_plugin.quantities import ClientRecord
 from fednnnn_plugin.server.layout import Layout
 
 
@@ -31,6 +32,9 @@ class Update:
             ones the maximum over clients.
         clients: how many clients were accepted.
         rejected: how many were rejected.
+        clipped: how many of the accepted were clipped.
+        largest_share: the largest ``α_k``.
+        by_client: what became of the clients whose numbers were given.
         client_norms: minimum, median and maximum of ``‖Δ_k‖₂``.
         returned: ``Σ α_k r_k`` of each vector that clients return beside their models, ``[d]``.
     """
@@ -47,6 +51,9 @@ class Update:
     rejected: int
     client_norms: tuple[float, float, float]
     returned: dict[str, Tensor] = field(default_factory=dict)
+    clipped: int = 0
+    largest_share: float = 0.0
+    by_client: tuple[ClientRecord, ...] = ()
 
     @property
     def mean_update(self) -> dict[str, Tensor]:

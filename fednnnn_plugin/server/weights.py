@@ -26,6 +26,12 @@ class Weights:
         unit = -self.exponent
         return [math.ldexp(weight, unit) for weight in self.given]
 
+    def shares(self) -> list[float]:
+        """Return each ``α_k``."""
+        weights = self.in_units()
+        total = math.fsum(weights)
+        return [weight / total for weight in weights]
+
     def mean(self, values: Iterable[float]) -> float:
         """Return ``Σ α_k x_k``. ``math.fsum`` is exact: no order of the clients changes it."""
         weights = self.in_units()
@@ -34,9 +40,7 @@ class Weights:
 
     def orthogonal_norm(self, norms: Iterable[float]) -> float:
         """Return ``√(Σ α_k² ‖x_k‖²)``."""
-        weights = self.in_units()
-        total = math.fsum(weights)
-        terms = [weight / total * norm for weight, norm in zip(weights, norms, strict=True)]
+        terms = [share * norm for share, norm in zip(self.shares(), norms, strict=True)]
         longest = max(terms) or 1.0  # in units of it no square overflows
         return longest * math.sqrt(math.fsum((term / longest) ** 2 for term in terms))
 

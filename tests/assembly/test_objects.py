@@ -32,6 +32,7 @@ from ..tiny import (
     X,
     Y,
     cell,
+    follower,
     quick_run,
 )
 
@@ -122,6 +123,32 @@ def test_model_in_plain_pytorch_normalises_as_the_run_did(own_code: Path) -> Non
     names: dict[str, Any] = {"images": images, "net": loaded.model}
     exec(block.removeprefix("python"), names)
     torch.testing.assert_close(names["logits"], loaded(images))
+
+
+def test_model_of_an_edited_class_is_loaded_with_a_warning(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where it has the same tensors; others are refused."""
+    start(comm_round=1)
+    edited = cell("torch.relu", "torch.tanh")["Net"]
+    assert fp.load_model("run", NET) is not None
+    assert not caplog.records
+    loaded = fp.load_model("run", edited)
+    assert torch.equal(loaded.fc1.weight, load_file("run/model.safetensors")["fc1.weight"])
+    assert "its code is not that of the run in run" in caplog.text
+    with pytest.raises(fp.UserError, match="not the model of the run"):
+        fp.load_model("run", cell("width=8", "width=9")["Net"])
+
+
+def test_direction_of_a_metric_is_known_of_a_run_that_ended_early(start: Start) -> None:
+    def stop(*_: int) -> None:
+        raise InterruptedError
+
+    given = {"data": CELL["numbers"], "model": CELL["net"], "loss": "mse"}
+    with pytest.raises(InterruptedError):
+        start(metrics=[CELL["worst"]], followers=[follower(round_done=stop)], **given)
+    runs = fp.read_runs("run")
+    assert (*runs["lower_is_better"], *runs["finished"]) == (True, False)
 
 
 class Merging(nn.Linear):

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 from torch.nested import nested_tensor
+from torch.nn.utils import prune
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import fednnnn_plugin as fp
@@ -123,6 +124,12 @@ def buffered(tensor: torch.Tensor, *, persistent: bool = True) -> nn.Module:
     return model
 
 
+def remembering() -> nn.Module:
+    model: Any = nn.Linear(2, 2)
+    model.last = model(torch.ones(1, 2))
+    return model  # type: ignore[no-any-return]
+
+
 HIDING = nn.Linear(2, 2)
 vars(HIDING)["state_dict"] = dict  # without a weight
 LEAST = torch.tensor(torch.finfo(torch.float64).min, dtype=torch.float64)  # not in float32
@@ -134,6 +141,15 @@ LEAST = torch.tensor(torch.finfo(torch.float64).min, dtype=torch.float64)  # not
         (nn.Linear(2, 2).requires_grad_(requires_grad=False), "no parameter that requires"),
         (nn.Linear(2, 2, dtype=torch.complex64), "weight is torch.complex64: must be float16"),
         (HIDING, "bias requires .* not have it"),
+        (
+            nn.utils.weight_norm(nn.Linear(2, 2)),
+            "weight is computed .*parametrizations.weight_norm",
+        ),
+        (
+            prune.l1_unstructured(nn.Linear(2, 2), "weight", amount=1),
+            "it is pruned: .*prune.remove",
+        ),
+        (remembering(), "last is computed .*detach"),
         (torch.jit.ScriptModule(), "is TorchScript"),
         (buffered(LEAST), "seen is not finite"),
         (buffered(torch.ones(2) * 1j, persistent=False), "seen is torch.complex64"),

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch import nn
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset
 
 import fednnnn_plugin as fp
 
@@ -40,6 +41,43 @@ class Lost(Numbered):
         return 1 // 0
 
 
+class Built(nn.Module):
+    """Makes its layer when it sees inputs."""
+
+    def __init__(self, classes: int = 4) -> None:
+        super().__init__()
+        self.base, self.head = nn.Linear(6, 5), None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.base(x)
+        self.head = self.head or nn.Linear(x.shape[1], 4)  # type: ignore[assignment]
+        return self.head(x)  # type: ignore[misc,no-any-return]
+
+
+class Holding(nn.Module):
+    """Reaches its layer through what holds the model itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.head = nn.Linear(6, 5), nn.Linear(5, 4)
+        self.then = lambda x: self.head(x).relu()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.then(self.base(x))
+
+
+def normed(classes: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, classes))
+
+
+# Of batches of 16, the last one of client 3 is a single sample.
+ALONE = (
+    [*zip(X.split((30, 30, 31, 33, 16)), Y.split((30, 30, 31, 33, 16)), strict=True)][:4],
+    TEST,
+)
+ALONE_SETS = ([ConcatDataset([TensorDataset(*part)]) for part in ALONE[0]], TEST)
+ALONE_LOADERS = ([DataLoader(part, 16) for part in ALONE_SETS[0]], TEST)
+ALONE_SAID = r"^train_args\.batch_size: 16: .*client 3, .* 33 samples.*batch_size, .*drop_last=True"
 CENTRES = torch.nn.Linear(3, 2)  # a loss that has parameters
 IMAGES = torch.zeros(8, 1, 8, 8, dtype=torch.uint8)
 
@@ -82,6 +120,31 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
             ({"data": (PARTS[:3], Numbered())}, r"^train_args\.client_num_in_total: 4: must be 3"),
             ({"model_args.model": "nnnn_mnist"}, r"^overrides: model_args\.model: an object was"),
             ({"rule": torch.optim.SGD}, r"federated_optimizer: .*SGD: must be a class with"),
+        ),
+        *rows(
+            OBJECTS,
+            ({"model": nn.LazyLinear(4)}, r"^model_args\.model: .*pass a batch of inputs"),
+            ({"model": Built()}, r"^model_args\.model: .*head.weight, .*: pass a batch through"),
+            ({"model": Built, "data": (PARTS, Numbered())}, r"^model_args\.model: .*head\.weight"),
+            ({"model": Holding()}, r"^model_args\.model: .*head\.weight of .*given.*use a method"),
+            ({"data": ALONE, "model": normed, "batch_size": 16}, ALONE_SAID),
+            ({"data": ALONE_SETS, "model": normed, "batch_size": 16}, ALONE_SAID),
+            (
+                {"data": ALONE_LOADERS, "model": normed, "batch_size": 9},
+                r"batch_size: 16: .*client 3",
+            ),
+            (
+                {"model": nn.Linear(6, 9), "loss": lambda x, y: x.mean(), "metrics": ["f1_macro"]},
+                r"metrics: f1_macro: .* \[9\] a sample, .* 4 classes: must be MODULE:FUNCTION",
+            ),
+        ),
+        *rows(
+            {},
+            ({"lr_scheduler": "StepLR"}, r"lr_scheduler: unknown key.*learning_rate_decay"),
+            ({"warmup_rounds": 3}, r"warmup_rounds: unknown key.*learning_rate_decay"),
+            ({"learning_rate": [0.1, 0.01]}, r"learning_rate: a list: .*learning_rate_decay"),
+            ({"federated_optimizer": "FedAvgM"}, "federated_optimizer: .*did you mean Momentum"),
+            ({"federated_optimizer": "SCAFFOLD"}, "federated_optimizer: .*client_method: scaffold"),
         ),
         *rows(
             SCAFFOLD,

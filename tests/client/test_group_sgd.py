@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica
+from fednnnn_plugin.client.step_graphs import StepGraphs
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.layout import ModelState
@@ -55,6 +56,7 @@ class Clients:
             for share in shares
         ]
         self.model, self.sgd = model.to(sgd.dtype), sgd
+        self.graphs: StepGraphs | None = None
         replica = Replica(self.model)
         self.layout, self.served = replica.layout, copy.deepcopy(replica.state)
         for name, tensor in self.served.buffers.items():
@@ -62,7 +64,7 @@ class Clients:
                 tensor.mul_(1.5)
 
     def group(self) -> GroupSGD:
-        return GroupSGD(self.sgd, self.model, self.images, self.labels, len(self.orders) + 1)
+        return GroupSGD(self.sgd, self.model, self.images, self.labels, None, self.graphs)
 
     def together(self) -> ModelState:
         group = self.group()

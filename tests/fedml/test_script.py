@@ -159,7 +159,8 @@ def test_keys_that_nobody_reads_are_named(where, own_folder, one_core, caplog) -
 
     A server leaves the latter to its clients' trainers; a trainer of the user's reads its own.
     """
-    Path("a.yaml").write_text("train_args: {epochs: 1, warmup: 3, client_id_list: null}")
+    written = "train_args: {epochs: 1, warmup: 3, weight_deacy: 1, client_id_list: null}"
+    Path("a.yaml").write_text(written)
     values = {**dict.fromkeys(TYPOS, 0.1), **OTHERS, "yaml_config_file": "a.yaml"}
     args = fedml_args(output="out", **values)
     if where == "client":

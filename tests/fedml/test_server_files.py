@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import os
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.reporting.conditions import arrange
+from fednnnn_plugin.reporting.outcomes import outcomes
 from fednnnn_plugin.server.rules import RULES
 
 from .rounds import CPU, TWO, clients, line, moved, net, play, refused, silo
@@ -38,7 +41,7 @@ def advance(server, number: int) -> None:
 
 def records(folder: str) -> list[dict]:
     lines = Path(folder, "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) | {"seconds": None} for line in lines]
+    return [json.loads(line) | {"seconds": None, "time": None} for line in lines]
 
 
 def test_rounds_are_said_and_kept_by_hand(own_folder, caplog) -> None:
@@ -53,11 +56,18 @@ def test_rounds_are_said_and_kept_by_hand(own_folder, caplog) -> None:
     play(silo, moved(silo, *updates))  # which FedML does not test
     assert silo.test(None, CPU, silo.args) == (None,) * 4  # without test data
     first, second = records("run")
+    outcomes = [(one["client"], one["outcome"], one["norm"]) for one in first["by_client"]]
+    assert outcomes[:2] == [(7, "accepted", 5.0), (8, "accepted", 1.0)]
+    assert outcomes[2:] == [(9, "clipped", 10.0), (10, "rejected", None)]
+    assert first["by_client"][3]["why"] == "not finite"
+    assert (first["tested"], second["tested"], first["schema"], first["clipped"]) == (1, 0, 2, 1)
+    written = json.loads(Path("run/metrics.jsonl").read_text().splitlines()[0])
+    assert datetime.fromisoformat(written["time"].replace("Z", "+00:00")).year > 2000
     assert first["mean_client_norm"] == pytest.approx(11 / 3)
     assert first["mean_update_norm"] == pytest.approx(math.sqrt(49 + 64) / 3)
     assert first["client_norms"] == pytest.approx([1, 5, 5])
     assert (first["test_acc"], first["evaluated"]) == (1.0, "average")
-    assert second["test_acc"] is None
+    assert (second["test_acc"], second["tested"]) == (None, False)
     tested, untested = (line for line in caplog.messages if "N/E" in line)
     for part in (f"N/E {math.sqrt(113) / 11:.3f}", "1, 5, 5", "1 rejected", "rank 10 rejected"):
         assert part in tested
@@ -109,6 +119,21 @@ def test_restart_costs_no_bits_and_no_records(method, own_folder) -> None:
         assert_close(found, expected, rtol=0, atol=0)
     assert records("run") == records("undisturbed")
     assert [path.name for path in Path("folder").iterdir()] == ["state"]
+
+
+def test_total_of_rounds_and_tested_ones_outlive_a_restart(own_folder) -> None:
+    """FedML tests rounds 1 and 3, of 3 and 4 the first and the last after a restart: 4 and 7."""
+    values = {"model": line(), "frequency_of_the_test": 5}
+    for start, rounds in ((0, 3), (3, 4)):
+        silo = server(start, comm_round=rounds, **values)
+        for number in range(rounds):
+            play(silo, moved(silo, *TWO))
+            if number % 5 == 0 or number == rounds - 1:
+                silo.test(DATA, CPU, silo.args)
+        runs = fp.read_runs("run")
+        assert set(runs["comm_round"]) == {start + rounds}
+    assert runs["round"][runs["tested"].astype(bool)].tolist() == [1, 3, 4, 7]
+    assert outcomes(arrange(runs))["final"].tolist() == [1.0]
 
 
 def test_state_is_of_what_was_set(own_folder) -> None:

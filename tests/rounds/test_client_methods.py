@@ -110,6 +110,12 @@ class Late(fp.ClientMethod):
         return {"rounds": sent["rounds"] + 1}
 
 
+def test_what_clients_keep_on_disk_is_said(start: Start) -> None:
+    """A variate for each of 6,058 parameters, of 4 bytes."""
+    start("run", FEDAVG, client_method="scaffold", comm_round=1)
+    assert "each client that has trained keeps 0.0242 MB" in Path("run/fedml.log").read_text()
+
+
 @pytest.mark.parametrize("worker_num", [1, 2])
 def test_error_of_a_correction_is_the_methods(start: Start, worker_num: int) -> None:
     """No client's, of which some may fail."""

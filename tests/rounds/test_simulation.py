@@ -95,6 +95,11 @@ def test_two_rounds_worked_by_hand(example: Example) -> None:
         "orthogonal_norm": pytest.approx(math.sqrt(25**2 + 25**2) / 2),
         **{"integrated_norm": 12.5, "client_norms": [25.0, 25.0, 25.0], "layers": {"": layer}},
         **{"clients": 2, "rejected": 0, "degenerate": False},
+        **{"schema": 2, "time": None, "tested": True, "clipped": 0, "largest_share": 0.5},
+        "by_client": [
+            {"client": k, "outcome": "accepted", "norm": 25.0, "share": 0.5, "why": None}
+            for k in (0, 1)
+        ],
     }
     assert (second["server_update_norm"], second["integrated_norm"]) == (18.75, 31.25)
 

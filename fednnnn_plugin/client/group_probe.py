@@ -1,0 +1,70 @@
+"""Whether clients of a model can train side by side: tried, not told by its class."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from fednnnn_plugin.client.group_sgd import GroupSGD
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.replica import Replica
+from fednnnn_plugin.seeds import derive_seed, isolated_generators
+from fednnnn_plugin.server.layout import ModelState
+from fednnnn_plugin.user_code import exception_text
+
+_SIZES = 3, 2  # of two clients: the second one's batch is padded
+_SAME = 1e-8  # of the longest update: another order of additions makes less in float64
+_SEED = 0
+
+
+def why_not_together(
+    model: nn.Module,
+    sgd: LocalSGD,
+    images: Tensor,
+    labels: Tensor,
+    normalisation: Callable[[Tensor], Tensor] | None = None,
+) -> str:
+    """Say why clients of a model cannot train side by side; nothing where they can.
+
+    Two clients take two steps each on the CPU in float64, together and one after the other: what
+    comes out must be the same. The first five of ``images`` ``[n, …]`` and ``labels`` are theirs. A
+    model that draws must draw for each client what it draws for it alone.
+    """
+    sgd = replace(sgd, precision="fp64", epochs=2, batch_size=max(_SIZES))
+    model = copy.deepcopy(model).to("cpu", torch.float64).train()
+    images, labels = images[: sum(_SIZES)].cpu(), labels[: sum(_SIZES)].cpu()
+    if len(labels) < sum(_SIZES):
+        return "there are too few samples to try it"
+    places = torch.arange(len(labels)).split(_SIZES)
+    try:
+        with isolated_generators(_SEED, "client"):
+            start = copy.deepcopy(Replica(copy.deepcopy(model)).state)
+            group = GroupSGD(sgd, model, images, labels, normalisation)
+            seeds = [derive_seed(_SEED, "client", 1, client) for client in range(len(_SIZES))]
+            together = group.train(start, [[own] * sgd.epochs for own in places], seeds=seeds)
+        inputs = (normalisation(images) if normalisation else images).to(torch.float64)
+        for client, own in enumerate(places):
+            with isolated_generators(_SEED, "client", 1, client):
+                replica = Replica(copy.deepcopy(model))
+                sgd.train(replica, [[(inputs[own].clone(), labels[own])]] * sgd.epochs)
+            if not _same(together, client, replica.state, start):
+                return (
+                    "a step of two clients together is not what each makes alone: a layer mixes "
+                    "channels, or draws, in a way that is not known, or a loss is no mean over "
+                    "samples"
+                )
+    except (Exception, SystemExit) as error:
+        return f"a step of two clients together raised {exception_text(error)}"
+    return ""
+
+
+def _same(together: ModelState, client: int, alone: ModelState, start: ModelState) -> bool:
+    """Tell whether a client of a group has the model that it has alone, but for roundings."""
+    longest = (alone.vector - start.vector).abs().max()
+    apart = (together.vector[client] - alone.vector).abs().max()
+    return bool(apart <= _SAME * longest) and all(
+        torch.allclose(together.buffers[name][client].double(), tensor.double(), rtol=_SAME)
+        for name, tensor in alone.buffers.items()
+    )

@@ -1,0 +1,78 @@
+"""Steps as CUDA graphs, by a stand-in: what it captures it runs again, on the same memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from fednnnn_plugin.client.step_graphs import StepGraphs
+from fednnnn_plugin.server.layout import ModelState
+
+from .test_group_sgd import SGD, Clients, Small
+
+
+class Captured:
+    """Notes what is captured and launched; may refuse, as of a step that waits for its GPU."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.refuses, self.captures, self.launches = refuses, 0, 0
+
+    def __call__(self, step: Callable[[], None]) -> Callable[[], None]:
+        if self.refuses:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.captures += 1
+
+        def launch() -> None:
+            self.launches += 1
+            step()
+
+        return launch
+
+
+def test_form_is_captured_at_its_second_step(caplog: pytest.LogCaptureFixture) -> None:
+    """Capturing runs nothing: each step is run once."""
+    ran: list[str] = []
+    for refuses, launches in ((False, 4), (True, 0)):
+        ran.clear()
+        captured = Captured(refuses)
+        graphs = StepGraphs(captured)
+        for form in "aababbca":
+            graphs.run(form, lambda form=form: ran.append(form))  # type: ignore[misc]
+        assert "".join(ran) == "aababbca"
+        assert captured.launches == launches + (not refuses)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    graphs = StepGraphs(captured := Captured())
+    for _ in range(2):
+        graphs.run("a", ran.clear)
+        graphs.clear()
+    assert captured.captures == 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"prox_mu": 0.3, "weight_decay": 5e-3}])
+def test_group_by_graphs_is_as_one_by_one(settings: dict[str, Any]) -> None:
+    """Of what a graph launches only the memory changes: other batches, another round's model."""
+    captured = Captured()
+    clients = Clients(Small(), (9, 9, 7, 3), replace(SGD, **settings))
+    expected = clients.one_by_one()
+    clients.graphs = StepGraphs(captured)
+    group, served = clients.group(), clients.served
+    group.train(ModelState(served.vector + 0.1, served.buffers), clients.orders)
+    together = group.train(served, clients.orders)
+    for client, alone in enumerate(expected):
+        for found, tensor in zip(together.tensors, alone.tensors, strict=True):
+            torch.testing.assert_close(found[client], tensor, rtol=0, atol=1e-9)
+    # Four clients with 4 samples, three with 4, two with 1: four steps each, the first as it is.
+    assert (captured.captures, captured.launches) == (3, 9)
+
+
+def test_changing_rate_is_not_captured() -> None:
+    captured = Captured()
+    clients = Clients(Small(), (8, 8), replace(SGD, learning_rate_decay=0.9))
+    clients.graphs = StepGraphs(captured)
+    clients.group().train(clients.served, clients.orders, round_number=2)
+    assert captured.captures == 0
