@@ -29,8 +29,8 @@ def _of_columns(
 ) -> Iterator[str]:
     if is_one_hot(targets) and not scorers:
         yield (
-            "data_args.dataset: its labels are one-hot numbers, of which no accuracy is recorded: "
-            "give the numbers of the classes, labels.argmax(1), or validation_args.metrics"
+            "data_args.dataset: its labels are one-hot numbers, taken for probabilities: no "
+            "accuracy is recorded; give y.argmax(1), or validation_args.metrics"
         )
     if targets.is_floating_point() or outputs.ndim != targets.ndim + 1 or outputs.shape[1] < 2:
         return

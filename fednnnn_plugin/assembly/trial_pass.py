@@ -55,6 +55,8 @@ def check_model(
     tried = trial.passed(1, training=False)
     if not tried.problem:
         tried = trial.passed(trains_on, training=True)
+        if tried.problem and trains_on == 1 and not trial.passed(2, training=True).problem:
+            raise _of_single(tried, name, data, batch_size)
     if tried.problem:
         raise UserError(f"{where}: {tried.problem}") from tried.cause
     warnings = reach.check(tried.outputs, tried.loss)
@@ -65,16 +67,25 @@ def check_model(
         step = -(-len(data.train_labels) // _FEW)
         _, labels = _staged((inputs, data.train_labels[::step]), model)
     warnings += outputs_warnings(loss, tried.outputs, labels, data.num_classes, scorers)
-    for client, kept in _single_batches(data, batch_size) if trains_on > 1 else ():
+    if trains_on > 1 and next(_single_batches(data, batch_size), None):
         tried = trial.passed(1, training=True)
         if tried.problem:
-            raise UserError(
-                f"{kept}: leaves client {client}, which has {sizes[client]} samples, a batch of "
-                f"one sample, on which {name} cannot train ({tried.problem}): choose another "
-                "batch_size, a DataLoader with drop_last=True, or larger inputs"
-            ) from tried.cause
-        break
+            raise _of_single(tried, name, data, batch_size)
     return warnings
+
+
+def _of_single(
+    tried: "_Pass", name: str, data: FederatedData | LoaderData, batch_size: int
+) -> UserError:
+    """Return the error of a model that cannot train on a batch of one sample."""
+    client, key = next(_single_batches(data, batch_size), (0, "train_args.batch_size"))
+    error = UserError(
+        f"{key}: leaves client {client}, which has {data.client_size(client)} samples, a batch of "
+        f"one sample, on which {name} cannot train ({tried.problem}): choose another batch_size, a "
+        "DataLoader with drop_last=True, or larger inputs"
+    )
+    error.__cause__ = tried.cause
+    return error
 
 
 def _first_samples(data: FederatedData | LoaderData) -> Batch | None:

@@ -1,6 +1,5 @@
 """A user's labels: the classes or the numbers that a loss takes, or what to do with what came."""
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +15,6 @@ MAX_CLASSES = 100_000
 
 _CROSS_ENTROPY = "cross_entropy"
 _SUM = 1e-3  # how far the probabilities of a sample may be from 1 in all
-
-_log = logging.getLogger(__name__)
 
 
 def checked_labels(value: object, where: str, loss: str = "") -> Tensor:
@@ -128,12 +125,6 @@ def _check_probabilities(labels: Tensor, where: str) -> None:
             f"{where}: {kind_of(labels)}: for train_args.loss cross_entropy they must be the "
             "probabilities of a sample's classes, of the sum 1; several labels of a sample need "
             "loss: bce_with_logits, and numbers to predict loss: mse"
-        )
-    if _are_one_hot(labels):
-        _log.warning(
-            "%s: %s, one-hot: taken for probabilities, of which no accuracy is recorded: give "
-            "y.argmax(1) to have it",
-            *(where, kind_of(labels)),
         )
 
 
