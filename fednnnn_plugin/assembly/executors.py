@@ -1,8 +1,10 @@
 """Which executor trains a run's clients: on threads, on forks, in groups, or a custom trainer."""
 
 from functools import partial
+from typing import Literal
 
 import torch
+from torch import Tensor
 
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.model_check import takes_any_order
@@ -11,20 +13,25 @@ from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.loss import CROSS_ENTROPY
 from fednnnn_plugin.client.replica import layout_of, named_tensors
+from fednnnn_plugin.client.slots import CudaStreams, OneStream, Slots
 from fednnnn_plugin.client.step_graphs import CudaCapture, StepGraphs
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.data.images import IGNORED
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.processes.forks import Forks, why_not_forked
 from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, all_of
-from fednnnn_plugin.rounds.batches import LoaderBatches, LoaderData, TensorBatches
+from fednnnn_plugin.rounds.batches import Batch, LoaderBatches, LoaderData, TensorBatches
 from fednnnn_plugin.rounds.evaluation import batch_to_test
 from fednnnn_plugin.rounds.executor import Executor, OwnTest, Training
 from fednnnn_plugin.rounds.groups import MEMORY
-from fednnnn_plugin.rounds.training import train_alone, train_by, train_together
+from fednnnn_plugin.rounds.training import train_alone, train_by, train_in_slots, train_together
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.layout import ModelState
+
+#: How several clients train on one GPU: in one set of kernels, or each by its own on streams. Which
+#: is faster is not known before both have run on one; `benchmarks/gpu.py` has a switch for it.
+TRAINING: Literal["groups", "slots"] = "groups"
 
 
 def why_alone(inputs: Inputs, sgd: LocalSGD) -> str:
@@ -34,6 +41,8 @@ def why_alone(inputs: Inputs, sgd: LocalSGD) -> str:
         return "a custom trainer trains one client at a time"
     if not isinstance(data, FederatedData):
         return "the data are a program's own loaders, one for each client"
+    if TRAINING == "slots":
+        return ""
     if sgd.optimizer is not None:
         return "a custom optimizer steps one client at a time"
     if sgd.loss is CROSS_ENTROPY and (data.train_labels.ndim > 1 or _ignores_some(data)):
@@ -89,7 +98,15 @@ def make_executor(
     size = batch_to_test(model, data.normalised(data.test_images[:1]), int(MEMORY * room))
     batches = TensorBatches(data, sgd, seed, device, any_order=any_order, test_batch=size)
     training: Training = partial(train_alone, sgd, batches)
-    if most > 1:
+    if most > 1 and TRAINING == "slots":
+
+        def stage(positions: Tensor) -> Batch:
+            return batches.staged((batches.images[positions], batches.labels[positions]))
+
+        streams = CudaStreams(device) if device.type == "cuda" else OneStream()
+        slots = Slots(sgd, model, stage, streams)
+        training = partial(train_in_slots, slots, batches, own_seed)
+    elif most > 1:
         graphs = StepGraphs(CudaCapture(device)) if device.type == "cuda" else None
         normalise = batches.normalisation
         groups = GroupSGD(sgd, model, batches.images, batches.labels, normalise, graphs)

@@ -102,26 +102,41 @@ class LocalSGD:
         is in that step; with a correction, which is of all steps, it has the gradient 0.
         """
         replica.model.train()
-        if self.optimizer is None:
-            descend = self._steps(replica, correction)
-        else:
-            made = self.optimizer(replica.trained, lr=self.learning_rate)
-            descend = self._steps_of(made, replica, correction)
+        step = self.stepper(replica, correction)
         for batches in epochs:
             for inputs, targets in batches:
                 before_step()
-                with self.autocast(inputs.device):
-                    loss = self.loss(replica.model(inputs), targets)
-                gradients = torch.autograd.grad(
-                    loss,
-                    replica.trained,
-                    allow_unused=True,
-                    materialize_grads=correction is not None,
-                )
-                descend(gradients)
+                step(inputs, targets)
 
-    def _steps(self, replica: Replica, correction: Tensor | None) -> Descent:
-        constants = [self.anchor(replica.vector), *([] if correction is None else [correction])]
+    def stepper(
+        self, replica: Replica, correction: Tensor | None = None, anchor: Tensor | None = None
+    ) -> Callable[[Tensor, Tensor], None]:
+        """Return what makes a step of a replica, which has ``w_t`` now, by a batch.
+
+        A plain step's anchor may be in memory that is kept, ``[d]``; by default it is that of now.
+        """
+        if self.optimizer is None:
+            anchor = self.anchor(replica.vector) if anchor is None else anchor
+            descend = self._steps(replica, anchor, correction)
+        else:
+            made = self.optimizer(replica.trained, lr=self.learning_rate)
+            descend = self._steps_of(made, replica, correction)
+
+        def step(inputs: Tensor, targets: Tensor) -> None:
+            with self.autocast(inputs.device):
+                loss = self.loss(replica.model(inputs), targets)
+            gradients = torch.autograd.grad(
+                loss,
+                replica.trained,
+                allow_unused=True,
+                materialize_grads=correction is not None,
+            )
+            descend(gradients)
+
+        return step
+
+    def _steps(self, replica: Replica, anchor: Tensor, correction: Tensor | None) -> Descent:
+        constants = [anchor, *([] if correction is None else [correction])]
         columns = [replica.trained, *(replica.layout.views(x).values() for x in constants)]
 
         @torch.no_grad()

@@ -17,20 +17,20 @@ class StepGraphs:
 
     A form's first step runs as it is, which also warms up its kernels; its second is captured, and
     launched as a graph from then on: the same kernels, and so the same bits. What cannot be
-    captured runs as it is, which the log says once.
+    captured runs as it is, which the log says once: ``refused``.
     """
 
     def __init__(self, capture: Capture) -> None:
         self._capture, self._graphs = capture, dict[Hashable, Step]()
-        self._seen, self._refused = set[Hashable](), False
+        self._seen, self.refused = set[Hashable](), False
 
     def run(self, form: Hashable, step: Step) -> None:
         """Run a step of this form."""
-        if form in self._seen and form not in self._graphs and not self._refused:
+        if form in self._seen and form not in self._graphs and not self.refused:
             try:
                 self._graphs[form] = self._capture(step)
             except RuntimeError as error:
-                self._refused = True
+                self.refused = True
                 reason = " ".join(str(error).split())
                 _log.warning("training runs without CUDA graphs, and slower: %s", reason)
         self._seen.add(form)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fednnnn_plugin.assembly import executors
 from fednnnn_plugin.assembly import federation as run_module
 from fednnnn_plugin.assembly.executors import why_alone
 from fednnnn_plugin.assembly.functions import Functions
@@ -116,6 +117,17 @@ def test_users_model_trains_together_as_alone(tiny: Tiny, name: str) -> None:
         )
     for key, tensor in tiny.model("alone").items():
         torch.testing.assert_close(tiny.model("together")[key], tensor, rtol=1e-9, atol=1e-9)
+
+
+def test_slots_have_the_bits_of_one_by_one(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any model, with the optimizer of a recipe; whatever the width, which the folder names."""
+    monkeypatch.setattr(executors, "TRAINING", "slots")
+    given: dict[str, Any] = {"model": copy.deepcopy(LAYERS["norms"]), "comm_round": 2, "epochs": 2}
+    given |= {"client_optimizer": "adam"}
+    assert tiny("alone", **given, client_batching="off").client_batching == 1
+    assert tiny("slots", **given, client_batching=3).client_batching == 3
+    for key, tensor in tiny.model("alone").items():
+        torch.testing.assert_close(tiny.model("slots")[key], tensor, rtol=0, atol=0)
 
 
 def test_what_cannot_train_together_trains_alone(
