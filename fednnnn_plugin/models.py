@@ -1,107 +1,66 @@
-"""The paper's two networks, a small one for digits, and models by name.
-
-Layer names are the paper's. Each block pools before the activation: max-pooling and ReLU commute,
-so the function is the paper's and ReLU handles a quarter of the elements.
-"""
+"""Models by name: the package's networks, torchvision's, and the user's own."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fednnnn_plugin.errors import UserError, did_you_mean, printable
+from fednnnn_plugin.networks import NNNNCifar10, NNNNDigits, NNNNMnist, resnet18_gn
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import call_code, check_arguments, find_code, is_own
 
 MODEL = "model_args.model"
 
 
-class NNNNMnist(nn.Module):
-    """The paper's MNIST network (table 3, ``tab:cnn_MN``): 431,080 parameters.
-
-    Input float ``[n, 1, 28, 28]``, output logits ``[n, num_classes]``.
-    """
-
-    def __init__(self, num_classes: int = 10) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 20, 5)
-        self.conv2 = nn.Conv2d(20, 50, 5)
-        self.fc1 = nn.Linear(50 * 4 * 4, 500)
-        self.fc2 = nn.Linear(500, num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the logits."""
-        x = F.relu(F.max_pool2d(self.conv1(images), 2))
-        x = F.relu(F.max_pool2d(self.conv2(x), 2))
-        x = F.relu(self.fc1(x.flatten(1)))
-        return self.fc2(x)
-
-
-class NNNNCifar10(nn.Module):
-    """The paper's CIFAR-10 network (table 4, ``tab:cnn_C10``): 1,146,088 parameters.
-
-    Input float ``[n, 3, 32, 32]``, output logits ``[n, num_classes]``. Convolutions are padded by
-    one pixel, as the table's sizes ask for. Batch normalisation follows each of them.
-    """
-
-    def __init__(self, num_classes: int = 10) -> None:
-        super().__init__()
-        for block, (inputs, outputs) in enumerate([(3, 32), (32, 64), (64, 128)], start=1):
-            for layer, width in ((1, inputs), (2, outputs)):
-                self.add_module(f"conv{block}{layer}", nn.Conv2d(width, outputs, 3, padding=1))
-                self.add_module(f"bn{block}{layer}", nn.BatchNorm2d(outputs))
-        self.fc1 = nn.Linear(128 * 4 * 4, 382)
-        self.fc2 = nn.Linear(382, 192)
-        self.fc3 = nn.Linear(192, num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the logits."""
-        x = images
-        for block in (1, 2, 3):
-            x = F.relu(self._normalised(f"{block}1", x))
-            x = F.relu(F.max_pool2d(self._normalised(f"{block}2", x), 2))
-        x = F.relu(self.fc1(x.flatten(1)))
-        x = F.relu(self.fc2(x))
-        return self.fc3(x)
-
-    def _normalised(self, layer: str, x: Tensor) -> Tensor:
-        normalise: nn.Module = self.get_submodule(f"bn{layer}")
-        return normalise(self.get_submodule(f"conv{layer}")(x))
-
-
-class NNNNDigits(nn.Module):
-    """A small network of the MNIST one's shape for 8 × 8 digits: 6,058 parameters.
-
-    Input float ``[n, 1, 8, 8]``, output logits ``[n, num_classes]``.
-    """
-
-    def __init__(self, num_classes: int = 10) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 8, 3, padding=1)
-        self.conv2 = nn.Conv2d(8, 16, 3, padding=1)
-        self.fc1 = nn.Linear(16 * 2 * 2, 64)
-        self.fc2 = nn.Linear(64, num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the logits."""
-        x = F.relu(F.max_pool2d(self.conv1(images), 2))
-        x = F.relu(F.max_pool2d(self.conv2(x), 2))
-        x = F.relu(self.fc1(x.flatten(1)))
-        return self.fc2(x)
-
-
-MODELS: dict[str, Callable[[int], nn.Module]] = {
+Network = type[NNNNMnist] | type[NNNNCifar10] | type[NNNNDigits]
+MODELS: dict[str, Network] = {
     "nnnn_mnist": NNNNMnist,
     "nnnn_cifar10": NNNNCifar10,
     "nnnn_digits": NNNNDigits,
 }
+RESNET = "resnet18_gn"
+
+
+class Form(NamedTuple):
+    """What of its images a network depends on: their channels, and places after its layers."""
+
+    channels: int
+    places: int = 0
+
+
+def form_of(name: str, image_shape: Sequence[int]) -> Form | None:
+    """Return the form that a network of this name has for images ``[C, H, W]``."""
+    if len(image_shape) != 3 or not (name in MODELS or name == RESNET):
+        return None
+    channels, height, width = image_shape
+    if name == RESNET:
+        return Form(channels)
+    if not (places := MODELS[name].places(height, width)):
+        raise UserError(f"{MODEL}: {name}: images of {height} x {width} are too small for it")
+    return Form(channels, places)
+
+
+def form_in(name: str, state: Mapping[str, Tensor]) -> Form | None:
+    """Return the form that a network's saved weights have."""
+    first = next((state[key] for key in ("conv1.weight", "conv11.weight") if key in state), None)
+    if first is None or first.ndim != 4 or not (name in MODELS or name == RESNET):
+        return None
+    if name == RESNET:
+        return Form(first.shape[1])
+    last, dense = (
+        next((state[key] for key in keys if key in state and state[key].ndim > 1), None)
+        for keys in (("conv2.weight", "conv32.weight"), ("fc1.weight",))
+    )
+    if last is None or dense is None or not len(last):
+        return None
+    return Form(first.shape[1], dense.shape[1] // len(last))
 
 
 _WITHOUT_AUXILIARY: dict[str, dict[str, Any]] = {
@@ -131,15 +90,17 @@ def create_model(
     seed: int,
     num_classes: int = 10,
     *,
+    form: Form | None = None,
     given: object = None,
     arguments: Mapping[str, object] | None = None,
     allow_code: bool = False,
 ) -> nn.Module:
     """Make a model whose initial weights depend on ``seed`` alone; the generators are restored.
 
-    It is one of ``MODELS``, a classification model of torchvision's, or the user's: what a function
-    makes that was ``given``, or is a ``module:function`` that the user, not a recipe, allows to
-    run; it gets the ``arguments`` too. A model that was given is returned as it is.
+    It is one of ``MODELS`` or ``resnet18_gn``, for images of the ``form``; a classification model
+    of torchvision's; or the user's: what a function makes that was ``given``, or is a
+    ``module:function`` that the user, not a recipe, allows to run; it gets the ``arguments`` too. A
+    model that was given is returned as it is.
     """
     if is_own(name):
         function = find_code(MODEL, name, given, allow_code=allow_code)
@@ -153,7 +114,9 @@ def create_model(
         raise UserError(f"{MODEL}: {name[:60]!r}: {problem}")
     with _drawing_from(seed):
         if name in MODELS:
-            return MODELS[name](num_classes)
+            return MODELS[name](num_classes, *form) if form else MODELS[name](num_classes)
+        if name == RESNET:
+            return resnet18_gn(num_classes, form.channels if form else 3)
         options = _WITHOUT_AUXILIARY.get(name, {})
         model: nn.Module = _torchvision().get_model(
             name, weights=None, num_classes=num_classes, **options
@@ -218,19 +181,19 @@ def unknown_model(name: str) -> str:
 
     A name ``module:function`` may stand for one: nothing is imported to find out.
     """
-    if name in MODELS or is_own(name):
+    if name in MODELS or name == RESNET or is_own(name):
         return ""
     try:
         models = _torchvision()
     except (ImportError, RuntimeError) as error:  # a torchvision that is of another torch
         reason = " ".join(str(error).split())
         return f"not one of {', '.join(MODELS)}, and torchvision does not import ({reason})"
-    known = [*MODELS, *models.list_models(module=models)]
+    known = [*MODELS, RESNET, *models.list_models(module=models)]
     if name in known:
         return ""
     return (
-        f"must be one of {', '.join(MODELS)}, the name of a torchvision classification model, or "
-        f"module:function{did_you_mean(name, known)}"
+        f"must be one of {', '.join(MODELS)}, {RESNET}, the name of a torchvision classification "
+        f"model, or module:function{did_you_mean(name, known)}"
     )
 
 

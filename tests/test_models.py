@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.models import MODELS, create_model, is_built_in
+from fednnnn_plugin.models import MODELS, create_model, form_in, form_of, is_built_in
 
 
 def block(inputs: int, outputs: int) -> list[nn.Module]:
@@ -116,3 +116,36 @@ def test_model_function_takes_classes_or_nothing(own_code: Path, text: str, outp
     assert len(weights[0]) == outputs
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "places"),
+    [
+        ("nnnn_mnist", (3, 32, 32), 5 * 5),
+        ("nnnn_mnist", (1, 16, 20), 1 * 2),
+        ("nnnn_cifar10", (1, 28, 28), 3 * 3),
+        ("nnnn_digits", (2, 11, 8), 2 * 2),
+        ("resnet18_gn", (1, 28, 28), 0),
+    ],
+)
+def test_networks_take_other_images(name: str, shape: tuple[int, ...], places: int) -> None:
+    form = form_of(name, shape)
+    assert form == (shape[0], places)
+    model = create_model(name, 0, 7, form=form)
+    assert model(torch.zeros(2, *shape)).shape == (2, 7)
+    assert form_in(name, model.state_dict()) == form
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_image_that_is_too_small_is_said(name: str) -> None:
+    with pytest.raises(UserError, match=f"^model_args.model: {name}: images of 3 x 3 "):
+        form_of(name, (1, 3, 3))
+
+
+def test_resnet_of_small_images_keeps_their_size() -> None:
+    """ResNet-18's 11,689,512 parameters, with a 3 x 3 stem and 10 classes; no batch statistics."""
+    model = create_model("resnet18_gn", 0)
+    stem, head = 3 * 64 * (49 - 9), 513 * (1000 - 10)
+    assert sum(p.numel() for p in model.parameters()) == 11_689_512 - stem - head
+    assert not [*model.buffers()]
+    assert model.layer1(model.relu(model.conv1(torch.zeros(1, 3, 32, 32)))).shape[2:] == (32, 32)

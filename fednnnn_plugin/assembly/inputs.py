@@ -14,7 +14,7 @@ from fednnnn_plugin.assembly.vocabulary import Tokens, check_tokens, tokens_of
 from fednnnn_plugin.data.federated import FederatedData, own_data
 from fednnnn_plugin.data.own_data import DATA
 from fednnnn_plugin.fingerprint import Fingerprint, model_digests
-from fednnnn_plugin.models import MODEL, create_model, is_built_in
+from fednnnn_plugin.models import MODEL, Form, create_model, form_of, is_built_in
 from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.data_spec import data_spec
@@ -57,8 +57,13 @@ def recipe_inputs(
     functions = find_functions(recipe, objects, allow_code=allow_code)
     device = rank_device(recipe, ranks)
     data, fingerprint, tokens = _data(recipe, ranks, objects.get(DATA), allow_code=allow_code)
+    of_images = data.train_images.shape[1:] if isinstance(data, FederatedData) else ()
     model, digests = recipe_model(
-        recipe, data.num_classes, objects.get(MODEL), allow_code=allow_code
+        recipe,
+        data.num_classes,
+        objects.get(MODEL),
+        form=form_of(recipe.model_args.model, of_images),
+        allow_code=allow_code,
     )
     check_tokens(model, f"data_args.dataset: {recipe.data_args.dataset}", tokens)
     fingerprint = {**fingerprint, **digests, **functions.digests}
@@ -81,14 +86,15 @@ def _data(
 
 
 def recipe_model(
-    recipe: Recipe, num_classes: int, given: object, *, allow_code: bool
+    recipe: Recipe, num_classes: int, given: object, *, form: Form | None = None, allow_code: bool
 ) -> tuple[nn.Module, Fingerprint]:
-    """Make a recipe's model, or what a program gave for it."""
+    """Make a recipe's model, for images of this form, or what a program gave for it."""
     name = recipe.model_args.model
     made = create_model(
         name,
         recipe.common_args.random_seed,
         num_classes,
+        form=form,
         given=given,
         arguments=recipe.model_args.arguments,
         allow_code=allow_code,

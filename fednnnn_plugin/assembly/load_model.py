@@ -18,7 +18,7 @@ from fednnnn_plugin.assembly.unchanged import is_of_other_code
 from fednnnn_plugin.client.replica import named_tensors
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError, printable, reason
-from fednnnn_plugin.models import MODEL
+from fednnnn_plugin.models import MODEL, form_in
 from fednnnn_plugin.recipe import load_recipe
 from fednnnn_plugin.rounds.batches import LoaderData
 from fednnnn_plugin.run_folder.folder import RunFolder
@@ -126,7 +126,9 @@ def load_model(
             f"{printable(files.model)}: does not name the number of classes: not saved by a run of "
             "this version"
         ) from None
-    made, digests = recipe_model(recipe, of_data.num_classes, model, allow_code=allow_code)
+    made, digests = recipe_model(
+        recipe, of_data.num_classes, model, form=form_in(name, state), allow_code=allow_code
+    )
     whose = f"model: {name}: not the model of the run in {printable(files.path)}"
     dtype = next((each.dtype for each in state.values() if each.is_floating_point()), torch.float32)
     made = copy.deepcopy(made).train().to("cpu", dtype)  # a state may follow the mode

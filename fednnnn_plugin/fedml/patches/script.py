@@ -9,7 +9,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import hook
 from fednnnn_plugin.fedml.methods import is_allowed_code, names_ours, simulates_ours
 from fednnnn_plugin.fedml.patches import wrap
-from fednnnn_plugin.models import MODEL, MODELS, create_model, unknown_model
+from fednnnn_plugin.models import MODEL, MODELS, RESNET, create_model, unknown_model
 from fednnnn_plugin.user_code import names_code
 
 # Partitions and keys that FedML has no other meaning for; FedML's own Dirichlet is called hetero,
@@ -72,6 +72,7 @@ def _create(original: Callable[..., Any], args: Any, *rest: Any, **named: Any) -
     name: Any = getattr(args, "model", None)
     # All that ``fedml run`` has; FedML has none of torchvision's names.
     known = isinstance(name, str) and names_ours(args) and not unknown_model(name)
+    known = known and name != RESNET  # which is a model of FedML's too
     if name not in MODELS and not known:
         return original(args, *rest, **named)
     hook.require()
