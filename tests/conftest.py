@@ -1,4 +1,4 @@
-"""Deselects tests whose data, browser, GPU or FedML is missing; sets the number of examples."""
+"""Deselects tests whose data, browser, GPU or platform is missing; sets the number of examples."""
 
 import json
 import os
@@ -48,9 +48,11 @@ if shutil.which("pdflatex") is None:
     _MISSING["pdflatex"] = "in LaTeX: no pdflatex; install your system's TeX Live"
 if find_spec("fedml") is None:
     _MISSING["fedml"] = "with FedML, which is not here: it installs on Python 3.10 and 3.11"
+if find_spec("flwr") is None:
+    _MISSING["flower"] = "with Flower, which is not here: pip install '.[flower]' without FedML"
 _MISSING["gpu"] = "on a GPU, unless PyTorch sees one"  # asked when such a test is collected
-_FEDML_TESTS = Path(__file__).with_name("fedml")  # which import it
-collect_ignore = ["fedml"] if "fedml" in _MISSING else []
+_PLATFORMS = ("fedml", "flower")  # whose folders of tests import them
+collect_ignore = [name for name in _PLATFORMS if name in _MISSING]
 
 
 @pytest.fixture(scope="session")
@@ -120,10 +122,11 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests whose data, browser, GPU or FedML is missing."""
+    """Deselect the tests whose data, browser, GPU or platform is missing."""
     for item in items:
-        if item.path.is_relative_to(_FEDML_TESTS):
-            item.add_marker("fedml")
+        for name in _PLATFORMS:
+            if item.path.is_relative_to(Path(__file__).with_name(name)):
+                item.add_marker(name)
     for marker in _MISSING:
         needing = [item for item in items if item.get_closest_marker(marker)]
         if not needing or (marker == "gpu" and import_module("torch.cuda").device_count()):

@@ -12,7 +12,7 @@ FLOORS = (
     "errors files seeds quantities | packaged_recipes user_code reading networks tensor_files | "
 )
 FLOORS += "fingerprint | server data models processes | client | run_folder | "
-FLOORS += "recipe followers | rounds | assembly reporting | tuning | cli | fedml"
+FLOORS += "recipe followers | rounds | assembly reporting | tuning | cli | fedml flower"
 FLOOR = {room: at for at, rooms in enumerate(FLOORS.split("|")) for room in rooms.split()}
 MODULES = {
     ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path

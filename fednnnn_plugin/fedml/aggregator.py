@@ -29,9 +29,9 @@ from fednnnn_plugin.fedml.security import (
     is_changing,
     is_finite,
 )
-from fednnnn_plugin.fedml.server_records import ServerRecords, sent_as
 from fednnnn_plugin.fedml.server_state import ServerFiles
 from fednnnn_plugin.fedml.settings import recorded_settings, server_recipe
+from fednnnn_plugin.fedml.silo_records import SiloRecords, sent_as
 from fednnnn_plugin.fedml.silos import check_silos, client_ids
 from fednnnn_plugin.fedml.tester import (
     AGGREGATING,
@@ -137,7 +137,7 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         if is_server:
             check_silos(args, self._round)
             self._restore()
-        self._records = ServerRecords(
+        self._records = SiloRecords(
             tracking.metrics_path, self._round, recorded_settings(self._recipe, args)
         )
         if is_server:

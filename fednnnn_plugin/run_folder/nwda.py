@@ -19,11 +19,11 @@ from fednnnn_plugin.run_folder.records import (
 )
 from fednnnn_plugin.server.average import UpdateAccumulator
 from fednnnn_plugin.server.gradients import NEAR_ZERO
+from fednnnn_plugin.server.layout import trained_by_default
 from fednnnn_plugin.server.server import ServerMove
 from fednnnn_plugin.server.update import Update
 
 _BEGINNING = b'{"round": '  # of a record
-_STATISTICS = ("running_mean", "running_var")
 
 
 class NWDARecorder:
@@ -136,10 +136,10 @@ class NWDARecorder:
                 raise UserError(f"NWDARecorder: trainable: {missing}: not in the global state")
             return [name for name in state if name in self._trainable]
         first: dict[tuple[object, ...], str] = {}
-        for name, tensor in state.items():
-            if tensor.is_floating_point() and name.rpartition(".")[2] not in _STATISTICS:
-                place = (tensor.data_ptr(), tensor.shape, tensor.stride())
-                first.setdefault(place if tensor.numel() else (name,), name)
+        for name in trained_by_default(state):
+            tensor = state[name]
+            place = (tensor.data_ptr(), tensor.shape, tensor.stride())
+            first.setdefault(place if tensor.numel() else (name,), name)
         return list(first.values())
 
     def _cut(self, round_number: int) -> float:

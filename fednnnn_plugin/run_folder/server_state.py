@@ -17,7 +17,7 @@ from fednnnn_plugin.tensor_files import read_tensors
 _STANDING, _DIGEST = "standing", "digest"
 
 
-def file_to_write(key: str, text: str | None) -> Path | None:
+def file_to_write(key: str, text: str | Path | None) -> Path | None:
     """Return where a file can be written, in a folder that is there from now on."""
     if text is None:
         return None

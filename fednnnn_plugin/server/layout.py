@@ -13,6 +13,16 @@ import torch
 from torch import Tensor
 
 State = Mapping[str, Tensor]
+_STATISTICS = ("running_mean", "running_var")
+
+
+def trained_by_default(state: State) -> list[str]:
+    """Return the names of what a state tells to be trained: floating point, no batch statistics."""
+    return [
+        name
+        for name, tensor in state.items()
+        if tensor.is_floating_point() and name.rpartition(".")[2] not in _STATISTICS
+    ]
 
 
 @dataclass(frozen=True)

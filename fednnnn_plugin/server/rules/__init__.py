@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fednnnn_plugin.errors import RunError, UserError, printable
+from fednnnn_plugin.errors import RunError, UserError, printable, shown
 from fednnnn_plugin.server.update import Update
 from fednnnn_plugin.user_code import exception_text, load_code, on_threads
 
@@ -95,6 +95,17 @@ class Rule:
     evaluated: Evaluated
     place: int | None
     client_method: str | None = None
+
+    def settings(self, given: Mapping[str, Any]) -> dict[str, float]:
+        """Return the values of the rule's keys, defaults filled in, or raise ``UserError``."""
+        settings = {}
+        for name, key in self.keys.items():
+            value = key.default if given.get(name) is None else given[name]
+            if value is None or not key.check(value):
+                what = "missing" if value is None else shown(value)
+                raise UserError(f"{self.name}: {name}: {what}: must be {key.allowed}")
+            settings[name] = float(value)
+        return settings
 
     def make(self, parameters: Iterable[Tensor], settings: Mapping[str, float]) -> Optimizer:
         """Return the server's optimizer, given the values of the rule's keys."""

@@ -1,0 +1,67 @@
+"""What a cross-silo server says of each round."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fednnnn_plugin.followers.follower import figures
+from fednnnn_plugin.quantities import ClientRecord
+from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.run_folder.server_records import ServerRecords
+
+_log = logging.getLogger(__name__)
+
+
+class SiloRecords(ServerRecords):
+    """The rounds of a silos' server: an INFO line each, beside what is kept in ``metrics_path``."""
+
+    def __init__(self, folder: str | None, done: int, settings: Mapping[str, Any]) -> None:
+        super().__init__(folder, done, "start_round", settings)
+
+    def say_settings(self, recipe: Recipe, *, served_alone: bool) -> None:
+        """Say at the start which rule serves, what is tested, and where files go."""
+        train, tracking = recipe.train_args, recipe.tracking_args
+        settings = recipe.rule_settings
+        values = {
+            **{key: settings[key] for key in recipe.rule.keys},
+            "client_weighting": train.client_weighting,
+            "max_client_norm": train.max_client_norm,
+        }
+        _log.info(
+            "%s: %s; tested is the %s model; state: %s; records: %s",
+            recipe.rule.name,
+            ", ".join(f"{key} {value}" for key, value in values.items() if value is not None),
+            "served" if served_alone else recipe.rule.evaluated,
+            tracking.server_state_path or "not kept (server_state_path)",
+            tracking.metrics_path or "not kept (metrics_path)",
+        )
+
+    def say(self) -> None:
+        """Say what is known of the last round, once."""
+        record, self._last = self._last, None
+        if record is None:
+            return
+        least, median, largest = record.client_norms
+        parts = [
+            figures(record),
+            f"N {record.mean_update_norm:.4g}, E {record.mean_client_norm:.4g}",
+            f"client norms {least:.4g}, {median:.4g}, {largest:.4g} (least, median, largest)",
+            f"{record.clients} clients accepted",
+            *(_said(one) for one in record.by_client if one.outcome != "accepted"),
+        ]
+        _log.info("round %d: %s", record.round, "; ".join(parts))
+
+
+def sent_as(client: ClientRecord, sent_norms: Mapping[int | str, float]) -> ClientRecord:
+    """Return a client's record with the norm of what it sent, if FedML has changed that since."""
+    sent = sent_norms.get(client.client)
+    if sent is None or client.norm is None:
+        return client
+    clipped = client.outcome == "accepted" and sent > 1.001 * client.norm
+    return replace(client, norm=sent, outcome="clipped" if clipped else client.outcome)
+
+
+def _said(client: ClientRecord) -> str:
+    why = f": {client.why}" if client.why else ""
+    return f"rank {client.client} {client.outcome}{why}"

@@ -1,0 +1,28 @@
+"""The server rules as strategies of Flower, each under its name: ``FedNNNN``, ``NormNorm``, ….
+
+A rule of your own that is registered by :func:`fednnnn_plugin.rule` is one, too.
+"""
+
+from importlib.util import find_spec
+
+from fednnnn_plugin.errors import UserError
+
+if find_spec("flwr") is None or find_spec("flwr.serverapp") is None:
+    raise UserError(
+        "fednnnn_plugin.flower needs Flower 1.42 or later, on Python 3.11 or later and not beside "
+        "FedML: pip install 'fednnnn-plugin[flower]', in a clone pip install '.[flower]'"
+    )
+
+from fednnnn_plugin.flower.registry import strategy as strategy
+from fednnnn_plugin.flower.registry import strategy_class, strategy_names
+from fednnnn_plugin.flower.strategy import RuleStrategy as RuleStrategy
+
+
+def __getattr__(name: str) -> type[RuleStrategy]:
+    if name in strategy_names():
+        return strategy_class(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(["RuleStrategy", "strategy", *strategy_names()])

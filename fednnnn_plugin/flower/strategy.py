@@ -1,0 +1,232 @@
+"""A server rule as a strategy of Flower's Message API."""
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.exception import InconsistentMessageReplies
+from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy.strategy_utils import validate_message_reply_consistency
+from torch import nn
+
+from fednnnn_plugin.errors import UserError, check_known, printable, reason
+from fednnnn_plugin.flower.metrics import evaluation_of, round_metrics
+from fednnnn_plugin.flower.replies import model_of, weight_of
+from fednnnn_plugin.run_folder.kept_server import Keeping, KeptServer
+from fednnnn_plugin.run_folder.server_state import file_to_write
+from fednnnn_plugin.server.admission import checked_positive
+from fednnnn_plugin.server.average import ClientSum
+from fednnnn_plugin.server.rules import Rule
+
+_log = logging.getLogger("flwr")  # which `flwr run` shows
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class RuleStrategy(FedAvg):
+    r"""The strategy of a server rule; the classes of the rules derive from it.
+
+    What it returns, what Flower evaluates and ``Result.arrays`` hold is the *evaluation* model,
+    :math:`w_t + S` for the paper's methods. What clients get is the *served* model :math:`w_t`,
+    which the strategy keeps. Clients answer as for Flower's FedAvg: with one ``ArrayRecord``, the
+    trained model, and one ``MetricRecord``.
+
+    The norms of a round are in its ``MetricRecord``, beside what the clients measured: ``N``,
+    ``E``, ``N/E``, ``client-norms`` (minimum, median, maximum), ``server-update-norm``, and the
+    counts ``clients``, ``rejected``, ``failed`` (of the rejected, those that sent an error or
+    another model; the others sent numbers that are not finite) and ``clipped``. A round with no
+    valid reply leaves both models as they are, with a warning.
+
+    Args:
+        trainable: names of the trained parameters, or the model, whose parameters with
+            ``requires_grad`` they are (tied ones count once). All else is a buffer: averaged, not
+            moved by the rule. By default all floating point arrays but ``running_mean`` and
+            ``running_var`` are trained.
+        client_weighting: ``"uniform"``, as in the paper, whose server does not know the clients'
+            data sizes: :math:`α_k = 1/m`; or ``"samples"``, as Flower's FedAvg: in proportion to
+            ``weighted_by_key`` (``num-examples``) of the clients' metrics.
+        max_client_norm: longer updates are clipped to it.
+        metrics_path: a folder for the records of the rounds, with each layer's norms, which
+            ``fednnnn report`` and :func:`~fednnnn_plugin.read_runs` read. ``accuracy`` in [0, 1]
+            and ``loss`` of ``evaluate_fn``, else of the clients' evaluation, are its ``test_acc``
+            and ``test_loss``.
+        state_path: a file for the state after each round. If it is there, :meth:`start` continues.
+        **options: the rule's settings, and the arguments of Flower's ``FedAvg``:
+            ``fraction_train``, ``min_train_nodes``, ``train_metrics_aggr_fn``, ….
+
+    Raises:
+        UserError: a setting that is missing, unknown or out of range, or a path where nothing can
+            be written.
+    """
+
+    rule: ClassVar[Rule]
+
+    def __init__(
+        self,
+        *,
+        trainable: nn.Module | Iterable[str] | None = None,
+        client_weighting: Literal["uniform", "samples"] = "uniform",
+        max_client_norm: float | None = None,
+        metrics_path: str | Path | None = None,
+        state_path: str | Path | None = None,
+        **options: Any,
+    ) -> None:
+        rule = self.rule
+        check_known("client_weighting", client_weighting, ("uniform", "samples"))
+        if max_client_norm is not None:
+            max_client_norm = checked_positive("max_client_norm", max_client_norm)
+        flowers = list(inspect.signature(FedAvg.__init__).parameters)[1:]
+        own = list(inspect.signature(RuleStrategy.__init__).parameters)[1:-1]
+        for name in options:
+            check_known(f"{rule.name}: setting", name, [*rule.keys, *own, *flowers])
+        self._settings = rule.settings(options)
+        super().__init__(**{name: options[name] for name in options.keys() - rule.keys})
+        self._trainable = trainable if isinstance(trainable, nn.Module | None) else list(trainable)
+        self._weighting, self._longest = client_weighting, max_client_norm
+        self._keeping = Keeping(file_to_write("state_path", state_path), metrics_path)
+        self._server: KeptServer | None = None
+        self._is_fresh = False  # whether no client was asked since
+        self._before = 0  # rounds that were done when it began
+        self._returned: ArrayRecord | None = None
+
+    def summary(self) -> None:
+        """Log the settings of the rule, then those of Flower's FedAvg."""
+        values = [f"{name} {value}" for name, value in self._settings.items()]
+        values.append(f"weights {self._weighting}")
+        _log.info("\t├──> %s: %s", self.rule.name, ", ".join(values))
+        super().summary()
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Evaluate | None = None,
+    ) -> Result:
+        """Run the federation, as Flower's ``Strategy.start`` does.
+
+        Rounds whose state ``state_path`` holds are among the ``num_rounds``: the others are run.
+        The numbers of rounds, in results, and for clients and ``evaluate_fn``, go on.
+
+        Raises:
+            UserError: the arrays, the state or the records do not fit each other.
+            RunError: the served model overflowed.
+        """
+        server = self._begin(initial_arrays)
+        done, arrays = self._before, initial_arrays
+        if done:
+            _log.info("%s: %d rounds are done", self._keeping.state_path, done)
+            arrays = ArrayRecord(server.evaluation)
+
+        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            found = evaluate_fn(done + server_round, arrays) if evaluate_fn else None
+            if server_round and found is not None:
+                server.records.tested(evaluation_of(found))
+            return found
+
+        configs = timeout, train_config, evaluate_config
+        left, tested = max(num_rounds - done, 0), evaluate if evaluate_fn else None
+        result = super().start(grid, arrays, left, *configs, tested)
+        for name, found in vars(result).items():
+            if isinstance(found, dict):  # by the number of the round
+                setattr(result, name, {done + number: each for number, each in found.items()})
+        if not left:
+            result.arrays = arrays
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send the served model. ``arrays`` must be what was returned last.
+
+        Raises:
+            UserError: a strategy that wraps this one changed them, as Flower's server-side
+                differential privacy does: clients would get the model without its noise.
+        """
+        server = self._server
+        if server is None or (server_round == 1 and not self._is_fresh):
+            server = self._begin(arrays)
+        elif self._returned is not None and self._returned != arrays:
+            raise UserError(
+                f"{self.rule.name}: round {server_round}: the arrays are not those that it "
+                "returned: must not be changed, as clients get the served model, not these"
+            )
+        self._is_fresh = False
+        number, served = self._before + server_round, ArrayRecord(server.served)
+        return super().configure_train(number, served, config, grid)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return the evaluation model, None if no reply is valid, and the round's numbers.
+
+        Raises:
+            UserError: what the rule raises.
+            RunError: the served model overflowed.
+        """
+        server = self._server
+        if self.fraction_train == 0.0 or server is None:
+            return None, None
+        server.records.clients_came()
+        total = server.begin_sum()
+        accepted = [reply.content for reply in replies if self._add(total, server, reply)]
+        closed = server.close_round(total)
+        metrics = self._client_metrics(accepted)
+        metrics.update(round_metrics(closed))
+        if not accepted:
+            _log.warning("round %d: no valid reply: the model stays", server.done)
+            return None, metrics
+        self._returned = ArrayRecord(server.evaluation)
+        return self._returned, metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send the evaluation model."""
+        return super().configure_evaluate(self._before + server_round, arrays, config, grid)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return the clients' metrics, averaged as by Flower's FedAvg."""
+        found = super().aggregate_evaluate(self._before + server_round, replies)
+        if found is not None and self._server is not None:
+            self._server.records.tested(evaluation_of(found))
+        return found
+
+    def _begin(self, arrays: ArrayRecord) -> KeptServer:
+        model, settings = arrays.to_torch_state_dict(), (self._weighting, self._longest)
+        told = self.rule, self._settings, model, self._trainable, *settings, self._keeping
+        server = self._server = KeptServer(*told)
+        self._is_fresh, self._before, self._returned = True, server.done, None
+        return server
+
+    def _add(self, total: ClientSum, server: KeptServer, reply: Message) -> bool:
+        """Add a client's model; tell whether it was accepted, and in the log why not."""
+        client = f"node {reply.metadata.src_node_id}"
+        try:
+            model, uniform = model_of(reply), self._weighting == "uniform"
+            weight = 1.0 if uniform else weight_of(reply, self.weighted_by_key)
+            return server.add(total, model, weight, client)
+        except Exception as error:  # whatever a client sends, the round goes on
+            why = printable(reason(error))
+            total.fail(client, why)
+            _log.warning("round %d: %s: left out: %s", server.done + 1, client, why)
+            return False
+
+    def _client_metrics(self, replies: list[RecordDict]) -> MetricRecord:
+        """Return the clients' metrics, averaged by Flower where they fit each other."""
+        if not replies:
+            return MetricRecord()
+        try:
+            validate_message_reply_consistency(replies, self.weighted_by_key, False)
+            return self.train_metrics_aggr_fn(replies, self.weighted_by_key)
+        except (InconsistentMessageReplies, ZeroDivisionError) as error:
+            _log.warning("clients' metrics: left out: %s", reason(error))
+            return MetricRecord()

@@ -1,0 +1,155 @@
+"""A server whose rounds come from a platform; its state and records are kept where asked for."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fednnnn_plugin.client.replica import aliases
+from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.quantities import kept_clients
+from fednnnn_plugin.run_folder.server_records import ServerRecords
+from fednnnn_plugin.run_folder.server_state import read_state, write_state
+from fednnnn_plugin.server.average import Clients, ClientSum, UpdateAccumulator
+from fednnnn_plugin.server.layout import ModelState, State, trained_by_default
+from fednnnn_plugin.server.rules import Rule
+from fednnnn_plugin.server.server import Server, ServerMove, ServerState
+from fednnnn_plugin.server.update import Update
+
+_EVALUATION = "..evaluation."  # before its names in the state, where no other begins so
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round's clients added up to, and where it led."""
+
+    update: Update
+    move: ServerMove
+    clients: Clients
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where a server's files are: a file of the state, a folder of the records; None for none."""
+
+    state_path: Path | None = None
+    metrics_path: str | Path | None = None
+
+
+class KeptServer:
+    """A server from its first model on, or from the state of the rounds that are ``done``.
+
+    Models go in and out by name, tied tensors under each of their names.
+
+    Args:
+        rule: of the server.
+        settings: the values of its keys.
+        model: ``w_0`` by names.
+        trainable: names of what is trained; a module, whose trained parameters they are; or None,
+            for all that is floating point but the statistics of batch normalisation.
+        weighting: of the clients, for the record.
+        max_client_norm: longer updates are clipped to it; None clips none.
+        keeping: where the files are.
+
+    Raises:
+        UserError: a model that cannot be averaged; a state or records that do not fit; what a trial
+            step of a custom rule raises.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        settings: Mapping[str, float],
+        model: State,
+        trainable: nn.Module | Iterable[str] | None,
+        weighting: str,
+        max_client_norm: float | None,
+        keeping: Keeping,
+    ) -> None:
+        self._names, self._tied = list(model), dict[str, str]()
+        if isinstance(trainable, nn.Module):
+            self._tied = aliases(trainable)
+            trainable = [n for n, tensor in trainable.named_parameters() if tensor.requires_grad]
+        model = self._once(model)
+        names = trained_by_default(model) if trainable is None else trainable
+        layout = UpdateAccumulator(model, names, max_client_norm).layout  # checks all of them
+        self._server, self._keeping = Server(rule, settings, layout), keeping
+        self._longest = max_client_norm
+        self._state, self.done = self._server.start(model), 0
+        self._server.try_rule(self._state)
+        if keeping.state_path is not None and keeping.state_path.exists():
+            self._state, self.done = self._restored(keeping.state_path)
+        train = {"federated_optimizer": rule.name, **settings, "max_client_norm": max_client_norm}
+        recipe = {"train_args": train | {"client_weighting": weighting}}
+        self.records = ServerRecords(keeping.metrics_path, self.done, "state_path", recipe)
+
+    @property
+    def served(self) -> dict[str, Tensor]:
+        """The model that clients get, by all names."""
+        return self._named(self._state.served)
+
+    @property
+    def evaluation(self) -> dict[str, Tensor]:
+        """The model that is tested, by all names."""
+        return self._named(self._state.evaluation)
+
+    def begin_sum(self) -> ClientSum:
+        """Return the sum to which the next round's clients are added."""
+        return ClientSum(self._server.layout, self._state.served, self._longest)
+
+    def add(self, total: ClientSum, state: State, weight: float, client: str) -> bool:
+        """Add a client's model by all names, as ``UpdateAccumulator.add`` does."""
+        name = f"round {self.done + 1}: {client}"
+        return total.add(self._once(state), weight, name, client)
+
+    @torch.no_grad()
+    def close_round(self, total: ClientSum) -> Round:
+        """Average the clients and move both models, or leave them where no client was accepted.
+
+        Raises:
+            UserError: what the rule raises.
+            RunError: the served model overflowed.
+        """
+        number, before, server = self.done + 1, self._state, self._server
+        if total.clients:
+            update, self._state, move = server.close_round(number, before, total, seed=0)
+        else:
+            still = self.begin_sum()
+            still.add_group(before.served.as_group(), [1.0])
+            update = replace(
+                still.finish(),
+                clients=0,
+                rejected=total.rejected,
+                by_client=kept_clients(total.seen.others),
+            )
+            move = ServerMove.of(update.vector, server.layout, degenerate=True)
+        self.records.aggregated(number, update, move, server.rule.evaluated)
+        self.done = number
+        self._write()  # after the records: a round that only they have is run again
+        return Round(update, move, total.seen)
+
+    def _write(self) -> None:
+        if self._keeping.state_path is not None:
+            server, state = self._server, self._state
+            evaluation = server.layout.state_dict(state.evaluation).items()
+            tensors = server.state_dict(state) | {_EVALUATION + n: x for n, x in evaluation}
+            write_state(self._keeping.state_path, tensors, self.done, server.rule.name)
+
+    def _restored(self, path: Path) -> tuple[ServerState, int]:
+        server = self._server
+        tensors, done = read_state(path, "state_path", server.rule.name)
+        names = [name for name in tensors if name.startswith(_EVALUATION)]
+        evaluation = {name.removeprefix(_EVALUATION): tensors.pop(name) for name in names}
+        state = server.restore(tensors, torch.device("cpu"))
+        if state is None or evaluation.keys() != server.layout.forms.keys():
+            raise UserError(f"state_path: {path}: the state is of another model, or trained names")
+        return replace(state, evaluation=server.layout.gather(evaluation)), done
+
+    def _once(self, state: State) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in state.items() if name not in self._tied}
+
+    def _named(self, model: ModelState) -> dict[str, Tensor]:
+        state = self._server.layout.state_dict(model)
+        return {name: state[self._tied.get(name, name)] for name in self._names}

@@ -1,0 +1,339 @@
+"""The strategies, on clients in this process."""
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Result
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import fednnnn_plugin as fp
+from fednnnn_plugin import flower
+from fednnnn_plugin.flower import FedNNNN, RuleStrategy, strategy
+from fednnnn_plugin.server.rules import positive
+
+from .grid import ClientsHere, State, Train
+
+EXACT = {"rtol": 0, "atol": 0}
+LION = str(Path(__file__).parents[1] / "support" / "server_lion.py")
+
+
+def moved(*delta: float) -> Train:
+    """A client that moves ``w``."""
+    return lambda _, state: state | {"w": state["w"] + torch.tensor(delta)}
+
+
+def start(
+    strategy: RuleStrategy, clients: dict[int, Train], model: State, rounds: int = 1, **options: Any
+) -> tuple[Result, list[State]]:
+    """Run rounds; return the result and the models that were sent to node 1, or the first one."""
+    samples = options.pop("samples", {})
+    grid = ClientsHere(clients, lambda _, node: samples.get(node, 1.0))
+    strategy.fraction_evaluate, strategy.min_evaluate_nodes = 0.0, 0
+    result = strategy.start(grid, ArrayRecord(model), rounds, **options)
+    return result, [state for _, number, state in grid.sent[:: len(clients)]]
+
+
+def tensors(result: Result) -> State:
+    return dict(result.arrays.to_torch_state_dict())
+
+
+#: With ‖Δ‖ of 3 and 4: S = [1.5, 2], N = 2.5 and E = 3.5.
+TWO: dict[int, Train] = {1: moved(3.0, 0.0), 2: moved(0.0, 4.0)}
+ZERO = {"w": torch.zeros(2)}
+
+
+def test_two_clients_worked_by_hand() -> None:
+    result, (_, second) = start(FedNNNN(beta=0.7, gamma=0.6), TWO, ZERO, 2)
+    metrics = result.train_metrics_clientapp[1]
+    assert (metrics["N"], metrics["E"], metrics["N/E"]) == (2.5, 3.5, 2.5 / 3.5)
+    assert metrics["client-norms"] == [3.0, 3.5, 4.0]
+    assert [metrics[of] for of in ("clients", "rejected", "failed", "clipped")] == [2, 0, 0, 0]
+    assert metrics["server-update-norm"] == pytest.approx(0.7 * 3.5)
+    assert metrics["train-loss"] == 1.5  # the clients' own, averaged by Flower
+    served = 0.7 * 3.5 / 2.5 * torch.tensor([1.5, 2.0])
+    assert_close(second["w"], served)  # d = β (E/N) S
+    assert_close(tensors(result)["w"], served + torch.tensor([1.5, 2.0]))  # w_1 + S
+
+
+@pytest.mark.parametrize(
+    ("name", "beta", "gamma"),
+    [
+        ("FedNNNN", 0.7, 0.6),
+        ("NormNorm", 1.1, 0.0),
+        ("Momentum", None, 0.9),
+        ("PaperFedAvg", None, 0),
+    ],
+)
+def test_rounds_against_a_plain_loop(name, beta, gamma) -> None:
+    draw = torch.Generator().manual_seed(0)
+    deltas = torch.randn(4, 3, 5, generator=draw)  # round, client, element
+    clients = {k: (lambda n, s, k=k: {"w": s["w"] + deltas[n - 1, k]}) for k in range(3)}
+    options = {"beta": beta} if beta else {}
+    options |= {"gamma": gamma} if gamma else {}
+    result, sent = start(strategy(name, **options), clients, {"w": torch.zeros(5)}, 4)
+    w, d = torch.zeros(5), torch.zeros(5)
+    for number in range(4):
+        assert_close(sent[number]["w"], w)
+        s = deltas[number].mean(0)
+        average = w + s
+        scale = beta * deltas[number].norm(dim=1).mean() / s.norm() if beta else 1.0
+        d = gamma * d + scale * s
+        w = w + d
+    assert_close(tensors(result)["w"], average)
+
+
+def test_weights() -> None:
+    samples = {1: 30, 2: 10}
+    metrics = start(FedNNNN(beta=0.7, gamma=0.6), TWO, ZERO, samples=samples)[0]
+    assert metrics.train_metrics_clientapp[1]["E"] == 3.5
+    weighted = FedNNNN(beta=0.7, gamma=0.6, client_weighting="samples")
+    result, _ = start(weighted, TWO, ZERO, samples=samples)
+    assert result.train_metrics_clientapp[1]["E"] == (3 * 3.0 + 4.0) / 4
+    assert_close(tensors(result)["w"], torch.tensor([2.25, 1.0]))
+
+
+def content(arrays: dict[str, Array | Tensor], *more: str) -> Train:
+    records = {name: ArrayRecord(arrays) for name in ("arrays", *more)}
+    return lambda *_: RecordDict({**records, "metrics": MetricRecord({"num-examples": 1.0})})
+
+
+PICKLED = Array("object", (2,), "numpy.ndarray", b"\x93NUMPY\x01\x00v\x00{'descr': '|O'}")
+BAD: dict[str, tuple[Train, int]] = {  # and how many of the rejected had no model to add
+    "error": (lambda *_: Error(3, "out of memory"), 1),
+    "no model": (lambda *_: RecordDict({"metrics": MetricRecord({"num-examples": 1.0})}), 1),
+    "two models": (content(ZERO, "further"), 1),
+    "other names": (content({"v": torch.zeros(2)}), 1),
+    "other shape": (content({"w": torch.zeros(3)}), 1),
+    "no numbers": (content({"w": PICKLED}), 1),
+    "NaN": (moved(float("nan"), 0.0), 0),
+    "infinite": (moved(0.0, float("inf")), 0),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_bad_client_is_left_out(bad, caplog) -> None:
+    client, failed = BAD[bad]
+    good, _ = start(FedNNNN(beta=0.7, gamma=0.6), TWO, ZERO, 2)
+    result, _ = start(FedNNNN(beta=0.7, gamma=0.6), {**TWO, 7: client}, ZERO, 2)
+    assert_close(tensors(result), tensors(good), **EXACT)
+    metrics = result.train_metrics_clientapp[2]
+    assert [metrics[of] for of in ("clients", "rejected", "failed")] == [2, 1, failed]
+    assert "node 7" in caplog.text
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan")])
+def test_a_weight_that_is_none_is_left_out(weight) -> None:
+    by_samples = FedNNNN(beta=0.7, gamma=0.6, client_weighting="samples")
+    clients = {**TWO, 3: moved(9.0, 9.0)}
+    result, _ = start(by_samples, clients, ZERO, samples={3: weight})
+    assert_close(tensors(result)["w"], torch.tensor([1.5, 2.0]))
+
+
+def test_round_without_a_valid_reply_moves_nothing(tmp_path, caplog) -> None:
+    def fails(number: int, state: State) -> State | Error:
+        return Error(1, "x") if number == 2 else TWO[1](number, state)
+
+    momentum = strategy("Momentum", gamma=0.5, metrics_path=tmp_path)
+    result, sent = start(momentum, {1: fails, 2: fails}, ZERO, 3)
+    assert_close(sent[2], sent[1], **EXACT)
+    assert "no valid reply" in caplog.text
+    assert result.train_metrics_clientapp[2]["clients"] == 0
+    runs = fp.read_runs(tmp_path)
+    assert runs["clients"].tolist() == [2, 0, 2]
+    assert runs["server_update_norm"].tolist() == [3.0, 0.0, 4.5]
+
+
+def test_long_updates_are_clipped() -> None:
+    clipped = FedNNNN(beta=0.7, gamma=0.6, max_client_norm=3.5)
+    result, _ = start(clipped, TWO, ZERO)
+    assert_close(tensors(result)["w"], torch.tensor([1.5, 1.75]))
+    assert result.train_metrics_clientapp[1]["clipped"] == 1
+
+
+class Net(nn.Module):
+    """Batch normalisation, a frozen layer, and two names of one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.frozen = nn.BatchNorm1d(2), nn.Linear(2, 2).requires_grad_(False)
+        self.first, self.second = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+        self.second.weight = self.first.weight
+
+
+def step(by: float) -> Train:
+    """A client whose every parameter moves, and whose batches were counted."""
+
+    def train(_: int, state: State) -> State:
+        return {name: tensor + (3 if tensor.ndim == 0 else by) for name, tensor in state.items()}
+
+    return train
+
+
+def test_buffers_frozen_and_tied_parameters() -> None:
+    net = Net()
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    fednnnn = FedNNNN(beta=0.5, gamma=0.0, trainable=net)
+    result, (_, served) = start(fednnnn, {1: step(1.0), 2: step(3.0)}, before, 2)
+    for name, tensor in before.items():  # all clients move alike: E/N is 1, and S is 2
+        trained = name.startswith(("first", "second")) or name in ("norm.weight", "norm.bias")
+        expected = tensor + (3 if tensor.ndim == 0 else 1.0 if trained else 2.0)
+        assert_close(served[name], expected, msg=name)
+    assert served["norm.num_batches_tracked"].dtype == torch.int64
+    assert result.train_metrics_clientapp[1]["N"] == pytest.approx(2 * 8**0.5)  # 4 + 2 + 2
+    start_again, _ = start(fednnnn, {1: step(1.0), 2: step(3.0)}, before, 2)
+    assert_close(tensors(start_again), tensors(result), **EXACT)
+
+
+def test_what_is_trained_by_default() -> None:
+    result, (_, served) = start(
+        strategy("NormNorm", beta=0.5),
+        {1: step(2.0), 2: step(2.0)},
+        nn.BatchNorm1d(2).state_dict(),
+        2,
+    )
+    assert result.train_metrics_clientapp[1]["N"] == pytest.approx(4.0)  # of weight and bias
+    assert_close(served["weight"], torch.full((2,), 2.0))
+    assert_close(served["running_var"], torch.full((2,), 3.0))
+
+
+def killed_in(number: int, client: Train) -> Train:
+    def train(of: int, state: State) -> State:
+        if of == number:
+            raise KeyboardInterrupt
+        return client(of, state)
+
+    return train
+
+
+def drift(number: int, state: State) -> State:
+    draw = torch.Generator().manual_seed(number)
+    return {"w": state["w"] + torch.randn(2, generator=draw)}
+
+
+@pytest.mark.parametrize("name", ["FedNNNN", "FedAdam", "ServerLion"])
+def test_continued_after_a_kill(name, tmp_path, rules_taken_back) -> None:
+    runpy.run_path(LION)  # which registers its rule
+    options = {
+        "FedNNNN": {"beta": 0.7, "gamma": 0.6},
+        "FedAdam": {"server_lr": 0.1},
+        "ServerLion": {"server_lion_lr": 0.1},
+    }[name]
+
+    def made(folder: str) -> RuleStrategy:
+        files = {"state_path": tmp_path / folder / "state", "metrics_path": tmp_path / folder}
+        return strategy(name, **options, **files)
+
+    def tested(number: int, arrays: ArrayRecord) -> MetricRecord:
+        return MetricRecord({"accuracy": number / 10, "loss": float(arrays["w"].numpy().sum())})
+
+    clients: dict[int, Train] = {1: drift, 2: moved(1.0, 0.0)}
+    whole, _ = start(made("whole"), clients, ZERO, 4, evaluate_fn=tested)
+    with pytest.raises(KeyboardInterrupt):
+        start(made("part"), {**clients, 1: killed_in(3, drift)}, ZERO, 4, evaluate_fn=tested)
+    again, _ = start(made("part"), clients, ZERO, 4, evaluate_fn=tested)
+    assert_close(tensors(again), tensors(whole), **EXACT)
+    assert list(again.train_metrics_clientapp) == [3, 4]
+    for number, metrics in again.evaluate_metrics_serverapp.items():  # of the evaluation model
+        assert metrics == whole.evaluate_metrics_serverapp[number]
+    one, other = (
+        [
+            json.loads(line) | {"seconds": 0, "time": 0}
+            for line in (tmp_path / of / "metrics.jsonl").open()
+        ]
+        for of in ("whole", "part")
+    )
+    assert one == other
+    done, sent = start(made("part"), clients, ZERO, 4)
+    assert_close(tensors(done), tensors(whole), **EXACT)
+    assert not sent
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "named"),
+    [
+        (ZERO, {"name": "Momentum", "beta": None}, "state_path: .*FedNNNN"),
+        ({"w": torch.zeros(3)}, {}, "state_path: .*another model"),
+        (ZERO, {"metrics_path": "other"}, "metrics_path: .*other"),
+        (ZERO, {"state_path": None}, "metrics_path: "),
+    ],
+)
+def test_files_of_another_federation_are_refused(
+    model, change, named, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = {"name": "FedNNNN", "beta": 0.7, "gamma": 0.6}
+    options |= {"metrics_path": "records", "state_path": "state"}
+    start(strategy(**options), TWO, ZERO)
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    changed = {key: value for key, value in (options | change).items() if value is not None}
+    with pytest.raises(fp.UserError, match=named):
+        start(strategy(**changed), TWO, model, 2)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"gamma": 0.6}, "beta: missing"),
+        ({"beta": 0, "gamma": 0.6}, "beta: 0"),
+        ({"beta": 0.7, "gamma": 1.0}, "gamma: 1.0"),
+        ({"beta": 0.7, "gamma": 0.6, "fraction_trian": 0.5}, "did you mean 'fraction_train'"),
+        ({"beta": 0.7, "gamma": 0.6, "client_weighting": "sample"}, "did you mean 'samples'"),
+        ({"beta": 0.7, "gamma": 0.6, "max_client_norm": -1}, "max_client_norm: -1"),
+        ({"beta": 0.7, "gamma": 0.6, "state_path": "/proc/x/state"}, "state_path: /proc/x/state"),
+    ],
+)
+def test_settings_are_checked(options, named) -> None:
+    with pytest.raises(fp.UserError, match=named):
+        FedNNNN(**options)
+
+
+def test_strategies_are_the_registry(rules_taken_back) -> None:
+    for name, method in (("PaperFedProx", "fedprox"), ("FedNNN", "FedNNNN")):
+        with pytest.raises(fp.UserError, match=method):
+            strategy(name)
+    assert not hasattr(flower, "Halved")
+
+    @fp.rule(halved_lr=positive(argument="lr"))
+    class Halved(torch.optim.SGD):
+        pass
+
+    assert "Halved" in dir(flower)
+    _, (_, served) = start(flower.Halved(halved_lr=0.5), TWO, ZERO, 2)
+    assert_close(served["w"], torch.tensor([0.75, 1.0]))
+    assert flower.FedNNNN is FedNNNN
+
+
+def test_flowers_arguments_reach_it() -> None:
+    by = FedNNNN(
+        beta=0.7,
+        gamma=0.6,
+        fraction_train=0.5,
+        min_train_nodes=1,
+        fraction_evaluate=1.0,
+        train_metrics_aggr_fn=lambda replies, key: MetricRecord({"replies": len(replies)}),
+        evaluate_metrics_aggr_fn=lambda replies, key: MetricRecord({"accuracy": 0.25}),
+    )
+    grid = ClientsHere({**TWO, 3: TWO[1], 4: TWO[2]})
+    result = by.start(grid, ArrayRecord(ZERO), 1)
+    assert [kind for kind, *_ in grid.sent] == ["train"] * 2 + ["evaluate"] * 4
+    assert_close(grid.sent[-1][2], tensors(result), **EXACT)  # clients test the evaluation model
+    assert result.train_metrics_clientapp[1]["replies"] == 2
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == 0.25
+
+
+def test_arrays_that_a_wrapper_changed_are_refused() -> None:
+    fednnnn, grid = FedNNNN(beta=0.7, gamma=0.6), ClientsHere(TWO)
+    arrays = ArrayRecord(ZERO)
+    for number in (1, 2):
+        asked = fednnnn.configure_train(number, arrays, ConfigRecord(), grid)
+        arrays, _ = fednnnn.aggregate_train(number, grid.send_and_receive(asked))
+    noised = ArrayRecord({"w": torch.ones(2)})
+    with pytest.raises(fp.UserError, match="round 3: the arrays"):
+        fednnnn.configure_train(3, noised, ConfigRecord(), grid)
