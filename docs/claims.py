@@ -1,5 +1,6 @@
 """The tables of ``results/CLAIMS.md``: ``python docs/claims.py`` writes them from the records."""
 
+import math
 import re
 from pathlib import Path
 
@@ -9,37 +10,48 @@ import fednnnn_plugin as fp
 from fednnnn_plugin.reporting.conditions import DATASET_NAMES, METHODS, arrange
 from fednnnn_plugin.reporting.paper import PAPER
 from fednnnn_plugin.reporting.runs import SECONDS
-from fednnnn_plugin.reporting.times import comparable_times
 
 RESULTS = Path(__file__).parents[1] / "results"
 PAGE = RESULTS / "CLAIMS.md"
 PLACE = ["data", "condition"]
 LINE = [*PLACE, "method"]
+RUN = [*LINE, "run"]
+
+
+def best(runs: pd.DataFrame) -> pd.DataFrame:
+    """The best accuracy, and how many points FedNNNN is above FedAvg and FedProx of its seed."""
+    accuracies = _best(runs)
+    paper = pd.Series(PAPER).unstack().rename(DATASET_NAMES, level=0)
+    table = _means(accuracies, "{:.1f}")
+    for other in ("FedAvg", "FedProx"):
+        table[f"FedNNNN − {other}"] = _means(accuracies["FedNNNN"] - accuracies[other], "{:+.1f}")
+        lead = paper["FedNNNN"] - paper[other]
+        table[f"paper: − {other}"] = lead.map("{:+.1f}".format).str.replace("-", "−")
+    return table
 
 
 def speed(runs: pd.DataFrame) -> pd.DataFrame:
-    """The first round, a mean over seeds, as accurate as FedAvg of the same seed in the end."""
+    """The first round as accurate as FedAvg of the same seed in the end: a median over seeds."""
     ends = runs[runs["method"] == "FedAvg"].groupby([*PLACE, "seed"])["test_acc"].last()
     goals = runs.merge(ends.rename("goal").reset_index(), on=[*PLACE, "seed"])
     reached = goals.assign(reached=goals["round"].where(goals["test_acc"] >= goals["goal"]))
-    of_seed = reached.groupby([*LINE, "seed"])["reached"].min()
-    rounds = of_seed.groupby(LINE).agg(pd.Series.mean, skipna=False)  # all seeds get there
-    rounds = _by_method(rounds).map("{:.0f}".format, na_action="ignore")
-    rounds.insert(0, "FedAvg ends with", ends.groupby(PLACE).mean().map("{:.1%}".format))
+    of_seed = reached.groupby([*LINE, "seed"])["reached"].min().fillna(math.inf)
+    rounds = of_seed.unstack("method")[[*METHODS]].groupby(PLACE).agg(_median)
+    rounds.insert(0, "FedAvg ends with", _means(100 * ends, "{:.1f}"))
     return rounds
 
 
 def agreement(runs: pd.DataFrame) -> pd.DataFrame:
     """N/E in the first and in the last five rounds, and how much of N and of E is left then."""
     norms = runs[["mean_update_norm", "mean_client_norm"]].set_axis(["N", "E"], axis=1)
-    norms = runs[LINE].join(norms.assign(ratio=norms["N"] / norms["E"]))
+    norms = runs[RUN].join(norms.assign(ratio=norms["N"] / norms["E"]))
     late = runs["round"] > runs.groupby("run")["round"].transform("max") - 5
     first, last = (
-        norms[part].groupby(LINE, sort=False).mean() for part in (runs["round"] <= 5, late)
+        norms[part].groupby(RUN, sort=False).mean() for part in (runs["round"] <= 5, late)
     )
     table = {"N/E, rounds 1 to 5": first["ratio"], "N/E, last five": last["ratio"]}
     table |= {f"{name}, last five / first": last[name] / first[name] for name in ("N", "E")}
-    return pd.DataFrame(table).map("{:.2f}".format)
+    return _means(pd.DataFrame(table), "{:.2f}", LINE)
 
 
 def moves(runs: pd.DataFrame) -> pd.DataFrame:
@@ -52,80 +64,80 @@ def moves(runs: pd.DataFrame) -> pd.DataFrame:
     gamma = steady.get("gamma", pd.Series(0.0, steady.index)).fillna(0.0)
     ours, move = steady["mean_client_norm"], steady["server_update_norm"]
     table = {
-        "β/(1 - γ)": steady["beta"] / (1.0 - gamma),
         "server step / E": move / ours,
         "server step / FedAvg's": move / steady["mean_update_norm_fedavg"],
         "E / FedAvg's E": ours / steady["mean_client_norm_fedavg"],
     }
-    means = steady[LINE].assign(**table).groupby(LINE, sort=False).mean()
-    return means.dropna(subset="E / FedAvg's E").map("{:.2f}".format, na_action="ignore")
-
-
-def best(runs: pd.DataFrame) -> pd.DataFrame:
-    """The best accuracy, FedNNNN's lead over FedAvg and FedProx in points, and the paper's lead."""
-    accuracies = _best(runs)
-    paper = pd.Series(PAPER).unstack().rename(DATASET_NAMES, level=0) / 100.0
-    table = accuracies.map("{:.1%}".format, na_action="ignore")
-    for name, ours in (("FedNNNN's lead", accuracies), ("in the paper", paper)):
-        lead = ours["FedNNNN"] - ours[["FedAvg", "FedProx"]].max(axis=1, skipna=False)
-        table[name] = lead.map(_points, na_action="ignore")
-    return table
+    shown = _means(steady[RUN].assign(**table).groupby(RUN, sort=False).mean(), "{:.2f}", LINE)
+    ratio = (steady["beta"] / (1.0 - gamma)).groupby([steady[key] for key in LINE]).first()
+    shown.insert(0, "β/(1 - γ)", ratio.map("{:.2f}".format, na_action="ignore"))
+    return shown[shown["E / FedAvg's E"] != "–"]
 
 
 def normalised(runs: pd.DataFrame) -> pd.DataFrame:
     """What normalisation adds to the best accuracy, alone and beside momentum, in points."""
     accuracies = _best(runs)
     gains = {
-        "Norm-Norm over FedAvg": accuracies["Norm-Norm"] - accuracies["FedAvg"],
-        "FedNNNN over Momentum": accuracies["FedNNNN"] - accuracies["Momentum"],
+        "Norm-Norm − FedAvg": accuracies["Norm-Norm"] - accuracies["FedAvg"],
+        "FedNNNN − Momentum": accuracies["FedNNNN"] - accuracies["Momentum"],
     }
-    return pd.DataFrame(gains).dropna().map(_points)
+    return _means(pd.DataFrame(gains).dropna(), "{:+.1f}")
 
 
 def served(runs: pd.DataFrame) -> pd.DataFrame:
     """Both models' accuracy in the last round, and how much worse the served one was, in points."""
     tested = runs.dropna(subset=["served_test_acc"])
     tested = tested.assign(loss=100.0 * (tested["test_acc"] - tested["served_test_acc"]))
-    last = tested.groupby([*LINE, "run"], sort=False)[["test_acc", "served_test_acc"]].last()
-    table = last.groupby(LINE, sort=False).mean().map("{:.1%}".format)
-    table.columns = pd.Index(["average", "served"])
-    loss = tested.groupby(LINE)["loss"]
-    for name, points in (("worse by, mean of all rounds", loss.mean()), ("at most", loss.max())):
-        table[name] = points.round(1).add(0.0).map("{:.1f}".format).str.replace("-", "−")
+    groups = tested.groupby(RUN, sort=False)
+    last = 100 * groups[["test_acc", "served_test_acc"]].last()
+    last.columns = pd.Index(["average", "served"])
+    table = _means(last.assign(loss=groups["loss"].mean()), "{:.1f}", LINE)
+    table = table.rename(columns={"loss": "worse by, mean of all rounds"})
+    table["at most"] = tested.groupby(LINE)["loss"].max().map("{:.1f}".format)
     return table
 
 
 def overhead(runs: pd.DataFrame) -> pd.DataFrame:
-    """What the server's arithmetic takes of a round, by its median; not beside other work."""
-    runs = runs.groupby("run").filter(comparable_times)
+    """What the server's arithmetic takes of a round, by its median, where one machine ran all."""
+    runs = runs[runs.groupby(PLACE)["device"].transform("nunique") < 2]
     seconds = runs["seconds.aggregate"]
-    parts = {"aggregation (s)": seconds, "of a round": seconds / runs[SECONDS].sum(axis=1)}
-    medians = runs[LINE].assign(**parts).groupby(LINE, sort=False).median()
-    shown = {"aggregation (s)": "{:.3f}", "of a round": "{:.1%}"}
-    return pd.DataFrame({name: medians[name].map(text.format) for name, text in shown.items()})
+    parts = {"aggregation (ms)": 1000 * seconds}
+    parts["of a round (%)"] = 100 * seconds / runs[SECONDS].sum(axis=1)
+    medians = runs[RUN].assign(**parts).groupby(RUN, sort=False).median()
+    return _means(medians, "{:.1f}", LINE)
 
 
 def _best(runs: pd.DataFrame) -> pd.DataFrame:
-    return _by_method(runs.groupby([*LINE, "run"])["test_acc"].max().groupby(LINE).mean())
+    """Per cent, by data set, condition and seed, a column for each method."""
+    best = 100 * runs.groupby([*LINE, "seed"])["test_acc"].max()
+    return best.unstack("method").reindex(columns=[*METHODS])
 
 
-def _by_method(means: pd.Series) -> pd.DataFrame:
-    return means.unstack().reindex(columns=[*METHODS])
+def _means(values: pd.DataFrame, text: str, by: list[str] = PLACE) -> pd.DataFrame:
+    """Mean ± sample standard deviation (number of seeds) of each column."""
+
+    def cell(of: pd.Series) -> str:
+        mean, sd, seeds = of.mean(), of.std(), of.count()
+        spread = f" ± {text.replace('+', '').format(sd)}" * bool(seeds > 1)
+        return f"{text.format(mean)}{spread} ({seeds})".replace("-", "−") if seeds else "–"
+
+    return values.groupby(by, sort=False).agg(cell)
 
 
-def _points(gain: float) -> str:
-    return f"{100 * gain:+.1f}".replace("-", "−")
+def _median(rounds: pd.Series) -> str:
+    """The median over seeds, of which one that did not get there is later than all that did."""
+    tried = rounds.dropna()
+    median = f"{tried.median():g}" if tried.median() < math.inf else "–"
+    return f"{median} ({(tried < math.inf).sum()}/{len(tried)})" if len(tried) else "–"
 
 
 def filled(page: str, runs: pd.DataFrame) -> str:
     """Return the page with each table, which follows a comment with its name, made anew.
 
-    Methods are compared by the seeds that all of a condition have.
+    A cell is mean ± standard deviation (number of seeds); what is compared is of the same seed.
     """
     runs = arrange(runs)
     runs = runs[runs["method"].isin(METHODS) & (runs["condition"] != "single client")]
-    methods = runs.groupby(PLACE)["method"].transform("nunique")
-    runs = runs[runs.groupby([*PLACE, "seed"])["method"].transform("nunique") == methods]
     for make in (best, speed, agreement, moves, normalised, served, overhead):
         table = make(runs).fillna("–").reset_index().rename(columns={"data": "data set"})
         lines = [[*table], ["---"] * len(table.columns), *table.astype(str).to_numpy().tolist()]

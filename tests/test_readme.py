@@ -121,7 +121,7 @@ def test_papers_table_is_that_of_the_recipes() -> None:
 
 
 def test_measured_tables_are_those_of_the_records() -> None:
-    """Each number is a record's, or mean ± s.d. of seeds; only digits may stand in no table."""
+    """Mean ± s.d. (number of seeds) of the records; only digits may stand in no table."""
     records: dict[str, list[float]] = {}
     lengths: dict[str, str] = {}
     for path in PROJECT.glob("results/*/summary.json"):
@@ -135,7 +135,8 @@ def test_measured_tables_are_those_of_the_records() -> None:
         records.setdefault(recipe, []).append(100 * summary["best_test_acc"])
     spread = {name: f" ± {stdev(of):.1f}" for name, of in records.items() if len(of) > 1}
     best = {
-        name: f"{mean(of):.1f}{spread.get(name, '')}{lengths[name]}" for name, of in records.items()
+        name: f"{mean(of):.1f}{spread.get(name, '')} ({len(of)}){lengths[name]}"
+        for name, of in records.items()
     }
     digits = cells("digits")
     assert digits == {recipe: best[recipe] for recipe in digits}

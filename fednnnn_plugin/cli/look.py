@@ -41,9 +41,23 @@ from fednnnn_plugin.processes.endings import say
     default="svg",
     help="Further formats of each figure beside SVG: pdf, png, or pdf,png.",
 )
+@click.option(
+    "--hue",
+    metavar="COLUMN",
+    multiple=True,
+    help="What tells lines apart, such as beta or method; may be repeated. Default: the "
+    "method, and the settings that differ.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace the report in --out.")
 @one_line_errors
 def report_command(
-    runs: tuple[Path, ...], out: Path, layers: tuple[str, ...], target: float | None, formats: str
+    runs: tuple[Path, ...],
+    out: Path,
+    layers: tuple[str, ...],
+    target: float | None,
+    formats: str,
+    hue: tuple[str, ...],
+    overwrite: bool,
 ) -> None:
     """Make tables, figures and a page from runs and studies, or folders of them."""
     from fednnnn_plugin.reporting.build import build_report
@@ -54,6 +68,8 @@ def report_command(
         layers=layers,
         target=target,
         formats=[name.strip() for name in formats.split(",")],
+        hue=hue,
+        overwrite=overwrite,
     )
     for warning in report.warnings:
         say(f"warning: {warning}", err=True)

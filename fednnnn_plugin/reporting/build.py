@@ -15,19 +15,17 @@ import jinja2
 import pandas as pd
 
 from fednnnn_plugin.errors import UserError, check_known, printable
-from fednnnn_plugin.reporting import ranking, search_figures, tables
 from fednnnn_plugin.reporting import runs as run_folders
+from fednnnn_plugin.reporting import search_figures, tables
 from fednnnn_plugin.reporting.arguments import check_finite, checked_names
 from fednnnn_plugin.reporting.cells import as_csv
 from fednnnn_plugin.reporting.charts import Chart, condition_charts
 from fednnnn_plugin.reporting.conditions import arrange, references
-from fednnnn_plugin.reporting.output import Files, replace_report
+from fednnnn_plugin.reporting.output import MARKDOWN, PAGE, Files, check_free, write_report
 from fednnnn_plugin.reporting.study import Study, is_study, read_study
 from fednnnn_plugin.reporting.style import drawn
 from fednnnn_plugin.reporting.typeset import Table, escaped
 
-PAGE = "index.html"
-MARKDOWN = "README.md"  # what a repository shows of a folder
 FORMATS = ("svg", "pdf", "png")
 
 
@@ -56,14 +54,17 @@ def build_report(
     layers: str | Sequence[str] = (),
     target: float | None = None,
     formats: str | Sequence[str] = (),
+    hue: str | Sequence[str] = (),
+    overwrite: bool = False,
 ) -> Report:
     """Read run folders, study folders, or folders of them, and write their report.
 
-    What an earlier report left in ``out`` is replaced; where files of others stand in the
-    way, that is a ``UserError``. ``target`` is an accuracy in (0, 1], or a value of the runs'
-    metric; ``formats`` beside SVG are ``pdf`` and ``png``; without ``layers`` the norms of the
-    paper's are shown.
+    With ``overwrite`` an earlier report in ``out`` is replaced. ``target`` is an accuracy in
+    (0, 1], or a value of the runs' metric; ``formats`` beside SVG are ``pdf`` and ``png``; without
+    ``layers`` the norms of the paper's are shown; ``hue`` are the columns of ``read_runs`` that
+    tell lines apart, instead of the method and what differs.
     """
+    check_free(out, overwrite=overwrite)
     if target is not None:
         check_finite("--target", target)
     asked = ["svg", *checked_names("--format", formats)]
@@ -83,15 +84,14 @@ def build_report(
     sections: list[Section] = []
     if not runs.empty:
         files["rounds.csv"] = as_csv(runs)
-        runs = arrange(runs, warnings)
+        runs = arrange(runs, warnings, checked_names("--hue", hue))
         shown["accuracy"] = tables.accuracy(runs)
         if target is not None:
             shown["rounds-to-accuracy"] = tables.rounds_to(runs, target)
         for (data, condition), members in runs.groupby(["data", "condition"], sort=False):
             charts = condition_charts(members, references(runs, members), layers)
             title = f"{data}: {condition}"
-            headline = f"{ranking.headline(members)} {tables.settings(members)}".strip()
-            sections.append(Section(title, headline, list(charts)))
+            sections.append(Section(title, tables.settings(members), list(charts)))
     searches = [_search(study) for study in studies]
     sections += searches
     for name, table in shown.items():
@@ -123,7 +123,7 @@ def build_report(
             version=version("fednnnn-plugin"),
         )
         files[name] = page.encode()
-    replace_report(out, files)
+    write_report(out, files)
     texts = [table.text() for table in shown.values()]
     texts += [f"{section.title}\n\n{section.headline}\n" for section in searches]
     return Report("\n".join(texts), out / PAGE, tuple(warnings))

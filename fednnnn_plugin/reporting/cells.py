@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pandas as pd
 
-_FORMULA = re.compile(r"[=+\-@\t]")
+_FORMULA = re.compile(r"\s*[=+\-@\t＝＋－＠]")
 
 
 def as_csv(table: pd.DataFrame, *, index: bool = False) -> bytes:
@@ -24,9 +24,7 @@ def as_csv(table: pd.DataFrame, *, index: bool = False) -> bytes:
 def _inert(cell: object) -> object:
     if not isinstance(cell, str):
         return cell
-    cell = cell.replace(
-        "\r", " "
-    )  # Python's writers leave it unquoted: a line of its own to others
+    cell = cell.replace("\r", " ")  # Python's writers leave it unquoted: a line to others
     if not _FORMULA.match(cell):
         return cell
     with suppress(ValueError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,11 +11,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from fednnnn_plugin.quantities import NORMS
 from fednnnn_plugin.reporting import figures
 from fednnnn_plugin.reporting.conditions import SINGLE_CLIENT
 from fednnnn_plugin.reporting.runs import layers
-from fednnnn_plugin.reporting.style import panels
-from fednnnn_plugin.reporting.times import comparable_times, times_note
+from fednnnn_plugin.reporting.style import UNNAMED, leave_room, panels
 
 Panel = tuple[pd.DataFrame, Callable[..., Axes]]  # what is drawn, and how
 
@@ -69,7 +68,7 @@ def condition_charts(
     ``references`` are single-client runs on the same data; without ``modules`` the norms of the
     last fully connected and the last convolutional one are shown.
     """
-    alone = (runs["deal"] == SINGLE_CLIENT).all()  # N = E, and there is no spread
+    alone = (runs["partition"] == SINGLE_CLIENT).all()  # N = E, and there is no spread
     both = runs if alone else pd.concat([references, runs])
     lengths = runs.groupby(["label", "run"])["round"].max().groupby("label")
     several = bool((lengths.size() > 1).any())
@@ -82,7 +81,7 @@ def condition_charts(
     )
 
     def norms(module: str | None) -> list[Panel]:
-        return [(both, partial(figures.norms, norm=norm, layer=module)) for norm in figures.NORMS]
+        return [(both, partial(figures.norms, norm=norm, layer=module)) for norm in NORMS]
 
     plans: list[tuple[str, str, str, list[Panel]]] = [
         ("accuracy", "Accuracy", tested + band, [(runs, figures.accuracy)]),
@@ -102,12 +101,13 @@ def condition_charts(
         ("integrated-norm", "Integrated norm", _MOVES + grey + band,
          [(both, figures.integrated_norm)]),
     ]  # fmt: skip
-    if comparable_times(runs):
+    machines = runs["device"].dropna().unique()
+    if len(machines) < 2:  # of two machines, times are not compared
+        where = machines[0] if len(machines) else "a machine that is not on record"
         caption = (
-            "Time of training, aggregation and evaluation, of the rounds that all seeds have."
-            + band
+            f"Time of training, aggregation and evaluation on {where}; of the rounds that all "
         )
-        plans.append(("seconds", "Accuracy by time", f"{caption} {times_note(runs)}".strip(),
+        plans.append(("seconds", "Accuracy by time", f"{caption}seeds have.{band}",
                       [(runs, figures.accuracy_by_seconds)]))  # fmt: skip
     if runs["served_test_acc"].notna().any():
         evaluated = partial(figures.accuracy, title="evaluated model")
@@ -144,9 +144,10 @@ def _chart(name: str, title: str, caption: str, shown: Sequence[Panel]) -> Chart
         if index % columns:
             ax.set_ylabel("")
         for line in ax.lines:
-            if not re.fullmatch(r"_child\d+", str(line.get_label())):  # matplotlib's own
+            if not UNNAMED.fullmatch(str(line.get_label())):
                 value = f"{np.asarray(line.get_ydata())[-1]:.3g}"
                 ends.append(f"{ax.get_title(loc='left')} {line.get_label()} {value}".strip())
+    leave_room(axes, (text.get_text() for text in axes[len(shown) - 1].texts))
     for ax in axes[len(shown) :]:
         ax.set_visible(False)
     if axes[0].get_yscale() == "function":

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from fednnnn_plugin.errors import UserError, shown
+from fednnnn_plugin.errors import UserError, check_known, shown
 from fednnnn_plugin.reporting.runs import (
     ARRANGED,
     FINGERPRINTS,
@@ -33,15 +33,15 @@ SYMBOLS |= {"server_lr": "server η", "server_beta1": "β1", "server_beta2": "β
 SYMBOLS |= {"max_client_norm": "clipped to", "federated_optimizer": "is"}
 SYMBOLS |= {column: column.replace("_", " ") for column in FINGERPRINTS}
 SYMBOLS |= {"server_tau": "τ", "fedexp_epsilon": "ε"}
-# Settings that say which data is dealt how, and judged on what: no method is ranked across them.
+# Which data is partitioned how, and judged on what: no method is ranked across these settings.
 _DATA = ("data_dir", "image_size", "test_fraction", "validation_fraction", "data_fingerprint")
-_DEAL = (
+_PARTITION = (
     *(*_DATA, "client_num_in_total", "client_num_per_round", "classes_per_client"),
     *("partition_alpha", "power_law_exponent", "min_samples", "split_fingerprint"),
 )
 _TOLD = ("partition_alpha", "validation_fraction")  # of these, what is told unless it is 0
 _NO_VARIANT = {
-    *(*IDENTITY, "dataset", "partition_method", "partition_sizes", *_DEAL, *ARRANGED),
+    *(*IDENTITY, "dataset", "partition_method", "partition_sizes", *_PARTITION, *ARRANGED),
 } - {"metric"}  # which judges a line
 # A method's own settings: told apart within the method, not across methods.
 _OWN = (
@@ -61,31 +61,44 @@ _PAPER_ORDER = (*DATASET_NAMES.values(), *CONDITIONS, *METHODS)
 LINE = ["data", "condition", "label"]  # what one line of a figure or of a table is
 
 
-def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFrame:
+def arrange(
+    runs: pd.DataFrame,
+    problems: list[str] | None = None,
+    hue: str | Sequence[str] | None = None,
+) -> pd.DataFrame:
     """Name each run's data, condition and line, and sort into the paper's order.
 
     Settings that differ inside a condition split a method into lines, and are named in them: a
     mean over seeds never mixes two settings. Of two runs of one line and seed, the longer counts;
-    ``problems`` takes a line for the other, which is a warning without it.
+    ``problems`` takes a line for the other, which is a warning without it. Where ``hue`` names the
+    columns that tell lines apart, a line is all runs of a condition with their values, whatever
+    else differs.
 
-    New columns are ``data``, ``deal`` and ``condition``, ``label``, which names a line of a figure,
-    and its ``shade``.
+    New columns are ``data``, ``partition`` and ``condition``, ``label``, which names a line of a
+    figure, and its ``shade``.
 
     Raises:
         UserError: there is no run, or the table is not of ``read_runs``.
     """
     check_runs(runs)
-    if set(ARRANGED) <= set(runs):
+    by = [hue] if isinstance(hue, str) else list(hue or ())
+    for column in by:
+        check_known("hue", column, map(str, runs.columns))
+    if set(ARRANGED) <= set(runs) and not by:
         return runs
     if runs.empty:
         raise UserError("runs: no round is left; there must be at least one")
     runs = _apart(runs)
     heads = _heads(runs)
     ranked = [part for _, part in heads.groupby(["data", "condition"])]
-    heads["label"] = pd.concat(map(_labels, ranked))
+    if by:
+        heads["label"] = _by_hue(runs, heads, by)
+    else:
+        heads["label"] = pd.concat(map(_labels, ranked))
     heads["rounds"] = heads["run"].map(runs.groupby("run")["round"].max())
     by_length = heads.sort_values("rounds", ascending=False, kind="stable")
     twice = by_length[by_length.duplicated([*LINE, "seed"]) & by_length["seed"].notna()]
+    twice = twice.iloc[:0] if by else twice
     why = "another run has its settings, its seed and no fewer rounds; only that one counts"
     for run in twice["run"]:
         if problems is None:
@@ -93,11 +106,13 @@ def arrange(runs: pd.DataFrame, problems: list[str] | None = None) -> pd.DataFra
         else:
             problems.append(f"{run}: {why}")
     ordered = heads.drop(index=twice.index).sort_values(
-        ["data", "deal", "condition", "method"], key=lambda of: of.map(_paper_place), kind="stable"
+        ["data", "partition", "condition", "method"],
+        key=lambda of: of.map(_paper_place),
+        kind="stable",
     )
     ordered["shade"] = shades(ordered, ["data", "condition", "method"])
     names = ordered[["run", *ARRANGED]]
-    return names.merge(runs, on="run", how="left")[[*runs.columns, *ARRANGED]]
+    return names.merge(runs, on="run", how="left")[[*runs.columns, *ARRANGED]].copy()
 
 
 def check_runs(given: object) -> None:
@@ -110,9 +125,9 @@ def check_runs(given: object) -> None:
 
 
 def placed(runs: pd.DataFrame) -> pd.DataFrame:
-    """Name each run's ``data``, ``deal`` and ``condition``, in three new columns."""
+    """Name each run's ``data``, ``partition`` and ``condition``, in three new columns."""
     runs = _apart(runs)
-    return runs.merge(_heads(runs)[["run", "data", "deal", "condition"]], on="run", how="left")
+    return runs.merge(_heads(runs)[["run", "data", "partition", "condition"]], on="run", how="left")
 
 
 def shades(lines: pd.DataFrame, by: Sequence[str]) -> pd.Series[float]:
@@ -128,7 +143,7 @@ def references(runs: pd.DataFrame, members: pd.DataFrame) -> pd.DataFrame:
     alike = runs[keys].astype(str).eq(members[keys].astype(str).iloc[0]).all(axis=1)
     if "model" in runs:
         alike &= runs["model"].astype(str).isin(members["model"].astype(str))
-    return runs[alike & (runs["deal"] == SINGLE_CLIENT)]
+    return runs[alike & (runs["partition"] == SINGLE_CLIENT)]
 
 
 def value_text(value: object) -> str:
@@ -161,14 +176,14 @@ def _apart(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _heads(runs: pd.DataFrame) -> pd.DataFrame:
-    """A line a run, by the values of its settings: these, its data, deal and condition."""
+    """A line a run, by the values of its settings: these, its data, partition and condition."""
     heads = runs.drop_duplicates("run")[setting_columns(runs)].astype(object)
     heads = heads.where(heads.notna(), None)
     by_value = [*differing(heads, heads.columns.drop(IDENTITY)), "seed"]
     heads = heads.sort_values(by_value, key=lambda of: pd.to_numeric(of, errors="coerce"))
-    heads[["data", "deal"]] = [_place(head) for head in heads.to_dict("records")]
-    dealt_alike = [part for _, part in heads.groupby(["data", "deal"])]
-    return heads.assign(condition=pd.concat(map(_conditions, dealt_alike)))
+    heads[["data", "partition"]] = [_place(head) for head in heads.to_dict("records")]
+    alike = [part for _, part in heads.groupby(["data", "partition"])]
+    return heads.assign(condition=pd.concat(map(_conditions, alike)))
 
 
 def _paper_place(name: str) -> str:
@@ -177,7 +192,7 @@ def _paper_place(name: str) -> str:
 
 
 def _place(head: Mapping[str, Any]) -> tuple[str, str]:
-    """The name of a run's data, and how it was dealt."""
+    """The name of a run's data, and how it was partitioned."""
     data = head.get("dataset")
     if data is None:
         return UNRECORDED, "no recipe"
@@ -197,11 +212,11 @@ def _place(head: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _conditions(members: pd.DataFrame) -> pd.Series[str]:
-    """The names of conditions that were dealt alike, by the settings of the deal that differ."""
-    told = {*differing(members, _DEAL), *(key for key in _TOLD if any(members.get(key, [])))}
-    if "Dirichlet" not in members["deal"].iloc[0]:  # recipes of other partitions hold an α too
+    """The names of conditions of one partition, by the settings of it that differ."""
+    told = {*differing(members, _PARTITION), *(key for key in _TOLD if any(members.get(key, [])))}
+    if "Dirichlet" not in members["partition"].iloc[0]:  # recipes of other partitions hold an α too
         told -= {"partition_alpha"}
-    return members["deal"] + _named(members, [key for key in _DEAL if key in told])
+    return members["partition"] + _named(members, [key for key in _PARTITION if key in told])
 
 
 def _labels(members: pd.DataFrame) -> pd.Series[str]:
@@ -215,9 +230,18 @@ def _labels(members: pd.DataFrame) -> pd.Series[str]:
         shown = [key for key in keys if key in (*told, *differing(part, keys))]
         found.append(part["method"] + _named(part, shown))
     labels = pd.concat(found)
-    if members["deal"].iloc[0] == SINGLE_CLIENT:
+    if members["partition"].iloc[0] == SINGLE_CLIENT:
         return SINGLE_CLIENT + (", " + labels) * int(labels.nunique() > 1)
     return labels
+
+
+def _by_hue(runs: pd.DataFrame, heads: pd.DataFrame, by: Sequence[str]) -> pd.Series[str]:
+    """For each run the values of these columns, which may be the caller's own."""
+    values = runs.drop_duplicates("run").set_index("run")[[*by]].astype(object)
+    values = values.where(values.notna(), None).loc[heads["run"]].set_index(heads.index)
+    names = [f"{SYMBOLS.get(key, key)} " * (key not in ("run", "method")) for key in by]
+    texts = [name + values[key].map(value_text) for name, key in zip(names, by, strict=True)]
+    return texts[0].str.cat(texts[1:], sep=", ")
 
 
 def _named(heads: pd.DataFrame, keys: Sequence[str]) -> pd.Series[str]:

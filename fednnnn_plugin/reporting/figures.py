@@ -2,9 +2,11 @@
 
 The functions draw a table of :func:`~fednnnn_plugin.read_runs`, except ``partition``,
 ``client_sizes`` and ``search``. They draw on ``ax``, by default the ``Axes`` of a new figure, and
-return it. A line is the mean over seeds, its band one sample standard deviation. ``names`` writes
-the names at the ends of the lines; ``legend`` draws a legend instead; ``palette`` gives colours by
-the name of a line or a method. A wrong argument is a ``UserError``.
+return it. A line is the mean over seeds, its band one sample standard deviation. ``hue`` names the
+column or columns whose values tell the lines apart, as in seaborn; without it these are the method
+and the settings that differ. ``names`` writes the names at the ends of the lines; ``legend`` draws
+a legend instead; ``palette`` gives colours by the name of a line or a method. matplotlib's defaults
+hold below our style, whatever a ``matplotlibrc`` says. A wrong argument is a ``UserError``.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ from matplotlib.ticker import MaxNLocator
 
 from fednnnn_plugin.data import class_counts
 from fednnnn_plugin.errors import check_known
+from fednnnn_plugin.quantities import NORMS, ClientNorms
 from fednnnn_plugin.reporting import search_figures as searched
-from fednnnn_plugin.reporting import split_figures as dealt
+from fednnnn_plugin.reporting import split_figures as splits
 from fednnnn_plugin.reporting import style
 from fednnnn_plugin.reporting.conditions import SINGLE_CLIENT, arrange, check_runs, judged, shades
-from fednnnn_plugin.reporting.runs import CLIENT_NORMS, SECONDS, layers
+from fednnnn_plugin.reporting.runs import SECONDS, layers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -34,18 +37,14 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 STYLE, search, client_counts = style.STYLE, searched.search, class_counts.client_counts
-partition, client_sizes = dealt.partition, dealt.client_sizes
-NORMS = {
-    "mean_update_norm": "N, mean update",
-    "mean_client_norm": "E, mean client update",
-    "server_update_norm": "server step",
-}
+partition, client_sizes = splits.partition, splits.client_sizes
 FEW_POINTS, BAND_POINTS = 15, 300
 
 
 class Lines(TypedDict, total=False):
     """What every figure of lines takes."""
 
+    hue: str | Sequence[str] | None
     names: bool
     legend: bool
     palette: style.Palette | None
@@ -59,13 +58,13 @@ def _curves(
     axis: Callable[[Axes], None],
     *,
     title: str = "",
+    hue: str | Sequence[str] | None = None,
     names: bool = True,
     legend: bool = False,
     palette: style.Palette | None = None,
     factor: float = 1.0,
     x: str = "round",
     band: tuple[str, ...] = (),
-    others: Sequence[style.End] = (),
 ) -> Axes:
     """A line for each label, with a band of a deviation, or between two columns.
 
@@ -73,7 +72,7 @@ def _curves(
     that all have that got so far, or of a line over time those that all have: no line goes back. A
     deviation is drawn where two seeds or more have the round.
     """
-    runs, ax = _lines(runs), style.axes(ax)
+    runs, ax = _lines(runs, hue), style.axes(ax)
     if title:
         ax.set_title(title)
     named = style.looks(runs, palette)
@@ -91,7 +90,6 @@ def _curves(
         low=(lowest, "min"),
         high=(highest, "max"),
     )
-    ends: list[style.End] = []
     for label in tested["label"].unique():
         shown, ended = points.loc[label], np.sort(lengths.loc[label])
         gone = np.searchsorted(ended, shown.index) if x == "round" else 0
@@ -109,7 +107,6 @@ def _curves(
         if len(edges) > 1:
             fill = {"color": look["color"], "alpha": 0.16, "lw": 0}
             ax.fill_between(at[edges], low[edges], high[edges], **fill)
-        ends.append((label, float(at[-1]), float(mean[-1]), look))
     ax.set(xlabel=x, ylabel=y_label)
     axis(ax)
     last = max((float(np.max(np.asarray(line.get_xdata()))) for line in ax.lines), default=0.0)
@@ -118,15 +115,15 @@ def _curves(
     if legend:
         ax.legend()
     elif names:
-        style.end_labels(ax, [*ends, *others])
+        style.end_labels(ax, named)
     return ax
 
 
-def _lines(runs: pd.DataFrame) -> pd.DataFrame:
+def _lines(runs: pd.DataFrame, hue: str | Sequence[str] | None) -> pd.DataFrame:
     """Arranged runs; of several conditions, each line's name holds its own."""
-    runs = arrange(runs)
+    runs = arrange(runs, hue=hue)
     where = runs["data"] + " " + runs["condition"]
-    if where[runs["deal"] != SINGLE_CLIENT].nunique() < 2:
+    if where[runs["partition"] != SINGLE_CLIENT].nunique() < 2:
         return runs
     runs = runs.assign(label=runs["label"] + ", " + where)
     return runs.assign(shade=shades(runs, ["method"]))
@@ -240,28 +237,35 @@ def agreement(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) 
     The dotted mark is √(Σ α² ‖Δ‖²)/E, as recorded. For records without it, and clients of equal
     weight, it is 1/√m, which is right if all updates have the same length.
     """
-    runs, ax = arrange(runs), style.axes(ax)
+    runs, ax = arrange(runs, hue=how.get("hue")), style.axes(ax)
     moved = runs["mean_client_norm"].where(runs["mean_client_norm"] > 0.0)
     ratio = runs.assign(ratio=runs["mean_update_norm"] / moved)
     ratio["mark"] = runs.get("orthogonal_norm", pd.Series(math.nan, runs.index)) / moved
-    look, marks = style.REFERENCE_LOOK, [("1: clients agree", 1.0)]
-    lines = _lines(ratio)
-    recorded = lines.dropna(subset=["mark"])
+    lines = _lines(ratio, None)
     colors = style.looks(lines, how.get("palette"))
+    _curves(ratio, ax, "ratio", "N/E", style.log_axis, **how | {"names": False, "legend": False})
+    marks = {"1: clients agree": 1.0} if ratio["ratio"].notna().any() else {}
+    recorded = lines.dropna(subset=["mark"])
+    names = [str(label) for label in recorded["label"].unique()]
     for label, line in recorded.groupby("label", sort=False):
         curve = line.groupby("round")["mark"].mean()
-        own = look | {"color": colors[label]["color"], "alpha": 0.7}
-        ax.plot(curve.index, curve, label="_orthogonal", **own)
-        marks[1:] = [("dotted: orthogonal", float(curve.iloc[-1]))]
-    if recorded.empty:
+        own = style.REFERENCE_LOOK | {"color": colors[label]["color"], "alpha": 0.7}
+        of_all = "dotted: orthogonal" if label == names[-1] else "_orthogonal"
+        ax.plot(curve.index, curve, label=of_all, **own)
+    if marks and recorded.empty:
         uniform = runs[runs.get("client_weighting", pd.Series("", runs.index)) != "samples"]
         cohorts = pd.Series(uniform.get("client_num_per_round", []), dtype=object).unique()
         sizes = np.sort(pd.to_numeric(cohorts, errors="coerce"))
-        marks += [(f"1/√{m:g}: orthogonal, equal length", 1 / np.sqrt(m)) for m in sizes if m > 1]
-    for _, value in marks[: None if recorded.empty else 1]:
-        ax.axhline(value, **look)
-    others: list[style.End] = [(name, None, value, look) for name, value in marks]
-    return _curves(ratio, ax, "ratio", "N/E", style.log_axis, others=others, **how)
+        marks |= {f"1/√{m:g}: orthogonal, equal length": 1 / np.sqrt(m) for m in sizes if m > 1}
+    for name, value in marks.items():
+        ax.axhline(value, label=name, **style.REFERENCE_LOOK)
+    style.log_axis(ax)
+    if how.get("legend"):
+        ax.legend()
+    elif how.get("names", True):
+        dotted = dict.fromkeys([*marks, "dotted: orthogonal"], style.REFERENCE_LOOK)
+        style.end_labels(ax, colors | dotted)
+    return ax
 
 
 @_of_lines
@@ -278,7 +282,7 @@ def client_spread(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Line
 
     Over several seeds: the mean of the medians, the smallest and the largest of all.
     """
-    low, middle, high = CLIENT_NORMS
+    low, middle, high = ClientNorms._fields
     ax = _curves(runs, ax, middle, "client update (L2)", style.log_axis, band=(low, high), **how)
     if len(ax.lines) == 1:
         ax.set_title(str(ax.lines[0].get_label())[:26])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from fednnnn_plugin.errors import UserError, in_words
+from fednnnn_plugin.quantities import NORMS
 from fednnnn_plugin.reporting.arguments import run_paths
 from fednnnn_plugin.reporting.conditions import LINE, arrange, placed
 from fednnnn_plugin.reporting.outcomes import averaged, outcomes, reaching
@@ -37,9 +38,8 @@ def read_runs(*folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
     Columns that you add are not settings: they do not change the lines of figures and tables.
     Study folders are skipped; the runs of their trials are in ``studies/<name>/trials``.
 
-    A damaged line is left out with a warning that names its file and number. So is what exceeds
-    the limits: 100,000 rounds, 1,000 damaged lines or 512 MiB of a file; and in total 3,000 columns
-    of layers, 100 of custom metrics, 300 settings, and 2^25 numbers.
+    A damaged line is left out with a warning that names its file and number, and so is what follows
+    256 MiB of a file.
 
     Raises:
         UserError: no round was found.
@@ -49,17 +49,21 @@ def read_runs(*folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
         raise UserError("\n".join([*problems, "no run with a recorded round was given"]))
     for problem in problems:
         warnings.warn(problem, stacklevel=2)
-    runs = placed(runs).drop(columns="deal")
+    runs = placed(runs).drop(columns="partition")
     first = ["run", "data", "condition"]
     return runs[[*first, *runs.columns.drop(first)]]
 
 
-def summary(runs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
+def summary(
+    runs: pd.DataFrame, target: float | None = None, *, hue: str | Sequence[str] | None = None
+) -> pd.DataFrame:
     """Summarise runs over seeds: one row for each method with its settings under a condition.
 
     Args:
         runs: what :func:`read_runs` returns.
         target: an accuracy in (0, 1], or a value of the runs' first metric.
+        hue: the column or columns whose values tell the rows of a condition apart; by default the
+            method, and the settings that differ.
 
     Returns:
         A table with the columns ``data``, ``condition``, ``label``, ``method`` and ``seeds``;
@@ -74,7 +78,7 @@ def summary(runs: pd.DataFrame, target: float | None = None) -> pd.DataFrame:
     Raises:
         UserError: no table of :func:`read_runs`, an empty one, or a ``target`` out of range.
     """
-    runs = arrange(runs)
+    runs = arrange(runs, hue=hue)
     every = outcomes(runs)
     columns = ["method", "seeds", "rounds", "metric", "best", "best_sd", "final", "final_sd"]
     table = averaged(every).set_index(LINE)[columns]
@@ -96,11 +100,10 @@ def layer_norms(runs: pd.DataFrame) -> pd.DataFrame:
         and the layer's ``mean_update_norm`` (N), ``mean_client_norm`` (E) and
         ``server_update_norm``.
     """
-    norms = ["mean_update_norm", "mean_client_norm", "server_update_norm"]
     heads = runs[["data", "condition", "method", "run", "seed", "round"]]
     parts = [
-        heads.assign(layer=layer, **{norm: runs.get(f"layers.{layer}.{norm}") for norm in norms})
+        heads.assign(layer=layer, **{norm: runs.get(f"layers.{layer}.{norm}") for norm in NORMS})
         for layer in layers(runs)
     ]
     found = pd.concat(parts, ignore_index=True) if parts else heads.iloc[:0]
-    return found.dropna(subset=norms, how="all").reset_index(drop=True) if parts else found
+    return found.dropna(subset=[*NORMS], how="all").reset_index(drop=True) if parts else found

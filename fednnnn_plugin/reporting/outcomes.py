@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.reporting.arguments import check_finite
 from fednnnn_plugin.reporting.conditions import LINE
-from fednnnn_plugin.reporting.judging import ACCURACY, final_values, with_values
 from fednnnn_plugin.reporting.runs import SECONDS
+
+ACCURACY = "accuracy"
+_OWN = "test_metrics."
 
 
 def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
@@ -23,7 +27,7 @@ def outcomes(runs: pd.DataFrame) -> pd.DataFrame:
     values = runs.groupby("run")["value"]
     lower = heads["lower_is_better"]
     best = values.max().where(~lower.fillna(False), values.min()).where(lower.notna())
-    heads = heads.assign(best=best, final=final_values(runs), tests=values.count())
+    heads = heads.assign(best=best, final=_final_values(runs), tests=values.count())
     seconds = runs[SECONDS].sum(axis=1).groupby(runs["run"]).median()
     seconds = seconds[seconds > 0.0]  # a custom loop does not measure them
     return heads.assign(seconds=seconds, rounds=runs.groupby("run")["round"].max())
@@ -35,16 +39,20 @@ def averaged(every: pd.DataFrame) -> pd.DataFrame:
     return every.groupby(LINE, sort=False).agg(
         method=("method", "first"), seeds=("run", "size"),
         rounds=("rounds", "min"), most_rounds=("rounds", "max"), untested=("untested", "max"),
-        best=("best", "mean"), best_sd=("best", "std"),
-        final=("final", "mean"), final_sd=("final", "std"), seconds=("seconds", "mean"),
-        metric=("metric", "first"), lower=("lower_is_better", "first"),
+        fewest_tests=("tests", "min"), most_tests=("tests", "max"),
+        best=("best", "mean"), best_sd=("best", "std"), best_seeds=("best", "count"),
+        final=("final", "mean"), final_sd=("final", "std"), final_seeds=("final", "count"),
+        seconds=("seconds", "mean"), metric=("metric", "first"),
+        lower_is_better=("lower_is_better", "first"),
     ).reset_index()  # fmt: skip
 
 
 def reaching(runs: pd.DataFrame, every: pd.DataFrame, target: float) -> pd.DataFrame:
-    """For each line its ``seeds``, how many ``reached`` a value, and after how many ``rounds``.
+    """For each line its ``seeds``, how many ``reached`` a value, and after how many rounds.
 
-    ``rounds`` and their ``sd`` are NaN unless all did; ``every`` are the runs' ``outcomes``.
+    ``rounds`` is the mean, NaN unless all seeds did; ``median`` is over all seeds, of which one
+    that did not is later than all that did: NaN unless more than half did. ``every`` are the
+    runs' ``outcomes``.
     """
     check_finite("--target", target)
     if {*every["metric"]} == {ACCURACY} and not 0.0 < target <= 1.0:
@@ -52,11 +60,56 @@ def reaching(runs: pd.DataFrame, every: pd.DataFrame, target: float) -> pd.DataF
     runs = with_values(runs)
     lower = runs["lower_is_better"]
     there = (runs["value"] >= target).where(~lower.fillna(False), runs["value"] <= target)
-    first = runs[there & lower.notna()].groupby("run")["round"].min()
-    told = every.assign(first=first, tested=every["best"].notna())
+    first = runs[there & lower.notna()].groupby("run")["round"].min().reindex(every["run"])
+    told = every.assign(first=first.astype(float), tested=every["best"].notna())
+    told["late"] = told["first"].fillna(math.inf)
     numbers = told.groupby(LINE, sort=False).agg(
         seeds=("run", "size"), reached=("first", "count"), tested=("tested", "any"),
-        shortest=("rounds", "min"), rounds=("first", "mean"), sd=("first", "std"),
+        rounds=("first", "mean"), median=("late", "median"),
     ).reset_index()  # fmt: skip
     all_of_them = numbers["reached"] == numbers["seeds"]
-    return numbers.assign(**{of: numbers[of].where(all_of_them) for of in ("rounds", "sd")})
+    median = numbers["median"].where(numbers["median"] < math.inf)
+    return numbers.assign(rounds=numbers["rounds"].where(all_of_them), median=median)
+
+
+def with_values(runs: pd.DataFrame) -> pd.DataFrame:
+    """Give each row of arranged runs the ``value`` by which its line is judged, NaN without one.
+
+    ``metric`` says what that is, and ``lower_is_better`` how it is meant: the recipe's first
+    metric; without one the accuracy, what a custom trainer measured first, or the loss,
+    whichever is on record. It is the same for all seeds of a line, so that a mean is of one
+    quantity: a seed that has no value of it has none. ``lower_is_better`` is NA where no run of a
+    line with a custom metric has it on record.
+    """
+    found = pd.concat([_with_values(line) for _, line in runs.groupby(LINE, sort=False)])
+    return found.astype({"lower_is_better": "boolean"}).copy()  # in one piece, as read_folders
+
+
+def _with_values(line: pd.DataFrame) -> pd.DataFrame:
+    named = line["metric"].iloc[0]
+    own = {name: name.removeprefix(_OWN) for name in line if name.startswith(_OWN)}
+    of_recipe = {f"{_OWN}{named}": named} if named else {}
+    columns = {**of_recipe, "test_acc": ACCURACY, **own, "test_loss": "loss"}
+    there = [name for name in columns if name in line and line[name].notna().any()]
+    column = there[0] if there else "test_acc"
+    lower: bool | None = column == "test_loss"
+    if column in of_recipe:
+        known = line["lower_is_better"].dropna()
+        lower = None if known.empty else bool(known.iloc[0])
+    return line.assign(value=line[column], metric=columns[column], lower_is_better=lower)
+
+
+def _final_values(runs: pd.DataFrame) -> pd.Series[float]:
+    """By run, the ``value`` of the last round that was tested; NaN where that is not finite.
+
+    A round was tested if its record says so. One of an older version does not: it was if a number
+    of its test is on record, or if the recipe says so: with ``frequency_of_the_test`` n, rounds 1,
+    n + 1, 2n + 1, ... and the last.
+    """
+    numbers = [name for name in runs if name in ("test_acc", "test_loss") or name.startswith(_OWN)]
+    due = (runs["round"] - 1) % runs["frequency_of_the_test"].astype(float) == 0.0
+    due |= runs["round"] == pd.to_numeric(runs.get("comm_round", math.nan), errors="coerce")
+    if "tested" in runs:
+        due = runs["tested"].astype("boolean").fillna(due)
+    tested = runs[runs[numbers].notna().any(axis=1) | due.fillna(value=False).astype(bool)]
+    return tested.drop_duplicates("run", keep="last").set_index("run")["value"]

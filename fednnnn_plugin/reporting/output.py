@@ -2,49 +2,66 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
+from tempfile import mkdtemp
 
 from fednnnn_plugin.errors import UserError, printable
-from fednnnn_plugin.files import break_off, write_atomically
-
-_MANIFEST = ".fednnnn-report"
 
 Files = dict[str, bytes]  # by their place in the report's folder
 
+PAGE = "index.html"
+MARKDOWN = "README.md"  # what a repository shows of a folder
+TITLE = "# FedNNNN report"  # its first line
+_TABLES = ("accuracy", "rounds-to-accuracy")
+_PARTS = (
+    PAGE,
+    MARKDOWN,
+    "figures",
+    "rounds.csv",
+    *(f"{t}.{k}" for t in _TABLES for k in ("csv", "tex")),
+)
 
-def replace_report(out: Path, files: Files) -> None:
-    """Write a report's files, and remove those of an earlier report that it does not have.
 
-    A hidden list says which files of the folder are a report's.
+def check_free(out: Path, *, overwrite: bool) -> None:
+    """Refuse a folder with files of a report's names, unless to ``overwrite`` a report."""
+    where = printable(out)
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out: {where}: is no folder")
+    there = [name for name in _PARTS if os.path.lexists(out / name)]
+    if there and not overwrite:
+        raise UserError(
+            f"--out: {where}: {there[0]} is there already: replace a report with --overwrite, or "
+            "name another folder"
+        )
+    if there and not _is_report(out):
+        raise UserError(f"--out: {where}: {there[0]} is of no report: name another folder")
 
-    Raises:
-        UserError: a link or a file of others is in the way; nothing was written.
-    """
-    manifest = out / _MANIFEST
-    listed = manifest.read_text("utf-8", "replace").splitlines() if manifest.is_file() else []
-    old = {name for name in listed if out.resolve() in (out / name).resolve().parents}
-    folders = {out, *(folder for name in files for folder in (out / name).parents)}
-    ours = [manifest, *(out / name for name in old | files.keys())]
-    inside = {folder for path in ours for folder in path.relative_to(out).parents} - {Path()}
-    for path in (*(out / folder for folder in inside), *ours):
-        if path.is_symlink():
-            raise UserError(f"--out: {printable(path)}: a link: remove it, or name another folder")
-    in_the_way = [folder for folder in folders if folder.exists() and not folder.is_dir()]
-    in_the_way += [out / name for name in files.keys() - old if (out / name).exists()]
-    if in_the_way:
-        where = printable(min(in_the_way))
-        raise UserError(f"--out: {where} is of no report: remove it, or name another folder")
+
+def write_report(out: Path, files: Files) -> None:
+    """Write a report's files in the place of an earlier report's, once all are on the disk."""
     out.mkdir(parents=True, exist_ok=True)
-    break_off(manifest)
-    with manifest.open("a", encoding="utf-8") as claimed:
+    new = Path(mkdtemp(prefix=".fednnnn-report-", dir=out))
+    try:
         for name, content in files.items():
-            claimed.write(f"\n{name}")  # first: what a full disk cuts off is a report's
-            claimed.flush()
-            (out / name).parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(out / name, content)
-    for name in old - files.keys():
-        (out / name).unlink(missing_ok=True)
-        folder = (out / name).parent
-        if folder != out and folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-    write_atomically(manifest, "\n".join(sorted(files)).encode())
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            (new / name).write_bytes(content)
+        for name in _PARTS:
+            old = out / name
+            if old.is_dir() and not old.is_symlink():
+                shutil.rmtree(old)
+            else:
+                old.unlink(missing_ok=True)
+        for part in new.iterdir():
+            part.rename(out / part.name)
+    finally:
+        shutil.rmtree(new)
+
+
+def _is_report(out: Path) -> bool:
+    page = out / MARKDOWN
+    if not page.is_file():
+        return False
+    with page.open("rb") as file:
+        return file.readline(100).strip() == TITLE.encode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from fednnnn_plugin.errors import in_python, in_words
 from fednnnn_plugin.reporting.arguments import checked_path, run_paths
@@ -12,6 +13,7 @@ from fednnnn_plugin.reporting.build import build_report
 
 _log = logging.getLogger(__name__)
 _WORDS = {"--out": "out", "--layer": "layers", "--target": "target", "--format": "formats"}
+_WORDS |= {"--hue": "hue", "--overwrite": "overwrite=True"}
 
 
 def report(
@@ -20,6 +22,8 @@ def report(
     layers: str | Sequence[str] = (),
     target: float | None = None,
     formats: str | Sequence[str] = (),
+    hue: str | Sequence[str] = (),
+    overwrite: bool = False,
 ) -> Path:
     """Make tables, figures and a page from runs and studies, like ``fednnnn report``.
 
@@ -28,23 +32,27 @@ def report(
     Args:
         runs: run folders, study folders, or folders of them, as for
             :func:`~fednnnn_plugin.read_runs`.
-        out: where tables, figures and ``index.html`` go; an earlier report there is replaced.
+        out: where tables, figures and ``index.html`` go.
         layers: a module or modules whose norms to show, such as ``"fc3"``; by default the last one
             named ``fc…`` and the last one named ``conv…``.
         target: an accuracy in (0, 1], or a value of the runs' first metric: a table says which
-            round reaches it first.
+            round reaches it first: the median over seeds, and how many got there.
         formats: ``"pdf"``, ``"png"`` or both: further files of each figure, beside its SVG.
+        hue: the column or columns of :func:`~fednnnn_plugin.read_runs` whose values tell lines
+            apart; by default the method, and the settings that differ.
+        overwrite: replace an earlier report in ``out``.
 
     Returns:
         The path of the page.
 
     Raises:
-        UserError: no run was found, a bad argument, or a file in ``out`` that is of no report and
-            has the name of one that this one writes.
+        UserError: no run was found, a bad argument, or ``out`` has a report and ``overwrite`` is
+            not set, or has files of such names that are of no report.
     """
     with in_words(_WORDS):
         paths, folder = run_paths(runs), checked_path("--out", out)
-        built = build_report(paths, folder, layers=layers, target=target, formats=formats)
+        how: Any = {"layers": layers, "target": target, "formats": formats, "hue": hue}
+        built = build_report(paths, folder, **how, overwrite=overwrite)
     for warning in built.warnings:
         _log.warning("%s", in_python(warning, _WORDS))
     return built.page

@@ -11,7 +11,9 @@ import pandas as pd
 from fednnnn_plugin.reporting.conditions import value_text
 
 # Tables tab:accuracy, in per cent, one run each, and tab:params2, what each method was given.
-_TABLE = pd.read_csv(Path(__file__).with_name("paper.csv"), index_col=["dataset", "deal", "method"])
+_TABLE = pd.read_csv(
+    Path(__file__).with_name("paper.csv"), index_col=["dataset", "partition", "method"]
+)
 PAPER: dict[Any, float] = _TABLE.pop("accuracy").to_dict()
 # Table tab:params, and what it leaves to us.
 _SETTINGS: dict[str, Any] = dict.fromkeys(("client_num_in_total", "client_num_per_round"), 100)
@@ -33,11 +35,11 @@ def unlike_paper(head: Mapping[str, Any], rounds: int, untested: int) -> str:
 
     A key that is not on record, or null, counts as the paper's.
     """
-    given = _TABLE.loc[(head["dataset"], head["deal"], head["method"])].dropna()
+    given = _TABLE.loc[(head["dataset"], head["partition"], head["method"])].dropna()
     wanted, said = SETTINGS[head["dataset"]] | given.to_dict(), []
     for key, paper in wanted.items():
         ours = paper if pd.isna(head.get(key)) else head[key]
-        if ours != paper and _ONLY_OF.get(key, "") in head["deal"]:
+        if ours != paper and _ONLY_OF.get(key, "") in head["partition"]:
             said.append(f"{key} {value_text(ours)} ({value_text(paper)})")
     if rounds < wanted["comm_round"] and head.get("comm_round") == wanted["comm_round"]:
         said.append(f"{rounds} rounds so far ({wanted['comm_round']})")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import math
-import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pydantic import ValidationError
 
 from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.files import open_regular
+from fednnnn_plugin.quantities import NUMBERS, columns, read_record
 from fednnnn_plugin.reading import read_mapping
-from fednnnn_plugin.reporting.room import Columns, Room
 from fednnnn_plugin.reporting.study import is_study
 
 METRICS = ("metrics.jsonl", "metrics.jsonl.gz")  # as the engine writes it, and as it is published
@@ -40,34 +39,17 @@ _OWN = (
 FINGERPRINTS = tuple(f"{own}_fingerprint" for own in _OWN)
 DISPLAY_NAMES = {"PaperFedAvg": "FedAvg", "PaperFedProx": "FedProx", "NormNorm": "Norm-Norm"}
 DISPLAY_NAMES |= {"fedprox": "FedProx", "scaffold": "SCAFFOLD"}
-CLIENT_NORMS = ["client_norm_min", "client_norm_median", "client_norm_max"]
 SECONDS = ["seconds.train", "seconds.aggregate", "seconds.evaluate"]
-WAITED = "seconds.waited"
-COUNTS = ["clients", "rejected"]
-# The columns of every table, recorded or not.
-NUMBERS = [
-    *("round", "tested", "test_acc", "test_loss", "served_test_acc"),
-    *("mean_update_norm", "mean_client_norm", "server_update_norm", "integrated_norm"),
-    *("orthogonal_norm", *COUNTS, "degenerate", *CLIENT_NORMS, *SECONDS, WAITED),
-]
-# Of those that are whole numbers; the others are float64.
-_TYPES = {"round": "int64", "degenerate": "boolean", "tested": "boolean"} | dict.fromkeys(
-    COUNTS, "Int64"
-)
-OTHER_NUMBERS = re.compile(r"(layers\..*|test_metrics)\.")
+_NAMED = ("layers.", "test_metrics.", "served_test_metrics.")
 # Names of other columns; a custom rule may have a key of such a name.
-ARRANGED = ["data", "deal", "condition", "label", "shade"]
+ARRANGED = ["data", "partition", "condition", "label", "shade"]
 IDENTITY = [
     *("run", "folder", "finished", "method", "seed", "device", "commit"),
     *("metric", "lower_is_better", "frequency_of_the_test", "settings"),
 ]
 _TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED, *FINGERPRINTS}
-# What a file of others' may cost; one of gzip's can be larger than it looks.
-MAX_LINE_BYTES, MAX_METRICS_BYTES = 1 << 24, 1 << 29
-MAX_ROUNDS, MAX_DAMAGED = 100_000, 1_000
+MAX_BYTES = 1 << 28  # of a file of records, unpacked
 _LARGEST = 1e100  # of a number that can be drawn
-_HIGHEST = dict.fromkeys(("test_acc", "served_test_acc", "degenerate", "tested"), 1.0)
-_HIGHEST |= dict.fromkeys(("round", *COUNTS), 1e9)
 _MAX_FINGERPRINT = 1 << 20  # bytes
 _LONGEST_SETTING = 60  # characters of a list or mapping; a longer one ends with a digest
 #: What a recipe says of its partition, and what stands there for a split that the data had.
@@ -101,21 +83,30 @@ def read_folders(paths: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     folders = {folder.resolve(): folder for folder in _run_folders(paths, problems)}
     times = Counter(place.name for place in folders)
     heads: list[dict[str, Any]] = []
-    parts: list[pd.DataFrame] = []
-    room = Room([*IDENTITY, *NUMBERS, "evaluated"])
+    rows: list[dict[str, Any]] = []
     for place, folder in folders.items():
-        rounds = _read_rounds(folder, room, problems)
+        rounds = _read_rounds(folder, problems)
         name = printable(place.name if times[place.name] == 1 else folder)
-        heads.append(_identity(folder, name, rounds["round"].max(), room, problems))
-        parts.append(rounds)
-    if not parts:
-        return pd.DataFrame(columns=NUMBERS), problems
-    by_folder = pd.concat(parts, keys=range(len(parts))).droplevel(1)
-    columns = [*dict.fromkeys([*NUMBERS, "evaluated", *by_folder])]
-    by_folder = by_folder[columns].astype(_TYPES)
-    table = _typed(pd.DataFrame(heads, dtype=object)).join(by_folder, how="inner")
-    table = table.reset_index(drop=True)
-    return table.copy(), problems  # in one piece: of many layers pandas would warn at every use
+        heads.append(_identity(folder, name, max(rounds, default=0), problems))
+        rows += [{"head": len(heads) - 1} | rounds[number] for number in sorted(rounds)]
+    if not rows:
+        return pd.DataFrame(columns=[*NUMBERS]), problems
+    table = _typed(pd.DataFrame(heads, dtype=object)).join(_numbers(rows), how="inner")
+    return table.reset_index(drop=True).copy(), problems  # in one piece, as pandas wants it
+
+
+def _numbers(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Rows of records as columns of numbers, by the place of their run."""
+    table = pd.DataFrame(rows).set_index("head")
+    found = [name for name in table if name.startswith(_NAMED)]
+    names = [*NUMBERS, "evaluated", *found]
+    table = table.reindex(columns=names)
+    types = {int: "Int64", bool: "boolean", float: "float64"}
+    table = table.astype({n: types[NUMBERS.get(n, float)] for n in (*NUMBERS, *found)})
+    numbers = table.select_dtypes("float64")
+    table[numbers.columns] = numbers.mask(numbers.abs() > _LARGEST)
+    table["evaluated"] = table["evaluated"].fillna("").map(printable)
+    return table.astype({"round": "int64"}).rename(columns=printable)
 
 
 def _typed(heads: pd.DataFrame) -> pd.DataFrame:
@@ -160,27 +151,21 @@ def _is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (*METRICS, RECIPE))
 
 
-def _identity(
-    folder: Path, name: str, last: float, room: Room, problems: list[str]
-) -> dict[str, Any]:
+def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[str, Any]:
     """What says which run it is: the leading columns of the table."""
     recipe, summary = (_read_settings(folder / file, problems) for file in (RECIPE, SUMMARY))
     sections = {name: values for name, values in recipe.items() if isinstance(values, dict)}
-    settings, crowded_out = {}, 0
+    settings = {}
     named = Counter(key for section in _SECTIONS for key in sections.get(section, {}))
     for section in _SECTIONS:
         for key, value in sections.get(section, {}).items():
             own = printable(key)
             # An argument of a user's function may have any name.
             twice = named[key] > 1 and section != "train_args"
-            taken = twice or own in _TAKEN or OTHER_NUMBERS.match(own)
-            own = f"{section}.{own}" if taken else own
-            if key not in _NOT_COMPUTED and room.for_column(own):
+            if twice or own in _TAKEN or own.startswith(_NAMED):
+                own = f"{section}.{own}"
+            if key not in _NOT_COMPUTED:
                 settings[own] = _scalar(value)
-            else:
-                crowded_out += key not in _NOT_COMPUTED
-    if crowded_out:
-        problems.append(f"{printable(folder / RECIPE)}: too many settings: {crowded_out} left out")
     settings |= _fingerprints(folder / FINGERPRINT, problems)
     if settings.get("split_fingerprint"):  # the data had it: the recipe's partition was not used
         settings |= dict.fromkeys(settings.keys() & set(PARTITION)) | {
@@ -272,79 +257,38 @@ def _scalar(value: Any) -> str | float | bool | None:
     return printable(value)
 
 
-def _read_rounds(folder: Path, room: Room, problems: list[str]) -> pd.DataFrame:
-    """The rounds of a folder, ascending, each once."""
+def _read_rounds(folder: Path, problems: list[str]) -> dict[int, dict[str, Any]]:
+    """The rounds of a folder by their numbers, each as a row; what is damaged is left out."""
     path = next((folder / n for n in METRICS if (folder / n).is_file()), folder / METRICS[0])
-    said: list[str] = []
-    numbers, evaluated, number, crowded_out = Columns(NUMBERS), list[str](), 0, 0
+    found: dict[int, dict[str, Any]] = {}
+    said, number = [], 0
     try:
-        for number, raw in enumerate(_lines(path), start=1):
+        for number, line in enumerate(_lines(path), start=1):
             try:
-                record = _record(raw)
-            except (ValueError, LookupError, TypeError, RecursionError) as error:
-                said.append(f"line {number}: left out: {reason(error)}")
-                if len(said) > MAX_DAMAGED:
-                    raise OSError(f"more than {MAX_DAMAGED} damaged lines") from None
+                row = columns(read_record(line))
+            except ValidationError as error:
+                said.append(f"line {number}: left out: {error.errors()[0]['msg']}")
                 continue
-            if len(evaluated) == MAX_ROUNDS or not room.for_row():
-                raise OSError(f"more than {len(evaluated)} rounds")
-            evaluated.append(record.pop("evaluated"))
-            fitting = {name for name in record if room.for_column(name)}
-            numbers.append({name: x for name, x in record.items() if name in fitting})
-            crowded_out = max(crowded_out, len(record) - len(fitting))
+            if row["round"] in found:
+                said.append(f"line {number}: round {row['round']} once more; this line counts")
+            found[row["round"]] = row
     except (OSError, EOFError, zlib.error) as error:
         said.append(f"after line {number}: cannot be read: {reason(error)}")
-    if crowded_out:
-        said.insert(0, f"too many metrics or layers: {crowded_out} of a round are left out")
-    table = numbers.table().assign(evaluated=evaluated)
-    once = table.drop_duplicates("round", keep="last").sort_values("round")
-    if len(once) < len(table):
-        said.append("a round more than once; the last line of it counts")
-    if table.empty and not said:
+    if not found and not said:
         said = ["no round recorded yet"]
     more = f", and {len(said) - 1} more problems" * (len(said) > 1)
-    problems += [f"{printable(path)}: {problem}{more}" for problem in said[:1]]
-    return once
+    problems += [f"{printable(path)}: {printable(problem)}{more}" for problem in said[:1]]
+    return found
 
 
 def _lines(path: Path) -> Iterator[bytes]:
     """The lines of a file, packed or not, one at a time."""
     if not path.is_file():
         raise OSError("no such file")
+    left = MAX_BYTES
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        while raw := file.readline(MAX_LINE_BYTES):
-            if file.tell() > MAX_METRICS_BYTES:
-                raise OSError(f"it is larger than {MAX_METRICS_BYTES} bytes")
-            yield raw
-
-
-def _record(line: bytes) -> dict[str, Any]:
-    """The columns of a round; an error where one of ours has no number that can be."""
-    record = dict(json.loads(line, parse_int=float))
-    norms = record.pop("client_norms", None) or [None] * 3
-    if not isinstance(norms, list) or len(norms) != 3:
-        raise ValueError("client_norms are not three numbers")
-    record |= zip(CLIENT_NORMS, norms, strict=True)
-    flat: dict[str, Any] = {"evaluated": printable(record.get("evaluated") or "")}
-    for name, value in _flat(record, ""):
-        if not (name in NUMBERS or OTHER_NUMBERS.match(name)):
-            continue
-        own = name.startswith("test_metrics.")
-        lowest = -_LARGEST if own or name == "test_loss" else 0.0
-        is_number = isinstance(value, bool | float)  # json made floats of integers
-        fits = is_number and lowest <= value <= _HIGHEST.get(name, _LARGEST)
-        fits = fits and not (name in _TYPES and value % 1)
-        if not (fits or (own and is_number) or value is None):
-            raise ValueError(f"{name} is no number that can be")
-        flat[printable(name)] = float(value) if fits else math.nan
-    if not flat.get("round", 0.0) >= 1.0:  # NaN is none
-        raise ValueError("round is no number that can be")
-    return flat
-
-
-def _flat(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
+        while line := file.readline(left):
+            left -= len(line)
+            if not left:
+                raise OSError(f"it is larger than {MAX_BYTES} bytes")
+            yield line

@@ -1,4 +1,4 @@
-"""Pictures of how a data set was dealt to the clients."""
+"""Figures of how a data set is partitioned among the clients."""
 
 from __future__ import annotations
 

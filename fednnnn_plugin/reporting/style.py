@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, cast
-from weakref import WeakKeyDictionary
 
 import matplotlib as mpl
 import numpy as np
@@ -22,9 +22,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import get_font_names
-from matplotlib.text import Annotation
+from matplotlib.patches import Polygon
+from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
-from matplotlib.transforms import offset_copy
+from matplotlib.transforms import Affine2D, Affine2DBase, ScaledTranslation
 
 from fednnnn_plugin.reporting.conditions import SINGLE_CLIENT
 from fednnnn_plugin.reporting.runs import method_name
@@ -33,8 +34,8 @@ P = ParamSpec("P")
 Look = dict[str, Any]  # as Axes.plot takes it
 Palette = Mapping[str, str]
 Scale = Literal["error", "linear"]
-End = tuple[str, float | None, float, Look]  # a line's name, where it ends (None: at the edge)
-_NAMED: WeakKeyDictionary[Axes, dict[str, tuple[End, Annotation]]] = WeakKeyDictionary()
+# Labels of lines that get no name: matplotlib's own, and ours.
+UNNAMED = re.compile(r"_child\d+|_orthogonal|_name")
 
 PAPER, REFERENCE = "#ffffff", "#6f7883"
 BLACK, ORANGE, SKY_BLUE, GREEN = "#101418", "#e69f00", "#56b4e9", "#009e73"
@@ -45,12 +46,17 @@ _SCRIPTS = re.compile(
     "(Noto Sans|Source Han Sans) (CJK )?(SC|JP)|WenQuanYi|SimHei|Microsoft YaHei|"
     "PingFang|Hiragino|Noto Sans (Devanagari|Arabic|Thai)|Unifont$"
 )
+# The user's rc, which a file of the working directory may be, has no say: ``text.usetex`` would run
+# LaTeX with a preamble of whoever wrote it.
+_SESSION = ("backend", "date", "docstring", "interactive", "tk", "timezone", "toolbar", "webagg")
 STYLE: Any = {
+    **{k: v for k, v in mpl.rcParamsDefault.items() if k.partition(".")[0] not in _SESSION},
     **mpl.rc_params_from_file(
         Path(__file__).with_name("fednnnn.mplstyle"), use_default_template=False
     ),
     "font.family": ["DejaVu Sans", *sorted(filter(_SCRIPTS.match, get_font_names())), "sans-serif"],
 }
+NAME_SIZE, KEY, MOST_TICKS = 8.0, (4.0, 22.0), 20  # in points; of one axis
 INK, MUTED, GRID = (STYLE[key] for key in ("axes.labelcolor", "axes.edgecolor", "grid.color"))
 
 
@@ -85,10 +91,10 @@ def looks(runs: pd.DataFrame, palette: Palette | None = None) -> dict[str, Look]
     methods = [method_name(str(rule), client) for rule, client in pairs]
     others = [method for method in dict.fromkeys(methods) if method not in _METHODS]
     found = {}
-    named = lines[["label", "method", "deal", "shade"]]
+    named = lines[["label", "method", "partition", "shade"]]
     for line, method in zip(named.itertuples(), methods, strict=True):
         look = _METHODS.get(method) or _OTHERS[others.index(method) % len(_OTHERS)]
-        if line.deal == SINGLE_CLIENT:
+        if line.partition == SINGLE_CLIENT:
             look = _look(REFERENCE, width=1.1)
         own = palette or {}
         color = own.get(line.label, own.get(line.method, look["color"]))
@@ -107,6 +113,10 @@ def styled(draw: Callable[P, Axes]) -> Callable[P, Axes]:
     def drawing(*args: P.args, **kwargs: P.kwargs) -> Axes:
         with mpl.rc_context(STYLE):
             ax = draw(*args, **kwargs)
+            for axis in (ax.xaxis, ax.yaxis):
+                axis.get_major_ticks(MOST_TICKS)  # later ones would have the style of their time
+            for text in cast(Iterable[Text], ax.findobj(Text)):
+                text.set_usetex(False)
             interactive = mpl.is_interactive()
         mpl.interactive(interactive)
         return ax
@@ -124,10 +134,38 @@ def axes(ax: Axes | None) -> Axes:
 
 
 def panels(width: float, height: float, rows: int, columns: int, **how: Any) -> list[Axes]:
-    """The Axes of a new figure in our style, in inches."""
+    """The Axes of a new figure in our style, in inches.
+
+    Its margins are fixed; matplotlib's layout engines take longer than the drawing.
+    """
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = Figure(figsize=(width, height))
+        figure.subplots_adjust(
+            left=0.62 / width,
+            right=1.0 - 0.1 / width,
+            bottom=0.42 / height,
+            top=1.0 - 0.26 / height,
+            wspace=0.25 * columns / (width - 0.72),
+            hspace=0.35,
+        )
         return list(figure.subplots(rows, columns, squeeze=False, **how).flat)
+
+
+def leave_room(axes: Sequence[Axes], names: Iterable[str]) -> None:
+    """Leave room for names beside the last of a figure's panels."""
+    figure = figure_of(axes[0])
+    widest = max((_width(shortened(name)) for name in names), default=0.0)
+    room = (KEY[1] + 8.0 + widest * NAME_SIZE) / 72.0
+    figure.subplots_adjust(right=1.0 - room / figure.get_figwidth())
+
+
+def _width(name: str) -> float:
+    """About how wide a name is, in ems."""
+    return sum(1.05 if unicodedata.east_asian_width(c) in "WF" else 0.58 for c in name)
+
+
+def shortened(name: str) -> str:
+    return name if len(name) <= 34 else name[:33] + "…"
 
 
 def figure_of(ax: Axes) -> Figure:
@@ -162,7 +200,9 @@ def log_axis(ax: Axes) -> None:
     low, high = map(float, ax.get_ylim())
     room = max(1.0, 1.6 / math.sqrt(high / low))
     ax.set_ylim(low / room, high * room)
-    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    # Over many decades the locator has no place for more than powers of ten, and gives none.
+    subs = (1.0, 2.0, 5.0) if high / low < 1e4 else (1.0,)
+    ax.yaxis.set_major_locator(LogLocator(subs=subs))
     ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter(_tick)
 
@@ -209,35 +249,34 @@ def accuracy_axis(ax: Axes, scale: Scale | None = None) -> None:
     ax.yaxis.set_major_formatter("{x:.6g}")
 
 
-def end_labels(ax: Axes, entries: Sequence[End]) -> None:
-    """Name lines beside their ends; names that would touch are moved apart.
+def end_labels(ax: Axes, looks: Mapping[str, Look]) -> None:
+    """Name the lines beside their ends, with a key; names that would touch are moved apart.
 
-    Of what was drawn on the Axes before, the names are placed anew, too.
+    Names that an earlier call wrote are written anew.
     """
-    before = _NAMED.pop(ax, {}).values()
-    there = [(entry, text) for entry, text in before if text in ax.texts]
-    for _, text in there:
-        text.remove()
-    named = {entry[0]: entry for entry in (*(entry for entry, _ in there), *entries)}
-    _NAMED[ax] = {}
-    if (figure := figure_of(ax)).get_layout_engine() is None:
-        figure.set_layout_engine("constrained")  # which leaves room for the names
-    to_axes = ax.transData + ax.transAxes.inverted()
-    right = ax.get_xlim()[1]
-    at = [to_axes.transform((right if x is None else x, y)) for _, x, y, _ in named.values()]
-    ends = [(min(float(x), 1.0), float(np.clip(y, 0.0, 1.0))) for x, y in at]
+    for old in (*ax.texts, *ax.patches):
+        if old.get_label() == "_name":
+            old.remove()
+    named = [line for line in ax.lines if not UNNAMED.fullmatch(str(line.get_label()))]
+    lines = {str(line.get_label()): line for line in named}
+    figure = figure_of(ax)
+    if figure.get_layout_engine() is None and figure.canvas.manager is not None:
+        figure.set_layout_engine("constrained")  # a user's figure has no room for the names
+    to_axes, right = ax.transData + ax.transAxes.inverted(), ax.get_xlim()[1]
+    ends = [float(np.asarray(line.get_ydata())[-1]) for line in lines.values()]
+    wanted = [float(np.clip(to_axes.transform((right, y))[1], 0.0, 1.0)) for y in ends]
     height = ax.get_window_extent().height * 72.0 / figure.dpi
-    beside = offset_copy(ax.transAxes, figure, x=24.0, units="points")
-    size = min(8.0, max(4.5, height / max(1, len(named)) / 1.3))
-    places = spread_out([y for _, y in ends], size * 1.3 / height)
-    for (name, _, _, look), (x, y), place in zip(named.values(), ends, places, strict=True):
-        arrow = {"arrowstyle": "-", "relpos": (0.0, 0.5), "shrinkA": 1.0, "shrinkB": 3.0, **look}
-        arrow |= {"linestyle": ":", "linewidth": 0.5} if x < 1.0 else {}  # no line continues there
-        shown = name if len(name) <= 34 else name[:33] + "…"
-        how: Any = {"xy": (x, y), "xycoords": "axes fraction", "annotation_clip": False}
-        how |= {"xytext": (1.0, place), "textcoords": beside, "va": "center"}
-        text = ax.annotate(shown, fontsize=size, color=INK, arrowprops=arrow, **how)
-        _NAMED[ax][name] = named[name], text
+    size = min(NAME_SIZE, max(4.5, height / max(1, len(lines)) / 1.3))
+    points = Affine2D().scale(1.0 / 72.0) + figure.dpi_scale_trans
+    how: Any = {"fontsize": size, "color": INK, "va": "center_baseline", "label": "_name"}
+    for (name, line), y in zip(lines.items(), spread_out(wanted, size * 1.3 / height), strict=True):
+        beside = points + ScaledTranslation(1.0, y, cast(Affine2DBase, ax.transAxes))
+        ax.text(KEY[1] + 4.0, 0.0, shortened(name), transform=beside, **how)
+        key = Polygon([(KEY[0], 0.0), (KEY[1], 0.0)], closed=False, fill=False, label="_name")
+        key.set(edgecolor=line.get_color(), alpha=line.get_alpha(), lw=line.get_linewidth())
+        key.set_linestyle(looks.get(name, {}).get("linestyle", line.get_linestyle()))
+        key.set(transform=beside, clip_on=False)
+        ax.add_artist(key)
 
 
 def spread_out(wanted: Sequence[float], step: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""The paper's table beside ours, and the rounds to an accuracy."""
+"""The accuracy table with the paper's beside ours, and the rounds to a value."""
 
 from __future__ import annotations
 
@@ -7,109 +7,100 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from fednnnn_plugin.reporting.conditions import LINE, SYMBOLS, differing, judged, value_text
-from fednnnn_plugin.reporting.judging import ACCURACY, scale, with_unit
-from fednnnn_plugin.reporting.outcomes import averaged, outcomes, reaching
+from fednnnn_plugin.reporting.conditions import (
+    LINE,
+    SYMBOLS,
+    UNRECORDED,
+    differing,
+    judged,
+    value_text,
+)
+from fednnnn_plugin.reporting.outcomes import ACCURACY, averaged, outcomes, reaching
 from fednnnn_plugin.reporting.paper import PAPER, unlike_paper
-from fednnnn_plugin.reporting.ranking import best_cells
 from fednnnn_plugin.reporting.runs import OWN_SPLIT
-from fednnnn_plugin.reporting.times import comparable_times, machines, times_note
-from fednnnn_plugin.reporting.typeset import Table, fixed, means
+from fednnnn_plugin.reporting.typeset import Table, fixed
 
 _FIRST = ["data set", "condition", "method"]
-_SHOWN: tuple[str, ...] = (
-    "client_num_in_total",
-    "client_num_per_round",
-    "learning_rate",
-    "batch_size",
+_SHOWN = (
+    *("client_num_in_total", "client_num_per_round", "learning_rate", "batch_size"),
+    *("beta", "gamma", "prox_mu", "server_lr"),
 )
-_SHOWN += ("beta", "gamma", "prox_mu", "server_lr")
 
 
 def accuracy(runs: pd.DataFrame) -> Table:
     """Best and final accuracy of each method in a condition, and the paper's beside them.
 
-    Runs that have a metric of their own are judged by that: ``metric``.
-    In the numbers accuracies are in [0, 1], with the sample standard deviation over seeds (NaN of
-    one run), ``rounds`` and ``most_rounds`` those of the shortest and the longest run, ``untested``
-    the most that a run has, ``paper`` in per cent, and ``unlike_paper`` how the settings differ.
+    Runs that have a metric of their own are judged by that: ``metric``. A cell is mean ± sample
+    standard deviation (number of seeds), and the best of a condition's cells stands out. In the
+    numbers accuracies are in [0, 1], ``rounds`` and ``most_rounds`` those of the shortest and the
+    longest run, ``untested`` the most that a run has, ``paper`` in per cent, and ``unlike_paper``
+    how the settings differ.
     """
     every = outcomes(runs)
     numbers = averaged(every)
-    lower = numbers.pop("lower").fillna(False).astype(bool)
-    of_accuracy = numbers["metric"] == ACCURACY
     heads = runs.drop_duplicates(LINE).to_dict("records")
-    planned = pd.Series([head.get("comm_round") for head in heads], dtype=object)
-    of_paper = [(head.get("dataset"), head["deal"], head["method"]) for head in heads]
-    numbers["paper"] = [PAPER.get(place, math.nan) for place in of_paper]
-    numbers["paper"] = numbers["paper"].where(of_accuracy)
-    numbers["unlike_paper"] = [
+    of_paper = [(head.get("dataset"), head["partition"], head["method"]) for head in heads]
+    of_accuracy = numbers["metric"] == ACCURACY
+    paper = pd.Series([PAPER.get(place, math.nan) for place in of_paper]).where(of_accuracy)
+    unlike = [
         unlike_paper(head, line.rounds, line.untested) if place in PAPER else ""
         for head, line, place in zip(heads, numbers.itertuples(), of_paper, strict=True)
     ]
+    numbers = numbers.assign(paper=paper, unlike_paper=unlike)
+    one_machine = runs.groupby(LINE[:2])["device"].nunique() < 2
+    timed = one_machine.loc[pd.MultiIndex.from_frame(numbers[LINE[:2]])].to_numpy()
+    numbers["seconds"] = numbers["seconds"].where(timed)
     rows = numbers[LINE].set_axis(_FIRST, axis=1)
     rows["method"] += numbers["unlike_paper"].map(lambda text: "*" * bool(text))
-    rows["seeds"] = numbers["seeds"].astype(str)
-    counts = numbers["rounds"].map("{:g}".format)
-    several = numbers["most_rounds"] > numbers["rounds"]
-    counts = counts.where(~several, counts + " to " + numbers["most_rounds"].map("{:g}".format))
-    planned = pd.to_numeric(planned, errors="coerce")
-    unfinished = numbers["rounds"] < planned
-    rows["rounds"] = counts.where(~unfinished, counts + " of " + planned.map("{:g}".format))
+    planned = pd.to_numeric(
+        pd.Series([head.get("comm_round") for head in heads], dtype=object), errors="coerce"
+    )
+    rows["rounds"] = [
+        f"{least}" + f" to {most}" * (most > least) + f" of {of:g}" * (least < of)
+        for least, most, of in zip(numbers["rounds"], numbers["most_rounds"], planned, strict=True)
+    ]
     if not of_accuracy.all():
-        rows["metric"] = numbers["metric"].map(with_unit)
+        rows["metric"] = numbers["metric"].map(_with_unit)
     for name in ("best", "final"):
-        rows[name] = _values(numbers, name)
-    strong, notes = best_cells(numbers, every, lower)
-    notes += _missing(every)
-    notes += ["± is the sample standard deviation over seeds."] * bool((numbers["seeds"] > 1).any())
-    if numbers["paper"].notna().any():
-        rows["paper"] = fixed(numbers["paper"], 1)
+        rows[name] = [_cell(line, name) for line in numbers.to_dict("records")]
+    strong, notes = _best_cells(numbers)
+    notes = ["mean ± sample standard deviation (number of seeds)", *notes, *_missing(every)]
+    if paper.notna().any():
+        rows["paper"] = fixed(paper, 1)
         for name in ("best", "final"):
-            rows[f"{name} − paper"] = fixed(numbers[name] * 100.0 - numbers["paper"], 1, "+")
+            rows[f"{name} − paper"] = fixed(numbers[name] * 100.0 - paper, 1, "+")
         notes.append("paper: the accuracies in its table, of one run each; differences in points.")
-    alike = [name for name, part in runs.groupby(LINE[:2]) if comparable_times(part)]
-    timed = pd.MultiIndex.from_frame(numbers[LINE[:2]]).isin(alike)
-    numbers["seconds"] = numbers["seconds"].where(timed)
     if numbers["seconds"].notna().any():
         rows["s a round"] = fixed(numbers["seconds"], 1)
-        notes.append(f"s a round: median. {times_note(runs)}".strip())
-    if not timed.all():
-        notes.append(
-            "No times are shown for a condition with runs from different machines or beside other "
-            "work."
-        )
-    notes += machines(runs)
-    unlike = numbers[numbers["unlike_paper"] != ""].groupby("unlike_paper", sort=False)["label"]
-    for difference, labels in unlike:
-        who = ", ".join(labels.unique())
+        notes += _machines(runs, one_machine)
+    for difference, lines in numbers[numbers["unlike_paper"] != ""].groupby("unlike_paper"):
+        who = ", ".join(lines["label"].unique())
         notes.append(f"* {who}: not the paper's settings, in brackets: {difference}.")
-    title = f"{judged(runs).capitalize()} {', '.join(numbers['metric'].map(with_unit).unique())}"
+    title = f"{judged(runs).capitalize()} {', '.join(numbers['metric'].map(_with_unit).unique())}"
     return Table(title, numbers, rows, frozenset(strong), tuple(notes))
 
 
-def _values(numbers: pd.DataFrame, name: str) -> pd.Series[str]:
-    """The texts of a column of values, each in the scale of its metric."""
-    parts = []
-    for metric, of in numbers.groupby("metric"):
-        factor, digits = scale(str(metric))
-        parts.append(means(of[name] * factor, of[f"{name}_sd"] * factor, digits))
-    return pd.concat(parts).sort_index()
+def rounds_to(runs: pd.DataFrame, target: float) -> Table:
+    """The first round that is as good as ``target``: how many seeds got there, and the median.
 
-
-def _missing(every: pd.DataFrame) -> Iterator[str]:
-    """Name the lines whose means are over fewer seeds than they have."""
-    for line, seeds in every.groupby(LINE, sort=False):
-        who, metric = f"{' '.join(map(str, line))}:", seeds["metric"].iloc[0]
-        measured = seeds["tests"] > 0
-        ended = measured & seeds["final"].isna()
-        for without, where in ((~measured, ""), (ended, " in the last round")):
-            if measured.any() and without.any():
-                count = f"{without.sum()} of {len(seeds)} seeds"
-                has = "has" if without.sum() == 1 else "have"
-                yield f"{who} {count} {has} no {metric}{where}."
-        if measured.any() and seeds["lower_is_better"].isna().all():
-            yield f"{who} no best {metric} before a run is finished: smaller may be better."
+    A seed that did not is later than all that did: there is a median where more than half did.
+    """
+    every = outcomes(runs)
+    numbers = reaching(runs, every, target)
+    rows = numbers[LINE].set_axis(_FIRST, axis=1)
+    reached = numbers["reached"].astype(str) + "/" + numbers["seeds"].astype(str) + " seeds"
+    rows["reached by"] = reached.where(numbers["tested"], "–")
+    rows["median round"] = (
+        numbers["median"].map("{:g}".format).where(numbers["median"].notna(), "–")
+    )
+    notes = ["The median is over all seeds; one that did not get there is later than all that did."]
+    if (every["tests"] < every["rounds"]).any():
+        notes.append("Not every round was tested: the first tested one.")
+    metrics = list(every["metric"].unique())
+    what = f"{', '.join(metrics)} {target:g}"
+    if metrics == [ACCURACY]:
+        what = f"an accuracy of {target * 100:g} %"
+    return Table(f"Rounds to {what}", numbers.drop(columns="tested"), rows, notes=tuple(notes))
 
 
 def settings(runs: pd.DataFrame) -> str:
@@ -128,29 +119,79 @@ def settings(runs: pd.DataFrame) -> str:
     return " ".join(sentences)
 
 
-def rounds_to(runs: pd.DataFrame, target: float) -> Table:
-    """Rounds that each method needs to an accuracy, or to a value of the runs' metric.
+def _with_unit(metric: str) -> str:
+    return f"{metric} (%)" if metric == ACCURACY else metric
 
-    Where a seed did not get there, its rounds are not known: ``reached`` says how many did, and
-    there is neither a mean nor a deviation.
-    """
-    every = outcomes(runs)
-    numbers = reaching(runs, every, target)
-    rows = numbers[LINE].set_axis(_FIRST, axis=1)
-    rows["seeds"] = numbers["seeds"].astype(str)
-    rows["reached it"] = numbers["reached"].astype(str).where(numbers["tested"], "–")
-    rows["rounds"] = means(numbers["rounds"], numbers["sd"], int(numbers["seeds"].max() > 1))
-    rows["rounds"] = rows["rounds"].where(
-        numbers["rounds"].notna() | ~numbers["tested"],
-        ">" + numbers["shortest"].astype(str),
-    )
-    numbers = numbers.drop(columns="tested")
-    seldom = bool((every["tests"] < every["rounds"]).any())
-    notes = ("Not every round was tested: the first tested one.",) * seldom
-    metrics = every["metric"].unique()
-    of_accuracy = [*metrics] == [ACCURACY]
-    what = (
-        f"an accuracy of {target * 100:g} %" if of_accuracy else f"{', '.join(metrics)} {target:g}"
-    )
-    title = f"Rounds to {what}"
-    return Table(title, numbers, rows, notes=notes)
+
+def _scale(metric: object) -> tuple[float, int]:
+    """The factor of a metric in a table, and its digits."""
+    return (100.0, 2) if metric == ACCURACY else (1.0, 4)
+
+
+def _cell(line: dict[str, object], name: str) -> str:
+    """Mean ± deviation (seeds), in the scale of the line's metric."""
+    factor, digits = _scale(line["metric"])
+    mean, sd = (fixed(pd.Series([line[of]]) * factor, digits)[0] for of in (name, f"{name}_sd"))
+    seeds = f" ({line[f'{name}_seeds']})" * (mean != "–")
+    return f"{mean}{f' ± {sd}' * (sd != '–')}{seeds}"
+
+
+def _best_cells(numbers: pd.DataFrame) -> tuple[set[tuple[int, str]], list[str]]:
+    """The best of the cells of each condition, as they are printed, and what to say of them."""
+    strong, notes = set[tuple[int, str]](), list[str]()
+    uneven = False
+    for place, lines in numbers[numbers["best"].notna()].groupby(LINE[:2], sort=False):
+        if len(lines) < 2 or place[0] == UNRECORDED:
+            continue
+        if why := _not_comparable(lines):
+            notes.append(f"{' '.join(place)}: no best: {why}.")
+            continue
+        factor, digits = _scale(lines["metric"].iloc[0])
+        for name in ("best", "final"):
+            printed = (lines[name] * factor).round(digits)
+            first = printed.min() if lines["lower_is_better"].iloc[0] else printed.max()
+            strong |= {(int(row), name) for row in lines.index[printed == first]}
+        uneven |= lines["best_seeds"].nunique() > 1
+    if any(numbers["seeds"][row] == 1 for row, _ in strong):
+        notes.append("With one seed, small differences may be chance.")
+    if uneven:
+        notes.append("Where numbers of seeds differ, a difference may be that of the seeds.")
+    return strong, ["Bold is the best of a condition."] * bool(strong) + notes
+
+
+def _not_comparable(lines: pd.DataFrame) -> str:
+    """Why a condition's lines are not ranked; empty where they are."""
+    if lines["metric"].nunique() > 1:
+        return "the runs are judged by different metrics"
+    for what, least, most in (
+        ("rounds", "rounds", "most_rounds"),
+        ("tests", "fewest_tests", "most_tests"),
+    ):
+        low, high = lines[least].min(), lines[most].max()
+        if low < high:
+            return f"the runs have {low} to {high} {what}"
+    return ""
+
+
+def _missing(every: pd.DataFrame) -> Iterator[str]:
+    """Name the lines whose means are over fewer seeds than they have."""
+    for line, seeds in every.groupby(LINE, sort=False):
+        who, metric = f"{' '.join(map(str, line))}:", seeds["metric"].iloc[0]
+        measured = seeds["tests"] > 0
+        ended = measured & seeds["final"].isna()
+        for without, where in ((~measured, ""), (ended, " in the last round")):
+            if measured.any() and without.any():
+                count = f"{without.sum()} of {len(seeds)} seeds"
+                has = "has" if without.sum() == 1 else "have"
+                yield f"{who} {count} {has} no {metric}{where}."
+        if measured.any() and seeds["lower_is_better"].isna().all():
+            yield f"{who} no best {metric} before a run is finished: smaller may be better."
+
+
+def _machines(runs: pd.DataFrame, one_machine: pd.Series[bool]) -> Iterator[str]:
+    """The machine of each condition whose seconds are shown."""
+    places = runs.drop_duplicates(LINE[:2])[[*LINE[:2], "device"]]
+    timed = places[places.set_index(LINE[:2]).index.map(one_machine)]
+    yield "s a round: median; not shown for a condition with runs from several machines."
+    for device, of in timed.groupby("device", sort=False):
+        yield f"{device}: {'; '.join(of['data'] + ' ' + of['condition'])}."

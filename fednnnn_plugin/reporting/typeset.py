@@ -1,13 +1,15 @@
-"""A table as text, as LaTeX and as Markdown, and the texts of its numbers."""
+"""A table as text and as LaTeX, and text that Markdown and LaTeX show as it is."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import pandas as pd
 
-_MARKDOWN = str.maketrans({"&": "&amp;", **{char: f"\\{char}" for char in "\\|*_`[]<>#"}})
-
+# What Markdown, or GitHub's, takes for more than text: marks, HTML, links, mentions, emoji, lists.
+_MARKED = re.compile(r"[\\|*_`\[\]<>#~$&@!]|:(?=//|\w+:)|(?<=www)\.|^[-+=](?=[-=\s]|$)")
+_NUMBERED = re.compile(r"^(\d+)(?=[.)](\s|$))")
 _LATEX = str.maketrans(
     {char: f"\\{char}" for char in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -50,6 +52,7 @@ class Table:
         for row, column in self.strong:
             rows.loc[row, column] = rf"\textbf{{{rows.loc[row, column]}}}"
         rows.columns = pd.Index(map(latex, rows.columns))
+        rows.iloc[:, 0] = "{}" + rows.iloc[:, 0]  # after \\ a bracket or a star is an argument
         how = "lll" + "r" * (len(rows.columns) - 3)
         table = rows.to_latex(index=False, escape=False, column_format=how)
         notes = [rf"\par{{\footnotesize {latex(note)}}}" for note in self.notes]
@@ -62,19 +65,16 @@ def latex(text: str) -> str:
         c if c in "–…√−" or ord(c) < 0x180 or ord(c) in _LATEX else f"[U+{ord(c):04X}]"
         for c in text
     )
-    return "".join(known).translate(_LATEX)
+    apart = re.sub(r"([-`'?!])(?=[-`'])", r"\1\0", "".join(known))  # no dashes, no other marks
+    return apart.translate(_LATEX).replace("\0", "{}")
 
 
-def escaped(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    return text.translate(_MARKDOWN)
+def escaped(text: object) -> str:
+    """Text that Markdown shows as it is, also at the beginning of a line."""
+    return _NUMBERED.sub(r"\1\\", _MARKED.sub(r"\\\g<0>", str(text).strip()))
 
 
 def fixed(values: pd.Series[float], digits: int, sign: str = "") -> pd.Series[str]:
-    texts = values.map(lambda value: f"{value:{sign}.{digits}f}".replace("-", "−"))
+    rounded = values.round(digits) + 0.0  # no -0.0
+    texts = rounded.map(lambda value: f"{value:{sign}.{digits}f}".replace("-", "−"))
     return texts.where(values.notna(), "–")
-
-
-def means(means: pd.Series[float], sds: pd.Series[float], digits: int) -> pd.Series[str]:
-    texts = fixed(means, digits)
-    return texts.where(sds.isna(), texts + " ± " + fixed(sds, digits))

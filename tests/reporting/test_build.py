@@ -1,9 +1,9 @@
 """``fednnnn report``: what it writes, how it refuses, and its page in headless Chromium."""
 
 import csv
+import html
 import io
 import json
-import os
 import re
 import resource
 import shutil
@@ -17,10 +17,9 @@ import pytest
 from click.testing import CliRunner
 
 from fednnnn_plugin.cli import main
-from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.reporting.build import build_report
 from fednnnn_plugin.reporting.cells import as_csv
-from fednnnn_plugin.reporting.output import replace_report
+from fednnnn_plugin.reporting.typeset import escaped
 
 from ..support.processes import WATCHDOG
 from .conftest import bare, maker, write_study
@@ -58,7 +57,7 @@ def test_report_files_tables_and_warnings(built: tuple[Path, str]) -> None:
     assert "FedNNNN (model nnnn_mnist)*" in output
     assert f"page: {out}/index.html" in output
     tables = {"accuracy.csv", "accuracy.tex", "rounds-to-accuracy.csv", "rounds-to-accuracy.tex"}
-    others = {"index.html", "README.md", "rounds.csv", ".fednnnn-report"}
+    others = {"index.html", "README.md", "rounds.csv"}
     names = ["accuracy", "agreement", "client-norms", "integrated-norm", "loss", "seconds"]
     names += ["norms", "norms-fc1"]
     figures = {f"figures/mnist-non-iid-b/{name}.svg" for name in names}
@@ -68,7 +67,7 @@ def test_report_files_tables_and_warnings(built: tuple[Path, str]) -> None:
     assert not re.search(r'(^|[,"])[=@+]', cells, re.MULTILINE)
     assert len(pd.read_csv(out / "rounds.csv")) == 7
     text = (out / "README.md").read_text()  # what ``results/README.md`` is made of
-    assert r"\<b\>&amp;x\|" in text
+    assert r"\<b\>\&x\|" in text
     assert set(re.findall(r"\]\((figures/[^)]+)\)", text)) == figures
     assert not re.search(r"(?<!\\)[<>]", text)  # names are text
     for text in (output, (out / "index.html").read_text()):
@@ -100,50 +99,49 @@ def test_csv_text_is_no_formula() -> None:
     assert [row[1:] for row in rows] == [[str(n), "-0.5"] for n in range(-9, 1)]
 
 
-@pytest.mark.parametrize(
-    ("name", "linked"),
-    [
-        *((name, False) for name in ("", "figures", "index.html")),
-        *((name, True) for name in (".fednnnn-report", "figures", "index.html")),
-    ],
-)
-def test_report_replaces_no_file_of_others(tmp_path: Path, name: str, linked: bool) -> None:
-    out, theirs = tmp_path / "out", tmp_path / "theirs"
-    theirs.write_text("index.html\n")
+@pytest.mark.parametrize("name", ["", "figures", "index.html", "README.md"])
+def test_report_replaces_no_file_of_others(make_run, tmp_path: Path, name: str) -> None:
+    run, out = make_run("FedNNNN", change=bare), tmp_path / "out"
     (out / name).parent.mkdir(exist_ok=True)
-    (out / name).symlink_to(theirs) if linked else (out / name).write_text("index.html\n")
-    files = dict.fromkeys(("rounds.csv", "figures/a/accuracy.svg", "index.html"), b"ours")
-    for _ in range(2):  # a refused one leaves nothing that lets the next one replace it
-        with pytest.raises(UserError, match=f"^--out: {re.escape(str(out / name))}[: ]"):
-            replace_report(out, files)
-        assert theirs.read_text() == (out / name).read_text() == "index.html\n"
-        assert out.is_file() or len(list(out.iterdir())) == 1
+    (out / name).write_text("theirs")
+    for how in ((), ("--overwrite",)):
+        status, output = report(run, "--out", out, *how)
+        assert (status, output.count("\n")) == (2, 1)
+        assert "--out" in output
+    assert (out / name).read_text() == "theirs"
 
 
 @pytest.mark.slow
-def test_report_replaces_an_earlier_report_only(make_run, study: Path, tmp_path: Path) -> None:
-    out, precious, copy = tmp_path / "out", tmp_path / "precious", tmp_path / "copy"
-    precious.write_text("mine")
-    out.mkdir()
-    manifest = out / ".fednnnn-report"
-    manifest.write_text(f"../precious\n{precious}\n")  # leads out of the folder
-    run = make_run("FedNNNN", change=bare)
+def test_report_is_replaced_with_overwrite_only(make_run, study: Path, tmp_path: Path) -> None:
+    run, out = make_run("FedNNNN", change=bare), tmp_path / "runs"
     assert report(run, "--out", out, "--target", 0.3, "--format", "pdf,png")[0] == 0
-    assert precious.exists()
     figures = out / "figures/digits-non-iid-b"
     for kind in ("pdf", "png"):
         assert kind.upper().encode() in (figures / f"accuracy.{kind}").read_bytes()[:5]
-    manifest.write_bytes(b"\xff\n" + manifest.read_bytes())
-    shutil.copytree(out, copy, copy_function=os.link)
-    before = files_of(copy)
-    (figures / "accuracy.svg").unlink()
-    for theirs in (out, figures):
-        (theirs / "theirs.svg").write_text("theirs")
-    assert report(study, "--out", out)[0] == 0
-    assert [path.name for path in figures.iterdir()] == ["theirs.svg"]
+    (out / "theirs.svg").write_text("theirs")
+    before = files_of(out)
+    for given in (study, tmp_path / "missing"):
+        status, output = report(given, "--out", out)
+        assert (status, files_of(out)) == (2, before)
+        assert "--overwrite" in output
+    assert report(study, "--out", out, "--overwrite")[0] == 0
     left = {path.name for path in out.iterdir()}
-    assert left == {"theirs.svg", "figures", "index.html", "README.md", manifest.name}
-    assert files_of(copy) == before
+    assert left == {"theirs.svg", run.name, "figures", "index.html", "README.md"}
+    assert not figures.exists()
+    assert before.keys() & files_of(out).keys() >= {f"{run.name}/metrics.jsonl"}
+
+
+MARKED = "<b> [x](http://a) *b* _c_ `d` $e$ ~~f~~ @g #h :i: www.j.k ![l](m) | &amp; \\ 1. z"
+
+
+def test_names_are_text_in_markdown() -> None:
+    """As a Markdown parser reads them, at the beginning of a line, in a list, and in a table."""
+    markdown = pytest.importorskip("markdown_it").MarkdownIt("gfm-like", {"linkify": False})
+    for name in (MARKED, "- a", "+ a", "1. a", "12) a", "---", "===", "# a", "    code", "> a"):
+        shown = re.sub(r"<[^>]*>", "", markdown.render(f"a\n\n{escaped(name)}"))
+        assert html.unescape(shown) == f"a\n{name.strip()}\n"
+        cells = markdown.render(f"| a | b |\n| --- | --- |\n| {escaped(name)} | b |")
+        assert f"<td>{html.escape(name.strip())}</td>" in cells.replace("&#39;", "'")
 
 
 def test_page_links_the_pages_beside_it(

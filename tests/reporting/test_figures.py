@@ -1,6 +1,12 @@
 """What the figures draw, on any Axes."""
 
+import gc
+import os
+import subprocess
+import sys
+import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,10 +16,11 @@ from matplotlib.axes import Axes
 from matplotlib.font_manager import get_font_names
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.quantities import NORMS, ClientNorms
 from fednnnn_plugin.reporting.charts import Chart, condition_charts
 from fednnnn_plugin.reporting.conditions import arrange, references
-from fednnnn_plugin.reporting.runs import CLIENT_NORMS, SECONDS
-from fednnnn_plugin.reporting.style import drawn
+from fednnnn_plugin.reporting.runs import SECONDS
+from fednnnn_plugin.reporting.style import UNNAMED, drawn
 
 from .conftest import bare, curve, maker
 
@@ -22,7 +29,7 @@ fig = fp.figures
 
 def lines(ax: Axes) -> dict[str, np.ndarray]:
     found = {line.get_label(): np.asarray(line.get_ydata()) for line in ax.lines}
-    return {name: y for name, y in found.items() if not name.startswith("_")}
+    return {name: y for name, y in found.items() if not UNNAMED.fullmatch(name) and ":" not in name}
 
 
 def names(ax: Axes) -> set[str]:
@@ -107,7 +114,7 @@ def test_accuracy_by_seconds_never_goes_back(runs: pd.DataFrame, make_run) -> No
 def test_client_spread_is_over_all_seeds(runs: pd.DataFrame) -> None:
     ours = runs[runs["method"] == "FedNNNN"].copy()
     for seed, norms in ((0, [1.0, 2.0, 3.0]), (1, [0.5, 4.0, 9.0])):
-        ours.loc[ours["seed"] == seed, CLIENT_NORMS] = norms
+        ours.loc[ours["seed"] == seed, [*ClientNorms._fields]] = norms
     ax = fig.client_spread(ours)
     edges = ax.collections[0].get_paths()[0].vertices[:, 1]
     assert (edges.min(), edges.max()) == (0.5, 9.0)
@@ -125,7 +132,7 @@ def test_agreement_marks_orthogonal_updates(runs: pd.DataFrame) -> None:
     assert names(ax) == {"FedNNNN", "1: clients agree"}
     uneven_runs = runs[ours].assign(mean_client_norm=4.0, orthogonal_norm=3.0)
     ax = fig.agreement(uneven_runs.assign(client_weighting="samples"))
-    (mark,) = (line for line in ax.lines if line.get_label() == "_orthogonal")
+    (mark,) = (line for line in ax.lines if line.get_label() == "dotted: orthogonal")
     assert list(mark.get_ydata()) == [0.75] * 4
     assert names(ax) == {"FedNNNN", "1: clients agree", "dotted: orthogonal"}
 
@@ -137,8 +144,8 @@ def test_agreement_over_conditions_of_which_one_has_no_mark(runs: pd.DataFrame) 
     ax = fig.agreement(ours)
     labels = {f"FedNNNN, digits {where}" for where in ("IID, B", "non-IID, B")}
     assert set(lines(ax)) == labels
-    (mark,) = (line for line in ax.lines if line.get_label() == "_orthogonal")
-    assert mark.get_color() == ax.lines[-1].get_color()
+    looks = {line.get_label(): line.get_color() for line in ax.lines}
+    assert looks["dotted: orthogonal"] == looks["FedNNNN, digits non-IID, B"]
 
 
 def test_mistakes_in_a_call_name_the_function(runs: pd.DataFrame) -> None:
@@ -194,7 +201,7 @@ def test_layers_metrics_and_served_model_are_drawn(make_run) -> None:
     of_no_module = runs.assign(**{"layers..mean_update_norm": 7.0})
     assert set(lines(fig.norms(of_no_module, layer=""))["FedNNNN"]) == {7.0}
     assert list(lines(fig.metric(runs, name="mse"))["FedNNNN"]) == [-1, -2, -3, -4]
-    of_another_model = {f"layers.fc9.{norm}": float("nan") for norm in fig.NORMS}
+    of_another_model = {f"layers.fc9.{norm}": float("nan") for norm in NORMS}
     found = {chart.name: chart for chart in charts(runs.assign(**of_another_model))}
     assert {"norms-fc2", "norms-conv2", "metric-mse"} <= found.keys()
     panels = found["served"].ax.figure.axes
@@ -215,6 +222,71 @@ def test_variants_of_a_method_have_shades(make_run) -> None:
     assert shades == sorted(set(shades))
     with pytest.warns(UserWarning, match="only that one counts"):
         fig.accuracy(pd.concat([parts[0], parts[0].assign(run="again", folder="copy")]))
+
+
+def test_hue_names_what_tells_lines_apart(make_run) -> None:
+    """A line is the mean over all that has its value, whatever else differs."""
+    for seed, (beta, rate) in enumerate(((0.5, 0.1), (0.5, 0.2), (0.8, 0.1))):
+        how = {"beta": beta, "learning_rate": rate, "comm_round": 1}
+        make_run("FedNNNN", seed=seed, change=curve(0.2 * seed), **how)
+    runs = fp.read_runs(make_run("FedNNNN", comm_round=1, seed=3, beta=0.8).parent)
+    first = runs[runs["round"] == 1].assign(group=["a", "b", "b", "b"])
+    ax = fig.accuracy(first, hue="beta")
+    assert set(lines(ax)) == {"β 0.5", "β 0.8"} == names(ax)
+    assert lines(ax)["β 0.5"] == pytest.approx([10.0])
+    assert set(lines(fig.accuracy(first, hue=["beta", "learning_rate"]))) == {
+        *("β 0.5, η 0.1", "β 0.5, η 0.2", "β 0.8, η 0.1", "β 0.8, η 0.05")
+    }
+    assert set(lines(fig.accuracy(first, hue="group"))) == {"group a", "group b"}
+    rows = fp.summary(first, hue="method").to_dict("records")
+    assert [(row["label"], row["seeds"]) for row in rows] == [("FedNNNN", 4)]
+    with pytest.raises(fp.UserError, match=r"^hue: 'bta'.*beta"):
+        fig.loss(first, hue="bta")
+
+
+def test_figures_are_let_go(runs: pd.DataFrame) -> None:
+    ax = fig.agreement(runs)
+    kept = weakref.ref(ax)
+    plt.close(ax.figure)
+    del ax
+    gc.collect()
+    assert kept() is None
+
+
+HOSTILE = """
+import matplotlib, sys
+matplotlib.use("Agg")
+import fednnnn_plugin as fp
+from fednnnn_plugin.reporting.build import build_report
+from pathlib import Path
+runs = fp.read_runs(sys.argv[1])
+fp.figures.agreement(runs).figure.savefig("given.svg")
+fp.figures.partition([[1, 2], [3, 4]]).figure.savefig("split.png")
+build_report([Path(sys.argv[1])], Path("report"), formats="png")
+"""
+
+
+@pytest.mark.slow
+def test_figures_are_of_matplotlibs_defaults(make_run, tmp_path: Path) -> None:
+    """``./matplotlibrc`` would have LaTeX run with a preamble of whoever wrote it."""
+    folder, found = make_run("FedNNNN"), {}
+    latex = tmp_path / "bin" / "latex"
+    latex.parent.mkdir()
+    latex.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    latex.chmod(0o755)
+    path = f"{latex.parent}:{os.environ['PATH']}"
+    rc = "text.usetex: True\ntext.latex.preamble: \\immediate\nlines.linewidth: 9\nfont.size: 30\n"
+    for name, content in (("plain", ""), ("hostile", rc)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "matplotlibrc").write_text(content)
+        command = [sys.executable, "-c", HOSTILE, str(folder)]
+        where = {"cwd": tmp_path / name, "env": os.environ | {"PATH": path}}
+        subprocess.run(command, check=True, **where)
+        drawings = (tmp_path / name / "report" / "figures").rglob("*.*g")
+        found[name] = {file.name: file.read_bytes() for file in drawings}
+    assert len(found["plain"]) > 10
+    assert found["plain"] == found["hostile"]
+    assert not (tmp_path / "ran").exists()
 
 
 def test_palette_colours_a_renamed_method(runs: pd.DataFrame) -> None:

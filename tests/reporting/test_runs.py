@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -139,33 +140,36 @@ def test_damaged_lines_are_left_out_with_a_warning(make_run) -> None:
 
 
 def test_missing_number_is_no_damage(make_run) -> None:
-    own = {"client_norms": [None, 2, 3], "test_metrics": {"test_acc": 85.3, "vast": 1e200}}
+    own = {"client_norms": None, "test_metrics": {"test_acc": 85.3, "vast": 1e200, "no": None}}
     own |= {"test_loss": -0.5, "layers": {"": {"mean_update_norm": 1.0}}}  # of a bare parameter
     runs = fp.read_runs(make_run("FedNNNN", change=lambda line: line.update(own)))
-    values = {"client_norm_max": 3.0, "test_metrics.test_acc": 85.3, "test_loss": -0.5}
+    values = {"test_metrics.test_acc": 85.3, "test_loss": -0.5}
     assert (runs[list(values)] == pd.Series(values)).all(axis=None)
-    assert runs[["client_norm_min", "test_metrics.vast"]].isna().all(axis=None)
+    assert runs[["client_norm_min", "test_metrics.vast", "test_metrics.no"]].isna().all(axis=None)
     assert layers(runs) == [""]
     assert "linear" in fp.figures.loss(runs).get_yscale()
 
 
-def test_read_runs_keeps_its_limits(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_are_read_up_to_a_size(make_run, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_run("FedNNNN", comm_round=5)
-    metrics_lines(folder, "{}", "{}", first=1)
-    two_more = "line 2: .* and 2 more"
-    for bound, value, rounds, said in (
-        ("runs.MAX_METRICS_BYTES", 1_500, [1], two_more),
-        ("runs.MAX_ROUNDS", 2, [1, 4], two_more),
-        ("runs.MAX_DAMAGED", 1, [1], two_more),
-        ("room.MAX_CELLS", 100, [1, 4], two_more),
-        ("room.MAX_COLUMNS", {"layers": 2, "settings": 99}, [1, 4, 5], "metrics or layers: 10"),
-        ("room.MAX_COLUMNS", {"layers": 99, "settings": 2}, [1, 4, 5], "recipe.*many settings"),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"fednnnn_plugin.reporting.{bound}", value)
-            runs, problems = read_folders([folder])
-        assert list(runs["round"]) == rounds
-        assert pd.Series(problems).str.contains(said).any()
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    monkeypatch.setattr("fednnnn_plugin.reporting.runs.MAX_BYTES", sum(map(len, lines[:3])) + 1)
+    runs, problems = read_folders([folder])
+    assert list(runs["round"]) == [1, 2, 3]
+    assert ["larger than" in problem for problem in problems] == [True]
+
+
+@pytest.mark.slow
+def test_run_whose_path_is_not_utf8_is_read_and_reported(make_run, tmp_path: Path) -> None:
+    folder = make_run("FedNNNN", change=bare)
+    folder = folder.rename(os.fsdecode(os.fsencode(folder) + b"-\xe9"))
+    runs = fp.read_runs(folder)
+    assert list(runs["round"]) == [1, 2, 3, 4]
+    assert runs["run"].iloc[0].endswith("\\udce9")
+    for out in (tmp_path / "out", folder):
+        command = [Path(sys.executable).with_name("fednnnn"), "report", folder, "--out", out]
+        subprocess.run(command, check=True, env=os.environ | {"PYTHONIOENCODING": "utf-8"})
+        assert "udce9" in (out / "rounds.csv").read_text()
 
 
 def test_tables_read_apart_can_be_joined(make_run, tmp_path: Path) -> None:
