@@ -113,7 +113,8 @@ def settings(runs: pd.DataFrame) -> str:
         told = [f"{SYMBOLS[k]} {value_text(v)}" for k, v in values.dropna().items()]
         parts += [f"{label}: {', '.join(told)}"] * bool(told)
     sentences = [f"Settings: {'; '.join(parts)}."] if parts else []
-    if heads["partition_method"].eq(OWN_SPLIT).any() and "client_weighting" in heads:
+    weighted = "partition_method" in heads and "client_weighting" in heads
+    if weighted and heads["partition_method"].eq(OWN_SPLIT).any():
         named = " or ".join(sorted(heads["client_weighting"].dropna().unique()))
         sentences += [f"Weights of the clients (client_weighting): {named}."] * bool(named)
     return " ".join(sentences)
