@@ -343,6 +343,19 @@ def test_final_value_is_the_last_rounds(make_run, every: int | None, done: int, 
     assert (said in table.notes) == (final == "–")
 
 
+def test_record_says_which_rounds_were_tested(make_run) -> None:
+    """A federation that began again at round 20 of 100 tests rounds that no recipe tells."""
+    accuracies = {2: 0.5, 4: None}  # of round 4 the value is not finite
+
+    def change(line: dict) -> None:
+        accuracy = accuracies.get(line["round"])
+        line.update(tested=line["round"] in accuracies, test_acc=accuracy, test_loss=accuracy)
+
+    for last, final in ((4, "–"), (3, "50.00 (1)")):
+        folder = make_run("FedNNNN", name=f"to-{last}", comm_round=5, done=last, change=change)
+        assert table_of(folder).rows["final"][0] == final
+
+
 def test_best_is_not_known_before_the_direction_is(make_run) -> None:
     """It is in the summary of a finished run; one of a line's seeds is enough."""
     measured(make_run("FedNNNN"))
