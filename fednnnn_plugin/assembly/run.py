@@ -140,14 +140,16 @@ def run(
             ``@fednnnn_plugin.rule(...)``.
         client_method: what clients do beside plain local SGD: ``"scaffold"``, ``"fedprox"``, or a
             subclass of :class:`~fednnnn_plugin.ClientMethod`.
-        loss: a function of outputs and targets ``[n, ...]`` that returns the mean of a batch; or
-            ``"cross_entropy"``, ``"bce_with_logits"``, ``"mse"``.
+        loss: a function of outputs and targets ``[n, ...]`` that returns the mean of a batch, with
+            no trained parameters of its own; or ``"cross_entropy"``, ``"bce_with_logits"``,
+            ``"mse"``.
         client_optimizer: a class of ``torch.optim`` or like one, or a ``functools.partial`` of it;
             it is called with the parameters, ``lr`` and ``weight_decay``, anew for each client
             and round.
-        metrics: functions of the outputs and targets of a whole test, on the CPU, that return a
-            number; or names of scikit-learn's scorers, such as ``"f1_macro"``. The larger the
-            better, unless a function has the attribute ``higher_is_better = False``.
+        metrics: functions of the outputs and targets of a whole test, on the CPU and in the order
+            of the test set, that return a number; or names of scikit-learn's scorers, such as
+            ``"f1_macro"``. The larger the better, unless a function has the attribute
+            ``higher_is_better = False``.
         client_sampling: a function of round (from 1), number of clients K, size of the cohort m,
             and a ``torch.Generator`` of the round, that returns the clients of the round: m
             different numbers from 0 to K - 1, which depend on these four arguments only.

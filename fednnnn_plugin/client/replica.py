@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.server.layout import Layout, ModelState
 
 
@@ -55,6 +56,18 @@ class Replica:
         """The live tensors; the buffers those that the model has now."""
         tensors = named_tensors(self.model)
         return ModelState(self.vector, {name: tensors[name] for name in self.layout.buffers})
+
+    def check_trained(self) -> None:
+        """Refuse a model of which training made other parameters than those that were trained."""
+        trained = zip(self.layout.entries, self.trained, strict=True)
+        before = {(entry.name, id(parameter)) for entry, parameter in trained}
+        named = self.model.named_parameters()
+        if other := before ^ {(name, id(each)) for name, each in named if each.requires_grad}:
+            name, _ = min(other)
+            raise UserError(
+                f"model_args.model: {printable(name)}: was made or replaced in training, or began "
+                "or ceased to require a gradient: must stay the same from the first step on"
+            )
 
     @torch.no_grad()
     def load(self, state: ModelState) -> None:

@@ -45,6 +45,7 @@ def train_alone(
     """Train the one client of a group: its model is the replica's own, of the same form."""
     alone = None if correction is None else correction[0]
     sgd.in_round(number).train(replica, batches.epochs(group[0], number), before_step, alone)
+    replica.check_trained()
     check_client(replica.layout.state_dict(replica.state), replica.layout.forms)
     return replica.state.as_group()
 

@@ -127,6 +127,7 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
             ({"model": Built()}, r"^model_args\.model: .*head.weight, .*: pass a batch through"),
             ({"model": Built, "data": (PARTS, Numbered())}, r"^model_args\.model: .*head\.weight"),
             ({"model": Holding()}, r"^model_args\.model: .*head\.weight of .*given.*use a method"),
+            ({"model": normed, "batch_size": 1}, "batch_size: 1: .* a batch of one sample"),
             ({"data": ALONE, "model": normed, "batch_size": 16}, ALONE_SAID),
             ({"data": ALONE_SETS, "model": normed, "batch_size": 16}, ALONE_SAID),
             (

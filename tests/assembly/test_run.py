@@ -136,7 +136,6 @@ def test_model_has_the_recorded_accuracy(runs: dict[str, fp.Run]) -> None:
     [
         ("own", None, "model="),
         ("own", cell("width=8", "width=9")["Net"], "fc1"),
-        ("own", cell("torch.relu", "torch.tanh")["Net"], "code"),
         ("own", nn.Identity(), "model"),
         ("digits", NET, "nnnn_digits"),
     ],

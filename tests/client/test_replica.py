@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from fednnnn_plugin.client.replica import Replica, aliases, named_tensors
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.server.layout import ModelState
 
 
@@ -59,3 +60,18 @@ def test_replica_has_the_model_s_newest_buffers() -> None:
     assert replica.state.buffers["seen"].item() == 1
     replica.load(ModelState(replica.vector, {"frozen": model.frozen, "seen": torch.tensor(7.0)}))
     assert model.seen.item() == 7
+
+
+def test_replica_refuses_other_parameters_than_were_trained() -> None:
+    for change in (
+        lambda model: model.frozen.requires_grad_(),
+        lambda model: model.add_module("more", nn.Linear(1, 1)),
+        lambda model: setattr(model.last, "bias", nn.Parameter(torch.zeros(2))),
+    ):
+        replica = Replica(_Tied())
+        replica.check_trained()
+        change(replica.model)
+        with pytest.raises(
+            UserError, match=r"^model_args\.model: (frozen|more\.bias|last\.bias): "
+        ):
+            replica.check_trained()
