@@ -91,7 +91,7 @@ OBJECTS = {"random_seed": np.int64(3), "data_dir": Path("😀"), "image_size": n
         ({"overrides": "beta=-1"}, r"overrides: train_args\.beta: -1"),
         ({"overrides": OBJECTS | {"beta": -1}}, r"overrides: train_args\.beta: -1.*\Z"),
         ({"backend": "mpi"}, "backend: 'mpi': must be 'sp' or 'MPI'"),
-        ({"output": "typo", "resume": True}, "resume=True: typo: "),
+        ({"output": "typo", "resume": True}, r"resume=True: .*typo: "),
         *(({"output": here, "overwrite": True}, "output: .*current") for here in (".", "a/..")),
     ],
 )
