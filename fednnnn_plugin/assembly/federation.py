@@ -19,8 +19,11 @@ from fednnnn_plugin.assembly.model_check import own_copy
 from fednnnn_plugin.assembly.run_writer import RunWriter
 from fednnnn_plugin.assembly.trial_pass import check_model
 from fednnnn_plugin.assembly.unchanged import (
+    begun_with,
     check_same_recipe,
     check_unchanged,
+    data_digests,
+    has_own_fingerprint,
     keep_fingerprint,
     rule_digests,
 )
@@ -130,8 +133,9 @@ def run_federation(
         stack.enter_context(files.locked(mode))
         log_to(files.log)
         _log_inputs(recipe, inputs, federation)
-        if inputs.fingerprint:
-            keep_fingerprint(files, inputs.fingerprint)
+        if mode != "resume" or not files.fingerprint.exists():
+            begun = begun_with(inputs.device, recipe.train_args.precision)
+            keep_fingerprint(files, inputs.fingerprint, begun)
         if metrics := inputs.functions.metrics:  # for a report of a run that never ends
             higher = {name: higher_is_better(metric) for name, metric in metrics.items()}
             content = json.dumps({"higher_is_better": higher}, indent=2)
@@ -175,16 +179,20 @@ def _unfinished_inputs(
             check_same_recipe(recipe, files)
             finished = Summary.rounds_in(files.summary) >= recipe.train_args.comm_round
     finished = ranks.broadcast_object(finished)
-    if finished and not ranks.broadcast_object(files.fingerprint.exists()):
+    if finished and not ranks.broadcast_object(has_own_fingerprint(files)):
         return None  # before anything is downloaded
     with agreed(ranks):
         inputs = load()
+    if isinstance(inputs.data, FederatedData):
+        whole = {**inputs.fingerprint, **data_digests(inputs.data)}
+        inputs = inputs._replace(fingerprint=whole)
     if not recipe.rule.is_ours:
         rule = {"rule": rule_digests(recipe.rule)}
         inputs = inputs._replace(fingerprint={**inputs.fingerprint, **rule})
     check_same_inputs(inputs, ranks)
     if mode == "resume" and ranks.rank == 0:
-        check_unchanged(files, inputs.fingerprint)
+        begun = begun_with(inputs.device, recipe.train_args.precision)
+        check_unchanged(files, inputs.fingerprint, begun)
     return None if finished else inputs
 
 

@@ -2,23 +2,28 @@
 
 import json
 import logging
-import platform
 from collections.abc import Mapping
 
+import torch
 from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
 
+from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.files import open_regular, write_atomically
-from fednnnn_plugin.fingerprint import NOT_COVERED, Fingerprint, code_digests
+from fednnnn_plugin.fingerprint import NOT_COVERED, Fingerprint, code_digests, tensors_digest
+from fednnnn_plugin.processes.devices import device_facts
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe, differences, load_recipe
 from fednnnn_plugin.recipe.validation import named_objects
 from fednnnn_plugin.run_folder.folder import RunFolder
+from fednnnn_plugin.run_folder.provenance import versions
 from fednnnn_plugin.server.rules import Rule
 from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_code
 
 _log = logging.getLogger(__name__)
-_PYTHON = "python"  # whose bytecode the digests of code are of
+# What a run was begun with beside what it is of.
+_VERSIONS, _DEVICE = "versions", "device"
 _LONGEST = 1 << 20  # bytes
 #: Which rank trains where: a resumed run, or another rank, may have others.
 PLACEMENT = tuple(
@@ -65,17 +70,42 @@ def rule_digests(rule: Rule) -> dict[str, str]:
     return code_digests(rule.optimizer, *declared)
 
 
-def keep_fingerprint(folder: RunFolder, fingerprint: Fingerprint) -> None:
-    """Write what a run is of."""
-    whole = {whose: dict(digests) for whose, digests in fingerprint.items()}
-    text = json.dumps(whole | {_PYTHON: _version()}, indent=2)
-    write_atomically(folder.fingerprint, f"{text}\n".encode())
+def data_digests(data: FederatedData) -> Fingerprint:
+    """Return the digests of a data set's tensors and split, but for those that a user gave."""
+    tensors = {name: value for name, value in vars(data).items() if isinstance(value, Tensor)}
+    clients = ((str(client), held) for client, held in enumerate(data.client_indices))
+    found = {}
+    if "data" not in data.fingerprint:
+        found["tensors"] = tensors_digest(tensors.items())
+    if "split" not in data.fingerprint:
+        found["client_indices"] = tensors_digest(clients)
+    return {"data_set": found} if found else {}
 
 
-def check_unchanged(folder: RunFolder, fingerprint: Fingerprint) -> None:
+def begun_with(device: torch.device, precision: str) -> Fingerprint:
+    """Return the versions and the device that a run is begun with."""
+    return {_VERSIONS: versions(), _DEVICE: {**device_facts(device), "precision": precision}}
+
+
+def keep_fingerprint(folder: RunFolder, fingerprint: Fingerprint, begun: Fingerprint) -> None:
+    """Write what a run is of, and what it was begun with."""
+    whole = {whose: dict(digests) for whose, digests in {**fingerprint, **begun}.items()}
+    write_atomically(folder.fingerprint, f"{json.dumps(whole, indent=2)}\n".encode())
+
+
+def has_own_fingerprint(folder: RunFolder) -> bool:
+    """Tell whether a run is of something of a user's, or of what a damaged file does not say."""
+    if not folder.fingerprint.exists():
+        return False
+    stored = _stored(folder)
+    return stored is None or bool(stored.keys() - {"data_set", _VERSIONS, _DEVICE})
+
+
+def check_unchanged(folder: RunFolder, fingerprint: Fingerprint, begun: Fingerprint) -> None:
     """Refuse to resume a run of something else; one from before there were fingerprints goes.
 
-    Another minor version of Python compiles to other code: the code is then not compared.
+    Another kind of device computes other bits. Other versions may, which is a warning; the code is
+    not compared under another minor version of Python, whose texts and bytecode may differ.
     """
     if not folder.fingerprint.exists():
         return
@@ -84,15 +114,31 @@ def check_unchanged(folder: RunFolder, fingerprint: Fingerprint) -> None:
         raise UserError(
             f"--resume: {folder.fingerprint}: damaged: replace the run with --overwrite"
         )
-    same_python = stored.pop(_PYTHON, None) == _version()
-    if not same_python:
-        _log.warning("%s: of another Python: its code is not compared", folder.fingerprint)
+    before, device = stored.pop(_VERSIONS, {}), stored.pop(_DEVICE, {})
+    now = begun[_DEVICE]
+    if device.get("kind", now["kind"]) != now["kind"]:
+        raise UserError(
+            f"--resume: device_args: the run in {folder.path} was begun on "
+            f"{printable(device['kind'])}, and this is {now['name']}, which computes other bits: "
+            "resume it there, or replace it with --overwrite"
+        )
+    same_python = _minor(before) == _minor(begun[_VERSIONS])
+    if changed := [
+        f"{name} {printable(before[name])}, now {version}"
+        for name, version in begun[_VERSIONS].items()
+        if before.get(name, version) != version
+    ]:
+        uncompared = "" if same_python else "; its code is not compared"
+        _log.warning(
+            "--resume: the run in %s was begun with %s: its numbers may differ%s",
+            *(folder.path, "; ".join(changed), uncompared),
+        )
     for whose, digests in fingerprint.items():
         if unknown := digests.get(NOT_COVERED):
             _log.warning("--resume: %s: not compared, as no digest tells it: %s", whose, unknown)
-    if changed := _changed(stored, fingerprint, code=same_python):
+    if differing := _changed(stored, fingerprint, code=same_python):
         raise UserError(
-            f"--resume: {', '.join(changed)}: not what the run in {folder.path} is of: give what "
+            f"--resume: {', '.join(differing)}: not what the run in {folder.path} is of: give what "
             "it was begun with, replace it with --overwrite, or choose another folder"
         )
 
@@ -116,7 +162,8 @@ def is_of_other_code(folder: RunFolder, model: Mapping[str, str]) -> bool:
     """
     stored = _stored(folder) or {}
     before = stored.get("model", {})
-    known = stored.get(_PYTHON) == _version() and before.keys() == model.keys()
+    of_python = _minor(stored.get(_VERSIONS, {})) == _minor(versions())
+    known = of_python and before.keys() == model.keys()
     return known and before["code"] != model["code"]
 
 
@@ -129,5 +176,5 @@ def _stored(folder: RunFolder) -> dict[str, dict[str, str]] | None:
         return None
 
 
-def _version() -> dict[str, str]:
-    return {"version": ".".join(platform.python_version_tuple()[:2])}
+def _minor(of: Mapping[str, str]) -> list[str]:
+    return of.get("python", "").split(".")[:2]

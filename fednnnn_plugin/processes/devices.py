@@ -4,6 +4,7 @@ import logging
 import os
 import platform
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from fednnnn_plugin.errors import UserError
 
 _log = logging.getLogger(__name__)
+_DRIVER = Path("/proc/driver/nvidia/version")
 _CPU_INFO = Path("/proc/cpuinfo")  # names no model on ARM
 # CUDNN_STATUS_ALLOC_FAILED, CUBLAS_STATUS_ALLOC_FAILED, ..._DEVICE_ALLOCATION_FAILED; CUDA's own.
 _NO_MEMORY = re.compile(r"_ALLOC(ATION)?_FAILED|CUDA error: out of memory")
@@ -40,6 +42,18 @@ def device_name(device: torch.device) -> str:
     models = re.findall(r"^model name\s*: (.+)$", _CPU_INFO.read_text("utf-8"), re.MULTILINE)
     name, cores = [*models, platform.machine()][0], usable_cores()
     return f"{device} ({name}, {cores} {'core' if cores == 1 else 'cores'})"
+
+
+def device_facts(device: torch.device) -> dict[str, str]:
+    """Return what a device's bits may depend on: its kind and name, its driver and libraries."""
+    facts = {"kind": device.type, "name": device_name(device)}
+    if device.type != "cuda":
+        return facts | {"instructions": torch.backends.cpu.get_cpu_capability()}
+    with suppress(OSError):
+        found = re.search(r"\d+(\.\d+)+", _DRIVER.read_text("utf-8"))
+        facts["driver"] = found[0] if found else ""
+    libraries = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    return facts | {name: str(version) for name, version in libraries.items()}
 
 
 def choose_gpu(gpu_id: int = 0, where: str = "gpu_id:", *, say: bool = True) -> torch.device:

@@ -4,15 +4,22 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
 from torch import nn
 
 from fednnnn_plugin.assembly import run_writer
-from fednnnn_plugin.assembly.unchanged import check_unchanged, is_of_other_code, keep_fingerprint
+from fednnnn_plugin.assembly.unchanged import (
+    begun_with,
+    check_unchanged,
+    is_of_other_code,
+    keep_fingerprint,
+)
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.quantities import RoundRecord
@@ -139,19 +146,48 @@ def test_resume_that_does_not_fit_is_refused(
     assert files(whole) | {whole / "fedml.log": before[whole / "fedml.log"]} == before
 
 
-def test_code_of_another_python_is_not_compared(tmp_path: Path) -> None:
+def test_what_a_run_was_begun_with_is_compared(tmp_path: Path, caplog: Any) -> None:
+    """Another Python's code is not compared, other versions are one warning."""
     folder, before = RunFolder(tmp_path), {"code": "1", "weights": "1"}
     other_code, other_model = {"code": "2", "weights": "1"}, {"code": "2", "weights": "2"}
-    keep_fingerprint(folder, {"model": before})
+    begun = begun_with(torch.device("cpu"), "fp32")
+    keep_fingerprint(folder, {"model": before}, begun)
     assert is_of_other_code(folder, other_code)
     with pytest.raises(UserError, match=r"^--resume: model \(code\): "):
-        check_unchanged(folder, {"model": other_code})
-    stored = json.loads(folder.fingerprint.read_text()) | {"python": {"version": "3.1"}}
+        check_unchanged(folder, {"model": other_code}, begun)
+    assert not caplog.records
+    stored = json.loads(folder.fingerprint.read_text())
+    stored["versions"] |= {"python": "3.1.0", "torch": "1.0"}
     folder.fingerprint.write_text(json.dumps(stored))
     assert not is_of_other_code(folder, other_code)
-    check_unchanged(folder, {"model": other_code})
+    check_unchanged(folder, {"model": other_code}, begun)
+    [line] = caplog.messages
+    assert "python 3.1.0" in line
+    assert "torch 1.0" in line
     with pytest.raises(UserError, match=r"^--resume: model \(weights\): "):
-        check_unchanged(folder, {"model": other_model})
+        check_unchanged(folder, {"model": other_model}, begun)
+
+
+def test_run_is_not_continued_on_another_kind_of_device(tmp_path: Path) -> None:
+    folder, begun = RunFolder(tmp_path), begun_with(torch.device("cpu"), "fp32")
+    on_gpu = {**begun, "device": begun["device"] | {"kind": "cuda", "name": "cuda:0 (GPU)"}}
+    keep_fingerprint(folder, {}, on_gpu)
+    with pytest.raises(UserError, match=r"^--resume: device_args: .* cuda"):
+        check_unchanged(folder, {}, begun)
+
+
+def test_another_split_of_packaged_data_is_refused(
+    resume: Any, tiny: Tiny, data: FederatedData, whole: Path
+) -> None:
+    """As another NumPy may draw it; another order within a client is another split, too."""
+    stored = json.loads((whole / "fingerprint.json").read_text())
+    assert {*stored["data_set"]} == {"tensors", "client_indices"}
+    assert torch.__version__.startswith(stored["versions"]["torch"])
+    assert stored["device"]["precision"] == "fp32"
+    first, *others = data.client_indices
+    other = replace(data, client_indices=(first.flip(0), *others))
+    with pytest.raises(UserError, match=r"^--resume: data_set \(client_indices\): "):
+        Tiny(tiny.folder, other)("whole", mode="resume", **FIVE | {"comm_round": 7})
 
 
 def test_overwrite_replaces_the_run_alone(tiny: Tiny, whole: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import fednnnn_plugin as fp
 from fednnnn_plugin.assembly.from_recipe import rank_device
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
@@ -28,6 +29,7 @@ from fednnnn_plugin.rounds.batches import LoaderBatches, LoaderData, TensorBatch
 from fednnnn_plugin.rounds.clock import Clock
 from fednnnn_plugin.seeds import isolated_generators
 
+from ..support.commands import RECIPE, quick
 from ..tiny import Tiny, tiny_recipe
 
 CPU, SECOND = torch.device("cpu"), torch.device("cuda", 1)
@@ -74,6 +76,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
         "is_initialized": lambda: True,
         "device_count": lambda: 2,
         "get_device_name": lambda device: f"GPU {device.index}",
+        "get_device_capability": lambda device: (9, 0),
         "get_device_properties": lambda device: SimpleNamespace(uuid=f"uuid-{device.index}"),
         "mem_get_info": lambda device: (3, 100 + device.index),
         "current_stream": lambda device: gpus[device.index],
@@ -97,6 +100,20 @@ def test_gpu_is_told_by_name_and_memory(cuda: Any) -> None:
     assert devices.device_name(SECOND) == "cuda:1 (GPU 1)"
     assert devices.device_identity(SECOND) == "uuid-1"
     assert devices.total_memory(SECOND) == 101
+    facts = devices.device_facts(SECOND)
+    assert (facts["kind"], facts["name"]) == ("cuda", "cuda:1 (GPU 1)")
+    assert {"cuda", "cudnn"} <= facts.keys()
+
+
+def test_run_continues_on_its_kind_of_device_only(tmp_path: Path, request: Any) -> None:
+    """Its recipe asks for a GPU, which was not visible when it began."""
+    keys = quick(using_gpu=True)
+    fp.run(RECIPE, output=tmp_path, overrides=[word.removeprefix("--set=") for word in keys])
+    request.getfixturevalue("cuda")
+    more = [word.removeprefix("--set=") for word in quick(using_gpu=True, comm_round=2)]
+    with pytest.raises(UserError, match=r"^resume=True: device_args: .*begun on cpu"):
+        fp.run(RECIPE, output=tmp_path, overrides=more, resume=True)
+    assert len(fp.read_runs(tmp_path)) == 1
 
 
 MAPPING = """
