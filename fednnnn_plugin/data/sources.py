@@ -2,7 +2,7 @@
 
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from http.client import HTTPException
 from importlib import import_module
@@ -58,8 +58,16 @@ def arriving(folder: Path) -> Iterator[str]:
                 file.replace(target)
 
 
-def download_missing(name: str, folder: Path, is_there: Callable[[Path], object]) -> None:
-    """Download torchvision's data set of this name, unless it is in the folder."""
+def download_missing(
+    name: str,
+    folder: Path,
+    is_there: Callable[[Path], object],
+    calls: Sequence[Mapping[str, object]] = ({},),
+) -> None:
+    """Download torchvision's data set of this name, unless it is in the folder.
+
+    Each of the ``calls`` of its class, with these arguments, downloads a part.
+    """
     if is_there(folder):
         return
     before = socket.getdefaulttimeout()
@@ -69,7 +77,8 @@ def download_missing(name: str, folder: Path, is_there: Callable[[Path], object]
         socket.setdefaulttimeout(_STALL_SECONDS)  # a silent connection would be waited for for ever
         try:
             with redirect_stdout(sys.stderr):  # torchvision prints
-                getattr(torchvision_datasets(), name)(place, download=True)
+                for arguments in calls:
+                    getattr(torchvision_datasets(), name)(place, download=True, **arguments)
         except (OSError, RuntimeError, ValueError, HTTPException) as error:
             raise UserError(f"{printable(folder)}: download failed: {reason(error)}") from error
         finally:

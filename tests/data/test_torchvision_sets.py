@@ -1,0 +1,143 @@
+"""torchvision's image sets by name: small files made as the official ones are, and Debian's."""
+
+import io
+import pickle
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+import torch
+import torchvision
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.data.sets import DATASETS, is_present
+from fednnnn_plugin.data.sources import OWN_FOLDER
+
+from ..tiny import quick_run
+from .conftest import load_images, md5, refusal, write_idx
+
+DEBIANS = Path("/usr/share/datasets/fashion-mnist")  # of its package dataset-fashion-mnist
+NAMES = {
+    "FashionMNIST": ("train", "t10k"),
+    "KMNIST": ("train", "t10k"),
+    "EMNIST": ("emnist-balanced-train", "emnist-balanced-test"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sets_of_mnists_format(name: str, tmp_path: Path) -> None:
+    missing = refusal(load_images, name, tmp_path)
+    assert missing.startswith(f"data_cache_dir: {tmp_path}: no {name} here: looked for {name}/raw/")
+    assert "download: true" in missing
+    for part, count in zip(NAMES[name], (6, 4), strict=True):
+        raw = tmp_path / name / "raw"
+        write_idx(raw / f"{part}-images-idx3-ubyte.gz", np.full((count, 28, 28), count))
+        write_idx(raw / f"{part}-labels-idx1-ubyte.gz", np.arange(count))
+    assert is_present(name, tmp_path)
+    loaded = load_images(name, tmp_path)
+    assert loaded.pixels.train_images.shape == (6, 1, 28, 28)
+    assert loaded.pixels.test_labels.tolist() == [0, 1, 2, 3]
+    assert loaded.mean == (6.0,)
+    assert len(loaded.class_names) == (47 if name == "EMNIST" else 10)
+
+
+def test_argument_of_a_set_is_checked(tmp_path: Path) -> None:
+    given = {"dataset": "EMNIST", "data_cache_dir": str(tmp_path), "download": False}
+    for more, said in (
+        ({"data_args.split": "leters"}, r"data_args\.split: 'leters': .*did you mean letters\?"),
+        ({"data_args.split": "letters"}, "EMNIST/raw/emnist-letters-train-images"),
+        ({"data_args.spilt": "letters"}, r"data_args\.spilt: .*did you mean data_args.split\?"),
+        ({"dataset": "KMNIST", "data_args.split": "letters"}, r"data_args\.split: unknown key"),
+    ):
+        with pytest.raises(fp.UserError, match=said):
+            quick_run(tmp_path / "run", **given | more)
+
+
+@pytest.fixture
+def cifar100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder with an archive of 4 training images and 2 test images."""
+    of, files = torchvision.datasets.CIFAR100, {"meta": pickle.dumps({"fine_label_names": []}, 2)}
+    for name, count in (("train", 4), ("test", 2)):
+        images = np.repeat(np.arange(count, dtype=np.uint8)[:, None], 3072, axis=1)
+        labels = [99 - i for i in range(count)]
+        files[name] = pickle.dumps({"data": images, "fine_labels": labels}, 2)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(f"cifar-100-python/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    monkeypatch.setattr(of, "train_list", [["train", md5(files["train"])]])
+    monkeypatch.setattr(of, "test_list", [["test", md5(files["test"])]])
+    monkeypatch.setattr(of, "meta", of.meta | {"md5": md5(files["meta"])})
+    monkeypatch.setattr(of, "tgz_md5", md5(buffer.getvalue()))
+    (tmp_path / "cifar-100-python.tar.gz").write_bytes(buffer.getvalue())
+    return tmp_path
+
+
+def test_cifar100_is_unpacked_and_checked(cifar100: Path) -> None:
+    loaded = load_images("CIFAR100", cifar100)
+    assert loaded.pixels.train_labels.tolist() == [99, 98, 97, 96]
+    assert loaded.pixels.train_images[:, 2, 31, 31].tolist() == [0, 1, 2, 3]
+    assert len(loaded.class_names) == 100
+    unpacked = cifar100 / "cifar-100-python" / "train"
+    unpacked.write_bytes(unpacked.read_bytes() + b"\0")  # a pickle that is not the official one
+    assert refusal(load_images, "CIFAR100", cifar100).startswith(f"{unpacked}: damaged, or not the")
+
+
+def test_svhn_numbers_its_zero_from_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = torchvision.datasets.SVHN
+    for split, count in (("train", 3), ("test", 2)):
+        file = tmp_path / f"{split}_32x32.mat"
+        images = np.zeros((32, 32, 3, count), np.uint8)
+        images[0, 1, 2] = np.arange(count)  # row 0, column 1, blue
+        scipy.io.savemat(file, {"X": images, "y": np.array([[10], [1], [2]])[:count]})
+        listed = [*of.split_list[split][:2], md5(file.read_bytes())]
+        monkeypatch.setitem(of.split_list, split, listed)
+    loaded = load_images("SVHN", tmp_path).pixels
+    assert loaded.train_labels.tolist() == [0, 1, 2]
+    assert loaded.train_images[:, 2, 0, 1].tolist() == [0, 1, 2]
+    (tmp_path / "test_32x32.mat").unlink()
+    assert "looked for test_32x32.mat;" in refusal(load_images, "SVHN", tmp_path)
+
+
+def test_download_is_of_all_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Svhn:
+        def __init__(self, root: str, split: str, *, download: bool) -> None:
+            asked.append((split, download))
+            (Path(root) / f"{split}_32x32.mat").touch()
+            if split == "test":
+                raise OSError("no route to host")
+
+    monkeypatch.setattr(torchvision.datasets, "SVHN", Svhn)
+    message = refusal(load_images, "SVHN", tmp_path, download=True)
+    assert message == f"{tmp_path}: download failed: no route to host"
+    assert asked == [("train", True), ("test", True)]
+    assert [path.name for path in tmp_path.iterdir()] == [OWN_FOLDER]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DEBIANS.is_dir(), reason="no Debian package dataset-fashion-mnist")
+def test_fashion_mnist_of_debian_trains(tmp_path: Path) -> None:
+    """The 70,000 images; the known mean and deviation of the training ones are 0.286 and 0.353."""
+    (tmp_path / "FashionMNIST").mkdir()
+    (tmp_path / "FashionMNIST" / "raw").symlink_to(DEBIANS)
+    loaded = load_images("FashionMNIST", tmp_path)
+    assert [len(part) for part in loaded.pixels] == [60_000, 60_000, 10_000, 10_000]
+    assert torch.bincount(loaded.pixels.train_labels).tolist() == [6_000] * 10
+    assert (loaded.mean[0] / 255, loaded.std[0] / 255) == pytest.approx((0.2860, 0.3530), abs=5e-5)
+    assert loaded.class_names[9] == "Ankle boot"
+    given = {"dataset": "FashionMNIST", "data_cache_dir": str(tmp_path), "model": "nnnn_digits"}
+    sizes = {"client_num_in_total": 200, "client_num_per_round": 4, "comm_round": 2}
+    run = quick_run(tmp_path / "run", **given, **sizes, partition_method="iid", batch_size=10)
+    assert fp.read_runs(run.folder)["test_acc"].iloc[-1] > 0.3
+    assert fp.load_model(run.folder)(loaded.pixels.test_images[:2]).shape == (2, 10)
+
+
+def test_names_are_torchvisions() -> None:
+    ours = {"mnist", "cifar10", "digits", "image_folder"}
+    assert all(hasattr(torchvision.datasets, name) for name in DATASETS.keys() - ours)
