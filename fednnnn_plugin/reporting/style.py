@@ -57,6 +57,7 @@ STYLE: Any = {
     "font.family": ["DejaVu Sans", *sorted(filter(_SCRIPTS.match, get_font_names())), "sans-serif"],
 }
 NAME_SIZE, KEY, MOST_TICKS = 8.0, (4.0, 22.0), 20  # in points; of one axis
+PANELS = "panels"  # the label of figures that are drawn in our style only
 INK, MUTED, GRID = (STYLE[key] for key in ("axes.labelcolor", "axes.edgecolor", "grid.color"))
 
 
@@ -113,15 +114,21 @@ def styled(draw: Callable[P, Axes]) -> Callable[P, Axes]:
     def drawing(*args: P.args, **kwargs: P.kwargs) -> Axes:
         with mpl.rc_context(STYLE):
             ax = draw(*args, **kwargs)
-            for axis in (ax.xaxis, ax.yaxis):
-                axis.get_major_ticks(MOST_TICKS)  # later ones would have the style of their time
-            for text in cast(Iterable[Text], ax.findobj(Text)):
-                text.set_usetex(False)
+            if figure_of(ax).get_label() != PANELS:
+                _settle(ax)
             interactive = mpl.is_interactive()
         mpl.interactive(interactive)
         return ax
 
     return drawing
+
+
+def _settle(ax: Axes) -> None:
+    """Make what matplotlib would make when it draws, in whatever style holds then."""
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.get_major_ticks(MOST_TICKS)
+    for text in cast(Iterable[Text], ax.findobj(Text)):
+        text.set_usetex(False)
 
 
 def axes(ax: Axes | None) -> Axes:
@@ -139,7 +146,7 @@ def panels(width: float, height: float, rows: int, columns: int, **how: Any) -> 
     Its margins are fixed; matplotlib's layout engines take longer than the drawing.
     """
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(width, height))
+        figure = Figure(figsize=(width, height), label=PANELS)
         figure.subplots_adjust(
             left=0.62 / width,
             right=1.0 - 0.1 / width,
