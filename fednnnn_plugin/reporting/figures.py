@@ -180,7 +180,7 @@ def accuracy_by_seconds(
     **how: Unpack[Lines],
 ) -> Axes:
     """Accuracy in per cent by the time that training, aggregation and evaluation took."""
-    runs = arrange(runs)
+    runs = arrange(runs, hue=how.get("hue"))
     elapsed = runs[SECONDS].sum(axis=1, min_count=1).groupby(runs["run"]).cumsum()
     units = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
     unit = next((u for u, size in units.items() if elapsed.max() >= 2.0 * size), "seconds")
