@@ -20,7 +20,7 @@ from fednnnn_plugin.rounds.batches import Batch, LoaderData, PairLoader
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import exception_text
 
-_FEW = 32  # samples whose targets are looked at
+_FEW, _MANY = 32, 256  # samples that are looked at, of arrays and of a loader's batch
 
 
 def check_model(
@@ -52,7 +52,10 @@ def check_model(
     reach = Reach(model, copied, given, where)
     sizes = [data.client_size(client) for client in range(data.num_clients)]
     trains_on = 1 if batch_size == 1 or max(sizes) == 1 else min(2, len(inputs))
-    tried = trial.passed(1, training=False)
+    tests_on = 1
+    if isinstance(data, LoaderData):  # whose batches may be of a form of their own
+        trains_on = tests_on = len(inputs)
+    tried = trial.passed(tests_on, training=False)
     if not tried.problem:
         tried = trial.passed(trains_on, training=True)
         if tried.problem and trains_on == 1 and not trial.passed(2, training=True).problem:
@@ -60,7 +63,7 @@ def check_model(
     if tried.problem:
         raise UserError(f"{where}: {tried.problem}") from tried.cause
     warnings = reach.check(tried.outputs, tried.loss)
-    with_graph = trial.passed(1, training=False, graph=True)  # which a test does not have
+    with_graph = trial.passed(tests_on, training=False, graph=True)  # which a test does not have
     if not with_graph.problem:
         reach.check_test(with_graph.outputs)
     if isinstance(data, FederatedData):  # which may be sorted by class
@@ -96,7 +99,7 @@ def _first_samples(data: FederatedData | LoaderData) -> Batch | None:
         for loader in data.train_loaders.values():
             for inputs, labels in loader:
                 if len(inputs) and isinstance(inputs, Tensor) and isinstance(labels, Tensor):
-                    return inputs[:_FEW].clone(), labels[:_FEW].clone()
+                    return inputs[:_MANY].clone(), labels[:_MANY].clone()
     return None
 
 

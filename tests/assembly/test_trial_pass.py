@@ -226,3 +226,13 @@ def test_what_a_loss_makes_of_outputs(loss: Any, outputs: Any, targets: Any, war
     if warned.startswith("no accuracy"):
         with pytest.raises(UserError, match=r"^validation_args\.metrics: f1_macro: "):
             outputs_warnings(own, *given, 10, ["f1_macro"])
+
+
+def test_model_of_whole_batches_is_tried_on_them(data: FederatedData) -> None:
+    """It takes no batch of one or two, as an RNN that keeps the state of each place does not."""
+
+    def call(net: Any, x: Tensor) -> Tensor:
+        return net.own(x.view(5, 64)) if len(x) == 5 else net.own(x.view(-1))
+
+    whole = replace(data, client_indices=data.client_indices[2:4])  # of 5 and 30 samples
+    assert check_model(Net(add(), call), "mine", of_forms(whole, "loaders"), SGD) == []
