@@ -5,6 +5,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -161,6 +162,16 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
 
     def _check_own(self) -> None:
         refuse_replaced(self, FedNNNNAggregator, _KEPT, "state and records depend on it")
+
+    @property
+    def rounds_done(self) -> int:
+        """How many rounds of the federation are done."""
+        return self._round
+
+    @property
+    def state_path(self) -> Path | None:
+        """Where the server's state is stored, if it is."""
+        return self._files.state_path
 
     def get_model_params(self) -> OrderedDict[str, Tensor]:
         """Return a copy of the served model, on the CPU."""
@@ -369,4 +380,4 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         state = served | self._rule_state
         self._files.write_state(state, self._round, self._recipe.rule.name)
         if self._round > self._train.start_round:
-            self._files.write_model(self.evaluation_state_dict())
+            self._files.write_model(self.evaluation_state_dict(), self._round)

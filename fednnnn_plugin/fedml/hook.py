@@ -29,6 +29,7 @@ TARGETS = {
     "fedml.simulation.sp.fedopt.optrepo": ("optimizers",),
     "fedml.simulation.mpi.fedopt.optrepo": ("optimizers",),
     "fedml.simulation.mpi.fedopt_seq.optrepo": ("optimizers",),
+    "fedml.cross_silo.server.server_initializer": ("server",),
     "fedml.cli.modules.run": ("run_group",),
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 import fedml
 
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.fedml.uncaught import shown_by
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.processes.endings import ending
 from fednnnn_plugin.processes.ranks import Ranks, choose_ranks
@@ -49,7 +50,7 @@ def end_federation_together(args: Any) -> None:
 @cache  # server, aggregator and trainer ask for it
 def _end_all_on_uncaught(abort: Callable[[int], object]) -> None:
     """Call ``abort`` with the exit status where the script itself raises."""
-    before = sys.excepthook
+    before = shown_by(sys.excepthook)
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)

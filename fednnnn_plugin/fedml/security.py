@@ -55,13 +55,11 @@ def _above_0(*others: object) -> Setting:
     )
 
 
-_NUMBER = Setting("a number", lambda value: isinstance(value, int | float))
 _KRUM = {"byzantine_client_num": _from(0), "krum_param_m": _from(1, None)}
 # It fails in FedML 0.9.6 under cdp, and counts nothing under ldp.
 _UNCOUNTED = {"enable_rdp_accountant": _one_of(False, None)}
-# They remember clients by their position in the list: a client may not be left out of it.
-_BY_POSITION = ("3sigma_foolsgold", "foolsgold", "anomaly_detection")
-_REPLACEMENT = "model_replacement"  # its client is a position too
+_REPLACEMENT = "model_replacement"  # its client is a position in the list
+_UNTESTED = "it is not tested with this aggregation"
 SUPPORTED = {
     "defense_type": Choices(
         "enable_defense",
@@ -70,12 +68,6 @@ SUPPORTED = {
             "norm_diff_clipping": {"norm_bound": _above_0()},
             "krum": _KRUM,
             "multikrum": _KRUM,
-            "3sigma": {},
-            # Of more it would hand over averages of clients instead of their models.
-            "3sigma_foolsgold": {"bucketing_batch_size": _one_of(1, None)},
-            # It puts its verdict into the numbers of samples.
-            "foolsgold": {"client_weighting": _one_of("samples")},
-            "anomaly_detection": {"cosine_similarity_bound": _NUMBER},
         },
         {
             **dict.fromkeys(
@@ -84,7 +76,10 @@ SUPPORTED = {
             "cclip": "it hands over differences instead of models",
             "crfl": "it changes the served model after the aggregation",
             "trimmed_mean": "its fraction has the name of our beta",
-            "3sigma_geo": "it fails in FedML 0.9.6",
+            "foolsgold": "it puts its verdict into the numbers of samples",
+            **dict.fromkeys(
+                ("3sigma", "3sigma_geo", "3sigma_foolsgold", "anomaly_detection"), _UNTESTED
+            ),
             **dict.fromkeys(("weak_dp", "robust_learning_rate"), "FedML 0.9.6 never calls it"),
         },
     ),
@@ -100,7 +95,7 @@ SUPPORTED = {
         },
         {
             "label_flipping": "FedML 0.9.6 trains cross-silo clients on the unflipped data",
-            "dlg": "it is not tested with this aggregation",
+            "dlg": _UNTESTED,
         },
     ),
     "dp_solution_type": Choices(
@@ -172,7 +167,7 @@ def _least_clients(args: Any, chosen: str) -> int:
         return int(2 * args.byzantine_client_num + 2 + (getattr(args, "krum_param_m", None) or 1))
     if chosen == _REPLACEMENT:
         return (getattr(args, "malicious_client_id", None) or 0) + 1  # it counts them from 0
-    return 3 if chosen in ("3sigma", "anomaly_detection") else 1
+    return 1
 
 
 def before_aggregation(
@@ -199,8 +194,7 @@ def before_aggregation(
     if not models:
         return [], []
     defence = str(defender.defense_type) if defender.is_defense_enabled() else ""
-    everyone = list(range(len(clients)))
-    places = everyone if defence in _BY_POSITION else list(models)
+    places = list(models)
     if defence and len(places) < (least := _least_clients(defender.args, defence)):
         raise RunError(
             f"defense_type: {defence}: {len(places)} of {len(clients)} clients sent a finite "
@@ -208,7 +202,8 @@ def before_aggregation(
         )
     w_t = _floats(served, served)
     chosen = f"attack_type: {attacker.attack_type}" if attacker.is_model_attack() else ""
-    attacked = everyone if chosen and attacker.attack_type == _REPLACEMENT else places
+    replaced = chosen and attacker.attack_type == _REPLACEMENT
+    attacked = list(range(len(clients))) if replaced else places
     given = [(clients[k][0], _floats(models.get(k, served), served)) for k in attacked]
     if clip:
         given = privacy.global_clip(given)
@@ -228,9 +223,8 @@ def before_aggregation(
     positions = []
     for (samples, model), origin in zip(kept, _origins(given, kept), strict=True):
         client = places[origin]
-        if client in models:
-            result.append((samples, {**models[client], **model}))
-            positions.append(client)
+        result.append((samples, {**models[client], **model}))
+        positions.append(client)
     return result, positions
 
 

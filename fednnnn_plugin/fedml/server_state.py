@@ -1,6 +1,8 @@
 """A cross-silo server's files: its state, from which a federation resumes, and its model."""
 
-from collections.abc import Mapping
+import glob
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from torch import Tensor
 
@@ -18,7 +20,8 @@ class ServerFiles:
     """A server's files: the state that a resumed federation starts from, and the evaluation model.
 
     The state is the served model and what the rule remembers, with the rounds that are done and
-    the method. Both are optional.
+    the method. Both are optional. Of the last ``keep_states`` rounds both are kept beside the
+    state, as ``NAME.round-12`` and ``NAME.round-12.model``: a start from one of them goes back.
 
     Raises:
         UserError: one of them cannot be written there.
@@ -27,18 +30,27 @@ class ServerFiles:
     def __init__(self, tracking: TrackingArgs) -> None:
         self.state_path = file_to_write("server_state_path", tracking.server_state_path)
         self._model_path = file_to_write("save_path", tracking.save_path)
+        self._kept = tracking.keep_states if self.state_path is not None else 0
         if self._model_path is not None and self._model_path == self.state_path:
             raise UserError(f"save_path: {tracking.save_path}: is the server_state_path too")
 
     def write_state(self, tensors: Mapping[str, Tensor], done: int, method: str) -> None:
         """Write the state, atomically: before the model, as the round is lost without it."""
-        if self.state_path is not None:
-            write_state(self.state_path, tensors, done, method)
+        if self.state_path is None:
+            return
+        write_state(self.state_path, tensors, done, method)
+        if self._kept > 1:
+            write_state(self._of_round(done), tensors, done, method)
+        for number, path in self._every_kept():
+            if not done - self._kept < number <= done:
+                path.unlink(missing_ok=True)
 
-    def write_model(self, tensors: Mapping[str, Tensor]) -> None:
+    def write_model(self, tensors: Mapping[str, Tensor], done: int) -> None:
         """Write the evaluation model, atomically."""
         if self._model_path is not None:
             write_tensors(self._model_path, tensors)
+        if self._kept > 1:
+            write_tensors(self._of_round(done, ".model"), tensors)
 
     def read(self, done: int, method: str) -> dict[str, Tensor] | None:
         """Return the state, None at a first start; refuse what is damaged, or of another run."""
@@ -50,10 +62,27 @@ class ServerFiles:
                 )
             return None
         tensors, found = read_state(path, "server_state_path", method)
+        if found != done and self._of_round(done).exists():
+            tensors, found = read_state(self._of_round(done), "server_state_path", method)
         if found != done:
+            kept = sorted({number for number, _ in self._every_kept()} - {found})
+            back = f"start_round to a kept round ({', '.join(map(str, kept))}), " if kept else ""
             raise UserError(
                 f"{where}: the state is of round {found}, start_round is {done}: set start_round: "
-                f"{found} and comm_round to the rounds that remain, or move the file away to start "
-                "anew"
+                f"{found} and comm_round to the rounds that remain, {back}or move the file away to "
+                "start anew"
             )
         return tensors
+
+    def _of_round(self, done: int, kind: str = "") -> Path:
+        assert self.state_path is not None
+        return self.state_path.with_name(f"{self.state_path.name}.round-{done}{kind}")
+
+    def _every_kept(self) -> Iterator[tuple[int, Path]]:
+        """Yield every state and model that is kept of a round."""
+        assert self.state_path is not None
+        before = f"{self.state_path.name}.round-"
+        for path in list(self.state_path.parent.glob(f"{glob.escape(before)}*")):
+            number, _, kind = path.name.removeprefix(before).partition(".")
+            if number.isdecimal() and kind in ("", "model"):
+                yield int(number), path

@@ -38,6 +38,7 @@ _SERVER_KEYS = (
     "max_client_failures",
     "start_round",
     "server_state_path",
+    "keep_states",
     "save_path",
     "metrics_path",
 )

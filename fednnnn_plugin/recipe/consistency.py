@@ -23,6 +23,7 @@ _OF_SOME = {
     "train_args.client_threads": _CROSS_SILO,
     "train_args.start_round": _CROSS_SILO,
     "tracking_args.server_state_path": _CROSS_SILO,
+    "tracking_args.keep_states": _CROSS_SILO,
     "tracking_args.save_path": _CROSS_SILO,
     "tracking_args.metrics_path": _CROSS_SILO,
 }

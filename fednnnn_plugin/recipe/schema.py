@@ -164,6 +164,7 @@ class TrackingArgs(Section):
     overwrite: bool = False
     resume: bool = False
     server_state_path: kinds.PathText | None = None
+    keep_states: kinds.Count = 3
     metrics_path: kinds.PathText | None = None
     save_path: kinds.PathText | None = None
 

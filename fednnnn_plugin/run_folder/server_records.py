@@ -21,7 +21,10 @@ from fednnnn_plugin.server.update import Update
 
 _log = logging.getLogger(__name__)
 # What a restart may have otherwise, and no round shows.
-_OF_A_START = ("start_round", "comm_round", "server_state_path", "metrics_path", "save_path")
+_OF_A_START = (
+    *("start_round", "comm_round", "server_state_path", "keep_states"),
+    *("metrics_path", "save_path"),
+)
 
 
 class ServerRecords:

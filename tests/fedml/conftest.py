@@ -100,6 +100,10 @@ class Script:
     def send(self, number: signal.Signals) -> None:
         os.kill(self._pid, number)
 
+    def said(self) -> str:
+        """What it has said so far."""
+        return "".join(Path(f"{self._screen}{n}").read_text() for n in (1, 2))
+
     def wait(self) -> Ended:
         self._forks.send(self._pid)
         status = self._forks.recv()

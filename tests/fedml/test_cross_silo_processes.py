@@ -127,6 +127,95 @@ def test_killed_federation_continues_with_the_engines_bits(folder, scripts) -> N
     assert runs["test_acc"].iloc[-1] == engine["test_acc"].iloc[-1]
 
 
+HELD = EXAMPLES / "held.py"
+
+
+def trainings(folder: Path, rank: int) -> int:
+    path = folder / f"trained-{rank}"
+    return len(path.read_text().split()) if path.exists() else 0
+
+
+def start_client(folder: Path, rank: int, scripts: Scripts) -> Script:
+    words = ("--cf", CONFIG, "--rank", str(rank), "--role", "client")
+    return scripts.start(HELD, *words, folder=folder)
+
+
+def kill(script: Script) -> None:
+    script.send(signal.SIGKILL)
+    assert script.wait().status == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("uploaded", [False, True], ids=["while it trains", "after its upload"])
+def test_client_that_restarts_trains_in_the_round(uploaded, folder, scripts) -> None:
+    """The server averages each round once, and all processes end after the last one.
+
+    Killed after its upload, in a round that waits for the other client, it trains that round again.
+    """
+    edit(folder, comm_round=3)
+    held = 2 if uploaded else 1
+    (folder / f"hold-{held}").touch()
+    server, first, second = start(folder, HELD, HELD, scripts)
+    wait_until(lambda: trainings(folder, held))
+    if uploaded:
+        wait_until(lambda: "add_model. index = 0" in server.said())
+    kill(first)
+    if not uploaded:
+        (folder / "hold-1").unlink()
+    again = start_client(folder, 1, scripts)
+    wait_until(lambda: "has started again" in server.said())
+    wait_until(lambda: trainings(folder, 1) >= 2)
+    (folder / f"hold-{held}").unlink(missing_ok=True)
+    waited_for([server, again, second])
+    assert rounds_done(folder) == 3
+    runs = fp.read_runs(folder / "output")
+    assert runs["round"].tolist() == [1, 2, 3]
+    assert runs["clients"].tolist() == [2, 2, 2]
+    assert trainings(folder, 2) == 3
+
+
+def test_client_that_vanishes_ends_the_server_with_the_way_on(folder, scripts) -> None:
+    """Killed between its upload and the next message; the federation then continues."""
+    edit(folder, comm_round=4)
+    (folder / "hold-2").touch()
+    server, first, second = start(folder, HELD, HELD, scripts)
+    wait_until(lambda: "add_model. index = 0" in server.said())
+    kill(first)
+    (folder / "hold-2").unlink()
+    ended = server.wait()
+    last = ended.stderr.strip().splitlines()[-1]
+    assert ended.status == 1
+    assert last.startswith("error: the client of rank 1 cannot be reached (UNAVAILABLE): round 1 ")
+    assert last.endswith("with start_round: 1 and comm_round: 3")
+    assert "Traceback" not in ended.stderr
+    kill(second)
+    edit(folder, start_round=1, comm_round=3)
+    waited_for(start(folder, HELD, HELD, scripts))
+    assert fp.read_runs(folder / "output")["round"].tolist() == [1, 2, 3, 4]
+
+
+def test_last_rounds_client_that_vanishes_does_not_matter(folder, scripts) -> None:
+    edit(folder, comm_round=1)
+    (folder / "hold-2").touch()
+    server, first, second = start(folder, HELD, HELD, scripts)
+    wait_until(lambda: "add_model. index = 0" in server.said())
+    kill(first)
+    (folder / "hold-2").unlink()
+    waited_for([server, second])
+    assert rounds_done(folder) == 1
+
+
+def test_worker_num_that_leaves_a_silo_out_is_refused(folder, scripts) -> None:
+    content = edit(folder)
+    content["device_args"]["worker_num"] = CLIENTS - 1
+    (folder / CONFIG).write_text(yaml.safe_dump(content))
+    ended = scripts.start(HELD, "--cf", CONFIG, "--role", "server", "--rank", "0", folder=folder)
+    ended = ended.wait()
+    assert ended.status == 2
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: device_args.worker_num: 1: must be client_num_per_round, here 2")
+    assert "Traceback" not in ended.stderr
+
+
 def test_server_alone_has_the_plugin(folder, scripts, fedml_alone) -> None:
     """A script's own data and model; three lines of the server's YAML are ours.
 

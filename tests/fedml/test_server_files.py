@@ -118,7 +118,8 @@ def test_restart_costs_no_bits_and_no_records(method, own_folder) -> None:
     ):
         assert_close(found, expected, rtol=0, atol=0)
     assert records("run") == records("undisturbed")
-    assert [path.name for path in Path("folder").iterdir()] == ["state"]
+    kept = {f"state.round-{number}{kind}" for number in (1, 2) for kind in ("", ".model")}
+    assert {path.name for path in Path("folder").iterdir()} == {"state", *kept}
 
 
 def test_total_of_rounds_and_tested_ones_outlive_a_restart(own_folder) -> None:
@@ -134,6 +135,31 @@ def test_total_of_rounds_and_tested_ones_outlive_a_restart(own_folder) -> None:
         assert set(runs["comm_round"]) == {start + rounds}
     assert runs["round"][runs["tested"].astype(bool)].tolist() == [1, 3, 4, 7]
     assert outcomes(arrange(runs))["final"].tolist() == [1.0]
+
+
+def test_a_kept_state_is_gone_back_to(own_folder) -> None:
+    """Rounds 2 to 4 are kept; from 3 on again, with the bits and records of the first time."""
+    first = server()
+    for number in range(4):
+        advance(first, number)
+    whole, rounds = load_file("folder/state"), records("run")
+    with refused(r"server_state_path: .*start_round: 4 .*\(2, 3\)"):
+        server(1)
+    again = server(3)
+    assert_close(load_file("folder/state.round-3.model"), _model_after(3), rtol=0, atol=0)
+    advance(again, 3)
+    assert_close(load_file("folder/state"), whole, rtol=0, atol=0)
+    assert records("run") == rounds
+    advance(server(4, keep_states=1), 4)
+    assert [path.name for path in Path("folder").iterdir()] == ["state"]
+
+
+def _model_after(rounds: int) -> dict[str, torch.Tensor]:
+    """The evaluation model of an undisturbed federation."""
+    undisturbed = server(server_state_path=None, metrics_path=None)
+    for number in range(rounds):
+        advance(undisturbed, number)
+    return dict(undisturbed.evaluation_state_dict())
 
 
 def test_state_is_of_what_was_set(own_folder) -> None:

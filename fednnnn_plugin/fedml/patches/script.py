@@ -1,5 +1,6 @@
 """What a FedML script calls before ``FedMLRunner``: tracking, device, data and model."""
 
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -9,6 +10,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import hook
 from fednnnn_plugin.fedml.methods import is_allowed_code, names_ours, simulates_ours
 from fednnnn_plugin.fedml.patches import wrap
+from fednnnn_plugin.fedml.uncaught import ending_in_a_line
 from fednnnn_plugin.models import MODEL, MODELS, RESNET, create_model, unknown_model
 from fednnnn_plugin.user_code import names_code
 
@@ -22,6 +24,12 @@ def apply(_fedml: ModuleType) -> None:
     """Answer for our methods, models, data sets and partitions by name; the rest is FedML's."""
     wrap(("fedml.core.mlops",), "pre_setup", _pre_setup)
     wrap(("fedml",), "_manage_profiling_args", _begin_tracking)
+    sys.excepthook = ending_in_a_line(sys.excepthook)
+    log: Any = getattr(
+        sys.modules.get("fedml.core.mlops.mlops_runtime_log"), "MLOpsRuntimeLog", None
+    )
+    if hasattr(log, "handle_exception"):  # which fedml.init makes the excepthook
+        log.handle_exception = staticmethod(ending_in_a_line(log.handle_exception))
     wrap(("fedml.device", "fedml.device.device"), "get_device", _get_device)
     wrap(("fedml.data", "fedml.data.data_loader"), "load", _load)
     wrap(("fedml.model", "fedml.model.model_hub"), "create", _create)

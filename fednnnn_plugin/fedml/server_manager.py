@@ -1,0 +1,154 @@
+"""FedML's server of a federation, for ours: clients that restart or vanish, and the last round."""
+
+import logging
+import threading
+from collections import Counter
+from typing import Any
+
+from fedml.core.distributed.communication.message import Message
+from fedml.cross_silo.server.fedml_server_manager import FedMLServerManager
+from fedml.cross_silo.server.message_define import MyMessage
+
+from fednnnn_plugin.errors import RunError
+
+_log = logging.getLogger(__name__)
+_GOODBYES = 120.0  # seconds that clients have, after the last round, to say that they are finished
+
+
+class ServerManager(FedMLServerManager):  # type: ignore[misc]
+    """FedML's ``FedMLServerManager``, which knows a client that restarted, and ends in order.
+
+    FedML sends a restarted client the model of the round, takes an upload of an earlier one for
+    this round's, and waits for ever for the end of a client that counts its rounds anew.
+    """
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        self._awaited: Counter[Any] = Counter()  # uploads that each client still owes
+        self._restarted: set[Any] = set()
+        super().__init__(*args, **named)
+
+    def process_online_status(self, client_status: Any, msg_params: Any) -> None:
+        """Let a client that comes back in the middle train in this round, and in no earlier one."""
+        if not self.is_initialized:
+            super().process_online_status(client_status, msg_params)
+            return
+        sender, clients = msg_params.get_sender_id(), list(self.client_id_list_in_this_round)
+        if self.args.round_idx >= self.round_num:
+            self.send_message_finish(sender, 0)
+        elif sender in clients:
+            _log.warning(
+                "round %d: the client of rank %s has started again, and trains in this round; its "
+                "own count of rounds, and with our trainer its draws, begin anew",
+                *(self._done() + 1, sender),
+            )
+            self._restarted.add(sender)
+            self._awaited[sender] = 0
+            silo = self.data_silo_index_list[clients.index(sender)]
+            self.send_message_init_config(sender, self.aggregator.get_global_model_params(), silo)
+
+    def process_finished_status(self, client_status: Any, msg_params: Any) -> None:
+        """End with the last client; one that ends before the last round has to start again."""
+        if self.args.round_idx < self.round_num and not self._is_last():
+            _log.warning(
+                "round %d: the client of rank %s has ended before the last round (its "
+                "comm_round?): start it again",
+                *(self._done() + 1, msg_params.get_sender_id()),
+            )
+            return
+        super().process_finished_status(client_status, msg_params)
+
+    def send_message_init_config(self, receive_id: Any, *rest: Any, **named: Any) -> Any:
+        """Send the model of the first round, of which an upload is to come."""
+        self._awaited[receive_id] += 1
+        return super().send_message_init_config(receive_id, *rest, **named)
+
+    def send_message_sync_model_to_client(
+        self, receive_id: Any, global_model_params: Any, client_index: Any, *rest: Any
+    ) -> Any:
+        """Send the model of a round; after the last one end who would go on training."""
+        if self._is_last() and receive_id in self._restarted:
+            self.send_message_finish(receive_id, client_index)
+            return (*rest, None, None)[:2]
+        self._awaited[receive_id] += 1
+        return super().send_message_sync_model_to_client(
+            receive_id, global_model_params, client_index, *rest
+        )
+
+    def handle_message_receive_model_from_client(self, msg_params: Any) -> None:
+        """Take a model of this round; after the last round end who sent it."""
+        sender = msg_params.get_sender_id()
+        self._awaited[sender] -= 1
+        if self.args.round_idx >= self.round_num:
+            self.send_message_finish(sender, 0)
+            return
+        if self._awaited[sender] > 0:
+            _log.warning(
+                "round %d: the client of rank %s: its model is of an earlier round: left out; the "
+                "one of this round is awaited",
+                *(self._done() + 1, sender),
+            )
+            return
+        super().handle_message_receive_model_from_client(msg_params)
+        if self.args.round_idx >= self.round_num and self.backend == "GRPC":
+            timer = threading.Timer(_GOODBYES, self._end)
+            timer.daemon = True
+            timer.start()
+
+    def send_message(self, message: Any) -> None:
+        """Send a message; where a client is gone, say how to continue.
+
+        Raises:
+            RunError: it cannot be reached, and there are rounds left.
+        """
+        try:
+            super().send_message(message)
+        except Exception as error:
+            gone = type(error).__module__.startswith("grpc")
+            if not gone or message.get_type() == MyMessage.MSG_TYPE_S2C_CHECK_CLIENT_STATUS:
+                raise
+            self._say_gone(message.get_receiver_id(), error)
+
+    def _say_gone(self, rank: Any, error: Exception) -> None:
+        done, code = self._done(), getattr(error, "code", lambda: None)()
+        why = f"the client of rank {rank} cannot be reached ({getattr(code, 'name', 'no answer')})"
+        if self._is_last() or self.args.round_idx >= self.round_num:
+            _log.warning("%s: it does not get the final model", why)
+            goodbye = Message(MyMessage.MSG_TYPE_C2S_CLIENT_STATUS, rank, self.get_sender_id())
+            self.process_finished_status(self.RUN_FINISHED_STATUS_FLAG, goodbye)
+            return
+        kept = self.aggregator.aggregator.state_path
+        stored = (
+            f"is stored in {kept}" if kept else "is not stored (tracking_args.server_state_path)"
+        )
+        left = self.round_num - self.args.round_idx - bool(self._aggregated())
+        raise RunError(
+            f"{why}: round {done} {stored}; to continue, end all processes and start server and "
+            f"clients again with start_round: {done} and comm_round: {left}"
+        ) from None
+
+    def _done(self) -> int:
+        """Return how many rounds of the federation are done."""
+        return int(self.aggregator.aggregator.rounds_done)
+
+    def _aggregated(self) -> bool:
+        """Say whether the round that FedML counts is averaged already, and is being sent."""
+        start = int(getattr(self.args, "start_round", 0) or 0)
+        return self._done() - start > self.args.round_idx
+
+    def _is_last(self) -> bool:
+        """Say whether the last round is averaged."""
+        start = int(getattr(self.args, "start_round", 0) or 0)
+        return self._done() - start >= self.round_num
+
+    def _end(self) -> None:
+        if self.com_manager.is_running:
+            _log.warning("not all clients said that they are finished: the server ends without")
+            self.finish()
+
+
+def make_server_manager(original: Any, args: Any, aggregator: Any, *rest: Any, **named: Any) -> Any:
+    """Make the server of a federation: ours where it aggregates by ours."""
+    from fednnnn_plugin.fedml.aggregator import FedNNNNAggregator
+
+    ours = isinstance(aggregator.aggregator, FedNNNNAggregator)
+    return (ServerManager if ours else original)(args, aggregator, *rest, **named)

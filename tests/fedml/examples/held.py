@@ -1,0 +1,33 @@
+"""A federation's process, whose client waits before it trains while a file ``hold-RANK`` is there.
+
+What it trains, it notes in ``trained-RANK``. With ``--role server`` it is the server.
+"""
+
+import time
+from pathlib import Path
+
+import fedml
+from fedml import FedMLRunner
+
+from fednnnn_plugin import FedNNNNAggregator, FedNNNNClientTrainer
+
+
+class Held(FedNNNNClientTrainer):
+    def train(self, train_data, device, args):
+        with Path(f"trained-{args.rank}").open("a") as file:
+            file.write(f"{args.round_idx}\n")
+        while Path(f"hold-{args.rank}").exists():
+            time.sleep(0.05)
+        super().train(train_data, device, args)
+
+
+if __name__ == "__main__":
+    args = fedml.init()
+    device = fedml.device.get_device(args)
+    dataset, output_dim = fedml.data.load(args)
+    model = fedml.model.create(args, output_dim)
+    if args.role == "server":
+        own = {"server_aggregator": FedNNNNAggregator(model, args)}
+    else:
+        own = {"client_trainer": Held(model, args)}
+    FedMLRunner(args, device, dataset, model, **own).run()
