@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from fednnnn_plugin.assembly.alike import check_same_inputs, check_same_start
 from fednnnn_plugin.assembly.executors import make_executor, why_alone
 from fednnnn_plugin.assembly.from_recipe import local_sgd, schedule
@@ -54,7 +56,7 @@ from fednnnn_plugin.run_folder.log_file import run_log
 from fednnnn_plugin.run_folder.provenance import commit, versions
 from fednnnn_plugin.run_folder.records import MetricsFile, Summary
 from fednnnn_plugin.server.server import Server
-from fednnnn_plugin.user_code import is_own
+from fednnnn_plugin.user_code import is_own, on_threads
 
 # What a weighting gives to clients of unequal sizes, and how to choose the other.
 _WEIGHTS = {
@@ -209,7 +211,10 @@ def _federation(
     train, seed, name = recipe.train_args, recipe.common_args.random_seed, recipe.model_args.model
     data, device = inputs.data, inputs.device
     sgd = local_sgd(recipe, inputs.functions, data.num_classes)
-    with agreed(ranks):
+    unchanged_threads = partial(
+        on_threads, torch.get_num_threads()
+    )  # a model's code may ask for more
+    with agreed(ranks), unchanged_threads():
         model = own_copy(inputs.model, name, sgd.dtype).to(device, sgd.dtype)
         if inputs.trainer is None:
             scorers = [each for each in recipe.validation_args.metrics or () if not is_own(each)]
@@ -229,9 +234,10 @@ def _federation(
     settings = recipe.device_args
     workers = side_by_side(device, ranks.core_sharers, settings.worker_num)
     server = Server(recipe.rule, recipe.rule_settings, layout_of(model))
-    with make_executor(
-        inputs, sgd, seed, max(widths.values()), workers, room, forked=settings.worker_num != 1
-    ) as executor:
+    most, forked = max(widths.values()), settings.worker_num != 1
+    with unchanged_threads():
+        made = make_executor(inputs, sgd, seed, most, workers, room, forked=forked)
+    with made as executor:
         start = server.start(named_tensors(model))
         vectors = None
         if method.has_vectors:

@@ -27,7 +27,8 @@ from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.followers.progress import progress_display
 from fednnnn_plugin.models import MODEL
 from fednnnn_plugin.processes.endings import exit_at_signals, open_standard_files
-from fednnnn_plugin.processes.ranks import agreed, choose_ranks, ending_together
+from fednnnn_plugin.processes.job import choose_ranks, ending_together
+from fednnnn_plugin.processes.ranks import agreed
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE
 from fednnnn_plugin.rounds.sampling import SAMPLING, Sampler

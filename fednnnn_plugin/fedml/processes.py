@@ -14,7 +14,8 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.uncaught import shown_by
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.processes.endings import ending
-from fednnnn_plugin.processes.ranks import Ranks, choose_ranks
+from fednnnn_plugin.processes.job import choose_ranks
+from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.quantities import RoundRecord
 from fednnnn_plugin.recipe import Recipe
 

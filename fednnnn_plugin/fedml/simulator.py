@@ -32,7 +32,7 @@ from fednnnn_plugin.fingerprint import Fingerprint, code_digests, model_digests
 from fednnnn_plugin.followers.progress import progress_display
 from fednnnn_plugin.models import MODELS, is_built_in
 from fednnnn_plugin.processes.endings import exit_at_signals
-from fednnnn_plugin.processes.ranks import ending_together
+from fednnnn_plugin.processes.job import ending_together
 from fednnnn_plugin.recipe import Recipe
 from fednnnn_plugin.recipe.schema import own_keys
 from fednnnn_plugin.tensor_files import read_tensors

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from fednnnn_plugin.errors import UserError
-from fednnnn_plugin.processes import forks as forks_module
+from fednnnn_plugin.processes import fork
 from fednnnn_plugin.processes.forks import Forks, why_not_forked
 from fednnnn_plugin.processes.workers import Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.server.layout import ModelState
@@ -112,8 +112,8 @@ def test_fork_that_waits_for_ever_is_named_and_ended(
     forks: Forks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A lock that a thread of this process holds; but not what waits for a child of its own."""
-    monkeypatch.setattr(forks_module, "SILENT_SECONDS", 0.5)
-    monkeypatch.setattr(forks_module, "STUCK_SECONDS", 1.0)
+    monkeypatch.setattr(fork, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(fork, "STUCK_SECONDS", 1.0)
     held = threading.Lock()
 
     def wait_for_child(_: Step) -> int:

@@ -244,10 +244,10 @@ import json, os, sys
 from pathlib import Path
 import fednnnn_plugin
 from fednnnn_plugin.cli import main
-from fednnnn_plugin.processes import ranks
+from fednnnn_plugin.processes import job, mpi_ranks
 
 sys.path.insert(0, "")
-ranks._TIME_TO_SAVE, ranks.MpiRanks.abort = 0.0, lambda *_: None
+job._TIME_TO_SAVE, mpi_ranks.MpiRanks.abort = 0.0, lambda *_: None
 mine, version = os.environ["OMPI_COMM_WORLD_RANK"], fednnnn_plugin.__version__
 words, different = json.loads(Path("cases.json").read_text())
 statuses = []
@@ -315,7 +315,7 @@ def stopped(process: int) -> Iterator[None]:
 def test_silent_rank_is_named(own_code: Path, content: Any) -> None:
     """Stopped in the middle of a run, and let go on when rank 0 has named it: it costs no bits."""
     write_modules(own_code)
-    shorter = "from fednnnn_plugin.processes import ranks\nranks.SILENT_SECONDS = 0.5\n"
+    shorter = "from fednnnn_plugin.processes import mpi_ranks\nmpi_ranks.SILENT_SECONDS = 0.5\n"
     (own_code / "sitecustomize.py").write_text(shorter)
     words = run_words("parts", comm_round=60)
     with started(3, "env", f"PYTHONPATH={own_code}", BIN / "fednnnn", *words) as process:

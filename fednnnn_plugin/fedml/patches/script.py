@@ -67,7 +67,7 @@ def _get_device(original: Callable[..., Any], args: Any, *rest: Any, **named: An
     from fednnnn_plugin.assembly.from_recipe import rank_device
     from fednnnn_plugin.fedml.processes import simulation_ranks
     from fednnnn_plugin.fedml.settings import TRAINING_KEYS, script_recipe
-    from fednnnn_plugin.processes.ranks import ending_together
+    from fednnnn_plugin.processes.job import ending_together
 
     recipe = script_recipe(args, custom_trainer=True, unread=TRAINING_KEYS)
     ranks = simulation_ranks(recipe)
@@ -140,7 +140,8 @@ def _own_data(args: Any) -> tuple[list[Any], int]:
     from fednnnn_plugin.fedml.loaders import fedml_dataset
     from fednnnn_plugin.fedml.processes import end_federation_together, simulation_ranks
     from fednnnn_plugin.fedml.settings import script_recipe
-    from fednnnn_plugin.processes.ranks import Ranks, ending_together
+    from fednnnn_plugin.processes.job import ending_together
+    from fednnnn_plugin.processes.ranks import Ranks
 
     end_federation_together(args)
     allow_code = is_allowed_code(DATA, args.dataset)

@@ -1,0 +1,69 @@
+"""A job: the ranks that were launched together, and how they end together."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fednnnn_plugin.errors import UserError, shown
+from fednnnn_plugin.processes.endings import (
+    Terminated,
+    ending,
+    launched_ranks,
+    leave_unsaid,
+    of_rank,
+    say,
+)
+from fednnnn_plugin.processes.mpi_ranks import MpiRanks
+from fednnnn_plugin.processes.ranks import AgreedError, Ranks
+
+# What all ranks know, rank 0 says, and a signal reaches all of them: it then writes a checkpoint,
+# and ends the others when it has.
+_TIME_TO_SAVE = 60.0
+
+
+def choose_ranks(backend: str | None) -> Ranks:
+    """Return the processes of this run: MPI's under ``mpirun``, else this one alone.
+
+    ``backend`` is ``"sp"`` or ``"MPI"`` where it was asked for. Processes that were launched
+    together never run each alone: that is an error of the user's, or of the launcher's.
+    """
+    if backend not in ("sp", "MPI", None):
+        raise UserError(f"backend: {shown(backend)}: must be 'sp' or 'MPI'")
+    launched = launched_ranks()
+    if backend == "sp" and launched > 1:
+        raise UserError(f"--backend sp: {launched} processes were launched: start one, or use MPI")
+    if backend != "MPI" and launched == 1:
+        return Ranks()
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"--backend MPI: mpi4py does not import ({reason}): install fednnnn-plugin[mpi]"
+        ) from None
+    ranks = MpiRanks(MPI.COMM_WORLD)
+    if launched not in (1, ranks.size):
+        raise UserError(
+            f"--backend MPI: {launched} processes were launched, but MPI sees {ranks.size}: launch "
+            f"them with the mpirun of the MPI that mpi4py uses ({ranks.library}); under Slurm, "
+            "srun with --mpi=pmix, or mpirun"
+        )
+    return ranks
+
+
+@contextmanager
+def ending_together(ranks: Ranks) -> Iterator[None]:
+    """End all ranks where this one raises: they would wait for it for ever, also in its exit."""
+    try:
+        yield
+    except BaseException as error:
+        if ranks.size > 1:
+            message, status = ending(error)
+            known = isinstance(error, AgreedError | Terminated | KeyboardInterrupt)
+            if ranks.rank and known:
+                time.sleep(_TIME_TO_SAVE)
+            else:
+                say(message if known else of_rank(message), err=True)
+            leave_unsaid()
+            ranks.abort(status)
+        raise
