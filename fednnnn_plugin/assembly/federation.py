@@ -211,9 +211,8 @@ def _federation(
     train, seed, name = recipe.train_args, recipe.common_args.random_seed, recipe.model_args.model
     data, device = inputs.data, inputs.device
     sgd = local_sgd(recipe, inputs.functions, data.num_classes)
-    unchanged_threads = partial(
-        on_threads, torch.get_num_threads()
-    )  # a model's code may ask for more
+    # A model's code may ask for more, which is for no longer than the call.
+    unchanged_threads = partial(on_threads, torch.get_num_threads())
     with agreed(ranks), unchanged_threads():
         model = own_copy(inputs.model, name, sgd.dtype).to(device, sgd.dtype)
         if inputs.trainer is None:
