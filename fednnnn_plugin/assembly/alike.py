@@ -9,9 +9,8 @@ import fednnnn_plugin
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.unchanged import PLACEMENT
 from fednnnn_plugin.client.replica import named_tensors
-from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import joined, printable, shown
-from fednnnn_plugin.fingerprint import tensors_digest
+from fednnnn_plugin.fingerprint import NOT_COVERED, tensors_digest
 from fednnnn_plugin.processes.ranks import AgreedError, Ranks
 from fednnnn_plugin.recipe import Recipe, resolved
 from fednnnn_plugin.run_folder.folder import Mode
@@ -41,19 +40,16 @@ def check_same_inputs(inputs: Inputs, ranks: Ranks) -> None:
     """Refuse ranks with other data, another split or model, or other code of the user's."""
     if ranks.size == 1:
         return
-    data, facts = inputs.data, {}
-    sizes = torch.tensor([data.client_size(client) for client in range(data.num_clients)])
-    facts["data (split)"] = tensors_digest([("sizes", sizes)])
-    if isinstance(data, FederatedData):
-        train = [("images", data.train_images), ("labels", data.train_labels)]
-        test = [("test images", data.test_images), ("test labels", data.test_labels)]
-        facts["data (tensors)"] = tensors_digest([*train, *test])
-        facts["data (split)"] = tensors_digest([("client", part) for part in data.client_indices])
+    facts = {
+        f"{printable(whose)} ({printable(what).replace('drawn_', '')})": digest
+        for whose, digests in inputs.fingerprint.items()
+        for what, digest in digests.items()
+        if what != NOT_COVERED
+    }
+    data = inputs.data
+    sizes = [str(data.client_size(client)) for client in range(data.num_clients)]
+    facts["data (sizes of the clients)"] = " ".join(sizes)
     facts["model (weights)"] = tensors_digest(named_tensors(inputs.model).items())
-    for whose, digests in inputs.fingerprint.items():
-        for what, digest in digests.items():
-            name = f"{printable(whose)} ({printable(what).replace('drawn_', '')})"
-            facts.setdefault(name, digest)
     must = "must be the same on all ranks: the same code, files and seeds on each machine"
     _check_alike(facts, ranks, must, say_values=False)
 
