@@ -1,17 +1,19 @@
 """A round of the paper's non-IID conditions on a GPU: ours, side by side, and a one-by-one loop.
 
     python benchmarks/gpu.py                                        # all four, 100 clients
+    python benchmarks/gpu.py --training slots --precision tf32      # the other way to train a group
     python benchmarks/gpu.py --device cpu --clients 3 --samples 50  # a try, without a GPU
 
-The loop has its data on the device, and is PyTorch's SGD on a copy of the model for each client.
-Seconds are of training and aggregation in the second round, the fastest of ``--repeats``. Goals: 20
-times the loop's speed for clients of one size, 8 times under the power law. Launches are kernels on
-a GPU, tensor operations elsewhere.
+The loop has its data on the device, and is PyTorch's SGD on a copy of the model for each client: of
+the first five, scaled to the samples of all. Seconds are of training and aggregation in the second
+round, the fastest of ``--repeats``. Launches are kernels of a group's step on a GPU, tensor
+operations elsewhere, of its first three steps. On one H100 it should take two minutes at most.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from products import DTYPES, ceiling, operations
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from fednnnn_plugin.assembly import executors
 from fednnnn_plugin.assembly.from_recipe import local_sgd
 from fednnnn_plugin.assembly.functions import Functions
 from fednnnn_plugin.client.group_sgd import Group, GroupSGD
@@ -43,12 +46,13 @@ HEAD = "train, aggregate, loop, × loop, of product, group, steps, × largest cl
 
 
 def launches(recipe: Recipe, data: FederatedData, device: torch.device, first: Group) -> int:
-    """Return the launches of a round of a group, staging included."""
+    """Return the launches of a group's first steps, three at most, staging included."""
     sgd, model = local_sgd(recipe, Functions()), create_model(recipe.model_args.model, 0).to(device)
     batches = TensorBatches(data, sgd, 0, device)
     start = layout_of(model).gather(named_tensors(model))
     group = GroupSGD(sgd, model, batches.images, batches.labels, batches.normalisation)
-    orders = [batches.orders(client, 1) for client in first]
+    some = 3 * sgd.batch_of(data.client_size(first[0]))
+    orders = [[order[:some] for order in batches.orders(client, 1)[:1]] for client in first]
     on_gpu = device.type == "cuda"
     with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as seen:
         group.train(start, orders)
@@ -74,10 +78,12 @@ def total(seconds: Seconds) -> float:
 @click.option("--clients", default=100, show_default=True, help="The first of the paper's 100.")
 @click.option("--samples", type=click.IntRange(1), help="Of each client, at most; default: all.")
 @click.option("--precision", default="fp32", type=click.Choice(list(DTYPES)), show_default=True)
-@click.option("--repeats", default=3, show_default=True)
+@click.option("--training", type=click.Choice(["groups", "slots"]), default=executors.TRAINING)
+@click.option("--repeats", default=1, show_default=True)
 @data_option
 def main(name: str, conditions: tuple[str, ...], clients: int, data: Path, **options: Any) -> None:
     logging.disable(logging.INFO)
+    executors.TRAINING = options["training"]
     device, precision = torch.device(name), options["precision"]
     batching = "auto" if device.type == "cuda" else clients  # a CPU alone would choose 1
     with numerics(precision):
@@ -87,15 +93,19 @@ def main(name: str, conditions: tuple[str, ...], clients: int, data: Path, **opt
     for condition in conditions:
         recipe = settings(condition, clients, precision, data, batching)
         held = federated(recipe, options["samples"])
+        some = replace(held, client_indices=held.client_indices[:5])
         side_by_side, loop = (
             ours(recipe, held, device),
-            plain_loop(recipe, held, device, staged=True),
+            plain_loop(
+                settings(condition, some.num_clients, precision, data), some, device, staged=True
+            ),
         )
         best = min((side_by_side() for _ in range(options["repeats"])), key=total)
-        with numerics(precision):
-            loop()  # the first round only warms up
-            one_by_one = min(total(loop()) for _ in range(options["repeats"]))
         sizes = [len(indices) for indices in held.client_indices]
+        share = sum(sizes[:5]) / sum(sizes)
+        with numerics(precision, device):
+            loop()  # the first round only warms up
+            one_by_one = min(total(loop()) for _ in range(options["repeats"])) / share
         sgd = local_sgd(recipe, Functions())
         model = create_model(recipe.model_args.model, 0)
         room, batching = (
@@ -106,7 +116,9 @@ def main(name: str, conditions: tuple[str, ...], clients: int, data: Path, **opt
         groups = plan_groups(range(clients), sizes, width)
         sequential = steps(groups, sizes, sgd)
         largest = sgd.epochs * -(-max(sizes) // sgd.batch_of(max(sizes)))
-        a_step = launches(recipe, held, device, groups[0]) / steps(groups[:1], sizes, sgd)
+        a_step = launches(recipe, held, device, groups[0]) / min(
+            3, -(-max(sizes) // sgd.batch_of(max(sizes)))
+        )
         rows.append(
             (
                 *(condition, f"{best.train:.3f}", f"{best.aggregate:.3f}", f"{one_by_one:.3f}"),

@@ -12,7 +12,7 @@ from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.models import create_model
 from fednnnn_plugin.recipe import Recipe
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 
 
 def operations(recipe: Recipe, data: FederatedData) -> float:

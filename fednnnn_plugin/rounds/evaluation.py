@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -73,10 +73,21 @@ def batch_to_test(model: nn.Module, sample: Tensor, room: int) -> int:
     return max(1, min(most, bound // max(sum(kept), 1)))
 
 
+class Counts(NamedTuple):
+    """A batch's tally on its device, whose host has not waited for it.
+
+    ``numbers`` ``[4]`` are those of :class:`Tally` in float64, which is exact for counts.
+    """
+
+    numbers: Tensor
+    outputs: "np.ndarray[Any, Any] | None" = None
+    targets: "np.ndarray[Any, Any] | None" = None
+
+
 @torch.no_grad()
-def tally(
+def count(
     model: nn.Module, batch: Batch, loss: Loss = CROSS_ENTROPY, *, keep: bool = False
-) -> Tally:
+) -> Counts:
     """Test one batch; the model is in evaluation mode. To ``keep`` outputs costs their memory.
 
     Logits ``[n, classes, ...]``, labels ``[n, ...]``; labels of -100 count for nothing, as in
@@ -89,22 +100,33 @@ def tally(
         targets = targets.to(torch.int64)
     outputs: Tensor = model(inputs)
     predicted = loss.predictions(outputs, targets)
-    counted = targets != IGNORED
+    nothing, counted = targets.new_zeros(()), (targets != IGNORED).sum()
     if loss is CROSS_ENTROPY and not targets.is_floating_point():
-        samples = int(counted.sum())
+        samples = counted
         total = F.cross_entropy(outputs.double(), targets, reduction="sum", ignore_index=IGNORED)
     else:
-        samples = len(targets)
-        total = loss(outputs, targets).double() * samples
-    found = Tally(
-        0 if predicted is None else int((predicted == targets).sum()),
-        float(total),
-        samples,
-        0 if predicted is None else int(counted.sum()),
-    )
-    if keep:
-        found = found._replace(outputs=_array(outputs), targets=_array(targets))
-    return found
+        samples = torch.full_like(counted, len(targets))
+        total = loss(outputs, targets).double() * len(targets)
+    correct = nothing if predicted is None else (predicted == targets).sum()
+    classified = nothing if predicted is None else counted
+    numbers = torch.stack([x.double() for x in (correct, total, samples, classified)])
+    return Counts(numbers, *((_array(outputs), _array(targets)) if keep else ()))
+
+
+def read(counted: Sequence[Counts]) -> list[Tally]:
+    """Return the tallies of batches; the host waits once for a GPU."""
+    if not counted:
+        return []
+    rows = torch.stack([each.numbers for each in counted]).tolist()
+    return [
+        Tally(int(correct), total, int(samples), int(classified), each.outputs, each.targets)
+        for (correct, total, samples, classified), each in zip(rows, counted, strict=True)
+    ]
+
+
+def tally(model: nn.Module, batch: Batch, loss: Loss = CROSS_ENTROPY) -> Tally:
+    """Test one batch, as :func:`count` does."""
+    return read([count(model, batch, loss)])[0]
 
 
 def _array(tensor: Tensor) -> "np.ndarray[Any, Any]":

@@ -19,7 +19,7 @@ from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.processes.devices import is_out_of_memory
 from fednnnn_plugin.processes.workers import Call, Failure, Step, Threads, Workers, all_of
 from fednnnn_plugin.rounds.batches import Batch, Batches
-from fednnnn_plugin.rounds.evaluation import Metric, Tally, evaluation, tally
+from fednnnn_plugin.rounds.evaluation import Counts, Metric, Tally, count, evaluation, read
 from fednnnn_plugin.rounds.groups import GroupTooWide
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.seeds import isolated_generators
@@ -220,14 +220,15 @@ class Executor:
         assert isinstance(batches, Batches)
         with self._generators("client", 0, 0):
             model = self._replica(state).model.eval()
-            return [
-                (place, self._tally(model, place, batches.staged(batch)))
-                for place, batch in islice(enumerate(batches.test()), first, stop, step)
-            ]
+            part = islice(enumerate(batches.test()), first, stop, step)
+            counted = {
+                place: self._count(model, place, batches.staged(batch)) for place, batch in part
+            }
+            return [*zip(counted, read([*counted.values()]), strict=True)]
 
-    def _tally(self, model: nn.Module, place: int, batch: Batch) -> Tally:
+    def _count(self, model: nn.Module, place: int, batch: Batch) -> Counts:
         with self._generators("test", 0, place):  # whoever tests the batches before it
-            return tally(model, batch, self._loss, keep=bool(self._metrics))
+            return count(model, batch, self._loss, keep=bool(self._metrics))
 
     def evaluate(self, tallied: Iterable[tuple[int, Tally]]) -> Evaluation:
         """Put together what all ranks' parts of a test found."""
