@@ -7,6 +7,7 @@ made from the docstrings of the public names.
 import inspect
 import json
 import re
+from importlib.util import find_spec
 from typing import Any
 
 from docutils import nodes
@@ -23,6 +24,7 @@ PAGES = {
         "Tutorial": "docs/tutorial",
         "Recipes and settings": "recipes/README",
         "FedML, ranks and machines": "launch/README",
+        "Flower": "launch/flower/README",
         "API reference": "docs/reference",
     },
     "Method and results": {
@@ -42,6 +44,7 @@ HEADINGS = {
     "assembly": "Runs",
     "followers": "Runs",
     "run_folder": "Runs",
+    "quantities": "Runs",
     "reporting": "Reading runs",
     "tuning": "Tuning",
     "data": "Data",
@@ -66,12 +69,16 @@ myst_enable_extensions = ["attrs_inline"]
 add_module_names = False
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+autodoc_mock_imports = [] if find_spec("flwr") else ["flwr"]
 maximum_signature_line_length = 80
 napoleon_use_ivar = True
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!fednnnn_plugin).*"),  # other libraries' types
-    ("py:class", r".*\.(Class|ClientSum|Layout|ModelState|Study)"),  # they need no page
+    (
+        "py:class",
+        r".*\.(Annotated|Class|ClientSum|Layout|ModelState|Objects|Study)",
+    ),  # they need no page
 ]
 html_math_renderer = "mathml"
 

@@ -1,10 +1,12 @@
 """A server rule as a strategy of Flower's Message API."""
 
+from __future__ import annotations
+
 import inspect
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -23,7 +25,8 @@ from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.rules import Rule
 
 _log = logging.getLogger("flwr")  # which `flwr run` shows
-Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+if TYPE_CHECKING:
+    Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class RuleStrategy(FedAvg):
