@@ -19,6 +19,7 @@ from fednnnn_plugin.data.own_data import (
     inputs_and_labels,
     members,
 )
+from fednnnn_plugin.data.tables import is_table
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fingerprint import Fingerprint, tensors_digest
 from fednnnn_plugin.recipe import Recipe
@@ -37,7 +38,8 @@ def has_loaders(brought: UserData) -> bool:
     if not isinstance(parts, tuple | list) or len(parts) != 2:
         return False
     return any(
-        isinstance(part, Dataset | DataLoader) and inputs_and_labels(part) is None
+        is_table(part)
+        or (isinstance(part, Dataset | DataLoader) and inputs_and_labels(part) is None)
         for part in (*members(parts[0]), *parts)
     )
 
@@ -99,18 +101,20 @@ def _loader(part: object, batch_size: int, where: str, loss: str, *, of_client: 
                 "DataLoaders, as only arrays alone are normalised"
             )
         part = TensorDataset(inputs, labels)
-    has_length = isinstance(part, Dataset) and hasattr(part, "__len__")
+    is_set = isinstance(part, Dataset) or is_table(part)
+    has_length = is_set and hasattr(part, "__len__")
     count: Any = call_code(len, where, lambda length: length(part)) if has_length else 0
     if part is None or (has_length and not count):
         raise UserError(f"{where}: {NO_SAMPLE if of_client else 'has no sample'}")
-    if not isinstance(part, Dataset) or not has_length or isinstance(part, IterableDataset):
+    if not has_length or isinstance(part, IterableDataset):
         kind = printable(type(part).__name__)
         raise UserError(
             f"{where}: a {kind}; must be (inputs, labels), a DataLoader, or a Dataset that has a "
             "length"
         )
     size: Any = count if batch_size == -1 else batch_size
-    return PairLoader(DataLoader(part, size, shuffle=of_client), where)
+    of: Any = part
+    return PairLoader(DataLoader(of, size, shuffle=of_client), where)
 
 
 def _told(

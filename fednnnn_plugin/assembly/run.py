@@ -134,9 +134,11 @@ def run(
             between the clients by the recipe, or by a fifth value: a list with each client's
             positions. Or ``(clients, test)``: a list with each client's part, and the test part,
             where a part is ``(inputs, labels)``, a ``Dataset`` or a ``DataLoader``, whose
-            ``generator`` is replaced by torch's global one. Or a function that returns one of
-            these. The number of clients is that of a split, unless ``overrides`` set
-            ``client_num_in_total``; all of them train in a round where all of the recipe's do.
+            ``generator`` is replaced by torch's global one. A ``datasets.Dataset`` of two columns
+            stands for inputs and labels, and two of them, or a ``DatasetDict`` of ``train`` and
+            ``test``, for the four arrays. Or a function that returns one of these. The number of
+            clients is that of a split, unless ``overrides`` set ``client_num_in_total``; all of
+            them train in a round where all of the recipe's do.
         rule: a server rule: a subclass of ``torch.optim.Optimizer`` with the decorator
             ``@fednnnn_plugin.rule(...)``.
         client_method: what clients do beside plain local SGD: ``"scaffold"``, ``"fedprox"``, or a

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fednnnn_plugin.data.tables import is_column, whole_column
 from fednnnn_plugin.errors import UserError, printable, reason
 
 _CHANNELS = (1, 3, 4)
@@ -11,7 +12,9 @@ _CHANNELS = (1, 3, 4)
 
 def is_array(value: object) -> bool:
     """Tell whether a value is a tensor or can be read as an array, as a column of a table can."""
-    return isinstance(value, Tensor) or (hasattr(value, "__array__") and not np.isscalar(value))
+    if isinstance(value, Tensor) or is_column(value):
+        return True
+    return hasattr(value, "__array__") and not np.isscalar(value)
 
 
 def as_tensor(value: object, where: str) -> Tensor:
@@ -27,7 +30,7 @@ def as_tensor(value: object, where: str) -> Tensor:
             return value.detach().to("cpu").contiguous()
         if isinstance(value, np.ma.MaskedArray):
             raise TypeError("must not be masked")
-        array = np.asarray(value)
+        array = np.asarray(whole_column(value))
         if array.dtype.kind not in "biufc":
             raise TypeError(f"{array.dtype}: must be numbers")
         return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fednnnn_plugin.data.arrays import as_tensor, check_finite, is_integral, kind_of
 from fednnnn_plugin.data.images import IGNORED
+from fednnnn_plugin.data.tables import whole_column
 from fednnnn_plugin.errors import UserError, shown
 
 MAX_CLASSES = 100_000
@@ -26,6 +27,7 @@ def checked_labels(value: object, where: str, loss: str = "") -> Tensor:
     as well; ``cross_entropy`` no numbers but the probabilities of the classes. Of others nothing is
     known.
     """
+    value = whole_column(value)
     _refuse_names(value, where)
     labels = as_tensor(value, where)
     if labels.dtype == torch.bool:

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from fednnnn_plugin.data.arrays import checked_inputs, is_array, is_integral, kind_of
 from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
 from fednnnn_plugin.data.labels import check_classes, checked_labels, count_classes
+from fednnnn_plugin.data.tables import with_arrays
 from fednnnn_plugin.errors import UserError, printable, reason
 from fednnnn_plugin.fingerprint import Fingerprint, code_digests, tensors_digest
 from fednnnn_plugin.seeds import generators_state, isolated_generators
@@ -71,7 +72,7 @@ def bring_data(
     found = find_code(DATA, name, given, allow_code=allow_code)
     check_arguments(found, "data_args", arguments)
     if given is not None and not callable(given):
-        return UserData(given, {})
+        return UserData(with_arrays(given, where), {})
     with isolated_generators(seed, "data"):
         before = generators_state()
         returned = call_code(found, where, lambda load: load(**arguments))

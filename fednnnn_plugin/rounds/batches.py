@@ -10,14 +10,12 @@ from torch.utils.data import DataLoader, Sampler
 
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.data.tables import inputs_and_labels_of
+from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import torch_generator
 
 Batch = tuple[Tensor, Tensor]
 AnyOrder = bool | Callable[[Tensor], bool]
-
-#: Under which of these a batch that is a mapping has its labels.
-_LABELS = ("label", "labels", "target", "targets", "y")
 
 
 @dataclass(frozen=True)
@@ -69,16 +67,8 @@ class PairLoader:
     def _pair(self, batch: object) -> object:
         if not isinstance(batch, Mapping):
             return batch
-        labels = [key for key in batch if str(key).lower() in _LABELS]
-        inputs = [key for key in batch if key not in labels]
-        if len(labels) != 1 or len(inputs) != 1:
-            keys = printable(", ".join(map(repr, batch)))
-            raise UserError(
-                f"{self.where}: its batches are mappings of {keys}: must have the labels under one "
-                f"of {', '.join(_LABELS)}, and the inputs under one other key: return "
-                "(inputs, labels), or leave the others out"
-            )
-        return batch[inputs[0]], batch[labels[0]]
+        inputs, labels = inputs_and_labels_of(batch, f"{self.where}: a batch")
+        return batch[inputs], batch[labels]
 
 
 def follow_the_engine(loader: Any) -> None:

@@ -1,0 +1,84 @@
+"""Data sets of the library ``datasets`` as arrays; it is the user's, and never imported here."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from fednnnn_plugin.errors import UserError, printable
+
+#: Under which of these names a table, or a batch that is a mapping, has its labels.
+LABELS = ("label", "labels", "target", "targets", "y")
+
+
+def inputs_and_labels_of(names: Collection[Any], where: str) -> tuple[Any, Any]:
+    """Return the name of the inputs and that of the labels, where they are the only two."""
+    labels = [name for name in names if str(name).lower() in LABELS]
+    inputs = [name for name in names if name not in labels]
+    if len(labels) != 1 or len(inputs) != 1:
+        found = printable(", ".join(map(repr, names)))
+        raise UserError(
+            f"{where}: has {found}: must have the labels under one of {', '.join(LABELS)}, and the "
+            "inputs under one other name: leave the others out, or give (inputs, labels)"
+        )
+    return inputs[0], labels[0]
+
+
+def is_table(value: object) -> bool:
+    """Tell whether a value is a ``datasets.Dataset``."""
+    of = type(value)
+    return of.__module__.partition(".")[0] == "datasets" and of.__name__ == "Dataset"
+
+
+def is_column(value: object) -> bool:
+    """Tell whether a value is a ``datasets.Column``, which is read when it is indexed."""
+    of = type(value)
+    return of.__module__.partition(".")[0] == "datasets" and of.__name__ == "Column"
+
+
+def whole_column(value: Any) -> Any:
+    """Return all items of a column as an array; other values as they are."""
+    return np.asarray(value[:]) if is_column(value) else value
+
+
+def with_arrays(value: Any, where: str) -> Any:
+    """Return a user's data with their tables as inputs and labels.
+
+    A mapping of a table ``train`` and another ``test``, and the pair of these, become the four
+    arrays. A table with a transform of its own stays: it is read batch by batch.
+    """
+    if isinstance(value, Mapping) and {"train", "test"} <= value.keys():
+        value = (value["train"], value["test"])
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        return value
+    first, test = value
+    if is_table(first) and is_table(test):
+        return (*_arrays(first, f"{where}: train"), *_arrays(test, f"{where}: test"))
+    names = first if isinstance(first, Mapping) else range(len(first) if _is_list(first) else 0)
+    if any(is_table(first[name]) for name in names):
+        first = [_part(first[name], f"{where}: client {k}") for k, name in enumerate(names)]
+    return first, _part(test, f"{where}: test")
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, tuple | list)
+
+
+def _part(part: Any, where: str) -> Any:
+    transformed = is_table(part) and part.format["type"] == "custom"
+    return _arrays(part, where) if is_table(part) and not transformed else part
+
+
+def _arrays(table: Any, where: str) -> tuple[Any, Any]:
+    name, of_labels = inputs_and_labels_of(table.column_names, where)
+    columns = table.with_format("numpy")[:]
+    inputs, labels = np.asarray(columns[name]), np.asarray(columns[of_labels])
+    if inputs.dtype.kind not in "biuf":
+        what = type(inputs.flat[0]).__name__ if inputs.size else "nothing"
+        raise UserError(
+            f"{where}: column {printable(name)}: {what} of several sizes, or text: must be numbers "
+            "of one shape: resize images, or make tokens of texts"
+        )
+    if type(table.features[name]).__name__ == "Image":
+        inputs = inputs[:, None] if inputs.ndim == 3 else inputs.transpose(0, 3, 1, 2)
+    return inputs, labels

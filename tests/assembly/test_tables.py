@@ -1,0 +1,83 @@
+"""Objects of the library ``datasets``: as arrays they give what the arrays give."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.data.own_data import bring_data, load_own_data
+
+from ..tiny import PARTS, TEST, quick_run
+
+datasets = pytest.importorskip("datasets")
+
+FOUR = {"client_num_in_total": 4, "client_num_per_round": 4, "comm_round": 1}
+
+
+def table(inputs: Any, labels: Any) -> Any:
+    return datasets.Dataset.from_dict({"label": labels.tolist(), "x": inputs.tolist()})
+
+
+def pictures(images: np.ndarray) -> Any:
+    features = datasets.Features(
+        {"img": datasets.Image(), "label": datasets.ClassLabel(names=["no", "yes"])}
+    )
+    values = {"img": [*images], "label": [0, 1] * (len(images) // 2)}
+    return datasets.Dataset.from_dict(values, features=features)
+
+
+@pytest.mark.parametrize("transform", [None, lambda rows: {k: torch.tensor(rows[k]) for k in rows}])
+def test_tables_train_as_arrays(tmp_path: Path, transform: Callable[..., Any] | None) -> None:
+    """Or batch by batch, where a table has a transform of its own."""
+    parts = [table(*part) for part in (*PARTS, TEST)]
+    for each in parts if transform else ():
+        each.set_transform(transform)
+    *clients, test = parts
+    run = quick_run(tmp_path / "run", model=nn.Linear(6, 4), data=(clients, test), **FOUR)
+    assert fp.read_runs(run.folder)["clients"].tolist() == [4]
+    if not transform:
+        whole = quick_run(tmp_path / "arrays", model=nn.Linear(6, 4), data=(PARTS, TEST), **FOUR)
+        said = [(each.folder / "fingerprint.json").read_text() for each in (run, whole)]
+        assert said[0].partition("model")[0] == said[1].partition("model")[0]
+
+
+@pytest.mark.parametrize("shape", [(8, 6), (8, 6, 3)])
+def test_pictures_have_their_channels_first(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (6, *shape), dtype=np.uint8)
+    both = datasets.DatasetDict(train=pictures(images[:4]), test=pictures(images[4:]))
+    for given in (both, (both["train"], both["test"])):
+        loaded = load_own_data("mine", bring_data("mine", seed=0, given=given)).dataset.pixels
+        expected = images[:4, None] if len(shape) == 2 else images[:4].transpose(0, 3, 1, 2)
+        assert loaded.train_images.tolist() == expected.tolist()
+        assert loaded.test_labels.tolist() == [0, 1]
+
+
+def test_columns_are_arrays() -> None:
+    one = table(torch.ones(4, 2), torch.tensor([0, 1, 2, 1]))
+    if isinstance(one["x"], list):
+        pytest.skip("of releases before 4.0 a column is a list")
+    given = (one["x"], one["label"], one["x"], one["label"])
+    loaded = load_own_data("mine", bring_data("mine", seed=0, given=given)).dataset.pixels
+    assert loaded.train_labels.tolist() == [0, 1, 2, 1]
+    named = table(torch.ones(2, 2), np.array(["a", "b"]))
+    for given in ((named["x"], named["label"]) * 2, (named, named)):
+        with pytest.raises(fp.UserError, match=r"train_labels: names, such as 'a': .*factorize"):
+            load_own_data("mine", bring_data("mine", seed=0, given=given))
+
+
+def test_table_of_other_columns_says_what_it_has() -> None:
+    more = table(torch.ones(2, 2), torch.arange(2)).add_column("at", [1, 2])
+    for given, said in (
+        ((more, more), "train: has 'label', 'x', 'at': must have the labels under"),
+        (([more], more), "client 0: has 'label', 'x', 'at': must"),
+        ((more.select_columns(["at", "x"]),) * 2, "train: has 'at', 'x': must have the labels"),
+        ((table(np.array(["a", "b"]), torch.arange(2)),) * 2, "column x: .*text: must be numbers"),
+    ):
+        with pytest.raises(fp.UserError, match=said):
+            bring_data("mine", seed=0, given=given)
