@@ -12,6 +12,20 @@ MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # bytes of th
 TEMPORARY = ".fednnnn-tmp"
 
 
+def expanded(path: str) -> Path:
+    """Expand ``~``, which is the working directory for a user without a home, as in a container.
+
+    ``RuntimeError`` where another user of that name has none.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        first, *rest = Path(path).parts
+        if first != "~":
+            raise
+        return Path.cwd().joinpath(*rest)
+
+
 @contextmanager
 def errors_named(path: Path) -> Iterator[None]:
     """Name the file in errors of writing to it; the kernel reports a full disk without a name."""

@@ -15,6 +15,7 @@ from fednnnn_plugin.client.loss import LOSSES
 from fednnnn_plugin.data.federated import FederatedData, load_federated
 from fednnnn_plugin.data.own_data import UserData
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.files import expanded
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.followers.trackers import WeightsAndBiases
 from fednnnn_plugin.processes.devices import choose_gpu, visible_gpus
@@ -98,7 +99,7 @@ def rank_device(recipe: Recipe, ranks: Ranks) -> torch.device:
     if settings.gpu_util_parse is not None:
         where, mapping = "gpu_util_parse", parse_mapping(settings.gpu_util_parse)
     elif settings.gpu_mapping_file is not None:
-        path = Path(settings.gpu_mapping_file).expanduser()
+        path = expanded(settings.gpu_mapping_file)
         where, mapping = "gpu_mapping_file", read_mapping(path, settings.gpu_mapping_key)
     elif ranks.size > 1 and (visible := visible_gpus()):
         return choose_gpu(ranks.local_rank % visible, say=say)

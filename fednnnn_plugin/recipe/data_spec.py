@@ -8,6 +8,7 @@ import pandas as pd
 
 from fednnnn_plugin.data.federated import load_federated
 from fednnnn_plugin.data.spec import DataSpec
+from fednnnn_plugin.files import expanded
 from fednnnn_plugin.packaged_recipes import find_recipe
 from fednnnn_plugin.recipe.load import load_recipe
 from fednnnn_plugin.recipe.schema import DataArgs, Recipe
@@ -20,7 +21,7 @@ def data_spec(recipe: Recipe, *, allow_code: bool = False) -> DataSpec:
     The section's keys are the fields of :class:`DataSpec`; others are its function's arguments.
     """
     data = recipe.data_args
-    folder = None if data.data_dir is None else Path(data.data_dir).expanduser()
+    folder = None if data.data_dir is None else expanded(data.data_dir)
     return DataSpec(
         **data.model_dump(include=set(DataArgs.model_fields))
         | {"data_cache_dir": data.cache_dir, "data_dir": folder},

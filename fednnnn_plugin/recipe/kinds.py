@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
@@ -17,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from fednnnn_plugin.data.dirichlet import LEAST_ALPHA
 from fednnnn_plugin.data.sets import DATASETS
 from fednnnn_plugin.errors import did_you_mean
+from fednnnn_plugin.files import expanded
 from fednnnn_plugin.models import unknown_model
 from fednnnn_plugin.server.rules import Key, decay, non_negative, positive
 from fednnnn_plugin.user_code import is_own
@@ -51,7 +51,7 @@ def _path(value: str) -> str:
     if not value or "\0" in value or len(value) > 4096:
         raise ValueError
     try:
-        Path(value).expanduser()
+        expanded(value)
     except RuntimeError as error:  # no such home directory
         raise ValueError("there is no such home directory; write the path without ~") from error
     return value

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS
+from fednnnn_plugin.files import expanded
 from fednnnn_plugin.recipe import kinds
 from fednnnn_plugin.server.rules import Key, Rule, find_rule
 
@@ -81,7 +82,7 @@ class DataArgs(Section):
     @property
     def cache_dir(self) -> Path:
         """The data folder, with ``~`` expanded."""
-        return Path(self.data_cache_dir).expanduser()
+        return expanded(self.data_cache_dir)
 
 
 class ModelArgs(Section):

@@ -1,6 +1,8 @@
 """Which code makes a run's numbers: versions of packages, and the commit of a clone."""
 
+import os
 import platform
+import subprocess
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -19,25 +21,26 @@ def versions() -> dict[str, str]:
     return found
 
 
+@cache
 def commit() -> str | None:
     """Return the commit of the clone that the package runs from; None where there is no clone.
 
-    It is read from git's files, as this package starts no programs: changes that are not committed
-    do not show.
+    It ends in ``-dirty`` where files that git knows have been changed since.
     """
     clone = Path(fednnnn_plugin.__file__).parents[1]
-    git = common = clone / ".git"
-    try:
-        if git.is_file():  # a further work tree, whose branches are those of the first
-            git = clone / git.read_text().removeprefix("gitdir:").strip()
-            common = git / (git / "commondir").read_text().strip()
-        head = (git / "HEAD").read_text().strip()
-        branch = head.removeprefix("ref: ")
-        if branch == head:
-            return head
-        if (common / branch).exists():
-            return (common / branch).read_text().strip()
-        packed = (common / "packed-refs").read_text().splitlines()
-        return next((line.split()[0] for line in packed if line.endswith(f" {branch}")), None)
-    except OSError:
+    if not (clone / ".git").exists():  # a folder above may be another's
         return None
+    # The clone may be another user's; no program runs that its settings name.
+    settings = ("-c", "safe.directory=*", "-c", "core.fsmonitor=false")
+    of = ("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    where = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(
+            ["git", "-C", clone, "--no-optional-locks", *settings, *of],
+            env=where,
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=10,
+        ).stdout.strip()
+    return None

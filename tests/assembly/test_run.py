@@ -160,7 +160,7 @@ def test_load_model_without_a_model_is_refused(tmp_path: Path, runs: dict[str, f
 
 
 def test_commit_of_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However git keeps it; none outside a clone, and before the first."""
+    """And whether it is what runs; none outside a clone, and before the first."""
 
     def git(*words: str, folder: str = "clone") -> str:
         place = tmp_path / folder
@@ -169,15 +169,23 @@ def test_commit_of_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         command = ("git", "-c", "user.name=n", "-c", "user.email=e", "-C", str(place), *words)
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
+    def found() -> str | None:
+        commit.cache_clear()
+        return commit()
+
     git("version")
-    assert commit() is None
+    assert found() is None
     git("init", "-b", "main")
-    assert commit() is None
-    git("commit", "--allow-empty", "-m", "one")
+    assert found() is None
+    source = tmp_path / "clone" / "source.py"
+    source.write_text("1")
+    git("add", "source.py")
+    git("commit", "-m", "one")
+    git("tag", "v1")
     first = git("rev-parse", "HEAD")
-    for words in (["status"], ["pack-refs", "--all"], ["checkout", "--detach"]):
-        git(*words)
-        assert commit() == first
-    git("worktree", "add", str(tmp_path / "other"), "-b", "topic")
-    git("commit", "--allow-empty", "-m", "two", folder="other")
-    assert commit() == git("rev-parse", "HEAD", folder="other") != first
+    monkeypatch.setenv("GIT_DIR", "/nowhere")  # as in a hook of git's
+    assert found() == first
+    source.write_text("2")
+    assert found() == f"{first}-dirty"
+    monkeypatch.setattr(fp, "__file__", str(tmp_path / "clone" / "venv" / "packages" / "x.py"))
+    assert found() is None  # installed in another's clone

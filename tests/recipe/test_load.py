@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -284,3 +285,13 @@ def test_dump_holds_values_and_no_access_key(recipe_file: Path) -> None:
     changed = {"train_args.beta": (5e-4, 0.9), "train_args.comm_round": (3, 5)}
     given = load_recipe(copy, ["comm_round=5", "beta=0.9"])
     assert differences(recipe, given) == changed
+
+
+def test_user_without_a_home_has_data_in_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a container, under a number that no user has."""
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError))
+    recipe = load_recipe(find_recipe("mnist_iid_b_fednnnn"))
+    assert recipe.data_args.cache_dir == Path.cwd() / "fedml_data"

@@ -60,7 +60,8 @@ def watch(log: str) -> None:
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         if event in STARTS:
-            file.write(f"{event}\n")
+            started = arguments[1][0] if event == "subprocess.Popen" else ""
+            file.write(f"{event} {started}\n")
         elif event == "pickle.find_class":
             raise RuntimeError(f"a pickle: {arguments}")
 
