@@ -31,6 +31,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 #: Seconds after which a fork that has said nothing is named, and after which one is ended that has
 #: no children and has used no processor time since: it waits for what no thread of it will do.
 SILENT_SECONDS, STUCK_SECONDS = 120.0, 600.0
+_LONGEST_LOOK = 2.0
 _WHY = "custom code in it may wait for a lock that another thread of the program held"
 _REMEDY = "device_args.worker_num: 1 trains arrays and tensors in the program itself"
 _log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class Fork:
             target=_compute, args=(calls, self.place, self.slot, end, os.getpid()), name="client"
         )
         self._heard_at, self._is_named, self._stuck = time.monotonic(), False, ""
-        self._used: tuple[object, float] = None, self._heard_at
+        self._looked_at, self._used, self._idle = self._heard_at, object(), 0.0
         with _signals_held(), warnings.catch_warnings():  # signals until the fork ignores them
             # Python 3.12 warns of locks that other threads hold: a fork uses none of their work.
             warnings.filterwarnings("ignore", "This process .* is multi-threaded")
@@ -93,9 +94,11 @@ class Fork:
     def _look_after(self, silent: float) -> None:
         """Name a process that says nothing, and end one that never will."""
         used, now = _processor_use(self.process.pid or 0), time.monotonic()
-        if used is None or used != self._used[0]:
-            self._used = used, now
-        idle = now - self._used[1]
+        # A look counts for no more than this: a job may be suspended as a whole.
+        self._idle += min(now - self._looked_at, _LONGEST_LOOK)
+        if used is None or used != self._used:
+            self._idle = 0.0
+        self._looked_at, self._used = now, used
         if not self._is_named:
             self._is_named = True
             _log.warning(
@@ -103,8 +106,8 @@ class Fork:
                 "%s; %s",
                 *(self.process.pid, silent, _WHY, _REMEDY),
             )
-        if idle > STUCK_SECONDS:
-            self._stuck = f"its process did nothing for {idle:.0f} s: {_WHY}; {_REMEDY}"
+        if self._idle > STUCK_SECONDS:
+            self._stuck = f"its process did nothing for {self._idle:.0f} s: {_WHY}; {_REMEDY}"
             self.process.kill()
             self.process.join()
 

@@ -108,6 +108,7 @@ def test_fork_that_leaves_a_child_is_a_failure(forks: Forks) -> None:
     assert results[1] == 1
 
 
+@pytest.mark.slow
 def test_fork_that_waits_for_ever_is_named_and_ended(
     forks: Forks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
