@@ -45,15 +45,10 @@ def why_alone(inputs: Inputs, sgd: LocalSGD) -> str:
         return ""
     if sgd.optimizer is not None:
         return "a custom optimizer steps one client at a time"
-    if sgd.loss is CROSS_ENTROPY and (data.train_labels.ndim > 1 or _ignores_some(data)):
-        return "the cross-entropy counts labels, of which samples have different numbers"
-    return why_not_together(
-        model, sgd, data.train_images[:5], data.train_labels[:5], data.normalisation
-    )
-
-
-def _ignores_some(data: FederatedData) -> bool:
-    return bool((data.train_labels == IGNORED).any())
+    labels = data.train_labels
+    if (labels.ndim > 1 and sgd.loss is CROSS_ENTROPY) or bool((labels == IGNORED).any()):
+        return "the loss counts labels, of which samples may have different numbers"
+    return why_not_together(model, sgd, data.train_images[:5], labels[:5], data.normalisation)
 
 
 def make_executor(

@@ -144,6 +144,7 @@ def test_what_cannot_train_together_trains_alone(
         *((ours._replace(model=model), SGD) for model in (mixing, drawing, embedding)),
         (ours._replace(data=LoaderData({0: []}, {0: 1}, [], 10)), SGD),
         (ours._replace(trainer=SimpleNamespace()), SGD),
+        (ours._replace(data=replace(data, train_labels=data.train_labels - 100)), SGD),
         (ours, adam),
     ]
     for inputs, sgd in cases:
