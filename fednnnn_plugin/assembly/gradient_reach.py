@@ -61,27 +61,35 @@ class Reach:
         """Refuse a pass in a test that reaches the original."""
         self._check_original(outputs, self._where)
 
-    def check(self, outputs: Tensor, loss: Tensor) -> list[str]:
+    def reaches(self, loss: Tensor) -> bool:
+        """Tell whether a loss has a gradient for any parameter."""
+        own = _names(self._trains) | _names(self._copied)
+        return any(id(leaf) in own for leaf in _leaves(loss))
+
+    def check(self, outputs: Tensor, loss: Tensor, *again: Tensor) -> list[str]:
         """Refuse a pass in training whose gradients belong to no parameter that a client trains.
+
+        ``again`` are outputs and loss of a second such pass: a tensor that both reach, and is no
+        parameter, is not made in the pass, as an initial state may be.
 
         Returns:
             Warnings.
         """
         check_forms(self._where, self._forms, parameter_forms(self._copied))
         own = _names(self._trains) | _names(self._copied)
-        reached = set[str]()
+        lasting = {id(leaf) for each in again for leaf in _leaves(each)}
         for begin, source in ((outputs, self._where), (loss, "train_args.loss")):
             self._check_original(begin, source)
             for leaf in _leaves(begin):
-                if name := own.get(id(leaf)):
-                    reached.add(name)
-                elif isinstance(leaf, nn.Parameter):
+                foreign = id(leaf) not in own
+                if foreign and (isinstance(leaf, nn.Parameter) or id(leaf) in lasting):
                     raise UserError(
-                        f"{source}: gradients reach a parameter of {list(leaf.shape)} that is none "
-                        "of the model's, so that no client trains it: make it in the model's "
-                        "__init__ and register it there (a layer of a list in nn.ModuleList), or "
-                        "freeze it with requires_grad_(False)"
+                        f"{source}: gradients reach a {type(leaf).__name__} of {list(leaf.shape)} "
+                        "that is none of the model's parameters, so that no client trains it: make "
+                        "it in the model's __init__ and register it there (as an nn.Parameter, a "
+                        "layer of a list in nn.ModuleList), or freeze it with requires_grad_(False)"
                     )
+        reached = {own.get(id(leaf)) for leaf in _leaves(loss)}
         for name, version in _versions(self._given).items():
             if version != self._versions[name]:
                 raise self._of_original(self._where, f"a forward pass changes {printable(name)}")
@@ -142,8 +150,9 @@ def check_forms(where: str, before: Mapping[str, Form], after: Mapping[str, Form
             )
         if (now.shape, now.dtype) != (form.shape, form.dtype):
             raise UserError(
-                f"{what}: {form.dtype} of {list(form.shape)} before a forward pass, {now.dtype} of "
-                f"{list(now.shape)} after it: must stay, or be a buffer with persistent=False"
+                f"{what}: {form.dtype} of {list(form.shape)} before a forward pass, {now.dtype} "
+                f"of {list(now.shape)} after it: pass a batch through the model before the run; a "
+                "buffer that is to change is registered with persistent=False"
             )
         if now.identity != form.identity:
             raise UserError(

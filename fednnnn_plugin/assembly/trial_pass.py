@@ -1,4 +1,4 @@
-"""A trial of a model and a loss on the first samples of the data, before any client trains."""
+"""A trial of a model and a loss on some samples of the data, before any client trains."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ def check_model(
     given: nn.Module | None = None,
     scorers: Sequence[str] = (),
 ) -> list[str]:
-    """Pass first samples through a copy of the model, and refuse what could not train.
+    """Pass some samples through a copy of the model, and refuse what could not train.
 
     As it is tested, and as it is trained; the loss is computed of what comes out. What the loss
     reaches must be parameters of the copy, and none of the model that was ``given``; ``scorers``
@@ -42,7 +42,7 @@ def check_model(
         Warnings: what trains, but perhaps not as it was meant.
     """
     loss, batch_size = sgd.loss, sgd.batch_size
-    batch = _first_samples(data)
+    batch = _samples(data)
     if batch is None:  # what such batches are is for the first step of a client to say
         return []
     where = f"model_args.model: {name}"
@@ -62,13 +62,14 @@ def check_model(
             raise _of_single(tried, name, data, batch_size)
     if tried.problem:
         raise UserError(f"{where}: {tried.problem}") from tried.cause
-    warnings = reach.check(tried.outputs, tried.loss)
+    # A loss of pairs may find none among two samples.
+    count = trains_on if reach.reaches(tried.loss) else len(inputs)
+    passes = [trial.passed(count, training=True) for _ in range(2)]
+    passes = [each for each in passes if not each.problem] or [tried]
+    warnings = reach.check(*(of for each in passes for of in (each.outputs, each.loss)))
     with_graph = trial.passed(tests_on, training=False, graph=True)  # which a test does not have
     if not with_graph.problem:
         reach.check_test(with_graph.outputs)
-    if isinstance(data, FederatedData):  # which may be sorted by class
-        step = -(-len(data.train_labels) // _FEW)
-        _, labels = _staged((inputs, data.train_labels[::step]), model)
     warnings += outputs_warnings(loss, tried.outputs, labels, data.num_classes, scorers)
     if trains_on > 1 and next(_single_batches(data, batch_size), None):
         tried = trial.passed(1, training=True)
@@ -91,10 +92,11 @@ def _of_single(
     return error
 
 
-def _first_samples(data: FederatedData | LoaderData) -> Batch | None:
-    """Return the first samples of the training data, as a model takes them."""
-    if isinstance(data, FederatedData):
-        return data.normalised(data.train_images[:_FEW]), data.train_labels[:_FEW]
+def _samples(data: FederatedData | LoaderData) -> Batch | None:
+    """Return some samples of arrays, or the first batch of loaders, as a model takes them."""
+    if isinstance(data, FederatedData):  # which may be sorted by class
+        step = -(-len(data.train_labels) // _FEW)
+        return data.normalised(data.train_images[::step]), data.train_labels[::step]
     with suppress(Exception, SystemExit), isolated_generators(0, "model check"):
         for loader in data.train_loaders.values():
             for inputs, labels in loader:

@@ -101,6 +101,15 @@ def when_tested(net: Any, x: Tensor) -> Tensor:
     return net.own(x) if net.training else net.then(x)
 
 
+def scaled(net: Any, x: Tensor) -> Tensor:
+    return net.own(x) * net.scale
+
+
+def starting(net: Any, x: Tensor) -> Tensor:
+    """From a state that is made anew, as in a recurrent network."""
+    return net.own(x) + torch.zeros(len(x), 10, requires_grad=True)
+
+
 def both(net: Any, x: Tensor) -> Tensor:
     return net.own(x) + net.further(x)
 
@@ -148,6 +157,10 @@ def of_forms(data: FederatedData, form: str) -> FederatedData | LoaderData:
         (Net(hooked, plain), r"further\.\w+ of the model that was given"),
         (Net(normed, lambda net, x: net.own(x) + net.then(net.own(x))), r"changes norm\."),
         (Net(add(), lambda net, x: net.own(x).detach() + LEFT.detach()), "no gradient"),
+        (
+            Net(add(scale=lambda _: torch.ones(10, requires_grad=True)), scaled),
+            r"Tensor of \[10\] that is none",
+        ),
     ],
 )
 @pytest.mark.parametrize("form", ["arrays", "loaders"])
@@ -163,6 +176,13 @@ def test_loss_that_reaches_what_no_client_trains(data: FederatedData) -> None:
     given = Net(add(), plain)
     near = Loss("near", lambda o, t: F.cross_entropy(o, t) + given.own.weight.square().sum())
     model = own_copy(given, "mine", torch.float32)
+    none = Loss("none", lambda o, t: F.cross_entropy(o.detach(), t))
+    with pytest.raises(UserError, match="no gradient for any"):
+        check_model(model, "mine", data, replace(SGD, loss=none), given)
+    begun = Loss("begun", lambda o, t: torch.zeros((), requires_grad=True) + F.cross_entropy(o, t))
+    assert check_model(model, "mine", data, replace(SGD, loss=begun), given) == []
+    pairs = Loss("pairs", lambda o, t: o[t == t[0]][2:].sum() if len(o) > 2 else torch.zeros(()))
+    assert check_model(model, "mine", data, replace(SGD, loss=pairs), given) == []
     for loss, named in (
         (near, r"own\.weight of the model that"),
         (SUM_LEFT, r"\[10\] that is none"),
@@ -176,6 +196,7 @@ def test_loss_that_reaches_what_no_client_trains(data: FederatedData) -> None:
     [
         (Net(add(), plain), ""),
         (Net(tied, both), ""),
+        (Net(add(), starting), ""),
         (Net(frozen, both), ""),
         (Net(add(further=lambda _: nn.Linear(64, 10)), plain), "further.weight, further.bias"),
         (Net(add(), lazily("cache", lambda: torch.ones(10))), ""),
