@@ -14,7 +14,7 @@ import torch
 
 from fednnnn_plugin.assembly.alike import check_same_inputs, check_same_start
 from fednnnn_plugin.assembly.executors import make_executor, why_alone
-from fednnnn_plugin.assembly.from_recipe import local_sgd, schedule
+from fednnnn_plugin.assembly.from_recipe import local_sgd, schedule, thresholds
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.load_model import model_metadata
 from fednnnn_plugin.assembly.model_check import own_copy
@@ -55,6 +55,7 @@ from fednnnn_plugin.run_folder.folder import Mode, RunFolder
 from fednnnn_plugin.run_folder.log_file import run_log
 from fednnnn_plugin.run_folder.provenance import commit, versions
 from fednnnn_plugin.run_folder.records import MetricsFile, Summary
+from fednnnn_plugin.run_folder.round_watch import RoundWatch
 from fednnnn_plugin.server.server import Server
 from fednnnn_plugin.user_code import is_own, on_threads
 
@@ -146,13 +147,22 @@ def run_federation(
             writer.restore()
         foreign = isinstance(inputs.data, LoaderData) and "split" not in inputs.fingerprint
         write_atomically(files.recipe, dump_recipe(recipe, own_data=foreign).encode())
-        _simulate(federation, writer, files)
+        watch = _round_watch(recipe, federation)
+        _simulate(federation, writer, files, watch)
         summary = _summary(recipe, files, federation, writer.train_state, inputs)
         summary.write(files.summary)
         return summary
 
 
-def _simulate(federation: Federation, writer: RunWriter, files: RunFolder) -> None:
+def _round_watch(recipe: Recipe, federation: Federation) -> RoundWatch:
+    limited = federation.schedule.max_client_norm is not None
+    # Each client that fails or is rejected is said already.
+    return RoundWatch(0, thresholds(recipe.tracking_args), limited=limited, once=True)
+
+
+def _simulate(
+    federation: Federation, writer: RunWriter, files: RunFolder, watch: RoundWatch
+) -> None:
     """Do the rounds that are left, on rank 0; whatever ends them, the last one is saved."""
     writer.begin()
     federation.ranks.broadcast_object(writer.train_state.round)
@@ -165,6 +175,7 @@ def _simulate(federation: Federation, writer: RunWriter, files: RunFolder) -> No
             record, train_state = simulate_round(federation, writer.train_state)
             assert record is not None
             writer.keep(record, train_state)
+            watch.look(record)
             _log.info("round %d: %s", record.round, figures(record))
             for follower in federation.followers:
                 follower.round_done(record)

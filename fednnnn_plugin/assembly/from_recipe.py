@@ -24,10 +24,12 @@ from fednnnn_plugin.processes.ranks import Ranks
 from fednnnn_plugin.reading import read_yaml
 from fednnnn_plugin.recipe import Recipe, dump_recipe, overridden_keys
 from fednnnn_plugin.recipe.data_spec import data_spec
+from fednnnn_plugin.recipe.schema import TrackingArgs
 from fednnnn_plugin.rounds.batches import LoaderData
 from fednnnn_plugin.rounds.sampling import Sampler
 from fednnnn_plugin.rounds.simulation import Schedule
 from fednnnn_plugin.run_folder.folder import Mode
+from fednnnn_plugin.run_folder.round_watch import Thresholds
 from fednnnn_plugin.server.sum import BinnedSum
 
 _log = logging.getLogger(__name__)
@@ -181,6 +183,11 @@ def check_services(recipe: Recipe, overrides: Sequence[str], *, by_fedml: bool) 
                 f"{key}: true: the recipe asks to send the run's numbers to a service: say so "
                 f"yourself with --set {key}=true{by_command}; or --set {key}=false"
             )
+
+
+def thresholds(settings: TrackingArgs) -> Thresholds:
+    """Return above what a round is unusual."""
+    return Thresholds(settings.warn_norm_ratio, settings.warn_alignment, settings.warn_weight_share)
 
 
 def recipe_followers(recipe: Recipe, mlops: Callable[[], Follower] | None = None) -> list[Follower]:

@@ -133,14 +133,15 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         # What the next round would serve, where the evaluation model is handed over instead.
         self._next_served: OrderedDict[str, Tensor] | None = None
         is_server = getattr(args, "role", "server") != "client"  # FedML's scripts build one in each
-        tracking = self._recipe.tracking_args if is_server else TrackingArgs()
-        self._files = ServerFiles(tracking)
+        if not is_server:
+            self._recipe = self._recipe.model_copy(update={"tracking_args": TrackingArgs()})
+        self._files = ServerFiles(self._recipe.tracking_args)
         if is_server:
             check_silos(args, self._round)
             self._restore()
-        self._records = SiloRecords(
-            tracking.metrics_path, self._round, recorded_settings(self._recipe, args)
-        )
+        cohort = getattr(args, "client_num_per_round", None) or 0
+        settings = recorded_settings(self._recipe, args)
+        self._records = SiloRecords(self._recipe, settings, cohort)
         if is_server:
             self._records.say_settings(self._recipe, served_alone=global_privacy())
 

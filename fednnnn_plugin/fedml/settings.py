@@ -41,6 +41,8 @@ _SERVER_KEYS = (
     "keep_states",
     "save_path",
     "metrics_path",
+    "prometheus_path",
+    *("warn_norm_ratio", "warn_alignment", "warn_weight_share"),
 )
 _CLIENT_KEYS = (
     "random_seed",

@@ -5,10 +5,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from fednnnn_plugin.assembly.from_recipe import thresholds
 from fednnnn_plugin.followers.follower import figures
 from fednnnn_plugin.quantities import ClientRecord
 from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.run_folder.prometheus import write_prometheus
+from fednnnn_plugin.run_folder.round_watch import RoundWatch
 from fednnnn_plugin.run_folder.server_records import ServerRecords
+from fednnnn_plugin.run_folder.server_state import file_to_write
 
 _log = logging.getLogger(__name__)
 
@@ -16,8 +20,12 @@ _log = logging.getLogger(__name__)
 class SiloRecords(ServerRecords):
     """The rounds of a silos' server: an INFO line each, beside what is kept in ``metrics_path``."""
 
-    def __init__(self, folder: str | None, done: int, settings: Mapping[str, Any]) -> None:
-        super().__init__(folder, done, "start_round", settings)
+    def __init__(self, recipe: Recipe, settings: Mapping[str, Any], cohort: int) -> None:
+        train, tracking = recipe.train_args, recipe.tracking_args
+        super().__init__(tracking.metrics_path, train.start_round, "start_round", settings)
+        limited = train.max_client_norm is not None
+        self._watch = RoundWatch(cohort, thresholds(tracking), limited=limited)
+        self._prometheus = file_to_write("prometheus_path", tracking.prometheus_path)
 
     def say_settings(self, recipe: Recipe, *, served_alone: bool) -> None:
         """Say at the start which rule serves, what is tested, and where files go."""
@@ -42,6 +50,9 @@ class SiloRecords(ServerRecords):
         record, self._last = self._last, None
         if record is None:
             return
+        self._watch.look(record)
+        if self._prometheus is not None:
+            write_prometheus(self._prometheus, record)
         least, median, largest = record.client_norms
         parts = [
             figures(record),

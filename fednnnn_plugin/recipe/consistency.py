@@ -26,6 +26,7 @@ _OF_SOME = {
     "tracking_args.keep_states": _CROSS_SILO,
     "tracking_args.save_path": _CROSS_SILO,
     "tracking_args.metrics_path": _CROSS_SILO,
+    "tracking_args.prometheus_path": _CROSS_SILO,
 }
 
 

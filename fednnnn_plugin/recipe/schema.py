@@ -167,7 +167,11 @@ class TrackingArgs(Section):
     server_state_path: kinds.PathText | None = None
     keep_states: kinds.Count = 3
     metrics_path: kinds.PathText | None = None
+    prometheus_path: kinds.PathText | None = None
     save_path: kinds.PathText | None = None
+    warn_norm_ratio: kinds.Positive = 10.0
+    warn_alignment: kinds.Positive = 0.99
+    warn_weight_share: kinds.Positive = 0.5
 
 
 class Recipe(Section):

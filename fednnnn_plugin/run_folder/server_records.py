@@ -23,7 +23,8 @@ _log = logging.getLogger(__name__)
 # What a restart may have otherwise, and no round shows.
 _OF_A_START = (
     *("start_round", "comm_round", "server_state_path", "keep_states"),
-    *("metrics_path", "save_path"),
+    *("metrics_path", "save_path", "prometheus_path"),
+    *("warn_norm_ratio", "warn_alignment", "warn_weight_share"),
 )
 
 
@@ -111,7 +112,7 @@ class ServerRecords:
         metrics = {**(last.test_metrics or {}), **(evaluation.metrics or {})}
         self._last = replace(
             last,
-            tested=True,
+            tested=last.tested or evaluation != Evaluation(),
             test_acc=last.test_acc if evaluation.accuracy is None else evaluation.accuracy,
             test_loss=last.test_loss if evaluation.loss is None else evaluation.loss,
             test_metrics=metrics or None,

@@ -54,16 +54,12 @@ def test_trainer_repeats_its_bits_and_metrics(tiny: Tiny, content: Content) -> N
         assert record["test_acc"] is None
 
 
-def test_settings_that_do_not_fit_data_are_refused(tiny: Tiny) -> None:
-    for sizes, settings, named in (
-        ([1] * 32_768, {}, "client_num_per_round: 32768"),  # more than add up exactly
-        ([7, 7, 0, 7], {"client_weighting": "samples"}, "client_weighting: samples: client 2"),
-    ):
-        clients = dict(enumerate(sizes))
-        data = LoaderData(dict.fromkeys(clients, ()), clients, (), 10)
-        settings |= {"client_num_in_total": len(sizes), "client_num_per_round": len(sizes)}
-        with pytest.raises(UserError, match=rf"^train_args\.{named}:? "):
-            tiny(data=data, **settings)
+def test_more_clients_than_add_up_exactly_are_refused(tiny: Tiny) -> None:
+    clients = dict.fromkeys(range(32_768), 1)
+    data = LoaderData(dict.fromkeys(clients, ()), clients, (), 10)
+    settings = {"client_num_in_total": len(clients), "client_num_per_round": len(clients)}
+    with pytest.raises(UserError, match=r"^train_args\.client_num_per_round: 32768: "):
+        tiny(data=data, **settings)
 
 
 CUDNN = ("allow_tf32", "deterministic", "benchmark", "enabled")
