@@ -124,7 +124,7 @@ def test_error_of_one_process_over_mpi_ends_all(error, status, monkeypatch) -> N
 
 
 def test_simulation_ends_with_one_ranks_mistake(monkeypatch) -> None:
-    """Where its data are not there; it waits for the others, who may make the same mistake."""
+    """Where its data are not there: it ends all of them."""
     ranks = Ranks()
     vars(ranks).update(size=2, rank=1, abort=sys.exit)
     monkeypatch.setattr(processes, "simulation_ranks", lambda recipe: ranks)
