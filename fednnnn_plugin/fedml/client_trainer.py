@@ -19,7 +19,11 @@ from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml.keys import warn_of_unread_keys
 from fednnnn_plugin.fedml.loaders import ClientLoader, has_data
-from fednnnn_plugin.fedml.model_states import whole_state, with_noise
+from fednnnn_plugin.fedml.model_states import (
+    refuse_images_of_other_form,
+    whole_state,
+    with_noise,
+)
 from fednnnn_plugin.fedml.processes import end_federation_together, log_through_fedml
 from fednnnn_plugin.fedml.security import turn_off
 from fednnnn_plugin.fedml.settings import client_recipe, script_functions
@@ -149,6 +153,7 @@ class FedNNNNClientTrainer(ClientTrainer):  # type: ignore[misc]
         dealt = train_data.data
         if self._staged is None or self._staged[:2] != (dealt, device):
             name = getattr(self.args, "model", type(self.model).__name__)
+            refuse_images_of_other_form(self.model, dealt.train_images)
             for warning in check_model(self.model, name, dealt, self._sgd):
                 _log.warning(warning)
             any_order = ours or self._takes_any_order

@@ -24,6 +24,25 @@ def served_copy(model: Any) -> nn.Module:
     return copied
 
 
+# FedML's own models that take images without channels, by class, and a view of ours that fits.
+_OTHER_IMAGES = {
+    "LogisticRegression": "flat images [n, pixels]; put nn.Flatten() before it",
+    "CNN_DropOut": "images [n, 28, 28]; put nn.Flatten(1, 2) before it",
+    "CNN_OriginalFedAvg": "images [n, 28, 28]; put nn.Flatten(1, 2) before it",
+}
+
+
+def refuse_images_of_other_form(model: nn.Module, images: Tensor) -> None:
+    """Refuse a model of FedML's for images of another form than ours, ``[n, C, H, W]``."""
+    takes = _OTHER_IMAGES.get(type(model).__name__)
+    if takes and type(model).__module__.startswith("fedml.") and images.ndim == 4:
+        form = ", ".join(map(str, images.shape[1:]))
+        raise UserError(
+            f"model_args.model: FedML's {type(model).__name__}: our images are [n, {form}], and it "
+            f"takes {takes}, in an nn.Sequential, or name a model of ours (nnnn_mnist)"
+        )
+
+
 def whole_client(model: nn.Module, state: Any) -> State:
     """Return a client's model, with our frozen parameters where it lacks them, as LoRA's does.
 

@@ -19,6 +19,7 @@ from fednnnn_plugin.fedml.keys import (
 )
 from fednnnn_plugin.fedml.loaders import FedMLDataset, check_dataset, dealt_data, engine_data
 from fednnnn_plugin.fedml.methods import warn_of_the_proximal_term
+from fednnnn_plugin.fedml.model_states import refuse_images_of_other_form
 from fednnnn_plugin.fedml.processes import (
     Mlops,
     quiet_fedml,
@@ -82,6 +83,8 @@ class Simulator:
             self._mode = run_mode(self._recipe)
             device = torch.device(device)
             data = engine_data(dataset, self._recipe.train_args.client_num_in_total)
+            if isinstance(data, FederatedData) and not custom:
+                refuse_images_of_other_form(model, data.train_images)
             trainer = None
             if client_trainer is not None:
                 trainer = ClientTrainerAdapter(client_trainer, model, args, device, dataset)

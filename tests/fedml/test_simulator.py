@@ -15,6 +15,7 @@ from torch.testing import assert_close
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.fedml.loaders import fedml_dataset
 from fednnnn_plugin.fedml.settings import script_recipe
 from fednnnn_plugin.recipe import Recipe
 
@@ -218,6 +219,23 @@ def test_simulation_refuses_what_does_not_fit(values, line) -> None:
     with refused(line):
         simulate(**values)
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("name", ["lr", "cnn"])
+def test_fedmls_models_of_flat_images_are_refused(name, images) -> None:
+    """Our images have a channel; the line says what to put before the model."""
+    args = fedml_args(output="out", client_num_in_total=3, client_num_per_round=3)
+    args.dataset, args.model, args.federated_optimizer = "mnist", name, "FedAvg"
+    model = fedml.model.create(args, 10)
+    args.federated_optimizer = "PaperFedAvg"
+    dataset = fedml_dataset(images, 5, 0)
+    trainer = fp.FedNNNNClientTrainer(model, args)
+    args.round_idx = 0
+    simulation, training = (simulate, (dataset, model)), (trainer.train, (dataset[5][0], CPU, args))
+    for call, given in (simulation, training):
+        named = {"args": args} if call is simulate else {}
+        with refused(r"model_args\.model: FedML's \w+: our images are \[n, 1, 8, 8\].*Flatten"):
+            call(*given, **named)
 
 
 def fedavg(net: nn.Module, batches: dict[int, list], one_after_another_in: int) -> Tensor:
