@@ -22,7 +22,7 @@ SERVICES = ("tracking_args.enable_wandb", "common_args.using_mlops")
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A folder with a module for each that Python and the packages have.
+    """A folder with a module for each that Python and the packages have, and settings of figures.
 
     Each module that is imported leaves its name in a file.
     """
@@ -35,6 +35,7 @@ def hostile(tmp_path: Path) -> Path:
     (tmp_path / "fedml" / "cli").mkdir()
     for file in ("fedml/cli/__init__.py", "fedml/cli/cli.py"):
         (tmp_path / file).write_text((tmp_path / "fedml/__init__.py").read_text())
+    (tmp_path / "matplotlibrc").write_text("backend: module://fedml\ntext.usetex: true\n")
     return tmp_path
 
 
