@@ -61,12 +61,12 @@ def check_classes(labels: Tensor, inputs: Tensor, where: str, loss: str) -> None
     if loss != _CROSS_ENTROPY or labels.is_floating_point() or labels.ndim < 2:
         return
     is_sequence = inputs.ndim > 2 or inputs.dtype == torch.int64
-    if is_sequence and labels.shape[1] in inputs.shape[1:]:
+    is_mask = labels.ndim > 2 and labels.ndim == inputs.ndim  # with a channel, as a grey image
+    if is_sequence and labels.shape[1] in inputs.shape[1:] and not is_mask:
         return
     if labels.shape[1] == 1:
-        raise UserError(
-            f"{where}: {kind_of(labels)}, a column: a sample has one class: give y[:, 0]"
-        )
+        of = "a place" if labels.ndim > 2 else "a sample"
+        raise UserError(f"{where}: {kind_of(labels)}: {of} has one class: give y[:, 0]")
     if labels.ndim == 2 and _are_one_hot(labels):
         raise UserError(
             f"{where}: {kind_of(labels)}, one-hot: a sample has one class: give y.argmax(1)"

@@ -28,7 +28,7 @@ def labels(n: int = 4) -> Tensor:
 def load(given: object, seed: int = 0) -> OwnData:
     """Load data, or what a function returns."""
     name = "<object>:mine"
-    return load_own_data(name, bring_data(name, seed=seed, given=given))
+    return load_own_data(name, bring_data(name, seed=seed, given=given), "cross_entropy")
 
 
 @pytest.mark.parametrize("form", [torch.as_tensor, np.asarray])
@@ -98,6 +98,7 @@ FLOATS = images().float()
         (([(FLOATS, labels()), (FLOATS[:0], labels()[:0])], REST[1:]), "client 1: has no sample"),
         (([(FLOATS, labels()), None], REST[1:]), "client 1: has no sample"),
         ((FLOATS, labels(), FLOATS, labels(), [[0, 1], []]), "client 1: has no sample"),
+        ((images(), images().long()) * 2, "train_labels: torch.int64 of [4, 1, 2, 2]: a place has"),
     ],
 )
 def test_own_data_that_does_not_fit_is_refused(given: object, said: str) -> None:
