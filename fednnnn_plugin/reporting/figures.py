@@ -83,13 +83,9 @@ def _curves(
     tested = values.dropna(subset=["at", "mean", *band])
     lengths = tested.groupby(["label", "run"])["round"].max()
     points = tested.groupby(["label", "round"]).agg(
-        at=("at", "mean"),
-        mean=("mean", "mean"),
-        sd=("mean", "std"),
-        seeds=("run", "size"),
-        low=(lowest, "min"),
-        high=(highest, "max"),
-    )
+        at=("at", "mean"), mean=("mean", "mean"), sd=("mean", "std"), seeds=("run", "size"),
+        low=(lowest, "min"), high=(highest, "max"),
+    )  # fmt: skip
     for label in tested["label"].unique():
         shown, ended = points.loc[label], np.sort(lengths.loc[label])
         gone = np.searchsorted(ended, shown.index) if x == "round" else 0
@@ -197,13 +193,7 @@ def loss(runs: pd.DataFrame, ax: Axes | None = None, **how: Unpack[Lines]) -> Ax
 
 
 @_of_lines
-def metric(
-    runs: pd.DataFrame,
-    ax: Axes | None = None,
-    *,
-    name: str,
-    **how: Unpack[Lines],
-) -> Axes:
+def metric(runs: pd.DataFrame, ax: Axes | None = None, *, name: str, **how: Unpack[Lines]) -> Axes:
     """A custom metric by round; ``name`` is its name in ``test_metrics``."""
     check_known("name", name, [str(each)[13:] for each in runs.filter(regex="^test_metrics\\.")])
     return _curves(runs, ax, f"test_metrics.{name}", name, style.linear_axis, **how)

@@ -25,16 +25,8 @@ RECIPE, SUMMARY, FINGERPRINT = "recipe.yaml", "summary.json", "fingerprint.json"
 DIRECTIONS = "metric_directions.json"
 #: Columns with the digests of custom objects.
 _OWN = (
-    "model",
-    "data",
-    "split",
-    "rule",
-    "trainer",
-    "sampler",
-    "client_method",
-    "loss",
-    "optimizer",
-    "metrics",
+    *("model", "data", "split", "rule", "trainer", "sampler", "client_method", "loss"),
+    *("optimizer", "metrics"),
 )
 FINGERPRINTS = tuple(f"{own}_fingerprint" for own in _OWN)
 DISPLAY_NAMES = {"PaperFedAvg": "FedAvg", "PaperFedProx": "FedProx", "NormNorm": "Norm-Norm"}
@@ -111,13 +103,13 @@ def _numbers(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 def _typed(heads: pd.DataFrame) -> pd.DataFrame:
     """Counts as ``Int64``, switches as ``boolean``, other numbers as floats, where all are such."""
-    types = {
-        name: {type(value) for value in column if not pd.isna(value)}
-        for name, column in heads.items()
-    }
-    found = {name: "boolean" for name, of in types.items() if of == {bool}}
-    found |= {name: "Int64" for name, of in types.items() if of == {int}}
-    found |= {name: "float64" for name, of in types.items() if float in of <= {int, float}}
+    found: dict[Any, Any] = {}
+    for name, column in heads.items():
+        kinds = {type(value) for value in column if not pd.isna(value)}
+        if kinds and kinds <= {int, float}:
+            found[name] = "float64" if float in kinds else "Int64"
+        elif kinds == {bool}:
+            found[name] = "boolean"
     return heads.where(heads.notna(), None).astype(found)
 
 
@@ -168,11 +160,12 @@ def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[s
                 settings[own] = _scalar(value)
     settings |= _fingerprints(folder / FINGERPRINT, problems)
     if settings.get("split_fingerprint"):  # the data had it: the recipe's partition was not used
-        settings |= dict.fromkeys(settings.keys() & set(PARTITION)) | {
-            "partition_method": OWN_SPLIT
-        }
+        settings |= dict.fromkeys(settings.keys() & set(PARTITION))
+        settings["partition_method"] = OWN_SPLIT
     # A summary may be of a shorter run, which was extended since.
     planned, method = settings.get("comm_round"), settings.get("federated_optimizer")
+    is_planned_longer = isinstance(planned, int | float) and planned > last
+    of_clients = settings.get("client_method")
     validation = sections.get("validation_args", {})
     frequency = _scalar(validation.get("frequency_of_the_test"))
     metric = _first_metric(validation)
@@ -180,11 +173,8 @@ def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[s
     return {
         "run": name,
         "folder": printable(folder),
-        "finished": _scalar(summary.get("rounds")) == last
-        and not (isinstance(planned, int | float) and planned > last),
-        "method": name
-        if method is None
-        else method_name(str(method), settings.get("client_method")),
+        "finished": summary.get("rounds") == last and not is_planned_longer,
+        "method": name if method is None else method_name(str(method), of_clients),
         "seed": _scalar(sections.get("common_args", {}).get("random_seed")),
         "device": _scalar(summary.get("device")),
         "commit": _scalar(summary.get("commit")),

@@ -7,14 +7,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from fednnnn_plugin.reporting.conditions import (
-    LINE,
-    SYMBOLS,
-    UNRECORDED,
-    differing,
-    judged,
-    value_text,
-)
+from fednnnn_plugin.reporting import conditions
+from fednnnn_plugin.reporting.conditions import LINE, SYMBOLS, differing, judged, value_text
 from fednnnn_plugin.reporting.outcomes import ACCURACY, averaged, outcomes, reaching
 from fednnnn_plugin.reporting.paper import PAPER, unlike_paper
 from fednnnn_plugin.reporting.runs import OWN_SPLIT
@@ -52,9 +46,8 @@ def accuracy(runs: pd.DataFrame) -> Table:
     numbers["seconds"] = numbers["seconds"].where(timed)
     rows = numbers[LINE].set_axis(_FIRST, axis=1)
     rows["method"] += numbers["unlike_paper"].map(lambda text: "*" * bool(text))
-    planned = pd.to_numeric(
-        pd.Series([head.get("comm_round") for head in heads], dtype=object), errors="coerce"
-    )
+    rounds = pd.Series([head.get("comm_round") for head in heads], dtype=object)
+    planned = pd.to_numeric(rounds, errors="coerce")
     rows["rounds"] = [
         f"{least}" + f" to {most}" * (most > least) + f" of {of:g}" * (least < of)
         for least, most, of in zip(numbers["rounds"], numbers["most_rounds"], planned, strict=True)
@@ -142,7 +135,7 @@ def _best_cells(numbers: pd.DataFrame) -> tuple[set[tuple[int, str]], list[str]]
     strong, notes = set[tuple[int, str]](), list[str]()
     uneven = False
     for place, lines in numbers[numbers["best"].notna()].groupby(LINE[:2], sort=False):
-        if len(lines) < 2 or place[0] == UNRECORDED:
+        if len(lines) < 2 or place[0] == conditions.UNRECORDED:
             continue
         if why := _not_comparable(lines):
             notes.append(f"{' '.join(place)}: no best: {why}.")
@@ -164,11 +157,8 @@ def _not_comparable(lines: pd.DataFrame) -> str:
     """Why a condition's lines are not ranked; empty where they are."""
     if lines["metric"].nunique() > 1:
         return "the runs are judged by different metrics"
-    for what, least, most in (
-        ("rounds", "rounds", "most_rounds"),
-        ("tests", "fewest_tests", "most_tests"),
-    ):
-        low, high = lines[least].min(), lines[most].max()
+    for what, least in (("rounds", "rounds"), ("tests", "fewest_tests")):
+        low, high = lines[least].min(), lines[f"most_{what}"].max()
         if low < high:
             return f"the runs have {low} to {high} {what}"
     return ""

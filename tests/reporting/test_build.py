@@ -70,6 +70,7 @@ def test_report_files_tables_and_warnings(built: tuple[Path, str]) -> None:
     assert r"\<b\>\&x\|" in text
     assert set(re.findall(r"\]\((figures/[^)]+)\)", text)) == figures
     assert not re.search(r"(?<!\\)[<>]", text)  # names are text
+    assert re.search(r"^\| data set \|.*\|\n\| --- \|", text, re.MULTILINE)
     for text in (output, (out / "index.html").read_text()):
         assert "=1+1/metrics.jsonl: line 3" in text
         assert "--layer" in text
