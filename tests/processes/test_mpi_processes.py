@@ -82,10 +82,10 @@ class Broken(Drag):
             raise ArithmeticError("rank 1 lost its mind")
         return super().finish_client(local)
 
-def short_of_memory(self, start, orders, *given):
+def short_of_memory(self, start, orders, *given, **more):
     if len(orders) > 2:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-    return train(self, start, orders, *given)
+    return train(self, start, orders, *given, **more)
 
 train = GroupSGD.train
 if rank() == 1:
