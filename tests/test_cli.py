@@ -78,7 +78,10 @@ def test_run_shows_a_line_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
         ([RECIPE, "--set=beta=big"], "--set train_args.beta: 'big': "),
         ([RECIPE, "--set=learning_rate=1e-46"], "--set train_args.learning_rate: "),
         ([RECIPE, "--set=client_num_in_total=2000"], "train_args.client_num_in_total: 2000: "),
-        ([RECIPE, "--set=model=nnnn_mnist"], "model_args.model: nnnn_mnist: does not take"),
+        (
+            [RECIPE, "--set=model=nnnn_mnist"],
+            "model_args.model: nnnn_mnist: images of 8 x 8 are too small",
+        ),
         (["nowhere/x.yaml"], "nowhere/x.yaml: no such file"),
         (["mnist_noniid_b_fednnnn", *NO_DATA], "/none: no MNIST here: "),
         ([RECIPE, "--output=.", *quick()], "--output: "),
