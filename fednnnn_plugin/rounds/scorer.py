@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import get_scorer, get_scorer_names, r2_score
 from torch import Tensor
@@ -102,7 +103,7 @@ class _Classes(ClassifierMixin, _Fitted):  # type: ignore[misc]
 
     def __init__(self, count: int, are_probabilities: bool) -> None:
         self.are_probabilities = are_probabilities
-        self.classes_ = np.arange(count)
+        self.classes_: NDArray[np.int64] = np.arange(count)
 
     def predict(self, outputs: Any) -> Any:
         return outputs.argmax(1)
