@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
@@ -14,8 +15,10 @@ import click
 from fednnnn_plugin.cli.shared import PATH, on_recipe, one_line_errors
 from fednnnn_plugin.cli.short_options import SHORT, on_short_options, short_overrides
 from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.packaged_recipes import find_recipe
 from fednnnn_plugin.processes.endings import launched_rank, say
 from fednnnn_plugin.processes.interpreter import python_command
+from fednnnn_plugin.reading import read_mapping
 
 if TYPE_CHECKING:
     from fednnnn_plugin.followers.follower import Follower
@@ -82,9 +85,19 @@ def check_command(recipe: str, **options: Any) -> None:
 
     Nothing is written to the run folder; data that is absent is downloaded, as by a run. Each
     mistake is one line, and the exit status is then 2: useful before a job is queued.
+
+    RECIPE.yaml may be the YAML of a FedML server (training_type: cross_silo), which takes no
+    options: its settings, paths, clients and state are checked, and nothing is written.
     """
+    if _is_servers(recipe):
+        if given := [name for name, value in options.items() if value]:
+            words = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            words = words.replace("--overrides", "--set")
+            raise UserError(f"{words}: a FedML server's YAML is checked without options")
+        _check_server(Path(recipe).expanduser())
+        return
     from fednnnn_plugin.assembly.run import start_recipe
-    from fednnnn_plugin.recipe import find_recipe, load_recipe
+    from fednnnn_plugin.recipe import load_recipe
 
     options = _with_short(recipe, options)
     if Path(recipe).is_file():
@@ -106,6 +119,22 @@ def check_command(recipe: str, **options: Any) -> None:
     say(f"run folder: {_shown(checked.folder, options)}{finished}")
 
 
+def _is_servers(recipe: str) -> bool:
+    """Say whether a file is of a FedML server; what cannot be read is the recipe's check to say."""
+    try:
+        common = read_mapping(find_recipe(recipe), "sections").get("common_args")
+    except UserError:
+        return False
+    return isinstance(common, dict) and common.get("training_type") == "cross_silo"
+
+
+def _check_server(path: Path) -> None:
+    # What touches FedML is above the commands, as `fedml run` uses them: it is loaded by its name.
+    if reason := import_module("fednnnn_plugin.fedml.hook").why_unusable("check of a server"):
+        raise UserError(reason)
+    say(import_module("fednnnn_plugin.fedml.server_check").check_server(path))
+
+
 def _shown(folder: Path, options: dict[str, Any]) -> Path:
     """Return a run folder as it was given; by default it is in the working directory."""
     return options["output"] or Path(*folder.parts[-2:])
@@ -120,7 +149,7 @@ def _with_short(recipe: str, options: dict[str, Any]) -> dict[str, Any]:
 def _become_fedml_run(recipe: str, options: dict[str, Any]) -> None:
     """Continue as ``fedml run`` with the same arguments, if FedML's service is asked for."""
     from fednnnn_plugin.assembly.from_recipe import check_services
-    from fednnnn_plugin.recipe import find_recipe, load_recipe
+    from fednnnn_plugin.recipe import load_recipe
 
     allow_code = options["allow_code"]
     try:

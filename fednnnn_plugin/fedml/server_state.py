@@ -10,6 +10,7 @@ from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.recipe.schema import TrackingArgs
 from fednnnn_plugin.run_folder.server_state import (
     file_to_write,
+    place_to_write,
     read_state,
     write_state,
     write_tensors,
@@ -27,9 +28,10 @@ class ServerFiles:
         UserError: one of them cannot be written there.
     """
 
-    def __init__(self, tracking: TrackingArgs) -> None:
-        self.state_path = file_to_write("server_state_path", tracking.server_state_path)
-        self._model_path = file_to_write("save_path", tracking.save_path)
+    def __init__(self, tracking: TrackingArgs, *, only_check: bool = False) -> None:
+        place = place_to_write if only_check else file_to_write
+        self.state_path = place("server_state_path", tracking.server_state_path)
+        self._model_path = place("save_path", tracking.save_path)
         self._kept = tracking.keep_states if self.state_path is not None else 0
         if self._model_path is not None and self._model_path == self.state_path:
             raise UserError(f"save_path: {tracking.save_path}: is the server_state_path too")

@@ -129,11 +129,12 @@ def script_recipe(
     return build(Path(file).stem or str(named or "args"), values, caller)
 
 
-def server_recipe(args: Any, method: str | None = None) -> Recipe:
+def server_recipe(args: Any, method: str | None = None, *, also: tuple[str, ...] = ()) -> Recipe:
     """Return what a silo's server reads.
 
     ``method`` is ours, or a custom one; None takes ``federated_optimizer`` if that is one, else
-    FedNNNN. Secure aggregation is refused, and so is a sampler of the user's.
+    FedNNNN. Secure aggregation is refused, and so is a sampler of the user's. ``also`` are keys
+    that FedML itself reads.
     """
     named = getattr(args, "federated_optimizer", None)
     if named in _SECURE:
@@ -156,7 +157,7 @@ def server_recipe(args: Any, method: str | None = None) -> Recipe:
     warn_of_near_keys(args)
     warn_of_unused_keys(args, simulation=False)
     every = dict.fromkeys(key for other in RULES.values() for key in other.keys)
-    keys = (*_SERVER_KEYS, *every)
+    keys = (*_SERVER_KEYS, *also, *every)
     clients = dict.fromkeys(METHODS[rule.client_method].keys if rule.client_method else (), 0.0)
     return _recipe(args, keys, federated_optimizer=method, **clients)
 

@@ -14,7 +14,7 @@ from fednnnn_plugin.quantities import RoundRecord, Seconds
 from fednnnn_plugin.reading import read_mapping, write_yaml
 from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.run_folder.records import Evaluation, MetricsFile, round_record
-from fednnnn_plugin.run_folder.server_state import file_to_write
+from fednnnn_plugin.run_folder.server_state import file_to_write, place_to_write
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
 from fednnnn_plugin.server.update import Update
@@ -59,13 +59,7 @@ class ServerRecords:
     def _go_on(
         self, file: MetricsFile, done: int, told_by: str, settings: Mapping[str, Any]
     ) -> None:
-        recorded = file.rounds()
-        where = f"metrics_path: {printable(file.path.parent)}"
-        there = f"{where}: has records of {recorded} rounds, {told_by} says {done}"
-        if recorded < done:
-            raise UserError(f"{there}: must be the folder of the rounds before")
-        if recorded and not done:
-            raise UserError(f"{there}: continue them by {told_by}, or name another folder")
+        where = _refuse_other_rounds(file, done, told_by)
         if done:
             self._integrated, _ = file.until(done)
         file.cut(done)
@@ -121,6 +115,25 @@ class ServerRecords:
         if self._file is not None:
             self._file.replace_last(self._last)
         self._marks[0] = ended
+
+
+def check_records(folder: str | Path | None, done: int, told_by: str) -> None:
+    """Refuse what :class:`ServerRecords` would refuse, without writing anything."""
+    name = None if folder is None else f"{folder}/metrics.jsonl"
+    if (path := place_to_write("metrics_path", name)) is not None:
+        _refuse_other_rounds(MetricsFile(path), done, told_by)
+
+
+def _refuse_other_rounds(file: MetricsFile, done: int, told_by: str) -> str:
+    """Refuse a folder of another number of rounds; return how messages name it."""
+    recorded = file.rounds()
+    where = f"metrics_path: {printable(file.path.parent)}"
+    there = f"{where}: has records of {recorded} rounds, {told_by} says {done}"
+    if recorded < done:
+        raise UserError(f"{there}: must be the folder of the rounds before")
+    if recorded and not done:
+        raise UserError(f"{there}: continue them by {told_by}, or name another folder")
+    return where
 
 
 def _warn_of_changes(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -31,6 +32,23 @@ def file_to_write(key: str, text: str | Path | None) -> Path | None:
             return path
     except OSError as error:
         raise UserError(f"{where}: cannot be written: {error.strerror}") from None
+
+
+def place_to_write(key: str, text: str | Path | None) -> Path | None:
+    """Return where a file can be written, as far as it can be told without writing anything."""
+    if text is None:
+        return None
+    path, where = Path(text).expanduser().resolve(), f"{key}: {printable(text)}"
+    try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"{where}: is no regular file; must be one, or not be there")
+        above = next(folder for folder in path.parents if folder.exists())
+    except OSError as error:
+        raise UserError(f"{where}: cannot be written: {error.strerror}") from None
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        kind = "is not writable" if above.is_dir() else "is no folder"
+        raise UserError(f"{where}: cannot be written: {printable(above)} {kind}")
+    return path
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -1,0 +1,119 @@
+"""``fednnnn check`` of a cross-silo server's YAML: what the server refuses, without starting it."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import fedml  # noqa: F401  # whose names of methods are none of ours
+
+from fednnnn_plugin.errors import UserError, joined, printable, shown
+from fednnnn_plugin.fedml.methods import refuse_near_miss
+from fednnnn_plugin.fedml.security import check_security
+from fednnnn_plugin.fedml.server_state import ServerFiles
+from fednnnn_plugin.fedml.settings import server_recipe
+from fednnnn_plugin.fedml.silos import check_silos
+from fednnnn_plugin.reading import read_mapping
+from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.run_folder.server_records import check_records
+from fednnnn_plugin.run_folder.server_state import place_to_write
+
+T = TypeVar("T")
+_COUNTS = ("client_num_in_total", "client_num_per_round", "comm_round")
+_COLUMNS = ("eid", "rank", "grpc_server_ip", "grpc_server_port")  # that FedML needs
+
+
+def check_server(path: Path) -> str:
+    """Return a line on what the server of a FedML YAML would run; write nothing.
+
+    Relative paths are of the working directory, as the server's are.
+
+    Raises:
+        UserError: a line for each mistake.
+    """
+    args = _arguments(path)
+    problems: list[str] = []
+
+    def tried(check: Callable[..., T], *given: object, **named: object) -> T | None:
+        try:
+            return check(*given, **named)
+        except UserError as error:
+            problems.extend(str(error).splitlines())
+            return None
+
+    tried(refuse_near_miss, args)
+    recipe = tried(server_recipe, args, also=_COUNTS)
+    numbers = {key: getattr(args, key, None) for key in _COUNTS}
+    if all(isinstance(value, int) for value in numbers.values()):
+        tried(check_silos, args, 0)
+        tried(check_security, args)
+    tried(_check_addresses, args)
+    if recipe is not None:
+        tried(_check_files, recipe)
+    if problems or recipe is None:
+        raise UserError(joined(problems))
+    return _line(recipe)
+
+
+def _arguments(path: Path) -> SimpleNamespace:
+    """Return what FedML makes of the file in the server's process."""
+    given: dict[str, Any] = {}
+    for name, section in read_mapping(path, "sections such as train_args").items():
+        if not isinstance(section, dict):
+            raise UserError(f"{printable(path)}: {name}: {shown(section)}: must be a mapping")
+        given |= section
+    if given.get("client_id_list") in ("None", "[]"):  # as FedML takes them
+        given["client_id_list"] = None
+    fixed = {"yaml_config_file": str(path), "role": "server", "rank": 0, "process_id": 0}
+    args = SimpleNamespace(**{"enable_cuda_rpc": False} | given | fixed)
+    if not hasattr(args, "worker_num"):
+        args.worker_num = given.get("client_num_per_round")
+    return args
+
+
+def _check_addresses(args: Any) -> None:
+    """Refuse a table of gRPC's that FedML cannot read; who lacks a line has FedML's default."""
+    if getattr(args, "backend", None) != "GRPC":
+        return
+    table = getattr(args, "grpc_ipconfig_path", None)
+    where = f"comm_args.grpc_ipconfig_path: {shown(table)}"
+    if not isinstance(table, str):
+        raise UserError(f"{where}: must be the file of gRPC's addresses")
+    try:
+        with Path(table).open(encoding="utf-8", newline="") as file:
+            rows = csv.DictReader(file)
+            columns = rows.fieldnames or ()
+    except (OSError, ValueError, csv.Error) as error:
+        why = getattr(error, "strerror", None) or "not a table in UTF-8"
+        raise UserError(f"{where}: cannot be read: {why}") from None
+    if lacking := [name for name in _COLUMNS if name not in columns]:
+        raise UserError(f"{where}: no column {', '.join(lacking)}; must have {','.join(_COLUMNS)}")
+
+
+def _check_files(recipe: Recipe) -> None:
+    tracking, done = recipe.tracking_args, recipe.train_args.start_round
+    problems = []
+    for check in (
+        lambda: ServerFiles(tracking, only_check=True).read(done, recipe.rule.name),
+        lambda: check_records(tracking.metrics_path, done, "start_round"),
+        lambda: place_to_write("prometheus_path", tracking.prometheus_path),
+    ):
+        try:
+            check()
+        except UserError as error:
+            problems += str(error).splitlines()
+    if problems:
+        raise UserError(joined(problems))
+
+
+def _line(recipe: Recipe) -> str:
+    train, tracking = recipe.train_args, recipe.tracking_args
+    values = ", ".join(f"{key} {recipe.rule_settings[key]}" for key in recipe.rule.keys)
+    first, last = train.start_round + 1, train.start_round + train.comm_round
+    return (
+        f"{recipe.name}: a server of {recipe.rule.name}{f' ({values})' if values else ''}, rounds "
+        f"{first} to {last}, {train.client_num_per_round} of {train.client_num_in_total} clients a "
+        f"round; state: {tracking.server_state_path or 'not kept'}, "
+        f"records: {tracking.metrics_path or 'not kept'}"
+    )

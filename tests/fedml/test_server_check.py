@@ -1,0 +1,94 @@
+"""``fednnnn check`` of a cross-silo server's YAML: a line for each mistake, and nothing written."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from fedml.core.security.fedml_defender import FedMLDefender
+
+from fednnnn_plugin.cli import main
+from fednnnn_plugin.fedml import hook
+
+from .rounds import clients, net, play, silo
+
+CONFIG = "fedml_config.yaml"
+EXAMPLE = Path(__file__).parents[2] / "launch" / "cross_silo"
+
+
+@pytest.fixture(autouse=True)
+def federation(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in (CONFIG, "grpc_ipconfig.csv"):
+        shutil.copy(EXAMPLE / name, own_folder)
+    monkeypatch.setattr(FedMLDefender, "_defender_instance", None)
+    return own_folder
+
+
+def check(*words: str, **keys: object) -> Result:
+    """Check the example with other values of its keys; a key that it lacks is of ``train_args``."""
+    content = yaml.safe_load(Path(CONFIG).read_text())
+    for key, value in keys.items():
+        homes = [name for name, section in content.items() if key in section]
+        content[homes[0] if homes else "train_args"][key] = value
+    Path(CONFIG).write_text(yaml.safe_dump(content))
+    before = sorted(Path().rglob("*"))
+    result = CliRunner().invoke(main, ["check", CONFIG, *words], catch_exceptions=False)
+    assert sorted(Path().rglob("*")) == before
+    return result
+
+
+def test_good_one_is_a_line() -> None:
+    result = check()
+    assert (result.exit_code, result.stderr) == (0, "")
+    [line] = result.stdout.splitlines()
+    for part in ("FedNNNN (beta 0.7, gamma 0.8)", "rounds 1 to 3", "3 of 3 clients"):
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    ("keys", "start"),
+    [
+        ({"beta": -1}, f"{CONFIG}: train_args.beta: -1: "),
+        ({"client_num_per_round": 4}, f"{CONFIG}: train_args.client_num_per_round: 4: "),
+        ({"federated_optimizer": "FedNNN"}, "federated_optimizer: 'FedNNN': "),
+        ({"worker_num": 2}, "device_args.worker_num: 2: "),
+        ({"client_id_list": "[1, 2]"}, "train_args.client_id_list: 2 silos: "),
+        ({"enable_defense": True, "defense_type": "rfa"}, "defense_type: rfa: "),
+        ({"grpc_ipconfig_path": "none.csv"}, "comm_args.grpc_ipconfig_path: 'none.csv': "),
+        ({"grpc_ipconfig_path": CONFIG}, f"comm_args.grpc_ipconfig_path: '{CONFIG}': no column "),
+        ({"save_path": f"{CONFIG}/model"}, f"save_path: {CONFIG}/model: "),
+        ({"metrics_path": CONFIG}, f"metrics_path: {CONFIG}/metrics.jsonl: "),
+        ({"prometheus_path": "."}, "prometheus_path: .: "),
+        ({"start_round": 2, "metrics_path": None}, "train_args.start_round: 2: there is no state "),
+    ],
+)
+def test_mistake_is_a_line(keys: dict, start: str) -> None:
+    result = check(**keys)
+    lines = result.stderr.splitlines()
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert [line for line in lines if line.startswith(start)], lines
+
+
+def test_all_mistakes_are_said_together() -> None:
+    assert check(beta=-1, worker_num=2, grpc_ipconfig_path="none").stderr.count("\n") == 3
+
+
+def test_state_and_records_must_be_of_start_round() -> None:
+    paths = {"server_state_path": "output/server_state.safetensors", "metrics_path": "output"}
+    server = silo(net(), "FedNNNN", client_num_per_round=2, worker_num=2, **paths)
+    play(server, clients(server, 2, 1))
+    assert check(start_round=1, comm_round=2).exit_code == 0
+    result = check(start_round=0)
+    assert result.exit_code == 2
+    assert "the state is of round 1, start_round is 0" in result.stderr
+    assert "output: has records of 1 rounds" in result.stderr
+
+
+def test_options_and_a_missing_fedml_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = check("--set=beta=1")
+    assert (result.exit_code, result.stderr[:7]) == (2, "--set: ")
+    monkeypatch.setattr(hook, "_version", lambda: None)
+    result = check()
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "'fednnnn-plugin[fedml]'" in result.stderr
