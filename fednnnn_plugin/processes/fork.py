@@ -13,6 +13,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -210,9 +211,8 @@ def _compute(
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # which had ended before
         os._exit(1)
-    torch.set_num_threads(1)
-    # What a fork computes on one thread has the same bits as in any other process; and with more, a
-    # fork waits for ever for the threads that its parent had.
+    # What a fork computes on one thread has the same bits as in any other process.
+    set_threads = torch.set_num_threads
     vars(torch)["set_num_threads"] = lambda count: None
     gc.freeze()  # a collection would write to, and so copy, all that the parent has
     saying = threading.Lock()
@@ -221,13 +221,20 @@ def _compute(
         with saying:
             end.send(message)
 
+    def compute(place: int | None) -> None:
+        while place is not None:
+            set_threads(1)  # code that has the function by another name may have asked for more
+            try:
+                say(Result.of(calls[place](lambda: None), slot))
+            except (Exception, SystemExit) as error:
+                say(Result.of_error(error))
+            place = end.recv()
+
     _report_to(say)
-    while place is not None:
-        try:
-            say(Result.of(calls[place](lambda: None), slot))
-        except (Exception, SystemExit) as error:
-            say(Result.of_error(error))
-        place = end.recv()
+    # OpenMP has a pool for each thread that computes. That of the thread that forked has lost its
+    # threads, for which a parallel loop would wait for ever; a new thread has none yet.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(compute, place).result()
 
 
 def _report_to(say: Callable[[object], None]) -> None:

@@ -167,7 +167,7 @@ def tune_recipe(
             f"--jobs: {jobs}: objects cannot be sent to other processes: must be 1, or name them "
             "as module:name"
         )
-    path = find_recipe(str(recipe))
+    path, here = find_recipe(str(recipe)), Path.cwd()  # which user code may change
     with registered(objects) as names:
 
         def load(more: Sequence[str]) -> Recipe:
@@ -182,7 +182,7 @@ def tune_recipe(
         loaded = load([])
         default = Path("studies") / f"{loaded.name}-seed{loaded.common_args.random_seed}"
         folder = StudyFolder(
-            (study or default).expanduser(), allow_code=allow_code, objects=objects
+            here / (study or default).expanduser(), allow_code=allow_code, objects=objects
         )
         if resume and is_study(folder.path):
             check_study(folder, load, options)

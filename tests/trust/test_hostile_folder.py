@@ -47,8 +47,7 @@ def test_nothing_of_the_working_directory_is_imported(hostile: Path) -> None:
     for words in (
         ["recipes", "copy", "mine"],
         ["check", RECIPE, *quick()],
-        quick_words("run", "--tensorboard"),
-        quick_words("with_services", **services),
+        quick_words("run", "--tensorboard", **services),
         ["partition", RECIPE, "--plot", "clients.pdf"],
         ["tune", RECIPE, *quick(), *grid],
         ["report", "run", "--format=pdf"],

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, set_num_threads
 
 import fednnnn_plugin as fp
+from fednnnn_plugin.processes import fork
 from fednnnn_plugin.processes.endings import ENDING
 
 from ..support.commands import quick_words
@@ -75,6 +76,22 @@ def test_users_code_logs_and_asks_for_threads(
     assert "'%d', ('two',)" in (run.folder / "fedml.log").read_text()
     model[0].call = quiet
     assert content(run.folder) == content(start("quiet", model=model, worker_num=2).folder)
+
+
+def test_users_code_has_threads_of_its_own(
+    start: Start, content: Content, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its forward starts them when it is tried out, and in each fork; the bits repeat."""
+    monkeypatch.setattr(fork, "SILENT_SECONDS", 2.0)
+    monkeypatch.setattr(fork, "STUCK_SECONDS", 10.0)
+
+    def call(_: Doing, images: Tensor) -> Tensor:
+        set_num_threads(4)
+        return images * torch.zeros(100_000).exp().mean()
+
+    model = linear(Doing(call))
+    first, second = (start(name, model=model, worker_num=2) for name in ("first", "second"))
+    assert content(first.folder) == content(second.folder)
 
 
 def test_one_run_at_a_time(start: Start, content: Content) -> None:

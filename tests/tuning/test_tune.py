@@ -172,3 +172,25 @@ def test_objects_are_searched_for_outside_the_main_thread(tmp_path: Path) -> Non
     other = given | {"model": nn.Linear(6, 4, bias=False), "resume": True}
     with pytest.raises(fp.UserError, match=r"^resume=True: model "):
         fp.tune("digits_noniid_b_fednnnn", **other)
+
+
+def test_study_stays_where_it_began(own_code: Path) -> None:
+    """Whatever the user's code changes the working directory to."""
+    (own_code / "elsewhere").mkdir()
+
+    def net(num_classes: int) -> nn.Module:
+        os.chdir(own_code / "elsewhere")
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+
+    overrides = {**TRAIN, "using_gpu": False}
+    found = fp.tune(
+        "digits_noniid_b_fednnnn",
+        model=net,
+        grid={"beta": "0.7"},
+        rounds=1,
+        overrides=overrides,
+        study="study",
+    )
+    assert found.folder == own_code / "study"
+    assert found.recipe.is_file()
+    assert not [*(own_code / "elsewhere").iterdir()]
