@@ -1,6 +1,7 @@
 """A round of the simulation, from the served model to the record, on every rank."""
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.server.server import Server, ServerState
 
 _log = logging.getLogger(__name__)
+_PLACE = re.compile(r" \([^()]*, line \d+\)$")  # of a user's code, as the log names it
 
 
 @dataclass(frozen=True)
@@ -255,8 +257,9 @@ def _count_failures(
 ) -> None:
     """Count a group's clients as failed; raise where that are too many."""
     said = " ".join(str(error).split())
+    why = _PLACE.sub("", said)  # a record is alike on all machines, and has no path of one
     for client in group:
-        total.fail(client, said)
+        total.fail(client, why)
         _log.warning("round %d: client %d failed: %s", number, client, said)
     reason = f"client {group[0]} failed ({said}): "
     _refuse_failures(schedule, number, total.seen.failed, reason, error)
