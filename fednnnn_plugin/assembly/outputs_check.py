@@ -9,6 +9,8 @@ from torch import Tensor
 from fednnnn_plugin.client.loss import LOSSES, Loss, is_one_hot
 from fednnnn_plugin.errors import UserError, printable
 
+_VIEWS = ("View", "Reshape", "Squeeze", "Select")  # in the names of autograd's nodes
+
 
 def outputs_warnings(
     loss: Loss, outputs: Tensor, targets: Tensor, num_classes: int, scorers: Sequence[str]
@@ -21,6 +23,7 @@ def outputs_warnings(
     return [
         *_of_columns(loss, outputs, targets, num_classes, scorers),
         *_of_loss(loss, outputs, targets),
+        *_of_probabilities(loss, outputs),
     ]
 
 
@@ -59,4 +62,18 @@ def _of_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> Iterator[str]:
         yield (
             f"train_args.loss: {printable(loss.name)}: with outputs {forms} it compares each "
             "output with the targets of all samples: give both one shape"
+        )
+
+
+def _of_probabilities(loss: Loss, outputs: Tensor) -> Iterator[str]:
+    """Say where a loss on logits is given what a sigmoid or a softmax returns."""
+    node = outputs.grad_fn
+    while node is not None and any(view in node.name() for view in _VIEWS):
+        node = node.next_functions[0][0]
+    last = "" if node is None else node.name()
+    if loss.takes_logits and last.startswith(("Sigmoid", "Softmax")):
+        function = last.partition("Backward")[0].lower()
+        yield (
+            f"model_args.model: its outputs are those of a {function}, and train_args.loss "
+            f"{printable(loss.name)} takes logits: leave the {function} out, or metrics are wrong"
         )

@@ -126,13 +126,14 @@ def _single_batches(data: FederatedData | LoaderData, batch_size: int) -> Iterat
                 if any(len(inputs) == 1 for inputs, _ in last):
                     yield client, f"{key}: its data"
                 continue
-            if loader.batch_size is None or loader.drop_last:
+            cuts: Any = loader if loader.batch_sampler is None else loader.batch_sampler
+            if getattr(cuts, "batch_size", None) is None or cuts.drop_last:
                 continue
-            size = loader.batch_size
+            size = cuts.batch_size
             if size != batch_size:
                 key = f"data_args.dataset: a DataLoader's batch_size: {size}"
             with suppress(TypeError):  # a sampler without a length
-                count = len(loader.sampler)  # type: ignore[arg-type]
+                count = len(cuts.sampler)
         if count == 1 if size == -1 else count % size == 1 % size:
             yield client, key
 
@@ -187,8 +188,15 @@ class _Trial:
         given, wanted = list(outputs.shape), [len(labels), self.num_classes, *labels.shape[1:]]
         if len(given) > 1:  # of its classes some may not occur
             wanted[1] = max(self.num_classes, given[1])
+        if given == wanted:
+            return ""
+        hint = ""
+        if self.labels.min() > 0 and given[1:2] == [self.num_classes - 1]:
+            hint = "; where they begin at 1, give y - 1"
+        elif self.num_classes == 2 and given in ([len(labels), 1], [len(labels)]):
+            hint = "; for one logit of yes or no set loss: bce_with_logits"
         labelled = f"the logits of the classes, whose labels go from 0 to {self.num_classes - 1}"
-        return "" if given == wanted else f"not {wanted}: {labelled}"
+        return f"not {wanted}: {labelled}{hint}"
 
     def _loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         loss = self.loss

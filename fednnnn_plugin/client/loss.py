@@ -73,7 +73,7 @@ class Loss:
         logits is lower still where they go beyond, as at 4 and -3; one on probabilities is not, or
         does not take them.
         """
-        if issubclass(self._kind, _ON_LOGITS):
+        if self.takes_logits:
             return True
         targets = targets[:_FEW]
         best = targets.to(outputs.dtype).reshape(outputs[:_FEW].shape)
@@ -81,6 +81,11 @@ class Loss:
         if equal is None:
             return None
         return beyond is not None and beyond < equal
+
+    @property
+    def takes_logits(self) -> bool:
+        """Whether this is a loss of PyTorch's, or by name, on logits."""
+        return self.name == "bce_with_logits" or issubclass(self._kind, _ON_LOGITS)
 
     @torch.no_grad()
     def value(self, outputs: Tensor, targets: Tensor) -> float | None:

@@ -55,6 +55,8 @@ def scan_tree(folder: Path, where: str) -> Tree:
     hint = _renaming(folder, beside)
     if len(classes) < 2:
         inner = folder / classes[0] if classes and not has_parts else None
+        if has_parts and classes and _folders(train / classes[0]):
+            hint = f": move what is in {printable(train / classes[0])} up into {printable(train)}"
         if inner and _folders(inner):
             hint = f": give {printable(inner)}, if that is it"
         raise UserError(

@@ -15,7 +15,14 @@ from fednnnn_plugin.recipe.schema import FUNCTIONS, SECTIONS, Recipe, fixed_keys
 from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_object
 
 # What others call our keys.
-_USUAL = {"lr": "learning_rate", "seed": "random_seed", "rounds": "comm_round"}
+_USUAL = {
+    "lr": "learning_rate",
+    "client_lr": "learning_rate",
+    "wd": "weight_decay",
+    "momentum": "client_optimizer_args",
+    "seed": "random_seed",
+    "rounds": "comm_round",
+}
 _SCHEDULES = re.compile(
     "sched|milestone|warm_?up|anneal|cosine|(lr|learning_rate)_(decay|step|gamma|drop)"
     "|(step|decay)_(size|every|rate|step|epoch|round)"

@@ -7,12 +7,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.metrics import get_scorer, get_scorer_names, r2_score
+from sklearn.metrics import (
+    get_scorer,
+    get_scorer_names,
+    log_loss,
+    r2_score,
+    top_k_accuracy_score,
+)
 from torch import Tensor
 
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss, is_one_hot
 from fednnnn_plugin.data.images import IGNORED
 from fednnnn_plugin.errors import UserError, did_you_mean, reason
+
+#: What takes the classes by name, of which a test may lack some.
+_OF_ALL_CLASSES = {
+    "neg_log_loss": lambda *given, **classes: -log_loss(*given, **classes),
+    "top_k_accuracy": top_k_accuracy_score,
+}
 
 
 def unknown_metric(name: str) -> str:
@@ -50,6 +62,7 @@ class Scorer:
         if outputs.shape == targets.shape and targets.shape[1:] == (1,):
             outputs, targets = outputs.squeeze(-1), targets.squeeze(-1)
         estimator: Any
+        lacking: list[int] = []
         if self._loss is CROSS_ENTROPY and is_one_hot(targets) and outputs.shape == targets.shape:
             targets = targets.argmax(1)
         numbers = targets.is_floating_point() and not _is_yes_or_no(targets)
@@ -59,6 +72,7 @@ class Scorer:
             scores, labels = outputs.movedim(1, -1).flatten(0, -2), targets.flatten()
             outputs, targets = scores[labels != IGNORED], labels[labels != IGNORED]
             estimator = _Classes(outputs.shape[1], _are_shares(outputs))
+            lacking = sorted({*range(outputs.shape[1])} - {*targets.unique().tolist()})
         else:
             on_logits = self._loss.is_on_logits(*given)
             probabilities = _are_probabilities(outputs) if on_logits is None else not on_logits
@@ -66,9 +80,14 @@ class Scorer:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of classes that no sample has
+                if lacking and self.name in _OF_ALL_CLASSES:
+                    shares = estimator.predict_proba(outputs.numpy())
+                    score = _OF_ALL_CLASSES[self.name]
+                    return float(score(targets.numpy(), shares, labels=estimator.classes_))
                 return float(get_scorer(self.name)(estimator, outputs.numpy(), targets.numpy()))
         except (ValueError, AttributeError) as error:  # it is not one of such outputs
-            problem = f"validation_args.metrics: {self.name}: {reason(error)}"
+            why = f" (the test has no sample of class {lacking[0]})" if lacking else ""
+            problem = f"validation_args.metrics: {self.name}: {reason(error)}{why}"
             raise UserError(problem) from None
 
 

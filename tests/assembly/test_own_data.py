@@ -271,6 +271,20 @@ def test_token_without_a_row_is_named_with_its_client(
     assert fp.read_runs(run(tmp_path / "run", model=Bag(48)).folder)["round"].tolist() == [1]
 
 
+class Unknown(Bag):
+    """Reads each token that it does not know as its last one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.clamp(max=self.words.num_embeddings - 1))
+
+
+def test_model_may_bring_tokens_into_its_range(tmp_path: Path) -> None:
+    x, y = torch.arange(48).reshape(16, 3), torch.arange(16) % 4
+    clients = [(x[k : k + 4], y[k : k + 4]) for k in (0, 4, 8, 12)]
+    run = quick_run(tmp_path / "run", model=Unknown(40), data=(clients, clients[3]), **FOUR)
+    assert run.summary.rounds == 1
+
+
 def test_model_may_have_more_classes_than_the_labels(tmp_path: Path) -> None:
     run = quick_run(tmp_path / "run", model=nn.Linear(6, 7), data=(PARTS, TEST), **FOUR)
     assert run.summary.rounds == 1

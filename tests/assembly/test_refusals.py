@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, TensorDataset
 
 import fednnnn_plugin as fp
 
@@ -77,6 +77,14 @@ ALONE = (
 )
 ALONE_SETS = ([ConcatDataset([TensorDataset(*part)]) for part in ALONE[0]], TEST)
 ALONE_LOADERS = ([DataLoader(part, 16) for part in ALONE_SETS[0]], TEST)
+ALONE_CUT = (
+    [
+        DataLoader(part, batch_sampler=BatchSampler(range(len(part)), 16, drop_last=False))
+        for part in ALONE_SETS[0]
+    ],
+    TEST,
+)
+FROM_ONE, TWO = (X, Y + 1, TEST[0], TEST[1] + 1), (X, Y % 2, TEST[0], TEST[1] % 2)
 ALONE_SAID = r"^train_args\.batch_size: 16: .*client 3, .* 33 samples.*batch_size, .*drop_last=True"
 CENTRES = torch.nn.Linear(3, 2)  # a loss that has parameters
 IMAGES = torch.zeros(8, 1, 8, 8, dtype=torch.uint8)
@@ -134,6 +142,10 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
                 {"data": ALONE_LOADERS, "model": normed, "batch_size": 9},
                 r"batch_size: 16: .*client 3",
             ),
+            ({"data": ALONE_CUT, "model": normed, "batch_size": 9}, r"batch_size: 16: .*client 3"),
+            ({"data": FROM_ONE, "model": nn.Linear(6, 4)}, r"model_args\.model: .*give y - 1"),
+            ({"data": TWO, "model": nn.Linear(6, 1)}, r"model_args\.model: .*bce_with_logits"),
+            ({"data": TWO, "model": nn.Linear(6, 4), "metrics": ["roc_auc_ovr"]}, "of class 2"),
             (
                 {"model": nn.Linear(6, 9), "loss": lambda x, y: x.mean(), "metrics": ["f1_macro"]},
                 r"metrics: f1_macro: .* \[9\] a sample, .* 4 classes: must be MODULE:FUNCTION",
@@ -142,6 +154,9 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
         *rows(
             {},
             ({"lr_scheduler": "StepLR"}, r"lr_scheduler: unknown key.*learning_rate_decay"),
+            ({"client_lr": 0.1}, r"client_lr: unknown key; did you mean train_args\.learning_rate"),
+            ({"momentum": 0.9}, r"momentum: unknown key; .* train_args\.client_optimizer_args"),
+            ({"wd": 0.1}, r"wd: unknown key; did you mean train_args\.weight_decay"),
             ({"warmup_rounds": 3}, r"warmup_rounds: unknown key.*learning_rate_decay"),
             ({"learning_rate": [0.1, 0.01]}, r"learning_rate: a list: .*learning_rate_decay"),
             ({"federated_optimizer": "FedAvgM"}, "federated_optimizer: .*did you mean Momentum"),

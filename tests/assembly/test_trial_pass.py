@@ -15,7 +15,7 @@ from fednnnn_plugin.assembly.model_check import own_copy
 from fednnnn_plugin.assembly.outputs_check import outputs_warnings
 from fednnnn_plugin.assembly.trial_pass import check_model
 from fednnnn_plugin.client.local_sgd import LocalSGD
-from fednnnn_plugin.client.loss import Loss
+from fednnnn_plugin.client.loss import LOSSES, Loss
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.rounds.batches import LoaderData
@@ -247,6 +247,22 @@ def test_what_a_loss_makes_of_outputs(loss: Any, outputs: Any, targets: Any, war
     if warned.startswith("no accuracy"):
         with pytest.raises(UserError, match=r"^validation_args\.metrics: f1_macro: "):
             outputs_warnings(own, *given, 10, ["f1_macro"])
+
+
+@pytest.mark.parametrize(
+    ("loss", "last", "warned"),
+    [
+        (Loss("cross_entropy", F.cross_entropy), nn.Softmax(1), True),
+        (Loss("cross_entropy", F.cross_entropy), nn.LogSoftmax(1), False),
+        (LOSSES["bce_with_logits"], nn.Sequential(nn.Sigmoid(), nn.Flatten()), True),
+        (Loss("mine", nn.BCELoss(), 2), nn.Sigmoid(), False),
+    ],
+)
+def test_probabilities_under_a_loss_on_logits(loss: Loss, last: nn.Module, warned: bool) -> None:
+    outputs = last(torch.randn(4, 2, requires_grad=True))
+    targets = torch.eye(2).repeat(2, 1) if "cross" not in loss.name else torch.arange(4) % 2
+    found = "".join(outputs_warnings(loss, outputs, targets, 2, ["f1_macro"]))
+    assert ("takes logits" in found) == warned
 
 
 def test_model_of_whole_batches_is_tried_on_them(data: FederatedData) -> None:

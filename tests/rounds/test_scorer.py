@@ -32,6 +32,9 @@ from fednnnn_plugin.rounds.scorer import Scorer
             0.75,
         ),
         ("roc_auc", [[1], [-1], [0]], [[1.0], [0.0], [1.0]], 1),
+        # Of three classes, the test lacks the last.
+        ("neg_log_loss", [[0.5, 0.3, 0.2], [0.2, 0.5, 0.3]], [0, 1], math.log(0.5)),
+        ("top_k_accuracy", [[0.5, 0.3, 0.2], [0.2, 0.1, 0.7]], [0, 1], 0.5),
         ("accuracy", [[0.6, 0.9], [2, 1]], [[1.0, 0.0], [0.0, 1.0]], 0),  # one-hot
     ],
 )
