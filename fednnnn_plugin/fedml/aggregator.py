@@ -31,7 +31,7 @@ from fednnnn_plugin.fedml.security import (
     is_finite,
 )
 from fednnnn_plugin.fedml.server_state import ServerFiles
-from fednnnn_plugin.fedml.settings import recorded_settings, server_recipe
+from fednnnn_plugin.fedml.settings import continue_from_state, recorded_settings, server_recipe
 from fednnnn_plugin.fedml.silo_records import SiloRecords, sent_as
 from fednnnn_plugin.fedml.silos import check_silos, client_ids
 from fednnnn_plugin.fedml.tester import (
@@ -68,9 +68,11 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
     From ``args`` it reads ``beta`` and ``gamma`` (no default), or the coefficients of another
     method, ``client_weighting`` (``uniform``), ``max_client_norm`` (None), ``max_client_failures``
     (0), ``random_seed`` (0), ``start_round`` (0), the number of rounds that are done, and
-    ``comm_round``. Three paths are optional: ``server_state_path``, a file for the server's state;
-    ``save_path``, a file for the evaluation model; and ``metrics_path``, a folder for the records
-    of rounds. In a client's process (``role: client``) it uses none of these files.
+    ``comm_round``, those that are left; under ``start_round: auto`` the state says how many are
+    done, and ``comm_round`` is the total. Three paths are optional: ``server_state_path``, a file
+    for the server's state; ``save_path``, a file for the evaluation model; and ``metrics_path``, a
+    folder for the records of rounds. In a client's process (``role: client``) it uses none of
+    these files.
 
     In the last of ``comm_round`` rounds it returns the evaluation model instead of the served
     one: FedML sends it to all silos, reports it and leaves it in ``model``. The served model and
@@ -107,6 +109,8 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         end_federation_together(args)
         self._check_own()
         theirs = None if tester is None else Tester(tester, model)
+        is_server = getattr(args, "role", "server") != "client"  # FedML's scripts build one in each
+        self.is_at_its_state = is_server and continue_from_state(args)
         self._recipe = server_recipe(args, method)
         self._train = self._recipe.train_args
         tested = served_copy(model)
@@ -132,7 +136,6 @@ class FedNNNNAggregator(ServerAggregator):  # type: ignore[misc]
         self._last_round = self._round + getattr(args, "comm_round", math.inf)
         # What the next round would serve, where the evaluation model is handed over instead.
         self._next_served: OrderedDict[str, Tensor] | None = None
-        is_server = getattr(args, "role", "server") != "client"  # FedML's scripts build one in each
         if not is_server:
             self._recipe = self._recipe.model_copy(update={"tracking_args": TrackingArgs()})
         self._files = ServerFiles(self._recipe.tracking_args)

@@ -12,7 +12,7 @@ from fednnnn_plugin.errors import UserError, joined, printable, shown
 from fednnnn_plugin.fedml.methods import refuse_near_miss
 from fednnnn_plugin.fedml.security import check_security
 from fednnnn_plugin.fedml.server_state import ServerFiles
-from fednnnn_plugin.fedml.settings import server_recipe
+from fednnnn_plugin.fedml.settings import continue_from_state, server_recipe
 from fednnnn_plugin.fedml.silos import check_silos
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe
@@ -43,6 +43,7 @@ def check_server(path: Path) -> str:
             return None
 
     tried(refuse_near_miss, args)
+    tried(continue_from_state, args)
     recipe = tried(server_recipe, args, also=_COUNTS)
     numbers = {key: getattr(args, key, None) for key in _COUNTS}
     if all(isinstance(value, int) for value in numbers.values()):

@@ -27,6 +27,18 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
         self._restarted: set[Any] = set()
         super().__init__(*args, **named)
 
+    def send_message_check_client_status(self, receive_id: Any, datasilo_index: Any) -> None:
+        """Ask a client whether it is there; end it where this server continues by itself.
+
+        It is then a client of the server before: it takes no other first model, and has to start
+        again. After that it counts its rounds anew.
+        """
+        if self.backend == "GRPC" and self._starts_at_state() and self._done():
+            self._restarted.add(receive_id)
+            self.send_message_finish(receive_id, datasilo_index)
+        else:
+            super().send_message_check_client_status(receive_id, datasilo_index)
+
     def process_online_status(self, client_status: Any, msg_params: Any) -> None:
         """Let a client that comes back in the middle train in this round, and in no earlier one."""
         if not self.is_initialized:
@@ -48,6 +60,8 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
 
     def process_finished_status(self, client_status: Any, msg_params: Any) -> None:
         """End with the last client; one that ends before the last round has to start again."""
+        if not self.is_initialized:
+            self.client_online_mapping.pop(str(msg_params.get_sender_id()), None)
         if self.args.round_idx < self.round_num and not self._is_last():
             _log.warning(
                 "round %d: the client of rank %s has ended before the last round (its "
@@ -77,6 +91,8 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
     def handle_message_receive_model_from_client(self, msg_params: Any) -> None:
         """Take a model of this round; after the last round end who sent it."""
         sender = msg_params.get_sender_id()
+        if not self.is_initialized:
+            return  # of the server before this one: the round begins when all clients are here
         self._awaited[sender] -= 1
         if self.args.round_idx >= self.round_num:
             self.send_message_finish(sender, 0)
@@ -121,10 +137,15 @@ class ServerManager(FedMLServerManager):  # type: ignore[misc]
             f"is stored in {kept}" if kept else "is not stored (tracking_args.server_state_path)"
         )
         left = self.round_num - self.args.round_idx - bool(self._aggregated())
-        raise RunError(
-            f"{why}: round {done} {stored}; to continue, end all processes and start server and "
-            f"clients again with start_round: {done} and comm_round: {left}"
-        ) from None
+        again = "end all processes and start server and clients again"
+        again = f"{again} with start_round: {done} and comm_round: {left}"
+        if self._starts_at_state():
+            again = "start the server again, and the clients that end"
+        raise RunError(f"{why}: round {done} {stored}; to continue, {again}") from None
+
+    def _starts_at_state(self) -> bool:
+        """Say whether ``start_round`` is ``auto``."""
+        return bool(self.aggregator.aggregator.is_at_its_state)
 
     def _done(self) -> int:
         """Return how many rounds of the federation are done."""

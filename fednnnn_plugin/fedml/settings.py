@@ -28,9 +28,11 @@ from fednnnn_plugin.recipe.method_keys import (
 from fednnnn_plugin.recipe.schema import SECTIONS, own_keys
 from fednnnn_plugin.recipe.validation import build
 from fednnnn_plugin.rounds.sampling import SAMPLING
+from fednnnn_plugin.run_folder.server_state import stored_round
 from fednnnn_plugin.server.rules import RULES, find_rule, load_rule
 from fednnnn_plugin.user_code import names_code
 
+AUTO = "auto"  # of start_round: the rounds that the server's state has
 _SERVER_KEYS = (
     "random_seed",
     "client_weighting",
@@ -109,6 +111,8 @@ def script_recipe(
     if any(given.get(key) for key in _PRIVACY):
         others |= {"max_grad_norm"}
     given = {key: value for key, value in given.items() if key not in others}
+    if given.get("start_round") == AUTO:  # a server's own is a number by now
+        del given["start_round"]
     if isinstance(given.get("using_mlops"), str):
         # FedML takes it from an environment variable, unparsed.
         given["using_mlops"] = given["using_mlops"].lower() in {"true", "1"}
@@ -197,6 +201,32 @@ def recorded_settings(recipe: Recipe, args: Any) -> dict[str, Any]:
     for section, key in (("data_args", "dataset"), ("model_args", "model")):
         sections[section] = {key: str(getattr(args, key, "custom"))}
     return dict(sections)
+
+
+def continue_from_state(args: Any) -> bool:
+    """Set a server's ``start_round: auto`` to the rounds that its state has; tell if it was.
+
+    ``comm_round``, which FedML counts from the start of the process, becomes what is left of it.
+
+    Raises:
+        UserError: no state is kept, or all rounds are done.
+    """
+    if getattr(args, "start_round", None) != AUTO:
+        return False
+    path = getattr(args, "server_state_path", None)
+    if not isinstance(path, str):
+        raise UserError("train_args.start_round: auto: needs tracking_args.server_state_path")
+    done = stored_round(Path(path).expanduser(), "server_state_path")
+    total = getattr(args, "comm_round", None)
+    if isinstance(total, int) and done >= total:
+        raise UserError(
+            f"train_args.comm_round: {total}: all rounds are done (start_round: auto): raise it to "
+            f"go on from {printable(path)}"
+        )
+    args.start_round = done
+    if isinstance(total, int):
+        args.comm_round = total - done
+    return True
 
 
 def client_recipe(args: Any) -> Recipe:

@@ -82,6 +82,16 @@ def read_state(path: Path, key: str, method: str) -> tuple[dict[str, Tensor], in
     return tensors, int(found["round"])
 
 
+def stored_round(path: Path, key: str) -> int:
+    """Return the rounds that are done by a state of any method; 0 where there is none yet."""
+    if not path.exists():
+        return 0
+    try:
+        return int(json.loads(read_tensors(path)[1][_STANDING])["round"])
+    except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+        raise UserError(f"{key}: {path}: not a whole server state: {error}") from None
+
+
 def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
         name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()

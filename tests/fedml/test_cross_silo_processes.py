@@ -193,6 +193,30 @@ def test_client_that_vanishes_ends_the_server_with_the_way_on(folder, scripts) -
     assert fp.read_runs(folder / "output")["round"].tolist() == [1, 2, 3, 4]
 
 
+def test_killed_server_continues_by_itself(folder, scripts) -> None:
+    """Started by the same command; clients that lived on end, and are started by their units."""
+    edit(folder, start_round="auto", comm_round=8)
+    server, *before = start(folder, HELD, HELD, scripts)
+    wait_until(lambda: rounds_done(folder))
+    (folder / "hold-2").touch()
+    kill(server)
+    done = rounds_done(folder)
+    words = ("--cf", CONFIG, "--rank", "0", "--role", "server")
+    server = scripts.start(HELD, *words, folder=folder)
+    (folder / "hold-2").unlink()
+    for rank, client in enumerate(before, 1):  # one waits, the other sends what it has trained
+        client.wait()
+        before[rank - 1] = start_client(folder, rank, scripts)
+    waited_for([server, *before])
+    assert 1 <= done < rounds_done(folder) == 8
+    runs = fp.read_runs(folder / "output")
+    assert runs["round"].tolist() == [*range(1, 9)]
+    assert runs["clients"].tolist() == [2] * 8
+    ended = scripts.start(HELD, *words, folder=folder).wait()
+    assert ended.status == 2
+    assert ended.stderr.strip().splitlines()[-1].startswith("error: train_args.comm_round: 8: all ")
+
+
 def test_last_rounds_client_that_vanishes_does_not_matter(folder, scripts) -> None:
     edit(folder, comm_round=1)
     (folder / "hold-2").touch()

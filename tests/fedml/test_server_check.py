@@ -60,6 +60,7 @@ def test_good_one_is_a_line() -> None:
         ({"save_path": f"{CONFIG}/model"}, f"save_path: {CONFIG}/model: "),
         ({"metrics_path": CONFIG}, f"metrics_path: {CONFIG}/metrics.jsonl: "),
         ({"prometheus_path": "."}, "prometheus_path: .: "),
+        ({"start_round": "auto", "server_state_path": None}, "train_args.start_round: auto: "),
         ({"start_round": 2, "metrics_path": None}, "train_args.start_round: 2: there is no state "),
     ],
 )
@@ -79,6 +80,8 @@ def test_state_and_records_must_be_of_start_round() -> None:
     server = silo(net(), "FedNNNN", client_num_per_round=2, worker_num=2, **paths)
     play(server, clients(server, 2, 1))
     assert check(start_round=1, comm_round=2).exit_code == 0
+    assert "rounds 2 to 3" in check(start_round="auto", comm_round=3).stdout
+    assert "all rounds are done" in check(start_round="auto", comm_round=1).stderr
     result = check(start_round=0)
     assert result.exit_code == 2
     assert "the state is of round 1, start_round is 0" in result.stderr
