@@ -51,6 +51,7 @@ if find_spec("fedml") is None:
 if find_spec("flwr") is None:
     _MISSING["flower"] = "with Flower, which is not here: pip install '.[flower]' without FedML"
 _MISSING["gpu"] = "on a GPU, unless PyTorch sees one"  # asked when such a test is collected
+_MISSING["forks"] = "of custom code in forks, where PyTorch sees a GPU"
 _PLATFORMS = ("fedml", "flower")  # whose folders of tests import them
 # By `*`, which matches what is below: a folder that the command names is not ignored itself.
 collect_ignore_glob = [f"{name}*" for name in _PLATFORMS if name in _MISSING]
@@ -130,7 +131,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(name)
     for marker in _MISSING:
         needing = [item for item in items if item.get_closest_marker(marker)]
-        if not needing or (marker == "gpu" and import_module("torch.cuda").device_count()):
+        if needing and marker in ("gpu", "forks"):
+            has_gpu = bool(import_module("torch.cuda").device_count())
+            needing = needing if has_gpu == (marker == "forks") else []
+        if not needing:
             continue
         items[:] = [item for item in items if item not in needing]
         config.hook.pytest_deselected(items=needing)

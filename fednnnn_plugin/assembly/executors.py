@@ -1,7 +1,8 @@
 """Which executor trains a run's clients: on threads, on forks, in groups, or a custom trainer."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.layout import ModelState
 
+T = TypeVar("T")
 #: How several clients train on one GPU: in one set of kernels, or each by its own on streams. Which
 #: is faster is not known before both have run on one; `benchmarks/gpu.py` has a switch for it.
 TRAINING: Literal["groups", "slots"] = "groups"
@@ -90,7 +92,9 @@ def make_executor(
     if not isinstance(data, FederatedData):
         loaded = LoaderBatches(data, sgd, device, any_order=any_order)
         return executor(partial(train_alone, sgd, loaded), own_test or loaded)
-    size = batch_to_test(model, data.normalised(data.test_images[:1]), int(MEMORY * room))
+    first, bound = data.normalised(data.test_images[:1]), int(MEMORY * room)
+    sized = partial(batch_to_test, model, first, bound)
+    size = try_out(inputs, sized, "model_args.model: in a test", forked=forked)
     batches = TensorBatches(data, sgd, seed, device, any_order=any_order, test_batch=size)
     training: Training = partial(train_alone, sgd, batches)
     if most > 1 and TRAINING == "slots":
@@ -107,6 +111,20 @@ def make_executor(
         groups = GroupSGD(sgd, model, batches.images, batches.labels, normalise, graphs)
         training = partial(train_together, groups, batches, own_seed)
     return executor(training, own_test or batches)
+
+
+def try_out(inputs: Inputs, trial: Callable[[], T], where: str, *, forked: bool) -> T:
+    """Return what a trial of a user's code gives; where it may be ``forked``, of a copy of it.
+
+    What the code keeps of it, such as a pool of threads or a generator's state, no client gets.
+    """
+    worker = _workers(inputs, 1, forked=forked)
+    if not isinstance(worker, Forks):
+        return trial()
+    try:
+        return all_of(worker, [lambda _: trial()])[0]
+    except Failure as error:
+        raise UserError(f"{where}: {error}") from error
 
 
 def _workers(inputs: Inputs, count: int, *, forked: bool) -> Workers:

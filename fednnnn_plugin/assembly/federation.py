@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from fednnnn_plugin.assembly.alike import check_same_inputs, check_same_start
-from fednnnn_plugin.assembly.executors import make_executor, why_alone
+from fednnnn_plugin.assembly.executors import make_executor, try_out, why_alone
 from fednnnn_plugin.assembly.from_recipe import local_sgd, schedule, thresholds
 from fednnnn_plugin.assembly.inputs import Inputs
 from fednnnn_plugin.assembly.load_model import model_metadata
@@ -228,7 +228,9 @@ def _federation(
         model = own_copy(inputs.model, name, sgd.dtype).to(device, sgd.dtype)
         if inputs.trainer is None:
             scorers = [each for each in recipe.validation_args.metrics or () if not is_own(each)]
-            for warning in check_model(model, name, data, sgd, inputs.model, scorers):
+            check = partial(check_model, model, name, data, sgd, inputs.model, scorers)
+            of, forked = inputs._replace(model=model), recipe.device_args.worker_num != 1
+            for warning in try_out(of, check, f"model_args.model: {name}", forked=forked):
                 if ranks.rank == 0:
                     _log.warning(warning)
     inputs = inputs._replace(model=model)

@@ -160,21 +160,19 @@ class Result:
 
     @classmethod
     def of_error(cls, error: BaseException) -> "Result":
-        """Return what a call raised: a line, whether it is all, the exception, its traceback."""
+        """Return what a call raised: a line, whether it is all, the cause, its traceback."""
         text = "".join(traceback.format_exception(error))
-        return cls(
-            raised=(str(Failure.of(error)), isinstance(error, UserError), _sent(error), text)
-        )
+        users = isinstance(error, UserError)
+        cause = error.__cause__ if users else error
+        return cls(raised=(str(Failure.of(error)), users, cause and _sent(cause), text))
 
     def value(self, slot: Slot) -> Any:
         """Return the result, or the error, with its traceback's text as the last cause."""
         if self.raised is None:
             return slot if self.in_slot else self.given
         line, users, sent, text = self.raised
-        if users:
-            return UserError(line)
-        failure = Failure(line)
-        if text:
+        failure = UserError(line) if users else Failure(line)
+        if text and (sent or not users):
             failure.__cause__ = RuntimeError(line)
             with suppress(Exception):  # a module that this process cannot import
                 failure.__cause__ = pickle.loads(sent) if sent else failure.__cause__

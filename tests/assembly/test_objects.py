@@ -97,6 +97,7 @@ class Stateful(nn.Linear):
         assert state == {"version": "1"}
 
 
+@pytest.mark.slow
 def test_objects_that_draw_repeat_their_bits(start: Start) -> None:
     """And leave the caller's generators alone."""
     given = {"client_optimizer": Stepping, "model": Stateful()}
@@ -293,6 +294,7 @@ def test_resume_refuses_what_has_changed(start: Start, before: Any, changes: Any
     assert Path("run/fingerprint.json").exists()
 
 
+@pytest.mark.slow
 def test_function_of_datasets_in_a_recipe_is_resumed(start: Start, content: Content) -> None:
     """Their transforms draw; the run folder has the function's arguments."""
     named = {"data": "own:datasets", "data_args.shift": 0.5, "allow_code": True}

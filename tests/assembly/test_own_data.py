@@ -305,6 +305,7 @@ def test_clients_of_a_split_are_counted(tmp_path: Path) -> None:
         run(output=tmp_path / "run", overrides=quick | {"client_num_in_total": 5})
 
 
+@pytest.mark.slow
 def test_weighting_of_unequal_clients_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -184,6 +184,7 @@ def test_a_client_that_may_fail_is_not_tried(tiny: Tiny, data: FederatedData) ->
     assert tiny.records()[0]["rejected"] == 1
 
 
+@pytest.mark.slow
 def test_a_trial_leaves_no_trace(start: Start, content: Content) -> None:
     """A run resumed after round 1, which is tried once more, goes on as the whole one did."""
     data = CELL["datasets"]()

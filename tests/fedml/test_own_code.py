@@ -75,6 +75,7 @@ def test_own_data_and_model_are_made_by_name() -> None:
                 fedml.model.create(fedml_args(model=name, federated_optimizer="FedAvg"), 7)
 
 
+@pytest.mark.slow
 def test_own_rule_and_sampler_run_in_a_simulation() -> None:
     """Of clients 0 and 1 the second alone, of whose S the rule takes the sign: w + 0.9 sign(S)."""
     values = LION_LR | {"client_sampling": f"{__name__}:last", "client_num_per_round": 1}

@@ -119,6 +119,7 @@ EMPTY |= {"no samples": (two_clients()[5][0], 0), "a short loader": (DataLoader(
 
 @pytest.mark.parametrize("kind", EMPTY)
 @pytest.mark.parametrize("trainer", [None, Counting])
+@pytest.mark.slow
 def test_clients_without_data_are_in_no_cohort(kind, trainer, caplog) -> None:
     """As FedML weights them with 0: S, E and α are of the two others; of all rounds said once."""
     values = {"client_num_in_total": 4, "client_num_per_round": 4, "comm_round": 2}

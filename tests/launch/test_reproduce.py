@@ -149,6 +149,7 @@ def test_reproduce_names_a_mistake_and_runs_nothing(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_the_papers_table_is_made_part_by_part(launcher: Launcher, tmp_path: Path) -> None:
     """40 conditions with three seeds, and two single clients; CIFAR-10 in another precision."""
     launcher.command("fednnnn", FEDNNNN.replace("train_args.*)", "train_args.b*)"))

@@ -77,6 +77,7 @@ def own(data: FederatedData, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"model": model, "data": loaders}
 
 
+@pytest.mark.forks
 @pytest.mark.slow
 @pytest.mark.parametrize("tensors", [True, False])
 def test_workers_of_any_number_give_the_same_bits(

@@ -105,6 +105,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.slow
 def test_users_model_trains_together_as_alone(tiny: Tiny, name: str) -> None:
     """On a custom loss, with dropout by each client's generator; two rounds, within 1e-9."""
     smooth = partial(functional.cross_entropy, label_smoothing=0.1)
@@ -119,6 +120,7 @@ def test_users_model_trains_together_as_alone(tiny: Tiny, name: str) -> None:
         torch.testing.assert_close(tiny.model("together")[key], tensor, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_slots_have_the_bits_of_one_by_one(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of any model, with the optimizer of a recipe; whatever the width, which the folder names."""
     monkeypatch.setattr(executors, "TRAINING", "slots")

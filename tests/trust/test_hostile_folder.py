@@ -66,6 +66,7 @@ def test_nothing_of_the_working_directory_is_imported(hostile: Path) -> None:
 
 
 @pytest.mark.parametrize("key", SERVICES)
+@pytest.mark.slow
 def test_service_needs_the_users_word(own_code: Path, key: str) -> None:
     name = key.partition(".")[2]
     text = find_recipe(RECIPE).read_text()

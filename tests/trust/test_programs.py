@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,8 @@ def test_folder_may_have_any_name(start: Start, content: Content) -> None:
     assert fp.load_model(name)(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
 
 
+@pytest.mark.forks
+@pytest.mark.slow
 def test_users_code_logs_and_asks_for_threads(
     start: Start, content: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,15 +82,22 @@ def test_users_code_logs_and_asks_for_threads(
     assert content(run.folder) == content(start("quiet", model=model, worker_num=2).folder)
 
 
+@pytest.mark.forks
+@pytest.mark.slow
+@pytest.mark.parametrize("of_python", [False, True])
 def test_users_code_has_threads_of_its_own(
-    start: Start, content: Content, monkeypatch: pytest.MonkeyPatch
+    start: Start, content: Content, monkeypatch: pytest.MonkeyPatch, of_python: bool
 ) -> None:
     """Its forward starts them when it is tried out, and in each fork; the bits repeat."""
     monkeypatch.setattr(fork, "SILENT_SECONDS", 2.0)
     monkeypatch.setattr(fork, "STUCK_SECONDS", 10.0)
+    pool = ThreadPoolExecutor(1)  # which begins its thread when it is used
 
     def call(_: Doing, images: Tensor) -> Tensor:
-        set_num_threads(4)
+        if of_python:
+            pool.submit(time.sleep, 0).result()
+        else:
+            set_num_threads(4)
         return images * torch.zeros(100_000).exp().mean()
 
     model = linear(Doing(call))
