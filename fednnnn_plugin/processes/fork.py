@@ -164,7 +164,7 @@ class Result:
         text = "".join(traceback.format_exception(error))
         users = isinstance(error, UserError)
         cause = error.__cause__ if users else error
-        return cls(raised=(str(Failure.of(error)), users, cause and _sent(cause), text))
+        return cls(raised=(str(Failure.of(error)), users, _sent(cause) if cause else None, text))
 
     def value(self, slot: Slot) -> Any:
         """Return the result, or the error, with its traceback's text as the last cause."""
