@@ -37,7 +37,10 @@ def averaged_copy(model: nn.Module, where: str, dtype: torch.dtype) -> nn.Module
         )
     trained = [key for key, parameter in model.named_parameters() if parameter.requires_grad]
     if not trained:
-        raise UserError(f"{where} has no parameter that requires a gradient")
+        raise UserError(
+            f"{where} has no parameter that requires a gradient: where forward() makes its layers, "
+            "pass a batch through it before the run, or make them in __init__"
+        )
     if hidden := set(trained) - model.state_dict().keys():
         raise UserError(
             f"{where} {min(hidden)} requires a gradient, and its state_dict() does not have it: it "

@@ -15,11 +15,12 @@ from fednnnn_plugin.assembly.outputs_check import outputs_warnings
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
 from fednnnn_plugin.data.federated import FederatedData
-from fednnnn_plugin.errors import UserError
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.rounds.batches import Batch, LoaderData, PairLoader
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.user_code import exception_text
 
+_SAME = 1e-3  # of the largest value: merging and its undoing round
 _FEW, _MANY = 32, 256  # samples that are looked at, of arrays and of a loader's batch
 
 
@@ -67,6 +68,7 @@ def check_model(
     passes = [trial.passed(count, training=True) for _ in range(2)]
     passes = [each for each in passes if not each.problem] or [tried]
     warnings = reach.check(*(of for each in passes for of in (each.outputs, each.loss)))
+    warnings += _moved_frozen(model, copied, where)
     with_graph = trial.passed(tests_on, training=False, graph=True)  # which a test does not have
     if not with_graph.problem:
         reach.check_test(with_graph.outputs)
@@ -76,6 +78,22 @@ def check_model(
         if tried.problem:
             raise _of_single(tried, name, data, batch_size)
     return warnings
+
+
+def _moved_frozen(model: nn.Module, copied: nn.Module, where: str) -> list[str]:
+    """Say where passes in training changed what is not trained: it may have been merged before."""
+    after = dict(copied.named_parameters())
+    for name, given in model.named_parameters():
+        if given.requires_grad or not given.numel():
+            continue
+        scale = float(given.abs().max())
+        if not torch.allclose(given, after[name], rtol=0, atol=_SAME * scale):
+            return [
+                f"{where}: {printable(name)}: requires no gradient, and changes in a forward pass "
+                "in training: where it is merged with others for a test, pass a batch through the "
+                "model in training mode before the run"
+            ]
+    return []
 
 
 def _of_single(

@@ -265,6 +265,26 @@ def test_probabilities_under_a_loss_on_logits(loss: Loss, last: nn.Module, warne
     assert ("takes logits" in found) == warned
 
 
+def test_frozen_weight_that_a_hook_has_merged_is_said(data: FederatedData) -> None:
+    """A model that its user has evaluated, and that parts its weights when it is trained."""
+
+    def merging(net: Any) -> None:
+        net.base, net.merged = nn.Linear(64, 10).requires_grad_(False), False
+
+        def follow(net: Any, _: object) -> None:
+            if net.merged == net.training:
+                net.base.weight.data += (1 - 2 * net.merged) * net.own.weight.data
+                net.merged = not net.training
+
+        net.register_forward_pre_hook(follow)
+
+    net = Net(merging, lambda net, x: net.base(x) + (0 if net.merged else net.own(x)))
+    assert check_model(own_copy(net, "mine", torch.float32), "mine", data, SGD) == []
+    net.eval()(torch.zeros(1, 1, 8, 8))
+    (said,) = check_model(own_copy(net, "mine", torch.float32), "mine", data, SGD)
+    assert re.search(r"mine: base\.weight: .* in training mode before the run", said)
+
+
 def test_model_of_whole_batches_is_tried_on_them(data: FederatedData) -> None:
     """It takes no batch of one or two, as an RNN that keeps the state of each place does not."""
 

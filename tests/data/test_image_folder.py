@@ -211,6 +211,7 @@ def test_folder_that_is_wrong_is_one_line(parts: Path) -> None:
             "rename seg_train/seg_train to train and seg_",
         ),
         ("set/train", "set/test", "images/set, if"),
+        ("train/train", "test/test", "train/train up into "),
     ],
 )
 def test_layout_of_other_names_says_how_to_rename(
