@@ -84,7 +84,7 @@ def _moved_frozen(model: nn.Module, copied: nn.Module, where: str) -> list[str]:
     """Say where passes in training changed what is not trained: it may have been merged before."""
     after = dict(copied.named_parameters())
     for name, given in model.named_parameters():
-        if given.requires_grad or not given.numel():
+        if given.requires_grad or not given.numel() or not given.is_floating_point():
             continue
         scale = float(given.abs().max())
         if not torch.allclose(given, after[name], rtol=0, atol=_SAME * scale):
