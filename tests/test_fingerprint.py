@@ -485,6 +485,8 @@ def test_digest_says_what_it_does_not_cover() -> None:
     assert model_digests(model)["not_covered"] == "torch._C.Generator"
     function = cell("def f(x): return TABLE[x]", TABLE={})["f"]
     assert code_digests(function)["not_covered"] == "TABLE"
+    typed = cell("from typing import Optional\ndef f(x): return Optional[x]")["f"]
+    assert "not_covered" not in code_digests(typed)
     assert "not_covered" not in code_digests(digests)
 
 

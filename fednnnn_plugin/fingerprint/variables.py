@@ -45,6 +45,8 @@ def variables_of(of: Variables) -> Iterator[object]:
             and is_plain(value)
         ):
             yield from (name, value)
+        elif type(value).__module__ == "typing":  # Any is a class on newer Pythons only
+            yield from (name, repr(value))
         elif assigned := assignment(of.file, name):
             yield from (name, assigned.text)
             others = assigned._replace(names=assigned.names - {name} - of.source.names)
