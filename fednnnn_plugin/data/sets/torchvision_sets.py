@@ -3,6 +3,7 @@
 All are normalised by mean and standard deviation of their training pixels, which are computed.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +35,7 @@ _IDX_BYTES, _SVHN_BYTES = 600_000_000, 250_000_000  # of a file; EMNIST's larges
 
 
 @dataclass(frozen=True)
-class _Set:
+class _Set(ABC):
     """One of torchvision's classes: its files, how they are read, and what it is called with.
 
     ``allowed`` are the values of each argument of its own, the first of which is the default.
@@ -43,13 +44,13 @@ class _Set:
     name: str
     allowed: Mapping[str, tuple[str, ...]]
 
+    @abstractmethod
     def missing(self, folder: Path, given: Arguments) -> list[str]:
         """Return which files a data folder lacks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, folder: Path, given: Arguments) -> Pixels:
         """Read the files, which are there."""
-        raise NotImplementedError
 
     def classes(self, of: Any, given: Arguments) -> list[str]:
         """Return the names of the classes."""
