@@ -79,6 +79,9 @@ def data_digests(data: FederatedData) -> Fingerprint:
         found["tensors"] = tensors_digest(tensors.items())
     if "split" not in data.fingerprint:
         found["client_indices"] = tensors_digest(clients)
+        if data.client_test_indices:
+            tests = ((str(client), held) for client, held in enumerate(data.client_test_indices))
+            found["client_test_indices"] = tensors_digest(tests)
     return {"data_set": found} if found else {}
 
 

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from fednnnn_plugin.data.class_counts import client_counts
 from fednnnn_plugin.data.holdout import hold_out
-from fednnnn_plugin.data.images import Normalisation, are_classes
+from fednnnn_plugin.data.images import ImageDataset, Normalisation, are_classes
 from fednnnn_plugin.data.own_data import (
-    OwnData,
     UserData,
     bring_data,
     check_clients,
@@ -44,7 +43,9 @@ class FederatedData:
     Images with a ``normalisation`` are uint8 [n, C, H, W], as they are kept, and ``normalised`` a
     batch at a time; without one inputs [n, …] are used as they are. Labels are int64 [n], a user's
     [n, …], or float32 numbers, of which ``num_classes`` are those of a sample. A client's indices
-    are positions in the training tensors, int64 [n_k]. The fingerprint is of what a user brought.
+    are positions in the training tensors, int64 [n_k], and those of ``client_test_indices`` in the
+    test tensors; the latter is empty where no client has test samples of its own. The fingerprint
+    is of what a user brought.
     """
 
     train_images: Tensor
@@ -56,6 +57,7 @@ class FederatedData:
     class_names: tuple[str, ...] = ()
     fingerprint: Fingerprint = field(default_factory=dict)
     normalisation: Normalisation | None = None
+    client_test_indices: tuple[Tensor, ...] = ()
 
     @property
     def num_clients(self) -> int:
@@ -65,6 +67,12 @@ class FederatedData:
     def client_size(self, client: int) -> int:
         """n_k."""
         return len(self.client_indices[client])
+
+    def own_test(self, client: int) -> Tensor | None:
+        """Return the positions of a client's own test samples; None where it has none."""
+        if not self.client_test_indices or not len(self.client_test_indices[client]):
+            return None
+        return self.client_test_indices[client]
 
     def normalised(self, inputs: Tensor) -> Tensor:
         """Return inputs of this data, on the CPU, as a model takes them."""
@@ -88,22 +96,23 @@ def load_federated(spec: DataSpec, brought: UserData | None = None) -> Federated
     ``brought`` are a user's data, in the place of what the spec names. Data with a split of their
     own keep it.
     """
-    dataset, clients, fingerprint = _load(spec, brought)
-    if clients:
-        check_clients(len(clients), spec.num_clients)
+    dataset, fingerprint = _load(spec, brought)
+    if dataset.split.train:
+        check_clients(len(dataset.split.train), spec.num_clients)
     if spec.validation_fraction:
-        dataset, clients = hold_out(dataset, spec.validation_fraction, spec.seed, clients)
+        dataset = hold_out(dataset, spec.validation_fraction, spec.seed)
     pixels = dataset.pixels
     return FederatedData(
         pixels.train_images,
         pixels.train_labels,
-        clients or _dealt(pixels.train_labels, spec),
+        dataset.split.train or _dealt(pixels.train_labels, spec),
         pixels.test_images,
         pixels.test_labels,
         len(dataset.class_names),
         dataset.class_names,
         fingerprint,
         dataset.normalisation,
+        dataset.split.test,
     )
 
 
@@ -146,8 +155,7 @@ def own_data(spec: DataSpec, given: object = None) -> UserData:
     )
 
 
-def _load(spec: DataSpec, brought: UserData | None) -> OwnData:
+def _load(spec: DataSpec, brought: UserData | None) -> tuple[ImageDataset, Fingerprint]:
     if is_own(spec.dataset):
         return load_own_data(spec.dataset, brought or own_data(spec), spec.loss)
-    dataset, fingerprint = DATASETS[spec.dataset].load(spec)
-    return OwnData(dataset, (), fingerprint)
+    return DATASETS[spec.dataset].load(spec)

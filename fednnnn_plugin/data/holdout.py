@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.data.class_split import apportion, places_of_classes
-from fednnnn_plugin.data.images import ImageDataset, Pixels, are_classes
+from fednnnn_plugin.data.images import ImageDataset, Pixels, Split, are_classes
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.seeds import derive_seed
 
@@ -35,16 +35,15 @@ def _parted(pixels: Pixels, drawn: Tensor) -> Pixels:
     return Pixels(images[~drawn], labels[~drawn], images[drawn], labels[drawn])
 
 
-def hold_out(
-    dataset: ImageDataset, fraction: float, seed: int, clients: Sequence[Tensor] = ()
-) -> tuple[ImageDataset, tuple[Tensor, ...]]:
+def hold_out(dataset: ImageDataset, fraction: float, seed: int) -> ImageDataset:
     """Split the training images into a training and a validation part (paper, appendix, Step 1).
 
-    The validation part stands in the place of the test part, which a run on it never sees. Of
-    ``clients``, the positions of a split that the data has, come those that are left; one of which
-    all would be held out keeps its first, and what no client has is in neither part.
+    The validation part stands in the place of the test part, which a run on it never sees. The
+    clients of a split that the data has keep what is left of theirs, and test on what is held out
+    of it; one of which all would be held out keeps its first, and what no client has is in neither
+    part.
     """
-    pixels, clients = _had(dataset.pixels, clients)
+    pixels, clients = _had(dataset.pixels, dataset.split.train)
     total = len(pixels.train_labels)
     held = round(fraction * total)
     rng = np.random.default_rng(derive_seed(seed, "validation"))
@@ -57,9 +56,14 @@ def hold_out(
             f"data_args.validation_fraction: {fraction}: leaves {total - held} of {total} training "
             f"samples to train on and {held} to validate on; both need at least one"
         )
-    places = (~drawn).cumsum(0) - 1
-    left = tuple(places[positions[~drawn[positions]]] for positions in clients)
-    return replace(dataset, pixels=_parted(pixels, drawn)), left
+    split = Split(_those(~drawn, clients), _those(drawn, clients))
+    return replace(dataset, pixels=_parted(pixels, drawn), split=split)
+
+
+def _those(kept: Tensor, clients: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return each client's positions among the samples that are kept."""
+    places = kept.cumsum(0) - 1
+    return tuple(places[positions[kept[positions]]] for positions in clients)
 
 
 def _had(pixels: Pixels, clients: Sequence[Tensor]) -> tuple[Pixels, Sequence[Tensor]]:
@@ -70,6 +74,5 @@ def _had(pixels: Pixels, clients: Sequence[Tensor]) -> tuple[Pixels, Sequence[Te
     if had.all():
         return pixels, clients
     images, labels = pixels[:2]
-    places = had.cumsum(0) - 1
     pixels = pixels._replace(train_images=images[had], train_labels=labels[had])
-    return pixels, [places[positions] for positions in clients]
+    return pixels, _those(had, clients)

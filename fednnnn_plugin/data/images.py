@@ -20,6 +20,20 @@ class Pixels(NamedTuple):
     test_labels: Tensor
 
 
+class Split(NamedTuple):
+    """Each client's positions in the training part, and those of its own test samples in the other.
+
+    They are int64 [n_k]. A client without test samples of its own has none there, and where no
+    client has any, ``test`` is empty; so is all where the recipe divides the data.
+    """
+
+    train: tuple[Tensor, ...] = ()
+    test: tuple[Tensor, ...] = ()
+
+
+_DEALT = Split()
+
+
 def are_classes(labels: Tensor) -> bool:
     """Tell whether labels are a class for each sample: neither numbers nor several."""
     return labels.ndim == 1 and not labels.is_floating_point()
@@ -47,12 +61,16 @@ class Normalisation:
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """Inputs, labels, and the mean and standard deviation of each channel's uint8 values."""
+    """Inputs, labels, and the mean and standard deviation of each channel's uint8 values.
+
+    The split is that of data that come divided.
+    """
 
     pixels: Pixels
     class_names: tuple[str, ...]
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    split: Split = _DEALT
 
     @property
     def normalisation(self) -> Normalisation | None:
@@ -66,7 +84,9 @@ class ImageDataset:
         return Normalisation((1 / std).float(), (mean / std).float())
 
 
-def normalised_by_training_part(pixels: Pixels, class_names: tuple[str, ...]) -> ImageDataset:
+def normalised_by_training_part(
+    pixels: Pixels, class_names: tuple[str, ...], split: Split = _DEALT
+) -> ImageDataset:
     """Return the data set with the mean and standard deviation of its uint8 training pixels.
 
     From exact integer sums, so that no platform's order of summation shows. A channel that has one
@@ -79,4 +99,4 @@ def normalised_by_training_part(pixels: Pixels, class_names: tuple[str, ...]) ->
         n, total, squares = (int(counts @ values**power) for power in range(3))
         means.append(total / n)
         deviations.append(math.sqrt((n * squares - total**2) / n**2) or 1.0)
-    return ImageDataset(pixels, class_names, tuple(means), tuple(deviations))
+    return ImageDataset(pixels, class_names, tuple(means), tuple(deviations), split)

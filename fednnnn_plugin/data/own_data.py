@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from fednnnn_plugin.data.arrays import checked_inputs, is_array, is_integral, kind_of
-from fednnnn_plugin.data.images import ImageDataset, Pixels, normalised_by_training_part
+from fednnnn_plugin.data.images import ImageDataset, Pixels, Split, normalised_by_training_part
 from fednnnn_plugin.data.labels import check_classes, checked_labels, count_classes
 from fednnnn_plugin.data.tables import with_arrays
 from fednnnn_plugin.errors import UserError, printable, reason
@@ -44,10 +44,9 @@ class UserData(NamedTuple):
 
 
 class OwnData(NamedTuple):
-    """A user's data; ``clients`` are the positions of each, where it has a split of its own."""
+    """A user's data, and what they are of."""
 
     dataset: ImageDataset
-    clients: tuple[Tensor, ...]
     fingerprint: Fingerprint
 
 
@@ -105,10 +104,10 @@ def load_own_data(name: str, brought: UserData, loss: str = "") -> OwnData:
     fingerprint = brought.fingerprint(
         tensors_digest(pixels._asdict().items()), split if clients else None
     )
-    dataset = ImageDataset(pixels, tuple(map(str, range(num_classes))))
+    names = tuple(map(str, range(num_classes)))
     if pixels.train_images.dtype == torch.uint8:
-        dataset = normalised_by_training_part(pixels, dataset.class_names)
-    return OwnData(dataset, clients, fingerprint)
+        return OwnData(normalised_by_training_part(pixels, names, Split(clients)), fingerprint)
+    return OwnData(ImageDataset(pixels, names, split=Split(clients)), fingerprint)
 
 
 def inputs_and_labels(part: object) -> tuple[Any, Any] | None:

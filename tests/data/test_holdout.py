@@ -1,12 +1,14 @@
 """The validation part: stratified, drawn by the seed, and never of the test part."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fednnnn_plugin.data.holdout import hold_out
-from fednnnn_plugin.data.images import ImageDataset, Pixels
+from fednnnn_plugin.data.images import ImageDataset, Pixels, Split
 from fednnnn_plugin.errors import UserError
 
 
@@ -19,10 +21,10 @@ def numbered(counts: list[int]) -> ImageDataset:
 
 
 def test_holdout_worked_by_hand() -> None:
-    part = hold_out(numbered([8, 4, 12]), 0.25, seed=0)[0].pixels
+    part = hold_out(numbered([8, 4, 12]), 0.25, seed=0).pixels
     assert torch.bincount(part.test_labels).tolist() == [2, 1, 3]
     assert torch.bincount(part.train_labels).tolist() == [6, 3, 9]
-    part = hold_out(numbered([5, 3]), 0.5, seed=0)[0].pixels
+    part = hold_out(numbered([5, 3]), 0.5, seed=0).pixels
     assert torch.bincount(part.test_labels).tolist() == [3, 1]  # 2.5, 1.5: ties go to the first
 
 
@@ -40,7 +42,7 @@ def test_holdout_shares_no_image_and_leaves_some(
         with pytest.raises(UserError, match=rf"^data_args.validation_fraction: {fraction}: leaves"):
             hold_out(dataset, fraction, seed)
         return
-    part = hold_out(dataset, fraction, seed)[0].pixels
+    part = hold_out(dataset, fraction, seed).pixels
     train, held = part.train_images.flatten().tolist(), part.test_images.flatten().tolist()
     assert sorted(train + held) == list(range(total))
     assert len(held) == round(total * fraction)
@@ -51,13 +53,17 @@ def test_holdout_shares_no_image_and_leaves_some(
 def test_holdout_leaves_each_client_its_own() -> None:
     """Every image is its number: the odd ones are client 0's, the even ones client 1's."""
     odd, even = torch.arange(24)[1::2], torch.arange(24)[::2]
-    for clients in ([odd, even], [odd, even[:3]]):  # of some nobody has the rest
-        dataset, left = hold_out(numbered([8, 4, 12]), 0.25, 0, clients)
+    for clients in ((odd, even), (odd, even[:3])):  # of some nobody has the rest
+        dataset = hold_out(divided(clients), 0.25, 0)
         images, held = (part.flatten().tolist() for part in dataset.pixels[::2])
         assert sorted([*images, *held]) == sorted(torch.cat(clients).tolist())
         assert len(held) == round(len(torch.cat(clients)) / 4)
-        for before, after in zip(clients, left, strict=True):
-            expected = [number for number in before.tolist() if number not in held]
-            assert [images[place] for place in after] == expected
-    _, left = hold_out(numbered([8, 4, 12]), 0.9, 0, torch.arange(24).split(2))
+        for before, left, test in zip(clients, *dataset.split, strict=True):
+            assert [images[place] for place in left] == [i for i in before if i not in held]
+            assert [held[place] for place in test] == [i for i in before if i in held]
+    left, _ = hold_out(divided(torch.arange(24).split(2)), 0.9, 0).split
     assert all(map(len, left))
+
+
+def divided(clients: tuple[torch.Tensor, ...]) -> ImageDataset:
+    return replace(numbered([8, 4, 12]), split=Split(clients))
