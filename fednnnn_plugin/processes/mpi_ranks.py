@@ -14,7 +14,7 @@ from fednnnn_plugin.processes.devices import core_ids
 from fednnnn_plugin.processes.ranks import AgreedError, Ranks, S, T
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm, Request
+    from mpi4py.MPI import Intracomm
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,8 @@ class MpiRanks(Ranks):
 
     def barrier(self) -> None:
         self.gather(None)
-        self._wait_for(self._comm.Ibarrier())
+        request, others = self._comm.Ibarrier(), f"one of {self.named(range(1, self.size))}"
+        self._wait_until(lambda: bool(request.Test()), lambda: others)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         if not tensors:  # of a client method that sends nothing; alike on all ranks
@@ -74,7 +75,8 @@ class MpiRanks(Ranks):
 
     def gather(self, part: T) -> list[T]:
         if self.rank:
-            self._wait_for(self._comm.isend(part, 0))
+            request = self._comm.isend(part, 0)
+            self._wait_until(lambda: bool(request.Test()), str)
             return []
         parts, missing = {0: part}, set(range(1, self.size))
 
@@ -85,7 +87,7 @@ class MpiRanks(Ranks):
                     missing.discard(rank)
             return not missing
 
-        self._wait_until(are_here, missing)
+        self._wait_until(are_here, lambda: self.named(sorted(missing)))
         return [parts[rank] for rank in range(self.size)]
 
     def allgather(self, part: T) -> list[T]:
@@ -130,19 +132,16 @@ class MpiRanks(Ranks):
         self._comm.Reduce(self._mpi.IN_PLACE, integers.numpy(), self._mpi.SUM)
         return integers
 
-    def _wait_for(self, request: "Request") -> None:
-        self._wait_until(lambda: bool(request.Test()), set())
-
-    def _wait_until(self, done: Callable[[], bool], missing: set[int]) -> None:
-        """Wait without taking a core from others, and open to signals; name who is ``missing``."""
+    def _wait_until(self, done: Callable[[], bool], awaited: Callable[[], str]) -> None:
+        """Wait without taking a core from others, open to signals; rank 0 names the ``awaited``."""
         begun, pause, silent = time.monotonic(), _SHORTEST_POLL, SILENT_SECONDS
         while not done():
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_POLL)
-            if missing and (waited := time.monotonic() - begun) > silent:
+            if self.rank == 0 and (waited := time.monotonic() - begun) > silent:
                 silent *= 2
                 _log.warning(
                     "%s: nothing heard for %.0f s: the run waits for it; if it does not train any "
                     "more, end the job and continue with --resume",
-                    *(self.named(sorted(missing)), waited),
+                    *(awaited(), waited),
                 )

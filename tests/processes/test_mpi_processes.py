@@ -5,9 +5,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -305,30 +304,35 @@ def test_mistake_of_some_ranks_names_them(tmp_path: Path) -> None:
     assert "rank 1 on " not in both
 
 
-@contextmanager
-def stopped(process: int) -> Iterator[None]:
-    os.kill(process, signal.SIGSTOP)
-    yield
-    os.kill(process, signal.SIGCONT)
+# Rank 2 stops itself on its way to a barrier, or in it, where rank 0 has heard of it already.
+STOPPED = """
+import logging, os, signal, sys
+from mpi4py import MPI
+from fednnnn_plugin.processes import mpi_ranks
+
+class Stopping(mpi_ranks.MpiRanks):
+    def gather(self, part):
+        parts = super().gather(part) if sys.argv[1] == "later" else None
+        if self.rank == 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return super().gather(part) if parts is None else parts
+
+logging.basicConfig()
+mpi_ranks.SILENT_SECONDS = 0.5
+Stopping(MPI.COMM_WORLD).barrier()
+"""
 
 
-def test_silent_rank_is_named(own_code: Path, content: Any) -> None:
-    """Stopped in the middle of a run, and let go on when rank 0 has named it: it costs no bits."""
-    write_modules(own_code)
-    shorter = "from fednnnn_plugin.processes import mpi_ranks\nmpi_ranks.SILENT_SECONDS = 0.5\n"
-    (own_code / "sitecustomize.py").write_text(shorter)
-    words = run_words("parts", comm_round=60)
-    with started(3, "env", f"PYTHONPATH={own_code}", BIN / "fednnnn", *words) as process:
-        assert process.stdout is not None
+@pytest.mark.parametrize(("when", "named"), [("before", ["2"]), ("later", ["1", "2"])])
+def test_silent_rank_is_named(when: str, named: list[str]) -> None:
+    """The job waits for it, and ends well when it goes on."""
+    with started(3, sys.executable, "-c", STOPPED, when) as process:
         assert process.stderr is not None
-        next(line for line in process.stdout if line.startswith("round 3/"))
-        with stopped(rank_process(process.pid, 2)):
-            named = (re.findall(r"rank \d", line) for line in process.stderr)
-            next(ranks for ranks in named if ranks == ["rank 2"])  # others may be slow at first
+        lines = (re.findall(r"rank (\d)", line) for line in process.stderr)
+        next(ranks for ranks in lines if ranks == named)  # others may be slow at first
+        os.kill(rank_process(process.pid, 2), signal.SIGCONT)
         process.communicate(timeout=WATCHDOG)
     assert process.returncode == 0
-    alone(*run_words("whole", comm_round=60))
-    assert content(Path("parts")) == content(Path("whole"))
 
 
 def rank_process(launcher: int, rank: int) -> int:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 #: Seconds: far more than a test takes beside ten times as many processes as there are cores.
-WATCHDOG = 1700
+WATCHDOG = 800
 
 
 @dataclass(frozen=True)
