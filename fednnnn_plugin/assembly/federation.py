@@ -26,6 +26,7 @@ from fednnnn_plugin.assembly.unchanged import (
     check_unchanged,
     data_digests,
     has_own_fingerprint,
+    is_finished,
     keep_fingerprint,
     rule_digests,
 )
@@ -50,6 +51,7 @@ from fednnnn_plugin.rounds.client_vectors import NO_STATE, ClientVectors
 from fednnnn_plugin.rounds.evaluation import higher_is_better
 from fednnnn_plugin.rounds.groups import kept_widths, room_on, widest_group, width_in
 from fednnnn_plugin.rounds.simulation import Federation, TrainState, simulate_round
+from fednnnn_plugin.rounds.stopping import StopWatch
 from fednnnn_plugin.run_folder.client_files import ClientFiles
 from fednnnn_plugin.run_folder.folder import Mode, RunFolder
 from fednnnn_plugin.run_folder.log_file import run_log
@@ -121,7 +123,7 @@ def run_federation(
         if ranks.rank:
             log_to(Path(os.devnull))  # its records would keep what they hold: models, by tracebacks
             train_state = replace(train_state, round=ranks.broadcast_object(None))
-            while train_state.round < federation.schedule.rounds:
+            while _goes_on(federation, train_state.round):
                 _, train_state = simulate_round(federation, train_state)
             return None
         federation.try_out(train_state.server)
@@ -148,8 +150,8 @@ def run_federation(
         foreign = isinstance(inputs.data, LoaderData) and "split" not in inputs.fingerprint
         write_atomically(files.recipe, dump_recipe(recipe, own_data=foreign).encode())
         watch = _round_watch(recipe, federation)
-        _simulate(federation, writer, files, watch)
-        summary = _summary(recipe, files, federation, writer.train_state, inputs)
+        stopped = _simulate(federation, writer, files, watch)
+        summary = _summary(recipe, files, federation, writer.train_state, inputs, stopped)
         summary.write(files.summary)
         return summary
 
@@ -162,16 +164,20 @@ def _round_watch(recipe: Recipe, federation: Federation) -> RoundWatch:
 
 def _simulate(
     federation: Federation, writer: RunWriter, files: RunFolder, watch: RoundWatch
-) -> None:
-    """Do the rounds that are left, on rank 0; whatever ends them, the last one is saved."""
+) -> str | None:
+    """Do the rounds that are left, on rank 0; whatever ends them, the last one is saved.
+
+    Returns why the run was stopped before its last round, if it was.
+    """
     writer.begin()
+    stop = StopWatch(federation.schedule.stop, MetricsFile(files.metrics).records())
     federation.ranks.broadcast_object(writer.train_state.round)
     with ExitStack() as stack:
         for follower in federation.followers:
             follower.begin(files.path, writer.train_state.round)
             stack.callback(follower.end)
         stack.callback(writer.save)  # before any follower ends, which may take its time
-        while writer.train_state.round < federation.schedule.rounds:
+        while _goes_on(federation, writer.train_state.round, stopped=stop.reason):
             record, train_state = simulate_round(federation, writer.train_state)
             assert record is not None
             writer.keep(record, train_state)
@@ -179,6 +185,18 @@ def _simulate(
             _log.info("round %d: %s", record.round, figures(record))
             for follower in federation.followers:
                 follower.round_done(record)
+            stop.look(vars(record))
+    if stop.reason:
+        _log.info("stopped at %d: %s", writer.train_state.round, stop.reason, extra=SHOWN)
+    return stop.reason
+
+
+def _goes_on(federation: Federation, done: int, *, stopped: str | None = None) -> bool:
+    """Tell all ranks whether there is a round to do: rank 0 knows whether the run is stopped."""
+    schedule = federation.schedule
+    if done >= schedule.rounds or schedule.stop is None:
+        return done < schedule.rounds
+    return bool(federation.ranks.broadcast_object(stopped is None))
 
 
 def _unfinished_inputs(
@@ -190,7 +208,7 @@ def _unfinished_inputs(
         files.check(mode)
         if mode == "resume" and files.recipe.exists():
             check_same_recipe(recipe, files)
-            finished = Summary.rounds_in(files.summary) >= recipe.train_args.comm_round
+            finished = is_finished(recipe, files)
     finished = ranks.broadcast_object(finished)
     if finished and not ranks.broadcast_object(has_own_fingerprint(files)):
         return None  # before anything is downloaded
@@ -256,7 +274,7 @@ def _federation(
             kept_in = ClientFiles(files.clients, files.check_held)
             steps = client_steps(data, sgd)
             vectors = ClientVectors(method, sgd, steps, start.served, ranks, kept_in, seed)
-        plan = schedule(recipe, data, ranks.size if room else 1, inputs.functions.sampler)
+        plan = schedule(recipe, data, ranks.size if room else 1, inputs.functions)
         following = () if ranks.rank else followers
         federation = Federation(plan, server, executor, ranks, following, widths, vectors)
         yield federation, TrainState(start, method=vectors.start() if vectors else NO_STATE)
@@ -268,6 +286,7 @@ def _summary(
     federation: Federation,
     train_state: TrainState,
     inputs: Inputs,
+    stopped: str | None,
 ) -> Summary:
     records, ranks = MetricsFile(files.metrics), federation.ranks
     best, best_round, final = records.results()
@@ -286,6 +305,7 @@ def _summary(
         versions=versions(),
         commit=commit(),
         workers=federation.executor.workers.count,
+        stopped=stopped,
     )
     for name, metric in inputs.functions.metrics.items():  # the first one
         higher = higher_is_better(metric)

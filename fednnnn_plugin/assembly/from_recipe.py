@@ -26,8 +26,9 @@ from fednnnn_plugin.recipe import Recipe, dump_recipe, overridden_keys
 from fednnnn_plugin.recipe.data_spec import data_spec
 from fednnnn_plugin.recipe.schema import TrackingArgs
 from fednnnn_plugin.rounds.batches import LoaderData
-from fednnnn_plugin.rounds.sampling import Sampler
+from fednnnn_plugin.rounds.evaluation import higher_is_better
 from fednnnn_plugin.rounds.simulation import Schedule
+from fednnnn_plugin.rounds.stopping import ACCURACY, LOSS, STOP, Stop
 from fednnnn_plugin.run_folder.folder import Mode
 from fednnnn_plugin.run_folder.round_watch import Thresholds
 from fednnnn_plugin.server.sum import BinnedSum
@@ -139,7 +140,7 @@ def schedule(
     recipe: Recipe,
     data: FederatedData | LoaderData,
     least_groups: int,
-    sampler: Sampler | None = None,
+    functions: Functions,
 ) -> Schedule:
     """Return what each round does, of ``least_groups`` groups.
 
@@ -158,13 +159,31 @@ def schedule(
         cohort_size=train.client_num_per_round,
         seed=recipe.common_args.random_seed,
         weighting=train.client_weighting,
-        sampler=sampler,
+        sampler=functions.sampler,
         test_every=validation.frequency_of_the_test,
         test_served=validation.test_served,
         max_client_failures=train.max_client_failures,
         max_client_norm=train.max_client_norm,
         least_groups=least_groups,
+        stop=_stop(recipe, data, functions),
     )
+
+
+def _stop(recipe: Recipe, data: FederatedData | LoaderData, functions: Functions) -> Stop | None:
+    """Return what may end the run before its last round."""
+    given = recipe.validation_args.stop
+    if given is None:
+        return None
+    metric = given.get("metric") or next(iter(functions.metrics), None)
+    numbers = isinstance(data, FederatedData) and data.train_labels.is_floating_point()
+    if numbers and metric == ACCURACY and metric not in functions.metrics:
+        raise UserError(
+            f"{STOP}: metric: {ACCURACY}: labels that are numbers have none: must be {LOSS}, or "
+            "one of validation_args.metrics"
+        )
+    own = functions.metrics.get(metric or "")
+    higher = own is None or higher_is_better(own)
+    return Stop(**{**given, "metric": metric, "higher_is_better": higher})
 
 
 def check_services(recipe: Recipe, overrides: Sequence[str], *, by_fedml: bool) -> None:

@@ -14,6 +14,7 @@ from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fingerprint import code_digests
 from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.recipe.consistency import metric_names
 from fednnnn_plugin.recipe.kinds import OPTIMIZERS
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD
 from fednnnn_plugin.rounds.evaluation import Metric
@@ -101,7 +102,7 @@ def find_functions(
     metrics: dict[str, Metric] = {}
     names = recipe.validation_args.metrics or ()
     things = _each(objects.get(METRICS)) or names  # an object, or its name
-    shown_as = [name.rpartition(":")[2] for name in names]
+    shown_as = metric_names(names)
     if twice := next((each for each in shown_as if shown_as.count(each) > 1), ""):
         raise UserError(f"{METRICS}: two are called {printable(twice)}: each needs its own name")
     for shown, name, thing in zip(shown_as, names, things, strict=True):

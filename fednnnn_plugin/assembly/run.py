@@ -19,6 +19,7 @@ from fednnnn_plugin.assembly.from_recipe import (
 )
 from fednnnn_plugin.assembly.functions import LOSS, METRICS, OPTIMIZER, object_names
 from fednnnn_plugin.assembly.inputs import recipe_inputs
+from fednnnn_plugin.assembly.unchanged import is_finished
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS, name_client_method
 from fednnnn_plugin.data.own_data import DATA, clients_of
@@ -32,6 +33,7 @@ from fednnnn_plugin.processes.ranks import agreed
 from fednnnn_plugin.recipe import find_recipe, load_recipe
 from fednnnn_plugin.recipe.method_keys import CLIENT_METHOD, RULE
 from fednnnn_plugin.rounds.sampling import SAMPLING, Sampler
+from fednnnn_plugin.rounds.stopping import STOP
 from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.run_folder.records import Summary
 from fednnnn_plugin.server.rules import RULES, name_rule
@@ -62,6 +64,7 @@ class Objects(TypedDict, total=False):
     client_optimizer: "Callable[..., Optimizer] | str | None"
     metrics: "Sequence[Callable[[Tensor, Tensor], float] | str] | None"
     client_sampling: "Sampler | str | None"
+    stop: Mapping[str, object] | None
 
 
 _KEYS = {
@@ -73,7 +76,10 @@ _KEYS = {
     "client_optimizer": OPTIMIZER,
     "metrics": METRICS,
     "client_sampling": SAMPLING,
+    "stop": STOP,
 }
+# Objects of these are settings, as a recipe has them.
+_SETTINGS = (STOP,)
 #: What Python calls the command's options.
 IN_PYTHON = {
     "--resume": "resume=True",
@@ -111,6 +117,7 @@ def run(
     client_optimizer: "Callable[..., Optimizer] | str | None" = None,
     metrics: "Sequence[Callable[[Tensor, Tensor], float] | str] | None" = None,
     client_sampling: Sampler | str | None = None,
+    stop: Mapping[str, object] | None = None,
     overrides: Mapping[str, object] | Sequence[str] | None = None,
     output: Path | str | None = None,
     resume: bool | Literal["auto"] = False,
@@ -156,6 +163,9 @@ def run(
         client_sampling: a function of round (from 1), number of clients K, size of the cohort m,
             and a ``torch.Generator`` of the round, that returns the clients of the round: m
             different numbers from 0 to K - 1, which depend on these four arguments only.
+        stop: ends the run before its last round: ``{"target": 0.97}`` at a value of the
+            accuracy, ``{"patience": 20, "min_delta": 0.001}`` after so many rounds that were not
+            better by more; ``"metric"`` is ``"accuracy"``, ``"loss"`` or one of the metrics.
         overrides: settings to change: ``{"train_args.comm_round": 3}``, or
             ``["train_args.comm_round=3"]`` as for the command. The section may be left out if only
             one has a key of that name. None removes a setting, so that its default holds, such as
@@ -202,6 +212,7 @@ def run(
             "client_optimizer": client_optimizer,
             "metrics": metrics,
             "client_sampling": client_sampling,
+            "stop": stop,
         }
     )
     with exit_at_signals(), in_words(IN_PYTHON):
@@ -273,16 +284,19 @@ def start_recipe(
     if ranks.rank:
         return Run(folder, None)
     if only_check:
-        found = Summary.rounds_in(RunFolder(folder).summary)
-        return Run(folder, None, mode == "resume" and found >= loaded.train_args.comm_round)
+        return Run(folder, None, mode == "resume" and is_finished(loaded, RunFolder(folder)))
     return Run(folder, summary or Summary.read(RunFolder(folder).summary), summary is None)
 
 
 def names_and_objects(given: Objects) -> tuple[list[str], dict[str, object]]:
     """Divide what a program gives into overrides, of names, and objects by ``section.key``."""
     things = {_KEYS[name]: thing for name, thing in given.items() if thing is not None}
-    names = [f"{key}={json.dumps(name)}" for key, name in things.items() if isinstance(name, str)]
-    return names, {key: thing for key, thing in things.items() if not isinstance(thing, str)}
+    settings = {key: x for key, x in things.items() if isinstance(x, str) or _is_setting(key, x)}
+    return as_options(settings), {k: x for k, x in things.items() if k not in settings}
+
+
+def _is_setting(key: str, thing: object) -> bool:
+    return key in _SETTINGS and (isinstance(thing, Mapping) or not callable(thing))
 
 
 @contextmanager

@@ -16,8 +16,10 @@ from fednnnn_plugin.processes.devices import device_facts
 from fednnnn_plugin.reading import read_mapping
 from fednnnn_plugin.recipe import Recipe, differences, load_recipe
 from fednnnn_plugin.recipe.validation import named_objects
+from fednnnn_plugin.rounds.stopping import STOP
 from fednnnn_plugin.run_folder.folder import RunFolder
 from fednnnn_plugin.run_folder.provenance import versions
+from fednnnn_plugin.run_folder.records import Summary
 from fednnnn_plugin.server.rules import Rule
 from fednnnn_plugin.user_code import ONLY_GIVEN, is_own, names_code
 
@@ -51,16 +53,27 @@ def check_same_recipe(recipe: Recipe, folder: RunFolder) -> None:
         allow = any(map(names_code, own.values()))
         stored = load_recipe(folder.recipe, foreign=True, allow_code=allow)
         changed = differences(stored, recipe)
-        for key in ("train_args.comm_round", *PLACEMENT):
+        for key in ("train_args.comm_round", STOP, *PLACEMENT):
             changed.pop(key, None)
     if changed:
         raise UserError(
             "\n".join(
                 f"--resume: {key}: {shown(given)}: the run in {folder.path} has {shown(before)}; "
-                "only train_args.comm_round, and what places ranks on GPUs and cores, may differ"
+                f"only train_args.comm_round, {STOP}, and what places ranks on GPUs and cores, may "
+                "differ"
                 for key, (before, given) in changed.items()
             )
         )
+
+
+def is_finished(recipe: Recipe, folder: RunFolder) -> bool:
+    """Tell whether the run in a folder has all rounds of a recipe, or was stopped as it says."""
+    summary = Summary.read(folder.summary)
+    if summary is None or summary.stopped is None:
+        return summary is not None and summary.rounds >= recipe.train_args.comm_round
+    validation = read_mapping(folder.recipe, "recipe").get("validation_args")
+    before = validation.get("stop") if isinstance(validation, dict) else None
+    return before == recipe.validation_args.stop
 
 
 def rule_digests(rule: Rule) -> dict[str, str]:

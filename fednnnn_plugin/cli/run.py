@@ -74,6 +74,7 @@ def run_command(
     ended = start_recipe(recipe, followers=followers, mlops=mlops, **options)
     if ended.summary is not None:
         said = "the run is finished already" if ended.was_finished else _result(ended.summary)
+        said += f"; stopped: {ended.summary.stopped}" if ended.summary.stopped else ""
         say(f"{_shown(ended.folder, options)}: {said}")
 
 

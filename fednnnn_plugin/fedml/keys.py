@@ -14,7 +14,7 @@ from fednnnn_plugin.recipe.schema import SECTIONS, own_keys
 
 _log = logging.getLogger(__name__)
 
-_OF_SIMULATIONS = ("metrics", "test_served", "resume", "overwrite", "checkpoint_every")
+_OF_SIMULATIONS = ("metrics", "stop", "test_served", "resume", "overwrite", "checkpoint_every")
 _NEAR = 0.85  # of difflib's ratio: FedML's own keys are further away from ours
 _OLD_NAMES = {"lr": "learning_rate", "wd": "weight_decay"}
 # Of training, and read by some trainer of FedML's or in its examples.

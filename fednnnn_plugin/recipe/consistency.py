@@ -1,9 +1,9 @@
 """What the keys of a recipe must be to each other."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
-from fednnnn_plugin.errors import shown
+from fednnnn_plugin.errors import did_you_mean, shown
 from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
 from fednnnn_plugin.user_code import is_own
 
@@ -35,6 +35,11 @@ def cross_silo_keys() -> list[str]:
     return [name.partition(".")[2] for name, users in _OF_SOME.items() if users == _CROSS_SILO]
 
 
+def metric_names(metrics: Iterable[str] | None) -> list[str]:
+    """Return what metrics are called in records: a function of the user's by its own name."""
+    return [name.rpartition(":")[2] for name in metrics or ()]
+
+
 def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str]]:
     """Say which ``section.key`` does not fit, and why; a foreign platform is left unjudged."""
     data, train, tracking = recipe.data_args, recipe.train_args, recipe.tracking_args
@@ -51,6 +56,7 @@ def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str
                 yield f"train_args.{key}", f"{shown(value)}: {why}"
     if foreign:
         return
+    yield from _unmeasured(recipe)
     if data.dataset == "image_folder" and data.data_dir is None:
         what = "a folder with a folder for each class"
         yield "data_args.data_dir", f"missing; dataset image_folder needs it: {what}"
@@ -69,3 +75,12 @@ def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str
             if users == _IMAGE_FOLDER and is_own(data.dataset):
                 hint = "an argument of your function needs another name"
             yield name, f"{shown(value)}: only {of} uses it; {hint}"
+
+
+def _unmeasured(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Say which metric that a recipe is to be stopped by it does not measure."""
+    metric = (recipe.validation_args.stop or {}).get("metric", "accuracy")
+    measured = [*metric_names(recipe.validation_args.metrics), "accuracy", "loss"]
+    if metric not in measured:
+        known = f"must be one of {', '.join(measured)}{did_you_mean(metric, measured)}"
+        yield "validation_args.stop", f"metric: {shown(metric)}: {known}"

@@ -18,6 +18,7 @@ from fednnnn_plugin.data.sets import DATASETS
 from fednnnn_plugin.errors import did_you_mean
 from fednnnn_plugin.files import expanded
 from fednnnn_plugin.models import unknown_model
+from fednnnn_plugin.recipe.mappings import MOST, check_stop
 from fednnnn_plugin.server.rules import Key, decay, non_negative, positive
 from fednnnn_plugin.user_code import is_own
 
@@ -45,6 +46,13 @@ class Caller:
 def decimal(value: Any) -> Any:
     """Read ``5e-4``, which PyYAML and so FedML take for text, as the number it is."""
     return float(value) if isinstance(value, str) and _DECIMAL.fullmatch(value) else value
+
+
+def _numbers_of(value: Any) -> Any:
+    """Read the numbers of a mapping."""
+    if not isinstance(value, dict):
+        return value
+    return {key: decimal(each) for key, each in value.items()}
 
 
 def _path(value: str) -> str:
@@ -98,9 +106,8 @@ def _height_and_width(value: object) -> object:
 
 PathText = Annotated[str, AfterValidator(_path), Field(description="a path")]
 
-_MOST = 2**31 - 1
-Count = Annotated[int, Field(ge=1, le=_MOST, description=f"a whole number of 1 to {_MOST}")]
-Natural = Annotated[int, Field(ge=0, le=_MOST, description=f"a whole number of 0 to {_MOST}")]
+Count = Annotated[int, Field(ge=1, le=MOST, description=f"a whole number of 1 to {MOST}")]
+Natural = Annotated[int, Field(ge=0, le=MOST, description=f"a whole number of 0 to {MOST}")]
 Seed = Annotated[int, Field(ge=0, lt=2**32, description="a whole number of 0 to 4294967295")]
 FullBatch = Annotated[Literal[-1], Field(description="-1 for all of a client's samples")]
 
@@ -160,6 +167,12 @@ LossName: TypeAlias = Literal["cross_entropy", "bce_with_logits", "mse"] | _Code
 Metrics = Annotated[
     list[str],
     Field(min_length=1, description="a list of metrics, such as [f1_macro]"),
+]
+Stop = Annotated[
+    dict[str, Any],
+    AfterValidator(check_stop),
+    Field(description="a mapping such as {target: 0.97}, or {patience: 20, min_delta: 0.001}"),
+    BeforeValidator(_numbers_of),
 ]
 OptimizerArgs = Annotated[
     dict[str, Any], Field(description="a mapping of an optimizer's arguments to their values")

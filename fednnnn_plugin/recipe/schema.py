@@ -130,6 +130,7 @@ class ValidationArgs(Section):
     frequency_of_the_test: kinds.Count = 1
     test_served: bool = False
     metrics: kinds.Metrics | None = None
+    stop: kinds.Stop | None = None
 
 
 class DeviceArgs(Section):

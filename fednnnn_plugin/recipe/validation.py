@@ -22,6 +22,8 @@ _USUAL = {
     "momentum": "client_optimizer_args",
     "seed": "random_seed",
     "rounds": "comm_round",
+    "early_stopping": "stop",
+    "patience": "stop",
 }
 _SCHEDULES = re.compile(
     "sched|milestone|warm_?up|anneal|cosine|(lr|learning_rate)_(decay|step|gamma|drop)"

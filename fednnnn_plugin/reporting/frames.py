@@ -24,6 +24,7 @@ def read_runs(*folders: str | Path | Iterable[str | Path]) -> pd.DataFrame:
     The columns are, in this order:
 
     - of the run: ``run``, ``data`` and ``condition`` as in the report, ``folder``, ``finished``,
+      ``stopped`` (why, of one that ended before its last round by its recipe's ``stop``),
       ``method`` (as the paper writes it; the folder's name if there is no ``recipe.yaml``),
       ``seed``, ``device`` and ``commit`` (of a finished run), ``metric`` (the recipe's first),
       ``lower_is_better`` and ``frequency_of_the_test``;

@@ -39,7 +39,7 @@ def averaged(every: pd.DataFrame) -> pd.DataFrame:
     return every.groupby(LINE, sort=False).agg(
         method=("method", "first"), seeds=("run", "size"),
         rounds=("rounds", "min"), most_rounds=("rounds", "max"), untested=("untested", "max"),
-        fewest_tests=("tests", "min"), most_tests=("tests", "max"),
+        stopped=("stopped", "count"), fewest_tests=("tests", "min"), most_tests=("tests", "max"),
         best=("best", "mean"), best_sd=("best", "std"), best_seeds=("best", "count"),
         final=("final", "mean"), final_sd=("final", "std"), final_seeds=("final", "count"),
         seconds=("seconds", "mean"), metric=("metric", "first"),

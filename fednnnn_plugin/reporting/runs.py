@@ -36,7 +36,7 @@ _NAMED = ("layers.", "test_metrics.", "served_test_metrics.")
 # Names of other columns; a custom rule may have a key of such a name.
 ARRANGED = ["data", "partition", "condition", "label", "shade"]
 IDENTITY = [
-    *("run", "folder", "finished", "method", "seed", "device", "commit"),
+    *("run", "folder", "finished", "stopped", "method", "seed", "device", "commit"),
     *("metric", "lower_is_better", "frequency_of_the_test", "settings"),
 ]
 _TAKEN = {*IDENTITY, "evaluated", *NUMBERS, *ARRANGED, *FINGERPRINTS}
@@ -165,6 +165,7 @@ def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[s
     # A summary may be of a shorter run, which was extended since.
     planned, method = settings.get("comm_round"), settings.get("federated_optimizer")
     is_planned_longer = isinstance(planned, int | float) and planned > last
+    stopped = _scalar(summary.get("stopped")) if summary.get("rounds") == last else None
     of_clients = settings.get("client_method")
     validation = sections.get("validation_args", {})
     frequency = _scalar(validation.get("frequency_of_the_test"))
@@ -173,7 +174,8 @@ def _identity(folder: Path, name: str, last: int, problems: list[str]) -> dict[s
     return {
         "run": name,
         "folder": printable(folder),
-        "finished": summary.get("rounds") == last and not is_planned_longer,
+        "finished": summary.get("rounds") == last and not (is_planned_longer and stopped is None),
+        "stopped": stopped,
         "method": name if method is None else method_name(str(method), of_clients),
         "seed": _scalar(sections.get("common_args", {}).get("random_seed")),
         "device": _scalar(summary.get("device")),

@@ -27,8 +27,8 @@ def accuracy(runs: pd.DataFrame) -> Table:
     Runs that have a metric of their own are judged by that: ``metric``. A cell is mean ± sample
     standard deviation (number of seeds), and the best of a condition's cells stands out. In the
     numbers accuracies are in [0, 1], ``rounds`` and ``most_rounds`` those of the shortest and the
-    longest run, ``untested`` the most that a run has, ``paper`` in per cent, and ``unlike_paper``
-    how the settings differ.
+    longest run, ``stopped`` how many ended by their recipe's ``stop``, ``untested`` the most that a
+    run has, ``paper`` in per cent, and ``unlike_paper`` how the settings differ.
     """
     every = outcomes(runs)
     numbers = averaged(every)
@@ -48,9 +48,14 @@ def accuracy(runs: pd.DataFrame) -> Table:
     rows["method"] += numbers["unlike_paper"].map(lambda text: "*" * bool(text))
     rounds = pd.Series([head.get("comm_round") for head in heads], dtype=object)
     planned = pd.to_numeric(rounds, errors="coerce")
+    all_stopped = numbers["stopped"] == numbers["seeds"]
+    columns = numbers["rounds"], numbers["most_rounds"], planned, all_stopped
     rows["rounds"] = [
-        f"{least}" + f" to {most}" * (most > least) + f" of {of:g}" * (least < of)
-        for least, most, of in zip(numbers["rounds"], numbers["most_rounds"], planned, strict=True)
+        "stopped at " * stopped
+        + f"{least}"
+        + f" to {most}" * (most > least)
+        + f" of {of:g}" * (least < of and not stopped)
+        for least, most, of, stopped in zip(*columns, strict=True)
     ]
     if not of_accuracy.all():
         rows["metric"] = numbers["metric"].map(_with_unit)

@@ -22,6 +22,7 @@ from fednnnn_plugin.rounds.evaluation import Tally
 from fednnnn_plugin.rounds.executor import Executor
 from fednnnn_plugin.rounds.groups import GroupTooWide, Widths, plan_groups, width_in
 from fednnnn_plugin.rounds.sampling import SAMPLING, Sampler, draw_cohort
+from fednnnn_plugin.rounds.stopping import Stop
 from fednnnn_plugin.run_folder.records import Evaluation, round_record
 from fednnnn_plugin.server.average import ClientSum
 from fednnnn_plugin.server.layout import ModelState
@@ -46,6 +47,7 @@ class Schedule:
     max_client_failures: int = 0  # of a round, before the run ends
     max_client_norm: float | None = None  # longer updates are clipped to it
     least_groups: int = 1  # of a round, where it has as many clients
+    stop: Stop | None = None  # what may end the run before its last round
 
     def draw(self, number: int) -> list[int]:
         """Return the clients of a round; those without data, in some of FedML's, are in none."""

@@ -109,7 +109,7 @@ class MetricsFile:
 
     def rounds(self) -> int:
         """Return how many rounds are on record: whole lines from the first one on."""
-        return sum(1 for _ in self._whole())
+        return sum(1 for _ in self.records())
 
     def results(
         self, metric: str | None = None, *, higher_is_better: bool = True
@@ -117,7 +117,7 @@ class MetricsFile:
         """Return the best accuracy, or metric, the first round that reached it, and the last."""
         found = [
             (r["round"], (r["test_metrics"] or {}).get(metric) if metric else r["test_acc"])
-            for r in self._whole()
+            for r in self.records()
         ]
         tested = [(number, value) for number, value in found if value is not None]
         if not tested:
@@ -127,7 +127,7 @@ class MetricsFile:
 
     def until(self, last_round: int) -> tuple[float, float]:
         """Return the integrated norm and the seconds of all rounds to one that is on record."""
-        recorded = list(islice(self._whole(), last_round))
+        recorded = list(islice(self.records(), last_round))
         seconds = (Seconds(**each["seconds"]).total for each in recorded)
         return recorded[-1]["integrated_norm"], sum(seconds)
 
@@ -138,7 +138,8 @@ class MetricsFile:
         with errors_named(self.path), self.path.open("ab") as file:
             file.truncate(kept)
 
-    def _whole(self) -> Iterator[dict[str, Any]]:
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield the whole records, from the first round on."""
         for number, line in enumerate(self.lines(), start=1):
             try:
                 recorded = read_record(line)
@@ -166,7 +167,8 @@ class Summary:
     together, as one batched model. ``commit`` is that of the clone which the package runs from;
     None where it was installed from elsewhere. ``workers`` is how many such groups each process of
     the run trained in parallel; None in a folder of an older version. ``metric`` is the first that
-    the recipe names, if it does, with its results.
+    the recipe names, if it does, with its results. ``stopped`` is why the run ended before its last
+    round, None where it did not.
     """
 
     recipe: str
@@ -188,10 +190,14 @@ class Summary:
     best_metric_round: int | None = None
     final_metric: float | None = None
     higher_is_better: bool | None = None  # of the metric
+    stopped: str | None = None
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""
-        write_atomically(path, (json.dumps(asdict(self), indent=2) + "\n").encode())
+        values = asdict(self)
+        if self.stopped is None:
+            del values["stopped"]
+        write_atomically(path, (json.dumps(values, indent=2) + "\n").encode())
 
     @classmethod
     def read(cls, path: Path) -> "Summary | None":
@@ -201,9 +207,3 @@ class Summary:
                 return TypeAdapter(cls).validate_json(file.read(), strict=True)
         except (OSError, ValidationError):
             return None
-
-    @classmethod
-    def rounds_in(cls, path: Path) -> int:
-        """Return how many rounds a finished run had; 0 if none finished there."""
-        summary = cls.read(path)
-        return summary.rounds if summary else 0

@@ -54,13 +54,16 @@ def run_trial(
             judges.append(_Judge(plan, trial, recipe.train_args.comm_round, len(judges)))
             load = partial(recipe_inputs, recipe, ranks, study.objects, allow_code=study.allow_code)
             mode: Mode = "overwrite" if folder.exists() else "new"
-            run_federation(recipe, load, folder, mode, ranks=ranks, followers=[judges[-1]])
+            summary = run_federation(
+                recipe, load, folder, mode, ranks=ranks, followers=[judges[-1]]
+            )
+            judges[-1].stopped = summary is not None and summary.stopped is not None
     except optuna.TrialPruned as pruned:
         error = pruned
     except (RunError, StartError) as failed:
         folder.mkdir(parents=True, exist_ok=True)  # as long as it is there, the trial has failed
         error = Failed(str(failed))
-    measured = _last(_mean([judge.curves() for judge in judges]), plan)
+    measured = _last(_mean(judges), plan)
     if error is None and measured.get(plan.metric) is None:
         error = Failed(f"its {plan.metric} is not finite")
     return Outcome(measured | {"reason": str(error or ""), "runs": len(judges)}, error)
@@ -92,6 +95,7 @@ class _Judge(Follower):
 
     def __init__(self, plan: Plan, trial: optuna.Trial, rounds: int, run: int) -> None:
         self._plan, self._trial, self._rounds, self._run = plan, trial, rounds, run
+        self.stopped = False  # before its last round, as its recipe says
         self._records: list[tuple[int, float | None, float | None, float | None]] = []
 
     def round_done(self, record: RoundRecord) -> None:
@@ -124,9 +128,18 @@ class _Judge(Follower):
         return pd.DataFrame(curves)
 
 
-def _mean(runs: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the mean of the runs that began, where all have a value."""
-    begun = [curves for curves in runs if len(curves)] or [*runs[:1]]
+def _mean(judges: Sequence[_Judge]) -> pd.DataFrame:
+    """Return the mean of the runs that began, where all have a value.
+
+    One that was stopped keeps the last values for the rounds of the others.
+    """
+    runs = [judge.curves() for judge in judges]
+    every = reduce(pd.Index.union, [curves.index for curves in runs], pd.Index([], dtype=float))
+    begun = [
+        curves.reindex(every, method="ffill") if judge.stopped else curves
+        for curves, judge in zip(runs, judges, strict=True)
+        if len(curves)
+    ] or [*runs[:1]]
     rounds = reduce(pd.Index.intersection, [curves.index for curves in begun])
     return sum(begun[1:], begun[0]).loc[rounds] / len(begun)
 

@@ -169,6 +169,16 @@ def test_unequal_runs_have_no_best(make_run, nnnn, base, why) -> None:
         assert list(table.rows["rounds"]) == ["20", "3 to 20 of 20"]
 
 
+def test_stopped_run_is_called_so(make_run) -> None:
+    """It is as finished as one that has all of its rounds."""
+    folder = make_run("FedNNNN", comm_round=20, done=3)
+    summary = {"rounds": 3, "stopped": "accuracy 0.7 has reached the target 0.7"}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    runs = fp.read_runs(folder)
+    assert runs["finished"].all()
+    assert list(tables.accuracy(arrange(runs)).rows["rounds"]) == ["stopped at 3"]
+
+
 def test_accuracy_on_held_out_images_is_called_validation(make_run) -> None:
     held_out = make_run("FedNNNN", validation_fraction=0.2)
     assert table_of(held_out).title == "Validation accuracy (%)"

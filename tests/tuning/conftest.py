@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Callable
-from math import isnan
+from dataclasses import replace
+from math import inf, isnan
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class Searches:
         self.ran: list[str] = []
         self.said: list[str] = []
         self.with_classes = True
+        self.stopped_at: Callable[[dict[str, Any]], float] = lambda train: inf
         self.top: Outcome = lambda train, number: 0.5  # of a metric of this name
 
     def trial(self, name: str) -> Path:
@@ -43,13 +45,14 @@ class Searches:
         self.folder.write_plan(base, make_plan(base, asked, measure))
 
     def search(self, outcome: Outcome) -> Study:
-        def run(recipe: Recipe, _: object, folder: Path, mode: str, **how: Any) -> None:
+        def run(recipe: Recipe, _: object, folder: Path, mode: str, **how: Any) -> Summary:
             self.ran.append(folder.name)
             folder.mkdir(exist_ok=True, parents=True)
             text, rounds = dump_recipe(recipe), recipe.train_args.comm_round
             (folder / "recipe.yaml").write_text(text)
             train = yaml.safe_load(text)["train_args"] | {"seed": recipe.common_args.random_seed}
             with (folder / "metrics.jsonl").open("w") as file:
+                rounds = int(min(rounds, self.stopped_at(train)))
                 for number in range(1, rounds + 1):
                     accuracy = outcome(train, number)
                     lost = isnan(accuracy) or train.get("beta") == BETA_WITHOUT_LOSS
@@ -61,7 +64,10 @@ class Searches:
                     for follower in how["followers"]:
                         follower.round_done(type("Record", (), record))
             summary = Summary("", 0, rounds, None, None, None, "sp", 1, "cpu", 1, 0.0, {})
+            stopped = rounds < recipe.train_args.comm_round
+            summary = replace(summary, stopped="at once" if stopped else None)
             summary.write(folder / "summary.json")
+            return summary
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("fednnnn_plugin.tuning.trial.run_federation", run)

@@ -228,6 +228,15 @@ def test_trial_that_is_hopeless_is_pruned(
     assert len(searches.ran) == 6
 
 
+def test_seed_that_is_stopped_keeps_its_last_value(searches: Searches) -> None:
+    """Of seed 1, stopped after its first round, the mean with seed 5 takes 0.5 for the third."""
+    searches.begin(grid={"beta": [0.5]}, rounds=3, metric="final_accuracy", seeds=[1, 5])
+    searches.stopped_at = lambda train: 1 if train["seed"] == 1 else 3
+    study = searches.search(lambda train, number: 0.5 if train["seed"] == 1 else 0.3 * number)
+    assert study.trials["value"].item() == pytest.approx((0.5 + 0.9) / 2)
+    assert study.trials["rounds"].item() == 3
+
+
 def test_second_step_starts_from_the_first_choice(searches: Searches) -> None:
     searches.begin(grid={"learning_rate": [0.01, 0.1, 0.2], "beta": [0.5, 0.7]}, rounds=1)
     study = searches.search(lambda train, _: 1 - abs(train["learning_rate"] - 0.1))

@@ -1,0 +1,97 @@
+"""When a run ends before its last round: at a target, or without progress."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fednnnn_plugin.errors import RunError, printable
+
+STOP = "validation_args.stop"
+ACCURACY, LOSS = "accuracy", "loss"
+
+
+class Measured(NamedTuple):
+    """What the test of a round found, as its record has it."""
+
+    round: int
+    accuracy: float | None
+    loss: float | None
+    metrics: Mapping[str, float | None]
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Measured":
+        """Return it of a record's fields."""
+        metrics = record["test_metrics"] or {}
+        return cls(record["round"], record["test_acc"], record["test_loss"], metrics)
+
+    def value(self, metric: str) -> float | None:
+        """Return a metric of the recipe, the accuracy or the loss."""
+        if metric in self.metrics:
+            return self.metrics[metric]
+        return {ACCURACY: self.accuracy, LOSS: self.loss}.get(metric)
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Ends a run after the round r of which a test gave the value v_r.
+
+    - ``target``: v_r is at least the target, or at most, where lower is better.
+    - ``patience`` p: r ≥ b + p, where b is the last tested round that was better than the best
+      before it by more than ``min_delta``; the first that has a value is.
+
+    A tested round without a finite value is no better. ``metric`` is one of the recipe's, or
+    ``accuracy`` or ``loss``; None is the accuracy where there is one, else the loss.
+    """
+
+    metric: str | None = None
+    higher_is_better: bool = True  # of a metric of the recipe
+    target: float | None = None
+    patience: int | None = None  # rounds
+    min_delta: float = 0.0
+
+    def reason(self, tests: Iterable[Measured]) -> str | None:
+        """Say why a run of these tests, in their order, ends after the last one, if it does.
+
+        Raises:
+            RunError: the tests have no accuracy, which ``metric`` names.
+        """
+        tests = list(tests)
+        if not tests:
+            return None
+        has_accuracy = any(test.accuracy is not None for test in tests)
+        metric = self.metric or (ACCURACY if has_accuracy else LOSS)
+        if metric == ACCURACY and metric not in tests[0].metrics and not has_accuracy:
+            raise RunError(
+                f"{STOP}: metric: {ACCURACY}: the test of round {tests[-1].round} has none: must "
+                f"be {LOSS}, or one of validation_args.metrics"
+            )
+        higher = self.higher_is_better and metric != LOSS
+        sign, name = 1.0 if higher else -1.0, printable(metric)
+        best, since = None, tests[0].round
+        for test in tests:
+            value = test.value(metric)
+            if value is not None and (best is None or sign * (value - best) > self.min_delta):
+                best, since = value, test.round
+        last = tests[-1]
+        value = last.value(metric)
+        if self.target is not None and value is not None and sign * (value - self.target) >= 0:
+            return f"{name} {value:.4g} has reached the target {self.target:g}"
+        if self.patience is not None and last.round >= since + self.patience:
+            told = "no value" if best is None else f"{best:.4g}"
+            return f"{name} has not been better than {told} for {last.round - since} rounds"
+        return None
+
+
+class StopWatch:
+    """Follows the records of a run; ``reason`` says why it ends, None while it does not."""
+
+    def __init__(self, stop: Stop | None, records: Iterable[Mapping[str, Any]]) -> None:
+        self._stop = stop
+        self._tests = [Measured.of(record) for record in records if stop and record["tested"]]
+        self.reason = stop.reason(self._tests) if stop else None
+
+    def look(self, record: Mapping[str, Any]) -> None:
+        """Take the record of the next round."""
+        if self._stop and record["tested"]:
+            self._tests.append(Measured.of(record))
+            self.reason = self._stop.reason(self._tests)

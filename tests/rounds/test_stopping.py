@@ -1,0 +1,89 @@
+"""When a run ends before its last round, by values worked by hand, and in runs."""
+
+from pathlib import Path
+
+import pytest
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.rounds.stopping import Measured, Stop, StopWatch
+
+from ..tiny import Content, Drawing, Tiny, quick_run
+
+KEY = "validation_args.stop"
+
+
+@pytest.mark.parametrize(
+    ("stop", "values", "ends"),
+    [
+        (Stop(target=0.5), [0.4, 0.49, 0.5, 0.6], 3),
+        (Stop(target=0.5), [0.4, 0.49], None),
+        (Stop("loss", target=0.5), [0.9, 0.6, 0.5], 3),
+        # Better than 0.4 by more than 0.1 is 0.51, not 0.5: round 4 is the fourth since the first.
+        (Stop(patience=3), [0.4, 0.5, 0.5, 0.4, 0.5], 5),
+        (Stop(patience=3, min_delta=0.11), [0.4, 0.5, 0.5, 0.4, 0.5], 4),
+        (Stop(patience=3, min_delta=0.11), [0.4, 0.5, 0.52, 0.4, 0.5], None),
+        (Stop("loss", patience=2), [0.4, 0.3, 0.3, None], 4),
+        (Stop(patience=2), [None, None, None], 3),
+        (Stop(patience=9, target=0.5), [0.6], 1),
+        (Stop("error", higher_is_better=False, target=0.5), [0.6, 0.5], 2),
+    ],
+)
+def test_round_that_ends_a_run(stop: Stop, values: list[float | None], ends: int | None) -> None:
+    tests = [
+        Measured(number, None if stop.metric == "loss" else value, value, {"error": value})
+        for number, value in enumerate(values, start=1)
+    ]
+    reasons = [stop.reason(tests[:count]) for count in range(len(tests) + 1)]
+    assert [bool(reason) for reason in reasons].index(True) == ends if ends else not any(reasons)
+
+
+def test_rounds_count_where_not_all_are_tested() -> None:
+    """Patience is in rounds: tested in 1, 4, 7, …, none of them better than the first."""
+    watch = StopWatch(Stop(patience=5), [])
+    for number in range(1, 9):
+        accuracy = 0.4 if number % 3 == 1 else None
+        record = {"round": number, "test_acc": accuracy, "test_loss": None, "test_metrics": None}
+        watch.look(record | {"tested": accuracy is not None})
+        assert bool(watch.reason) == (number >= 7)
+
+
+def test_stopped_run(tiny: Tiny, content: Content) -> None:
+    """It has the rounds of a run of that length; it is finished, unless it is to stop otherwise."""
+    stop = {"patience": 1, "min_delta": 0.5}
+    summary = tiny(comm_round=9, checkpoint_every=5, stop=stop)
+    assert (summary.rounds, summary.stopped) == (2, tiny.log().split("stopped at 2: ")[1].strip())
+    assert tiny("two", comm_round=2, checkpoint_every=5).stopped is None
+    assert content(tiny.folder / "run") == content(tiny.folder / "two")
+    assert "stopped" not in (tiny.folder / "two/summary.json").read_text()
+    assert tiny(mode="resume", comm_round=12, checkpoint_every=5, stop=stop) is None
+    runs = fp.read_runs(tiny.folder / "run")
+    assert runs["finished"].all()
+    assert set(runs["stopped"]) == {summary.stopped}
+    more = tiny(mode="resume", comm_round=4, checkpoint_every=5, stop={"target": 1.0})
+    assert (more.rounds, more.stopped) == (4, None)
+
+
+def test_interrupted_run_is_stopped_by_what_is_on_record(tiny: Tiny) -> None:
+    """Even where the round that stops it is on record and the summary is not."""
+    stop = {"metric": "accuracy", "target": 0.01}
+    given = {"comm_round": 5, "frequency_of_the_test": 2}
+    first = tiny(**given, stop=stop)
+    (tiny.folder / "run/summary.json").unlink()
+    again = tiny(mode="resume", **given, stop=stop)
+    assert (again.rounds, again.stopped) == (first.rounds, first.stopped)
+
+
+def test_accuracy_that_is_not_measured_stops_no_run(tiny: Tiny) -> None:
+    with pytest.raises(fp.RunError, match=f"^{KEY}: metric: accuracy: .*round 1 has none"):
+        tiny(trainer=Drawing(), stop={"metric": "accuracy", "patience": 1})
+    assert tiny("other", trainer=Drawing(), stop={"patience": 1}).rounds == 2  # of the loss: none
+
+
+def test_stop_from_python(own_code: Path) -> None:
+    ended = quick_run("run", comm_round=5, stop={"target": 0.05})
+    assert ended.summary is not None
+    assert ended.summary.rounds < 5
+    assert quick_run("run", comm_round=5, stop={"target": 0.05}, resume=True).was_finished
+    again = quick_run("run", comm_round=5, overwrite=True, **{f"{KEY}": {"target": 0.05}})
+    assert again.summary is not None
+    assert again.summary.stopped == ended.summary.stopped
