@@ -1,5 +1,6 @@
 """The working directory may be a stranger's: nothing in it runs without ``--allow-code``."""
 
+import json
 import os
 import subprocess
 import sys
@@ -26,43 +27,54 @@ def hostile(tmp_path: Path) -> Path:
 
     Each module that is imported leaves its name in a file.
     """
+    here = tmp_path / "hostile"
     installed = {name for name in packages_distributions() if name.isidentifier()}
     for name in {*sys.stdlib_module_names, *installed, "flwr", "datasets", "usercustomize"}:
-        (tmp_path / name).mkdir()
-        leave = f"open({str(tmp_path / 'imported')!r}, 'a').write('{name}\\n')\n"
+        (here / name).mkdir(parents=True)
+        leave = f"open({str(here / 'imported')!r}, 'a').write('{name}\\n')\n"
         for file in ("__init__", "__main__"):
-            (tmp_path / name / f"{file}.py").write_text(leave)
-    (tmp_path / "fedml" / "cli").mkdir()
+            (here / name / f"{file}.py").write_text(leave)
+    (here / "fedml" / "cli").mkdir()
     for file in ("fedml/cli/__init__.py", "fedml/cli/cli.py"):
-        (tmp_path / file).write_text((tmp_path / "fedml/__init__.py").read_text())
-    (tmp_path / "matplotlibrc").write_text("backend: module://fedml\ntext.usetex: true\n")
-    return tmp_path
+        (here / file).write_text((here / "fedml/__init__.py").read_text())
+    (here / "matplotlibrc").write_text("backend: module://fedml\ntext.usetex: true\n")
+    return here
+
+
+#: Commands one after another in a process, started as `fednnnn` is, but from another folder.
+SEVERAL = """
+import json, sys
+from fednnnn_plugin.cli import main
+
+for words in json.loads(sys.argv.pop()):
+    main(words, standalone_mode=False)
+"""
 
 
 @pytest.mark.slow
-def test_nothing_of_the_working_directory_is_imported(hostile: Path) -> None:
+def test_nothing_of_the_working_directory_is_imported(hostile: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
-    grid = ("--grid=beta=0.5,0.7", "--rounds=1", "--jobs=2")
     services = {"enable_wandb": True, "using_mlops": bool(find_spec("fedml"))}
-    for words in (
+    several = [
         ["recipes", "copy", "mine"],
         ["check", RECIPE, *quick()],
-        quick_words("run", "--tensorboard", **services),
         ["partition", RECIPE, "--plot", "clients.pdf"],
-        ["tune", RECIPE, *quick(), *grid],
+        ["tune", RECIPE, *quick(), "--grid=beta=0.5,0.7", "--rounds=1", "--jobs=2"],
         ["report", "run", "--format=pdf"],
+    ]
+    program = tmp_path / "several.py"
+    program.write_text(SEVERAL)
+    for command in (
+        [FEDNNNN, *quick_words("run", "--tensorboard", **services)],
+        [sys.executable, program, json.dumps(several)],
     ):
         ended = subprocess.run(
-            [FEDNNNN, *words],
-            cwd=hostile,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
+            command, cwd=hostile, env=environment, capture_output=True, text=True, check=False
         )
-        assert ended.returncode == 0, (words, ended.stderr)
+        assert ended.returncode == 0, (command, ended.stderr)
         imported = hostile / "imported"
-        assert not imported.exists(), (words, imported.read_text())
+        assert not imported.exists(), (command, imported.read_text())
+    assert (hostile / "report" / "index.html").exists()
 
 
 @pytest.mark.parametrize("key", SERVICES)
