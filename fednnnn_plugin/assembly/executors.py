@@ -25,7 +25,7 @@ from fednnnn_plugin.rounds.batches import Batch, LoaderBatches, LoaderData, Tens
 from fednnnn_plugin.rounds.evaluation import batch_to_test
 from fednnnn_plugin.rounds.executor import Executor, OwnTest, Training
 from fednnnn_plugin.rounds.groups import MEMORY
-from fednnnn_plugin.rounds.training import train_alone, train_by, train_in_slots, train_together
+from fednnnn_plugin.rounds.training import TrainTogether, train_alone, train_by, train_in_slots
 from fednnnn_plugin.run_folder.records import Evaluation
 from fednnnn_plugin.seeds import isolated_generators
 from fednnnn_plugin.server.layout import ModelState
@@ -106,10 +106,11 @@ def make_executor(
         slots = Slots(sgd, model, stage, streams)
         training = partial(train_in_slots, slots, batches, own_seed)
     elif most > 1:
-        graphs = StepGraphs(CudaCapture(device)) if device.type == "cuda" else None
+        on_gpu = device.type == "cuda"
+        graphs = StepGraphs(CudaCapture(device)) if on_gpu else None
         normalise = batches.normalisation
         groups = GroupSGD(sgd, model, batches.images, batches.labels, normalise, graphs)
-        training = partial(train_together, groups, batches, own_seed)
+        training = TrainTogether(groups, batches, own_seed, ahead=on_gpu)
     return executor(training, own_test or batches)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
@@ -50,6 +51,18 @@ class _Memory:
         return clients <= most and samples <= longest
 
 
+class Staged(NamedTuple):
+    """What the steps of a group take, of which the copies to a GPU have begun.
+
+    ``sizes`` ``[m]`` stay on the CPU. For each epoch ``positions`` ``[epochs, m, n]`` of samples,
+    n those of the largest client; ``shares`` ``[m, n]`` of each in its batch's loss.
+    """
+
+    sizes: Tensor
+    positions: Tensor
+    shares: Tensor
+
+
 class GroupSGD:
     """:class:`LocalSGD` on clients side by side, the rows of one matrix ``[m, d]``.
 
@@ -79,10 +92,21 @@ class GroupSGD:
         self._layout = layout_of(model)
         self._memory: _Memory | None = None
 
+    def stage(self, orders: Sequence[Sequence[Tensor]]) -> Staged:
+        """Stage clients' batches for :meth:`train`, which may come later.
+
+        ``orders`` are for each client, the largest first, for each epoch the positions of its
+        inputs in the order of training, int64 on the CPU.
+        """
+        sizes, device = torch.tensor([len(order[0]) for order in orders]), self._labels.device
+        laid = [pad_sequence(list(epoch), batch_first=True) for epoch in zip(*orders, strict=True)]
+        positions = to_device(torch.stack(laid), device)
+        return Staged(sizes, positions, to_device(self._shares(sizes), device))
+
     def train(
         self,
         start: ModelState,
-        orders: Sequence[Sequence[Tensor]],
+        orders: Sequence[Sequence[Tensor]] | Staged,
         before_step: Callable[[], None] = uninterrupted,
         round_number: int = 1,
         correction: Tensor | None = None,
@@ -90,12 +114,13 @@ class GroupSGD:
     ) -> ModelState:
         """Train clients that all start from one model; the next call overwrites what it returns.
 
-        ``orders`` are for each client, the largest first, for each epoch the positions of its
-        inputs in the order of training, int64 on the CPU. The correction is ``h``, ``[m, d]``. The
-        ``seeds`` are each client's, of what a model draws that does.
+        ``orders`` are those of :meth:`stage`, or what it made of them. The correction is ``h``,
+        ``[m, d]``. The ``seeds`` are each client's, of what a model draws that does.
         """
         try:
-            return self._train(start, orders, before_step, round_number, correction, seeds)
+            # What the steps need is staged first: a GPU need not wait for the host again.
+            staged = orders if isinstance(orders, Staged) else self.stage(orders)
+            return self._train(start, staged, before_step, round_number, correction, seeds)
         except BaseException:
             self._give_back_memory()
             raise
@@ -103,22 +128,17 @@ class GroupSGD:
     def _train(
         self,
         start: ModelState,
-        orders: Sequence[Sequence[Tensor]],
+        staged: Staged,
         before_step: Callable[[], None],
         round_number: int,
         correction: Tensor | None,
         seeds: Sequence[int],
     ) -> ModelState:
         sgd, device = self._sgd.in_round(round_number), self._labels.device
-        sizes = torch.tensor([len(order[0]) for order in orders])
-        longest = int(sizes[0])
+        (sizes, epochs, shares), longest = staged, int(staged.sizes[0])
         batch_size = min(sgd.batch_of(longest), longest)
-        laid = [pad_sequence(list(epoch), batch_first=True) for epoch in zip(*orders, strict=True)]
-        # What the steps need is staged first: a GPU need not wait for the host again.
-        epochs = to_device(torch.stack(laid), device)
-        shares = to_device(self._shares(sizes, batch_size), device)
-        memory = self._memory_for(len(orders), batch_size, start)
-        models = memory.models.first(len(orders))
+        memory = self._memory_for(len(sizes), batch_size, start)
+        models = memory.models.first(len(sizes))
         for tensor, initial in zip(models.tensors, start.tensors, strict=True):
             tensor.copy_(initial)
         memory.anchor.copy_(sgd.anchor(start.vector))
@@ -163,8 +183,9 @@ class GroupSGD:
             self._memory = _Memory(models, torch.empty_like(start.vector), positions, shares)
         return self._memory
 
-    def _shares(self, sizes: Tensor, batch_size: int) -> Tensor:
+    def _shares(self, sizes: Tensor) -> Tensor:
         """Return the share ``[m, n]`` of each sample in its batch's loss, 0 for what is padded."""
+        batch_size = min(self._sgd.batch_of(int(sizes[0])), int(sizes[0]))
         columns, sizes = torch.arange(int(sizes[0])), sizes.unsqueeze(1)
         lengths = (sizes - columns // batch_size * batch_size).clamp(1, batch_size)
         return (columns < sizes).to(self._sgd.dtype) / lengths

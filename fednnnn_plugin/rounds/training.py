@@ -4,7 +4,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fednnnn_plugin.client.group_sgd import Group, GroupSGD
+from fednnnn_plugin.client.group_sgd import Group, GroupSGD, Staged
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.client.slots import Slots
@@ -50,23 +50,46 @@ def train_alone(
     return replica.state.as_group()
 
 
-def train_together(
-    groups: GroupSGD,
-    batches: TensorBatches,
-    seed: int | None,
-    replica: Replica,
-    number: int,
-    group: Group,
-    correction: Tensor | None,
-    before_step: Step,
-) -> ModelState:
-    """Train a group, each client in the order that it has alone.
+class TrainTogether:
+    """Trains a group, each client in the order that it has alone.
 
-    A ``seed`` is of a model that may draw: each client draws from a generator of its own.
+    A ``seed`` is of a model that may draw: each client draws from a generator of its own. With
+    ``ahead`` a group that trains in round after round has its batches of the next one staged when
+    the steps of this one are launched: a GPU still computes them, and the host would wait.
     """
-    orders = [batches.orders(client, number) for client in group]
-    seeds = [] if seed is None else [derive_seed(seed, "client", number, k) for k in group]
-    return groups.train(replica.state, orders, before_step, number, correction, seeds)
+
+    def __init__(
+        self, groups: GroupSGD, batches: TensorBatches, seed: int | None, *, ahead: bool
+    ) -> None:
+        self._groups, self._batches, self._seed, self._ahead = groups, batches, seed, ahead
+        self._last: dict[Group, int] = {}  # the round in which a group trained
+        self._staged: dict[tuple[int, Group], Staged] = {}
+
+    def __call__(
+        self,
+        replica: Replica,
+        number: int,
+        group: Group,
+        correction: Tensor | None,
+        before_step: Step,
+    ) -> ModelState:
+        """Train a group in a round; see :data:`Training`."""
+        staged = self._staged.pop((number, group), None)
+        if staged is None:
+            self._staged.clear()
+            staged = self._stage(number, group)
+        own = self._seed
+        seeds = [] if own is None else [derive_seed(own, "client", number, k) for k in group]
+        state = replica.state
+        models = self._groups.train(state, staged, before_step, number, correction, seeds)
+        if self._ahead and self._last.get(group) == number - 1:
+            self._staged[number + 1, group] = self._stage(number + 1, group)
+        self._last = {other: last for other, last in self._last.items() if last >= number - 1}
+        self._last[group] = number
+        return models
+
+    def _stage(self, number: int, group: Group) -> Staged:
+        return self._groups.stage([self._batches.orders(client, number) for client in group])
 
 
 def train_in_slots(

@@ -24,11 +24,13 @@ from fednnnn_plugin.client.group_sgd import GroupSGD
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.loss import Loss
 from fednnnn_plugin.client.method import ClientMethod
+from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.data.federated import FederatedData
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.models import create_model
-from fednnnn_plugin.rounds.batches import LoaderData
+from fednnnn_plugin.rounds.batches import LoaderData, TensorBatches
 from fednnnn_plugin.rounds.groups import MEMORY, WIDEST, client_bytes, room_on, widest_group
+from fednnnn_plugin.rounds.training import TrainTogether
 
 from ..tiny import Content, Doing, Tiny
 
@@ -130,6 +132,38 @@ def test_slots_have_the_bits_of_one_by_one(tiny: Tiny, monkeypatch: pytest.Monke
     assert tiny("slots", **given, client_batching=3).client_batching == 3
     for key, tensor in tiny.model("alone").items():
         torch.testing.assert_close(tiny.model("slots")[key], tensor, rtol=0, atol=0)
+
+
+def test_next_rounds_batches_are_staged_while_a_gpu_computes(
+    data: FederatedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a group that trains in round after round; the bits are the same."""
+    calls: list[str] = []
+    batches, replica = TensorBatches(data, SGD, 0, CPU), Replica(copy.deepcopy(MODEL))
+    orders, train = batches.orders, GroupSGD.train
+    monkeypatch.setattr(
+        batches, "orders", lambda *given: calls.append(f"stage {given[1]}") or orders(*given)
+    )
+    monkeypatch.setattr(
+        GroupSGD, "train", lambda *given: calls.append(f"train {given[4]}") or train(*given)
+    )
+
+    def trained(*, ahead: bool) -> list[Tensor]:
+        groups = GroupSGD(SGD, MODEL, batches.images, batches.labels)
+        together, rounds = TrainTogether(groups, batches, None, ahead=ahead), [(3,)] * 3 + [(5,)]
+        return [
+            together(replica, number, group, None, lambda: None).vector.clone()
+            for number, group in enumerate(rounds, 1)
+        ]
+
+    expected = trained(ahead=False)
+    assert calls == [f"{what} {number}" for number in range(1, 5) for what in ("stage", "train")]
+    calls.clear()
+    assert all(map(torch.equal, trained(ahead=True), expected))
+    assert calls == [
+        *("stage 1", "train 1", "stage 2", "train 2", "stage 3", "train 3", "stage 4"),
+        *("stage 4", "train 4"),  # of the other group
+    ]
 
 
 def test_what_cannot_train_together_trains_alone(
