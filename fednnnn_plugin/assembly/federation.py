@@ -32,6 +32,7 @@ from fednnnn_plugin.assembly.unchanged import (
 )
 from fednnnn_plugin.client.replica import aliases, layout_of, named_tensors
 from fednnnn_plugin.data.federated import FederatedData
+from fednnnn_plugin.data.natural import NATURAL
 from fednnnn_plugin.data.partition import partition_name
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.files import write_atomically
@@ -343,7 +344,8 @@ def _log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
         level = logging.INFO if inputs.trainer else logging.WARNING
         _log.log(level, "one client at a time trains in each process: %s", workers.why)
     sizes = [data.client_size(client) for client in range(data.num_clients)]
-    if "split" in inputs.fingerprint and min(sizes) != max(sizes):
+    comes_divided = "split" in inputs.fingerprint or settings.partition_method == NATURAL
+    if comes_divided and min(sizes) != max(sizes):
         weighting = recipe.train_args.client_weighting
         _log.info(
             "train_args.client_weighting: %s: clients of %d to %d samples have %s; %s",

@@ -22,7 +22,8 @@ from fednnnn_plugin.assembly.inputs import recipe_inputs
 from fednnnn_plugin.assembly.unchanged import is_finished
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS, name_client_method
-from fednnnn_plugin.data.own_data import DATA, clients_of
+from fednnnn_plugin.data.own_data import DATA
+from fednnnn_plugin.data.own_split import clients_of
 from fednnnn_plugin.errors import UserError, in_words, shown
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.followers.progress import progress_display
@@ -49,7 +50,9 @@ if TYPE_CHECKING:
     Data: TypeAlias = (
         tuple[Array, Array, Array, Array]
         | tuple[Array, Array, Array, Array, Sequence[Array | Sequence[int]]]
-        | tuple[Sequence[Part] | Mapping[Any, Part], Part]
+        | tuple[Array, Array, Array, Array, Array | Sequence[str], Array | Sequence[str]]
+        | tuple[Array, Array, Array | Sequence[str]]
+        | tuple[Sequence[Part] | Mapping[Any, Part], Part | Sequence[Part] | Mapping[Any, Part]]
     )
 
 
@@ -139,11 +142,14 @@ def run(
             number of classes that returns one, with weights drawn by the recipe's seed.
         data: ``(train_inputs, train_labels, test_inputs, test_labels)``, tensors or arrays, divided
             between the clients by the recipe, or by a fifth value: a list with each client's
-            positions. Or ``(clients, test)``: a list with each client's part, and the test part,
-            where a part is ``(inputs, labels)``, a ``Dataset`` or a ``DataLoader``, whose
-            ``generator`` is replaced by torch's global one. A ``datasets.Dataset`` of two columns
-            stands for inputs and labels, and two of them, or a ``DatasetDict`` of ``train`` and
-            ``test``, for the four arrays. Or a function that returns one of these. The number of
+            positions; or the owner of each sample, such as a writer, with a sixth value for the
+            test samples. Or ``(inputs, labels, owners)``. Or ``(clients, test)``: a list with each
+            client's part, and the test part, or a list with that of each client. A part is
+            ``(inputs, labels)``, a ``Dataset`` or a ``DataLoader``, whose ``generator`` is replaced
+            by torch's global one; the tests of clients are ``(inputs, labels)`` or None. A
+            ``datasets.Dataset`` of two columns stands for inputs and labels, and two of them, or a
+            ``DatasetDict`` of ``train`` and ``test``, for the four arrays; ``partition_by`` names a
+            third column, of the owners. Or a function that returns one of these. The number of
             clients is that of a split, unless ``overrides`` set ``client_num_in_total``; all of
             them train in a round where all of the recipe's do.
         rule: a server rule: a subclass of ``torch.optim.Optimizer`` with the decorator

@@ -10,12 +10,9 @@ from torch import Tensor
 from fednnnn_plugin.data.class_counts import client_counts
 from fednnnn_plugin.data.holdout import hold_out
 from fednnnn_plugin.data.images import ImageDataset, Normalisation, are_classes
-from fednnnn_plugin.data.own_data import (
-    UserData,
-    bring_data,
-    check_clients,
-    load_own_data,
-)
+from fednnnn_plugin.data.natural import NATURAL, natural_rules
+from fednnnn_plugin.data.own_data import UserData, bring_data, load_own_data
+from fednnnn_plugin.data.own_split import check_clients
 from fednnnn_plugin.data.partition import partition
 from fednnnn_plugin.data.sets import DATASETS
 from fednnnn_plugin.data.spec import DataSpec
@@ -99,6 +96,11 @@ def load_federated(spec: DataSpec, brought: UserData | None = None) -> Federated
     dataset, fingerprint = _load(spec, brought)
     if dataset.split.train:
         check_clients(len(dataset.split.train), spec.num_clients)
+    elif spec.partition_method == NATURAL:
+        raise UserError(
+            f"{_KEYS['method']}: {NATURAL}: the data do not say whose each sample is: choose "
+            "another method, or give each sample's owner"
+        )
     if spec.validation_fraction:
         dataset = hold_out(dataset, spec.validation_fraction, spec.seed)
     pixels = dataset.pixels
@@ -151,11 +153,13 @@ def own_data(spec: DataSpec, given: object = None) -> UserData:
         seed=spec.seed,
         given=given,
         arguments=spec.arguments,
+        partition_by=spec.partition_by,
         allow_code=spec.allow_code,
     )
 
 
 def _load(spec: DataSpec, brought: UserData | None) -> tuple[ImageDataset, Fingerprint]:
     if is_own(spec.dataset):
-        return load_own_data(spec.dataset, brought or own_data(spec), spec.loss)
+        data = brought or own_data(spec)
+        return load_own_data(spec.dataset, data, spec.loss, natural_rules(spec))
     return DATASETS[spec.dataset].load(spec)

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fednnnn_plugin.fingerprint import tensors_digest
+
 IGNORED = -100  # a label of a sequence or an image that counts for nothing
 _IMAGES_AT_ONCE = 4_096
 
@@ -29,6 +31,12 @@ class Split(NamedTuple):
 
     train: tuple[Tensor, ...] = ()
     test: tuple[Tensor, ...] = ()
+
+    def digest(self) -> str:
+        """Return the digest of the positions."""
+        parts = [(str(client), held) for client, held in enumerate(self.train)]
+        parts += [(f"test {client}", held) for client, held in enumerate(self.test)]
+        return tensors_digest(parts)
 
 
 _DEALT = Split()

@@ -7,25 +7,33 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from fednnnn_plugin.data.arrays import checked_inputs, is_array, is_integral, kind_of
+from fednnnn_plugin.data.arrays import checked_inputs, is_array, kind_of
 from fednnnn_plugin.data.images import ImageDataset, Pixels, Split, normalised_by_training_part
 from fednnnn_plugin.data.labels import check_classes, checked_labels, count_classes
+from fednnnn_plugin.data.natural import (
+    ALL_OWNERS,
+    NaturalRules,
+    Owners,
+    are_owners,
+    divide_by_owner,
+    owner_names,
+    owners_digest,
+)
+from fednnnn_plugin.data.own_split import NO_SAMPLE, client_positions, members
 from fednnnn_plugin.data.tables import with_arrays
-from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fingerprint import Fingerprint, code_digests, tensors_digest
 from fednnnn_plugin.seeds import generators_state, isolated_generators
 from fednnnn_plugin.user_code import call_code, check_arguments, find_code
 
 DATA = "data_args.dataset"
+_TEST = "test_"  # what a test part is called by; of a client, with the client's name behind
 _FOUR = "(train_inputs, train_labels, test_inputs, test_labels)"
 _FORMS = (
     f"must be tensors or arrays {_FOUR}, and fifth, if you like, a list with each client's "
-    "positions; or (a list with each client's (inputs, labels), (test_inputs, test_labels))"
+    "positions, or the owner of each sample; or (inputs, labels, owners); or (a list with each "
+    "client's (inputs, labels), (test_inputs, test_labels))"
 )
-
-
-#: Why a client cannot be in a split.
-NO_SAMPLE = "has no sample: leave it out of the list of clients"
 
 
 class UserData(NamedTuple):
@@ -61,53 +69,93 @@ def bring_data(
     seed: int,
     given: object = None,
     arguments: Mapping[str, object] | None = None,
+    partition_by: str | None = None,
     allow_code: bool = False,
 ) -> UserData:
     """Return the data that were ``given``, or what a function returns for its ``arguments``.
 
-    The function is ``given``, or imported as ``module:name``.
+    The function is ``given``, or imported as ``module:name``. ``partition_by`` is the column of a
+    table that says whose each sample is.
     """
     where, arguments = f"{DATA}: {printable(name)}", arguments or {}
     found = find_code(DATA, name, given, allow_code=allow_code)
     check_arguments(found, "data_args", arguments)
     if given is not None and not callable(given):
-        return UserData(with_arrays(given, where), {})
+        return UserData(with_arrays(given, where, partition_by), {})
     with isolated_generators(seed, "data"):
         before = generators_state()
         returned = call_code(found, where, lambda load: load(**arguments))
         drew = generators_state() != before
+    returned = with_arrays(returned, where, partition_by)
     return UserData(returned, code_digests(found) if drew else {})
 
 
-def load_own_data(name: str, brought: UserData, loss: str = "") -> OwnData:
+def load_own_data(
+    name: str, brought: UserData, loss: str = "", rules: NaturalRules = ALL_OWNERS
+) -> OwnData:
     """Check the data that a user brought, for a loss of this name; see `checked_labels`.
 
     The data are inputs and labels to train on, then to test on. Inputs are images, uint8
     [n, C, H, W], normalised by the training pixels; or of any shape [n, …], floating and finite,
     used as float32, or int64, such as tokens. Labels are classes, integers [n, …] from 0 on, of
     which -100 counts for nothing in a sequence; or numbers, floating [n, …], used as float32. A
-    fifth value has the positions of each client in the training part. Or they are two: the inputs
-    and labels of each client, and those to test on.
+    fifth value has the positions of each client in the training part, or the owner of each of its
+    samples, with a sixth for the test part: `divide_by_owner` then follows the ``rules``, as it
+    does for three: inputs, labels and owners. Or they are two: the inputs and labels of each
+    client, and those to test on, or a list of each client's.
     """
     where, returned = f"{DATA}: {printable(name)}", brought.value
-    *train, test = parts = _checked(_parts(returned, where), where, loss)
-    num_classes = count_classes([part.labels for part in parts], where)
-    counts = [len(part.labels) for part in train]
-    merged = train[0] if len(train) == 1 else map(torch.cat, zip(*train, strict=True))
-    pixels = Pixels._make((*merged, *test))
-    clients: tuple[Tensor, ...] = ()
-    if len(returned) == 2:
-        clients = torch.arange(sum(counts)).split(counts)
+    named = _parts(returned, where)
+    checked = dict(zip(named, _checked(named, where, loss), strict=True))
+    names = tuple(map(str, range(count_classes([part.labels for part in checked.values()], where))))
+    train = _joined([part for name, part in checked.items() if not name.startswith(_TEST)])
+    tests = [part for name, part in checked.items() if name.startswith(_TEST)]
+    pixels = Pixels(*train, *_joined(tests or [_Part(train.inputs[:0], train.labels[:0])]))
+    tensors = tensors_digest(pixels._asdict().items())
+    split, of_split = Split(), None
+    if owners := _owners(returned, where, pixels):
+        of_split = owners_digest(owners) if rules.num_clients is None else None
+        pixels, split = divide_by_owner(pixels, owners, rules)
+    elif len(returned) == 2:
+        split = _split_of_parts(checked)
     elif len(returned) == 5 and returned[4] is not None:
-        clients = _positions(returned[4], where, counts[0])
-    split = tensors_digest((str(client), held) for client, held in enumerate(clients))
-    fingerprint = brought.fingerprint(
-        tensors_digest(pixels._asdict().items()), split if clients else None
-    )
-    names = tuple(map(str, range(num_classes)))
+        split = Split(client_positions(returned[4], where, len(train.labels)))
+    if split.train and not owners:
+        of_split = split.digest()
+    fingerprint = brought.fingerprint(tensors, of_split)
     if pixels.train_images.dtype == torch.uint8:
-        return OwnData(normalised_by_training_part(pixels, names, Split(clients)), fingerprint)
-    return OwnData(ImageDataset(pixels, names, split=Split(clients)), fingerprint)
+        return OwnData(normalised_by_training_part(pixels, names, split), fingerprint)
+    return OwnData(ImageDataset(pixels, names, split=split), fingerprint)
+
+
+def _joined(parts: Sequence[_Part]) -> _Part:
+    return parts[0] if len(parts) == 1 else _Part(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def _owners(returned: Sequence[Any], where: str, pixels: Pixels) -> Owners | None:
+    """Return whose each sample is, where the data say it."""
+    if len(returned) == 3:
+        return Owners(owner_names(returned[2], f"{where}: owners", len(pixels.train_labels)))
+    if len(returned) < 5 or not are_owners(returned[4]):
+        return None
+    train = owner_names(returned[4], f"{where}: owners", len(pixels.train_labels))
+    if len(returned) == 5:
+        return Owners(train)
+    test = owner_names(returned[5], f"{where}: owners of the test", len(pixels.test_labels))
+    if (train.dtype.kind == "U") != (test.dtype.kind == "U"):
+        raise UserError(f"{where}: owners: {train.dtype}, and {test.dtype} of the test part")
+    return Owners(train, test)
+
+
+def _split_of_parts(parts: Mapping[str, _Part]) -> Split:
+    """Return the split of each client's part, which are one after another, and of its own test."""
+    clients = [name for name in parts if not name.startswith(_TEST)]
+    counts = [len(parts[name].labels) for name in clients]
+    train = torch.arange(sum(counts)).split(counts)
+    if _TEST in parts:
+        return Split(train)
+    counts = [len(parts[_TEST + name].labels) if _TEST + name in parts else 0 for name in clients]
+    return Split(train, torch.arange(sum(counts)).split(counts))
 
 
 def inputs_and_labels(part: object) -> tuple[Any, Any] | None:
@@ -120,78 +168,44 @@ def inputs_and_labels(part: object) -> tuple[Any, Any] | None:
     return None
 
 
-def clients_of(given: object) -> int:
-    """Count the clients of the split that data have, without a look at them; 0 where none."""
-    length = len(given) if isinstance(given, tuple | list) else 0
-    if not isinstance(given, tuple | list) or length not in (2, 5):
-        return 0
-    return len(members(given[0 if length == 2 else 4]))
-
-
-def check_clients(found: int, asked: int) -> None:
-    """Refuse a recipe of another number of clients than the data have."""
-    if found != asked:
-        raise UserError(
-            f"train_args.client_num_in_total: {asked}: must be {found}: so many clients are in the "
-            "split that the data have"
-        )
-
-
-def members(clients: object) -> Sequence[object]:
-    """Return the clients of a list, or of a mapping from their names, in its order."""
-    listed = [*clients.values()] if isinstance(clients, Mapping) else clients
-    return listed if isinstance(listed, tuple | list) else ()
-
-
 def _parts(returned: Any, where: str) -> dict[str, tuple[Any, Any]]:
     """Return the inputs and labels of each part by what it is called; those to test on are last."""
     length = len(returned) if isinstance(returned, tuple | list) else 0
-    if length in (4, 5):
-        return {"train_": tuple(returned[:2]), "test_": tuple(returned[2:4])}
-    parts = {}
-    for client, part in enumerate(members(returned[0]) if length == 2 else ()):
-        if part is None:
-            raise UserError(f"{where}: client {client}: {NO_SAMPLE}")
-        if pair := inputs_and_labels(part):
-            parts[f"client {client}: "] = pair
-        else:
-            kind = printable(type(part).__name__)
-            only = isinstance(part, Dataset | DataLoader)
-            why = "; only a run takes Datasets and DataLoaders" * only
-            raise UserError(f"{where}: client {client}: a {kind}; must be (inputs, labels){why}")
+    if length == 3 and are_owners(returned[2]):
+        return {"train_": tuple(returned[:2])}
+    if length in (4, 5) or (length == 6 and are_owners(returned[4])):
+        return {"train_": tuple(returned[:2]), _TEST: tuple(returned[2:4])}
+    parts = _client_parts(returned[0], where) if length == 2 else {}
     test = inputs_and_labels(returned[1]) if parts else None
+    tests = members(returned[1]) if parts else ()
+    if test is None and len(tests) == len(parts) > 0:
+        own = zip(parts, tests, strict=True)
+        return parts | {
+            _TEST + name: _pair(part, f"{where}: {_TEST}{name}")
+            for name, part in own
+            if part is not None
+        }
     if test is None:
         many = f" of {length}" if isinstance(returned, tuple | list) else ""
         raise UserError(f"{where}: a {printable(type(returned).__name__)}{many}; {_FORMS}")
-    return {**parts, "test_": test}
+    return {**parts, _TEST: test}
 
 
-def _positions(split: object, where: str, total: int) -> tuple[Tensor, ...]:
-    """Check each client's positions: int64 [n_k], n_k > 0, in the training part."""
-    where = f"{where}: client"
-    checked = []
-    for client, given in enumerate(members(split)):
-        try:
-            positions = torch.as_tensor(given).to("cpu")
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise UserError(f"{where} {client}: positions: {reason(error)}") from error
-        if not positions.numel():
-            raise UserError(f"{where} {client}: {NO_SAMPLE}")
-        if positions.ndim != 1 or not is_integral(positions):
-            raise UserError(
-                f"{where} {client}: positions: {kind_of(positions)}; must be integers [n]"
-            )
-        checked.append(positions.to(torch.int64))
-        low, high = int(checked[-1].min()), int(checked[-1].max())
-        if low < 0 or high >= total:
-            wrong = low if low < 0 else high
-            raise UserError(
-                f"{where} {client}: position {wrong}: must be 0 to {total - 1}, of train_inputs"
-            )
-    if not checked:
-        kind = printable(type(split).__name__)
-        raise UserError(f"{where}s: a {kind}; must be a list with each client's positions")
-    return tuple(checked)
+def _client_parts(clients: object, where: str) -> dict[str, tuple[Any, Any]]:
+    parts = {}
+    for client, part in enumerate(members(clients)):
+        if part is None:
+            raise UserError(f"{where}: client {client}: {NO_SAMPLE}")
+        parts[f"client {client}: "] = _pair(part, f"{where}: client {client}: ")
+    return parts
+
+
+def _pair(part: object, where: str) -> tuple[Any, Any]:
+    if pair := inputs_and_labels(part):
+        return pair
+    kind = printable(type(part).__name__)
+    why = "; only a run takes Datasets and DataLoaders" * isinstance(part, Dataset | DataLoader)
+    raise UserError(f"{where}a {kind}; must be (inputs, labels){why}")
 
 
 def _checked(parts: Mapping[str, tuple[Any, Any]], where: str, loss: str) -> list[_Part]:

@@ -122,7 +122,7 @@ def partition(
 
 def partition_name(method: str, sizes: str) -> str:
     """How a deal is called: ``n_class, balanced``; by the method alone where the sizes are free."""
-    return method if method == _FREE else f"{method}, {sizes}"
+    return method if method in (_FREE, "natural") else f"{method}, {sizes}"
 
 
 def _iid_shares(class_sizes: Ints, client_sizes: Ints, rng: np.random.Generator) -> Ints:

@@ -29,5 +29,7 @@ class DataSpec:
     test_fraction: float = 0.2
     allow_code: bool = False
     partition_alpha: float = 0.5
+    partition_by: str | None = None
+    test_division: str | None = None
     loss: str = ""
     arguments: Mapping[str, object] = field(default_factory=dict, hash=False)

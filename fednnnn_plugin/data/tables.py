@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fednnnn_plugin.errors import UserError, printable
+from fednnnn_plugin.errors import UserError, did_you_mean, printable
 
 #: Under which of these names a table, or a batch that is a mapping, has its labels.
 LABELS = ("label", "labels", "target", "targets", "y")
@@ -41,19 +41,27 @@ def whole_column(value: Any) -> Any:
     return np.asarray(value[:]) if is_column(value) else value
 
 
-def with_arrays(value: Any, where: str) -> Any:
+def with_arrays(value: Any, where: str, owners: str | None = None) -> Any:
     """Return a user's data with their tables as inputs and labels.
 
     A mapping of a table ``train`` and another ``test``, and the pair of these, become the four
-    arrays. A table with a transform of its own stays: it is read batch by batch.
+    arrays; with a column of ``owners`` also whose each sample is, as may one table. A table with a
+    transform of its own stays: it is read batch by batch.
     """
+    if owners and is_table(value):
+        return _arrays(value, where, owners)
     if isinstance(value, Mapping) and {"train", "test"} <= value.keys():
         value = (value["train"], value["test"])
     if not isinstance(value, tuple | list) or len(value) != 2:
         return value
     first, test = value
     if is_table(first) and is_table(test):
-        return (*_arrays(first, f"{where}: train"), *_arrays(test, f"{where}: test"))
+        train, held = f"{where}: train", f"{where}: test"
+        if owners:
+            *first_two, whose = _arrays(first, train, owners)
+            *others, of_test = _arrays(test, held, owners)
+            return (*first_two, *others, whose, of_test)
+        return (*_arrays(first, train), *_arrays(test, held))
     names = first if isinstance(first, Mapping) else range(len(first) if _is_list(first) else 0)
     if any(is_table(first[name]) for name in names):
         first = [_part(first[name], f"{where}: client {k}") for k, name in enumerate(names)]
@@ -69,8 +77,10 @@ def _part(part: Any, where: str) -> Any:
     return _arrays(part, where) if is_table(part) and not transformed else part
 
 
-def _arrays(table: Any, where: str) -> tuple[Any, Any]:
-    name, of_labels = inputs_and_labels_of(table.column_names, where)
+def _arrays(table: Any, where: str, owners: str | None = None) -> tuple[Any, ...]:
+    whose = () if owners is None else (owner_column(table, owners, where),)
+    names = [name for name in table.column_names if name != owners]
+    name, of_labels = inputs_and_labels_of(names, where)
     columns = table.with_format("numpy")[:]
     inputs, labels = np.asarray(columns[name]), np.asarray(columns[of_labels])
     if inputs.dtype.kind not in "biuf":
@@ -81,4 +91,15 @@ def _arrays(table: Any, where: str) -> tuple[Any, Any]:
         )
     if type(table.features[name]).__name__ == "Image":
         inputs = inputs[:, None] if inputs.ndim == 3 else inputs.transpose(0, 3, 1, 2)
-    return inputs, labels
+    return inputs, labels, *whose
+
+
+def owner_column(table: Any, name: str, where: str) -> Any:
+    """Return the column of a table that says whose each sample is."""
+    if name not in table.column_names:
+        hint = did_you_mean(name, table.column_names)
+        found = printable(", ".join(table.column_names))
+        raise UserError(
+            f"data_args.partition_by: {printable(name)}: {where}: has the columns {found}{hint}"
+        )
+    return np.asarray(table.with_format("numpy")[name][:])

@@ -9,16 +9,20 @@ from fednnnn_plugin.user_code import is_own
 
 _IMAGE_FOLDER = (("data_args.dataset", "image_folder"),)
 _BY_CLASS = ("data_args.partition_method", "dirichlet_by_class")
+_NATURAL = ("data_args.partition_method", "natural")
+_FREE = (_BY_CLASS[1], _NATURAL[1])  # leave the sizes free
 _POWER_LAW = ("data_args.partition_sizes", "power_law")
 _CROSS_SILO = (("common_args.training_type", "cross_silo"),)
 # Keys that only these values of other keys use.
 _OF_SOME = {
     "data_args.data_dir": _IMAGE_FOLDER,
     "data_args.image_size": _IMAGE_FOLDER,
-    "data_args.test_fraction": _IMAGE_FOLDER,
+    "data_args.test_fraction": (*_IMAGE_FOLDER, _NATURAL),
+    "data_args.test_division": (_NATURAL,),
+    "data_args.partition_by": (_NATURAL,),
     "data_args.classes_per_client": (("data_args.partition_method", "n_class"),),
     "data_args.partition_alpha": (("data_args.partition_method", "dirichlet"), _BY_CLASS),
-    "data_args.min_samples": (_POWER_LAW, _BY_CLASS),
+    "data_args.min_samples": (_POWER_LAW, _BY_CLASS, _NATURAL),
     "data_args.power_law_exponent": (_POWER_LAW,),
     "train_args.client_threads": _CROSS_SILO,
     "train_args.start_round": _CROSS_SILO,
@@ -63,9 +67,10 @@ def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str
     if recipe.device_args.gpu_mapping_file and recipe.device_args.gpu_mapping_key is None:
         what = "the name of a mapping in that file"
         yield "device_args.gpu_mapping_key", f"missing; gpu_mapping_file needs it: {what}"
-    if data.partition_sizes != "balanced" and data.partition_method == _BY_CLASS[1]:
-        free = f"partition_method {_BY_CLASS[1]} leaves the sizes free; leave it out or at balanced"
-        yield "data_args.partition_sizes", f"{shown(data.partition_sizes)}: {free}"
+    if data.partition_sizes != "balanced" and data.partition_method in _FREE:
+        free = f"partition_method {data.partition_method} leaves the sizes free"
+        wrong = f"{shown(data.partition_sizes)}: {free}; leave it out or at balanced"
+        yield "data_args.partition_sizes", wrong
     for name, users in _OF_SOME.items():
         section, key = name.split(".")
         value, unused = attrgetter(name)(recipe), SECTIONS[section].model_fields[key].default

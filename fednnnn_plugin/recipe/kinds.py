@@ -152,7 +152,10 @@ Model = Annotated[
     AfterValidator(_model),
     Field(description="the name of a model, such as nnnn_mnist, or MODULE:FUNCTION"),
 ]
-PartitionMethod: TypeAlias = Literal["iid", "n_class", "dirichlet", "dirichlet_by_class"] | _Foreign
+PartitionMethod: TypeAlias = (
+    Literal["iid", "n_class", "dirichlet", "dirichlet_by_class", "natural"] | _Foreign
+)
+Column = Annotated[str, Field(min_length=1, description="the name of a column")]
 TrainingType: TypeAlias = Literal["simulation"] | _Foreign
 Backend: TypeAlias = Literal["sp", "MPI"] | _Foreign
 ClientOptimizer = Annotated[

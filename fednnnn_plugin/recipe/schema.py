@@ -73,10 +73,12 @@ class DataArgs(Section):
     classes_per_client: kinds.Count = 2
     partition_alpha: kinds.Concentration = 0.5
     power_law_exponent: kinds.NonNegative = 1.0
+    partition_by: kinds.Column | None = None
     min_samples: kinds.Count = 10
     validation_fraction: kinds.Fraction = 0.0
     data_dir: kinds.PathText | None = None
     image_size: kinds.ImageSize | None = None
+    test_division: Literal["within_clients", "between_clients"] | None = None
     test_fraction: kinds.OpenFraction = 0.2
 
     @property

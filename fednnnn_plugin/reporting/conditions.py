@@ -23,7 +23,10 @@ METHODS = ("FedAvg", "FedProx", "Norm-Norm", "Momentum", "FedNNNN")
 CONDITIONS = ("IID, B", "non-IID, B", "IID, UB", "non-IID, UB")
 SINGLE_CLIENT, UNRECORDED = "single client", "data not recorded"
 _CLIENTS = {"iid": "IID", "n_class": "non-IID", "dirichlet": "Dirichlet"}
-_FREE = {"dirichlet_by_class": "Dirichlet by class"}  # which leave the sizes free
+_FREE = {
+    "dirichlet_by_class": "Dirichlet by class",
+    "natural": "natural",
+}  # which leave the sizes free
 _SIZES = {"balanced": "B", "power_law": "UB"}
 SYMBOLS = {"client_num_in_total": "K", "client_num_per_round": "m", "comm_round": "rounds"}
 SYMBOLS |= {"classes_per_client": "classes", "power_law_exponent": "exponent"}
@@ -38,6 +41,7 @@ _DATA = ("data_dir", "image_size", "test_fraction", "validation_fraction", "data
 _PARTITION = (
     *(*_DATA, "client_num_in_total", "client_num_per_round", "classes_per_client"),
     *("partition_alpha", "power_law_exponent", "min_samples", "split_fingerprint"),
+    *("partition_by", "test_division"),
 )
 _TOLD = ("partition_alpha", "validation_fraction")  # of these, what is told unless it is 0
 _NO_VARIANT = {

@@ -47,7 +47,7 @@ _LONGEST_SETTING = 60  # characters of a list or mapping; a longer one ends with
 #: What a recipe says of its partition, and what stands there for a split that the data had.
 PARTITION = (
     *("partition_method", "partition_sizes", "classes_per_client", "partition_alpha"),
-    *("power_law_exponent", "min_samples"),
+    *("power_law_exponent", "min_samples", "partition_by", "test_division"),
 )
 OWN_SPLIT = "own split"
 # Settings of these sections identify a run, but for those that say where and how, not what.

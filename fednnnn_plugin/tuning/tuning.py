@@ -18,7 +18,8 @@ from fednnnn_plugin.assembly.run import (
     names_and_objects,
     registered,
 )
-from fednnnn_plugin.data.own_data import DATA, clients_of
+from fednnnn_plugin.data.own_data import DATA
+from fednnnn_plugin.data.own_split import clients_of
 from fednnnn_plugin.errors import UserError, in_words, shown
 from fednnnn_plugin.processes.endings import launched_ranks
 from fednnnn_plugin.recipe import Recipe, find_recipe, load_recipe

@@ -16,7 +16,7 @@ from fednnnn_plugin.user_code import names_code
 
 # Partitions and keys that FedML has no other meaning for; FedML's own Dirichlet is called hetero,
 # and some of its loaders read no partition_method.
-_OUR_METHODS = ("n_class", "dirichlet_by_class")
+_OUR_METHODS = ("n_class", "dirichlet_by_class", "natural")
 _OUR_KEYS = ("partition_sizes", "classes_per_client")
 
 

@@ -1,0 +1,130 @@
+"""Data by their owners: each client has one owner's samples; divisions are worked by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fednnnn_plugin.data.federated import FederatedData, load_federated
+from fednnnn_plugin.data.own_data import bring_data
+
+from .conftest import DIGITS, refusal
+
+OWNERS = np.array(["b", "a", "b", "c", "a", "b", "d", "b"])  # of 0, 1, ..., 7
+X, Y = torch.arange(8.0)[:, None], torch.arange(8) % 2
+OF_TEST = ["c", "z", "a", "b", "a"]  # of 10, ..., 14
+TEST = torch.arange(10.0, 15)[:, None], torch.arange(5) % 2
+NATURAL: dict[str, Any] = {"partition_method": "natural", "min_samples": 1, "num_clients": 4}
+
+
+def load(given: object, **spec: Any) -> FederatedData:
+    name = "<object>:mine"
+    brought = bring_data(name, seed=0, given=given)
+    return load_federated(replace(DIGITS, dataset=name, **NATURAL | spec), brought)
+
+
+def held(data: FederatedData) -> tuple[list[list[float]], list[list[float]]]:
+    """What each client trains on, and tests on."""
+    train = [data.train_images[part, 0].tolist() for part in data.client_indices]
+    parts = [data.own_test(client) for client in range(data.num_clients)]
+    return train, [[] if part is None else data.test_images[part, 0].tolist() for part in parts]
+
+
+@pytest.mark.parametrize("method", ["natural", "n_class"])
+@pytest.mark.parametrize("form", [list, np.asarray, lambda owners: np.array(owners, object)])
+def test_each_owner_is_a_client(form: Any, method: str) -> None:
+    """Of whatever method the recipe is, as with positions."""
+    data = load((X, Y, *TEST, form([*OWNERS]), OF_TEST), partition_method=method)
+    train, test = held(data)
+    assert train == [[1, 4], [0, 2, 5, 7], [3], [6]]  # of a, b, c, d
+    assert test == [[12, 14], [13], [10], []]
+    assert data.test_images[:, 0].tolist() == [10, 11, 12, 13, 14]
+    assert [len(data.train_labels), ("split" in data.fingerprint)] == [8, method != "natural"]
+    alone = load((X, Y, *TEST, form([*OWNERS])), partition_method=method)
+    assert held(alone) == (train, [[]] * 4)
+
+
+def test_owners_of_few_samples_are_left_out() -> None:
+    """With their test samples; those of z, who trains on nothing, are no one's and stay."""
+    data = load((X, Y, *TEST, OWNERS, OF_TEST), min_samples=2, num_clients=2)
+    assert held(data) == ([[1, 4], [0, 2, 5, 7]], [[12, 14], [13]])
+    assert data.train_images[:, 0].tolist() == [0, 1, 2, 4, 5, 7]
+    assert data.test_images[:, 0].tolist() == [11, 12, 13, 14]
+    message = refusal(load, (X, Y, *TEST, OWNERS), min_samples=2, num_clients=3)
+    assert message.startswith("train_args.client_num_in_total: 3: must be at most 2: so many of 4")
+
+
+def test_clients_are_drawn_by_the_seed() -> None:
+    all_of_them = held(load((X, Y, *TEST, OWNERS)))[0]
+    drawn = [held(load((X, Y, *TEST, OWNERS), num_clients=2, seed=seed))[0] for seed in range(20)]
+    assert drawn[3] == held(load((X, Y, *TEST, OWNERS), num_clients=2, seed=3))[0]
+    assert all(part in all_of_them for parts in drawn for part in parts)
+    assert {len(parts) for parts in drawn} == {2}
+    assert {parts[0][0] for parts in drawn} > {0.0, 1.0}
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_test_part_within_clients(joined: bool) -> None:
+    """A quarter of each, at least one, and not all: of 2, 4, 1 and 1 samples 1, 1, 0 and 0."""
+    given = (X[:5], Y[:5], X[5:], Y[5:], OWNERS[:5], OWNERS[5:]) if joined else (X, Y, OWNERS)
+    division = "within_clients" if joined else None
+    data = load(given, test_fraction=0.25, test_division=division)
+    train, test = held(data)
+    assert [sorted(a + b) for a, b in zip(train, test, strict=True)] == [
+        *([1, 4], [0, 2, 5, 7], [3], [6])
+    ]
+    assert [len(part) for part in test] == [1, 1, 0, 0]
+    assert len(data.test_labels) == 2
+    assert held(load((X, Y, OWNERS), test_fraction=0.25)) == (train, test)
+
+
+def test_test_part_between_clients() -> None:
+    """A quarter of four owners is one, whose samples are the whole test."""
+    found = set()
+    for seed in range(12):
+        spec = {"test_fraction": 0.25, "test_division": "between_clients", "seed": seed}
+        data = load((X, Y, OWNERS), num_clients=3, **spec)
+        train, test = held(data)
+        whole = data.test_images[:, 0].tolist()
+        assert test == [[]] * 3
+        assert sorted(sum(train, whole)) == [0, 1, 2, 3, 4, 5, 6, 7]
+        found.add(tuple(whole))
+    assert found <= {(1, 4), (0, 2, 5, 7), (3,), (6,)}
+    assert len(found) > 2
+    assert refusal(load, (X, Y, OWNERS), **spec).startswith("train_args.client_num_in_total: 4: ")
+
+
+def test_validation_part_is_of_each_client() -> None:
+    data = load((X, Y, *TEST, OWNERS, OF_TEST), validation_fraction=0.5)
+    train, held_out = held(data)
+    assert [sorted(a + b) for a, b in zip(train, held_out, strict=True)] == [
+        *([1, 4], [0, 2, 5, 7], [3], [6])
+    ]
+    assert max(data.test_images[:, 0].tolist()) < 8
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((X, Y, *TEST), "data_args.partition_method: natural: the data do not say whose"),
+        ((X, Y, OWNERS[:7]), "data_args.dataset: <object>:mine: owners: 7, for 8 samples"),
+        ((X, Y, np.arange(8.0)), "data_args.dataset: <object>:mine: owners: float64 of [8]"),
+        ((X, Y, *TEST, OWNERS, [1, 2, 3, 4, 5]), "data_args.dataset: <object>:mine: owners: <U1"),
+    ],
+)
+def test_owners_that_do_not_fit_are_refused(given: object, said: str) -> None:
+    assert refusal(load, given).startswith(said)
+    division = {"test_division": "within_clients"}
+    message = refusal(load, (X, Y, *TEST, OWNERS), **division)
+    assert message.startswith("data_args.test_division: the data have a test part")
+
+
+def test_clients_with_tests_of_their_own() -> None:
+    clients = [(X[:2], Y[:2]), (X[2:5], Y[2:5]), (X[5:], Y[5:])]
+    tests = [(TEST[0][:2], TEST[1][:2]), None, (TEST[0][2:], TEST[1][2:])]
+    for given in ((clients, tests), (dict(enumerate(clients)), dict(enumerate(tests)))):
+        data = load(given, num_clients=3)
+        assert held(data) == ([[0, 1], [2, 3, 4], [5, 6, 7]], [[10, 11], [], [12, 13, 14]])
+        assert data.own_test(1) is None
