@@ -126,10 +126,15 @@ class RoundRecord:
     by_client: tuple[ClientRecord, ...] = ()
     degenerate: bool  #: N was near 0: the served model did not change
     seconds: Annotated[Seconds, Tag("")]  #: of its parts
+    #: η of the round; on record where it has a schedule
+    client_learning_rate: Annotated[Amount | None, Tag("Train/LearningRate")] = None
 
     def to_json(self) -> str:
         """Return the record as one line."""
-        return json.dumps(asdict(self), allow_nan=False)
+        values = asdict(self)
+        if self.client_learning_rate is None:
+            del values["client_learning_rate"]
+        return json.dumps(values, allow_nan=False)
 
     def tagged(self) -> dict[str, float]:
         """Return its numbers by the names that trackers show: ``Test/Acc``, ``NWDA/fc3/...``."""

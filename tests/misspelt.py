@@ -5,7 +5,7 @@ mypy, which is strict, also refuses an ``ignore`` of a line that has no error. I
 
 import fednnnn_plugin as fp
 
-run = fp.run("x", overwrite=True, stop={"target": 0.9})
+run = fp.run("x", overwrite=True, stop={"target": 0.9}, learning_rate_schedule="cosine")
 runs = fp.read_runs(run.folder)
 fp.figures.accuracy(runs, legend=True)
 net = fp.load_model(run.folder)

@@ -340,6 +340,14 @@ def _log_inputs(recipe: Recipe, inputs: Inputs, federation: Federation) -> None:
             "%d clients, and more between two checkpoints",
             *(kept, kept * data.num_clients / 1e3, data.num_clients),
         )
+    if recipe.train_args.learning_rate_schedule and (rates := inputs.functions.rates):
+        last = recipe.train_args.comm_round
+        every = [rates(number) for number in range(1, last + 1)]
+        _log.info(
+            "train_args.learning_rate_schedule: %.4g in round 1, %.4g in round %d, at most %.4g",
+            *(every[0], every[-1], last, max(every)),
+            extra=SHOWN,
+        )
     if workers.why:
         level = logging.INFO if inputs.trainer else logging.WARNING
         _log.log(level, "one client at a time trains in each process: %s", workers.why)

@@ -129,7 +129,7 @@ def local_sgd(recipe: Recipe, functions: Functions, num_classes: int | None = No
         weight_decay=train.weight_decay,
         prox_mu=functions.method.prox_mu,
         precision=train.precision,
-        learning_rate_decay=train.learning_rate_decay or 1.0,
+        schedule=functions.rates,
         max_grad_norm=train.max_grad_norm,
         optimizer=functions.optimizer,
         loss=loss,
@@ -166,6 +166,7 @@ def schedule(
         max_client_norm=train.max_client_norm,
         least_groups=least_groups,
         stop=_stop(recipe, data, functions),
+        rates=functions.rates,
     )
 
 

@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fednnnn_plugin.assembly.rates import SCHEDULE, learning_rates
 from fednnnn_plugin.client.local_sgd import MakeOptimizer
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, LOSSES, Loss
 from fednnnn_plugin.client.method import ClientMethod
+from fednnnn_plugin.client.rate_schedule import Rates
 from fednnnn_plugin.errors import UserError, printable
 from fednnnn_plugin.fingerprint import code_digests
 from fednnnn_plugin.recipe import Recipe
@@ -39,7 +41,8 @@ class Functions(NamedTuple):
     """The loss, what makes a client's optimizer (None for plain SGD), and the metrics by name.
 
     The sampler draws the cohorts, None uniformly. The method is what clients do beside SGD.
-    ``digests`` are those of what is the user's.
+    ``digests`` are those of what is the user's. The rates are those of the clients' optimizer,
+    None for one in all rounds.
     """
 
     loss: Loss = CROSS_ENTROPY
@@ -48,6 +51,7 @@ class Functions(NamedTuple):
     sampler: Sampler | None = None
     method: ClientMethod = ClientMethod()
     digests: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+    rates: Rates | None = None
 
     @property
     def train_by_own_code(self) -> bool:
@@ -66,39 +70,68 @@ def find_functions(
 
     With a ``custom_trainer`` the sampler alone, as that trains and tests by its own.
     """
-    digests: dict[str, dict[str, str]] = {}
-    own_things: dict[str, list[object]] = {}
-
-    def own(where: str, name: str, given: object, kind: str) -> Any:
-        found = find_code(where, name, given, allow_code=allow_code)
-        if not callable(found):
-            kind = printable(type(found).__name__)
-            must = "must be a class or a function"
-            raise UserError(f"{where}: {printable(name)}: an instance of {kind}; {must}")
-        own_things[kind] = [*own_things.get(kind, ()), found]
-        digests[kind] = code_digests(*own_things[kind])
-        return found
-
-    sampling, sampler = recipe.train_args.client_sampling or "", None
-    if is_own(sampling):
-        sampler = own(SAMPLING, sampling, objects.get(SAMPLING), "sampler")
-    named, method = recipe.train_args.client_method or "", recipe.client_method
-    if is_own(named):
-        method = own(CLIENT_METHOD, named, objects.get(CLIENT_METHOD), "client_method")
+    code, train = _OwnCode(objects, allow_code=allow_code), recipe.train_args
+    named, method = train.client_method or "", recipe.client_method
+    sampler = code.find(SAMPLING, train.client_sampling, "sampler")
+    method = code.find(CLIENT_METHOD, named, "client_method") or method
     if custom_trainer:
         if named:
             why = "a custom trainer trains by its own; leave it out"
             raise UserError(f"{CLIENT_METHOD}: {printable(named)}: {why}")
-        return Functions(sampler=sampler, digests=digests)
-    loss = CROSS_ENTROPY
-    if name := recipe.train_args.loss:
-        loss = LOSSES.get(name) or Loss(name, own(LOSS, name, objects.get(LOSS), "loss"))
-        if isinstance(loss.mean, type):
-            raise UserError(f"{LOSS}: {printable(name)}: a class; give an instance of it")
-        if isinstance(loss.mean, torch.nn.Module):
-            _refuse_parameters(loss.mean, name)
-    name = recipe.train_args.client_optimizer
-    maker = own(OPTIMIZER, name, objects.get(OPTIMIZER), "optimizer") if is_own(name) else None
+        return Functions(sampler=sampler, digests=code.digests)
+    loss = _loss(recipe, code)
+    maker = code.find(OPTIMIZER, train.client_optimizer, "optimizer")
+    metrics = _metrics(recipe, objects, code, loss)
+    rates = learning_rates(recipe, code.find(SCHEDULE, train.learning_rate_schedule, "schedule"))
+    settings = {key: recipe.rule_settings[key] for key in method.keys}
+    where = f"{CLIENT_METHOD}: {printable(named)}"
+    with isolated_generators(recipe.common_args.random_seed, "client method"):
+        made: Any = call_code(method, where, lambda cls: cls(**settings))
+    optimizer = _optimizer(recipe, maker)
+    return Functions(loss, optimizer, metrics, sampler, made, code.digests, rates)
+
+
+class _OwnCode:
+    """What a recipe names of the user's: imported, or the ``objects``; with the digests by kind."""
+
+    def __init__(self, objects: Mapping[str, object], *, allow_code: bool) -> None:
+        self._objects, self._allow_code = objects, allow_code
+        self._things: dict[str, list[object]] = {}
+        self.digests: dict[str, dict[str, str]] = {}
+
+    def find(self, where: str, name: object, kind: str) -> Any:
+        """Return the class or function of a key; None where its name is none of the user's."""
+        if not isinstance(name, str) or not is_own(name):
+            return None
+        return self.take(where, name, kind, self._objects.get(where))
+
+    def take(self, where: str, name: str, kind: str, given: object) -> Any:
+        """Return the object that was given, else what the name imports."""
+        found = find_code(where, name, given, allow_code=self._allow_code)
+        if not callable(found):
+            of = printable(type(found).__name__)
+            must = "must be a class or a function"
+            raise UserError(f"{where}: {printable(name)}: an instance of {of}; {must}")
+        self._things[kind] = [*self._things.get(kind, ()), found]
+        self.digests[kind] = code_digests(*self._things[kind])
+        return found
+
+
+def _loss(recipe: Recipe, code: _OwnCode) -> Loss:
+    name = recipe.train_args.loss
+    if name is None:
+        return CROSS_ENTROPY
+    loss = LOSSES.get(name) or Loss(name, code.find(LOSS, name, "loss"))
+    if isinstance(loss.mean, type):
+        raise UserError(f"{LOSS}: {printable(name)}: a class; give an instance of it")
+    if isinstance(loss.mean, torch.nn.Module):
+        _refuse_parameters(loss.mean, name)
+    return loss
+
+
+def _metrics(
+    recipe: Recipe, objects: Mapping[str, object], code: _OwnCode, loss: Loss
+) -> dict[str, Metric]:
     metrics: dict[str, Metric] = {}
     names = recipe.validation_args.metrics or ()
     things = _each(objects.get(METRICS)) or names  # an object, or its name
@@ -108,18 +141,14 @@ def find_functions(
     for shown, name, thing in zip(shown_as, names, things, strict=True):
         if is_own(name):
             given = None if isinstance(thing, str) else thing
-            metrics[shown] = own(METRICS, name, given, "metrics")
+            metrics[shown] = code.take(METRICS, name, "metrics", given)
         else:
             from fednnnn_plugin.rounds.scorer import Scorer, unknown_metric
 
             if problem := unknown_metric(name):
                 raise UserError(f"{METRICS}: {printable(name)}: {problem}")
             metrics[name] = Scorer(name, loss)
-    settings = {key: recipe.rule_settings[key] for key in method.keys}
-    where = f"{CLIENT_METHOD}: {printable(named)}"
-    with isolated_generators(recipe.common_args.random_seed, "client method"):
-        made: Any = call_code(method, where, lambda cls: cls(**settings))
-    return Functions(loss, _optimizer(recipe, maker), metrics, sampler, made, digests)
+    return metrics
 
 
 def _refuse_parameters(loss: torch.nn.Module, name: str) -> None:

@@ -19,6 +19,7 @@ from fednnnn_plugin.assembly.from_recipe import (
 )
 from fednnnn_plugin.assembly.functions import LOSS, METRICS, OPTIMIZER, object_names
 from fednnnn_plugin.assembly.inputs import recipe_inputs
+from fednnnn_plugin.assembly.rates import SCHEDULE
 from fednnnn_plugin.assembly.unchanged import is_finished
 from fednnnn_plugin.client.method import ClientMethod
 from fednnnn_plugin.client.methods import METHODS, name_client_method
@@ -43,10 +44,14 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor, nn
     from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
     from torch.utils.data import DataLoader, Dataset
 
     Array: TypeAlias = Tensor | np.ndarray[Any, Any]
     Part: TypeAlias = tuple[Array, Array] | Dataset[Any] | DataLoader[Any]
+    RateSchedule: TypeAlias = (
+        str | Mapping[str, object] | Callable[[int], float] | Callable[[Optimizer], LRScheduler]
+    )
     Data: TypeAlias = (
         tuple[Array, Array, Array, Array]
         | tuple[Array, Array, Array, Array, Sequence[Array | Sequence[int]]]
@@ -67,6 +72,7 @@ class Objects(TypedDict, total=False):
     client_optimizer: "Callable[..., Optimizer] | str | None"
     metrics: "Sequence[Callable[[Tensor, Tensor], float] | str] | None"
     client_sampling: "Sampler | str | None"
+    learning_rate_schedule: "RateSchedule | None"
     stop: Mapping[str, object] | None
 
 
@@ -79,10 +85,11 @@ _KEYS = {
     "client_optimizer": OPTIMIZER,
     "metrics": METRICS,
     "client_sampling": SAMPLING,
+    "learning_rate_schedule": SCHEDULE,
     "stop": STOP,
 }
 # Objects of these are settings, as a recipe has them.
-_SETTINGS = (STOP,)
+_SETTINGS = (SCHEDULE, STOP)
 #: What Python calls the command's options.
 IN_PYTHON = {
     "--resume": "resume=True",
@@ -120,6 +127,7 @@ def run(
     client_optimizer: "Callable[..., Optimizer] | str | None" = None,
     metrics: "Sequence[Callable[[Tensor, Tensor], float] | str] | None" = None,
     client_sampling: Sampler | str | None = None,
+    learning_rate_schedule: "RateSchedule | None" = None,
     stop: Mapping[str, object] | None = None,
     overrides: Mapping[str, object] | Sequence[str] | None = None,
     output: Path | str | None = None,
@@ -169,6 +177,11 @@ def run(
         client_sampling: a function of round (from 1), number of clients K, size of the cohort m,
             and a ``torch.Generator`` of the round, that returns the clients of the round: m
             different numbers from 0 to K - 1, which depend on these four arguments only.
+        learning_rate_schedule: the learning rate over the rounds: ``"cosine"``, a mapping such as
+            ``{"name": "step", "every": 30, "factor": 0.1, "warmup_rounds": 5}``; a function of the
+            round (from 1) that returns the factor of ``learning_rate``; or a scheduler of
+            ``torch.optim.lr_scheduler``, or a ``functools.partial`` of one, which is stepped once
+            after each round.
         stop: ends the run before its last round: ``{"target": 0.97}`` at a value of the
             accuracy, ``{"patience": 20, "min_delta": 0.001}`` after so many rounds that were not
             better by more; ``"metric"`` is ``"accuracy"``, ``"loss"`` or one of the metrics.
@@ -218,6 +231,7 @@ def run(
             "client_optimizer": client_optimizer,
             "metrics": metrics,
             "client_sampling": client_sampling,
+            "learning_rate_schedule": learning_rate_schedule,
             "stop": stop,
         }
     )

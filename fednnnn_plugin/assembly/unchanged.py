@@ -58,12 +58,17 @@ def check_same_recipe(recipe: Recipe, folder: RunFolder) -> None:
     if changed:
         raise UserError(
             "\n".join(
-                f"--resume: {key}: {shown(given)}: the run in {folder.path} has {shown(before)}; "
+                f"--resume: {key}: {_told(given)}: the run in {folder.path} has {_told(before)}; "
                 f"only train_args.comm_round, {STOP}, and what places ranks on GPUs and cores, may "
                 "differ"
                 for key, (before, given) in changed.items()
             )
         )
+
+
+def _told(value: object) -> str:
+    """Show a value, a mapping by its content."""
+    return printable(json.dumps(value)) if isinstance(value, dict) else shown(value)
 
 
 def is_finished(recipe: Recipe, folder: RunFolder) -> bool:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
+from fednnnn_plugin.client.rate_schedule import Rates
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.processes.numerics import Precision
 
@@ -26,12 +27,12 @@ def uninterrupted() -> None:
 class LocalSGD:
     r"""Stochastic gradient descent (paper, sec. 5.1; algorithm ``ClientsUpdate``).
 
-    .. math:: w ← w - η_r \left( ∇ℓ(w; b) + λ w + μ (w - w_t) + h \right),  η_r = η d^{r-1}
+    .. math:: w ← w - η_r \left( ∇ℓ(w; b) + λ w + μ (w - w_t) + h \right)
 
-    over passes of mini-batches ``b``, the last one of a pass as short as it comes. The gradient of
-    the proximal term ``μ/2 ‖w - w_t‖²`` is FedProx's (eq. 7), the correction ``h`` a client
-    method's. Precision ``tf32`` is ``fp32`` with TF32 products on a GPU; ``bf16`` computes products
-    in bfloat16 with weights in float32.
+    in round r, over passes of mini-batches ``b``, the last one of a pass as short as it comes. The
+    gradient of the proximal term ``μ/2 ‖w - w_t‖²`` is FedProx's (eq. 7), the correction ``h`` a
+    client method's. Precision ``tf32`` is ``fp32`` with TF32 products on a GPU; ``bf16`` computes
+    products in bfloat16 with weights in float32.
 
     Where there is an ``optimizer``, one is made anew for each client and round. It gets
     ``∇ℓ + μ (w - w_t) + h``, first scaled to at most ``max_grad_norm``; the decay λ is its own.
@@ -43,17 +44,16 @@ class LocalSGD:
     weight_decay: float = 0.0  # λ, on every trainable parameter
     prox_mu: float = 0.0  # μ
     precision: Precision = "fp32"
-    learning_rate_decay: float = 1.0  # d
+    schedule: Rates | None = None  # η_r; None is η in all rounds
     optimizer: MakeOptimizer | None = None
     max_grad_norm: float | None = None  # with an optimizer
     loss: Loss = CROSS_ENTROPY
 
     def in_round(self, number: int) -> "LocalSGD":
         """Return the training of a round, from 1."""
-        if self.learning_rate_decay == 1:
+        if self.schedule is None:
             return self
-        rate = self.learning_rate * self.learning_rate_decay ** (number - 1)
-        return replace(self, learning_rate=rate)
+        return replace(self, learning_rate=self.schedule(number))
 
     @property
     def dtype(self) -> torch.dtype:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fednnnn_plugin.assembly.functions import LOSS, METRICS, OPTIMIZER, Functions, find_functions
+from fednnnn_plugin.assembly.rates import SCHEDULE
 from fednnnn_plugin.client.methods import METHODS
 from fednnnn_plugin.errors import UserError, printable, shown
 from fednnnn_plugin.fedml.keys import warn_of_near_keys, warn_of_unused_keys
@@ -77,6 +78,7 @@ _NOT_THE_USERS = {"worker_num"}
 _IMAGE_FOLDERS = {"data_dir", "image_size", "test_fraction"}
 # Of our training and test alone; a user's trainer may read such names otherwise.
 _OF_OURS = {"loss", "client_optimizer_args", "learning_rate_decay", "max_grad_norm", "metrics"}
+_OF_OURS |= {"learning_rate_schedule"}
 # A name of FedML's own: its FedOpt, SCAFFOLD and Mime read it, and our method may stand beside it.
 _FEDMLS = {"server_lr"}
 # FedML's privacy; it reads max_grad_norm as the limit of a client's whole model.
@@ -172,9 +174,10 @@ def script_functions(recipe: Recipe, *, custom_trainer: bool = False) -> Functio
     A custom trainer trains and tests by its own.
     """
     train, metrics = recipe.train_args, recipe.validation_args.metrics or ()
-    named = [(SAMPLING, train.client_sampling)]
+    named: list[tuple[str, object]] = [(SAMPLING, train.client_sampling)]
     if not custom_trainer:
         named += [(LOSS, train.loss), (OPTIMIZER, train.client_optimizer)]
+        named += [(SCHEDULE, train.learning_rate_schedule)]
     for where, name in (*named, *((METRICS, name) for name in metrics)):
         is_allowed_code(where, name)
     return find_functions(recipe, allow_code=True, custom_trainer=custom_trainer)
@@ -235,6 +238,11 @@ def client_recipe(args: Any) -> Recipe:
         raise UserError(
             "scenario: hierarchical: the processes of a silo would train apart with "
             "FedNNNNClientTrainer: must be horizontal, or another client_trainer"
+        )
+    if getattr(args, "learning_rate_schedule", None) is not None:
+        raise UserError(
+            "learning_rate_schedule: only simulations have it: must be left out; a deployment has "
+            "learning_rate_decay"
         )
     _refuse_vectors(args)
     needed = is_proximal(args) or getattr(args, "prox_mu", None) is not None

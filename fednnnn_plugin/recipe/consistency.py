@@ -52,12 +52,7 @@ def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str
         yield "train_args.client_num_per_round", f"{train.client_num_per_round}: {most}"
     if tracking.overwrite and tracking.resume:
         yield "tracking_args.overwrite", "true: resume is true too; give one of them"
-    if recipe.client_method.needs_plain_sgd:
-        other = train.client_optimizer.lower() != "sgd"
-        for key in ("client_optimizer",) if other else ("client_optimizer_args", "max_grad_norm"):
-            if value := getattr(train, key):
-                why = f"client_method {train.client_method} takes plain sgd; leave it out"
-                yield f"train_args.{key}", f"{shown(value)}: {why}"
+    yield from _of_training(recipe)
     if foreign:
         return
     yield from _unmeasured(recipe)
@@ -80,6 +75,20 @@ def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str
             if users == _IMAGE_FOLDER and is_own(data.dataset):
                 hint = "an argument of your function needs another name"
             yield name, f"{shown(value)}: only {of} uses it; {hint}"
+
+
+def _of_training(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Say which keys of the clients' training exclude each other."""
+    train = recipe.train_args
+    if train.learning_rate_schedule is not None and train.learning_rate_decay is not None:
+        why = "learning_rate_schedule says it; leave it out"
+        yield "train_args.learning_rate_decay", f"{train.learning_rate_decay}: {why}"
+    if recipe.client_method.needs_plain_sgd:
+        other = train.client_optimizer.lower() != "sgd"
+        for key in ("client_optimizer",) if other else ("client_optimizer_args", "max_grad_norm"):
+            if value := getattr(train, key):
+                why = f"client_method {train.client_method} takes plain sgd; leave it out"
+                yield f"train_args.{key}", f"{shown(value)}: {why}"
 
 
 def _unmeasured(recipe: Recipe) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from fednnnn_plugin.data.sets import DATASETS
 from fednnnn_plugin.errors import did_you_mean
 from fednnnn_plugin.files import expanded
 from fednnnn_plugin.models import unknown_model
-from fednnnn_plugin.recipe.mappings import MOST, check_stop
+from fednnnn_plugin.recipe.mappings import MOST, check_schedule, check_stop
 from fednnnn_plugin.server.rules import Key, decay, non_negative, positive
 from fednnnn_plugin.user_code import is_own
 
@@ -53,6 +53,13 @@ def _numbers_of(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {key: decimal(each) for key, each in value.items()}
+
+
+def _schedule(value: dict[str, Any] | str, info: ValidationInfo[Caller]) -> dict[str, Any] | str:
+    if isinstance(value, str) and is_own(value):
+        return value
+    given = {"name": value} if isinstance(value, str) else value
+    return check_schedule(given, info.data.get("comm_round", 1))
 
 
 def _path(value: str) -> str:
@@ -175,6 +182,15 @@ Stop = Annotated[
     dict[str, Any],
     AfterValidator(check_stop),
     Field(description="a mapping such as {target: 0.97}, or {patience: 20, min_delta: 0.001}"),
+    BeforeValidator(_numbers_of),
+]
+RateSchedule = Annotated[
+    dict[str, Any] | str,
+    AfterValidator(_schedule),
+    Field(
+        description="the name of a schedule, such as cosine, a mapping such as {name: step, every: "
+        "30, factor: 0.1}, or MODULE:FUNCTION"
+    ),
     BeforeValidator(_numbers_of),
 ]
 OptimizerArgs = Annotated[

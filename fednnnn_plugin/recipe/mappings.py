@@ -1,10 +1,12 @@
 """The keys of a recipe whose value is a mapping, with keys of its own."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from fednnnn_plugin.client.rate_schedule import TORCH_SCHEDULES
 from fednnnn_plugin.errors import did_you_mean, shown
-from fednnnn_plugin.server.rules import Key, non_negative
+from fednnnn_plugin.server.rules import Key, decay, non_negative
 
 MOST = 2**31 - 1
 
@@ -35,6 +37,13 @@ def _is_finite(value: Any) -> bool:
     return type(value) in (int, float) and key.check(abs(value))
 
 
+def _are_rounds(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(whole(1).takes, value))
+
+
+ANY = Part(lambda value: True, "")
+_ROUNDS = Part(_are_rounds, "a list of rounds")
+_UP_TO_1 = Key("a number greater than 0 and at most 1", zero=False, below=math.nextafter(1.0, 2.0))
 FINITE = Part(_is_finite, "a finite number")
 TEXT = Part(lambda value: isinstance(value, str) and bool(value), "text")
 
@@ -47,6 +56,37 @@ def check_parts(given: Mapping[str, object], parts: Mapping[str, Part]) -> None:
             raise ValueError(f"{shown(key)} is none of its keys: {', '.join(parts)}{hint}")
         if not parts[key].takes(value):
             raise ValueError(f"{key}: {shown(value)}: must be {parts[key].allowed}")
+
+
+#: The schedules of the learning rate by their names, with what they take beside warmup_rounds.
+SCHEDULES: dict[str, dict[str, Part]] = {
+    "constant": {},
+    "exponential": {"decay": number(_UP_TO_1)},
+    "step": {"factor": number(_UP_TO_1), "every": whole(1), "after": _ROUNDS},
+    "cosine": {"rounds": whole(1), "floor": number(decay())},
+}
+_OPTIONAL = {"every", "after", "rounds", "floor"}
+
+
+def check_schedule(given: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Check a schedule of the learning rate in a run of so many rounds; fill in the cosine's.
+
+    The arguments of a class of ``torch.optim.lr_scheduler`` are left to it.
+    """
+    name = given.get("name")
+    known = (*SCHEDULES, *TORCH_SCHEDULES)
+    if not isinstance(name, str) or name not in known:
+        what = "missing" if name is None else shown(name)
+        hint = did_you_mean(name, known) if isinstance(name, str) else ""
+        raise ValueError(f"name: {what}: must be one of {', '.join(known)}, or MODULE:NAME{hint}")
+    warmup, parts = given.get("warmup_rounds", 0), SCHEDULES.get(name, {})
+    own = parts if name in SCHEDULES else dict.fromkeys(given, ANY)
+    check_parts(given, own | {"name": TEXT, "warmup_rounds": whole(0)})
+    for key in parts.keys() - _OPTIONAL - given.keys():
+        raise ValueError(f"{name}: {key}: missing; must be {parts[key].allowed}")
+    if name == "step" and ("every" in given) == ("after" in given):
+        raise ValueError("step: must have one of every, a number of rounds, and after, a list")
+    return {"rounds": max(rounds - warmup, 1)} | given if name == "cosine" else given
 
 
 _STOP = {

@@ -116,6 +116,7 @@ class TrainArgs(Section):
     client_optimizer_args: kinds.OptimizerArgs | None = None
     learning_rate: kinds.Rate
     learning_rate_decay: kinds.Decay | None = None
+    learning_rate_schedule: kinds.RateSchedule | None = None
     max_grad_norm: kinds.Positive | None = None
     weight_decay: kinds.NonNegative = 0.0
     precision: Literal["fp32", "tf32", "bf16", "fp64"] = "fp32"

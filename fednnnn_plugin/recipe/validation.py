@@ -30,8 +30,8 @@ _SCHEDULES = re.compile(
     "|(step|decay)_(size|every|rate|step|epoch|round)"
 )
 _SCHEDULE = (
-    "; what there is for the learning rate over rounds: train_args.learning_rate_decay, its factor "
-    "in each round"
+    "; the learning rate over the rounds is set by train_args.learning_rate_schedule, or by "
+    "learning_rate_decay, its factor in each round"
 )
 _WORDS = {
     "boolean": "true or false",

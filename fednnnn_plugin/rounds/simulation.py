@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Literal
 
 from fednnnn_plugin.client.group_sgd import Group
+from fednnnn_plugin.client.rate_schedule import Rates
 from fednnnn_plugin.errors import RunError, StartError, UserError
 from fednnnn_plugin.followers.follower import Follower
 from fednnnn_plugin.processes.endings import raise_lost_stop
@@ -48,6 +49,7 @@ class Schedule:
     max_client_norm: float | None = None  # longer updates are clipped to it
     least_groups: int = 1  # of a round, where it has as many clients
     stop: Stop | None = None  # what may end the run before its last round
+    rates: Rates | None = None  # the clients' learning rates, where they change
 
     def draw(self, number: int) -> list[int]:
         """Return the clients of a round; those without data, in some of FedML's, are in none."""
@@ -158,6 +160,7 @@ def simulate_round(
         evaluation=evaluation,
         served=served,
         seconds=seconds,
+        learning_rate=schedule.rates(number) if schedule.rates else None,
     )
     wall_seconds = train_state.wall_seconds + seconds.total
     return record, TrainState(after, number, integrated_norm, wall_seconds, method)

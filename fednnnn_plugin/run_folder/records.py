@@ -56,6 +56,7 @@ def round_record(
     evaluation: Evaluation | None,
     served: Evaluation | None,
     seconds: Seconds,
+    learning_rate: float | None = None,
 ) -> RoundRecord:
     """Put a round's record together; models that were not tested have no evaluation."""
     tested, served = evaluation or Evaluation(), served or Evaluation()
@@ -82,6 +83,7 @@ def round_record(
         served_test_metrics=served.metrics,
         integrated_norm=integrated_norm,
         seconds=seconds,
+        client_learning_rate=learning_rate,
         **measured,
     )
 

@@ -138,7 +138,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"model": "own:Net", "model_args.width": 4}
         | {"comm_round": 3, "stop": {"metric": "loss", "patience": 1, "min_delta": 9}},
     ),
-    "rule": (FEDAVG, {"federated_optimizer": "server_lion:ServerLion", "server_lion_lr": 0.002}),
+    "rule": (
+        FEDAVG,
+        {"federated_optimizer": "server_lion:ServerLion", "server_lion_lr": 0.002}
+        | {"learning_rate_schedule": {"name": "cosine", "warmup_rounds": 1}},
+    ),
 }
 
 

@@ -1,0 +1,88 @@
+"""The learning rate of each round, as a recipe says it, or by a user's function or scheduler."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim.lr_scheduler import LRScheduler
+
+from fednnnn_plugin.client.rate_schedule import (
+    TORCH_SCHEDULES,
+    Exponential,
+    Rates,
+    Table,
+    schedule_factors,
+    torch_rates,
+    warm_up_rates,
+)
+from fednnnn_plugin.errors import UserError, printable, shown
+from fednnnn_plugin.recipe import Recipe
+from fednnnn_plugin.recipe.mappings import SCHEDULES
+from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.user_code import call_code
+
+SCHEDULE = "train_args.learning_rate_schedule"
+_LEAST, _MOST = 2.0**-126, 3.4e38  # as a recipe's learning_rate
+
+
+def learning_rates(recipe: Recipe, own: Callable[..., Any] | None = None) -> Rates | None:
+    """Return the clients' learning rates, None where all rounds have the recipe's.
+
+    ``own`` is what the recipe's ``module:name`` is: a function of the round, which returns the
+    factor of ``learning_rate``, or a scheduler of torch's, or a ``functools.partial`` of one.
+
+    Raises:
+        UserError: it raised, or a rate is not a finite number greater than 0.
+    """
+    train = recipe.train_args
+    rate, given = train.learning_rate, train.learning_rate_schedule
+    if given is None:
+        slower = train.learning_rate_decay not in (None, 1)
+        return Exponential(rate, train.learning_rate_decay or 1.0) if slower else None
+    settings: dict[str, Any] = {"name": given} if isinstance(given, str) else dict(given)
+    name, warmup = settings.pop("name"), settings.pop("warmup_rounds", 0)
+    warm = warm_up_rates(rate, warmup)[: train.comm_round]
+    left, where = train.comm_round - len(warm), f"{SCHEDULE}: {printable(name)}"
+    make = own or TORCH_SCHEDULES.get(name)
+    if name in SCHEDULES:
+        factors = schedule_factors(name, settings)
+        found = [rate * factors(number) for number in range(1, left + 1)]
+    elif make is not None and _is_scheduler(make):
+        make = functools.partial(make, **settings)
+        found = _called(recipe, make, where, lambda make: torch_rates(make, rate, left))
+    else:
+        found = _called(
+            recipe,
+            own,
+            where,
+            lambda function: [
+                rate * _number(function(number), f"{where}: round {number}")
+                for number in range(1, left + 1)
+            ],
+        )
+    for number, each in enumerate((*warm, *found), start=1):
+        if not _LEAST <= each <= _MOST:
+            raise UserError(
+                f"{where}: round {number}: a learning rate of {each:g}: must be a number of "
+                "1.2e-38 to 3.4e38"
+            )
+    return Table((*warm, *found))
+
+
+def _is_scheduler(found: object) -> bool:
+    made = found.func if isinstance(found, functools.partial) else found
+    return isinstance(made, type) and issubclass(made, LRScheduler)
+
+
+def _called(recipe: Recipe, function: object, where: str, call: Callable[..., Any]) -> Any:
+    """Return what a call gives, with the global generators seeded for it."""
+    with isolated_generators(recipe.common_args.random_seed, "schedule"):
+        return call_code(function, where, call)
+
+
+def _number(value: Any, where: str) -> float:
+    """Return a factor as a number."""
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UserError(f"{where}: {shown(value)}: must be a number, the factor of learning_rate")
+    return float(value)

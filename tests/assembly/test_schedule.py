@@ -1,0 +1,105 @@
+"""Learning rate schedules in runs: the record has the rate, and the clients train by it."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim.lr_scheduler import LambdaLR, StepLR
+
+import fednnnn_plugin as fp
+
+from ..tiny import Content, Start, Tiny, quick_run
+
+KEY = "train_args.learning_rate_schedule"
+
+
+def rates(folder: Path) -> list[float]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["client_learning_rate"] for line in lines]
+
+
+def halved(number: int) -> torch.Tensor:
+    return torch.tensor(0.5) ** (number - 1)
+
+
+HALVED = [0.04, 0.02, 0.01]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ({"name": "exponential", "decay": 0.5}, HALVED),
+        ({"name": "exponential", "decay": 0.5, "warmup_rounds": 1}, [0.02, 0.04, 0.02]),
+        ({"name": "constant", "warmup_rounds": 9}, [0.004, 0.008, 0.012]),
+        ("cosine", [0.04, 0.03, 0.01]),
+        ({"name": "cosine", "warmup_rounds": 1}, [0.02, 0.04, 0.02]),
+        (
+            {"name": "StepLR", "step_size": 1, "gamma": 0.5, "warmup_rounds": 2},
+            [0.04 / 3, 0.08 / 3, 0.04],
+        ),
+        (halved, HALVED),
+        (functools.partial(StepLR, step_size=1, gamma=0.5), HALVED),
+        (functools.partial(LambdaLR, lr_lambda=lambda t: 0.5**t), HALVED),
+    ],
+)
+def test_record_has_the_rate(own_code: Path, schedule: Any, expected: list[float]) -> None:
+    quick_run("run", comm_round=3, learning_rate=0.04, learning_rate_schedule=schedule)
+    assert rates(Path("run")) == pytest.approx(expected)
+
+
+def test_decay_is_the_short_form_of_the_exponential(tiny: Tiny, content: Content) -> None:
+    """With the same bits, on one worker and on two."""
+    tiny("short", learning_rate_decay=0.7, worker_num=1)
+    tiny("long", learning_rate_schedule={"name": "exponential", "decay": 0.7}, worker_num=2)
+    assert content(tiny.folder / "short") == content(tiny.folder / "long")
+    tiny("none")
+    assert "client_learning_rate" not in tiny.records("none")[0]
+
+
+def test_resume_has_the_rates_of_the_whole(start: Start, content: Content) -> None:
+    """A cosine over other rounds is another schedule."""
+    given = {"learning_rate_schedule": "own:slower", "allow_code": True}
+    with Path("own.py").open("a") as file:
+        file.write("\n\ndef slower(number):\n    return 1 / number\n")
+    start("whole", comm_round=4, **given)
+    start("parts", comm_round=2, worker_num=2, **given)
+    start("parts", comm_round=4, worker_num=1, resume=True, **given)
+    assert content(Path("whole")) == content(Path("parts"))
+    cosine = {"name": "cosine", "floor": 0.1}
+    start("cosine", comm_round=2, learning_rate_schedule=cosine)
+    with pytest.raises(fp.UserError, match=f'{KEY}: .*"rounds": 4.* has .*"rounds": 2'):
+        start("cosine", comm_round=4, resume=True, learning_rate_schedule=cosine)
+    start("cosine", comm_round=3, resume=True, learning_rate_schedule={"rounds": 2} | cosine)
+    assert rates(Path("cosine"))[2] == pytest.approx(0.1 * rates(Path("cosine"))[0])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        ("cosin", "'cosin': must be one of .*did you mean cosine"),
+        ({"decay": 0.9}, "name: missing"),
+        ({"name": "exponential"}, "exponential: decay: missing"),
+        ({"name": "step", "factor": 0.1}, "must have one of every, a number of rounds, and after"),
+        ({"name": "step", "factor": 2, "every": 1}, "factor: 2: must be .* at most 1"),
+        ({"name": "cosine", "warmup": 3}, "'warmup' is none of its keys: .*warmup_rounds"),
+        ({"name": "StepLR"}, "StepLR: raised TypeError: .*step_size"),
+        ({"name": "ReduceLROnPlateau"}, "must be one of"),
+        ({"name": "cosine", "rounds": 1}, "round 2: a learning rate of 0: must be a number of"),
+        (lambda number: 1 / (2 - number), "round 2|raised ZeroDivisionError"),
+        (lambda number: "a", "round 1: 'a': must be a number, the factor of learning_rate"),
+        (lambda: 1, "raised TypeError"),
+        (3, "3: must be the name of a schedule"),
+    ],
+)
+def test_schedule_with_a_mistake_is_one_line(own_code: Path, schedule: Any, said: str) -> None:
+    with pytest.raises(fp.UserError, match=rf"{KEY}: .*({said})") as refused:
+        quick_run("run", learning_rate_schedule=schedule)
+    assert "\n" not in str(refused.value)
+
+
+def test_decay_beside_a_schedule_is_refused(own_code: Path) -> None:
+    with pytest.raises(fp.UserError, match=r"learning_rate_decay: 0\.9: .*leave it out"):
+        quick_run("run", learning_rate_schedule="cosine", learning_rate_decay=0.9)
