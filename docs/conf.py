@@ -23,6 +23,7 @@ PAGES = {
     "Use": {
         "Tutorial": "docs/tutorial",
         "Recipes and settings": "recipes/README",
+        "Data sets": "docs/datasets",
         "FedML, ranks and machines": "launch/README",
         "Flower": "launch/flower/README",
         "API reference": "docs/reference",

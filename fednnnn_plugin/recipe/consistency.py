@@ -7,17 +7,22 @@ from fednnnn_plugin.errors import did_you_mean, shown
 from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
 from fednnnn_plugin.user_code import is_own
 
-_IMAGE_FOLDER = (("data_args.dataset", "image_folder"),)
+_DATASET = "data_args.dataset"
+_FOLDERS = ((_DATASET, "image_folder"), (_DATASET, "leaf"))
 _BY_CLASS = ("data_args.partition_method", "dirichlet_by_class")
 _NATURAL = ("data_args.partition_method", "natural")
 _FREE = (_BY_CLASS[1], _NATURAL[1])  # leave the sizes free
 _POWER_LAW = ("data_args.partition_sizes", "power_law")
 _CROSS_SILO = (("common_args.training_type", "cross_silo"),)
+_FOLDER_OF = {
+    "image_folder": "a folder with a folder for each class",
+    "leaf": "a folder with LEAF's train/*.json and test/*.json",
+}
 # Keys that only these values of other keys use.
 _OF_SOME = {
-    "data_args.data_dir": _IMAGE_FOLDER,
-    "data_args.image_size": _IMAGE_FOLDER,
-    "data_args.test_fraction": (*_IMAGE_FOLDER, _NATURAL),
+    "data_args.data_dir": _FOLDERS,
+    "data_args.image_size": _FOLDERS,
+    "data_args.test_fraction": (*_FOLDERS, _NATURAL),
     "data_args.test_division": (_NATURAL,),
     "data_args.partition_by": (_NATURAL,),
     "data_args.classes_per_client": (("data_args.partition_method", "n_class"),),
@@ -56,9 +61,9 @@ def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str
     if foreign:
         return
     yield from _unmeasured(recipe)
-    if data.dataset == "image_folder" and data.data_dir is None:
-        what = "a folder with a folder for each class"
-        yield "data_args.data_dir", f"missing; dataset image_folder needs it: {what}"
+    if data.dataset in _FOLDER_OF and data.data_dir is None:
+        what = _FOLDER_OF[data.dataset]
+        yield "data_args.data_dir", f"missing; dataset {data.dataset} needs it: {what}"
     if recipe.device_args.gpu_mapping_file and recipe.device_args.gpu_mapping_key is None:
         what = "the name of a mapping in that file"
         yield "device_args.gpu_mapping_key", f"missing; gpu_mapping_file needs it: {what}"
@@ -72,7 +77,7 @@ def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str
         if value != unused and all(attrgetter(other)(recipe) != user for other, user in users):
             of = " or ".join(f"{other.split('.')[1]} {user}" for other, user in users)
             hint = f"leave it out or at {shown(unused)}"
-            if users == _IMAGE_FOLDER and is_own(data.dataset):
+            if users == _FOLDERS and is_own(data.dataset):
                 hint = "an argument of your function needs another name"
             yield name, f"{shown(value)}: only {of} uses it; {hint}"
 

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from fednnnn_plugin.data.holdout import drawn_apart
+from fednnnn_plugin.data.divided import with_test_part
 from fednnnn_plugin.data.image_tree import read_tree
 from fednnnn_plugin.data.images import ImageDataset, normalised_by_training_part
 from fednnnn_plugin.data.sets import named_dataset
@@ -44,15 +43,6 @@ def load_image_folder(
         pixels, classes = read_tree(folder, cache_dir, where, image_size)
     digest = tensors_digest(pixels._asdict().items())
     if not len(pixels.test_labels):
-        total = len(pixels.train_labels)
-        num_test = round(test_fraction * total)
         rng = np.random.default_rng(derive_seed(seed, "image folder split"))
-        pixels = drawn_apart(pixels, num_test, rng)
-        left = torch.bincount(pixels.train_labels, minlength=len(classes))
-        if not num_test or not left.all():
-            what = f"class {printable(classes[int(left.argmin())])}" if num_test else "the test"
-            raise UserError(
-                f"data_args.test_fraction: {test_fraction}: leaves {what} without an image, of "
-                f"{total} in {printable(folder)}"
-            )
+        pixels = with_test_part(pixels, test_fraction, rng, classes)
     return normalised_by_training_part(pixels, classes), digest

@@ -1,0 +1,84 @@
+"""The JSON files of a LEAF folder (Caldas et al., 2018): users, and the samples of each."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.files import MEMORY, open_regular
+
+_LAYOUTS = "train/*.json and test/*.json, or all_data/*.json, or *.json"
+
+
+class LeafPart(NamedTuple):
+    """The samples of a part: what a sample is, its label, and whose it is."""
+
+    inputs: list[Any]
+    labels: list[Any]
+    users: list[str]
+
+
+def read_leaf(folder: Path, where: str) -> tuple[LeafPart, LeafPart]:
+    """Read the samples to train on and those to test on; the latter are none in ``all_data``.
+
+    They are in the order of the files' names, and of the users in a file.
+    """
+    train, test = (sorted((folder / part).glob("*.json")) for part in ("train", "test"))
+    if not (train and test):
+        whole = sorted((folder / "all_data").glob("*.json")) or sorted(folder.glob("*.json"))
+        if not whole:
+            raise UserError(f"{where}: has no LEAF files: looked for {_LAYOUTS}")
+        train, test = whole, []
+    return _read(train), _read(test)
+
+
+def _read(paths: list[Path]) -> LeafPart:
+    part = LeafPart([], [], [])
+    for path in paths:
+        for user, inputs, labels in _users_of(path):
+            part.inputs.extend(inputs)
+            part.labels.extend(labels)
+            part.users.extend([user] * len(labels))
+    return part
+
+
+def _users_of(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
+    where = printable(path)
+    try:
+        with open_regular(path, MEMORY // 4) as file:
+            content = json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: not JSON: {reason(error)}") from error
+    if not isinstance(content, dict):
+        content = {}
+    users, counts = content.get("users"), content.get("num_samples")
+    samples = content.get("user_data")
+    if not (isinstance(users, list) and isinstance(counts, list) and isinstance(samples, dict)):
+        raise UserError(
+            f"{where}: must have the lists users and num_samples, and the mapping user_data"
+        )
+    if len(users) != len(counts):
+        raise UserError(f"{where}: num_samples: {len(counts)} numbers, for {len(users)} users")
+    for user, count in zip(map(str, users), counts, strict=True):
+        own = samples.get(user)
+        x, y = (own.get("x"), own.get("y")) if isinstance(own, dict) else (None, None)
+        if not (isinstance(x, list) and isinstance(y, list) and len(x) == len(y) == count):
+            raise UserError(
+                f"{where}: user {printable(user)}: user_data must have as many samples in its "
+                "lists x and y as num_samples says"
+            )
+        yield user, _compact(x), y
+
+
+def _compact(samples: list[Any]) -> list[Any]:
+    """Return numbers as an array for each sample, in a tenth of the memory; others as they are."""
+    try:
+        array = np.asarray(samples)
+    except (ValueError, OverflowError):  # of several shapes
+        return samples
+    if array.ndim < 2 or array.dtype.kind not in "if":
+        return samples
+    return list(array.astype(np.float32 if array.dtype.kind == "f" else np.int64))

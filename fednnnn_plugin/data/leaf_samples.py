@@ -1,0 +1,132 @@
+"""LEAF's samples as arrays: numbers, pixels, and texts as the numbers of their characters."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fednnnn_plugin.data.cache import cached, files_digest
+from fednnnn_plugin.data.image_files import VERSION, decode
+from fednnnn_plugin.data.image_tree import SUFFIXES
+from fednnnn_plugin.errors import UserError, printable, reason, shown
+
+Array = NDArray[Any]
+
+_IMAGE_FOLDERS = ("", "images", "raw/img_align_celeba")  # the last is where LEAF keeps CelebA's
+
+
+def are_texts(values: Sequence[Any]) -> bool:
+    """Tell whether all values are text."""
+    return all(isinstance(value, str) for value in values)
+
+
+def chosen_field(inputs: list[Any], field: object, where: str) -> list[Any]:
+    """Return of each sample that is a list, with a text in it, the value in one place.
+
+    LEAF's tweets are such lists, whose text is in place 4.
+    """
+    first = inputs[0]
+    rows = isinstance(first, list) and any(isinstance(value, str) for value in first)
+    if not rows:
+        if field is not None:
+            raise UserError(f"data_args.input_column: {shown(field)}: its samples are no lists")
+        return inputs
+    if not isinstance(field, int) or not all(
+        isinstance(row, list) and -len(row) <= field < len(row) for row in inputs
+    ):
+        raise UserError(
+            f"data_args.input_column: {shown(field)}: each sample in {where} is a list of "
+            f"{len(first)}: must be the place of its text in it, from 0 on"
+        )
+    return [row[field] for row in inputs]
+
+
+def character_codes(texts: Sequence[str]) -> Array:
+    """Return the code of each character, uint32 [n, length]; 0 where a text has ended."""
+    array = np.asarray(texts)
+    return array.view(np.uint32).reshape(len(texts), -1)
+
+
+def as_tokens(texts: Sequence[str], labels: Sequence[Any]) -> tuple[Array, Array | None, Array]:
+    """Return tokens int64 [n, length], labels int64 [n], and the codes that tokens stand for.
+
+    A token is the place of a character among the sorted characters of all texts, where 0 stands
+    for the end of shorter texts. Labels that are each one character are among them; for others
+    None is returned.
+    """
+    codes, ends = character_codes(texts), None
+    if are_texts(labels) and all(len(label) == 1 for label in labels):
+        ends = character_codes(labels)
+    known = np.unique(codes if ends is None else np.concatenate((codes.ravel(), ends.ravel())))
+    tokens = np.searchsorted(known, codes)
+    return tokens, None if ends is None else np.searchsorted(known, ends)[:, 0], known
+
+
+def as_numbers(inputs: list[Any], where: str) -> Array:
+    """Return numbers [n, ...]: float32 if any has a fraction part, else int64."""
+    try:
+        array = np.asarray(inputs)
+        if array.dtype.kind not in "if":
+            raise ValueError(f"{array.dtype} of {list(array.shape)}")
+    except (ValueError, OverflowError) as error:
+        raise UserError(
+            f"{where}: its samples must be numbers of one shape, or texts: {reason(error)}"
+        ) from error
+    return array.astype(np.float32 if array.dtype.kind == "f" else np.int64, copy=False)
+
+
+def as_pixels(numbers: Array, size: tuple[int, int]) -> Array:
+    """Return rows of numbers as images, uint8 [n, C, H, W]: of 0 to 1, or integers of 0 to 255."""
+    height, width = size
+    channels, rest = divmod(int(np.prod(numbers.shape[1:])), height * width)
+    if rest or channels not in (1, 3):
+        raise UserError(
+            f"data_args.image_size: [{height}, {width}]: a sample has "
+            f"{list(numbers.shape[1:])} numbers: must be height * width of them, or 3 times as many"
+        )
+    most = 1 if numbers.dtype.kind == "f" else 255
+    if not (numbers.min() >= 0 and numbers.max() <= most):
+        raise UserError(
+            f"data_args.image_size: pixels of {numbers.min():.6g} to {numbers.max():.6g}: must be "
+            "of 0 to 1, or whole numbers of 0 to 255; leave it out to use the numbers as they are"
+        )
+    pixels = np.rint(numbers * (255 // most)).astype(np.uint8)
+    return pixels.reshape(len(pixels), height, width, channels).transpose(0, 3, 1, 2)
+
+
+def are_file_names(inputs: Sequence[Any]) -> bool:
+    """Tell whether all samples are names of image files."""
+    return are_texts(inputs) and all(name.lower().endswith(SUFFIXES) for name in inputs)
+
+
+def named_images(
+    names: Sequence[str], folder: Path, cache_dir: Path, size: tuple[int, int] | None, where: str
+) -> Tensor:
+    """Decode the files of these names, uint8 [n, C, H, W]; each file is below the folder."""
+    if unsafe := [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]:
+        raise UserError(f"{where}: {printable(unsafe[0])}: must be a file below the folder")
+    places = [folder / place for place in _IMAGE_FOLDERS]
+    home = next((place for place in places if (place / names[0]).is_file()), None)
+    if home is None:
+        looked = ", ".join(printable(place) for place in places)
+        raise UserError(f"{where}: {printable(names[0])}: no such file; looked in {looked}")
+    files = [home / name for name in names]
+    stamp = files_digest(f"{VERSION}\0{size}", files)
+    return cached(cache_dir, stamp, len(files), lambda: decode(files, size))
+
+
+def as_classes(labels: Sequence[Any], where: str) -> tuple[Tensor, tuple[str, ...]]:
+    """Return labels as numbers, and the names of their classes where they are texts.
+
+    Whole numbers are classes. Texts are numbered in sorted order.
+    """
+    if are_texts(labels):
+        names, classes = np.unique(np.asarray(labels), return_inverse=True)
+        return torch.from_numpy(classes.astype(np.int64)), tuple(map(str, names))
+    numbers = as_numbers(list(labels), f"{where}: labels")
+    whole = numbers.dtype.kind == "f" and (numbers == np.rint(numbers)).all()
+    return torch.from_numpy(numbers.astype(np.int64) if whole else numbers), ()
