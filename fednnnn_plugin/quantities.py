@@ -118,6 +118,8 @@ class RoundRecord:
     integrated_norm: Amount  #: its sum over all rounds so far
     client_norms: ClientNorms  #: minimum, median and maximum of ‖Δ_k‖
     layers: Annotated[Mapping[str, LayerRecord], Tag("NWDA")]  #: of those with parameters
+    #: what client norms, N and E are of: ``w_k - w_t``, or what a client method uploads instead
+    measured: Literal["update", "upload"] = "update"
     clients: Count  #: how many client models the round averages
     rejected: Count  #: how many it dropped
     clipped: Count = 0  #: how many of those that it averages were clipped

@@ -13,6 +13,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from fednnnn_plugin.client.correction import Correction, step_gradients
 from fednnnn_plugin.client.local_sgd import LocalSGD, uninterrupted
 from fednnnn_plugin.client.loss import CROSS_ENTROPY
 from fednnnn_plugin.client.replica import layout_of
@@ -109,13 +110,13 @@ class GroupSGD:
         orders: Sequence[Sequence[Tensor]] | Staged,
         before_step: Callable[[], None] = uninterrupted,
         round_number: int = 1,
-        correction: Tensor | None = None,
+        correction: Correction | None = None,
         seeds: Sequence[int] = (),
     ) -> ModelState:
         """Train clients that all start from one model; the next call overwrites what it returns.
 
-        ``orders`` are those of :meth:`stage`, or what it made of them. The correction is ``h``,
-        ``[m, d]``. The ``seeds`` are each client's, of what a model draws that does.
+        ``orders`` are those of :meth:`stage`, or what it made of them. The correction is the
+        group's. The ``seeds`` are each client's, of what a model draws that does.
         """
         try:
             # What the steps need is staged first: a GPU need not wait for the host again.
@@ -131,7 +132,7 @@ class GroupSGD:
         staged: Staged,
         before_step: Callable[[], None],
         round_number: int,
-        correction: Tensor | None,
+        correction: Correction | None,
         seeds: Sequence[int],
     ) -> ModelState:
         sgd, device = self._sgd.in_round(round_number), self._labels.device
@@ -144,7 +145,10 @@ class GroupSGD:
         memory.anchor.copy_(sgd.anchor(start.vector))
         generators = [Generator(device).manual_seed(seed) for seed in seeds]
         graphs = self._graphs if correction is None and not seeds and sgd is self._sgd else None
-        for positions, begin in product(epochs, range(0, longest, batch_size)):
+        passed = None  # steps of an epoch, [m, 1]
+        if correction and correction.gradient:
+            passed = to_device(-(-sizes // batch_size).unsqueeze(1), device)
+        for (epoch, positions), begin in product(enumerate(epochs), range(0, longest, batch_size)):
             before_step()
             end, rows = min(begin + batch_size, longest), int((sizes > begin).sum())
             form = _Form(rows, end - begin, int(sizes[rows - 1]) < end)
@@ -157,7 +161,8 @@ class GroupSGD:
                 generators[:rows],
                 lengths,
             )
-            step = partial(self._step, sgd, memory, form, together, correction)
+            made = None if passed is None else epoch * passed[:rows] + begin // batch_size
+            step = partial(self._step, sgd, memory, form, together, correction, made)
             if graphs:
                 graphs.run(form, step)
             else:
@@ -196,9 +201,13 @@ class GroupSGD:
         memory: _Memory,
         form: _Form,
         together: SideBySide,
-        correction: Tensor | None,
+        correction: Correction | None,
+        number: Tensor | None,
     ) -> None:
-        """Make a step of the first clients, on what the memory has."""
+        """Make a step of the first clients, on what the memory has.
+
+        ``number`` ``[m, 1]`` is each one's, where a method gives the gradient.
+        """
         models = memory.models.first(form.rows)
         batch = memory.positions[: form.rows, : form.samples]
         inputs, labels = self._inputs[batch], self._labels[batch]
@@ -206,16 +215,26 @@ class GroupSGD:
             inputs = self._normalisation(inputs)
         if inputs.is_floating_point():
             inputs = inputs.to(sgd.dtype)
-        leaf = models.vector.detach().requires_grad_()
-        given = self._layout.views(leaf) | models.buffers
-        with sgd.autocast(inputs.device):
-            with together:
-                channels = inputs.transpose(0, 1).flatten(1, 2)
-                outputs = functional_call(self._model, given, (channels,))
-            shares = memory.shares[: form.rows, : form.samples]
-            loss = (self._losses(outputs, labels) * shares.T).sum()
-        (gradient,) = torch.autograd.grad(loss, leaf)
-        corrections = () if correction is None else (correction[: form.rows],)
+        shares = memory.shares[: form.rows, : form.samples]
+
+        def gradient_at(points: Tensor) -> Tensor:
+            leaf = points.detach().requires_grad_()
+            given = self._layout.views(leaf) | models.buffers
+            with sgd.autocast(inputs.device):
+                with together:
+                    channels = inputs.transpose(0, 1).flatten(1, 2)
+                    outputs = functional_call(self._model, given, (channels,))
+                loss = (self._losses(outputs, labels) * shares.T).sum()
+            (gradient,) = torch.autograd.grad(loss, leaf)
+            return gradient
+
+        if correction is None or correction.gradient is None or number is None:
+            gradient = gradient_at(models.vector)
+        else:
+            at = step_gradients(gradient_at, models.buffers.values)
+            gradient = correction.gradient(models.vector, at, number)
+        added = None if correction is None else correction.added
+        corrections = () if added is None else (added[: form.rows],)
         sgd.descend((gradient,), (models.vector,), (memory.anchor,), corrections)
 
     def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:

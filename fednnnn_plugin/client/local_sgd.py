@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fednnnn_plugin.client.correction import Correction, step_gradients
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
 from fednnnn_plugin.client.rate_schedule import Rates
 from fednnnn_plugin.client.replica import Replica
@@ -31,8 +32,9 @@ class LocalSGD:
 
     in round r, over passes of mini-batches ``b``, the last one of a pass as short as it comes. The
     gradient of the proximal term ``μ/2 ‖w - w_t‖²`` is FedProx's (eq. 7), the correction ``h`` a
-    client method's. Precision ``tf32`` is ``fp32`` with TF32 products on a GPU; ``bf16`` computes
-    products in bfloat16 with weights in float32.
+    client method's, which may also give a gradient in the place of ``∇ℓ``. Precision ``tf32`` is
+    ``fp32`` with TF32 products on a GPU; ``bf16`` computes products in bfloat16 with weights in
+    float32.
 
     Where there is an ``optimizer``, one is made anew for each client and round. It gets
     ``∇ℓ + μ (w - w_t) + h``, first scaled to at most ``max_grad_norm``; the decay λ is its own.
@@ -94,12 +96,13 @@ class LocalSGD:
         replica: Replica,
         epochs: Iterable[Iterable[tuple[Tensor, Tensor]]],
         before_step: Callable[[], None] = uninterrupted,
-        correction: Tensor | None = None,
+        correction: Correction | None = None,
     ) -> None:
         """Train a replica in place by each epoch's batches (inputs, targets).
 
-        The correction is ``h``, ``[d]``. A parameter that a step's loss does not reach stays as it
-        is in that step; with a correction, which is of all steps, it has the gradient 0.
+        The correction is that of a group of one. A parameter that a step's loss does not reach
+        stays as it is in that step; with a correction, which is of all steps, it has the gradient
+        0.
         """
         replica.model.train()
         step = self.stepper(replica, correction)
@@ -109,31 +112,59 @@ class LocalSGD:
                 step(inputs, targets)
 
     def stepper(
-        self, replica: Replica, correction: Tensor | None = None, anchor: Tensor | None = None
+        self, replica: Replica, correction: Correction | None = None, anchor: Tensor | None = None
     ) -> Callable[[Tensor, Tensor], None]:
         """Return what makes a step of a replica, which has ``w_t`` now, by a batch.
 
         A plain step's anchor may be in memory that is kept, ``[d]``; by default it is that of now.
         """
+        added = None if correction is None or correction.added is None else correction.added[0]
         if self.optimizer is None:
             anchor = self.anchor(replica.vector) if anchor is None else anchor
-            descend = self._steps(replica, anchor, correction)
+            descend = self._steps(replica, anchor, added)
         else:
             made = self.optimizer(replica.trained, lr=self.learning_rate)
-            descend = self._steps_of(made, replica, correction)
+            descend = self._steps_of(made, replica, added)
 
-        def step(inputs: Tensor, targets: Tensor) -> None:
+        def gradients(inputs: Tensor, targets: Tensor) -> Tensors:
             with self.autocast(inputs.device):
                 loss = self.loss(replica.model(inputs), targets)
-            gradients = torch.autograd.grad(
+            return torch.autograd.grad(
                 loss,
                 replica.trained,
                 allow_unused=True,
                 materialize_grads=correction is not None,
             )
-            descend(gradients)
 
-        return step
+        def step(inputs: Tensor, targets: Tensor) -> None:
+            descend(gradients(inputs, targets))
+
+        if correction is None or correction.gradient is None:
+            return step
+        of_method, layout = correction.gradient, replica.layout
+        number = torch.zeros(1, 1, dtype=torch.int64, device=replica.vector.device)
+
+        def buffers() -> Iterable[Tensor]:
+            return replica.state.buffers.values()
+
+        def own_step(inputs: Tensor, targets: Tensor) -> None:
+            weights = replica.vector.unsqueeze(0)
+
+            def gradient_at(points: Tensor) -> Tensor:
+                if points is weights:
+                    found = gradients(inputs, targets)
+                else:
+                    before = replica.vector.clone()
+                    replica.vector.copy_(points[0])
+                    found = gradients(inputs, targets)
+                    replica.vector.copy_(before)
+                return torch.cat([part.flatten() for part in found]).unsqueeze(0)
+
+            at = step_gradients(gradient_at, buffers)
+            descend([*layout.views(of_method(weights, at, number)[0]).values()])
+            number.add_(1)
+
+        return own_step
 
     def _steps(self, replica: Replica, anchor: Tensor, correction: Tensor | None) -> Descent:
         constants = [anchor, *([] if correction is None else [correction])]

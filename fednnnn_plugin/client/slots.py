@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from fednnnn_plugin.client.correction import Correction
 from fednnnn_plugin.client.local_sgd import LocalSGD, uninterrupted
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.client.step_graphs import CudaCapture, StepGraphs
@@ -135,7 +136,7 @@ class Slots:
         orders: Sequence[Sequence[Tensor]],
         before_step: Callable[[], None] = uninterrupted,
         round_number: int = 1,
-        correction: Tensor | None = None,
+        correction: Correction | None = None,
         generators: Sequence[AbstractContextManager[None]] = (),
     ) -> ModelState:
         """Train clients that all start from one model; return their models, ``[m, d]``.
@@ -166,7 +167,7 @@ class Slots:
                         self._by_graphs(slot, start, anchor, epochs, before_step)
                     else:
                         slot = _Slot(self._sgd, self._model, None)
-                        own = None if correction is None else correction[place]
+                        own = None if correction is None else correction.row(place)
                         self._as_it_is(sgd, slot.replica, start, epochs, before_step, own)
                     for rows, tensor in zip(
                         trained.tensors, slot.replica.state.tensors, strict=True
@@ -238,7 +239,7 @@ class Slots:
         start: ModelState,
         epochs: Sequence[Tensor],
         before_step: Callable[[], None],
-        correction: Tensor | None,
+        correction: Correction | None,
     ) -> None:
         replica.load(start)
         batch_size = sgd.batch_of(len(epochs[0]))

@@ -10,8 +10,9 @@ from itertools import islice
 from operator import itemgetter
 from types import MappingProxyType
 
-from torch import Tensor, nn
+from torch import nn
 
+from fednnnn_plugin.client.correction import Correction
 from fednnnn_plugin.client.group_sgd import Group
 from fednnnn_plugin.client.loss import CROSS_ENTROPY, Loss
 from fednnnn_plugin.client.replica import Replica
@@ -29,11 +30,11 @@ from fednnnn_plugin.user_code import on_threads
 _log = logging.getLogger(__name__)
 
 #: How a group trains: from a replica that holds the served model, which it may change, the round's
-#: number, the clients, what a method adds to their gradients ``[m, d]``, and what it calls before
-#: each step. It gives the models ``[m, d]`` in the order of the group.
-Training = Callable[[Replica, int, Group, Tensor | None, Step], ModelState]
+#: number, the clients, what a method changes in their steps, and what it calls before each step. It
+#: gives the models ``[m, d]`` in the order of the group.
+Training = Callable[[Replica, int, Group, Correction | None, Step], ModelState]
 #: A group's correction, if its method has one.
-Correction = Callable[[Group], Tensor | None]
+CorrectionOf = Callable[[Group], Correction | None]
 #: How a user tests a model, after which round.
 OwnTest = Callable[[int, ModelState], Evaluation]
 #: Takes a group's models as soon as its training ends, or why there are none; the tensors are
@@ -101,7 +102,7 @@ class Executor:
         round_number: int,
         groups: Sequence[Group],
         consume: Consume,
-        correction: Correction | None = None,
+        correction: CorrectionOf | None = None,
     ) -> None:
         """Train the clients from ``served``, in any order; each worker computes the corrections.
 
@@ -142,7 +143,7 @@ class Executor:
         self,
         served: ModelState,
         round_number: int,
-        correction: Correction | None,
+        correction: CorrectionOf | None,
         group: Group,
         before_step: Step,
     ) -> ModelState:

@@ -111,7 +111,7 @@ class Federation:
             if not self.schedule.max_client_failures:
                 self.executor.try_training(start.served, first)
         with _trial("a step of the server"):
-            self.server.try_rule(start, vectors.returns if vectors else ())
+            self.server.try_rule(start, vectors.returns if vectors else {})
         with _trial("a test of the model before round 1"):
             self.executor.try_test(start.evaluation)
 
@@ -161,6 +161,7 @@ def simulate_round(
         served=served,
         seconds=seconds,
         learning_rate=schedule.rates(number) if schedule.rates else None,
+        measured=federation.vectors.measured if federation.vectors else "update",
     )
     wall_seconds = train_state.wall_seconds + seconds.total
     return record, TrainState(after, number, integrated_norm, wall_seconds, method)
@@ -215,7 +216,7 @@ def _train_part(
 ) -> ClientSum | None:
     """Train this rank's clients and add up their updates; None where the memory of its GPU ends."""
     schedule, vectors, served = federation.schedule, federation.vectors, train_state.server.served
-    sizes, returns = schedule.client_sizes, vectors.returns if vectors else ()
+    sizes, returns = schedule.client_sizes, vectors.returns if vectors else {}
     total = ClientSum(federation.server.layout, served, schedule.max_client_norm, returns)
     width = width_in(federation.widths, number)
     groups = plan_groups(clients, sizes, width, schedule.least_groups)
@@ -223,7 +224,8 @@ def _train_part(
     assignment = assign(groups, work, federation.ranks.size)
     mine = assignment[federation.ranks.rank]
     if vectors:
-        vectors.begin(number, train_state.method, assignment)
+        weights_of = {client: schedule.weight(client) for client in clients}
+        vectors.begin(number, train_state.method, assignment, served, weights_of)
     done, of = 0, sum(map(len, mine))
 
     def add(group: Group, trained: ModelState | Exception) -> None:
@@ -234,14 +236,16 @@ def _train_part(
                 raise trained.__cause__
             _count_failures(schedule, number, total, group, trained)
         else:
-            weights = [schedule.weight(client) for client in group]
             names = [f"round {number}: client {client}" for client in group]
             if vectors:
-                kept, returned = vectors.finish(group, served, trained)
-                added = total.add_group(trained, weights, names, returned, clients=group)
-                vectors.keep(group, added, kept)
+                sent = vectors.finish(group, trained)
+                changed = ModelState(sent.update, trained.buffers)
+                added = total.add_group(changed, sent.weights, names, sent.returned, clients=group)
+                vectors.keep(group, added, sent.kept)
             else:
-                total.add_group(trained, weights, names, clients=group)
+                weights = [schedule.weight(client) for client in group]
+                changed = ModelState(trained.vector - served.vector, trained.buffers)
+                total.add_group(changed, weights, names, clients=group)
         clock.mark("aggregate")
         done += len(group)
         for follower in federation.followers:

@@ -2,8 +2,7 @@
 
 from typing import Protocol
 
-from torch import Tensor
-
+from fednnnn_plugin.client.correction import Correction
 from fednnnn_plugin.client.group_sgd import Group, GroupSGD, Staged
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica
@@ -39,12 +38,11 @@ def train_alone(
     replica: Replica,
     number: int,
     group: Group,
-    correction: Tensor | None,
+    correction: Correction | None,
     before_step: Step,
 ) -> ModelState:
     """Train the one client of a group: its model is the replica's own, of the same form."""
-    alone = None if correction is None else correction[0]
-    sgd.in_round(number).train(replica, batches.epochs(group[0], number), before_step, alone)
+    sgd.in_round(number).train(replica, batches.epochs(group[0], number), before_step, correction)
     replica.check_trained()
     check_client(replica.layout.state_dict(replica.state), replica.layout.forms)
     return replica.state.as_group()
@@ -70,7 +68,7 @@ class TrainTogether:
         replica: Replica,
         number: int,
         group: Group,
-        correction: Tensor | None,
+        correction: Correction | None,
         before_step: Step,
     ) -> ModelState:
         """Train a group in a round; see :data:`Training`."""
@@ -99,7 +97,7 @@ def train_in_slots(
     replica: Replica,
     number: int,
     group: Group,
-    correction: Tensor | None,
+    correction: Correction | None,
     before_step: Step,
 ) -> ModelState:
     """Train a group, each client as it trains alone; a ``seed`` is of a model that may draw."""

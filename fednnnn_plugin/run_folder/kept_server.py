@@ -117,7 +117,8 @@ class KeptServer:
             update, self._state, move = server.close_round(number, before, total, seed=0)
         else:
             still = self.begin_sum()
-            still.add_group(before.served.as_group(), [1.0])
+            nothing = torch.zeros_like(before.served.vector)
+            still.add_group(ModelState(nothing, before.served.buffers).as_group(), [1.0])
             update = replace(
                 still.finish(),
                 clients=0,

@@ -27,7 +27,7 @@ from fednnnn_plugin.quantities import (
 )
 from fednnnn_plugin.server.rules import Evaluated
 from fednnnn_plugin.server.server import ServerMove
-from fednnnn_plugin.server.update import Update
+from fednnnn_plugin.server.update import Measured, Update
 
 _LONGEST_SUMMARY = 1 << 20  # bytes
 
@@ -57,17 +57,18 @@ def round_record(
     served: Evaluation | None,
     seconds: Seconds,
     learning_rate: float | None = None,
+    measured: Measured = "update",
 ) -> RoundRecord:
     """Put a round's record together; models that were not tested have no evaluation."""
     tested, served = evaluation or Evaluation(), served or Evaluation()
-    measured = {
+    counted = {
         each.name: getattr(of, each.name)
         for of in (update, move)
         for each in fields(RoundRecord)
         if hasattr(of, each.name)
     }
-    measured["client_norms"] = ClientNorms(*update.client_norms)
-    measured["layers"] = {
+    counted["client_norms"] = ClientNorms(*update.client_norms)
+    counted["layers"] = {
         module: LayerRecord(**vars(norms), server_update_norm=move.layers[module])
         for module, norms in update.layers.items()
     }
@@ -84,7 +85,8 @@ def round_record(
         integrated_norm=integrated_norm,
         seconds=seconds,
         client_learning_rate=learning_rate,
-        **measured,
+        measured=measured,
+        **counted,
     )
 
 

@@ -110,8 +110,8 @@ class ClientSum:
         layout: where the tensors of the model stand.
         w_t: the model that they all started from; it is not copied, and must not change.
         max_client_norm: ``c``: a longer update, or change of buffers, is clipped to it.
-        returns: names of the vectors ``r_k`` that clients return beside their models; their means
-            ``Σ α_k r_k``, which are not clipped, are ``Update.returned``.
+        returns: lengths, by names, of the vectors ``r_k`` that clients return beside their models;
+            their means ``Σ α_k r_k``, which are not clipped, are ``Update.returned``.
     """
 
     def __init__(
@@ -119,13 +119,14 @@ class ClientSum:
         layout: Layout,
         w_t: ModelState,
         max_client_norm: float | None = None,
-        returns: Iterable[str] = (),
+        returns: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.layout, self.device, self.seen = layout, w_t.vector.device, Clients()
         self._w_t = w_t.vector
         self._longest = math.inf if max_client_norm is None else max_client_norm
         self._vectors = {  # Σ a_k Δ_k, and of what is returned
-            name: BinnedSum(layout.size, self.device, _GROUP_FOLDS) for name in (_UPDATE, *returns)
+            name: BinnedSum(size, self.device, _GROUP_FOLDS)
+            for name, size in {_UPDATE: layout.size, **returns}.items()
         }
         limited = max_client_norm is not None
         self._buffers = BufferSum(layout, w_t.buffers, self.device, measured=limited)
@@ -172,26 +173,27 @@ class ClientSum:
         there = (name for name in self.layout.buffers if name in client_state)
         buffers = {name: client_state[name].detach().to(forms[name][1]) for name in there}
         clients = None if client is None else [client]
-        return self.add_group(ModelState(vector, buffers), [weight], [name], clients=clients)[0]
+        changed = ModelState(vector - self._w_t, buffers)
+        return self.add_group(changed, [weight], [name], clients=clients)[0]
 
     def add_group(
         self,
-        models: ModelState,
+        changed: ModelState,
         weights: Sequence[float],
         names: Sequence[str] | None = None,
         returned: Mapping[str, Tensor] = MappingProxyType({}),
         clients: Sequence[int | str] | None = None,
     ) -> list[bool]:
-        """Add m models ``[m, d]`` and ``[m, …]`` at once; return which were accepted.
+        """Add m updates ``Δ_k`` ``[m, d]``, with buffers ``[m, …]``; return which were accepted.
 
         ``names`` are those of the log, ``clients`` those of the record.
-        ``returned`` are all that ``returns`` names, ``[m, d]``; what is not finite is rejected.
+        ``returned`` are all that ``returns`` names, ``[m, …]``; what is not finite is rejected.
         It takes a number of tensor operations that m does not change, and one wait of the host.
         """
-        m, whole = len(weights), {"": slice(0, self.layout.size)}
-        vectors = {**returned, _UPDATE: models.vector - self._w_t}
-        rows = self._buffers.read(models.buffers, m)
-        columns = [part_norms(vectors[name], whole) for name in self._vectors if name != _UPDATE]
+        m, vectors = len(weights), {**returned, _UPDATE: changed.vector}
+        rows = self._buffers.read(changed.buffers, m)
+        others = (vectors[name] for name in self._vectors if name != _UPDATE)
+        columns = [part_norms(each, {"": slice(0, each.shape[1])}) for each in others]
         columns += [part_norms(vectors[_UPDATE], self.layout.modules), rows.measures]
         measured = torch.cat(columns, 1).tolist()
         longest = self._longest

@@ -1,8 +1,9 @@
 """The server of one federation: two models, one rule."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -70,21 +71,21 @@ class Server:
         model = self.layout.gather(state)
         return ServerState(model, model, {})
 
-    def try_rule(self, start: ServerState, returns: Iterable[str] = ()) -> None:
+    def try_rule(
+        self, start: ServerState, returns: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
         """Apply a synthetic update of two clients by a custom rule; raise what it raises.
 
-        ``returns`` are the names of what clients return beside their models.
+        ``returns`` are the lengths, by names, of what clients return beside their models.
         """
         if self.rule.is_ours:
             return
         model, total = start.served, ClientSum(self.layout, start.served, returns=returns)
-        nothing = {name: torch.zeros_like(model.vector).unsqueeze(0) for name in returns}
+        nothing = {name: model.vector.new_zeros(1, size) for name, size in returns.items()}
         with isolated_generators(0, "rule check"):
             for _ in range(2):
-                trained = ModelState(
-                    model.vector + torch.randn_like(model.vector) / 100, model.buffers
-                )
-                total.add_group(trained.as_group(), [1.0], returned=nothing)
+                changed = ModelState(torch.randn_like(model.vector) / 100, model.buffers)
+                total.add_group(changed.as_group(), [1.0], returned=nothing)
             self.apply(start, total.finish())
 
     @torch.no_grad()

@@ -1,11 +1,15 @@
 """What a round's clients add up to."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor
 
 from fednnnn_plugin.quantities import ClientRecord
 from fednnnn_plugin.server.layout import Layout
+
+#: What norms are of: ``Δ_k = w_k - w_t``, or what a client method uploads in its place.
+Measured = Literal["update", "upload"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Update:
         largest_share: the largest ``α_k``.
         by_client: what became of the clients whose numbers were given.
         client_norms: minimum, median and maximum of ``‖Δ_k‖₂``.
-        returned: ``Σ α_k r_k`` of each vector that clients return beside their models, ``[d]``.
+        returned: ``Σ α_k r_k`` of each vector that clients return beside their models.
     """
 
     vector: Tensor

@@ -96,6 +96,7 @@ def test_two_rounds_worked_by_hand(example: Example) -> None:
         **{"integrated_norm": 12.5, "client_norms": [25.0, 25.0, 25.0], "layers": {"": layer}},
         **{"clients": 2, "rejected": 0, "degenerate": False},
         **{"schema": 2, "time": None, "tested": True, "clipped": 0, "largest_share": 0.5},
+        "measured": "update",
         "by_client": [
             {"client": k, "outcome": "accepted", "norm": 25.0, "share": 0.5, "why": None}
             for k in (0, 1)

@@ -80,7 +80,7 @@ def test_group_adds_up_to_its_clients() -> None:
     served = {"w": torch.randn(300, generator=torch.Generator().manual_seed(1)).double()}
     served |= {"mean": torch.ones(3), "count": torch.tensor(2)}
     noise = torch.randn(5, 300, generator=torch.Generator().manual_seed(2))
-    vectors = served["w"] + noise * torch.logspace(-4, 0, 5).unsqueeze(1)
+    vectors = noise.double() * torch.logspace(-4, 0, 5).unsqueeze(1)
     vectors[1, 7] = torch.nan
     buffers = {n: torch.stack([served[n] + k for k in range(5)]) for n in ("mean", "count")}
     weights = [1.0 + 7 * k for k in range(5)]

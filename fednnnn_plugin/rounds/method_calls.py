@@ -1,0 +1,238 @@
+"""The calls of a client method: what it is given, and what it must give."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fednnnn_plugin.client.correction import Correction
+from fednnnn_plugin.client.local_sgd import LocalSGD
+from fednnnn_plugin.client.method import (
+    ClientMethod,
+    GradientAt,
+    LocalStep,
+    LocalUpdate,
+    Vectors,
+)
+from fednnnn_plugin.errors import RunError, UserError, printable
+from fednnnn_plugin.seeds import isolated_generators
+from fednnnn_plugin.user_code import exception_text, on_threads
+
+
+class Uploaded(NamedTuple):
+    """What m clients contribute: ``Δ'_k``, its weights, and what they keep and return."""
+
+    update: Tensor
+    weights: Sequence[float]
+    kept: Vectors
+    returned: Vectors
+
+
+class _OfClient(Exception):
+    """What computing a gradient raised: a client's error, not the method's."""
+
+
+@dataclass
+class MethodCalls:
+    """Calls a method in a round, of which it holds what all clients have.
+
+    ``like`` is a vector ``[d]`` of the model's; ``mean_steps`` is ``Σ α_k T_k`` of the round.
+    """
+
+    method: ClientMethod
+    sgd: LocalSGD
+    seed: int
+    like: Tensor
+    number: int = 0  # 0 is before round 1
+    sent: dict[str, Tensor] = field(default_factory=dict)
+    mean_steps: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.served = self.like
+        self.sent = self.zeros(self.method.sends)
+
+    def length(self, name: str) -> int:
+        """Return how many numbers a vector of that name has."""
+        return 1 if name in self.method.scalars else len(self.like)
+
+    def zeros(self, names: Sequence[str], *rows: int) -> dict[str, Tensor]:
+        """Return vectors of zeros by these names."""
+        return {name: self.like.new_zeros(*rows, self.length(name)) for name in names}
+
+    def try_all(self) -> None:
+        """Call all on zeros: what is wrong ends the run before the first round."""
+        kept, nothing = self.zeros(self.method.keeps, 1), torch.zeros_like(self.like[None])
+        try:
+            with self.called("try"):
+                self._corrected(kept, 1)
+                if self.method.has_gradient:
+                    number = torch.zeros_like(nothing[:, :1], dtype=torch.int64)
+                    self._gradient(kept, nothing, torch.zeros_like, number)
+                self._upload(nothing, [1], [1.0], kept)
+                self._finish_round(self.zeros(self.method.returns), 1.0)
+        except RunError as error:
+            raise UserError(f"train_args.{error}") from error.__cause__
+
+    def correction(self, kept: Vectors, clients: int) -> Correction | None:
+        """Return what the method changes in the steps of a group.
+
+        The generators are those of its clients: workers may compute corrections side by side.
+        """
+        with self._errors(in_training=True), torch.no_grad():
+            added = self._corrected(kept, clients)
+        gradient = partial(self._gradient, kept) if self.method.has_gradient else None
+        return None if added is None and gradient is None else Correction(added, gradient)
+
+    def upload(
+        self,
+        client: int,
+        trained: Tensor,
+        steps: Sequence[int],
+        weights: Sequence[float],
+        kept: Vectors,
+    ) -> Uploaded:
+        """Return what a group uploads of models ``[m, d]``, returns and keeps.
+
+        ``client`` is its first.
+        """
+        with self.called("finish", client):
+            return self._upload(trained - self.served, steps, weights, kept)
+
+    def finish_round(self, returned: Vectors, share: float) -> dict[str, Tensor]:
+        """Return what is sent in the next round."""
+        with self.called("round"):
+            return self._finish_round(returned, share)
+
+    def _corrected(self, kept: Vectors, clients: int) -> Tensor | None:
+        found = self.method.correction(self.sent, kept)
+        if found is None:
+            return None
+        return self._checked("correction", {"h": found}, ["h"], clients)["h"]
+
+    def _gradient(
+        self,
+        kept: Vectors,
+        weights: Tensor,
+        gradient_at: GradientAt,
+        number: Tensor,
+        *,
+        first: int = 0,
+    ) -> Tensor:
+        """Return the method's gradient for neighbours in a group, of which all had ``kept``."""
+        rows, method, computed = slice(first, first + len(weights)), self.method, 0
+
+        def at(points: Tensor) -> Tensor:
+            nonlocal computed
+            computed += 1
+            if computed > method.evaluations:
+                raise UserError(f"gradient: computes more than evaluations, {method.evaluations}")
+            self._checked("gradient_at", {"points": points}, ["points"], len(weights))
+            try:
+                return gradient_at(points)
+            except Exception as error:
+                raise _OfClient from error
+
+        own = {name: matrix[rows] for name, matrix in kept.items()}
+        step = LocalStep(number, self._rate, self.served, self.sent, own)
+        with self._errors(in_training=True), torch.no_grad():
+            found = method.gradient(weights, at, step)
+            return self._checked("gradient", {"g": found}, ["g"], len(weights))["g"]
+
+    def _upload(
+        self,
+        update: Tensor,
+        steps: Sequence[int],
+        weights: Sequence[float],
+        kept: Vectors,
+    ) -> Uploaded:
+        method, m = self.method, len(steps)
+        taken = update.new_tensor(steps).unsqueeze(1)
+        local = LocalUpdate(
+            update,
+            self.served,
+            taken.clamp(min=1),
+            self.mean_steps,
+            update.new_tensor(weights, dtype=torch.float64).unsqueeze(1),
+            self._rate,
+            self.sent,
+            kept,
+            uploaded=update,
+        )
+        if method.uploads:
+            given = method.upload(local)
+            given, own = given if isinstance(given, tuple) else (given, None)
+            given = self._checked("upload", {"Δ'": given}, ["Δ'"], m)["Δ'"]
+            local = replace(local, uploaded=given)
+            weights = weights if own is None else _positive(own, m)
+        after, returned = method.finish_client(local)
+        after = self._checked("finish_client, kept", after, method.keeps, m)
+        returned = self._checked("finish_client, returned", returned, method.returns, m)
+        # A client without a batch has learnt nothing.
+        return Uploaded(
+            local.uploaded,
+            weights,
+            {name: torch.where(taken > 0, new, kept[name]) for name, new in after.items()},
+            {name: torch.where(taken > 0, new, 0.0) for name, new in returned.items()},
+        )
+
+    @property
+    def _rate(self) -> float:
+        return self.sgd.in_round(max(self.number, 1)).learning_rate
+
+    def _finish_round(self, returned: Vectors, share: float) -> dict[str, Tensor]:
+        found = self.method.finish_round(self.sent, returned, share)
+        return self._checked("finish_round", found, self.method.sends)
+
+    def _checked(
+        self, what: str, given: Vectors, names: Sequence[str], *rows: int
+    ) -> dict[str, Tensor]:
+        """Return what a method gave, if it is what it says that it gives, in the model's dtype."""
+        if {*given} != {*names}:
+            raise UserError(f"{what}: gives {printable(sorted(given))}: must be {sorted(names)}")
+        for name, vector in given.items():
+            shape = (*rows, self.length(name))
+            if not isinstance(vector, Tensor) or vector.shape != shape:
+                own = list(vector.shape) if isinstance(vector, Tensor) else type(vector).__name__
+                raise UserError(f"{what}: {name}: {printable(own)}: must be {list(shape)}")
+        return {name: given[name].detach().to(self.like) for name in names}
+
+    @contextmanager
+    def called(self, purpose: str, client: int = 0) -> Iterator[None]:
+        """Call the method, which may draw, on one thread."""
+        with (
+            self._errors(),
+            on_threads(1),
+            torch.no_grad(),
+            isolated_generators(self.seed, f"method {purpose}", self.number, client),
+        ):
+            yield
+
+    @contextmanager
+    def _errors(self, *, in_training: bool = False) -> Iterator[None]:
+        """Say on one line what the method raises: its own error, not that of a client."""
+        try:
+            yield
+        except _OfClient as error:
+            raise error.__cause__ or error from None
+        except (Exception, SystemExit) as error:
+            if in_training and isinstance(error, torch.cuda.OutOfMemoryError):
+                raise  # of a group that is to be narrower
+            said = str(error) if isinstance(error, UserError) else f"raised {exception_text(error)}"
+            when = f"round {self.number}: " if self.number else ""
+            raise RunError(f"{when}client_method: {said}") from error
+
+
+def _positive(weights: object, m: int) -> list[float]:
+    """Return the weights that a method gave, if they can be."""
+    shape = list(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+    if not isinstance(weights, Tensor) or shape != [m, 1]:
+        raise UserError(f"upload: weights: {printable(shape)}: must be {[m, 1]}")
+    found: list[float] = weights.squeeze(1).tolist()
+    if not all(0 < weight < math.inf for weight in found):
+        raise UserError(f"upload: weights: {found}: must be positive and finite")
+    return found
