@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fednnnn_plugin.client.correction import Correction
 from fednnnn_plugin.client.local_sgd import LocalSGD
 from fednnnn_plugin.client.replica import Replica
 
@@ -46,7 +47,7 @@ def test_correction_moves_what_the_loss_does_not_reach(optimizer: Any) -> None:
     replica, batch = Replica(model), (torch.zeros(1, 1), torch.tensor([0]))
     correction = torch.arange(6.0)
     sgd = LocalSGD(2, 1, 0.5, optimizer=optimizer)
-    sgd.train(replica, [[batch], [batch]], correction=correction)
+    sgd.train(replica, [[batch], [batch]], correction=Correction(correction.unsqueeze(0)))
     place = list(dict(model.named_parameters())).index("unused")
     start = sum(parameter.numel() for parameter in list(model.parameters())[:place])
     moved = torch.tensor([1.0, 2.0]) - correction[start : start + 2]

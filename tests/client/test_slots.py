@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from fednnnn_plugin.client.correction import Correction
 from fednnnn_plugin.client.rate_schedule import Exponential
 from fednnnn_plugin.client.replica import Replica
 from fednnnn_plugin.client.slots import Slots, Stage
@@ -77,7 +78,8 @@ def test_slots_have_the_bits_of_clients_alone(
     clients = Clients(model, (9, 9, 9, 7, 5), replace(SGD, **settings))
     streams, stage = Streams(), staging(clients)
     slots = Slots(clients.sgd, model, stage, streams)
-    correction = torch.randn(5, clients.layout.size, dtype=torch.float64) if corrected else None
+    added = torch.randn(5, clients.layout.size, dtype=torch.float64)
+    correction = Correction(added) if corrected else None
     for number in (2, 3):
         drawing = [isolated_generators(number, "client", client) for client in range(5)]
         found = slots.train(
@@ -92,7 +94,7 @@ def test_slots_have_the_bits_of_clients_alone(
             replica.load(clients.served)
             epochs = [map(stage, order.split(4)) for order in orders]
             with isolated_generators(number, "client", client):
-                own = None if correction is None else correction[client]
+                own = None if correction is None else correction.row(client)
                 clients.sgd.in_round(number).train(replica, epochs, correction=own)
             for rows, tensor in zip(found.tensors, replica.state.tensors, strict=True):
                 torch.testing.assert_close(rows[client], tensor, rtol=0, atol=0)
