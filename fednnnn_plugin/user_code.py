@@ -24,12 +24,16 @@ _STANDARD = f"{sysconfig.get_path('stdlib')}{os.sep}"
 # Where packages are: in an environment, the user's home, a module of a cluster, or Debian's.
 _PACKAGES = {"site-packages", "dist-packages"}
 _ABSENT = object()
+HUB = "hf:"
 _OBJECT = "<object>:"  # no module has such a name
 
 
 def names_code(text: object) -> bool:
-    """Tell whether a name in a recipe is ``module:name``: the user's code."""
-    if not isinstance(text, str):
+    """Tell whether a name in a recipe is ``module:name``: the user's code.
+
+    ``hf:name`` is none, but a data set of the Hugging Face hub.
+    """
+    if not isinstance(text, str) or text.startswith(HUB):
         return False
     module, colon, name = text.partition(":")
     return bool(colon) and all(part.isidentifier() for part in (*module.split("."), name))

@@ -1,5 +1,7 @@
 """A user's arrays as tensors on the CPU."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -70,7 +72,7 @@ def kind_of(tensor: Tensor) -> str:
     return f"{tensor.dtype} of {list(tensor.shape)}"
 
 
-def has_channels_last(shape: torch.Size) -> bool:
+def has_channels_last(shape: Sequence[int]) -> bool:
     """Tell whether images ``[n, a, b, c]`` look like ``[n, H, W, C]``, as most libraries have."""
     return len(shape) == 4 and shape[3] in _CHANNELS and shape[1] not in _CHANNELS
 

@@ -14,7 +14,7 @@ from fednnnn_plugin.data.natural import NATURAL, natural_rules
 from fednnnn_plugin.data.own_data import UserData, bring_data, load_own_data
 from fednnnn_plugin.data.own_split import check_clients
 from fednnnn_plugin.data.partition import partition
-from fednnnn_plugin.data.sets import DATASETS
+from fednnnn_plugin.data.sets import find_dataset
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fingerprint import Fingerprint
@@ -162,4 +162,6 @@ def _load(spec: DataSpec, brought: UserData | None) -> tuple[ImageDataset, Finge
     if is_own(spec.dataset):
         data = brought or own_data(spec)
         return load_own_data(spec.dataset, data, spec.loss, natural_rules(spec))
-    return DATASETS[spec.dataset].load(spec)
+    named = find_dataset(spec.dataset)
+    assert named is not None, "a checked recipe names one"
+    return named.load(spec)

@@ -5,7 +5,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,8 +24,18 @@ _GREY = ("1", "L", "LA")
 _COLOUR = ("P", "RGB", "RGBA", "CMYK")
 
 
+class Encoded(NamedTuple):
+    """The content of an image file, and what it is called in messages."""
+
+    name: str
+    content: bytes
+
+    def __str__(self) -> str:
+        return self.name
+
+
 def decode(
-    paths: Sequence[Path], image_size: tuple[int, int] | None, *, colour: bool = False
+    paths: Sequence[Path | Encoded], image_size: tuple[int, int] | None, *, colour: bool = False
 ) -> Tensor:
     """Decode images to uint8 [n, C, H, W]: one channel if all are stored as grey, else three.
 
@@ -67,10 +79,13 @@ def decode(
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def _opened(path: Path | Encoded) -> Iterator[Image.Image]:
     """Open an image, upright; what goes wrong until it is closed is said in one line."""
     try:
-        with path.open("rb") as file, Image.open(file, formats=("JPEG", "PNG")) as image:
+        with (
+            path.open("rb") if isinstance(path, Path) else BytesIO(path.content) as file,
+            Image.open(file, formats=("JPEG", "PNG")) as image,
+        ):
             if image.mode not in _GREY + _COLOUR:
                 raise ValueError(
                     f"more than 8 bits a channel (Pillow's mode {image.mode}): convert it to 8 "

@@ -81,25 +81,34 @@ def _arrays(table: Any, where: str, owners: str | None = None) -> tuple[Any, ...
     whose = () if owners is None else (owner_column(table, owners, where),)
     names = [name for name in table.column_names if name != owners]
     name, of_labels = inputs_and_labels_of(names, where)
-    columns = table.with_format("numpy")[:]
-    inputs, labels = np.asarray(columns[name]), np.asarray(columns[of_labels])
+    inputs = column_values(table, name, where)
+    if type(table.features[name]).__name__ == "Image":
+        inputs = inputs[:, None] if inputs.ndim == 3 else inputs.transpose(0, 3, 1, 2)
+    return inputs, np.asarray(table.with_format("numpy")[of_labels][:]), *whose
+
+
+def column_values(table: Any, name: str, where: str) -> Any:
+    """Return the numbers of a column, or its images."""
+    inputs = np.asarray(table.with_format("numpy")[name][:])
     if inputs.dtype.kind not in "biuf":
         what = type(inputs.flat[0]).__name__ if inputs.size else "nothing"
         raise UserError(
             f"{where}: column {printable(name)}: {what} of several sizes, or text: must be numbers "
-            "of one shape: resize images, or make tokens of texts"
+            "of one shape: resize images, or make tokens of texts, padded to one length"
         )
-    if type(table.features[name]).__name__ == "Image":
-        inputs = inputs[:, None] if inputs.ndim == 3 else inputs.transpose(0, 3, 1, 2)
-    return inputs, labels, *whose
+    return inputs
+
+
+def named_column(name: str | None, key: str, table: Any, where: str) -> str | None:
+    """Return a name that a recipe's key has for a column, which must be there."""
+    if name is not None and name not in table.column_names:
+        hint = did_you_mean(name, table.column_names)
+        found = printable(", ".join(table.column_names))
+        raise UserError(f"{key}: {printable(name)}: {where}: has the columns {found}{hint}")
+    return name
 
 
 def owner_column(table: Any, name: str, where: str) -> Any:
     """Return the column of a table that says whose each sample is."""
-    if name not in table.column_names:
-        hint = did_you_mean(name, table.column_names)
-        found = printable(", ".join(table.column_names))
-        raise UserError(
-            f"data_args.partition_by: {printable(name)}: {where}: has the columns {found}{hint}"
-        )
+    named_column(name, "data_args.partition_by", table, where)
     return np.asarray(table.with_format("numpy")[name][:])

@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
+from fednnnn_plugin.data.sets import HUB_NAME
 from fednnnn_plugin.errors import did_you_mean, shown
 from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
-from fednnnn_plugin.user_code import is_own
+from fednnnn_plugin.user_code import HUB, is_own
 
 _DATASET = "data_args.dataset"
 _FOLDERS = ((_DATASET, "image_folder"), (_DATASET, "leaf"))
+_FILES = (*_FOLDERS, (_DATASET, HUB_NAME))
 _BY_CLASS = ("data_args.partition_method", "dirichlet_by_class")
 _NATURAL = ("data_args.partition_method", "natural")
 _FREE = (_BY_CLASS[1], _NATURAL[1])  # leave the sizes free
@@ -21,8 +23,8 @@ _FOLDER_OF = {
 # Keys that only these values of other keys use.
 _OF_SOME = {
     "data_args.data_dir": _FOLDERS,
-    "data_args.image_size": _FOLDERS,
-    "data_args.test_fraction": (*_FOLDERS, _NATURAL),
+    "data_args.image_size": _FILES,
+    "data_args.test_fraction": (*_FILES, _NATURAL),
     "data_args.test_division": (_NATURAL,),
     "data_args.partition_by": (_NATURAL,),
     "data_args.classes_per_client": (("data_args.partition_method", "n_class"),),
@@ -47,6 +49,12 @@ def cross_silo_keys() -> list[str]:
 def metric_names(metrics: Iterable[str] | None) -> list[str]:
     """Return what metrics are called in records: a function of the user's by its own name."""
     return [name.rpartition(":")[2] for name in metrics or ()]
+
+
+def _value(recipe: Recipe, key: str) -> object:
+    """Return a key's value; of a data set of the hub the name that stands for all."""
+    value = attrgetter(key)(recipe)
+    return HUB_NAME if key == _DATASET and str(value).startswith(HUB) else value
 
 
 def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str]]:
@@ -74,10 +82,10 @@ def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str
     for name, users in _OF_SOME.items():
         section, key = name.split(".")
         value, unused = attrgetter(name)(recipe), SECTIONS[section].model_fields[key].default
-        if value != unused and all(attrgetter(other)(recipe) != user for other, user in users):
+        if value != unused and all(_value(recipe, other) != user for other, user in users):
             of = " or ".join(f"{other.split('.')[1]} {user}" for other, user in users)
             hint = f"leave it out or at {shown(unused)}"
-            if users == _FOLDERS and is_own(data.dataset):
+            if users[0] == _FOLDERS[0] and is_own(data.dataset):
                 hint = "an argument of your function needs another name"
             yield name, f"{shown(value)}: only {of} uses it; {hint}"
 

@@ -14,7 +14,7 @@ import torch
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from fednnnn_plugin.data.dirichlet import LEAST_ALPHA
-from fednnnn_plugin.data.sets import DATASETS
+from fednnnn_plugin.data.sets import DATASETS, find_dataset
 from fednnnn_plugin.errors import did_you_mean
 from fednnnn_plugin.files import expanded
 from fednnnn_plugin.models import unknown_model
@@ -79,7 +79,7 @@ def _model(value: str, info: ValidationInfo[Caller]) -> str:
 
 
 def _dataset(value: str, info: ValidationInfo[Caller]) -> str:
-    if value not in DATASETS and not is_own(value) and not info.context.foreign:
+    if not find_dataset(value) and not is_own(value) and not info.context.foreign:
         known = f"must be one of {', '.join(DATASETS)}, or MODULE:FUNCTION"
         raise ValueError(f"{known}{did_you_mean(value, DATASETS)}")
     return value

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fednnnn_plugin.data.sets import DATASETS
+from fednnnn_plugin.data.sets import find_dataset
 from fednnnn_plugin.errors import MAX_LINES, UserError, did_you_mean, joined, shown
 from fednnnn_plugin.recipe.consistency import inconsistencies
 from fednnnn_plugin.recipe.kinds import Caller
@@ -124,7 +124,7 @@ def _unknown(sections: Mapping[str, object], *, of_methods: bool) -> dict[str, s
 
 
 def _arguments_of(dataset: object) -> tuple[str, ...]:
-    named = DATASETS.get(dataset) if isinstance(dataset, str) else None
+    named = find_dataset(dataset)
     return named.arguments if named else ()
 
 

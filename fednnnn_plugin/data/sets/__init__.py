@@ -12,6 +12,7 @@ from pkgutil import iter_modules
 from fednnnn_plugin.data.images import ImageDataset
 from fednnnn_plugin.data.spec import DataSpec
 from fednnnn_plugin.fingerprint import Fingerprint
+from fednnnn_plugin.user_code import HUB
 
 #: Loads the data set of a spec, with the fingerprint of what in it is the user's.
 Load = Callable[[DataSpec], tuple[ImageDataset, Fingerprint]]
@@ -31,6 +32,8 @@ class NamedDataset:
     is_fedmls: bool = False
 
 
+#: Stands for the names of all data sets of the Hugging Face hub.
+HUB_NAME = f"{HUB}owner/name"
 #: By the name that a recipe's ``dataset`` has.
 DATASETS: dict[str, NamedDataset] = {}
 
@@ -49,6 +52,13 @@ def named_dataset(
         return load
 
     return register
+
+
+def find_dataset(name: object) -> NamedDataset | None:
+    """Return what a recipe's name stands for; all names of the Hugging Face hub are one."""
+    if isinstance(name, str) and name.startswith(HUB) and name != HUB:
+        name = HUB_NAME
+    return DATASETS.get(name) if isinstance(name, str) else None
 
 
 def is_present(name: str, cache_dir: Path) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from fednnnn_plugin.data.sets import DATASETS, NamedDataset
+from fednnnn_plugin.data.sets import DATASETS, NamedDataset, find_dataset
 from fednnnn_plugin.errors import UserError
 from fednnnn_plugin.fedml import hook
 from fednnnn_plugin.fedml.methods import is_allowed_code, names_ours, simulates_ours
@@ -131,7 +131,7 @@ def _why_ours(args: Any) -> str | None:
 
 
 def _named(dataset: object) -> NamedDataset | None:
-    return DATASETS.get(dataset) if isinstance(dataset, str) else None
+    return find_dataset(dataset)
 
 
 def _own_data(args: Any) -> tuple[list[Any], int]:

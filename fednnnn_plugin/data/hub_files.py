@@ -1,0 +1,102 @@
+"""The files of a data set of the Hugging Face hub, or on disk, as tables of `datasets`."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fednnnn_plugin.data.spec import DataSpec
+from fednnnn_plugin.errors import UserError, printable, reason
+from fednnnn_plugin.files import expanded
+from fednnnn_plugin.user_code import HUB
+
+_OLDEST = 4  # the first release that runs no code of a data set
+
+
+def read_tables(spec: DataSpec, arguments: Mapping[str, str], where: str) -> tuple[Any, Any | None]:
+    """Return the table to train on, and that to test on where the data set has such a split.
+
+    Files of code are neither downloaded nor run.
+    """
+    library = _library("datasets", where)
+    if int(library.__version__.partition(".")[0]) < _OLDEST:
+        raise UserError(
+            f"{where}: datasets {library.__version__} may run a data set's own code: must be "
+            f"{_OLDEST} or later"
+        )
+    place = _place(spec, arguments.get("revision"), where)
+    cache = str(spec.data_cache_dir / "huggingface")
+    with _one_line(where), _quiet(library):
+        if place.is_file():
+            files = {"train": str(place)}
+            builder = library.load_dataset_builder("parquet", data_files=files, cache_dir=cache)
+        else:
+            subset = arguments.get("subset")
+            builder = library.load_dataset_builder(str(place), subset, cache_dir=cache)
+        builder.download_and_prepare()
+        held = arguments.get("test_split", "test")
+        wanted = held in builder.info.splits or "test_split" in arguments
+        train = builder.as_dataset(split=arguments.get("split", "train"))
+        return train, builder.as_dataset(split=held) if wanted else None
+
+
+def _place(spec: DataSpec, revision: str | None, where: str) -> Path:
+    """Return the file or folder on disk of this name, else the hub's, downloaded if allowed."""
+    name = spec.dataset.removeprefix(HUB)
+    path = expanded(name).absolute()
+    if path.is_dir() or path.is_file():
+        return path
+    if name.startswith((".", "~", os.sep)) or name.endswith(".parquet"):
+        raise UserError(f"{where}: no such file or folder")
+    hub = _library("huggingface_hub", where)
+    try:
+        snapshot: str = hub.snapshot_download(
+            name,
+            repo_type="dataset",
+            revision=revision,
+            cache_dir=str(spec.data_cache_dir / "huggingface"),
+            ignore_patterns=["*.py"],
+            local_files_only=not spec.download,
+        )
+    except Exception as error:
+        why = f"download failed: {printable(reason(error))}"
+        if not spec.download:
+            why = (
+                f"not in data_args.data_cache_dir, {printable(spec.data_cache_dir)}: set download: "
+                "true, or name a folder or a parquet file on disk"
+            )
+        raise UserError(f"{where}: {why}") from error
+    return Path(snapshot)
+
+
+def _library(name: str, where: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise UserError(
+            f"{where}: needs the library {name}: pip install 'fednnnn-plugin[huggingface]' "
+            f"({printable(reason(error))})"
+        ) from error
+
+
+@contextmanager
+def _one_line(where: str) -> Iterator[None]:
+    """Say in one line what the library raises, which may be nearly anything."""
+    try:
+        yield
+    except Exception as error:
+        raise UserError(f"{where}: cannot be read: {printable(reason(error))}") from error
+
+
+@contextmanager
+def _quiet(library: Any) -> Iterator[None]:
+    """Show none of the library's progress bars."""
+    shown = library.is_progress_bar_enabled()
+    library.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            library.enable_progress_bars()

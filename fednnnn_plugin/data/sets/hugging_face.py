@@ -1,0 +1,138 @@
+"""Data sets of the Hugging Face hub, or in its formats on disk."""
+
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fednnnn_plugin.data.arrays import has_channels_last
+from fednnnn_plugin.data.cache import cached
+from fednnnn_plugin.data.divided import divided_dataset
+from fednnnn_plugin.data.hub_files import read_tables
+from fednnnn_plugin.data.image_files import VERSION, Encoded, decode
+from fednnnn_plugin.data.images import ImageDataset, Pixels
+from fednnnn_plugin.data.labels import count_classes
+from fednnnn_plugin.data.natural import NATURAL, Owners, owner_names
+from fednnnn_plugin.data.own_data import checked_part
+from fednnnn_plugin.data.sets import HUB_NAME, named_dataset
+from fednnnn_plugin.data.spec import DataSpec
+from fednnnn_plugin.data.tables import LABELS, column_values, named_column, owner_column
+from fednnnn_plugin.errors import UserError, printable, shown
+from fednnnn_plugin.fingerprint import Fingerprint, tensors_digest
+
+_ARGUMENTS = ("input_column", "label_column", "revision", "subset", "split", "test_split")
+
+
+class _Columns(NamedTuple):
+    inputs: str
+    labels: str
+
+
+@named_dataset(HUB_NAME, arguments=_ARGUMENTS)
+def _load(spec: DataSpec) -> tuple[ImageDataset, Fingerprint]:
+    """Read the splits of a table: images, or numbers such as tokens, and their classes."""
+    where = f"data_args.dataset: {printable(spec.dataset)}"
+    for key, value in spec.arguments.items():
+        if not isinstance(value, str):
+            raise UserError(f"data_args.{key}: {shown(value)}: must be text")
+    arguments = {key: str(value) for key, value in spec.arguments.items()}
+    train, test = read_tables(spec, arguments, where)
+    tables = [train] if test is None else [train, test]
+    columns = _columns(train, arguments, spec.partition_by, where)
+    inputs = [_inputs(table, columns.inputs, spec, where) for table in tables]
+    labels, names = _labels(tables, columns.labels)
+    parts = [
+        checked_part((x, y), f"{where}: {part}", loss=spec.loss)
+        for part, x, y in zip(("train: ", "test: "), inputs, labels, strict=False)
+    ]
+    names = names or tuple(map(str, range(count_classes([part.labels for part in parts], where))))
+    x, y = parts[0]
+    pixels = Pixels(x, y, *(parts[1] if test is not None else (x[:0], y[:0])))
+    digest = tensors_digest(pixels._asdict().items())
+    dataset = divided_dataset(pixels, names, _owners(tables, spec, where), spec)
+    return dataset, {"data": {"tensors": digest}}
+
+
+def _columns(table: Any, arguments: dict[str, str], owners: str | None, where: str) -> _Columns:
+    """Return the columns that are named; else those that can only be meant."""
+    names = table.column_names
+    named_column(owners, "data_args.partition_by", table, where)
+    inputs, labels = (
+        named_column(arguments.get(key), f"data_args.{key}", table, where)
+        for key in ("input_column", "label_column")
+    )
+    if labels is None:
+        labels = _only([name for name in names if name.lower() in LABELS], "label_column", names)
+    if inputs is None:
+        rest = [name for name in names if name not in (labels, owners)]
+        inputs = _only(rest, "input_column", names)
+    return _Columns(inputs, labels)
+
+
+def _only(found: list[str], key: str, names: list[str]) -> str:
+    if len(found) != 1:
+        columns = printable(", ".join(names))
+        raise UserError(f"data_args.{key}: missing; must be one of the columns {columns}")
+    return found[0]
+
+
+def _inputs(table: Any, name: str, spec: DataSpec, where: str) -> Tensor | NDArray[Any]:
+    feature = table.features[name]
+    if type(feature).__name__ != "Image":
+        return _as_inputs(column_values(table, name, where))
+    column = table.cast_column(name, type(feature)(decode=False))[name]
+    files = [
+        Encoded(f"{where}: {name} {i}", file["bytes"] or Path(file["path"]).read_bytes())
+        for i, file in enumerate(column)
+    ]
+    if not files:
+        raise UserError(f"{where}: has a split without a sample")
+    digest = hashlib.sha256(f"{VERSION} {spec.image_size}".encode())
+    for file in files:
+        digest.update(hashlib.sha256(file.content).digest())
+    key, size = digest.hexdigest(), spec.image_size
+    return cached(spec.data_cache_dir, key, len(files), lambda: decode(files, size))
+
+
+def _as_inputs(values: NDArray[Any]) -> NDArray[Any]:
+    """Return images with their channels first, and integers, such as tokens, as int64."""
+    if values.dtype != np.uint8:
+        return values.astype(np.int64) if values.dtype.kind in "iu" else values
+    if values.ndim == 3:
+        return values[:, None]
+    return values.transpose(0, 3, 1, 2) if has_channels_last(values.shape) else values
+
+
+def _labels(tables: list[Any], name: str) -> tuple[list[NDArray[Any]], tuple[str, ...]]:
+    """Return the labels of each table, and their names; texts are numbered in sorted order."""
+    values = [np.asarray(table.with_format("numpy")[name][:]) for table in tables]
+    feature = tables[0].features[name]
+    if type(feature).__name__ == "ClassLabel":
+        return values, tuple(feature.names)
+    if any(part.dtype.kind not in "OU" for part in values):
+        return values, ()
+    known, numbers = np.unique(np.concatenate(values).astype(np.str_), return_inverse=True)
+    return np.split(numbers, [len(values[0])])[: len(values)], tuple(map(str, known))
+
+
+def _owners(tables: list[Any], spec: DataSpec, where: str) -> Owners | None:
+    by = spec.partition_by
+    if spec.partition_method != NATURAL:
+        return None
+    if by is None:
+        columns = printable(", ".join(tables[0].column_names))
+        raise UserError(
+            "data_args.partition_by: missing; partition_method natural needs the column with the "
+            f"owners, one of {columns}"
+        )
+    of_test = tables[1:] if len(tables) > 1 and by in tables[1].column_names else []
+    of = f"{where}: {printable(by)}"
+    return Owners(
+        *(
+            owner_names(owner_column(table, by, where), of, len(table))
+            for table in (tables[0], *of_test)
+        )
+    )

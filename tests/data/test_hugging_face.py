@@ -1,0 +1,197 @@
+"""Data sets of the hub's formats on disk: parquet files, and folders as a repository has them."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fednnnn_plugin as fp
+from fednnnn_plugin.data.federated import FederatedData, load_federated
+
+from ..tiny import quick_run
+from .conftest import DIGITS, refusal
+
+datasets = pytest.importorskip("datasets")
+
+GREY = [np.full((2, 3), 10 * i, np.uint8) for i in range(6)]
+WRITERS = ["b", "a", "b", "c", "a", "b"]
+
+
+def table(images: list[np.ndarray], characters: list[int], writers: list[str]) -> Any:
+    """As FEMNIST is there."""
+    features = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "writer_id": datasets.Value("string"),
+            "character": datasets.ClassLabel(names=["A", "B", "C"]),
+        }
+    )
+    columns = {"image": images, "writer_id": writers, "character": characters}
+    return datasets.Dataset.from_dict(columns, features=features)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "owner" / "femnist"
+    (folder / "data").mkdir(parents=True)
+    whole = table(GREY, [0, 1, 0, 1, 0, 1], WRITERS)
+    whole.to_parquet(folder / "data" / "train-00000-of-00001.parquet")
+    held = table([np.full((2, 3), 7, np.uint8)] * 2, [1, 1], ["b", "z"])
+    held.to_parquet(folder / "data" / "test-00000-of-00001.parquet")
+    return folder
+
+
+def load(place: Path | str, cache: Path, clients: int = 3, **spec: Any) -> FederatedData:
+    given = {"partition_method": "natural", "partition_by": "writer_id", "min_samples": 1}
+    given |= {"num_clients": clients, "data_cache_dir": cache, "loss": ""}
+    arguments = {"label_column": "character"} | spec.pop("arguments", {})
+    given |= {"arguments": {key: value for key, value in arguments.items() if value is not None}}
+    return load_federated(replace(DIGITS, dataset=f"hf:{place}", **given | spec))
+
+
+@pytest.mark.parametrize("columns", [{}, {"input_column": "image"}])
+def test_folder_of_a_repository(repository: Path, columns: dict[str, str]) -> None:
+    """Its writers are the clients: a, b and c."""
+    data = load(repository, repository.parent, arguments=columns)
+    assert data.train_images.dtype == torch.uint8
+    assert data.train_images.shape == (6, 1, 2, 3)
+    values = data.train_images[:, 0, 1, 2]
+    assert [values[part].tolist() for part in data.client_indices] == [[10, 40], [0, 20, 50], [30]]
+    assert data.train_labels.tolist() == [0, 1, 0, 1, 0, 1]
+    assert data.class_names == ("A", "B", "C")
+    assert data.num_classes == 3
+    own = data.own_test(1)
+    assert own is not None
+    assert (own.tolist(), data.test_images[:, 0, 0, 0].tolist()) == ([0], [7, 7])
+    resized = load(repository, repository.parent, image_size=(4, 4))
+    assert resized.train_images.shape == (6, 1, 4, 4)
+
+
+def test_parquet_file_without_a_test_part(tmp_path: Path) -> None:
+    file = tmp_path / "all.parquet"
+    colour = [np.stack([image] * 3, -1) for image in GREY]
+    table(colour, [0, 1, 0, 1, 0, 1], WRITERS).to_parquet(file)
+    data = load(file, tmp_path, test_fraction=0.4)
+    assert data.train_images.shape[1:] == (3, 2, 3)
+    assert [len(part) for part in (*data.client_indices, *data.client_test_indices)] == [
+        *(1, 2, 1, 1, 1, 0)
+    ]
+    dealt = {"partition_method": "iid", "partition_by": None, "clients": 2}
+    data = load(file, tmp_path, **dealt, arguments={"input_column": "image"}, test_fraction=0.34)
+    assert (len(data.train_labels), len(data.test_labels)) == (4, 2)
+    part = load(file, tmp_path, **dealt, arguments={"input_column": "image", "split": "train[:5]"})
+    assert len(part.train_labels) + len(part.test_labels) == 5
+
+
+def test_tokens_and_labels_that_are_texts(tmp_path: Path) -> None:
+    columns = {"ids": [[1, 2], [3, 0], [4, 5]], "label": ["spam", "ham", "spam"], "by": [7, 5, 7]}
+    whole = datasets.Dataset.from_dict(columns).cast_column(
+        "ids", datasets.Sequence(datasets.Value("int32"))
+    )
+    whole.to_parquet(tmp_path / "all.parquet")
+    given = {"partition_by": "by", "clients": 2, "arguments": {"label_column": None}}
+    data = load(tmp_path / "all.parquet", tmp_path, **given)
+    assert data.train_images.dtype == torch.int64
+    assert sorted([*data.train_images.tolist(), *data.test_images.tolist()]) == [
+        *([1, 2], [3, 0], [4, 5])
+    ]
+    assert data.class_names == ("ham", "spam")
+    assert [len(part) for part in data.client_indices] == [1, 1]  # of 5 and of 7
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"arguments": {"input_column": "imge"}}, r"input_column: imge: .*did you mean image\?"),
+        (
+            {"arguments": {"label_column": None}},
+            r"label_column: missing; .* image, writer_id",
+        ),
+        ({"partition_by": None, "partition_method": "iid"}, r"input_column: missing; must be one"),
+        ({"partition_by": None, "arguments": {"input_column": "image"}}, "partition_by: missing"),
+        ({"partition_by": "writer"}, r"partition_by: writer: .*did you mean writer_id\?"),
+        ({"arguments": {"split": "valid"}}, "dataset: hf:.*valid"),
+        ({"arguments": {"test_split": "valid"}}, "dataset: hf:.*valid"),
+        ({"arguments": {"subset": "none"}}, "dataset: hf:.*none"),
+        ({"arguments": {"revision": 7}}, "revision: 7: must be text"),
+        ({"clients": 4}, "client_num_in_total: 4: must be at most 3"),
+        ({"arguments": {"input_column": "writer_id"}}, "column writer_id: str.*must be numbers"),
+    ],
+)
+def test_recipe_that_does_not_fit_is_refused(
+    repository: Path, spec: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(fp.UserError, match=said):
+        load(repository, repository.parent, **spec)
+
+
+def test_nothing_of_a_data_set_runs(tmp_path: Path, repository: Path) -> None:
+    script = repository / "femnist.py"
+    script.write_text(f"open({str(tmp_path / 'was-here')!r}, 'w')")
+    assert "cannot be read: " in refusal(load, repository, tmp_path, allow_code=True)
+    assert not (tmp_path / "was-here").exists()
+    script.unlink()
+    (repository / "data" / "test-00000-of-00001.parquet").write_bytes(b"PAR1" * 9)
+    assert "cannot be read: " in refusal(load, repository, tmp_path / "other")
+
+
+def test_hub_is_asked_where_it_may_be(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def download(name: str, **given: Any) -> str:
+        asked.append({"name": name, **given})
+        if given["local_files_only"]:
+            raise FileNotFoundError(name)
+        return str(repository)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    message = refusal(load, "owner/other", tmp_path)
+    assert message.startswith("data_args.dataset: hf:owner/other: not in data_args.data_cache_dir,")
+    assert "download: true" in message
+    data = load("owner/other", tmp_path, download=True, arguments={"revision": "v2"})
+    assert len(data.train_labels) == 6
+    assert [(of["name"], of["revision"]) for of in asked] == [
+        *(("owner/other", None), ("owner/other", "v2"))
+    ]
+    assert asked[1]["ignore_patterns"] == ["*.py"]
+    assert "no such file or folder" in refusal(load, "./owner/other", tmp_path, download=True)
+
+
+def test_missing_library_is_one_line(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "__version__", "3.6.0")
+    assert "datasets 3.6.0" in refusal(load, repository, repository)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert "pip install 'fednnnn-plugin[huggingface]'" in refusal(load, repository, repository)
+
+
+def test_recipe_of_a_table_runs(tmp_path: Path, repository: Path) -> None:
+    keys = {"dataset": f"hf:{repository}", "data_cache_dir": str(tmp_path), "image_size": 8}
+    keys |= {"partition_method": "natural", "partition_by": "writer_id", "min_samples": 1}
+    keys |= {"data_args.label_column": "character", "client_num_in_total": 3}
+    run = quick_run(tmp_path / "run", **keys, comm_round=1)
+    assert fp.read_runs(run.folder)["clients"].tolist() == [3]
+    objects = datasets.load_dataset(str(repository), cache_dir=str(tmp_path / "cache"))
+    for name, data in (("both", objects), ("one", objects["train"])):
+        renamed = data.rename_column("character", "label")
+        run = quick_run(
+            *(tmp_path / name,),
+            data=renamed,
+            model=nn.Sequential(nn.Flatten(), nn.Linear(6, 3)),
+            **{"partition_method": "natural", "partition_by": "writer_id", "min_samples": 1},
+            **{"client_num_in_total": 3, "comm_round": 1},
+        )
+        assert fp.read_runs(run.folder)["clients"].tolist() == [3]
+    for given, said in (
+        ({"dataset": "hf:"}, "dataset: 'hf:': must be one of"),
+        ({"data_args.input_colum": "image"}, r"did you mean data_args.input_column\?"),
+        ({"data_dir": "x"}, "data_dir: 'x': only dataset image_folder or dataset leaf uses it"),
+    ):
+        with pytest.raises(fp.UserError, match=said):
+            quick_run(tmp_path / "other", **keys | given)
