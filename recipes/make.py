@@ -1,4 +1,4 @@
-"""Writes the recipes of the paper's 40 conditions: ``python recipes/make.py``.
+"""Writes the recipes of the paper's 40 conditions, and Fashion-MNIST's: ``python recipes/make.py``.
 
 What the conditions differ in stands in ``fednnnn_plugin/reporting/paper.csv`` (the paper's tables
 tab:accuracy and tab:params2), which the report compares runs with; what they share, in table
@@ -14,6 +14,8 @@ DATA_SETS = {  # tab:params; the seconds are of our engine
     "mnist": {"title": "MNIST", "rounds": 100, "decay": "0.0", "time": "37 s"},
     "cifar10": {"title": "CIFAR-10", "rounds": 250, "decay": "0.0005", "time": "5 minutes"},
 }
+FASHION = "FashionMNIST"  # torchvision's name; the settings are MNIST's under this condition
+FASHION_CONDITION = "non-IID, B"
 OPTIMIZERS = {  # by the paper's names, as recipes/README.md has them
     "FedAvg": "PaperFedAvg",
     "FedProx": "PaperFedProx",
@@ -36,7 +38,7 @@ SIZES = {
     ),
 }
 TEMPLATE = """\
-# {method} on {title}, {classes}-{sizes}: the paper reports {accuracy} %.
+# {method} on {title}, {classes}-{sizes}: {known}.
 # 100 clients {with_classes}, {with_sizes}.
 {exponent}# A round takes about {time} on two CPU cores in fp32.
 common_args:
@@ -51,7 +53,7 @@ data_args:
   {partition}
 
 model_args:
-  model: nnnn_{dataset}
+  model: {model}
 
 train_args:
   {optimizer}
@@ -81,12 +83,15 @@ tracking_args:
 """
 
 
-def paper_recipes() -> dict[str, str]:
-    """Return the text of each of the 40 recipes, by its file's name."""
+def written_recipes() -> dict[str, str]:
+    """Return the text of each recipe, by its file's name."""
     with TABLE.open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
+    fashion = [[FASHION, *row[1:]] for row in rows if row[:2] == ["mnist", FASHION_CONDITION]]
     recipes = {}
-    for dataset, condition, method, accuracy, *coefficients in rows:
+    for dataset, condition, method, accuracy, *coefficients in rows + fashion:
+        is_papers = dataset in DATA_SETS
+        settings = DATA_SETS[dataset if is_papers else "mnist"]
         classes, sizes = condition.split(", ")
         with_classes, by_classes = CLASSES[classes]
         with_sizes, by_sizes = SIZES[sizes]
@@ -98,20 +103,23 @@ def paper_recipes() -> dict[str, str]:
         name = "_".join(part.replace("-", "").lower() for part in parts)
         recipes[f"{name}.yaml"] = TEMPLATE.format(
             dataset=dataset,
+            model=f"nnnn_{dataset if is_papers else 'mnist'}",
+            known=f"the paper reports {accuracy} %"
+            if is_papers
+            else "the paper's settings for MNIST",
             classes=classes,
             sizes=sizes,
             method=method,
-            accuracy=accuracy,
             with_classes=with_classes,
             with_sizes=with_sizes,
             exponent=exponent if sizes == "UB" else "",
             partition="\n  ".join((*by_classes, *by_sizes)),
             optimizer="\n  ".join(optimizer),
-            **DATA_SETS[dataset],
+            **(settings if is_papers else settings | {"title": "Fashion-MNIST"}),
         )
     return recipes
 
 
 if __name__ == "__main__":
-    for name, text in paper_recipes().items():
+    for name, text in written_recipes().items():
         (HERE / name).write_text(text, encoding="utf-8")

@@ -19,6 +19,7 @@ from fednnnn_plugin.reporting.runs import (
 )
 
 DATASET_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
+DATASET_NAMES |= {"FashionMNIST": "Fashion-MNIST"}
 METHODS = ("FedAvg", "FedProx", "Norm-Norm", "Momentum", "FedNNNN")
 CONDITIONS = ("IID, B", "non-IID, B", "IID, UB", "non-IID, UB")
 SINGLE_CLIENT, UNRECORDED = "single client", "data not recorded"
