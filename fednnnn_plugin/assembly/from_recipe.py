@@ -124,6 +124,7 @@ def local_sgd(recipe: Recipe, functions: Functions, num_classes: int | None = No
         loss = replace(loss, num_classes=num_classes)
     return LocalSGD(
         epochs=train.epochs,
+        local_steps=train.local_steps,
         batch_size=train.batch_size,
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
@@ -167,6 +168,7 @@ def schedule(
         least_groups=least_groups,
         stop=_stop(recipe, data, functions),
         rates=functions.rates,
+        equal_work=train.local_steps is not None,
     )
 
 

@@ -15,6 +15,7 @@ from fednnnn_plugin.server.layout import ModelState
 from fednnnn_plugin.user_code import exception_text
 
 _SIZES = 3, 2  # of two clients: the second one's batch is padded
+_EPOCHS = 2
 _SAME = 1e-8  # of the longest update: another order of additions makes less in float64
 _SEED = 0
 
@@ -32,7 +33,7 @@ def why_not_together(
     comes out must be the same. The first five of ``images`` ``[n, …]`` and ``labels`` are theirs. A
     model that draws must draw for each client what it draws for it alone.
     """
-    sgd = replace(sgd, precision="fp64", epochs=2, batch_size=max(_SIZES))
+    sgd = replace(sgd, precision="fp64", epochs=_EPOCHS, local_steps=None, batch_size=max(_SIZES))
     model = copy.deepcopy(model).to("cpu", torch.float64).train()
     images, labels = images[: sum(_SIZES)].cpu(), labels[: sum(_SIZES)].cpu()
     if len(labels) < sum(_SIZES):
@@ -43,12 +44,12 @@ def why_not_together(
             start = copy.deepcopy(Replica(copy.deepcopy(model)).state)
             group = GroupSGD(sgd, model, images, labels, normalisation)
             seeds = [derive_seed(_SEED, "client", 1, client) for client in range(len(_SIZES))]
-            together = group.train(start, [[own] * sgd.epochs for own in places], seeds=seeds)
+            together = group.train(start, [[own] * _EPOCHS for own in places], seeds=seeds)
         inputs = (normalisation(images) if normalisation else images).to(torch.float64)
         for client, own in enumerate(places):
             with isolated_generators(_SEED, "client", 1, client):
                 replica = Replica(copy.deepcopy(model))
-                sgd.train(replica, [[(inputs[own].clone(), labels[own])]] * sgd.epochs)
+                sgd.train(replica, [[(inputs[own].clone(), labels[own])]] * _EPOCHS)
             if not _same(together, client, replica.state, start):
                 return (
                     "a step of two clients together is not what each makes alone: a layer mixes "

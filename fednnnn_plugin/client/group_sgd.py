@@ -4,7 +4,6 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -55,13 +54,23 @@ class _Memory:
 class Staged(NamedTuple):
     """What the steps of a group take, of which the copies to a GPU have begun.
 
-    ``sizes`` ``[m]`` stay on the CPU. For each epoch ``positions`` ``[epochs, m, n]`` of samples,
-    n those of the largest client; ``shares`` ``[m, n]`` of each in its batch's loss.
+    For each of S steps how many samples each client has in it, 0 where it has no more steps, on the
+    CPU; the ``positions`` ``[S, m, B]`` of the samples, and the ``shares`` ``[S, m, B]`` of each in
+    its batch's loss, 0 for what pads it.
     """
 
-    sizes: Tensor
+    lengths: list[list[int]]
     positions: Tensor
     shares: Tensor
+
+
+_PAD = -1  # where a batch has no more samples
+
+
+def _in_batches(order: Tensor, batch_size: int) -> Tensor:
+    """Return positions ``[n]`` as batches ``[⌈n/B⌉, B]``, the last one padded."""
+    steps = -(-len(order) // batch_size)
+    return F.pad(order, (0, steps * batch_size - len(order)), value=_PAD).view(steps, batch_size)
 
 
 class GroupSGD:
@@ -99,10 +108,20 @@ class GroupSGD:
         ``orders`` are for each client, the largest first, for each epoch the positions of its
         inputs in the order of training, int64 on the CPU.
         """
-        sizes, device = torch.tensor([len(order[0]) for order in orders]), self._labels.device
-        laid = [pad_sequence(list(epoch), batch_first=True) for epoch in zip(*orders, strict=True)]
-        positions = to_device(torch.stack(laid), device)
-        return Staged(sizes, positions, to_device(self._shares(sizes), device))
+        device, longest = self._labels.device, len(orders[0][0])
+        batch_size = min(self._sgd.batch_of(longest), longest)
+        batches = [[_in_batches(order, batch_size) for order in own] for own in orders]
+        if not self._sgd.has_whole_epochs:  # each client has its own number of passes
+            batches = [[torch.cat(own)] for own in batches]
+        passes = [
+            pad_sequence(list(each), padding_value=_PAD) for each in zip(*batches, strict=True)
+        ]
+        positions = torch.cat(passes)
+        counts = positions != _PAD
+        lengths = counts.sum(2)
+        shares = counts.to(self._sgd.dtype) / lengths.clamp(min=1).unsqueeze(2)
+        positions = positions.clamp(min=0)
+        return Staged(lengths.tolist(), to_device(positions, device), to_device(shares, device))
 
     def train(
         self,
@@ -136,37 +155,38 @@ class GroupSGD:
         seeds: Sequence[int],
     ) -> ModelState:
         sgd, device = self._sgd.in_round(round_number), self._labels.device
-        (sizes, epochs, shares), longest = staged, int(staged.sizes[0])
-        batch_size = min(sgd.batch_of(longest), longest)
-        memory = self._memory_for(len(sizes), batch_size, start)
-        models = memory.models.first(len(sizes))
+        _, clients, batch_size = staged.positions.shape
+        memory = self._memory_for(clients, batch_size, start)
+        models = memory.models.first(clients)
         for tensor, initial in zip(models.tensors, start.tensors, strict=True):
             tensor.copy_(initial)
         memory.anchor.copy_(sgd.anchor(start.vector))
         generators = [Generator(device).manual_seed(seed) for seed in seeds]
         graphs = self._graphs if correction is None and not seeds and sgd is self._sgd else None
-        passed = None  # steps of an epoch, [m, 1]
+        made = None  # steps of each client so far, [m, 1]
         if correction and correction.gradient:
-            passed = to_device(-(-sizes // batch_size).unsqueeze(1), device)
-        for (epoch, positions), begin in product(enumerate(epochs), range(0, longest, batch_size)):
+            made = torch.zeros(clients, 1, dtype=torch.int64, device=device)
+        for every, positions, shares in zip(*staged, strict=True):
             before_step()
-            end, rows = min(begin + batch_size, longest), int((sizes > begin).sum())
-            form = _Form(rows, end - begin, int(sizes[rows - 1]) < end)
-            memory.positions[:rows, : form.samples].copy_(positions[:rows, begin:end])
-            memory.shares[:rows, : form.samples].copy_(shares[:rows, begin:end])
-            lengths = (sizes[:rows] - begin).clamp(max=form.samples).tolist() if seeds else []
+            lengths = [length for length in every if length]  # the first ones: the largest clients
+            rows, longest = len(lengths), max(lengths)
+            form = _Form(rows, longest, min(lengths) < longest)
+            memory.positions[:rows, : form.samples].copy_(positions[:rows, : form.samples])
+            memory.shares[:rows, : form.samples].copy_(shares[:rows, : form.samples])
             together = SideBySide(
                 rows,
                 memory.shares[:rows, : form.samples] if form.padded else None,
                 generators[:rows],
                 lengths,
             )
-            made = None if passed is None else epoch * passed[:rows] + begin // batch_size
-            step = partial(self._step, sgd, memory, form, together, correction, made)
+            number = None if made is None else made[:rows].clone()
+            step = partial(self._step, sgd, memory, form, together, correction, number)
             if graphs:
                 graphs.run(form, step)
             else:
                 step()
+            if made is not None:
+                made[:rows] += 1
         return models
 
     def _give_back_memory(self) -> None:
@@ -187,13 +207,6 @@ class GroupSGD:
             positions = torch.zeros_like(shares, dtype=torch.int64)
             self._memory = _Memory(models, torch.empty_like(start.vector), positions, shares)
         return self._memory
-
-    def _shares(self, sizes: Tensor) -> Tensor:
-        """Return the share ``[m, n]`` of each sample in its batch's loss, 0 for what is padded."""
-        batch_size = min(self._sgd.batch_of(int(sizes[0])), int(sizes[0]))
-        columns, sizes = torch.arange(int(sizes[0])), sizes.unsqueeze(1)
-        lengths = (sizes - columns // batch_size * batch_size).clamp(1, batch_size)
-        return (columns < sizes).to(self._sgd.dtype) / lengths
 
     def _step(
         self,

@@ -1,8 +1,10 @@
 """Local training: what a client does with the served model."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -30,7 +32,8 @@ class LocalSGD:
 
     .. math:: w ← w - η_r \left( ∇ℓ(w; b) + λ w + μ (w - w_t) + h \right)
 
-    in round r, over passes of mini-batches ``b``, the last one of a pass as short as it comes. The
+    in round r, over passes of mini-batches ``b``, the last one of a pass as short as it comes; the
+    last pass ends after T steps, see :meth:`steps`. The
     gradient of the proximal term ``μ/2 ‖w - w_t‖²`` is FedProx's (eq. 7), the correction ``h`` a
     client method's, which may also give a gradient in the place of ``∇ℓ``. Precision ``tf32`` is
     ``fp32`` with TF32 products on a GPU; ``bf16`` computes products in bfloat16 with weights in
@@ -40,7 +43,7 @@ class LocalSGD:
     ``∇ℓ + μ (w - w_t) + h``, first scaled to at most ``max_grad_norm``; the decay λ is its own.
     """
 
-    epochs: int
+    epochs: float | None  # E; None with local_steps
     batch_size: int  # B; -1 is all of a client's data
     learning_rate: float  # η
     weight_decay: float = 0.0  # λ, on every trainable parameter
@@ -50,6 +53,7 @@ class LocalSGD:
     optimizer: MakeOptimizer | None = None
     max_grad_norm: float | None = None  # with an optimizer
     loss: Loss = CROSS_ENTROPY
+    local_steps: int | None = None  # T, of each client; None with epochs
 
     def in_round(self, number: int) -> "LocalSGD":
         """Return the training of a round, from 1."""
@@ -80,6 +84,21 @@ class LocalSGD:
         if not self.prox_mu:
             return served.new_zeros(()).expand_as(served)
         return served * (self.prox_mu / (self.weight_decay + self.prox_mu))
+
+    @property
+    def has_whole_epochs(self) -> bool:
+        """Whether each pass is over all batches of a client."""
+        return self.epochs is not None and self.epochs == int(self.epochs)
+
+    def steps(self, batches: int) -> int:
+        """Return T, a client's steps in a round, whose data are so many batches.
+
+        ``T = ⌈E · batches⌉`` by the decimal that E is written as, or ``local_steps``.
+        """
+        if self.epochs is None:
+            assert self.local_steps is not None
+            return self.local_steps
+        return math.ceil(Fraction(repr(self.epochs)) * batches)
 
     def batch_of(self, samples: int) -> int:
         """Return the size of the batches that so many samples are cut into."""

@@ -159,7 +159,7 @@ class Slots:
         with self._side_by_side():
             for place, (order, drawing) in enumerate(zip(orders, contexts, strict=True)):
                 number = min(range(len(loads)), key=loads.__getitem__)
-                loads[number] += len(order[0])
+                loads[number] += sum(map(len, order))
                 slot = self._slots[number]
                 with self._streams.on(number), drawing, self._noting_draws():
                     epochs = [to_device(epoch, start.vector.device) for epoch in order]

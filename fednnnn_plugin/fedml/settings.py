@@ -50,7 +50,7 @@ _SERVER_KEYS = (
 _CLIENT_KEYS = (
     "random_seed",
     "start_round",
-    "epochs",
+    *("epochs", "local_steps"),
     "batch_size",
     *("loss", "client_optimizer", "client_optimizer_args", "learning_rate"),
     *("learning_rate_decay", "max_grad_norm"),
@@ -78,7 +78,7 @@ _NOT_THE_USERS = {"worker_num"}
 _IMAGE_FOLDERS = {"data_dir", "image_size", "test_fraction"}
 # Of our training and test alone; a user's trainer may read such names otherwise.
 _OF_OURS = {"loss", "client_optimizer_args", "learning_rate_decay", "max_grad_norm", "metrics"}
-_OF_OURS |= {"learning_rate_schedule"}
+_OF_OURS |= {"learning_rate_schedule", "local_steps"}
 # A name of FedML's own: its FedOpt, SCAFFOLD and Mime read it, and our method may stand beside it.
 _FEDMLS = {"server_lr"}
 # FedML's privacy; it reads max_grad_norm as the limit of a client's whole model.

@@ -96,6 +96,10 @@ def _of_training(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if train.learning_rate_schedule is not None and train.learning_rate_decay is not None:
         why = "learning_rate_schedule says it; leave it out"
         yield "train_args.learning_rate_decay", f"{train.learning_rate_decay}: {why}"
+    if train.epochs is None and train.local_steps is None:
+        yield "train_args.epochs", "missing; must be a number of epochs, or set local_steps"
+    elif train.epochs is not None and train.local_steps is not None:
+        yield "train_args.local_steps", f"{train.local_steps}: epochs is set too; leave one out"
     if recipe.client_method.needs_plain_sgd:
         other = train.client_optimizer.lower() != "sgd"
         for key in ("client_optimizer",) if other else ("client_optimizer_args", "max_grad_norm"):

@@ -119,6 +119,10 @@ Seed = Annotated[int, Field(ge=0, lt=2**32, description="a whole number of 0 to 
 FullBatch = Annotated[Literal[-1], Field(description="-1 for all of a client's samples")]
 
 _READ = BeforeValidator(decimal)
+Epochs: TypeAlias = (
+    Count
+    | Annotated[float, Field(gt=0, le=MOST, description="a fraction greater than 0, such as 0.5")]
+)
 _IN_FLOAT32 = Field(  # smaller ones are 0 to some devices
     ge=2.0**-126, le=3.4e38, description="a number of 1.2e-38 to 3.4e38, as float32 holds"
 )

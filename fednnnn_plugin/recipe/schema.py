@@ -109,7 +109,8 @@ class TrainArgs(Section):
     client_num_per_round: kinds.Count
     comm_round: kinds.Count
     start_round: kinds.Natural = 0
-    epochs: kinds.Count
+    epochs: kinds.Epochs | None = None
+    local_steps: kinds.Count | None = None
     batch_size: kinds.Count | kinds.FullBatch
     loss: kinds.LossName | None = None
     client_optimizer: kinds.ClientOptimizer = "sgd"

@@ -22,6 +22,8 @@ _USUAL = {
     "momentum": "client_optimizer_args",
     "seed": "random_seed",
     "rounds": "comm_round",
+    "local_epochs": "epochs",
+    "steps": "local_steps",
     "early_stopping": "stop",
     "patience": "stop",
 }

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -94,15 +95,32 @@ def client_steps(data: FederatedData | LoaderData, sgd: LocalSGD) -> list[int]:
         if isinstance(data, FederatedData):
             batches.append(-(-size // sgd.batch_of(size)))
             continue
-        loader: Any = data.train_loaders[client]
-        try:
-            batches.append(len(loader))
-        except TypeError as error:
-            raise UserError(
-                f"train_args.client_method: client {client}'s data: {type(loader).__name__}: must "
-                "have a length, as the method needs the number of batches"
-            ) from error
-    return [sgd.epochs * count for count in batches]
+        why, loader = "the method needs the number of batches", data.train_loaders[client]
+        batches.append(0 if sgd.local_steps else _length(loader, client, "client_method", why))
+    return [sgd.steps(count) for count in batches]
+
+
+def _length(loader: Any, client: int, key: str, why: str) -> int:
+    """Return how many batches a client's loader has."""
+    try:
+        return len(loader)
+    except TypeError as error:
+        raise UserError(
+            f"train_args.{key}: client {client}'s data: {type(loader).__name__}: must have a "
+            f"length, as {why}"
+        ) from error
+
+
+class _Counted:
+    """The first batches of a pass, and how many of them were taken."""
+
+    def __init__(self, loader: Iterable[Any], most: int) -> None:
+        self._loader, self._most, self.taken = loader, most, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in islice(self._loader, self._most):
+            self.taken += 1
+            yield batch
 
 
 class Batches:
@@ -116,7 +134,7 @@ class Batches:
         self._sgd, self._device, self._any_order = sgd, device, any_order
 
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
-        """Yield each local epoch's batches, staged."""
+        """Yield each pass's batches, staged: local epochs, of which the last may be a part."""
         raise NotImplementedError
 
     def test(self) -> Iterable[Batch]:
@@ -141,7 +159,10 @@ class Batches:
 
 
 class LoaderBatches(Batches):
-    """Batches as a user's iterables give them; each epoch iterates anew."""
+    """Batches as a user's iterables give them; each epoch iterates anew.
+
+    Where epochs are not whole, or steps are counted, the last pass is cut short.
+    """
 
     def __init__(
         self, data: LoaderData, sgd: LocalSGD, device: torch.device, *, any_order: AnyOrder = False
@@ -150,8 +171,20 @@ class LoaderBatches(Batches):
         self._data = data
 
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
-        for _ in range(self._sgd.epochs):
-            yield map(self.staged, self._data.train_loaders[client])
+        loader: Any = self._data.train_loaders[client]
+        if self._sgd.has_whole_epochs:
+            for _ in range(int(self._sgd.epochs or 0)):
+                yield map(self.staged, loader)
+            return
+        why = "a part of an epoch is of it; or set local_steps in the place of epochs"
+        batches = 0 if self._sgd.local_steps else _length(loader, client, "epochs", why)
+        left = self._sgd.steps(batches)
+        while left > 0:
+            passed = _Counted(loader, left)
+            yield map(self.staged, passed)
+            if not passed.taken:
+                return
+            left -= passed.taken
 
     def test(self) -> Iterable[Batch]:
         return self._data.test_loader
@@ -182,13 +215,17 @@ class TensorBatches(Batches):
         self._clients, self._seed, self._test_batch = data.client_indices, seed, test_batch
 
     def orders(self, client: int, round_number: int) -> list[Tensor]:
-        """Return for each local epoch the positions of the client's images, on the CPU."""
+        """Return for each pass the positions of the client's images, on the CPU."""
         generator = torch_generator(self._seed, "shuffle", round_number, client)
         positions = self._clients[client]
-        return [
-            positions[torch.randperm(len(positions), generator=generator)]
-            for _ in range(self._sgd.epochs)
-        ]
+        batch_size = self._sgd.batch_of(len(positions))
+        batches = -(-len(positions) // batch_size)
+        left, orders = self._sgd.steps(batches) if batches else 0, list[Tensor]()
+        while left > 0:
+            order = positions[torch.randperm(len(positions), generator=generator)]
+            orders.append(order[: left * batch_size])
+            left -= batches
+        return orders
 
     def epochs(self, client: int, round_number: int) -> Iterator[Iterator[Batch]]:
         for order in self.orders(client, round_number):

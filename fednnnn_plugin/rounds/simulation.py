@@ -49,6 +49,7 @@ class Schedule:
     max_client_norm: float | None = None  # longer updates are clipped to it
     least_groups: int = 1  # of a round, where it has as many clients
     stop: Stop | None = None  # what may end the run before its last round
+    equal_work: bool = False  # whether all clients take as many steps
     rates: Rates | None = None  # the clients' learning rates, where they change
 
     def draw(self, number: int) -> list[int]:
@@ -220,7 +221,10 @@ def _train_part(
     total = ClientSum(federation.server.layout, served, schedule.max_client_norm, returns)
     width = width_in(federation.widths, number)
     groups = plan_groups(clients, sizes, width, schedule.least_groups)
-    work = [sum(sizes[client] for client in group) for group in groups]
+    work = [
+        len(group) if schedule.equal_work else sum(sizes[client] for client in group)
+        for group in groups
+    ]
     assignment = assign(groups, work, federation.ranks.size)
     mine = assignment[federation.ranks.rank]
     if vectors:

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,21 @@ def test_loader_is_passed_through_once_an_epoch() -> None:
     (inputs, labels), (tokens, _) = seen[0]
     assert (inputs.dtype, labels.dtype) == (torch.float32, torch.int64)
     assert tokens.dtype == torch.int64  # indices of words stay what they are
+
+
+def test_steps_are_counted_over_passes_of_a_loader() -> None:
+    """Three steps of a loader of two batches; of one without a batch none."""
+    loader, sgd = Counting(), LocalSGD(None, 2, 0.1, local_steps=3)
+    data = LoaderData({0: [], 1: loader}, {0: 0, 1: 5}, loader, num_classes=3)
+    batches = LoaderBatches(data, sgd, torch.device("cpu"))
+    assert [len(list(epoch)) for epoch in batches.epochs(1, round_number=1)] == [2, 1]
+    assert [len(list(epoch)) for epoch in batches.epochs(0, round_number=1)] == [0]
+    parts = LoaderBatches(data, LocalSGD(0.5, 2, 0.1), torch.device("cpu"))
+    with pytest.raises(UserError, match=r"^train_args\.epochs: client 1's data: Counting: must"):
+        next(parts.epochs(1, round_number=1))
+    listed = replace(data, train_loaders={1: [*loader]})
+    parts = LoaderBatches(listed, LocalSGD(1.5, 2, 0.1), torch.device("cpu"))
+    assert [len(list(epoch)) for epoch in parts.epochs(1, round_number=1)] == [2, 1]
 
 
 class Drawn(Dataset):

@@ -51,10 +51,13 @@ class Clients:
         self.images = images.to(sgd.dtype)
         self.labels = torch.randint(10, (count,), generator=generator)
         shares = torch.randperm(count, generator=generator).split(sorted(sizes, reverse=True))
-        self.orders = [
-            [share[torch.randperm(len(share), generator=generator)] for _ in range(sgd.epochs)]
-            for share in shares
-        ]
+        self.orders: list[list[Tensor]] = []
+        for share in shares:
+            batches, orders = -(-len(share) // sgd.batch_size), []
+            for done in range(0, sgd.steps(batches), batches):
+                order = share[torch.randperm(len(share), generator=generator)]
+                orders.append(order[: (sgd.steps(batches) - done) * sgd.batch_size])
+            self.orders.append(orders)
         self.model, self.sgd = model.to(sgd.dtype), sgd
         self.graphs: StepGraphs | None = None
         replica = Replica(self.model)
@@ -106,6 +109,17 @@ def test_group_of_paper_networks_as_one_by_one(name: str, shape: tuple[int, ...]
     Clients(create_model(f"nnnn_{name}", 1), (2, 4, 3), sgd, *shape).assert_same()
 
 
+# Whole epochs, in which the clients begin together; parts of one, and steps, in which they do not.
+WORK = [{"epochs": 1}, {"epochs": 2}, {"epochs": 1.5}, {"epochs": 0.3}]
+WORK += [{"epochs": None, "local_steps": 5}]
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_group_with_any_local_work(work: dict[str, Any]) -> None:
+    """Of one to three batches; the last one of two clients is short."""
+    Clients(Small(), (12, 7, 5, 2), replace(SGD, **work)).assert_same()
+
+
 @pytest.mark.slow
 @settings(max_examples=settings().max_examples // 2)
 @given(data=st.data())
@@ -115,7 +129,7 @@ def test_group_with_batches_of_every_length(data: st.DataObject) -> None:
     sgd = replace(
         SGD,
         batch_size=data.draw(st.integers(1, 6) | st.just(1 << 31), label="batch size"),
-        epochs=data.draw(st.integers(1, 2), label="epochs"),
+        **data.draw(st.sampled_from(WORK), label="work"),
         weight_decay=data.draw(st.sampled_from([0.0, 5e-3]), label="decay"),
         prox_mu=data.draw(st.sampled_from([0.0, 0.3]), label="proximal term"),
     )

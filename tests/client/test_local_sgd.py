@@ -90,3 +90,13 @@ def test_sgd_is_torch_s_with_a_proximal_term(weight_decay: float, prox_mu: float
     for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
     assert max((p - a).abs().max() for p, a in zip(trained, start, strict=True)) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("epochs", "batches", "steps"),
+    [(2, 7, 14), (0.5, 5, 3), (0.1, 30, 3), (1.1, 10, 11), (0.01, 1, 1), (2.0, 3, 6)],
+)
+def test_steps_of_parts_of_an_epoch(epochs: float, batches: int, steps: int) -> None:
+    """Rounded up, by the decimal as it is written: 1.1 * 10 is 11.000000000000002 in floats."""
+    assert LocalSGD(epochs, 5, 0.1).steps(batches) == steps
+    assert LocalSGD(None, 5, 0.1, local_steps=4).steps(batches) == 4

@@ -1,7 +1,9 @@
 """Federated rounds in plain PyTorch, written from the papers' equations: what runs are held to."""
 
 import copy
+import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -54,9 +56,11 @@ def follow(
     images, labels = map(as_inputs, client_data(data, client))
     generator, steps = torch_generator(0, "shuffle", number, client), 0
     size = len(labels) if train.batch_size == -1 else train.batch_size
+    last = train.local_steps or math.ceil(Fraction(str(train.epochs)) * -(-len(labels) // size))
     model.train()
-    for _ in range(train.epochs):
-        for batch in torch.randperm(len(labels), generator=generator).split(size):
+    while steps < last:
+        batches = torch.randperm(len(labels), generator=generator).split(size)
+        for batch in batches[: last - steps]:
             optimizer.zero_grad()
             value = loss(model(images[batch]), labels[batch])
             pairs = zip(model.parameters(), served.parameters(), strict=True)

@@ -78,6 +78,8 @@ BATCH_NORM = PAPER | {"model_args.model": "own:convolution", "weight_decay": 5e-
         ("b_momentum", {"gamma": 0.9}),
         ("ub_fednnnn", PAPER),
         ("ub_fednnnn", BATCH_NORM | {"client_weighting": "samples"}),
+        ("ub_fednnnn", PAPER | {"local_steps": 3, "epochs": None}),
+        ("b_fedavg", {"epochs": 1.5, "batch_size": 10}),
         ("b_fednnnn", PAPER | {"client_sampling": "own:the_higher_the_oftener"}),
     ],
 )

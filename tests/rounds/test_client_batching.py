@@ -229,3 +229,17 @@ def test_no_activation_of_a_failed_try_is_alive_at_the_next(
     finally:
         gc.enable()
     assert (summary.client_batching, len(kept), any(alive)) == (1, 2, False)
+
+
+@pytest.mark.parametrize("work", [{"local_steps": 3, "epochs": None}, {"epochs": 1.5}])
+def test_parts_of_epochs_have_the_same_bits_on_any_workers(
+    tiny: Tiny, content: Content, work: dict[str, Any]
+) -> None:
+    """And in groups the same model but for rounding."""
+    given = ALL | work | {"precision": "fp64"}
+    tiny("one", worker_num=1, **given)
+    tiny("two", worker_num=2, comm_round=1, **given)
+    tiny("two", worker_num=2, mode="resume", **given)
+    tiny("groups", client_batching=4, **given)
+    assert content(tiny.folder / "one") == content(tiny.folder / "two")
+    torch.testing.assert_close(tiny.model("one"), tiny.model("groups"), rtol=1e-9, atol=1e-9)
