@@ -39,6 +39,8 @@ _NON_IID_B = {
     "partition_alpha": 0.5,
     "power_law_exponent": 1.0,
     "min_samples": 10,
+    "partition_by": "null",
+    "test_division": "null",
 }
 
 
