@@ -264,7 +264,7 @@ def _federation(
         widths = ranks.broadcast_object(kept or widths)
     settings = recipe.device_args
     workers = side_by_side(device, ranks.core_sharers, settings.worker_num)
-    server = Server(recipe.rule, recipe.rule_settings, layout_of(model))
+    server = Server(recipe.rule, recipe.rule_settings, layout_of(model), data.num_clients)
     most, forked = max(widths.values()), settings.worker_num != 1
     with unchanged_threads():
         made = make_executor(inputs, sgd, seed, most, workers, room, forked=forked)

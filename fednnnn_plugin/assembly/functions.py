@@ -71,13 +71,13 @@ def find_functions(
     With a ``custom_trainer`` the sampler alone, as that trains and tests by its own.
     """
     code, train = _OwnCode(objects, allow_code=allow_code), recipe.train_args
-    named, method = train.client_method or "", recipe.client_method
+    named, method = train.client_method or recipe.rule.client_method or "", recipe.client_method
     sampler = code.find(SAMPLING, train.client_sampling, "sampler")
     method = code.find(CLIENT_METHOD, named, "client_method") or method
     if custom_trainer:
-        if named:
+        if asked := train.client_method:
             why = "a custom trainer trains by its own; leave it out"
-            raise UserError(f"{CLIENT_METHOD}: {printable(named)}: {why}")
+            raise UserError(f"{CLIENT_METHOD}: {printable(asked)}: {why}")
         return Functions(sampler=sampler, digests=code.digests)
     loss = _loss(recipe, code)
     maker = code.find(OPTIMIZER, train.client_optimizer, "optimizer")

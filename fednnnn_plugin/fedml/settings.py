@@ -160,6 +160,11 @@ def server_recipe(args: Any, method: str | None = None, *, also: tuple[str, ...]
         raise UserError(f"method: {method!r}: must be one of {', '.join(RULES)}")
     own_code = is_allowed_code(RULE, method)
     rule = load_rule(method, RULE) if own_code else find_rule(method)
+    if rule.client_method not in (None, "fedprox"):
+        raise UserError(
+            f"federated_optimizer: {rule.name}: its clients train by {rule.client_method}, and a "
+            "deployment carries models alone: must be another rule"
+        )
     warn_of_near_keys(args)
     warn_of_unused_keys(args, simulation=False)
     every = dict.fromkeys(key for other in RULES.values() for key in other.keys)

@@ -104,7 +104,8 @@ def _of_training(recipe: Recipe) -> Iterator[tuple[str, str]]:
         other = train.client_optimizer.lower() != "sgd"
         for key in ("client_optimizer",) if other else ("client_optimizer_args", "max_grad_norm"):
             if value := getattr(train, key):
-                why = f"client_method {train.client_method} takes plain sgd; leave it out"
+                named = train.client_method or recipe.rule.client_method
+                why = f"client_method {named} takes plain sgd; leave it out"
                 yield f"train_args.{key}", f"{shown(value)}: {why}"
 
 

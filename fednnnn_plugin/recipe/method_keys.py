@@ -14,7 +14,7 @@ from fednnnn_plugin.user_code import names_code, refuse_code
 RULE, CLIENT_METHOD = "train_args.federated_optimizer", "train_args.client_method"
 Found = TypeVar("Found")
 # What others call our rules.
-_USUAL = {"fedavgm": "Momentum", "fedmom": "Momentum", "slowmo": "Momentum"}
+_USUAL = {"fedmom": "Momentum", "slowmo": "Momentum"}
 
 
 def method_keys() -> dict[str, Key]:
@@ -33,19 +33,25 @@ def find_method(name: object, caller: Caller) -> Rule:
 
 def find_client_method(name: object, rule: Rule | None, caller: Caller) -> type[ClientMethod]:
     """The client method of a name, which is None for the rule's own; else a ``UserError``."""
-    of_rule = rule and rule.client_method
-    if name is None and rule and of_rule and of_rule not in METHODS:
+    of_rule = rule.client_method if rule else None
+    if rule and of_rule and of_rule not in METHODS and not names_code(of_rule):
         allowed = f"must be one of {', '.join(METHODS)}{did_you_mean(of_rule, METHODS)}"
         raise UserError(f"{shown(of_rule)}, which {rule.name} names: {allowed}")
-    if name is None:
-        return METHODS[of_rule] if of_rule else ClientMethod
+    if name is None and of_rule is None:
+        return ClientMethod
+    name = of_rule if name is None else name
     method = _find(name, METHODS, load_client_method, CLIENT_METHOD, caller)
     _check_keys(name, method.keys)
-    for key in sorted(method.keys) if rule else ():
-        if rule and key in rule.keys:
-            raise UserError(f"{name}: its key {key} is {rule.name}'s too; call it otherwise")
     if rule and of_rule and of_rule != name:
         raise UserError(f"{shown(name)}: {rule.name}'s is {of_rule}: leave it out, or at that")
+    for key in sorted(method.keys.keys() & rule.keys.keys()) if rule else ():
+        if rule and of_rule is None:
+            raise UserError(f"{name}: its key {key} is {rule.name}'s too; call it otherwise")
+        if rule and not method.keys[key].is_same(rule.keys[key]):
+            raise UserError(
+                f"{name}: its key {key} has another range or default than {rule.name}'s: must be "
+                "the same"
+            )
     return method
 
 

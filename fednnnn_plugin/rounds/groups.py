@@ -98,6 +98,7 @@ def client_bytes(
 
     For each parameter its weight, its gradient in parts and as a whole, a kernel's copy, and the
     difference to ``w_t`` in float64, twice. Of a method with vectors the correction and the update;
+    of one that gives gradients each of them, a point and a result, and of one that uploads ``Δ'``;
     what a client keeps, before and after, and what it returns, as the method gave it and as it
     counts. For the largest batch, inputs of ``shape`` ``[B, …]``, twice what autograd keeps of a
     forward pass, of which only the shapes are computed.
@@ -113,6 +114,7 @@ def client_bytes(
         trial(torch.empty(*shape, device="meta", dtype=sgd.dtype))
     weights = sum(parameter.numel() for parameter in trial.parameters())
     vectors = 4 + 2 * method.has_vectors + 3 * len(method.keeps) + 2 * len(method.returns)
+    vectors += method.has_gradient * (2 + method.evaluations) + method.uploads
     return weights * (vectors * sgd.dtype.itemsize + 2 * torch.float64.itemsize) + 2 * sum(kept)
 
 

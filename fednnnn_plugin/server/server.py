@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
@@ -60,9 +60,17 @@ class Server:
     :meth:`apply` takes one and returns the next.
     """
 
-    def __init__(self, rule: Rule, settings: Mapping[str, float], layout: Layout) -> None:
+    def __init__(
+        self, rule: Rule, settings: Mapping[str, float], layout: Layout, population: int = 0
+    ) -> None:
+        if "population" in rule.wants and not population:
+            raise UserError(
+                f"federated_optimizer: {rule.name}: wants the number of all clients, which a "
+                "simulation knows: must be another rule here"
+            )
         self.rule = rule
         self.layout = layout
+        self._population = population  # K
         self._settings = settings
         rule.make([Parameter(torch.zeros(1))], settings)  # raises now, not in round 1
 
@@ -98,7 +106,7 @@ class Server:
         optimizer = self.rule.make([parameter], self._settings)
         if state.memory:
             optimizer.state[parameter] = self._kept(state.memory)
-        self.rule.step(optimizer, update)
+        self.rule.step(optimizer, replace(update, population=self._population))
         if parameter.shape != before.shape:
             raise UserError(
                 f"federated_optimizer: {self.rule.name}: gave p the shape {list(parameter.shape)}: "

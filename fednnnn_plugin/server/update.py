@@ -37,6 +37,7 @@ class Update:
         clients: how many clients were accepted.
         rejected: how many were rejected.
         clipped: how many of the accepted were clipped.
+        population: K, of whom the clients were drawn; 0 where the server does not know it.
         largest_share: the largest ``α_k``.
         by_client: what became of the clients whose numbers were given.
         client_norms: minimum, median and maximum of ``‖Δ_k‖₂``.
@@ -56,6 +57,7 @@ class Update:
     client_norms: tuple[float, float, float]
     returned: dict[str, Tensor] = field(default_factory=dict)
     clipped: int = 0
+    population: int = 0
     largest_share: float = 0.0
     by_client: tuple[ClientRecord, ...] = ()
 

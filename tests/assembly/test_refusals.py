@@ -159,7 +159,7 @@ def rows(usual: dict[str, Any], *rows: tuple[dict[str, Any], str]) -> list[Any]:
             ({"wd": 0.1}, r"wd: unknown key; did you mean train_args\.weight_decay"),
             ({"warmup_rounds": 3}, r"warmup_rounds: unknown key.*learning_rate_decay"),
             ({"learning_rate": [0.1, 0.01]}, r"learning_rate: a list: .*learning_rate_decay"),
-            ({"federated_optimizer": "FedAvgM"}, "federated_optimizer: .*did you mean Momentum"),
+            ({"federated_optimizer": "FedMom"}, "federated_optimizer: .*did you mean Momentum"),
             ({"federated_optimizer": "SCAFFOLD"}, "federated_optimizer: .*client_method: scaffold"),
         ),
         *rows(

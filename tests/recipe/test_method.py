@@ -14,6 +14,7 @@ from fednnnn_plugin.server import rules
 NEEDED = {
     **{"FedNNNN": ["beta", "gamma"], "NormNorm": ["beta"], "Momentum": ["gamma"]},
     **{"PaperFedProx": ["prox_mu"], "FedAdam": ["server_lr"], "FedYogi": ["server_lr"]},
+    **{"FedAdagrad": ["server_lr"], "FedDyn": ["feddyn_alpha"]},
 }
 
 
@@ -58,6 +59,7 @@ def test_method_unknown_hides_no_other_mistake() -> None:
 
 
 USERS = """
+from fednnnn_plugin import ClientMethod
 from torch.optim import Optimizer
 from fednnnn_plugin.server.rules import decay, positive, rule
 
@@ -76,6 +78,23 @@ class Unmarked(Optimizer):
 
 @rule(client_method="prox")
 class Misled(Optimizer):
+    pass
+
+class Pull(ClientMethod):
+    keys = {"pull": positive()}
+    def __init__(self, pull):
+        self.prox_mu = pull
+
+class Push(Pull):
+    keys = {"pull": positive(default=1.0)}
+
+@rule(pull=positive(grid=(1.0, 2.0)), client_method="lion_rules:Pull")
+class Pulled(Optimizer):
+    def __init__(self, params, pull):
+        super().__init__(params, {"pull": pull})
+
+@rule(pull=positive(), client_method="lion_rules:Push")
+class Pushed(Pulled):
     pass
 """
 
@@ -96,12 +115,20 @@ def test_users_rule_is_a_method_with_the_flag(users: str) -> None:
     assert line.startswith(f"--set train_args.federated_optimizer: '{method}' ")
 
 
+def test_rule_and_its_custom_client_method_share_a_key(users: str) -> None:
+    recipe = load(f"{users}:Pulled", "pull=2", allow_code=True)
+    assert recipe.rule_settings == {"pull": 2.0}
+    assert recipe.client_method.__name__ == "Pull"
+    [line] = lines(f"{users}:Pulled", "pull=2")
+    assert "federated_optimizer" in line
+
+
 @pytest.mark.parametrize(
     ("method", "settings", "told"),
     [
         ("FedYogi", ["server_lr=0"], "server_lr: 0: .*greater than 0"),
         ("PaperFedProx", ["prox_mu=-1"], "prox_mu: -1: .*at least 0"),
-        ("FedExP", ["server_lr=0"], "server_lr: 0: FedExP .*FedAdam and FedYogi"),
+        ("FedExP", ["server_lr=0"], "server_lr: 0: FedExP .*FedAdam and .*FedYogi"),
         ("FedAvg", [], "federated_optimizer: 'FedAvg': .*PaperFedAvg, PaperFedProx, NormNorm, "),
         ("fednnnn", [], r"federated_optimizer: 'fednnnn': .*FedNNNN\?"),
         ("null", [], "federated_optimizer: missing; .*PaperFedAvg, "),
@@ -109,6 +136,9 @@ def test_users_rule_is_a_method_with_the_flag(users: str) -> None:
         ("lion_rules:Lion", ["lion_lr=1", "lion_beta=1"], "lion_beta: 1: .*less than 1"),
         ("lion_rules:Greedy", [], "federated_optimizer: lion_rules:Greedy: .*epochs"),
         ("lion_rules:Misled", [], "client_method: 'prox', which lion_rules:Misled .*fedprox"),
+        ("lion_rules:Pulled", ["pull=0"], "pull: 0: .*greater than 0"),
+        ("lion_rules:Pulled", ["pull=1", "client_method=fedprox"], "client_method: .*s is lion_"),
+        ("lion_rules:Pushed", ["pull=1"], "client_method: lion_rules:Push: .* pull .*default"),
         ("lion_rules:Unmarked", [], "federated_optimizer: lion_rules:Unmarked: .*@"),
     ],
 )

@@ -100,6 +100,18 @@ EXPECTED = {
     "digits_noniid_b_fedyogi": resolved(*DIGITS, "FedYogi", server_lr=0.1, **ADAPTIVE),
     "digits_noniid_b_scaffold": resolved(*DIGITS, "fedavg", **SCAFFOLD),
     "digits_noniid_b_fednnnn_scaffold": resolved(*DIGITS, "fednnnn", **SCAFFOLD),
+    "digits_noniid_b_fedadagrad": resolved(
+        *DIGITS, "FedAdagrad", server_lr=0.1, server_beta1=0.0, server_tau=1e-3
+    ),
+    "digits_noniid_b_fedavgm": resolved(
+        *DIGITS, "FedAvgM", server_lr=1.0, server_momentum=0.9, server_dampening=0.0
+    ),
+    "digits_noniid_b_feddyn": resolved(*DIGITS, "FedDyn", feddyn_alpha=0.1),
+    "digits_noniid_b_fedsam": resolved(*DIGITS, "fedavg", client_method="fedsam", sam_rho=0.05),
+    "digits_noniid_b_fedcm": resolved(*DIGITS, "fedavg", client_method="fedcm", fedcm_beta=0.5),
+    "digits_noniid_ub_fednova": resolved(
+        *("digits", "noniid_ub", "fedavg", 0.7), client_method="fednova", client_weighting="samples"
+    ),
     "digits_noniid_ub_fednnnn": resolved("digits", "noniid_ub", "fednnnn", exponent=0.7),
 }
 

@@ -129,6 +129,37 @@ def test_rounds_of_scaffold(start: Start, recipe: str, settings: dict[str, Any])
         torch.testing.assert_close(kept["c_k"], expected.of_clients[client], rtol=1e-9, atol=1e-12)
 
 
+SAM, CM = {"client_method": "fedsam", "sam_rho": 0.1}, {"client_method": "fedcm"}
+DYN, NOVA = {"feddyn_alpha": 0.1}, {"client_method": "fednova", "client_weighting": "samples"}
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedsam": ("b_fedavg", SAM | {"weight_decay": 0.05}),
+    "fedcm": ("ub_fednnnn", CM | {"fedcm_beta": 0.4, "client_weighting": "samples"}),
+    "fednova": ("ub_fednnnn", NOVA),
+    "feddyn": ("ub_fednnnn", DYN | {"client_method": "feddyn"}),
+    "feddyn's server": ("b_feddyn", DYN | {"client_weighting": "samples"}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batching", ["off", 3])
+@pytest.mark.parametrize("name", METHODS)
+def test_rounds_of_method(start: Start, name: str, batching: Any) -> None:
+    """One by one, and in groups of three; with FedAvg's server or FedNNNN's, or its own."""
+    recipe, settings = METHODS[name]
+    fast = {"comm_round": 2, "epochs": 1, "client_batching": batching}
+    expected = check(start, f"digits_noniid_{recipe}", **settings | fast)
+    newest = load_file(max(Path("run/checkpoint").iterdir()))
+    if "..sent.m" in newest:
+        torch.testing.assert_close(newest["..sent.m"], expected.c, rtol=1e-9, atol=1e-12)
+    for client, number, _ in newest["..kept"].tolist() if "..kept" in newest else ():
+        kept = load_file(f"run/clients/client-{client:06d}-round-{number:06d}.safetensors")
+        torch.testing.assert_close(kept["g_k"], expected.of_clients[client], rtol=1e-9, atol=1e-12)
+    records = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert {record["measured"] for record in records} == {
+        "upload" if name == "fednova" else "update"
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.real_data
 @pytest.mark.parametrize(

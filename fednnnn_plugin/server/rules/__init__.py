@@ -55,6 +55,11 @@ class Key:
             return False
         return 0 <= number < self.below and (number > 0 or self.zero)
 
+    def is_same(self, other: "Key") -> bool:
+        """Tell whether another key has the same range and default."""
+        mine, theirs = ((k.allowed, k.zero, k.below, k.default) for k in (self, other))
+        return mine == theirs
+
     def checked(self, name: str, value: float | None) -> float | None:
         """Return an optimizer's argument in the range; without a default it may be None.
 
@@ -167,8 +172,9 @@ def rule(
         evaluated: which model is tested and reported: the plain average ``w_t + S``, the served
             model ``w_{t+1}``, or the mean of ``w_t`` and ``w_{t+1}``.
         place: row in the paper's table of results, for the paper's methods only.
-        client_method: name of the client method that the rule needs, such as ``"fedprox"``; None
-            allows any.
+        client_method: name of the client method that the rule needs, such as ``"fedprox"`` or
+            ``"my_methods:Mine"``; None allows any. They may share keys, of one range and default:
+            the recipe says the value once.
         **keys: the rule's settings, which a recipe sets in ``train_args``, each with its range:
             :func:`positive`, :func:`non_negative` or :func:`decay`. They are passed to
             ``__init__`` by keyword, under the same name or that of ``argument=``.

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 
-from fednnnn_plugin import FedAdam, FedExP, FedNNNN, FedYogi, Momentum, NormNorm
+from fednnnn_plugin import FedAdagrad, FedAdam, FedExP, FedNNNN, FedYogi, Momentum, NormNorm
 from fednnnn_plugin.errors import RunError, UserError
 from fednnnn_plugin.server.rules import RULES
 
@@ -21,9 +21,9 @@ E = "mean_client_norm"
 def test_rule_argument_out_of_range_is_named(name: str) -> None:
     """Every argument but the other name of γ; decays end below 1, the others begin above 0."""
     optimizer = RULES[name].optimizer
-    needed = {"lr": 1.0} if optimizer in ADAPTIVE else {}
+    needed = {"lr": 1.0} if optimizer in (*ADAPTIVE, FedAdagrad) else {}
     for argument in inspect.signature(optimizer).parameters.keys() - {"params", "momentum"}:
-        end = 1.0 if argument in ("gamma", "beta1", "beta2") else 0.0
+        end = 1.0 if argument in ("gamma", "beta1", "beta2", "dampening") else 0.0
         for bad in (-1.0, math.inf, math.nan, "1", True, end):
             with pytest.raises(UserError, match=f"^{argument}: "):
                 optimizer([Parameter(torch.zeros(1))], **needed | {argument: bad})

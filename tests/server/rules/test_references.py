@@ -50,6 +50,7 @@ def moved_by(optimizer_of: Any, rounds: list[Round], scale: Any = None, wants: A
         for parameter, update in zip(parameters, each.update, strict=True):
             parameter.grad = -torch.as_tensor(update) * (scale(each) if scale else 1.0)
         named = {"mean_client_norm": each.e, "mean_client_square": each.square}
+        named |= {"clients": 3, "population": 12}
         optimizer.step(**{name: named[name] for name in wants})
     return torch.cat([parameter.detach().flatten() for parameter in parameters]).numpy()
 
@@ -70,11 +71,12 @@ SGD = [
         lambda each: max(1.0, each.square / (2 * (each.n**2 + 1e-2))),
     ),
 ]
-ADAPTIVE = ["FedAdam", "FedYogi"]
+ADAPTIVE = ["FedAdam", "FedYogi", "FedAdagrad"]
+OTHERS = ["FedAvgM", "FedDyn"]
 
 
 def test_rules_all_have_a_reference() -> None:
-    assert {row[0] for row in SGD} | {*ADAPTIVE} == RULES.keys()
+    assert {row[0] for row in SGD} | {*ADAPTIVE, *OTHERS} == RULES.keys()
 
 
 @pytest.mark.parametrize(("name", "keys", "momentum", "scale"), SGD)
@@ -100,7 +102,7 @@ def test_adaptive_rule_is_algorithm_2(rounds: Any, name: str) -> None:
     The first v is τ², the least that Reddi et al. allow.
 
     ``m ← β₁ m + (1 - β₁) S``; FedAdam: ``v ← β₂ v + (1 - β₂) S²``; FedYogi: ``v ← v - (1 - β₂) S²
-    sign(v - S²)``; ``w ← w + η m / (√v + τ)``.
+    sign(v - S²)``; FedAdagrad: ``v ← v + S²``; ``w ← w + η m / (√v + τ)``.
     """
     lr, beta1, beta2, tau = 0.05, 0.9, 0.99, 1e-2
     updates = [np.concatenate([part.ravel() for part in each.update]) for each in rounds]
@@ -111,8 +113,34 @@ def test_adaptive_rule_is_algorithm_2(rounds: Any, name: str) -> None:
         m = beta1 * m + (1 - beta1) * update
         if name == "FedAdam":
             v = beta2 * v + (1 - beta2) * square
+        elif name == "FedAdagrad":
+            v = v + square
         else:
             v = v - (1 - beta2) * square * np.sign(v - square)
         w = w + lr * m / (np.sqrt(v) + tau)
-    found = by_rule(name, rounds, lr=lr, beta1=beta1, beta2=beta2, tau=tau)
+    second = {} if name == "FedAdagrad" else {"beta2": beta2}
+    found = by_rule(name, rounds, lr=lr, beta1=beta1, tau=tau, **second)
+    assert found == pytest.approx(w, rel=1e-10, abs=1e-12)
+
+
+@pytest.mark.parametrize("dampening", [0.0, 0.8])
+def test_fedavgm_is_momentum_that_may_be_dampened(rounds: Any, dampening: float) -> None:
+    """``v ← γ v + (1 - δ) S``: with δ = γ the mean of Reddi et al., in the first round too."""
+    w = v = 0.0 * np.concatenate([part.ravel() for part in rounds[0].update])
+    for each in rounds:
+        v = 0.8 * v + (1 - dampening) * np.concatenate([part.ravel() for part in each.update])
+        w = w + 0.5 * v
+    found = by_rule("FedAvgM", rounds, lr=0.5, momentum=0.8, dampening=dampening)
+    assert found == pytest.approx(1 + w, rel=1e-10, abs=1e-12)
+
+
+def test_feddyn_is_algorithm_1(rounds: Any) -> None:
+    """Of Acar et al. (2021): a quarter of all clients moves h in each round."""
+    h = 0.0 * np.concatenate([part.ravel() for part in rounds[0].update])
+    w, alpha = 1 + h, 0.3
+    for each in rounds:
+        s = np.concatenate([part.ravel() for part in each.update])
+        h = h - alpha * 3 / 12 * s
+        w = w + s - h / alpha
+    found = by_rule("FedDyn", rounds, feddyn_alpha=alpha)
     assert found == pytest.approx(w, rel=1e-10, abs=1e-12)

@@ -1,0 +1,73 @@
+"""FedAvgM, a baseline: server momentum as its source and as Adaptive Federated Optimization."""
+
+import torch
+from torch.optim import Optimizer
+
+from fednnnn_plugin.server.gradients import (
+    Closure,
+    Loss,
+    Params,
+    check_finite,
+    loss_of,
+    required_value,
+)
+from fednnnn_plugin.server.rules import decay, positive, rule
+
+LR = positive(default=1.0, argument="lr", grid=(0.1, 0.3, 1.0, 3.0))
+MOMENTUM = decay(default=0.9, argument="momentum", grid=(0.5, 0.7, 0.9, 0.97))
+DAMPENING = decay(default=0.0, argument="dampening")
+
+
+@rule(server_lr=LR, server_momentum=MOMENTUM, server_dampening=DAMPENING, evaluated="served")
+class FedAvgM(Optimizer):
+    r"""SGD with momentum on the server, applied to the average update.
+
+    .. math:: v_{t+1} = γ v_t + (1 - δ) S, \quad w_{t+1} = w_t + η v_{t+1}, \quad v_0 = 0
+
+    The source has no dampening δ, and η = 1; δ = γ is the form of Reddi et al. (2021), of which
+    FedAdam is the adaptive one. Unlike PyTorch's SGD the first step is dampened too.
+    :class:`~fednnnn_plugin.Momentum`, the paper's, is the same move with η = 1 and δ = 0, but tests
+    the plain average ``w_t + S``; here the model that is served, ``w_{t+1}``, is tested.
+
+    Args:
+        params: the server's parameters; ``p.grad`` holds ``-S`` in the dtype of ``p``.
+        lr: η > 0.
+        momentum: γ in [0, 1).
+        dampening: δ in [0, 1).
+
+    Raises:
+        UserError: a value out of range; at ``step``: the gradient is not finite.
+
+    Source: Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated
+    Visual Classification", 2019 (arXiv 1909.06335), section 4.2.
+    """
+
+    def __init__(
+        self, params: Params, lr: float = 1.0, momentum: float = 0.9, dampening: float = 0.0
+    ) -> None:
+        defaults = {
+            "lr": LR.checked("lr", lr),
+            "momentum": MOMENTUM.checked("momentum", momentum),
+            "dampening": DAMPENING.checked("dampening", dampening),
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> Loss:
+        """Make a step."""
+        loss = loss_of(closure)
+        for group in self.param_groups:  # all are read before any moves
+            required_value(self, "lr", group["lr"])
+            required_value(self, "momentum", group["momentum"], below=1.0)
+            required_value(self, "dampening", group["dampening"], below=1.0)
+        check_finite(self)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                step, state = parameter.grad * (group["dampening"] - 1), self.state[parameter]
+                if "velocity" in state:
+                    step = state["velocity"].mul_(group["momentum"]).add_(step)
+                state["velocity"] = step
+                parameter.add_(step, alpha=group["lr"])
+        return loss
