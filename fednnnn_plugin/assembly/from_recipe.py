@@ -32,6 +32,7 @@ from fednnnn_plugin.rounds.stopping import ACCURACY, LOSS, STOP, Stop
 from fednnnn_plugin.run_folder.folder import Mode
 from fednnnn_plugin.run_folder.round_watch import Thresholds
 from fednnnn_plugin.server.sum import BinnedSum
+from fednnnn_plugin.user_code import HUB
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,9 @@ def located(recipe: Recipe, here: Path) -> Recipe:
         return section.model_copy(update={key: str(here / path) for key, path in given.items()})
 
     data = absolute(recipe.data_args, "data_cache_dir", "data_dir")
+    named = recipe.data_args.dataset
+    if named.startswith(HUB) and (place := here / named.removeprefix(HUB)).exists():
+        data = data.model_copy(update={"dataset": f"{HUB}{place}"})
     device = absolute(recipe.device_args, "gpu_mapping_file")
     return recipe.model_copy(update={"data_args": data, "device_args": device})
 

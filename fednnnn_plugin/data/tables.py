@@ -48,24 +48,34 @@ def with_arrays(value: Any, where: str, owners: str | None = None) -> Any:
     arrays; with a column of ``owners`` also whose each sample is, as may one table. A table with a
     transform of its own stays: it is read batch by batch.
     """
-    if owners and is_table(value):
-        return _arrays(value, where, owners)
     if isinstance(value, Mapping) and {"train", "test"} <= value.keys():
         value = (value["train"], value["test"])
+    if owners:
+        return _with_owners(value, where, owners)
     if not isinstance(value, tuple | list) or len(value) != 2:
         return value
     first, test = value
     if is_table(first) and is_table(test):
-        train, held = f"{where}: train", f"{where}: test"
-        if owners:
-            *first_two, whose = _arrays(first, train, owners)
-            *others, of_test = _arrays(test, held, owners)
-            return (*first_two, *others, whose, of_test)
-        return (*_arrays(first, train), *_arrays(test, held))
+        return (*_arrays(first, f"{where}: train"), *_arrays(test, f"{where}: test"))
     names = first if isinstance(first, Mapping) else range(len(first) if _is_list(first) else 0)
     if any(is_table(first[name]) for name in names):
         first = [_part(first[name], f"{where}: client {k}") for k, name in enumerate(names)]
     return first, _part(test, f"{where}: test")
+
+
+def _with_owners(value: Any, where: str, owners: str) -> tuple[Any, ...]:
+    """Return the arrays of one table or two, and whose each sample is."""
+    if is_table(value):
+        return _arrays(value, where, owners)
+    tables = value if _is_list(value) and len(value) == 2 else ()
+    if not tables or not all(map(is_table, tables)):
+        raise UserError(
+            f"data_args.partition_by: {printable(owners)}: {where}: has no columns, as it is no "
+            "data set of the library datasets: leave it out, and return the owners beside the data"
+        )
+    *train, whose = _arrays(tables[0], f"{where}: train", owners)
+    *test, of_test = _arrays(tables[1], f"{where}: test", owners)
+    return (*train, *test, whose, of_test)
 
 
 def _is_list(value: object) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 
-from fednnnn_plugin.data.sets import HUB_NAME
+from fednnnn_plugin.data.sets import DATASETS, HUB_NAME
 from fednnnn_plugin.errors import did_you_mean, shown
 from fednnnn_plugin.recipe.schema import SECTIONS, Recipe
 from fednnnn_plugin.user_code import HUB, is_own
@@ -79,6 +79,10 @@ def inconsistencies(recipe: Recipe, *, foreign: bool) -> Iterator[tuple[str, str
         free = f"partition_method {data.partition_method} leaves the sizes free"
         wrong = f"{shown(data.partition_sizes)}: {free}; leave it out or at balanced"
         yield "data_args.partition_sizes", wrong
+    named = None if data.partition_by is None else _value(recipe, _DATASET)
+    if named in DATASETS and named != HUB_NAME:
+        why = f"dataset {named} has no columns; leave it out"
+        yield "data_args.partition_by", f"{shown(data.partition_by)}: {why}"
     for name, users in _OF_SOME.items():
         section, key = name.split(".")
         value, unused = attrgetter(name)(recipe), SECTIONS[section].model_fields[key].default

@@ -171,6 +171,7 @@ def test_missing_library_is_one_line(repository: Path, monkeypatch: pytest.Monke
     assert "pip install 'fednnnn-plugin[huggingface]'" in refusal(load, repository, repository)
 
 
+@pytest.mark.slow
 def test_recipe_of_a_table_runs(tmp_path: Path, repository: Path) -> None:
     keys = {"dataset": f"hf:{repository}", "data_cache_dir": str(tmp_path), "image_size": 8}
     keys |= {"partition_method": "natural", "partition_by": "writer_id", "min_samples": 1}

@@ -155,6 +155,7 @@ def writers(tmp_path: Path) -> dict[str, Any]:
     [
         ({"data_dir": None}, "data_dir: missing; dataset leaf needs it"),
         ({"partition_by": "writer", "partition_method": "iid"}, "partition_by: .*natural uses it"),
+        ({"partition_by": "writer"}, "partition_by: 'writer': dataset leaf has no columns"),
         ({"partition_sizes": "power_law"}, "partition_sizes: .*natural leaves the sizes free"),
         ({"test_division": "both"}, "test_division: 'both': must be"),
         ({"min_samples": 6}, "client_num_in_total: 2: must be at most 1"),

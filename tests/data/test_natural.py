@@ -1,15 +1,19 @@
 """Data by their owners: each client has one owner's samples; divisions are worked by hand."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import fednnnn_plugin as fp
 from fednnnn_plugin.data.federated import FederatedData, load_federated
 from fednnnn_plugin.data.own_data import bring_data
 
+from ..tiny import DATA, quick_run
 from .conftest import DIGITS, refusal
 
 OWNERS = np.array(["b", "a", "b", "c", "a", "b", "d", "b"])  # of 0, 1, ..., 7
@@ -21,7 +25,7 @@ NATURAL: dict[str, Any] = {"partition_method": "natural", "min_samples": 1, "num
 
 def load(given: object, **spec: Any) -> FederatedData:
     name = "<object>:mine"
-    brought = bring_data(name, seed=0, given=given)
+    brought = bring_data(name, seed=0, given=given, partition_by=spec.get("partition_by"))
     return load_federated(replace(DIGITS, dataset=name, **NATURAL | spec), brought)
 
 
@@ -116,6 +120,8 @@ def test_validation_part_is_of_each_client() -> None:
 )
 def test_owners_that_do_not_fit_are_refused(given: object, said: str) -> None:
     assert refusal(load, given).startswith(said)
+    message = refusal(load, (X, Y, OWNERS), partition_by="writer")
+    assert message.startswith("data_args.partition_by: writer: ")
     division = {"test_division": "within_clients"}
     message = refusal(load, (X, Y, *TEST, OWNERS), **division)
     assert message.startswith("data_args.test_division: the data have a test part")
@@ -128,3 +134,26 @@ def test_clients_with_tests_of_their_own() -> None:
         data = load(given, num_clients=3)
         assert held(data) == ([[0, 1], [2, 3, 4], [5, 6, 7]], [[10, 11], [], [12, 13, 14]])
         assert data.own_test(1) is None
+
+
+@pytest.mark.slow
+def test_resumed_run_has_the_same_owners(tmp_path: Path) -> None:
+    """And its number of clients is theirs."""
+    owners = np.arange(140) % 5
+    given = {"data": (*DATA[:2], owners), "model": nn.Linear(6, 4), "comm_round": 1}
+    run = quick_run(tmp_path / "run", **given)
+    records = fp.read_runs(run.folder)
+    assert records["client_num_in_total"].tolist() == [5]
+    assert records["partition_method"].tolist() == ["own split"]
+    again = quick_run(tmp_path / "run", **given | {"comm_round": 2}, resume=True)
+    assert fp.read_runs(again.folder)["round"].tolist() == [1, 2]
+    given["data"] = (*DATA[:2], owners[::-1].copy())
+    with pytest.raises(fp.UserError, match="resume=True: split"):
+        quick_run(tmp_path / "run", **given | {"comm_round": 3}, resume=True)
+    named = given | {"partition_method": "natural", "client_num_in_total": 3}
+    named["min_samples"] = 28
+    other = quick_run(tmp_path / "natural", **named)
+    assert fp.read_runs(other.folder)["partition_method"].tolist() == ["natural"]
+    named["data"] = (*DATA[:2], owners)
+    with pytest.raises(fp.UserError, match="resume=True: data_set"):
+        quick_run(tmp_path / "natural", **named, resume=True)

@@ -98,7 +98,8 @@ def test_plan_searches_learning_rate_on_fedavg() -> None:
     train = yaml.safe_load(dump_recipe(tried))["train_args"]
     assert (train["beta"], train["gamma"], train["learning_rate"]) == (0.9, 0.6, 0.07)
     assert "the paper's procedure" in next(described(load, plan))
-    natural = ("partition_method=natural", "partition_by=writer", "test_division=within_clients")
+    natural = ("partition_method=natural", "dataset=hf:writers", "test_division=within_clients")
+    natural += ("partition_by=writer",)
     load = loader("mnist_noniid_b_fednnnn", *natural)
     tried = trial_recipes(load, plan, rate, {"learning_rate": 0.07})[""]
     assert (tried.data_args.partition_by, tried.data_args.test_division) == (None, None)
